@@ -1,0 +1,72 @@
+// JSON of untrusted files: one strict parser (depth and size limited, duplicate keys refused, errors with line and column) and a reader over
+// an object that checks types, ranges and names. Only the forward declaration of nlohmann::json is included here; who builds or walks values
+// includes <nlohmann/json.hpp> in the .cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace moe {
+
+using Json = nlohmann::json;  // objects are sorted by key, so what is written is the same every time
+
+constexpr size_t kJsonMaxDepth = 64;
+constexpr size_t kJsonMaxBytes = size_t{100} << 20;
+
+// `where` opens every message: a path, "--config run.json", "request body".
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes);
+Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
+
+// What a getter can return: bool, int64_t, double, std::string, and vectors of int64_t, double, std::string.
+// Whole numbers are accepted where a double is asked for, never the other way round. A key whose value is null counts as absent, as in the
+// configurations of Hugging Face.
+class JsonReader {
+ public:
+  // Views `object`, which must outlive the reader. Fails if it is no object.
+  JsonReader(const Json& object, std::string where);
+  JsonReader(Json&&, std::string) = delete;
+
+  const std::string& where() const { return where_; }
+  bool has(std::string_view key) const;
+
+  template <class T>
+  T get(std::string_view key) const;
+  template <class T>
+  T get(std::string_view key, std::type_identity_t<T> otherwise) const {
+    return has(key) ? get<T>(key) : otherwise;
+  }
+  // For int64_t and double: low <= value <= high, or a failure that says so.
+  template <class T>
+  T get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high) const;
+  template <class T>
+  T get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high, std::type_identity_t<T> otherwise) const {
+    return has(key) ? get_in<T>(key, low, high) : otherwise;
+  }
+  // One name of a list, offering the nearest where it is none; returns its place in the list.
+  size_t get_one_of(std::string_view key, const std::vector<std::string>& names) const;
+
+  JsonReader object(std::string_view key) const;
+  std::vector<JsonReader> objects(std::string_view key) const;  // an array of objects
+  const Json& value(std::string_view key) const;
+  std::vector<std::string> keys() const;
+
+  // Refuses, with the nearest known name, every key that neither a getter (or has()) asked for so far nor `also` lists.
+  void refuse_unknown(const std::vector<std::string>& also = {}) const;
+
+ private:
+  const Json& need(std::string_view key) const;
+
+  const Json* object_;
+  std::string where_;
+  mutable std::set<std::string, std::less<>> asked_;
+};
+
+}  // namespace moe

@@ -1,0 +1,14 @@
+#include "core/threads.h"
+
+#include <sched.h>
+
+namespace moe {
+
+int available_threads() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return omp_get_num_procs();
+  return CPU_COUNT(&set);
+}
+
+}  // namespace moe

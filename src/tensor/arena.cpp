@@ -1,0 +1,73 @@
+#include "tensor/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPage = 4096;
+constexpr size_t kMaxGrowth = size_t{256} << 20;
+
+size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+void Arena::Free::operator()(void* p) const { std::free(p); }
+
+void* Arena::alloc_bytes(size_t bytes) {
+  const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
+  while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size) at_ = {at_.chunk + 1, 0};
+  if (at_.chunk == chunks_.size()) {
+    const size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
+    const size_t align = wish < kHugePage ? kPage : kHugePage, want = round_up(wish, align);
+    void* p = std::aligned_alloc(align, want);
+    if (p == nullptr)
+      fail("out of memory: {} MiB more were needed for activations, {} MiB are in use; lower --batch or --context, or pass --recompute", want >> 20,
+           capacity() >> 20);
+    if (align == kHugePage) madvise(p, want, MADV_HUGEPAGE);  // a hint: large pages cut the cost of first touch
+    chunks_.push_back({std::unique_ptr<char, Free>(static_cast<char*>(p)), want});
+    at_.offset = 0;
+  }
+  char* p = chunks_[at_.chunk].data.get() + at_.offset;
+  at_.offset += size;
+  return p;
+}
+
+Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return Tensor(alloc_bytes(static_cast<size_t>(n) * size_of(dtype)), dtype, shape);
+}
+
+Tensor Arena::alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor t = alloc(dtype, shape);
+  std::memset(t.data, 0, static_cast<size_t>(t.bytes()));
+  return t;
+}
+
+void Arena::rewind(Mark mark) {
+#ifndef NDEBUG
+  for (size_t c = mark.chunk; c < chunks_.size() && c <= at_.chunk; ++c) {
+    const size_t from = c == mark.chunk ? mark.offset : 0;
+    const size_t to = c == at_.chunk ? at_.offset : chunks_[c].size;
+    if (to > from) std::memset(chunks_[c].data.get() + from, 0xFF, to - from);  // 0xFF.. is a NaN in every float type
+  }
+#endif
+  at_ = mark;
+}
+
+size_t Arena::capacity() const {
+  size_t total = 0;
+  for (const Chunk& chunk : chunks_) total += chunk.size;
+  return total;
+}
+
+}  // namespace moe

@@ -1,0 +1,65 @@
+// Memory for activations: bump allocation, released only by rewinding to a mark (last in, first out).
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace moe {
+
+// Grows by whole chunks that never move, so views stay valid until their mark is rewound. Chunks are kept for reuse. Memory is not cleared;
+// debug builds fill what was rewound with a signalling pattern.
+class Arena {
+ public:
+  struct Mark {
+    size_t chunk = 0;
+    size_t offset = 0;
+  };
+
+  // Chunks hold at least `min_chunk` bytes; a small one is for arenas that hold one thing.
+  explicit Arena(size_t min_chunk = size_t{4} << 20) : min_chunk_(min_chunk) {}
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  Arena(Arena&&) = default;
+  Arena& operator=(Arena&&) = default;
+
+  // 64-byte aligned; a size of 0 gives a valid pointer.
+  void* alloc_bytes(size_t bytes);
+  Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
+  Tensor alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape);
+
+  Mark mark() const { return at_; }
+  void rewind(Mark mark);
+  // Bytes held from the system.
+  size_t capacity() const;
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  struct Chunk {
+    std::unique_ptr<char, Free> data;
+    size_t size = 0;
+  };
+  size_t min_chunk_;
+  std::vector<Chunk> chunks_;
+  Mark at_;
+};
+
+// Rewinds when it goes out of scope.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ArenaScope() { arena_.rewind(mark_); }
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+};
+
+}  // namespace moe

@@ -1,0 +1,43 @@
+// A trained tensor: the truth, its gradient, and a derived copy in the layout and dtype that the products want.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+namespace moe {
+
+// Weights of a product, packed by ops for one dtype. A cache: it may be dropped at any time and is rebuilt when `version` falls behind.
+struct Packed {
+  Arena memory{0};
+  void* forward = nullptr;  // opaque to everyone but ops
+  void* backward = nullptr;
+  uint64_t forward_version = 0;  // 0: never packed
+  uint64_t backward_version = 0;
+};
+
+// What a parameter is for: decides its initial values and whether it takes weight decay.
+enum class Role : uint8_t {
+  matrix,    // embeddings, projections, routers, experts
+  residual,  // a matrix that writes into the residual stream
+  norm,      // starts at one
+  bias,      // starts at zero
+};
+
+// Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the expert first, [E, out, in].
+struct Param {
+  std::string name;  // e.g. "layers.0.ffn.experts.gate.weight"
+  Role role = Role::matrix;
+  Tensor value;          // f32 master when training; owned by the Model
+  Tensor grad;           // f32, shape of value; empty = frozen; owned by the Model
+  uint64_t version = 1;  // raised by whoever writes `value`
+  Packed packed_f32, packed_bf16;
+
+  bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
+  bool present() const { return !value.empty(); }
+  void touched() { ++version; }
+};
+
+}  // namespace moe

@@ -1,0 +1,45 @@
+// How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels (attention_forward.cpp, attention_backward.cpp).
+// Each number of the result is written by exactly one task, so how tasks fall on threads changes no bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/ops.h"
+
+namespace moe::ops {
+
+// Keys are walked in blocks of 64 counted from position 0; a task of the forward holds at most 64 columns.
+constexpr int64_t kAttentionBlock = 64;
+
+// The arguments of a call; what the direction does not use is absent.
+struct AttentionCall {
+  Tensor o;           // [N, H*Cv]
+  Tensor lse;         // [N, H] f32
+  Tensor q;           // [N, H*C]
+  const KvView* kv;   // k [rows, G*C], v [rows, G*Cv]
+  Tensor do_;         // [N, H*Cv]
+  Tensor dq, dk, dv;  // [N, H*C], [N, G*C], [N, G*Cv]
+  std::span<const int32_t> positions;
+  int64_t heads, kv_heads;
+  float scale;
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t width() const { return q.cols() / heads; }
+  int64_t value_width() const { return kv->v.cols() / kv_heads; }
+};
+
+// Columns [begin, end) of one sequence and key/value head. Column j is query row bounds[sequence] + j / group of head kv_head * group + j % group.
+struct AttentionTask {
+  int64_t sequence;
+  int64_t kv_head;
+  int64_t begin, end;
+  int64_t work;  // columns times keys, for an even split over threads
+};
+
+// Work through `tasks` on the calling thread.
+void attention_forward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// A task is a whole sequence and key/value head: it owns the rows of dk, dv and of its heads' dq.
+void attention_backward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+
+}  // namespace moe::ops

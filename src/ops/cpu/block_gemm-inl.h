@@ -1,0 +1,189 @@
+// Products of small f32 blocks that lie in a thread's scratch, and the ways in and out of it: what attention is made of, compiled once for each instruction
+// set. Every element is one chain of fused multiply-adds over k in ascending order. Its bits depend on its own row of A and column of B alone, not on m, n, the
+// tiling, or the rows beside it: from this the law of rows follows. No tails: the columns of B and C are padded to whole vectors (padded_width).
+
+// Per-target include guard: undefined again each time foreach_target.h comes round.
+#if defined(MOE_OPS_CPU_BLOCK_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOE_OPS_CPU_BLOCK_GEMM_INL_H_
+#undef MOE_OPS_CPU_BLOCK_GEMM_INL_H_
+#else
+#define MOE_OPS_CPU_BLOCK_GEMM_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/cpu/simd-inl.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+inline int64_t lanes_f32() { return static_cast<int64_t>(hn::Lanes(DF32())); }
+// The smallest whole number of vectors that holds `cols`.
+inline int64_t padded_width(int64_t cols) { return (cols + lanes_f32() - 1) / lanes_f32() * lanes_f32(); }
+
+inline float* alloc_f32(Arena& arena, int64_t count) { return static_cast<float*>(arena.alloc_bytes(static_cast<size_t>(count) * sizeof(float))); }
+
+// Element (m, k) of A lies at data[m * row + k * step]; a transposed block needs no copy.
+struct BlockA {
+  const float* data;
+  int64_t row;
+  int64_t step;
+};
+
+// Accumulators that fit the registers: 24 of 32 with AVX-512, 12 of 16 below.
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+// C[0..kRows, 0..kVectors * lanes) = (kAdd ? C : 0) + A B
+template <bool kAdd, int kRows, int kVectors>
+HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth) {
+  const DF32 d;
+  const int64_t lanes = lanes_f32();
+  VF32 sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = kAdd ? hn::LoadU(d, c + i * ldc + j * lanes) : hn::Zero(d);
+  const float* HWY_RESTRICT at = a.data;
+  for (int64_t k = 0; k < depth; ++k, at += a.step, b += ldb) {
+    VF32 row[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const VF32 x = hn::Set(d, at[i * a.row]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(x, row[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, c + i * ldc + j * lanes);
+}
+
+template <bool kAdd, int kVectors>
+HWY_NOINLINE void panel_product(int64_t m, BlockA a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
+  for (; m >= kTileRows; m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc) tile_product<kAdd, kTileRows, kVectors>(a, b, ldb, c, ldc, depth);
+  switch (m) {
+    case 5: return tile_product<kAdd, 5, kVectors>(a, b, ldb, c, ldc, depth);
+    case 4: return tile_product<kAdd, 4, kVectors>(a, b, ldb, c, ldc, depth);
+    case 3: return tile_product<kAdd, 3, kVectors>(a, b, ldb, c, ldc, depth);
+    case 2: return tile_product<kAdd, 2, kVectors>(a, b, ldb, c, ldc, depth);
+    case 1: return tile_product<kAdd, 1, kVectors>(a, b, ldb, c, ldc, depth);
+    default: return;
+  }
+}
+
+// C = A B, or C += A B.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's lanes.
+template <bool kAdd>
+inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA a, const float* b, int64_t ldb, float* c, int64_t ldc) {
+  const int64_t lanes = lanes_f32();
+  int64_t j = 0;
+  for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes) panel_product<kAdd, kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth);
+#if HWY_TARGET <= HWY_AVX3
+  if (n - j == 3 * lanes) return panel_product<kAdd, 3>(m, a, b + j, ldb, c + j, ldc, depth);
+  if (n - j == 2 * lanes) return panel_product<kAdd, 2>(m, a, b + j, ldb, c + j, ldc, depth);
+#endif
+  if (j < n) panel_product<kAdd, 1>(m, a, b + j, ldb, c + j, ldc, depth);
+}
+
+// e^x for x up to 88; 0 below -86, where a result could be subnormal (slow to multiply with on some machines) and no sum with a term of 1 would feel it; exact
+// for 0 and -infinity; NaN kept. As Exp of simd-inl.h, less what softmax does not need: adding 1.5 * 2^23 + 127 leaves n + 127, the biased exponent of 2^n, in
+// the lowest bits.
+HWY_INLINE VF32 exp_softmax(DF32 d, VF32 x) {
+  const auto shifter = hn::Set(d, 12582912.0f + 127.0f);
+  const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shifter);
+  const auto n = hn::Sub(shifted, shifter);
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  auto g = hn::Set(d, 0.00139262680526f);  // (e^r - 1 - r) / r^2 on [-0.347, 0.347], to 8e-9 of e^r
+  g = hn::MulAdd(g, r, hn::Set(d, 0.00836324666975f));
+  g = hn::MulAdd(g, r, hn::Set(d, 0.0416665541093f));
+  g = hn::MulAdd(g, r, hn::Set(d, 0.166665765832f));
+  g = hn::MulAdd(g, r, hn::Set(d, 0.5f));
+  const auto e = hn::Add(hn::MulAdd(hn::Mul(r, r), g, r), hn::Set(d, 1.0f));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(U32For<DF32>(), shifted)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.0f)), hn::Mul(e, power));
+}
+
+// dst[c] = scale * src[c] in f32, zero from `cols` to `padded`.
+template <class T>
+HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int64_t cols, int64_t padded, float scale) {
+  const DF32 d;
+  const VF32 factor = hn::Set(d, scale);
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { hn::StoreU(hn::Mul(factor, Load(d, src + c, part)), d, dst + c); });
+  for (int64_t c = padded_width(cols); c < padded; c += lanes_f32()) hn::StoreU(hn::Zero(d), d, dst + c);
+}
+
+// Columns [col, col + cols) of row r of t.
+inline void load_row(float* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols, int64_t padded, float scale) {
+  if (t.dtype == DType::bf16) load_row(dst, t.row<bf16>(r) + col, cols, padded, scale);
+  else load_row(dst, t.row<float>(r) + col, cols, padded, scale);
+}
+
+// Columns [col, col + cols) of row r of t = factor * src, rounded once. Adding 0 turns -0 into +0: whether a sum of underflowing terms ends as -0 depends on
+// how many exact zeros were added behind it, and that may differ between calls.
+template <class T>
+HWY_INLINE void store_row(T* HWY_RESTRICT dst, const float* HWY_RESTRICT src, int64_t cols, float factor) {
+  const DF32 d;
+  const VF32 scale = hn::Set(d, factor);
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(hn::Mul(scale, hn::LoadU(d, src + c)), hn::Zero(d)), d, dst + c, part); });
+}
+inline void store_row(const Tensor& t, int64_t r, int64_t col, int64_t cols, const float* src, float factor) {
+  if (t.dtype == DType::bf16) store_row(t.row<bf16>(r) + col, src, cols, factor);
+  else store_row(t.row<float>(r) + col, src, cols, factor);
+}
+
+// A block as f32: in place where it can be, else in a scratch copy padded with zeros.
+struct BlockB {
+  const float* data;
+  int64_t ld;
+};
+
+// Rows [r, r + rows), columns [col, col + cols) of t. `copy` holds rows * padded_width(cols) floats. A block that is used more than a few times is better
+// copied: rows of a wide matrix that lie a power of two apart fall on the same few cache sets.
+inline BlockB view_block(const Tensor& t, int64_t r, int64_t rows, int64_t col, int64_t cols, float* copy, bool used_once) {
+  const int64_t padded = padded_width(cols);
+  if (used_once && t.dtype == DType::f32 && cols == padded) return {t.row<float>(r) + col, t.row_bytes / static_cast<int64_t>(sizeof(float))};
+  for (int64_t i = 0; i < rows; ++i) load_row(copy + i * padded, t, r + i, col, cols, padded, 1.0f);
+  return {copy, padded};
+}
+
+// dst[c, r] = src[r, c]; rows and cols are whole vectors. In 4 x 4 pieces where a vector holds four lanes.  src [rows, cols]; dst [cols, rows]
+inline void transpose_block(float* HWY_RESTRICT dst, int64_t ld_dst, const float* HWY_RESTRICT src, int64_t ld_src, int64_t rows, int64_t cols) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) dst[c * ld_dst + r] = src[r * ld_src + c];
+#else
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> dd;
+  const auto pairs_lower = [dd, d](auto a, auto b) HWY_ATTR { return hn::BitCast(d, hn::InterleaveLower(dd, hn::BitCast(dd, a), hn::BitCast(dd, b))); };
+  const auto pairs_upper = [dd, d](auto a, auto b) HWY_ATTR { return hn::BitCast(d, hn::InterleaveUpper(dd, hn::BitCast(dd, a), hn::BitCast(dd, b))); };
+  for (int64_t r = 0; r < rows; r += 4) {
+    for (int64_t c = 0; c < cols; c += 4) {
+      const float* from = src + r * ld_src + c;
+      float* to = dst + c * ld_dst + r;
+      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + ld_src), r2 = hn::LoadU(d, from + 2 * ld_src), r3 = hn::LoadU(d, from + 3 * ld_src);
+      const auto low01 = hn::InterleaveLower(d, r0, r1), low23 = hn::InterleaveLower(d, r2, r3);
+      const auto high01 = hn::InterleaveUpper(d, r0, r1), high23 = hn::InterleaveUpper(d, r2, r3);
+      hn::StoreU(pairs_lower(low01, low23), d, to);
+      hn::StoreU(pairs_upper(low01, low23), d, to + ld_dst);
+      hn::StoreU(pairs_lower(high01, high23), d, to + 2 * ld_dst);
+      hn::StoreU(pairs_upper(high01, high23), d, to + 3 * ld_dst);
+    }
+  }
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target guard

@@ -1,0 +1,171 @@
+// What this machine can do: instruction set, rate of multiplications out of registers, rate of reading memory. The yardsticks of every share of peak.
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/machine.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <dnnl.hpp>
+#include <vector>
+
+#include "core/threads.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/simd-inl.h"
+#include "ops/ops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+// 12 independent chains of a = a * b + c hide the latency of two units, up to 6 cycles each. Each starts from its own number of sink [16], or the compiler
+// would see that they are equal and compute one. Returns the operations done; sink[0] keeps the work alive.
+int64_t FmaLoop(int64_t rounds, float* sink) {
+  const DF32 d;
+  const float b_value = sink[12], c_value = sink[13];
+  const VF32 b = hn::Set(d, b_value), c = hn::Set(d, c_value);
+  auto a0 = hn::Set(d, sink[0]), a1 = hn::Set(d, sink[1]), a2 = hn::Set(d, sink[2]), a3 = hn::Set(d, sink[3]), a4 = hn::Set(d, sink[4]),
+       a5 = hn::Set(d, sink[5]);
+  auto a6 = hn::Set(d, sink[6]), a7 = hn::Set(d, sink[7]), a8 = hn::Set(d, sink[8]), a9 = hn::Set(d, sink[9]), a10 = hn::Set(d, sink[10]),
+       a11 = hn::Set(d, sink[11]);
+  for (int64_t i = 0; i < rounds; ++i) {
+    a0 = hn::MulAdd(a0, b, c), a1 = hn::MulAdd(a1, b, c), a2 = hn::MulAdd(a2, b, c), a3 = hn::MulAdd(a3, b, c);
+    a4 = hn::MulAdd(a4, b, c), a5 = hn::MulAdd(a5, b, c), a6 = hn::MulAdd(a6, b, c), a7 = hn::MulAdd(a7, b, c);
+    a8 = hn::MulAdd(a8, b, c), a9 = hn::MulAdd(a9, b, c), a10 = hn::MulAdd(a10, b, c), a11 = hn::MulAdd(a11, b, c);
+  }
+  const auto sum = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
+  sink[0] = SumLanesFixed(d, hn::Add(sum, hn::Add(hn::Add(a8, a9), hn::Add(a10, a11))));
+  return rounds * 12 * 2 * static_cast<int64_t>(hn::Lanes(d));
+}
+
+uint64_t SumWords(const uint64_t* p, int64_t n) {
+  const hn::ScalableTag<uint64_t> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto a = hn::Zero(d), b = a, c = a, e = a;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    a = hn::Add(a, hn::LoadU(d, p + i));
+    b = hn::Add(b, hn::LoadU(d, p + i + lanes));
+    c = hn::Add(c, hn::LoadU(d, p + i + 2 * lanes));
+    e = hn::Add(e, hn::LoadU(d, p + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe::ops {
+namespace {
+
+HWY_EXPORT(FmaLoop);
+HWY_EXPORT(SumWords);
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+#if defined(__x86_64__)
+// The same loop on pairs of bf16; Highway 1.0.3 has no name for this instruction.
+__attribute__((target("avx512f,avx512bf16"))) int64_t dpbf16_loop(int64_t rounds, float* sink) {
+  const __m512bh x = (__m512bh)_mm512_set1_ps(sink[12]), y = (__m512bh)_mm512_set1_ps(sink[13]);
+  __m512 a[12];
+  for (int j = 0; j < 12; ++j) a[j] = _mm512_set1_ps(sink[j]);
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) a[j] = _mm512_dpbf16_ps(a[j], x, y);
+  }
+  __m512 sum = _mm512_setzero_ps();
+  for (const __m512& v : a) sum = _mm512_add_ps(sum, v);
+  sink[0] = _mm512_reduce_add_ps(sum);
+  return rounds * 12 * 2 * 32;
+}
+#else
+int64_t dpbf16_loop(int64_t rounds, float* sink) { return HWY_DYNAMIC_DISPATCH(FmaLoop)(rounds, sink); }
+#endif
+
+int64_t cache_bytes() {
+  const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return l3 > 0 ? l3 : 0;
+}
+
+}  // namespace
+
+bool has_bf16_products() {
+  choose_isa();
+  static const bool has = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return has;
+}
+
+const char* isa_name() {
+  choose_isa();
+  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(usable & -usable);
+}
+
+double measure_peak_flops(Run& run, DType dtype, double seconds) {
+  choose_isa();
+  const bool halves = dtype == DType::bf16 && has_bf16_products();
+  constexpr int64_t kRounds = 1 << 16;
+  std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);
+#pragma omp parallel num_threads(run.threads)
+  {
+    alignas(64) float sink[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0.5f, 1.0f};
+    const auto spin = [&] { return halves ? dpbf16_loop(kRounds, sink) : HWY_DYNAMIC_DISPATCH(FmaLoop)(kRounds, sink); };
+    spin();
+#pragma omp barrier
+    const auto start = Clock::now();
+    int64_t done = 0;
+    do done += spin();
+    while (seconds_since(start) < seconds);
+    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+  }
+  double total = 0;
+  for (const double rate : rates) total += rate;
+  return total;
+}
+
+double measure_read_bandwidth(Run& run, double seconds) {
+  choose_isa();
+  constexpr int64_t kLeast = int64_t{256} << 20, kMost = int64_t{1} << 30, kPiece = 1 << 16;  // bytes, bytes, words between looks at the clock
+  const int64_t words = std::clamp(4 * cache_bytes(), kLeast, kMost) / 8;
+  Arena memory;
+  auto* data = static_cast<uint64_t*>(memory.alloc_bytes(static_cast<size_t>(words) * 8));
+  std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);
+  std::atomic<uint64_t> sink{0};
+#pragma omp parallel num_threads(run.threads)
+  {
+    const Span mine = partition(words, omp_get_thread_num(), omp_get_num_threads());
+    std::memset(data + mine.begin, 1, static_cast<size_t>(mine.end - mine.begin) * 8);
+#pragma omp barrier
+    const auto start = Clock::now();
+    int64_t done = 0, at = mine.begin;
+    uint64_t sum = 0;
+    while (seconds_since(start) < seconds) {
+      const int64_t n = std::min(kPiece, mine.end - at);
+      sum += HWY_DYNAMIC_DISPATCH(SumWords)(data + at, n);
+      done += n * 8;
+      at = at + n < mine.end ? at + n : mine.begin;
+    }
+    sink += sum;
+    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+  }
+  double total = 0;
+  for (const double rate : rates) total += rate;
+  return total;
+}
+
+}  // namespace moe::ops
+#endif  // HWY_ONCE

@@ -1,0 +1,154 @@
+#include "ops/cpu/primitives.h"
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <tuple>
+
+#include "core/error.h"
+#include "ops/cpu/isa.h"
+
+namespace moe::ops {
+namespace {
+
+using dnnl::memory;
+
+// Never destroyed: streams of pool threads may outlive every static.
+const dnnl::engine& engine() {
+  static const dnnl::engine& e = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return e;
+}
+
+memory::data_type type_of(DType dtype) { return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32; }
+
+memory::desc dense(int64_t rows, int64_t cols, DType dtype) { return {{rows, cols}, type_of(dtype), memory::dims{cols, 1}}; }
+
+dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memory::desc& weights) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.add) {
+    dnnl::post_ops post;
+    post.append_sum(1.0f);
+    attr.set_post_ops(post);
+  }
+  // oneDNN sizes its work for the number of threads seen at creation.
+  const ThreadLimit limit(s.threads);
+  return {dnnl::matmul::desc(dense(s.rows, s.inner, s.in), weights, dense(s.rows, s.cols, s.out)), attr, engine()};
+}
+
+// A layout and its oneDNN description. oneDNN's favourite does not depend on M, so it is asked once, with the largest block of rows.
+struct Weights {
+  memory::desc desc;
+  PackLayout layout;
+};
+
+bool read_blocks(const memory::desc& desc, DType dtype, PackLayout& layout) {
+  if (desc.data.format_kind != dnnl_blocked) return false;
+  const auto& b = desc.data.format_desc.blocking;
+  layout.bytes = desc.get_size();
+  layout.k_stride = b.strides[0];
+  layout.n_stride = b.strides[1];
+  if (b.inner_nblks == 0) return false;
+  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
+  const int blocks = pair == 2 ? 3 : 2;
+  if (b.inner_nblks != blocks || b.inner_idxs[0] != 0 || b.inner_idxs[1] != 1) return false;
+  if (pair == 2 && (b.inner_idxs[2] != 0 || b.inner_blks[2] != 2)) return false;
+  layout.pair = pair;
+  layout.k_block = b.inner_blks[0] * pair;
+  layout.n_block = b.inner_blks[1];
+  return true;
+}
+
+Weights choose_weights(int64_t inner, int64_t cols, DType dtype) {
+  constexpr int64_t kLargestRows = 256;
+  const ProductShape shape{kLargestRows, inner, cols, dtype, dtype, false, 1};
+  Weights w;
+  w.layout.inner = inner;
+  w.layout.cols = cols;
+  w.desc = describe_product(shape, memory::desc({inner, cols}, type_of(dtype), memory::format_tag::any)).weights_desc();
+  if (read_blocks(w.desc, dtype, w.layout)) return w;
+  w.desc = dense(inner, cols, dtype);
+  w.layout = {inner, cols, inner, cols, 0, 0, 1, w.desc.get_size()};
+  return w;
+}
+
+// Readers do not block each other; an entry never moves once made.
+template <class Key, class Value>
+class Cache {
+ public:
+  template <class Make>
+  const Value& get(const Key& key, Make&& make) {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = entries_.find(key); found != entries_.end()) return *found->second;
+    }
+    const std::unique_lock lock(mutex_);
+    auto& entry = entries_[key];
+    if (!entry) entry = make();
+    return *entry;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::map<Key, std::unique_ptr<const Value>> entries_;
+};
+
+const Weights& find_weights(int64_t inner, int64_t cols, DType dtype) {
+  using Key = std::tuple<int64_t, int64_t, DType>;
+  static auto& cache = *new Cache<Key, Weights>;
+  return cache.get({inner, cols, dtype}, [&] { return std::make_unique<const Weights>(choose_weights(inner, cols, dtype)); });
+}
+
+[[noreturn]] void fail_product(const ProductShape& s, const char* what) {
+  fail("oneDNN cannot make the product [{}, {}] x [{}, {}] of {} into {}: {}", s.rows, s.inner, s.inner, s.cols, name_of(s.in), name_of(s.out), what);
+}
+
+}  // namespace
+
+Product::Product(const ProductShape& shape) {
+  try {
+    const auto pd = describe_product(shape, find_weights(shape.inner, shape.cols, shape.in).desc);
+    primitive_ = dnnl::matmul(pd);
+    in_ = pd.src_desc();
+    weights_ = pd.weights_desc();
+    out_ = pd.dst_desc();
+    scratch_ = pd.scratchpad_desc();
+    keeps_row_bits_ = std::string_view(pd.impl_info_str()).starts_with("brg");
+  } catch (const dnnl::error& e) {
+    fail_product(shape, e.what());
+  }
+}
+
+void Product::run(void* out, const void* in, const void* w, void* scratch) const {
+  thread_local const dnnl::stream stream(engine());
+  // oneDNN takes its inputs by pointers to non-const; it only reads them.
+  const memory in_memory(in_, engine(), const_cast<void*>(in)), weights_memory(weights_, engine(), const_cast<void*>(w));
+  const memory out_memory(out_, engine(), out), scratch_memory(scratch_, engine(), scratch);
+  const std::array<dnnl_exec_arg_t, 4> args{{{DNNL_ARG_SRC, in_memory.get()},
+                                             {DNNL_ARG_WEIGHTS, weights_memory.get()},
+                                             {DNNL_ARG_DST, out_memory.get()},
+                                             {DNNL_ARG_SCRATCHPAD, scratch_memory.get()}}};
+  if (dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(args.size()), args.data()) != dnnl_success) fail("oneDNN failed in a product");
+}
+
+const Product& find_product(const ProductShape& shape) {
+  choose_isa();
+  static auto& cache = *new Cache<ProductShape, Product>;
+  return cache.get(shape, [&] { return std::make_unique<const Product>(shape); });
+}
+
+const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype) {
+  choose_isa();
+  try {
+    return find_weights(inner, cols, dtype).layout;
+  } catch (const dnnl::error& e) {
+    fail("oneDNN cannot choose a layout for weights [{}, {}] in {}: {}", inner, cols, name_of(dtype), e.what());
+  }
+}
+
+bool products_keep_row_bits() { return find_product({16, 64, 64, DType::f32, DType::f32, false, 1}).keeps_row_bits(); }
+
+}  // namespace moe::ops

@@ -1,0 +1,131 @@
+// Every operation of the engine, once. ops/cpu computes them with oneDNN and Highway kernels; a CUDA backend will bear the same names.
+//
+// Conventions. Size letters: N tokens, D model width, F expert width, E experts, K chosen, R rows (a row = a token at an expert), H heads,
+// G key/value heads, C head width, V vocabulary, O and I the output and input width of a product. Arguments come in the order Run, outputs, inputs,
+// saved, scalars. Activation gradients are written (=), parameter gradients accumulated (+=); an op that breaks this ends in _acc.
+// "A" is the activation dtype, f32 or bf16; statistics, weights of a combine, losses and parameter gradients are f32. Sums run in f32 or wider.
+// An empty Tensor means "absent". Ops throw Error when shapes or dtypes do not fit.
+// Law of rows: a row's result does not depend on other rows, on how many there are, or on threads. Reductions over rows (parameter gradients, losses)
+// promise only: same inputs, same threads, same bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tensor/param.h"
+#include "tensor/run.h"
+
+namespace moe::ops {
+
+// ---- products (ops/cpu/matmul.cpp) ------------------------------------------------------------------------------------------------------------
+// Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
+// The dtype of x (or dy) decides the compute dtype; w's f32 master is packed for it when its version has moved. Empty groups are legal.
+
+// y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
+void matmul_forward(Run&, Tensor y, Tensor x, Param& w, std::span<const int64_t> offsets);
+// The same, added to y (f32).
+void matmul_forward_acc(Run&, Tensor y, Tensor x, Param& w, std::span<const int64_t> offsets);
+// dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
+void matmul_dx(Run&, Tensor dx, Tensor dy, Param& w, std::span<const int64_t> offsets);
+// The same, added to dx. dx has dy's dtype or is f32.
+void matmul_dx_acc(Run&, Tensor dx, Tensor dy, Param& w, std::span<const int64_t> offsets);
+// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad).
+void matmul_dw(Run&, Param& w, Tensor dy, Tensor x, std::span<const int64_t> offsets);
+
+// y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent (= 1)
+void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight, std::span<const int64_t> offsets);
+// bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:], bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
+void bias_backward(Run&, Tensor dweight_acc, Param& bias, Tensor dy, Tensor weight, std::span<const int64_t> offsets);
+
+// ---- row-wise (ops/cpu/norm.cpp, elementwise.cpp) -----------------------------------------------------------------------------------------------
+// y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D] f32|bf16; weight [D]
+void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps);
+// dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
+void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd);
+// y = (x - mean) * rstd * weight + bias.  bias may be absent (empty value)
+void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight, const Param& bias, float eps);
+void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x, Tensor mean, Tensor rstd);
+
+// y = x, between f32 and bf16 (or the same dtype).  [N,D]
+void cast(Run&, Tensor y, Tensor x);
+// y = a + b; each f32 or bf16; y may be a or b.  [N,D]
+void add(Run&, Tensor y, Tensor a, Tensor b);
+// y = 0
+void zero(Run&, Tensor y);
+
+// y = keep(r, c) ? x / (1 - p) : 0, where keep is drawn from (key, r * D + c). With p == 0 or an empty key y = x. It is its own backward. y may be x.  [N,D]
+void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
+
+// Rotates pairs (c, c + C/2) of each head by positions[n] * theta^(-2c/C), in place; `inverse` turns back (its own backward).  x [N, H*C] A, H = cols /
+// head_width
+void rope_acc(Run&, Tensor x, std::span<const int32_t> positions, int64_t head_width, float theta, bool inverse);
+
+// y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D]
+void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
+// The same, added to y: learned positions.
+void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
+// table.grad[ids[n],:] += dy[n,:], rows in order.  dy [N,D] f32
+void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> ids);
+
+// ---- expert hidden layer (ops/cpu/activation.cpp) -------------------------------------------------------------------------------------------------
+enum class Act { silu, gelu, gelu_tanh, relu };  // gelu is exact: x/2 (1 + erf(x / sqrt 2))
+
+// hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f]; without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
+void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act);
+// From dhidden: dgate, dup [R,F] A (dgate absent when gate is), hidden recomputed [R,F] A (for the gradient of down), and
+// dweight[r] = sum_f dhidden[r,f] * (hidden[r,f] / weight[r]) without dividing (absent when weight is). dgate may be gate's memory, dup up's, hidden dhidden's.
+void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act);
+
+// ---- dispatch and combine (ops/cpu/rows.cpp) -------------------------------------------------------------------------------------------------------
+// y[r,:] = x[token[r],:].  y [R,D]; x [N,D], same dtype
+void gather_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> token);
+// y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D] f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
+void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
+void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
+
+// ---- attention (ops/cpu/attention.cpp) -------------------------------------------------------------------------------------------------------------
+// Where the keys and values of each sequence lie. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at position p is row first_row[s] + p.
+// In training the view lies over Saved (first_row[s] = bounds[s]), in generation over a session's cache.
+struct KvView {
+  Tensor k;                            // [rows, G*C] A or f32
+  Tensor v;                            // [rows, G*Cv], k's dtype
+  std::span<const int64_t> bounds;     // [S+1] query rows
+  std::span<const int64_t> first_row;  // [S]
+};
+// Query row n at position p = positions[n] sees keys 0..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running maximum, so chunking
+// changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v.  o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent when not needed); q
+// [N,H*C] A
+void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
+                       float scale);
+// dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] = bounds[s], positions from 0).
+void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
+                        int64_t heads, int64_t kv_heads, float scale);
+
+// ---- loss (ops/cpu/loss.cpp) -----------------------------------------------------------------------------------------------------------------------
+constexpr int32_t kIgnoreTarget = -1;
+// nll[n] = lse[n] - logits[n, targets[n]], 0 where the target is kIgnoreTarget; lse[n] = logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
+void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits, std::span<const int32_t> targets);
+// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows.  dlogits [N,V] A (may be logits' memory when f32)
+void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, std::span<const int32_t> targets, float scale);
+
+// ---- optimizer (ops/cpu/optimizer.cpp) --------------------------------------------------------------------------------------------------------------
+// Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not finite.
+double sum_squares(Run&, Tensor x);
+struct AdamW {
+  float lr, beta1, beta2, eps, weight_decay;
+  int64_t step;      // 1 for the first update
+  float grad_scale;  // the gradient is multiplied by this first (clipping)
+};
+// Decoupled decay as in PyTorch: value *= 1 - lr*wd; m, v moments; value -= lr * mhat / (sqrt(vhat) + eps). The gradient is set to 0 on the way. All f32, one
+// shape.
+void adamw_step(Run&, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW&);
+
+// ---- what the machine can do (ops/cpu/machine.cpp) --------------------------------------------------------------------------------------------------
+bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32
+const char* isa_name();    // of the Highway kernels, e.g. "AVX3_ZEN4"
+// FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`.  dtype f32 or bf16 (dpbf16)
+double measure_peak_flops(Run&, DType dtype, double seconds);
+// Bytes/s of reading a buffer larger than the caches on all threads.
+double measure_read_bandwidth(Run&, double seconds);
+
+}  // namespace moe::ops

@@ -1,0 +1,333 @@
+// Causal attention: forward and backward against the naive twin, the twin against dual numbers, and the law of rows in bits: a query's result is the same
+// whether its prompt comes in one piece, in chunks or token by token from a cache, alone or among others, on one thread or several.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "ops/ops.h"
+#include "support/check.h"
+#include "support/twins_attention.h"
+
+namespace moe::test {
+namespace {
+
+using twin::AttentionRows;
+using twin::AttentionShape;
+using Rows = std::vector<int64_t>;  // lengths of sequences
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width) {
+  return {heads, kv_heads, width, value_width, 1 / std::sqrt(static_cast<double>(width))};
+}
+
+Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
+  const Tensor t = arena.alloc(dtype, {rows, cols});
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) set(t, r, c, kNaN);
+  return t;
+}
+
+// A batch whose q, k and v are columns of one fused matrix, as a projection leaves them; so are the gradients.
+struct Case {
+  AttentionRows rows;
+  AttentionShape shape;
+  Arena arena;
+  Tensor q, k, v;     // [N, H*C], [N, G*C], [N, G*Cv], strided
+  Tensor o, lse;      // [N, H*Cv] strided, [N, H]
+  Tensor dout;        // [N, H*Cv]
+  Tensor dq, dk, dv;  // as q, k, v
+
+  Case(const Rows& lengths, const AttentionShape& s, DType dtype, uint64_t seed = 1) : rows(AttentionRows::of_lengths(lengths)), shape(s) {
+    const int64_t n = rows.bounds.back(), q_cols = s.heads * s.width, k_cols = s.kv_heads * s.width, v_cols = s.kv_heads * s.value_width,
+                  o_cols = s.heads * s.value_width;
+    const Tensor fused = draw(arena, dtype, {n, q_cols + k_cols + v_cols}, seed);
+    const Tensor gradient = nan_filled(arena, dtype, n, q_cols + k_cols + v_cols);
+    const auto split = [&](const Tensor& from, Tensor& a, Tensor& b, Tensor& c) {
+      a = from.slice_cols(0, q_cols);
+      b = from.slice_cols(q_cols, q_cols + k_cols);
+      c = from.slice_cols(q_cols + k_cols, q_cols + k_cols + v_cols);
+    };
+    split(fused, q, k, v);
+    split(gradient, dq, dk, dv);
+    o = nan_filled(arena, dtype, n, o_cols + 3).slice_cols(1, o_cols + 1);
+    lse = nan_filled(arena, DType::f32, n, s.heads);
+    dout = draw(arena, dtype, {n, o_cols}, seed + 1);
+  }
+
+  ops::KvView view() const { return {k, v, rows.bounds, rows.first_row}; }
+  void forward(Run& run) { ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale)); }
+  void backward(Run& run) {
+    ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale));
+  }
+};
+
+// ---- against the twin --------------------------------------------------------------------------------------------------------------------------------
+
+class AttentionTwin : public testing::TestWithParam<std::tuple<DType, AttentionShape, Rows>> {};
+
+TEST_P(AttentionTwin, forward_and_backward) {
+  const auto& [dtype, shape, lengths] = GetParam();
+  Case c(lengths, shape, dtype);
+  moe::Run run(2);
+  c.forward(run);
+  const auto q = values(c.q), k = values(c.k), v = values(c.v);
+  const auto want = twin::attention_forward(q, k, v, c.rows, shape);
+  expect_near(c.o, want.o, tolerance(dtype), "o");
+  expect_near(c.lse, want.lse, kTwinF32, "lse");
+  c.backward(run);
+  const auto grads = twin::attention_backward(values(c.dout), q, k, v, c.rows, shape);
+  // A sequence of one token has no gradient through its softmax.
+  if (*std::max_element(lengths.begin(), lengths.end()) > 1) {
+    expect_near(c.dq, grads.dq, tolerance(dtype), "dq");
+    expect_near(c.dk, grads.dk, tolerance(dtype), "dk");
+  }
+  expect_near(c.dv, grads.dv, tolerance(dtype), "dv");
+}
+
+INSTANTIATE_TEST_SUITE_P(shapes, AttentionTwin,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(shape_of(4, 4, 16, 16), shape_of(4, 2, 8, 8), shape_of(4, 1, 64, 64), shape_of(3, 1, 20, 33),
+                                                          shape_of(2, 1, 33, 12), shape_of(2, 2, 128, 128), shape_of(1, 1, 256, 256), shape_of(6, 2, 9, 1),
+                                                          shape_of(70, 1, 8, 8), shape_of(2, 2, 1, 5)),
+                                          testing::Values(Rows{1}, Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 130, 16, 0})));
+
+TEST(Attention, twin_backward_is_the_derivative) {
+  const AttentionShape shape = shape_of(4, 2, 3, 2);
+  Case c({3, 1, 0, 4}, shape, DType::f32);
+  const auto q = values(c.q), k = values(c.k), v = values(c.v), dout = values(c.dout);
+  const auto grads = twin::attention_backward(dout, q, k, v, c.rows, shape);
+  const auto to_dual = [](const std::vector<double>& x) { return std::vector<Dual<double>>(x.begin(), x.end()); };
+  const auto qd = to_dual(q), kd = to_dual(k), vd = to_dual(v);
+  // d<dout, o> / dx[i] for each element of one input.
+  const auto derivative = [&](size_t which, size_t size) {
+    std::vector<double> out(size);
+    for (size_t i = 0; i < size; ++i) {
+      auto inputs = std::array{qd, kd, vd};
+      inputs[which][i].d = 1;
+      const auto o = twin::attention_forward(inputs[0], inputs[1], inputs[2], c.rows, shape).o;
+      for (size_t j = 0; j < o.size(); ++j) out[i] += dout[j] * o[j].d;
+    }
+    return out;
+  };
+  expect_near(grads.dq, derivative(0, q.size()), kTwinDual, "dq");
+  expect_near(grads.dk, derivative(1, k.size()), kTwinDual, "dk");
+  expect_near(grads.dv, derivative(2, v.size()), kTwinDual, "dv");
+}
+
+// Small integers make the scores exact, so that only the softmax is on trial: differences of hundreds, all of it shifted by 10^4.
+TEST(Attention, large_scores) {
+  const AttentionShape shape{2, 1, 16, 16, 0.5};
+  Case c({150}, shape, DType::f32);
+  const RngKey key = RngKey::from_seed(5);
+  for (int64_t n = 0; n < 150; ++n) {
+    for (int64_t i = 0; i < 32; ++i) set(c.q, n, i, i % 16 == 0 ? 200.0f : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + i), 17)) - 8);
+    for (int64_t i = 0; i < 16; ++i) set(c.k, n, i, i == 0 ? 100.0f : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + 32 + i), 17)) - 8);
+  }
+  moe::Run run(2);
+  c.forward(run);
+  c.backward(run);
+  const auto q = values(c.q), k = values(c.k), v = values(c.v);
+  const auto want = twin::attention_forward(q, k, v, c.rows, shape);
+  EXPECT_GT(*std::min_element(want.lse.begin(), want.lse.end()), 9000);
+  expect_near(c.o, want.o, kTwinF32, "o");
+  expect_near(c.lse, want.lse, kTwinF32, "lse");
+  for (const Tensor& t : {c.dq, c.dk, c.dv})
+    for (double x : values(t)) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(Attention, empty_batch_and_absent_lse) {
+  moe::Run run(2);
+  Case none({0, 0}, shape_of(2, 1, 8, 8), DType::f32);
+  EXPECT_NO_THROW(none.forward(run));
+  EXPECT_NO_THROW(none.backward(run));
+  Case a({70}, shape_of(2, 1, 8, 8), DType::f32), b({70}, shape_of(2, 1, 8, 8), DType::f32);
+  a.forward(run);
+  b.lse = Tensor();
+  b.forward(run);
+  EXPECT_TRUE(same_bits(a.o, b.o));
+}
+
+// ---- law of rows -------------------------------------------------------------------------------------------------------------------------------------
+
+class AttentionLaw : public testing::TestWithParam<std::tuple<DType, AttentionShape>> {};
+
+INSTANTIATE_TEST_SUITE_P(shapes, AttentionLaw,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33), shape_of(5, 1, 16, 8))));
+
+// The prompt in chunks from a cache. All that no query of the chunk sees is NaN: rows before the sequence and keys behind the chunk.
+TEST_P(AttentionLaw, chunks_from_a_cache) {
+  const auto& [dtype, shape] = GetParam();
+  constexpr int64_t kLength = 300, kBefore = 3;
+  Case whole({kLength}, shape, dtype);
+  moe::Run run(2);
+  whole.forward(run);
+  for (const int64_t chunk : {1, 7, 64, 100, 299}) {
+    Arena arena;
+    const Tensor keys = nan_filled(arena, dtype, kBefore + kLength + 70, shape.kv_heads * shape.width);
+    const Tensor cached = nan_filled(arena, dtype, kBefore + kLength + 70, shape.kv_heads * shape.value_width);
+    const Tensor o = nan_filled(arena, dtype, kLength, shape.heads * shape.value_width);
+    const Tensor lse = nan_filled(arena, DType::f32, kLength, shape.heads);
+    for (int64_t begin = 0; begin < kLength; begin += chunk) {
+      const int64_t end = std::min(begin + chunk, kLength);
+      for (int64_t n = begin; n < end; ++n) {
+        for (int64_t c = 0; c < keys.cols(); ++c) set(keys, kBefore + n, c, get(whole.k, n, c));
+        for (int64_t c = 0; c < cached.cols(); ++c) set(cached, kBefore + n, c, get(whole.v, n, c));
+      }
+      const Rows bounds{0, end - begin}, first_row{kBefore};
+      const auto positions = std::span(whole.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end), whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
+                             positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale));
+    }
+    EXPECT_TRUE(same_bits(o, whole.o)) << "o in chunks of " << chunk;
+    EXPECT_TRUE(same_bits(lse, whole.lse)) << "lse in chunks of " << chunk;
+  }
+}
+
+// Sequences of a batch against each of them alone, and a server's mixed batch: every sequence at another position of its own cache.
+TEST_P(AttentionLaw, alone_and_in_a_batch) {
+  const auto& [dtype, shape] = GetParam();
+  const Rows lengths{65, 1, 0, 130, 12, 200};
+  Case batch(lengths, shape, dtype);
+  moe::Run run(2);
+  batch.forward(run);
+  std::vector<int64_t> mixed_rows;
+  AttentionRows mixed{.bounds = {0}, .first_row = {}, .positions = {}};
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    const int64_t from = batch.rows.bounds[s], to = batch.rows.bounds[s + 1];
+    const Rows bounds{0, to - from}, first_row{0};
+    const Tensor o = batch.arena.alloc(dtype, {to - from, batch.o.cols()});
+    const Tensor lse = batch.arena.alloc(DType::f32, {to - from, shape.heads});
+    ops::attention_forward(run, o, lse, batch.q.slice_rows(from, to), {batch.k.slice_rows(from, to), batch.v.slice_rows(from, to), bounds, first_row},
+                           std::span(batch.rows.positions).subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)), shape.heads, shape.kv_heads,
+                           static_cast<float>(shape.scale));
+    EXPECT_TRUE(same_bits(o, batch.o.slice_rows(from, to))) << "sequence " << s;
+    EXPECT_TRUE(same_bits(lse, batch.lse.slice_rows(from, to))) << "sequence " << s;
+    for (int64_t n = std::max(from, to - 3 * static_cast<int64_t>(s + 1)); n < to; ++n) {
+      mixed_rows.push_back(n);
+      mixed.positions.push_back(static_cast<int32_t>(n - from));
+    }
+    mixed.first_row.push_back(from);
+    mixed.bounds.push_back(static_cast<int64_t>(mixed_rows.size()));
+  }
+  const int64_t count = static_cast<int64_t>(mixed_rows.size());
+  const Tensor q = batch.arena.alloc(dtype, {count, batch.q.cols()}), o = batch.arena.alloc(dtype, {count, batch.o.cols()});
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t c = 0; c < q.cols(); ++c) set(q, i, c, get(batch.q, mixed_rows[static_cast<size_t>(i)], c));
+  ops::attention_forward(run, o, Tensor(), q, {batch.k, batch.v, mixed.bounds, mixed.first_row}, mixed.positions, shape.heads, shape.kv_heads,
+                         static_cast<float>(shape.scale));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t n = mixed_rows[static_cast<size_t>(i)];
+    EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1))) << "row " << n;
+  }
+}
+
+TEST_P(AttentionLaw, threads_change_no_bit) {
+  const auto& [dtype, shape] = GetParam();
+  const Rows lengths{65, 130, 1, 300};
+  Case one(lengths, shape, dtype);
+  moe::Run alone(1);
+  one.forward(alone);
+  one.backward(alone);
+  for (const int threads : {2, 3, 16}) {
+    Case many(lengths, shape, dtype);
+    moe::Run run(threads);
+    many.forward(run);
+    many.backward(run);
+    EXPECT_TRUE(same_bits(one.o, many.o) && same_bits(one.lse, many.lse)) << threads << " threads, forward";
+    EXPECT_TRUE(same_bits(one.dq, many.dq) && same_bits(one.dk, many.dk) && same_bits(one.dv, many.dv)) << threads << " threads, backward";
+  }
+}
+
+// The causality probe: what comes later changes no bit of what came before, in the results and in the gradients of a loss over the earlier rows.
+TEST_P(AttentionLaw, later_tokens_change_nothing) {
+  const auto& [dtype, shape] = GetParam();
+  constexpr int64_t kLength = 150, kChanged = 77;
+  Case a({kLength}, shape, dtype), b({kLength}, shape, dtype);
+  for (int64_t n = kChanged; n < kLength; ++n)
+    for (const Tensor& t : {b.q, b.k, b.v})
+      for (int64_t c = 0; c < t.cols(); ++c) set(t, n, c, 3 - 2 * get(t, n, c));
+  moe::Run run(2);
+  a.forward(run);
+  b.forward(run);
+  EXPECT_TRUE(same_bits(a.o.slice_rows(0, kChanged), b.o.slice_rows(0, kChanged)));
+  EXPECT_FALSE(same_bits(a.o.slice_rows(kChanged, kLength), b.o.slice_rows(kChanged, kLength)));
+  a.backward(run);
+  b.backward(run);
+  EXPECT_TRUE(same_bits(a.dq.slice_rows(0, kChanged), b.dq.slice_rows(0, kChanged)));
+}
+
+// Keys of a lower precision than the activations: a bf16 cache under f32 queries.
+TEST(Attention, cache_of_another_dtype) {
+  const AttentionShape shape = shape_of(4, 2, 16, 24);
+  Case c({100}, shape, DType::f32);
+  const Tensor k = c.arena.alloc(DType::bf16, {100, c.k.cols()}), v = c.arena.alloc(DType::bf16, {100, c.v.cols()});
+  for (int64_t n = 0; n < 100; ++n) {
+    for (int64_t i = 0; i < k.cols(); ++i) set(k, n, i, get(c.k, n, i));
+    for (int64_t i = 0; i < v.cols(); ++i) set(v, n, i, get(c.v, n, i));
+  }
+  c.k = k;
+  c.v = v;
+  moe::Run run(2);
+  c.forward(run);
+  expect_near(c.o, twin::attention_forward(values(c.q), values(k), values(v), c.rows, shape).o, kTwinF32, "o");
+}
+
+// ---- entry checks ------------------------------------------------------------------------------------------------------------------------------------
+
+template <class Spoil>
+void expect_refused(const std::string& word, Spoil&& spoil) {
+  for (const bool backward : {false, true}) {
+    Case c({5, 6}, shape_of(4, 2, 8, 16), DType::f32);
+    moe::Run run(1);
+    c.forward(run);
+    spoil(c);
+    try {
+      if (backward) c.backward(run);
+      else c.forward(run);
+      ADD_FAILURE() << "accepted: " << word << (backward ? " (backward)" : " (forward)");
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Attention, refuses_what_does_not_fit) {
+  expect_refused("3 key/value heads", [](Case& c) { c.shape.kv_heads = 3; });
+  expect_refused("0 query heads", [](Case& c) { c.shape.heads = 0; });
+  expect_refused("q f32 [11, 32] cannot be split into 6 heads", [](Case& c) { c.shape.heads = 6; });
+  expect_refused("o is f32", [](Case& c) { c.o = c.o.slice_cols(0, 63); });
+  expect_refused("k is f32", [](Case& c) { c.k = c.k.slice_cols(0, 8); });
+  expect_refused("q is absent", [](Case& c) { c.q = Tensor(); });
+  expect_refused("v is bf16", [](Case& c) { c.v = c.arena.alloc(DType::bf16, {11, 32}); });
+  expect_refused("k is i32", [](Case& c) { c.k = c.arena.alloc(DType::i32, {11, 16}); });
+  expect_refused("lse is f32", [](Case& c) { c.lse = c.lse.slice_rows(0, 10); });
+  expect_refused("10 positions", [](Case& c) { c.rows.positions.pop_back(); });
+  expect_refused("the bounds go from 0 to 10", [](Case& c) { c.rows.bounds.back() = 10; });
+  expect_refused("go backwards", [](Case& c) { c.rows.bounds[1] = 12; });
+  expect_refused("bounds for 1 sequences", [](Case& c) { c.rows.first_row.pop_back(); });
+  expect_refused("would be row 11", [](Case& c) { c.rows.positions.back() = 6; });
+  expect_refused("position -1", [](Case& c) { c.rows.positions[3] = -1; });
+  expect_refused("first key in row -5", [](Case& c) { c.rows.first_row[1] = -5; });
+}
+
+TEST(Attention, only_a_batch_over_itself_has_gradients) {
+  const auto refused = [](auto&& spoil) {
+    Case c({5, 6}, shape_of(4, 2, 8, 8), DType::f32);
+    moe::Run run(1);
+    c.forward(run);
+    spoil(c);
+    EXPECT_NO_THROW(c.forward(run));
+    EXPECT_THROW(c.backward(run), Error);
+  };
+  refused([](Case& c) { c.rows.first_row[1] = 3; });
+  refused([](Case& c) { c.rows.positions[2] = 1; });
+}
+
+}  // namespace
+}  // namespace moe::test

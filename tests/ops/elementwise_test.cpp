@@ -1,0 +1,213 @@
+// cast, add, zero, dropout and rope against their twins, bit for bit where the op is exact, and for any number of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "ops/ops.h"
+#include "support/gradient.h"
+#include "support/rowwise.h"
+#include "support/twins_rowwise.h"
+
+namespace moe::test {
+namespace {
+
+TEST(Cast, EveryPairOfTypesIsExact) {
+  for (int64_t cols : kWidths)
+    for (DType from : kFloats)
+      for (DType to : kFloats)
+        for (bool dense : {false, true}) {
+          moe::Run run(2);
+          Arena arena;
+          const Fenced x(arena, from, 67, cols, 1), y(arena, to, 67, cols);
+          const Tensor in = dense ? copy_of(arena, x.view) : x.view, out = dense ? arena.alloc(to, {67, cols}) : y.view;
+          ops::cast(run, out, in);
+          for (int64_t r = 0; r < 67; ++r)
+            for (int64_t c = 0; c < cols; ++c) ASSERT_EQ(get(out, r, c), to == DType::bf16 ? to_f32(to_bf16(get(in, r, c))) : get(in, r, c));
+          EXPECT_TRUE(x.intact() && y.intact());
+        }
+}
+
+TEST(Add, EveryTripleOfTypesIsExactAndMayBeInPlace) {
+  for (int64_t cols : kWidths)
+    for (DType of_a : kFloats)
+      for (DType of_b : kFloats)
+        for (DType of_y : kFloats) {
+          moe::Run run(2);
+          Arena arena;
+          const Fenced a(arena, of_a, 67, cols, 1), b(arena, of_b, 67, cols, 2), y(arena, of_y, 67, cols);
+          const auto left = values(a.view), right = values(b.view);
+          const auto check = [&](const Tensor& sum) {
+            size_t i = 0;
+            for (int64_t r = 0; r < 67; ++r)
+              for (int64_t c = 0; c < cols; ++c, ++i) {
+                const float want = static_cast<float>(left[i]) + static_cast<float>(right[i]);
+                ASSERT_EQ(get(sum, r, c), of_y == DType::bf16 ? to_f32(to_bf16(want)) : want);
+              }
+          };
+          ops::add(run, y.view, a.view, b.view);
+          check(y.view);
+          if (of_y == of_a) {
+            const Tensor in_place = copy_of(arena, a.view);
+            ops::add(run, in_place, in_place, b.view);
+            check(in_place);
+          }
+          if (of_y == of_b) {
+            ops::add(run, b.view, a.view, b.view);
+            check(b.view);
+          }
+          EXPECT_TRUE(a.intact() && b.intact() && y.intact());
+        }
+}
+
+TEST(Zero, WritesTheViewAndNothingElse) {
+  for (int64_t cols : kWidths)
+    for (DType dtype : kFloats) {
+      moe::Run run(2);
+      Arena arena;
+      const Fenced y(arena, dtype, 67, cols, 1);
+      ops::zero(run, y.view);
+      EXPECT_EQ(norm(values(y.view)), 0);
+      EXPECT_TRUE(y.intact());
+    }
+  moe::Run run(2);
+  Arena arena;
+  const Tensor long_row = draw(arena, DType::f32, {100003}, 1);
+  ops::zero(run, long_row);
+  EXPECT_EQ(norm(values(long_row)), 0);
+}
+
+TEST(Elementwise, SameForAnyThreads) {
+  Arena arena;
+  const Tensor a = draw(arena, DType::f32, {41, 1003}, 1), b = draw(arena, DType::bf16, {41, 1003}, 2);
+  const RngKey key = RngKey::from_seed(3);
+  expect_same_for_any_threads(
+      [&](moe::Run& run) {
+        const Tensor y = arena.alloc(DType::f32, {41, 1003});
+        ops::add(run, y, a, b);
+        ops::dropout(run, y, y, 0.3f, key);
+        return y;
+      },
+      "add and dropout");
+}
+
+TEST(Dropout, AgreesWithTwinInEveryLayout) {
+  const RngKey key = RngKey::from_seed(7);
+  for (int64_t cols : kWidths)
+    for (DType of_x : kFloats)
+      for (DType of_y : kFloats)
+        for (bool dense : {false, true}) {
+          moe::Run run(2);
+          Arena arena;
+          const Fenced x(arena, of_x, 67, cols, 1), y(arena, of_y, 67, cols);
+          const Tensor in = dense ? copy_of(arena, x.view) : x.view, out = dense ? arena.alloc(of_y, {67, cols}) : y.view;
+          ops::dropout(run, out, in, 0.25f, key);
+          const auto want = twin::dropout(values(in), 0.25f, key);
+          expect_near(out, want, tolerance(of_y), label("dropout", {of_x, of_y}, cols));
+          const auto got = values(out);
+          for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i] == 0, want[i] == 0) << i;
+          EXPECT_TRUE(x.intact() && y.intact());
+        }
+}
+
+TEST(Dropout, KeepsTheRightShareAndItsOwnBackward) {
+  moe::Run run(2);
+  Arena arena;
+  const Tensor ones = arena.alloc(DType::f32, {400, 250}), mask = arena.alloc(DType::f32, {400, 250});
+  for (int64_t r = 0; r < 400; ++r)
+    for (int64_t c = 0; c < 250; ++c) set(ones, r, c, 1);
+  const RngKey key = RngKey::from_seed(11);
+  ops::dropout(run, mask, ones, 0.2f, key);
+  double kept = 0;
+  for (double v : values(mask)) kept += v != 0;
+  EXPECT_NEAR(kept / 1e5, 0.8, 5 * std::sqrt(0.8 * 0.2 / 1e5));
+  // Forward is multiplication by the mask, so backward with the same key is the same multiplication.
+  const Tensor x = draw(arena, DType::f32, {400, 250}, 1), y = arena.alloc(DType::f32, {400, 250});
+  ops::dropout(run, y, x, 0.2f, key);
+  for (int64_t r = 0; r < 400; ++r)
+    for (int64_t c = 0; c < 250; ++c) ASSERT_EQ(get(y, r, c), get(x, r, c) * get(mask, r, c));
+}
+
+TEST(Dropout, TwinIsItsOwnBackward) {
+  const RngKey key = RngKey::from_seed(5);
+  const auto x = drawn(40, 1), dy = drawn(40, 2);
+  expect_near(twin::dropout(dy, 0.5f, key), dual_gradient(x, [&](const DualVector& at) { return inner(twin::dropout(at, 0.5f, key), dy); }), kTwinDual, "dx");
+}
+
+TEST(Dropout, NothingHappensWithoutAKeyOrAProbability) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor x = draw(arena, DType::f32, {5, 65}, 1), y = arena.alloc(DType::f32, {5, 65});
+  ops::dropout(run, y, x, 0.5f, RngKey());
+  EXPECT_TRUE(same_bits(x, y));
+  ops::dropout(run, x, x, 0, RngKey::from_seed(1));
+  EXPECT_TRUE(same_bits(x, y));
+  EXPECT_THROW(ops::dropout(run, y, x, 1, RngKey::from_seed(1)), Error);
+}
+
+struct RopeCase {
+  int64_t heads, width;
+};
+
+TEST(Rope, AgreesWithTwinAndTurnsBack) {
+  for (const auto& [heads, width] : {RopeCase{1, 2}, RopeCase{3, 6}, RopeCase{2, 64}, RopeCase{3, 66}, RopeCase{1, 128}})
+    for (DType dtype : kFloats)
+      for (bool inverse : {false, true}) {
+        const std::string what = label(inverse ? "rope back" : "rope", {dtype}, width);
+        moe::Run run(2);
+        Arena arena;
+        std::vector<int32_t> positions;
+        for (int32_t n = 0; n < 67; ++n) positions.push_back(n % 9 == 0 ? 100000 + n : n % 31);  // repeated, unsorted, and far ones
+        const Fenced x(arena, dtype, 67, heads * width, 1);
+        const auto before = values(x.view);
+        ops::rope_acc(run, x.view, positions, width, 10000, inverse);
+        expect_near(x.view, twin::rope(before, positions, heads, width, 10000, inverse), tolerance(dtype), what);
+        EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
+        ops::rope_acc(run, x.view, positions, width, 10000, !inverse);
+        expect_near(x.view, before, tolerance(dtype), what + " and back");
+        EXPECT_TRUE(x.intact()) << what;
+      }
+}
+
+TEST(Rope, TwinInverseIsItsBackward) {
+  const std::vector<int32_t> positions = {0, 5, 17};
+  const auto x = drawn(3 * 2 * 6, 1), dy = drawn(3 * 2 * 6, 2);
+  expect_near(twin::rope(dy, positions, 2, 6, 10000, true),
+              dual_gradient(x, [&](const DualVector& at) { return inner(twin::rope(at, positions, 2, 6, 10000, false), dy); }), kTwinDual, "dx");
+}
+
+TEST(Rope, LawOfRows) {
+  for (DType dtype : kFloats) {
+    Arena arena;
+    const Tensor pool = draw(arena, dtype, {300, 4 * 66}, 1);
+    expect_law_of_rows(
+        [&](moe::Run& run, std::span<const int32_t> which) {
+          std::vector<int32_t> positions;
+          for (int32_t row : which) positions.push_back(row * 7 % 113);
+          const Tensor x = pick(run.saved, pool, which);
+          ops::rope_acc(run, x, positions, 66, 10000, false);
+          return x;
+        },
+        label("rope", {dtype}, 66));
+  }
+}
+
+TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor x = draw(arena, DType::f32, {3, 8}, 1), y = arena.alloc(DType::f32, {3, 7});
+  EXPECT_THROW(ops::cast(run, y, x), Error);
+  EXPECT_THROW(ops::add(run, x, x, y), Error);
+  EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
+  const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
+  EXPECT_THROW(ops::rope_acc(run, x, two, 8, 10000, false), Error);
+  EXPECT_THROW(ops::rope_acc(run, x, three, 3, 10000, false), Error);
+  try {
+    ops::add(run, x, x, y);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("b f32 [3, 7]"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace moe::test

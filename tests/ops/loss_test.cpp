@@ -1,0 +1,135 @@
+// Cross-entropy against its twin, with logits as large as f32 takes them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "ops/ops.h"
+#include "support/gradient.h"
+#include "support/rowwise.h"
+#include "support/twins_rowwise.h"
+
+namespace moe::test {
+namespace {
+
+// Every seventh target is ignored.
+std::vector<int32_t> drawn_targets(int64_t rows, int64_t cols) {
+  std::vector<int32_t> targets;
+  for (int64_t r = 0; r < rows; ++r)
+    targets.push_back(r % 7 == 3 ? ops::kIgnoreTarget
+                                 : static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(r), static_cast<uint64_t>(cols))));
+  return targets;
+}
+
+TEST(CrossEntropy, TwinBackwardAgreesWithDual) {
+  const auto targets = drawn_targets(5, 6);
+  const auto logits = drawn(5 * 6, 1);
+  const auto loss = [&](const DualVector& at) {
+    Dual<double> sum;
+    for (const Dual<double>& nll : twin::cross_entropy_forward(at, targets, 6).nll) sum += nll;
+    return sum * Dual<double>(0.25);
+  };
+  expect_near(twin::cross_entropy_backward(logits, targets, 6, 0.25), dual_gradient(logits, loss), kTwinDual, "dlogits");
+}
+
+TEST(CrossEntropy, ForwardAndBackwardAgreeWithTwin) {
+  for (int64_t cols : {2, 7, 63, 65, 384, 5003})
+    for (DType dtype : kFloats) {
+      const std::string what = label("cross_entropy", {dtype}, cols);
+      moe::Run run(2);
+      Arena arena;
+      const int64_t rows = 41;
+      const auto targets = drawn_targets(rows, cols);
+      const Fenced logits(arena, DType::f32, rows, cols, 1, 3), dlogits(arena, dtype, rows, cols);
+      const Tensor nll = arena.alloc(DType::f32, {rows}), lse = arena.alloc(DType::f32, {rows});
+      ops::cross_entropy_forward(run, nll, lse, logits.view, targets);
+      const auto want = twin::cross_entropy_forward(values(logits.view), targets, static_cast<size_t>(cols));
+      expect_near(nll, want.nll, tolerance(DType::f32), what + " nll");
+      expect_near(lse, want.lse, tolerance(DType::f32), what + " lse");
+      EXPECT_EQ(get(nll, 0, 3), 0) << "an ignored target";
+      ops::cross_entropy_backward(run, dlogits.view, logits.view, lse, targets, 0.125f);
+      const auto want_grad = twin::cross_entropy_backward(values(logits.view), targets, static_cast<size_t>(cols), 0.125);
+      expect_near(dlogits.view, want_grad, tolerance(dtype), what + " dlogits");
+      for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(get(dlogits.view, 3, c), 0) << "an ignored target";
+      if (dtype == DType::f32) {
+        ops::cross_entropy_backward(run, logits.view, logits.view, lse, targets, 0.125f);
+        EXPECT_TRUE(same_bits(logits.view, dlogits.view)) << what << " in place";
+      }
+      EXPECT_TRUE(logits.intact() && dlogits.intact()) << what;
+    }
+}
+
+TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor logits = arena.alloc(DType::f32, {4, 3}), nll = arena.alloc(DType::f32, {4}), lse = arena.alloc(DType::f32, {4});
+  fill(logits, {1e30, 0, -1e30, 3e4, 3e4, -3e4, -1e4, -1e4, -1e4, 0, 0, 0});
+  const std::vector<int32_t> targets = {0, 1, 2, 0};
+  ops::cross_entropy_forward(run, nll, lse, logits, targets);
+  EXPECT_EQ(get(nll, 0, 0), 0);
+  EXPECT_NEAR(get(nll, 0, 1), std::log(2.0), 2e-3);  // 30000 has steps of 0.002 in f32
+  EXPECT_NEAR(get(nll, 0, 2), std::log(3.0), 1e-3);
+  EXPECT_NEAR(get(nll, 0, 3), std::log(3.0), 1e-6);
+  ops::cross_entropy_backward(run, logits, logits, lse, targets, 1);
+  for (double v : values(logits)) EXPECT_LE(std::abs(v), 1);
+  EXPECT_EQ(get(logits, 0, 0), 0);
+  EXPECT_NEAR(get(logits, 3, 0), -2.0 / 3, 1e-6);
+}
+
+TEST(CrossEntropy, OneColumnIsCertain) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor logits = draw(arena, DType::f32, {3, 1}, 1), nll = arena.alloc(DType::f32, {3}), lse = arena.alloc(DType::f32, {3});
+  const std::vector<int32_t> targets = {0, 0, 0};
+  ops::cross_entropy_forward(run, nll, lse, logits, targets);
+  EXPECT_TRUE(same_bits(lse, logits.reshape({3})));
+  EXPECT_EQ(norm(values(nll)), 0);
+}
+
+TEST(CrossEntropy, NaNReachesTheLoss) {
+  moe::Run run(1);
+  Arena arena;
+  for (int64_t at : {0, 5, 64}) {
+    const Tensor logits = draw(arena, DType::f32, {1, 65}, 1), nll = arena.alloc(DType::f32, {1}), lse = arena.alloc(DType::f32, {1});
+    set(logits, 0, at, NAN);
+    const std::vector<int32_t> targets = {1};
+    ops::cross_entropy_forward(run, nll, lse, logits, targets);
+    EXPECT_TRUE(std::isnan(get(nll, 0, 0))) << at;
+  }
+}
+
+TEST(CrossEntropy, LawOfRows) {
+  Arena arena;
+  const Tensor pool = draw(arena, DType::f32, {300, 385}, 1, 4);
+  const auto all = drawn_targets(300, 385);
+  expect_law_of_rows(
+      [&](moe::Run& run, std::span<const int32_t> which) {
+        const int64_t n = static_cast<int64_t>(which.size());
+        std::vector<int32_t> targets;
+        for (int32_t id : which) targets.push_back(all[static_cast<size_t>(id)]);
+        const Tensor logits = pick(run.saved, pool, which), nll = run.saved.alloc(DType::f32, {n, 1}), lse = run.saved.alloc(DType::f32, {n, 1});
+        ops::cross_entropy_forward(run, nll, lse, logits, targets);
+        ops::cross_entropy_backward(run, logits, logits, lse, targets, 0.01f);
+        return join(run.saved, {nll, lse, logits});
+      },
+      "cross_entropy");
+}
+
+TEST(CrossEntropy, TargetsOutsideTheVocabularyAreNamed) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor logits = draw(arena, DType::f32, {2, 8}, 1), nll = arena.alloc(DType::f32, {2}), lse = arena.alloc(DType::f32, {2});
+  const std::vector<int32_t> high = {0, 8}, negative = {-2, 0}, three = {0, 0, 0}, fine = {0, 1};
+  EXPECT_THROW(ops::cross_entropy_forward(run, nll, lse, logits, negative), Error);
+  EXPECT_THROW(ops::cross_entropy_forward(run, nll, lse, logits, three), Error);
+  EXPECT_THROW(ops::cross_entropy_backward(run, draw(arena, DType::bf16, {2, 7}, 1), logits, lse, fine, 1), Error);
+  try {
+    ops::cross_entropy_forward(run, nll, lse, logits, high);
+    FAIL() << "a target outside the vocabulary was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("target 8 of row 1 is not a column of logits f32 [2, 8]"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace moe::test

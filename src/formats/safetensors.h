@@ -1,0 +1,70 @@
+// Reader and writer of safetensors: 8 bytes of header length (little endian), a JSON header {name: {dtype, shape, data_offsets}}, the numbers.
+// Format: https://github.com/huggingface/safetensors (README, "Format"). Knows no model: names are only names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/mmap.h"
+#include "tensor/tensor.h"
+
+namespace moe {
+
+struct NamedTensor {
+  std::string name;
+  Tensor value;  // a view; read-only pages when it comes from a file
+};
+
+// Everything a file says, checked: nothing in it can make a view leave the file. Tensors stand in the order of their data.
+// dtypes F32, BF16, F16, I32, rank up to 4; a rank of 0 reads as [1].
+class Safetensors {
+ public:
+  // A .safetensors file, or a folder holding model.safetensors or model.safetensors.index.json with its shards.
+  static Safetensors open(const std::string& path);
+  // Bytes that something else owns and that outlive the result; `where` opens every message.
+  static Safetensors from_bytes(std::span<const std::byte> bytes, const std::string& where);
+
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  bool contains(std::string_view name) const { return by_name_.contains(name); }
+  // Fails, naming the file and the nearest name, when it is not there.
+  Tensor get(std::string_view name) const;
+  std::vector<std::string> names() const;
+  const std::string& path() const { return path_; }
+
+ private:
+  void read(std::span<const std::byte> bytes, const std::string& where);
+  void read_index(const std::string& folder, const std::string& index_path);
+  void add(const std::string& name, Tensor value, const std::string& where);
+
+  std::string path_;
+  std::vector<MappedFile> files_;                     // own the bytes that `tensors_` views
+  std::vector<std::unique_ptr<std::byte[]>> copies_;  // own tensors that a file stores at an address their dtype cannot be read from
+  std::vector<NamedTensor> tensors_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// One tensor of a file to be written.
+struct SafetensorsItem {
+  std::string name;
+  Tensor value;  // may be a view of columns; with `produce` only dtype and shape are looked at
+  DType dtype;   // in the file: value.dtype, or f32 / bf16 where it can be converted
+  // For a tensor that does not exist in the file's layout (transposed, gathered): called once, when its turn comes; the result has value's dtype and
+  // shape and stays valid until the next call.
+  std::function<Tensor()> produce = {};
+};
+
+// Whole or not at all (core/file.h), streamed: besides the tensors themselves only a small buffer is held. Same input, same bytes. Tensors are laid out by
+// element size, largest first, else in the order given, so that each is aligned; the data starts at a multiple of 64. "format": "pt" is added to the
+// metadata, which transformers asks for.
+void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace moe

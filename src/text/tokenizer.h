@@ -1,0 +1,56 @@
+// Text to token ids and back, and the tokenizer.json that Hugging Face `tokenizers` reads. Knows no model and no chat template.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moe {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual int64_t vocab_size() const = 0;
+  // What --tokenizer calls it, e.g. "bytes".
+  virtual std::string spec() const = 0;
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // The bytes of one id; fails on an id outside the vocabulary.
+  virtual std::string piece(int32_t id) const = 0;
+  // The content of tokenizer.json.
+  virtual std::string to_json() const = 0;
+  // True when id i is byte i, so that text needs no encoding (the corpus then maps files instead of copying them).
+  virtual bool ids_are_bytes() const { return false; }
+  virtual std::optional<int32_t> bos_id() const { return std::nullopt; }
+  virtual std::optional<int32_t> eos_id() const { return std::nullopt; }
+
+  // Bytes, not necessarily valid UTF-8.
+  std::string decode(std::span<const int32_t> ids) const;
+};
+
+// "bytes"; anything else is a usage error that names what there is.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
+// From FOLDER/tokenizer.json; fails naming what is supported when it is a tokenizer that is not.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& where);
+
+// Decodes a stream of ids and hands out whole UTF-8 characters only, so that a terminal or a web page never sees half of one.
+// Bytes that can never become a character come out as U+FFFD, one per maximal ill-formed part.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  // What has become printable with this id; may be empty.
+  std::string push(int32_t id);
+  // What is left at the end: U+FFFD if a character was cut.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;  // a prefix of one character, at most 3 bytes
+};
+
+}  // namespace moe

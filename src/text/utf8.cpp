@@ -1,0 +1,24 @@
+#include "text/utf8.h"
+
+#include <algorithm>
+
+namespace moe {
+
+Utf8Step utf8_step(std::string_view bytes) {
+  using Kind = Utf8Step::Kind;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return {Kind::character, 1};
+  if (first < 0xC2 || first > 0xF4) return {Kind::broken, 1};
+  const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  // The second byte's range rules out overlong forms (E0, F0), surrogates (ED) and what lies above U+10FFFF (F4).
+  const unsigned char low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const unsigned char high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  for (size_t i = 1; i < std::min(length, bytes.size()); ++i) {
+    const bool fits = i == 1 ? byte(i) >= low && byte(i) <= high : byte(i) >= 0x80 && byte(i) <= 0xBF;
+    if (!fits) return {Kind::broken, static_cast<int>(i)};
+  }
+  return bytes.size() < length ? Utf8Step{Kind::cut, static_cast<int>(bytes.size())} : Utf8Step{Kind::character, static_cast<int>(length)};
+}
+
+}  // namespace moe

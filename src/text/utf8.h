@@ -1,0 +1,21 @@
+// One step of UTF-8 decoding, as strict as Unicode's table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include <string_view>
+
+namespace moe {
+
+struct Utf8Step {
+  enum class Kind {
+    character,  // `length` bytes are one character
+    broken,     // the first `length` bytes can never become one (a maximal ill-formed part)
+    cut,        // all bytes there are begin one that is not complete
+  };
+  Kind kind;
+  int length;
+};
+
+// `bytes` must not be empty.
+Utf8Step utf8_step(std::string_view bytes);
+
+}  // namespace moe

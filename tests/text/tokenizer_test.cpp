@@ -1,0 +1,154 @@
+// The byte tokenizer, its tokenizer.json, and decoding a stream without ever showing half a character.
+#include "text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/files.h"
+#include "text/utf8.h"
+
+namespace moe::test {
+namespace {
+
+std::string all_bytes() {
+  std::string text;
+  for (int b = 0; b < 256; ++b) text += static_cast<char>(b);
+  return text;
+}
+
+TEST(ByteTokenizer, IdsAreBytes) {
+  const auto tokenizer = make_tokenizer("bytes");
+  EXPECT_EQ(tokenizer->vocab_size(), 256);
+  EXPECT_EQ(tokenizer->spec(), "bytes");
+  EXPECT_TRUE(tokenizer->ids_are_bytes());
+  EXPECT_EQ(tokenizer->encode("aé"), (std::vector<int32_t>{97, 0xC3, 0xA9}));
+  const auto ids = tokenizer->encode(all_bytes());
+  for (int b = 0; b < 256; ++b) EXPECT_EQ(ids[b], b);
+  EXPECT_EQ(tokenizer->decode(ids), all_bytes());
+  EXPECT_FALSE(tokenizer->bos_id() || tokenizer->eos_id());
+  EXPECT_FAILS(tokenizer->piece(256), "token id 256 is outside");
+  EXPECT_FAILS(tokenizer->piece(-1), "token id -1 is outside");
+}
+
+TEST(ByteTokenizer, UnknownSpecsAreUsageErrors) {
+  EXPECT_FAILS(make_tokenizer("byte"), "did you mean \"bytes\"?");
+  EXPECT_FAILS(make_tokenizer("wordpiece"), "known are bytes");
+  try {
+    make_tokenizer("bpe:1000");
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), Error::Kind::usage);
+  }
+}
+
+TEST(ByteTokenizer, FileIsAByteLevelBpeWithoutMerges) {
+  const Json json = parse_json(make_tokenizer("bytes")->to_json(), "tokenizer.json");
+  const Json& vocab = json["model"]["vocab"];
+  EXPECT_EQ(json["model"]["type"], "BPE");
+  EXPECT_EQ(json["model"]["merges"].size(), 0u);
+  EXPECT_EQ(json["pre_tokenizer"]["add_prefix_space"], false);
+  EXPECT_EQ(vocab.size(), 256u);
+  // Corners of GPT-2's byte alphabet.
+  EXPECT_EQ(vocab["a"], 97);
+  EXPECT_EQ(vocab["Ā"], 0);   // U+0100
+  EXPECT_EQ(vocab["Ċ"], 10);  // newline
+  EXPECT_EQ(vocab["Ġ"], 32);  // space
+  EXPECT_EQ(vocab["ġ"], 127);
+  EXPECT_EQ(vocab["ł"], 160);
+  EXPECT_EQ(vocab["Ń"], 173);
+  EXPECT_EQ(vocab["¡"], 161);
+  EXPECT_EQ(vocab["ÿ"], 255);
+}
+
+TEST(ByteTokenizer, LoadsWhatItWroteAndNothingElse) {
+  TempFolder folder;
+  const std::string written = make_tokenizer("bytes")->to_json();
+  put(folder / "tokenizer.json", written);
+  const auto loaded = load_tokenizer(folder.path());
+  EXPECT_EQ(loaded->spec(), "bytes");
+  EXPECT_EQ(loaded->to_json(), written);
+
+  const auto changed = [&](auto change) {
+    Json json = parse_json(written, "t");
+    change(json);
+    return message_of([&] { parse_tokenizer(json.dump(), "t.json"); });
+  };
+  const auto expect = [&](auto change, const char* reason) {
+    const std::string message = changed(change);
+    EXPECT_NE(message.find(reason), std::string::npos) << message;
+    EXPECT_NE(message.find("t.json: this tokenizer is not supported"), std::string::npos) << message;
+    EXPECT_NE(message.find("supported is \"bytes\""), std::string::npos) << message;
+  };
+  expect([](Json& j) { j["model"]["type"] = "Unigram"; }, "its model is Unigram");
+  expect([](Json& j) { j["model"]["merges"].push_back("a b"); }, "it has 1 merges");
+  expect([](Json& j) { j["model"]["vocab"]["ab"] = 256; }, "it has 257 tokens");
+  expect([](Json& j) { std::swap(j["model"]["vocab"]["a"], j["model"]["vocab"]["b"]); }, "byte 97 is not token 97");
+  expect([](Json& j) { j["added_tokens"].push_back({{"id", 256}}); }, "added tokens");
+  expect([](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, "it has a normalizer");
+  expect([](Json& j) { j["pre_tokenizer"] = nullptr; }, "it has no pre_tokenizer");
+  expect([](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "its pre_tokenizer is Whitespace");
+  expect([](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }, "puts a space");
+  expect([](Json& j) { j["post_processor"] = {{"type", "TemplateProcessing"}}; }, "its post_processor is TemplateProcessing");
+  EXPECT_FAILS(parse_tokenizer("{}", "t.json"), "t.json: \"model\" is missing");
+  EXPECT_FAILS(load_tokenizer(folder / "no"), "No such file");
+}
+
+TEST(Utf8, StepsFollowTheUnicodeStandard) {
+  using Kind = Utf8Step::Kind;
+  const auto expect = [](std::string_view bytes, Kind kind, int length) {
+    const Utf8Step step = utf8_step(bytes);
+    EXPECT_EQ(step.kind, kind) << testing::PrintToString(bytes);
+    EXPECT_EQ(step.length, length) << testing::PrintToString(bytes);
+  };
+  expect("a", Kind::character, 1);
+  expect("é!", Kind::character, 2);
+  expect("€", Kind::character, 3);
+  expect("😀", Kind::character, 4);
+  expect("\xF4\x8F\xBF\xBF", Kind::character, 4);
+  expect("\x80", Kind::broken, 1);
+  expect("\xC0\x80", Kind::broken, 1);          // overlong
+  expect("\xE0\x9F\xBF", Kind::broken, 1);      // overlong
+  expect("\xF0\x8F\xBF\xBF", Kind::broken, 1);  // overlong
+  expect("\xED\xA0\x80", Kind::broken, 1);      // surrogate
+  expect("\xF4\x90\x80\x80", Kind::broken, 1);  // above U+10FFFF
+  expect("\xF5", Kind::broken, 1);
+  expect("\xE2\x82x", Kind::broken, 2);
+  expect("\xF0\x9F\x98x", Kind::broken, 3);
+  expect("\xC3", Kind::cut, 1);
+  expect("\xE2\x82", Kind::cut, 2);
+  expect("\xF0\x9F\x98", Kind::cut, 3);
+}
+
+std::string stream(const std::string& bytes) {
+  const auto tokenizer = make_tokenizer("bytes");
+  StreamDecoder decoder(*tokenizer);
+  std::string out;
+  for (const int32_t id : tokenizer->encode(bytes)) {
+    const std::string piece = decoder.push(id);
+    for (std::string_view rest = piece; !rest.empty();) {
+      const Utf8Step step = utf8_step(rest);
+      EXPECT_EQ(step.kind, Utf8Step::Kind::character);
+      rest.remove_prefix(static_cast<size_t>(step.length));
+    }
+    out += piece;
+  }
+  return out + decoder.finish();
+}
+
+TEST(StreamDecoder, ShowsWholeCharactersOnly) {
+  EXPECT_EQ(stream("aé€😀z"), "aé€😀z");
+  EXPECT_EQ(stream("a\xE2\x82"), "a\uFFFD");
+  EXPECT_EQ(stream("\xE2\x82z"), "\uFFFDz");
+  EXPECT_EQ(stream("\xE2\x82\xE2\x82\xAC"), "\uFFFD€");
+  EXPECT_EQ(stream("\xFF\x80"), "\uFFFD\uFFFD");
+  EXPECT_NE(stream(all_bytes()), "");
+  const auto tokenizer = make_tokenizer("bytes");
+  StreamDecoder decoder(*tokenizer);
+  EXPECT_EQ(decoder.push(0xE2), "");
+  EXPECT_EQ(decoder.push(0x82), "");
+  EXPECT_EQ(decoder.push(0xAC), "€");
+  EXPECT_EQ(decoder.finish(), "");
+}
+
+}  // namespace
+}  // namespace moe::test

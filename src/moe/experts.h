@@ -1,0 +1,33 @@
+// A bank of feed-forward experts. A dense FFN is a bank of one; a shared expert likewise.
+#pragma once
+
+#include "moe/plan.h"
+#include "ops/ops.h"
+
+namespace moe {
+
+// out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,   a = act(Wgate x + bgate) * (Wup x + bup)   (gated: SwiGLU and kin)
+//                                                          a = act(Wup x + bup)                        (not gated)
+// The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept for its gradient.
+struct ExpertBank {
+  Param gate, up;            // [E,F,D]; gate absent when not gated
+  Param down;                // [E,D,F]
+  Param gate_bias, up_bias;  // [E,F], absent without bias
+  Param down_bias;           // [E,D]
+  ops::Act act = ops::Act::silu;
+
+  // Views into the arena given to forward.
+  struct Saved {
+    Tensor gate, up;  // [R,F] A, before the activation; gate absent when not gated
+  };
+
+  int64_t experts() const { return up.value.shape[0]; }
+  int64_t width() const { return up.value.shape[1]; }
+
+  // out [R,D] f32 or A
+  void forward(Run&, Tensor out, const Rows&, Saved&);
+  // dx [R,D] A or f32; dweight [R] f32 (absent when rows.weight is); dout [R,D] A
+  void backward(Run&, Tensor dx, Tensor dweight, Tensor dout, const Rows&, const Saved&);
+};
+
+}  // namespace moe

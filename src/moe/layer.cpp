@@ -1,0 +1,73 @@
+#include "moe/layer.h"
+
+#include <array>
+#include <cmath>
+
+namespace moe {
+
+void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RoutingSpec& spec, RngKey key, Saved& saved) {
+  if (router) {
+    saved.plan = router->forward(run, x, spec, key, saved.router);
+    saved.rows = dispatch(run, run.saved, saved.plan, x);
+    ArenaScope scope(run.scratch);
+    Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
+    experts.forward(run, out, saved.rows, saved.experts);
+    combine(run, y, saved.plan, out);
+  } else {
+    saved.rows = whole(run.saved, x);
+    experts.forward(run, y, saved.rows, saved.experts);
+  }
+  if (shared) shared_forward(run, y, x, saved);
+}
+
+void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingSpec& spec, RoutingLosses coef, const Saved& saved) {
+  if (router) {
+    ArenaScope scope(run.scratch);
+    Tensor dweight = run.scratch.alloc(DType::f32, {saved.plan.rows()});
+    Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
+    Rows dout = dispatch(run, run.scratch, saved.plan, dy);
+    experts.backward(run, drows, dweight, dout.x, saved.rows, saved.experts);
+    combine(run, dx, saved.plan, drows);
+    router->backward_acc(run, dx, dweight, saved.plan, spec, coef, saved.router);
+  } else {
+    experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
+  }
+  if (shared) shared_backward(run, dx, dy, x, saved);
+}
+
+void MoeLayer::shared_forward(Run& run, Tensor y, Tensor x, Saved& saved) {
+  Tensor weight;  // [N]
+  if (shared_gate.present()) {
+    const std::array<int64_t, 2> all = {0, x.rows()};
+    weight = run.saved.alloc(DType::f32, {x.rows()});
+    ops::matmul_forward(run, weight.reshape({x.rows(), 1}), x, shared_gate, all);
+    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = 1 / (1 + std::exp(-weight.as<float>()[n]));
+  }
+  saved.shared_rows = whole(run.saved, x, weight);
+  ArenaScope scope(run.scratch);
+  Tensor out = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
+  shared->forward(run, out, saved.shared_rows, saved.shared);
+  ops::add(run, y, y, out);
+}
+
+// With s the gate's sigmoid: d(logit) = dweight * s (1 - s).
+void MoeLayer::shared_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Saved& saved) {
+  ArenaScope scope(run.scratch);
+  const Tensor weight = saved.shared_rows.weight;
+  Tensor dweight = weight.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {x.rows()});
+  Tensor dshared = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
+  shared->backward(run, dshared, dweight, dy, saved.shared_rows, saved.shared);
+  ops::add(run, dx, dx, dshared);
+  if (weight.empty()) return;
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  for (int64_t n = 0; n < x.rows(); ++n) {
+    const float s = weight.as<float>()[n];
+    dweight.as<float>()[n] *= s * (1 - s);
+  }
+  Tensor dlogit = run.scratch.alloc(x.dtype, {x.rows(), 1});
+  ops::cast(run, dlogit, dweight.reshape({x.rows(), 1}));
+  ops::matmul_dw(run, shared_gate, dlogit, x, all);
+  ops::matmul_dx_acc(run, dx, dlogit, shared_gate, all);
+}
+
+}  // namespace moe

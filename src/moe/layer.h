@@ -1,0 +1,38 @@
+// The MoE layer: router, dispatch, experts, combine, and shared experts. Without a router it is a dense FFN.
+#pragma once
+
+#include <optional>
+
+#include "moe/experts.h"
+#include "moe/router.h"
+
+namespace moe {
+
+// y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x))
+struct MoeLayer {
+  std::optional<Router> router;  // absent: one expert, always on
+  ExpertBank experts;
+  std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
+  Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
+
+  // Views into run.saved.
+  struct Saved {
+    Router::Saved router;
+    RoutingPlan plan;
+    Rows rows;
+    ExpertBank::Saved experts;
+    Rows shared_rows;
+    ExpertBank::Saved shared;
+  };
+
+  // y [N,D] f32; x [N,D] A; `spec` is read when there is a router
+  void forward(Run&, Tensor y, Tensor x, const RoutingSpec& spec, RngKey key, Saved&);
+  // dx [N,D] f32; dy [N,D] A
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const RoutingSpec& spec, RoutingLosses coef, const Saved&);
+
+ private:
+  void shared_forward(Run&, Tensor y, Tensor x, Saved&);
+  void shared_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Saved&);
+};
+
+}  // namespace moe

@@ -1,0 +1,89 @@
+// Laws of the plan, of dispatch and of combine.
+#include "moe/plan.h"
+
+#include <set>
+
+#include "support/check.h"
+
+namespace moe::test {
+namespace {
+
+struct Drawn {
+  moe::Run run{2};
+  Tensor choice, kept, weight;
+  RoutingPlan plan;
+  int64_t tokens, experts, k;
+
+  Drawn(int64_t n, int64_t e, int64_t chosen, uint64_t seed) : tokens(n), experts(e), k(chosen) {
+    const RngKey key = RngKey::from_seed(seed);
+    choice = run.saved.alloc(DType::i32, {n, chosen});
+    kept = run.saved.alloc(DType::i32, {n, chosen});
+    weight = draw(run.saved, DType::f32, {n, chosen}, seed);
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t i = 0; i < chosen; ++i) {
+        choice.row<int32_t>(t)[i] =
+            static_cast<int32_t>((static_cast<int64_t>(uniform_index(key, static_cast<uint64_t>(t), static_cast<uint64_t>(e))) + i) % e);
+        kept.row<int32_t>(t)[i] = uniform(key.fold(1), static_cast<uint64_t>(t * chosen + i)) < 0.8f;
+      }
+    plan = make_plan(run.saved, choice, kept, weight, e);
+  }
+};
+
+TEST(Plan, HoldsEveryKeptPairOnceSortedByExpertThenToken) {
+  for (uint64_t seed : {1u, 2u, 3u}) {
+    Drawn d(37, 5, 3, seed);
+    ASSERT_EQ(d.plan.offsets.size(), 6u);
+    EXPECT_EQ(d.plan.offsets.front(), 0);
+    EXPECT_EQ(d.plan.offsets.back(), d.plan.rows());
+    std::set<int32_t> pairs;
+    for (size_t e = 0; e < 5; ++e) {
+      ASSERT_LE(d.plan.offsets[e], d.plan.offsets[e + 1]);
+      for (int64_t r = d.plan.offsets[e]; r < d.plan.offsets[e + 1]; ++r) {
+        const int32_t pair = d.plan.pair[static_cast<size_t>(r)];
+        pairs.insert(pair);
+        EXPECT_EQ(d.choice.as<int32_t>()[pair], static_cast<int32_t>(e));
+        EXPECT_EQ(d.kept.as<int32_t>()[pair], 1);
+        EXPECT_EQ(d.plan.token[static_cast<size_t>(r)], pair / 3);
+        EXPECT_EQ(d.plan.weight.as<float>()[r], d.weight.as<float>()[pair]);
+        if (r > d.plan.offsets[e]) EXPECT_LE(d.plan.token[static_cast<size_t>(r - 1)], d.plan.token[static_cast<size_t>(r)]);
+      }
+    }
+    int64_t kept = 0;
+    for (int64_t i = 0; i < d.kept.numel(); ++i) kept += d.kept.as<int32_t>()[i];
+    EXPECT_EQ(static_cast<int64_t>(pairs.size()), kept);
+    EXPECT_EQ(d.plan.rows(), kept);
+    for (size_t n = 0; n < 37; ++n)
+      for (int32_t i = d.plan.bounds[n] + 1; i < d.plan.bounds[n + 1]; ++i)
+        EXPECT_LT(d.plan.pair[static_cast<size_t>(d.plan.row[static_cast<size_t>(i) - 1])],
+                  d.plan.pair[static_cast<size_t>(d.plan.row[static_cast<size_t>(i)])])
+            << "choice order";
+  }
+}
+
+TEST(Plan, DispatchAndCombineAreAdjoint) {
+  Drawn d(29, 4, 2, 7);
+  const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8), r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
+               y = d.run.saved.alloc(DType::f32, {29, 12});
+  const Rows rows = dispatch(d.run, d.run.saved, d.plan, x);
+  combine(d.run, y, d.plan, r);
+  double left = 0, right = 0;
+  for (int64_t i = 0; i < r.numel(); ++i) left += static_cast<double>(rows.x.as<float>()[i]) * r.as<float>()[i];
+  for (int64_t i = 0; i < x.numel(); ++i) right += static_cast<double>(x.as<float>()[i]) * y.as<float>()[i];
+  EXPECT_NEAR(left, right, 1e-4 * std::abs(left));
+  EXPECT_GT(std::abs(left), 1e-3);
+}
+
+TEST(Plan, ATokenWithoutRowsCombinesToZero) {
+  moe::Run run(1);
+  int32_t choice[] = {0, 1}, kept[] = {1, 0};
+  float weight[] = {1, 1};
+  const RoutingPlan plan = make_plan(run.saved, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}), Tensor(weight, DType::f32, {2, 1}), 2);
+  ASSERT_EQ(plan.rows(), 1);
+  const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1), y = draw(run.saved, DType::f32, {2, 3}, 2);
+  combine(run, y, plan, r);
+  EXPECT_EQ(values(y.slice_rows(0, 1)), values(r));
+  EXPECT_EQ(values(y.slice_rows(1, 2)), std::vector<double>({0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,65 @@
+#include "model/config.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+void need_positive(int64_t value, const char* what) {
+  if (value < 1) fail_usage("{} is {}; it must be at least 1", what, value);
+}
+
+void validate_sizes(const ModelConfig& c) {
+  need_positive(c.vocab, "the vocabulary");
+  need_positive(c.width, "the width");
+  need_positive(c.layers, "the number of layers");
+  need_positive(c.heads, "the number of heads");
+  need_positive(c.kv_heads, "the number of key/value heads");
+  need_positive(c.head_width, "the width of a head");
+  need_positive(c.context, "the context");
+  constexpr int64_t kLimit = int64_t{1} << 24;  // keeps every product of two sizes far from overflow
+  for (int64_t size :
+       {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width, c.routing.experts, c.shared_experts, c.shared_width})
+    if (size > kLimit) fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
+  if (c.heads % c.kv_heads != 0) fail_usage("{} heads cannot share {} key/value heads evenly; --kv-heads must divide --heads", c.heads, c.kv_heads);
+  if (c.positions == Positions::rope && c.head_width % 2 != 0)
+    fail_usage("rotary positions turn pairs, so the head width must be even, not {}; change --width or --heads", c.head_width);
+}
+
+}  // namespace
+
+bool ModelConfig::is_moe(int64_t layer) const {
+  if (!find_recipe(routing.recipe).has_router()) return false;
+  if (!moe_layers.empty()) return std::find(moe_layers.begin(), moe_layers.end(), layer) != moe_layers.end();
+  return layer >= dense_first && layer % moe_every == 0;
+}
+
+int64_t ModelConfig::moe_layer_count() const {
+  int64_t count = 0;
+  for (int64_t i = 0; i < layers; ++i) count += is_moe(i);
+  return count;
+}
+
+void validate(const ModelConfig& c) {
+  validate_sizes(c);
+  if (!(c.dropout >= 0 && c.dropout < 1)) fail_usage("dropout is {}; it must be at least 0 and below 1", c.dropout);
+  if (!(c.norm_eps > 0)) fail_usage("the norm's epsilon is {}; it must be above 0", c.norm_eps);
+  if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
+  if (c.norm == NormKind::rms && c.norm_bias) fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
+  need_positive(c.moe_every, "--moe-every");
+  if (c.dense_first < 0) fail_usage("--dense-first is {}; it must be at least 0", c.dense_first);
+  for (int64_t layer : c.moe_layers)
+    if (layer < 0 || layer >= c.layers) fail_usage("layer {} is listed as MoE but the model has layers 0 to {}", layer, c.layers - 1);
+  if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
+  if (!find_recipe(c.routing.recipe).has_router()) return;
+  if (c.moe_layer_count() == 0) fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower --dense-first", c.routing.recipe, c.layers);
+  need_positive(c.expert_width, "the expert width");
+  if (c.shared_experts < 0) fail_usage("--shared-experts is {}; it must be at least 0", c.shared_experts);
+  if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
+  train_spec(c.routing);
+  eval_spec(c.routing);
+}
+
+}  // namespace moe

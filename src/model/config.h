@@ -1,0 +1,68 @@
+// What a model is: every number and choice that its mathematics depends on. hub/ reads and writes it in the ecosystem's formats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moe/recipes.h"
+#include "ops/ops.h"
+
+namespace moe {
+
+enum class NormKind { rms, layer };
+enum class NormPlacement { pre, post };
+enum class Positions { rope, learned };
+enum class QkNorm { none, head, full };  // RMSNorm of queries and keys, per head or over all heads together
+
+struct InitOptions {
+  float std = 0.02f;
+  float cut = 0;                // truncated normal at +-cut standard deviations; 0: plain normal
+  bool scale_residual = false;  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
+};
+
+struct ModelConfig {
+  int64_t vocab = 256;      // V
+  int64_t width = 128;      // D
+  int64_t layers = 4;       // L
+  int64_t heads = 4;        // H
+  int64_t kv_heads = 4;     // G, divides H
+  int64_t head_width = 32;  // C
+  int64_t context = 256;    // longest sequence trained on; learned positions end there
+
+  NormKind norm = NormKind::rms;
+  NormPlacement norm_placement = NormPlacement::pre;
+  float norm_eps = 1e-5f;
+  bool norm_bias = false;
+  Positions positions = Positions::rope;
+  float rope_theta = 10000;
+  QkNorm qk_norm = QkNorm::none;
+  bool attention_bias = false;
+  bool ffn_bias = false;
+  ops::Act act = ops::Act::silu;
+  bool gated = true;  // SwiGLU and kin
+  bool tied = false;  // the head is the embedding
+  float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
+
+  int64_t dense_width = 512;   // F of dense layers
+  int64_t expert_width = 512;  // F of each routed expert
+  int64_t shared_experts = 0;  // always on; one bank of width shared_experts * shared_width
+  int64_t shared_width = 0;
+  bool shared_gate = false;  // weighted by a sigmoid of the token
+
+  int64_t moe_every = 1;            // MoE at layers i with i mod moe_every == 0 ...
+  int64_t dense_first = 0;          // ... and i >= dense_first ...
+  std::vector<int64_t> moe_layers;  // ... unless listed here
+  RoutingOptions routing;
+  InitOptions init;
+
+  bool is_moe(int64_t layer) const;
+  int64_t moe_layer_count() const;
+  int64_t q_width() const { return heads * head_width; }
+  int64_t kv_width() const { return kv_heads * head_width; }
+};
+
+// Throws (usage) when the numbers do not fit together, naming the option to change.
+void validate(const ModelConfig&);
+
+}  // namespace moe

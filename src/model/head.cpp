@@ -1,0 +1,59 @@
+#include "model/head.h"
+
+#include <algorithm>
+#include <array>
+
+namespace moe {
+namespace {
+
+constexpr int64_t kKeepBytes = int64_t{64} << 20;
+constexpr int64_t kChunkBytes = int64_t{16} << 20;
+
+// Rows a chunk: a multiple of 16 so that every chunk but the last uses the same products.
+int64_t chunk_rows(int64_t vocab) { return std::max<int64_t>(16, kChunkBytes / (vocab * 4) / 16 * 16); }
+
+template <class F>
+void each_chunk(int64_t rows, int64_t vocab, F&& f) {
+  const int64_t step = chunk_rows(vocab);
+  for (int64_t begin = 0; begin < rows; begin += step) f(begin, std::min(begin + step, rows));
+}
+
+Tensor part(const Tensor& vector, int64_t begin, int64_t end) { return Tensor(vector.as<float>() + begin, DType::f32, {end - begin}); }
+
+}  // namespace
+
+void head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  ops::matmul_forward(run, out, x, weight, all);
+}
+
+void head_loss_forward(Run& run, Tensor nll, Tensor x, Param& weight, std::span<const int32_t> targets, HeadSaved& saved) {
+  const int64_t rows = x.rows(), vocab = weight.value.rows();
+  saved = {x, run.saved.alloc(DType::f32, {rows}), {}};
+  if (rows * vocab * 4 <= kKeepBytes) saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
+  each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
+    ArenaScope scope(run.scratch);
+    Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
+    head_logits(run, logits, x.slice_rows(begin, end), weight);
+    ops::cross_entropy_forward(run, part(nll, begin, end), part(saved.lse, begin, end), logits,
+                               targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+  });
+}
+
+void head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const HeadSaved& saved) {
+  const int64_t rows = saved.x.rows(), vocab = weight.value.rows();
+  each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
+    ArenaScope scope(run.scratch);
+    const std::array<int64_t, 2> all = {0, end - begin};
+    const Tensor x = saved.x.slice_rows(begin, end);
+    Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
+    if (saved.logits.empty()) head_logits(run, logits, x, weight);
+    Tensor dlogits = run.scratch.alloc(x.dtype, {end - begin, vocab});
+    ops::cross_entropy_backward(run, dlogits, logits, part(saved.lse, begin, end),
+                                targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), scale);
+    ops::matmul_dx(run, dx.slice_rows(begin, end), dlogits, weight, all);
+    ops::matmul_dw(run, weight, dlogits, x, all);
+  });
+}
+
+}  // namespace moe

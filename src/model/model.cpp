@@ -1,0 +1,220 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
+
+// One parameter's initial values, each drawn from (key, index).
+void draw(const Tensor& value, Role role, const InitOptions& init, int64_t layers, RngKey key) {
+  float* x = value.as<float>();
+  const int64_t n = value.numel();
+  if (role == Role::norm || role == Role::bias) {
+    std::fill_n(x, n, role == Role::norm ? 1.0f : 0.0f);
+    return;
+  }
+  const float std = role == Role::residual && init.scale_residual ? init.std / std::sqrt(2 * static_cast<float>(layers)) : init.std;
+  for (int64_t i = 0; i < n; ++i)
+    x[i] = std * (init.cut > 0 ? truncated_normal(key, static_cast<uint64_t>(i), init.cut) : normal(key, static_cast<uint64_t>(i)));
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config) : config_(std::move(config)) {
+  validate(config_);
+  const int64_t d = config_.width;
+  add(embedding_, "embed.weight", Role::matrix, {config_.vocab, d});
+  if (config_.positions == Positions::learned) add(positions_, "positions.weight", Role::matrix, {config_.context, d});
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    Block& block = *blocks_.emplace_back(std::make_unique<Block>());
+    const std::string name = fmt::format("layers.{}.", i);
+    block.placement = config_.norm_placement;
+    add_norm(block.norm1, name + "norm1", d);
+    add_attention(block.attention, name + "attn.");
+    add_norm(block.norm2, name + "norm2", d);
+    add_ffn(block.ffn, name + "ffn.", config_.is_moe(i));
+  }
+  if (config_.norm_placement == NormPlacement::pre) add_norm(final_norm_, "final_norm", d);
+  if (!config_.tied) add(head_, "head.weight", Role::matrix, {config_.vocab, d});
+}
+
+void Model::add(Param& param, const std::string& name, Role role, std::initializer_list<int64_t> shape) {
+  param.name = name;
+  param.role = role;
+  param.value = memory_.alloc_zeroed(DType::f32, shape);
+  params_.push_back(&param);
+}
+
+void Model::add_norm(Norm& norm, const std::string& name, int64_t width) {
+  norm.kind = config_.norm;
+  norm.eps = config_.norm_eps;
+  add(norm.weight, name + ".weight", Role::norm, {width});
+  if (config_.norm_bias && norm.kind == NormKind::layer) add(norm.bias, name + ".bias", Role::bias, {width});
+}
+
+void Model::add_bank(ExpertBank& bank, const std::string& name, int64_t experts, int64_t width) {
+  const int64_t d = config_.width;
+  bank.act = config_.act;
+  if (config_.gated) add(bank.gate, name + "gate.weight", Role::matrix, {experts, width, d});
+  add(bank.up, name + "up.weight", Role::matrix, {experts, width, d});
+  add(bank.down, name + "down.weight", Role::residual, {experts, d, width});
+  if (!config_.ffn_bias) return;
+  if (config_.gated) add(bank.gate_bias, name + "gate.bias", Role::bias, {experts, width});
+  add(bank.up_bias, name + "up.bias", Role::bias, {experts, width});
+  add(bank.down_bias, name + "down.bias", Role::bias, {experts, d});
+}
+
+void Model::add_attention(Attention& attention, const std::string& name) {
+  const ModelConfig& c = config_;
+  attention.heads = c.heads;
+  attention.kv_heads = c.kv_heads;
+  attention.head_width = c.head_width;
+  attention.rotary = c.positions == Positions::rope;
+  attention.rope_theta = c.rope_theta;
+  const auto projection = [&](Param& weight, Param& bias, const char* which, Role role, int64_t out, int64_t in) {
+    add(weight, name + which + ".weight", role, {out, in});
+    if (c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});
+  };
+  projection(attention.q, attention.q_bias, "q", Role::matrix, c.q_width(), c.width);
+  projection(attention.k, attention.k_bias, "k", Role::matrix, c.kv_width(), c.width);
+  projection(attention.v, attention.v_bias, "v", Role::matrix, c.kv_width(), c.width);
+  projection(attention.o, attention.o_bias, "o", Role::residual, c.width, c.q_width());
+  if (c.qk_norm == QkNorm::none) return;
+  const auto qk_norm = [&](std::optional<Norm>& norm, const char* which, int64_t full) {
+    norm.emplace();
+    norm->eps = c.norm_eps;
+    add(norm->weight, name + which + ".weight", Role::norm, {c.qk_norm == QkNorm::head ? c.head_width : full});
+  };
+  qk_norm(attention.q_norm, "q_norm", c.q_width());
+  qk_norm(attention.k_norm, "k_norm", c.kv_width());
+}
+
+void Model::add_ffn(MoeLayer& ffn, const std::string& name, bool is_moe) {
+  const ModelConfig& c = config_;
+  if (!is_moe) {
+    add_bank(ffn.experts, name + "experts.", 1, c.dense_width);
+    return;
+  }
+  ffn.router.emplace();
+  add(ffn.router->weight, name + "router.weight", Role::matrix, {c.routing.experts, c.width});
+  if (std::holds_alternative<LearnedNoise>(train_spec(c.routing).noise))
+    add(ffn.router->noise, name + "router.noise.weight", Role::matrix, {c.routing.experts, c.width});
+  add_bank(ffn.experts, name + "experts.", c.routing.experts, c.expert_width);
+  if (c.shared_experts == 0) return;
+  ffn.shared.emplace();
+  add_bank(*ffn.shared, name + "shared.", 1, c.shared_experts * c.shared_width);
+  if (c.shared_gate) add(ffn.shared_gate, name + "shared_gate.weight", Role::matrix, {1, c.width});
+}
+
+Param* Model::find(std::string_view name) {
+  for (Param* param : params_)
+    if (param->name == name) return param;
+  return nullptr;
+}
+
+void Model::initialise(uint64_t seed) {
+  const RngKey root = RngKey::from_seed(seed);
+  uint64_t index = 0;
+  for (Param* param : params_) {
+    draw(param->value, param->role, config_.init, config_.layers, root.fold(index++));
+    param->touched();
+  }
+}
+
+void Model::enable_grads() {
+  for (Param* param : params_) {
+    if (!param->grad.empty()) continue;
+    param->grad = param->value;
+    param->grad.data = memory_.alloc_bytes(static_cast<size_t>(param->value.bytes()));
+    std::memset(param->grad.data, 0, static_cast<size_t>(param->value.bytes()));
+  }
+}
+
+void Model::embed(Run& run, Tensor h, const Batch& batch) {
+  for (int32_t id : batch.ids)
+    if (id < 0 || id >= config_.vocab) fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
+  ops::embedding_forward(run, h, embedding_, batch.ids);
+  if (config_.positions != Positions::learned) return;
+  for (int32_t p : batch.positions)
+    if (p >= config_.context)
+      fail("the model has learned positions for {} tokens, but a sequence reaches position {}; shorten the text or the window", config_.context, p);
+  ops::embedding_forward_acc(run, h, positions_, batch.positions);
+}
+
+BlockPass Model::block_pass(const ModelSaved& saved, int64_t layer) const {
+  return {saved.pass.batch, saved.pass.routing, saved.pass.cache, layer, saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
+          config_.dropout};
+}
+
+void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved& block) const {
+  if (!config_.is_moe(layer)) return;
+  const Router::Saved& router = block.ffn.router;
+  const int32_t* counts = router.counts.as<int32_t>();
+  saved.routing.push_back({layer, {counts, counts + router.counts.numel()}, router.dropped, router.losses});
+}
+
+void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
+  const int64_t tokens = pass.batch->tokens(), d = config_.width;
+  const auto layers = static_cast<size_t>(config_.layers);
+  saved = {};
+  saved.pass = pass;
+  saved.key = run.key;
+  saved.blocks.resize(layers);
+  const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
+  for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
+  saved.hidden = run.saved.alloc(run.compute, {tokens, d});
+
+  embed(run, saved.h[0], *pass.batch);
+  if (config_.dropout > 0 && !saved.key.empty()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, saved.key.fold(kEmbeddingDropout));
+  for (size_t i = 0; i < layers; ++i) {
+    const Arena::Mark mark = run.saved.mark();
+    blocks_[i]->forward(run, saved.h[(i + 1) % buffers], saved.h[i % buffers], block_pass(saved, static_cast<int64_t>(i)), saved.blocks[i]);
+    record_routing(saved, static_cast<int64_t>(i), saved.blocks[i]);
+    if (run.trace) run.trace("block", static_cast<int>(i), saved.h[(i + 1) % buffers]);
+    if (pass.keep != Keep::all) run.saved.rewind(mark);
+  }
+  const Tensor last = saved.h[layers % buffers];
+  if (config_.norm_placement == NormPlacement::pre) final_norm_.forward(run, saved.hidden, last, saved.final_norm);
+  else ops::cast(run, saved.hidden, last);
+}
+
+void Model::logits(Run& run, Tensor out, Tensor hidden) { head_logits(run, out, hidden, head_weight()); }
+
+void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved) {
+  for (int32_t t : targets)
+    if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab)) fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
+  head_loss_forward(run, nll, saved.hidden, head_weight(), targets, saved.head);
+}
+
+void Model::backward(Run& run, std::span<const int32_t> targets, float scale, RoutingLosses coef, ModelSaved& saved) {
+  ArenaScope scope(run.scratch);
+  const int64_t tokens = saved.hidden.rows(), d = config_.width;
+  Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
+  if (config_.norm_placement == NormPlacement::pre) {
+    Tensor dhidden = run.scratch.alloc(DType::f32, {tokens, d});
+    head_loss_backward(run, dhidden, head_weight(), targets, scale, saved.head);
+    final_norm_.backward(run, dh, dhidden, saved.final_norm);
+  } else {
+    head_loss_backward(run, dh, head_weight(), targets, scale, saved.head);
+  }
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const BlockPass pass = block_pass(saved, static_cast<int64_t>(i));
+    ArenaScope recomputed(run.saved);
+    if (saved.pass.keep == Keep::inputs) {
+      Tensor out = run.saved.alloc(DType::f32, {tokens, d});
+      blocks_[i]->forward(run, out, saved.h[i], pass, saved.blocks[i]);
+    }
+    blocks_[i]->backward(run, dh, pass, coef, saved.blocks[i]);
+  }
+  if (config_.dropout > 0 && !saved.key.empty()) ops::dropout(run, dh, dh, config_.dropout, saved.key.fold(kEmbeddingDropout));
+  ops::embedding_backward(run, embedding_, dh, saved.pass.batch->ids);
+  if (config_.positions == Positions::learned) ops::embedding_backward(run, positions_, dh, saved.pass.batch->positions);
+}
+
+}  // namespace moe

@@ -1,0 +1,97 @@
+// The model: embedding, blocks, final norm, head. One forward serves training, evaluation and generation; who keeps Saved decides which it is.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/batch.h"
+#include "model/block.h"
+#include "model/config.h"
+#include "model/head.h"
+#include "model/kv_cache.h"
+
+namespace moe {
+
+// What becomes of a block's Saved once its forward is done.
+enum class Keep {
+  all,      // kept until backward
+  inputs,   // only the block's input is kept; backward runs the block's forward again
+  nothing,  // released at once: evaluation and generation
+};
+
+// One MoE layer's routing in one forward; a copy, independent of arenas.
+struct LayerRouting {
+  int64_t layer = 0;
+  std::vector<int32_t> counts;  // [E] pairs per expert before any drop
+  int64_t dropped = 0;
+  RoutingLosses losses;
+};
+
+struct Forward {
+  const Batch* batch = nullptr;
+  const RoutingSpec* routing = nullptr;  // of the mode: training or evaluation; unused by dense models
+  Keep keep = Keep::nothing;
+  KvCache* cache = nullptr;
+};
+
+// Views into run.saved, from one forward until its backward.
+struct ModelSaved {
+  Forward pass;
+  RngKey key;
+  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
+  std::vector<Block::Saved> blocks;
+  Norm::Saved final_norm;
+  Tensor hidden;  // [N,D] A, after the final norm
+  HeadSaved head;
+  std::vector<LayerRouting> routing;  // MoE layers in order
+};
+
+class Model {
+ public:
+  explicit Model(ModelConfig);  // validates; parameters are zero
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  // Every parameter once, in a fixed order.
+  const std::vector<Param*>& params() const { return params_; }
+  Param* find(std::string_view name);
+  void initialise(uint64_t seed);
+  // Gives every parameter a zero gradient.
+  void enable_grads();
+
+  // Fills `saved`; saved.hidden [N,D] holds the result. Randomness follows run.key.
+  void forward(Run&, const Forward&, ModelSaved& saved);
+  // out [n,V] f32; hidden [n,D] rows of saved.hidden
+  void logits(Run&, Tensor out, Tensor hidden);
+  // nll [N] f32
+  void loss_forward(Run&, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved);
+  // Adds the gradient of scale * sum(nll) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
+  void backward(Run&, std::span<const int32_t> targets, float scale, RoutingLosses coef, ModelSaved& saved);
+
+  // The matrix of the head: its own or the embedding's.
+  Param& head_weight() { return config_.tied ? embedding_ : head_; }
+
+ private:
+  void add(Param&, const std::string& name, Role role, std::initializer_list<int64_t> shape);
+  void add_norm(Norm&, const std::string& name, int64_t width);
+  void add_bank(ExpertBank&, const std::string& name, int64_t experts, int64_t width);
+  void add_attention(Attention&, const std::string& name);
+  void add_ffn(MoeLayer&, const std::string& name, bool is_moe);
+  void embed(Run&, Tensor h, const Batch&);
+  BlockPass block_pass(const ModelSaved&, int64_t layer) const;
+  void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;
+
+  ModelConfig config_;
+  Arena memory_;     // parameters and gradients
+  Param embedding_;  // [V,D]
+  Param positions_;  // [context,D], learned positions only
+  std::vector<std::unique_ptr<Block>> blocks_;
+  Norm final_norm_;
+  Param head_;  // [V,D], untied only
+  std::vector<Param*> params_;
+};
+
+}  // namespace moe

@@ -1,0 +1,28 @@
+// A norm with its parameters, RMSNorm or LayerNorm.
+#pragma once
+
+#include "model/config.h"
+#include "ops/ops.h"
+
+namespace moe {
+
+struct Norm {
+  NormKind kind = NormKind::rms;
+  float eps = 1e-5f;
+  Param weight;  // [D]
+  Param bias;    // [D], absent without bias
+
+  // Views into run.saved.
+  struct Saved {
+    Tensor x;     // [N,D] the input
+    Tensor mean;  // [N] f32, absent for RMSNorm
+    Tensor rstd;  // [N] f32
+  };
+
+  // y [N,D] f32 or A; x [N,D] f32 or A
+  void forward(Run&, Tensor y, Tensor x, Saved&);
+  // dx [N,D]; dy [N,D]
+  void backward(Run&, Tensor dx, Tensor dy, const Saved&);
+};
+
+}  // namespace moe

@@ -1,0 +1,172 @@
+#include "model/cost.h"
+
+#include <gtest/gtest.h>
+
+#include "model/model.h"
+
+namespace moe {
+namespace {
+
+// OLMoE-1B-7B, arXiv 2409.02060, table 1 and its config.json.
+ModelConfig olmoe_7b() {
+  ModelConfig c;
+  c.vocab = 50304;
+  c.width = 2048;
+  c.layers = 16;
+  c.heads = c.kv_heads = 16;
+  c.head_width = 128;
+  c.context = 4096;
+  c.qk_norm = QkNorm::full;
+  c.expert_width = 1024;
+  c.routing.recipe = "olmoe";
+  c.routing.experts = 64;
+  c.routing.top_k = 8;
+  return c;
+}
+
+// Mixtral-8x7B, arXiv 2401.04088, table 1 and its config.json.
+ModelConfig mixtral_8x7b() {
+  ModelConfig c;
+  c.vocab = 32000;
+  c.width = 4096;
+  c.layers = 32;
+  c.heads = 32;
+  c.kv_heads = 8;
+  c.head_width = 128;
+  c.context = 32768;
+  c.expert_width = 14336;
+  c.routing.recipe = "mixtral";
+  c.routing.experts = 8;
+  c.routing.top_k = 2;
+  return c;
+}
+
+// nanoMoE's published configuration (config/train_nano_moe.py): every second layer routes without noise, GELU experts, no biases, learned positions, tied head.
+ModelConfig nanomoe_published() {
+  ModelConfig c;
+  c.vocab = 50304;
+  c.width = 384;
+  c.layers = 6;
+  c.heads = c.kv_heads = 6;
+  c.head_width = 64;
+  c.context = 1024;
+  c.norm = NormKind::layer;
+  c.positions = Positions::learned;
+  c.act = ops::Act::gelu;
+  c.gated = false;
+  c.tied = true;
+  c.dense_width = c.expert_width = 4 * 384;
+  c.moe_every = 2;
+  c.routing.recipe = "nanomoe";
+  c.routing.experts = 8;
+  c.routing.top_k = 2;
+  c.routing.noise = false;
+  return c;
+}
+
+TEST(Cost, PublishedTotals) {
+  const ParamCount olmoe = count_params(olmoe_7b());
+  EXPECT_EQ(olmoe.total(), 6919161856);
+  EXPECT_EQ(olmoe.active(), 1282017280);
+  const ParamCount mixtral = count_params(mixtral_8x7b());
+  EXPECT_EQ(mixtral.total(), 46702792704);
+  EXPECT_EQ(mixtral.active(), 12879925248);
+  const ParamCount nano = count_params(nanomoe_published());
+  EXPECT_NEAR(static_cast<double>(nano.total()), 55.11e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(nano.total() - nano.positions), 54.72e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(nano.active()), 33.88e6, 0.005e6);
+}
+
+int64_t built(const ModelConfig& c) {
+  const Model model(c);
+  int64_t sum = 0;
+  for (const Param* p : model.params()) sum += p->value.numel();
+  return sum;
+}
+
+// Whatever a configuration can say is counted as the model builds it.
+TEST(Cost, CountsWhatAModelHolds) {
+  ModelConfig c;
+  c.vocab = 50;
+  c.width = 12;
+  c.layers = 3;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 6;
+  c.context = 16;
+  c.dense_width = 20;
+  c.expert_width = 10;
+  c.routing.recipe = "olmoe";
+  c.routing.experts = 5;
+  c.routing.top_k = 2;
+  const auto check = [&](const char* what) { EXPECT_EQ(count_params(c).total(), built(c)) << what; };
+  check("plain");
+  c.dense_first = 1;
+  check("a dense layer");
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  check("LayerNorm with bias");
+  c.attention_bias = c.ffn_bias = true;
+  check("biases");
+  c.gated = false;
+  check("biases without a gate");
+  c.qk_norm = QkNorm::head;
+  check("QK-norm per head");
+  c.qk_norm = QkNorm::full;
+  check("QK-norm full");
+  c.shared_experts = 2;
+  c.shared_width = 7;
+  check("shared experts");
+  c.shared_gate = true;
+  check("a gated shared expert");
+  c.norm_placement = NormPlacement::post;
+  check("post-norm");
+  c.tied = true;
+  c.positions = Positions::learned;
+  check("tied, learned positions");
+  c.routing.recipe = "nanomoe";
+  check("learned noise");
+  c.routing = {};
+  check("dense");
+}
+
+// One token of a model small enough to add up by hand.
+TEST(Cost, Flops) {
+  ModelConfig c;
+  c.vocab = 100;
+  c.width = 8;
+  c.layers = 2;
+  c.heads = 2;
+  c.kv_heads = 1;
+  c.head_width = 4;
+  c.dense_width = 16;
+  c.expert_width = 12;
+  c.dense_first = 1;
+  c.routing.recipe = "olmoe";
+  c.routing.experts = 4;
+  c.routing.top_k = 2;
+  const FlopCount f = count_flops(c, 64);
+  EXPECT_EQ(f.projections, 2 * 2 * (8 * 8 + 8 * 4 + 8 * 4 + 8 * 8));
+  EXPECT_EQ(f.scores, 4 * 2 * 8 * 32);
+  EXPECT_EQ(f.dense_ffn, 2 * 3 * 8 * 16);
+  EXPECT_EQ(f.experts, 2 * 2 * 3 * 8 * 12);
+  EXPECT_EQ(f.router, 2 * 8 * 4);
+  EXPECT_EQ(f.head, 2 * 8 * 100);
+  EXPECT_EQ(f.shared, 0);
+  EXPECT_EQ(f.training(), 3 * f.forward());
+  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 20), 10 * f.training()) << "K rows for each token of the one MoE layer";
+  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 15), 10 * f.training() - 3 * 5 * (2 * 3 * 8 * 12)) << "five rows dropped";
+}
+
+TEST(Cost, Memory) {
+  const ModelConfig c = olmoe_7b();
+  const MemoryCount m = count_memory(c);
+  EXPECT_EQ(m.weights_f32, 4 * count_params(c).total());
+  EXPECT_EQ(m.weights_bf16, 2 * count_params(c).total());
+  EXPECT_GT(m.training_f32, m.training_bf16);
+  EXPECT_GT(m.training_bf16, 16 * count_params(c).total());
+  EXPECT_EQ(m.kv_per_token_bf16, 2 * 16 * 2048 * 2);
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,118 @@
+// The folder as a whole: which files, in which order they are read, checked and replaced. What a name or a key means stands in the tables beside.
+#include "hub/hub.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/mmap.h"
+#include "hub/config_json.h"
+#include "hub/tensor_map.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHolds = "a model folder holds config.json, model.safetensors and tokenizer.json";
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+void check_is_model_folder(const std::string& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  if (!fs::exists(status)) fail("{}: there is no such folder; {}", folder, kHolds);
+  if (fs::is_regular_file(status)) {
+    const bool gguf = MappedFile(folder).text().starts_with("GGUF");
+    fail("{}: this is a {}file, and this version reads folders only; {}", folder, gguf ? "GGUF " : "", kHolds);
+  }
+  if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
+  for (const char* name : {"config.json", "tokenizer.json"})
+    if (!is_there(folder + "/" + name)) fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
+}
+
+// Only what the file's own size justifies is ever allocated. A file that lacks some tensors is let through: it is refused with their names later.
+void check_size(const ModelConfig& config, const Safetensors& file) {
+  double held = 0;
+  for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
+  const double wanted = parameter_count(config);
+  constexpr double kSlack = 1 << 16;
+  if (wanted > 2 * held + kSlack)
+    fail("{}: config.json describes a model of {:.0f} numbers, but the tensors here hold {:.0f}; they do not belong together", file.path(), wanted, held);
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& where) {
+  if (tokenizer.vocab_size() > config.vocab)
+    fail("{}: the tokenizer has {} tokens, but the model's vocabulary is {}", where, tokenizer.vocab_size(), config.vocab);
+}
+
+std::optional<std::string> text_if_there(const std::string& path) {
+  if (!is_there(path)) return std::nullopt;
+  return read_text(path);
+}
+
+void write_if_different(const std::string& path, const std::string& text) {
+  if (text_if_there(path) != text) write_atomically(path, text);
+}
+
+// Whether the folder holds a model now: a half of one need not be spared.
+bool holds_model(const std::string& folder) {
+  try {
+    load_model(folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void check_save_target(const std::string& folder, Model& model) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder, error))
+    fail("cannot make the folder {}: {}; choose another one", folder, error ? error.message() : "something else has this name");
+  const auto before = text_if_there(folder + "/config.json");
+  if (!before || *before == config_to_json(model.config())) return;
+  // config.json is replaced before the tensors are, so the tensors that are there must fit both.
+  try {
+    check_account(map_tensors(architecture_of(model.config()), model), Safetensors::open(folder));
+  } catch (const Error& e) {
+    if (holds_model(folder)) fail("{}: another model is in this folder ({}); choose another folder or delete it first", folder, e.what());
+  }
+}
+
+LoadedModel load_model(const std::string& folder) {
+  check_is_model_folder(folder);
+  const std::string config_path = folder + "/config.json";
+  const auto [config, architecture] = read_config(read_text(config_path), config_path);
+  const Safetensors file = Safetensors::open(folder);
+  check_size(config, file);
+  LoadedModel loaded;
+  loaded.tokenizer = load_tokenizer(folder);
+  check_vocabulary(*loaded.tokenizer, config, folder);
+  loaded.model = std::make_unique<Model>(config);
+  const std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
+  check_account(map, file);
+  read_tensors(map, file);
+  for (Param* param : loaded.model->params()) param->touched();
+  loaded.metadata = file.metadata();
+  return loaded;
+}
+
+void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata) {
+  if (dtype != DType::f32 && dtype != DType::bf16) fail_usage("a model is saved as f32 or bf16, not {}", name_of(dtype));
+  check_vocabulary(tokenizer, model.config(), folder);
+  check_save_target(folder, model);
+  const Architecture& architecture = architecture_of(model.config());
+  const std::vector<SafetensorsItem> items = items_of(map_tensors(architecture, model), dtype, architecture.stores_tied_head);
+  write_if_different(folder + "/config.json", config_to_json(model.config()));
+  write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
+  write_safetensors(folder + "/model.safetensors", items, metadata);
+}
+
+}  // namespace moe

@@ -1,0 +1,33 @@
+// Model folders as Hugging Face lays them out: config.json, model.safetensors, tokenizer.json. What OLMoE's architecture can say is written as `olmoe`;
+// what it cannot keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+
+struct LoadedModel {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::map<std::string, std::string> metadata;  // of model.safetensors, e.g. "step"
+};
+
+// Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing key that changes the mathematics, a tensor that is missing, has
+// another shape, or that nothing consumes.
+LoadedModel load_model(const std::string& folder);
+
+// Writes config.json and tokenizer.json when they differ from what is there, then model.safetensors in one atomic step: the folder is loadable at every moment.
+// `dtype` f32 or bf16.
+// Refuses where check_save_target does.
+void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32, const std::map<std::string, std::string>& metadata = {});
+
+// Makes the folder if need be and fails when it holds another model, whose tensors do not fit this one's config: replacing it could not be done in one
+// step. A trainer asks before it starts.
+void check_save_target(const std::string& folder, Model&);
+
+}  // namespace moe

@@ -1,0 +1,30 @@
+// Named starting points for a new model: the parts of a known family, with sizes left open. `moe train --architecture` chooses one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+
+namespace moe {
+
+struct Style {
+  std::string_view name;
+  std::string_view title;
+  ModelConfig parts;     // everything but sizes and routing
+  double ffn_factor;     // FFN width of a dense layer, in model widths
+  bool experts_as_wide;  // an expert is as wide as a dense FFN; else the K chosen together are
+};
+
+const std::vector<Style>& styles();
+// Throws (usage) with the nearest name.
+const Style& find_style(std::string_view name);
+// The style that the recipe's own models have.
+std::string_view style_of_recipe(std::string_view recipe);
+
+// Expert width where the user gives none: a multiple of 16.
+int64_t default_expert_width(const Style&, int64_t width, int64_t top_k);
+int64_t default_dense_width(const Style&, int64_t width);
+
+}  // namespace moe

@@ -1,0 +1,242 @@
+// config.json: everything survives a round trip, what transformers writes is read, and each refusal names file, key and value.
+#include "hub/config_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "hub/configs.h"
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+void expect_same(const RoutingOptions& a, const RoutingOptions& b) {
+  EXPECT_EQ(a.recipe, b.recipe);
+  EXPECT_EQ(a.experts, b.experts);
+  EXPECT_EQ(a.top_k, b.top_k);
+  EXPECT_EQ(a.norm_topk_prob, b.norm_topk_prob);
+  EXPECT_EQ(a.capacity_factor, b.capacity_factor);
+  EXPECT_EQ(a.capacity_factor_eval, b.capacity_factor_eval);
+  EXPECT_EQ(a.noise, b.noise);
+  EXPECT_EQ(a.balance_coef, b.balance_coef);
+  EXPECT_EQ(a.z_coef, b.z_coef);
+}
+
+// Floats too are compared exactly.
+void expect_same(const ModelConfig& a, const ModelConfig& b) {
+  for (auto member : {&ModelConfig::vocab, &ModelConfig::width, &ModelConfig::layers, &ModelConfig::heads, &ModelConfig::kv_heads, &ModelConfig::head_width,
+                      &ModelConfig::context, &ModelConfig::dense_width, &ModelConfig::expert_width, &ModelConfig::shared_experts, &ModelConfig::shared_width,
+                      &ModelConfig::moe_every, &ModelConfig::dense_first})
+    EXPECT_EQ(a.*member, b.*member);
+  for (auto member : {&ModelConfig::norm_eps, &ModelConfig::rope_theta, &ModelConfig::dropout}) EXPECT_EQ(a.*member, b.*member);
+  for (auto member :
+       {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
+    EXPECT_EQ(a.*member, b.*member);
+  EXPECT_EQ(a.norm, b.norm);
+  EXPECT_EQ(a.norm_placement, b.norm_placement);
+  EXPECT_EQ(a.positions, b.positions);
+  EXPECT_EQ(a.qk_norm, b.qk_norm);
+  EXPECT_EQ(a.act, b.act);
+  EXPECT_EQ(a.moe_layers, b.moe_layers);
+  EXPECT_EQ(a.init.std, b.init.std);
+  EXPECT_EQ(a.init.cut, b.init.cut);
+  EXPECT_EQ(a.init.scale_residual, b.init.scale_residual);
+  expect_same(a.routing, b.routing);
+}
+
+void expect_round_trip(const ModelConfig& config, const std::string& what) {
+  SCOPED_TRACE(what);
+  const std::string text = config_to_json(config);
+  EXPECT_TRUE(text.ends_with("}\n"));
+  const ModelConfig read = parse_config(text, "config.json");
+  expect_same(read, config);
+  EXPECT_EQ(config_to_json(read), text);
+}
+
+// A config as JSON, to be changed and parsed.
+Json json_of(const ModelConfig& config) { return parse_json(config_to_json(config), "x"); }
+ModelConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
+Json with(Json json, const std::string& key, const Json& value) {
+  json[key] = value;
+  return json;
+}
+Json without(Json json, const std::string& key) {
+  EXPECT_EQ(json.erase(key), 1u) << key;
+  return json;
+}
+
+TEST(Config, SmallOnesSurvive) {
+  for (const NamedConfig& named : small_configs()) expect_round_trip(named.config, named.name);
+}
+
+TEST(Config, EveryRecipeSurvives) {
+  for (const Recipe& recipe : recipes()) {
+    ModelConfig c = small_config();
+    c.routing = default_options(recipe, recipe.has_router() ? 5 : 1, recipe.default_top_k < 5 ? recipe.default_top_k : 2, c.layers);
+    expect_round_trip(c, std::string(recipe.name));
+  }
+}
+
+TEST(Config, EveryChoiceSurvives) {
+  const ModelConfig base = small_shared();
+  const auto each = [&](auto member, auto... values) {
+    (([&] {
+       ModelConfig c = base;
+       c.*member = values;
+       if (c.norm == NormKind::rms) c.norm_bias = false;
+       expect_round_trip(c, "a choice");
+     }()),
+     ...);
+  };
+  each(&ModelConfig::norm, NormKind::rms, NormKind::layer);
+  each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post);
+  each(&ModelConfig::positions, Positions::rope, Positions::learned);
+  each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full);
+  each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu);
+  for (auto member :
+       {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
+    each(member, false, true);
+}
+
+TEST(Config, FloatsOfAnyShapeSurvive) {
+  for (const float x : {0.1f, 1.0f / 3, 1e-38f, 3.4e38f, 1.17549435e-38f, 16777217.0f, 0.0123456789f}) {
+    ModelConfig olmoe = small_olmoe();
+    olmoe.rope_theta = olmoe.norm_eps = olmoe.routing.balance_coef = olmoe.routing.z_coef = olmoe.init.std = x;
+    olmoe.routing.experts = 9;
+    olmoe.routing.top_k = 7;  // the coefficient is divided by it in the file
+    expect_round_trip(olmoe, fmt::format("olmoe {}", x));
+    ModelConfig other = small_shared();
+    other.rope_theta = other.norm_eps = other.routing.balance_coef = other.routing.z_coef = other.init.std = other.init.cut = x;
+    expect_round_trip(other, fmt::format("moe_cpp {}", x));
+  }
+}
+
+TEST(Config, TheTypeIsTheSmallestThatCanSayIt) {
+  for (const NamedConfig& named : small_configs())
+    EXPECT_EQ(json_of(named.config)["model_type"], named.name.find("olmoe") != std::string::npos ? "olmoe" : "moe_cpp") << named.name;
+  // Each part that olmoe cannot say makes it moe_cpp.
+  const auto becomes_moe_cpp = [](auto change) {
+    ModelConfig c = small_olmoe();
+    change(c);
+    EXPECT_EQ(json_of(c)["model_type"], "moe_cpp");
+  };
+  becomes_moe_cpp([](ModelConfig& c) { c.dropout = 0.1f; });
+  becomes_moe_cpp([](ModelConfig& c) { c.qk_norm = QkNorm::head; });
+  becomes_moe_cpp([](ModelConfig& c) { c.head_width = 4; });
+  becomes_moe_cpp([](ModelConfig& c) { c.shared_experts = c.shared_width = 1; });
+  becomes_moe_cpp([](ModelConfig& c) { c.moe_every = 2; });
+  becomes_moe_cpp([](ModelConfig& c) { c.act = ops::Act::gelu; });
+  becomes_moe_cpp([](ModelConfig& c) { c.gated = false; });
+  becomes_moe_cpp([](ModelConfig& c) { c.ffn_bias = true; });
+  becomes_moe_cpp([](ModelConfig& c) { c.positions = Positions::learned; });
+  becomes_moe_cpp([](ModelConfig& c) { c.norm = NormKind::layer; });
+  becomes_moe_cpp([](ModelConfig& c) { c.norm_placement = NormPlacement::post; });
+  becomes_moe_cpp([](ModelConfig& c) { c.routing = default_options(find_recipe("switch"), 3, 1, 2); });
+}
+
+// transformers' balance loss is K when balanced, ours 1.
+TEST(Config, OlmoeBalanceIsInTransformersUnits) {
+  const Json json = json_of(small_olmoe());
+  EXPECT_DOUBLE_EQ(json["router_aux_loss_coef"].get<double>(), 0.005);
+  EXPECT_EQ(parse(with(json, "router_aux_loss_coef", 0.25)).routing.balance_coef, 0.5f);
+}
+
+TEST(Config, ReadsWhatTransformersWrote) {
+  const Json golden = read_json(std::string(MOE_TEST_DATA) + "/golden/olmoe_gqa.json");
+  const ModelConfig c = parse(golden["config"]);
+  EXPECT_EQ(c.width, 32);
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.head_width, 8);
+  EXPECT_EQ(c.expert_width, 16);
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.qk_norm, QkNorm::full);
+  EXPECT_EQ(c.routing.recipe, "olmoe");
+  EXPECT_EQ(c.routing.norm_topk_prob, std::nullopt);
+  EXPECT_EQ(parse(with(golden["config"], "norm_topk_prob", true)).routing.norm_topk_prob, true);
+}
+
+TEST(Config, RopeInEitherFormButNotInTwo) {
+  const Json both = json_of(small_olmoe());
+  const Json old_form = without(both, "rope_parameters"), new_form = without(both, "rope_theta");
+  EXPECT_EQ(parse(old_form).rope_theta, 12345.678f);
+  EXPECT_EQ(parse(new_form).rope_theta, 12345.678f);
+  EXPECT_FAILS(parse(with(both, "rope_theta", 500)), "\"rope_theta\" is 500, but \"rope_parameters\" says 12345.678");
+  EXPECT_FAILS(parse(without(old_form, "rope_theta")), "\"rope_theta\" is missing");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}})), "\"rope_type\" is \"yarn\"");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "default"}})), "\"rope_theta\" is missing");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_theta", 1e4}, {"factor", 2}})), "\"factor\" is not known");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}})), "\"partial_rotary_factor\" is 0.5");
+  EXPECT_FAILS(parse(with(old_form, "rope_scaling", {{"type", "linear"}, {"factor", 2}})), "\"rope_scaling\" is {");
+  EXPECT_EQ(parse(with(old_form, "rope_scaling", nullptr)).rope_theta, 12345.678f);
+}
+
+TEST(Config, WhatCannotBeHonouredIsRefused) {
+  const Json olmoe = json_of(small_olmoe());
+  EXPECT_FAILS(parse(with(olmoe, "clip_qkv", 8.0)), "config.json: \"clip_qkv\" is 8.0");
+  EXPECT_FAILS(parse(with(olmoe, "attention_dropout", 0.1)), "\"attention_dropout\" is 0.1");
+  EXPECT_FAILS(parse(with(olmoe, "head_dim", 16)), "\"head_dim\" is 16");
+  EXPECT_FAILS(parse(with(olmoe, "hidden_act", "swish")), "\"hidden_act\" is \"swish\"");
+  EXPECT_FAILS(parse(with(olmoe, "hidden_act", "gelu")), "\"hidden_act\" is not \"silu\"");
+  EXPECT_FAILS(parse(with(with(olmoe, "recipe", "switch"), "num_experts_per_tok", 1)), "cannot say this model: recipe 'switch'");
+  EXPECT_FAILS(parse(with(olmoe, "num_attention_heads", 3)), "\"num_attention_heads\" is 3, which does not divide");
+  EXPECT_FAILS(parse(with(olmoe, "num_experts_per_tok", 4)), "config.json: ");
+  EXPECT_FAILS(parse(with(olmoe, "num_key_value_heads", 3)), "config.json: 4 heads cannot share 3");
+  EXPECT_FAILS(parse(with(olmoe, "vocab_size", 1 << 25)), "\"vocab_size\" is 33554432, it must be between 1 and 16777216");
+  EXPECT_FAILS(parse(with(olmoe, "hidden_size", -8)), "\"hidden_size\" is -8");
+  EXPECT_FAILS(parse(with(olmoe, "rms_norm_eps", 1e300)), "\"rms_norm_eps\" is 1e+300");
+  EXPECT_FAILS(parse(with(olmoe, "num_hidden_layers", int64_t{1} << 40)), "\"num_hidden_layers\" is 1099511627776");
+  const Json general = json_of(small_shared());
+  EXPECT_FAILS(parse(with(general, "recipe", "mixtrel")), "did you mean \"mixtral\"?");
+  EXPECT_FAILS(parse(with(general, "moe_layers", {2, 1})), "\"moe_layers\" must list layers");
+  EXPECT_FAILS(parse(with(general, "moe_layers", {1, 7})), "layer 7 is listed");
+  EXPECT_FAILS(parse(with(general, "moe_layers", {-1})), "\"moe_layers\" must list layers");
+}
+
+TEST(Config, ModelTypesAndUnknownKeys) {
+  const Json olmoe = json_of(small_olmoe());
+  EXPECT_FAILS(parse(with(olmoe, "model_type", "olmo")), "config.json: \"model_type\" is \"olmo\", which this version does not read; did you mean \"olmoe\"?");
+  EXPECT_FAILS(parse(with(olmoe, "model_type", "qwen3_moe")), "known are olmoe, moe_cpp");
+  EXPECT_FAILS(parse(without(olmoe, "model_type")), "\"model_type\" is missing");
+  EXPECT_FAILS(parse(with(olmoe, "norm_topk_probs", true)), "\"norm_topk_probs\" is not known here; did you mean \"norm_topk_prob\"?");
+  EXPECT_FAILS(parse(with(json_of(small_shared()), "shared_expert_gated", true)), "did you mean \"shared_expert_gate\"?");
+  Json harmless = olmoe;
+  harmless.update({{"transformers_version", "9"}, {"use_cache", false}, {"torch_dtype", "bfloat16"}, {"id2label", {{"0", "x"}}}, {"eos_token_id", 3}});
+  expect_same(parse(harmless), small_olmoe());
+  EXPECT_FAILS(parse_config("[]", "c.json"), "c.json: an object is needed");
+  EXPECT_FAILS(parse_config("{", "c.json"), "c.json: line 1");
+}
+
+// A key may only be left out when it changes nothing or is documented to be optional.
+TEST(Config, EveryOtherKeyIsNeeded) {
+  const std::set<std::string> optional_olmoe = {"architectures", "attention_dropout",   "bos_token_id",       "clip_qkv",
+                                                "eos_token_id",  "init_scale_residual", "initializer_cutoff", "output_router_logits",
+                                                "pad_token_id",  "rope_parameters",     "rope_theta",         "router_z_loss_coef"};
+  const std::set<std::string> optional_general = {"architectures", "capacity_factor", "capacity_factor_eval"};
+  for (const auto& [config, optional] :
+       {std::pair{small_olmoe(), optional_olmoe}, std::pair{small_nanomoe(true, true), optional_general}, std::pair{small_shared(), optional_general}}) {
+    const Json full = json_of(config);
+    for (const auto& item : full.items()) {
+      if (optional.contains(item.key())) EXPECT_NO_THROW(parse(without(full, item.key()))) << item.key();
+      else EXPECT_FAILS(parse(without(full, item.key())), fmt::format("\"{}\" is missing", item.key()));
+    }
+  }
+}
+
+TEST(Config, WhatCannotBeReadIsNotWritten) {
+  ModelConfig c = small_shared();
+  c.layers = 5000;
+  EXPECT_FAILS(config_to_json(c), "\"num_hidden_layers\" is 5000");
+  c = small_shared();
+  c.routing.balance_coef = INFINITY;
+  EXPECT_FAILS(config_to_json(c), "\"router_aux_loss_coef\" is inf");
+  c = small_olmoe();
+  c.routing.balance_coef = NAN;
+  EXPECT_FAILS(config_to_json(c), "\"router_aux_loss_coef\" is nan");
+  c = small_olmoe();
+  c.heads = 3;
+  EXPECT_FAILS(config_to_json(c), "3 heads cannot share");
+}
+
+}  // namespace
+}  // namespace moe::test

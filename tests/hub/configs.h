@@ -1,0 +1,112 @@
+// Small configs of every kind that a model folder must carry, for the tests of hub/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace moe::test {
+
+struct NamedConfig {
+  std::string name;
+  ModelConfig config;
+};
+
+inline ModelConfig small_config() {
+  ModelConfig c;
+  c.vocab = 256;
+  c.width = 8;
+  c.layers = 2;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 2;
+  c.context = 16;
+  c.dense_width = 12;
+  c.expert_width = 6;
+  return c;
+}
+
+inline ModelConfig small_olmoe() {
+  ModelConfig c = small_config();
+  c.qk_norm = QkNorm::full;
+  c.dense_width = c.expert_width;  // unused
+  c.rope_theta = 12345.678f;
+  c.norm_eps = 1e-6f;
+  c.routing = default_options(find_recipe("olmoe"), 3, 2, c.layers);
+  c.init = {.std = 0.03f, .cut = 3, .scale_residual = true};
+  return c;
+}
+
+inline ModelConfig small_nanomoe(bool bias, bool noise) {
+  ModelConfig c = small_config();
+  c.layers = 3;
+  c.kv_heads = c.heads;
+  c.norm = NormKind::layer;
+  c.norm_bias = c.attention_bias = c.ffn_bias = bias;
+  c.positions = Positions::learned;
+  c.act = ops::Act::gelu;
+  c.gated = false;
+  c.tied = true;
+  c.dense_width = c.expert_width = 4 * c.width;
+  c.moe_every = 2;
+  c.dropout = 0.25f;
+  c.routing = default_options(find_recipe("nanomoe"), 3, 2, c.moe_layer_count());
+  c.routing.noise = noise;
+  c.routing.capacity_factor = 1.1f;
+  c.routing.capacity_factor_eval = 3.0f;
+  return c;
+}
+
+// Shared experts with a gate, biases everywhere, heads wider than their share, a dense first layer.
+inline ModelConfig small_shared() {
+  ModelConfig c = small_config();
+  c.layers = 3;
+  c.head_width = 4;
+  c.norm = NormKind::layer;
+  c.norm_bias = c.attention_bias = c.ffn_bias = true;
+  c.norm_placement = NormPlacement::post;
+  c.qk_norm = QkNorm::head;
+  c.act = ops::Act::gelu_tanh;
+  c.dense_first = 1;
+  c.shared_experts = 2;
+  c.shared_width = 5;
+  c.shared_gate = true;
+  c.routing = default_options(find_recipe("mixtral"), 4, 2, 2);
+  return c;
+}
+
+inline std::vector<NamedConfig> small_configs() {
+  std::vector<NamedConfig> all = {{"olmoe", small_olmoe()}, {"shared", small_shared()}};
+  for (const bool bias : {false, true})
+    for (const bool noise : {false, true})
+      all.push_back({std::string("nanomoe") + (bias ? "_bias" : "") + (noise ? "_noise" : ""), small_nanomoe(bias, noise)});
+  ModelConfig tied_olmoe = small_olmoe();
+  tied_olmoe.tied = tied_olmoe.attention_bias = true;
+  all.push_back({"olmoe_tied_bias", tied_olmoe});
+  ModelConfig dense = small_config();
+  dense.act = ops::Act::relu;
+  dense.tied = true;
+  all.push_back({"dense_tied", dense});
+  ModelConfig dense_gpt = small_nanomoe(true, false);
+  dense_gpt.routing = {};
+  dense_gpt.moe_every = 1;
+  all.push_back({"dense_gpt", dense_gpt});
+  ModelConfig listed = small_config();
+  listed.layers = 4;
+  listed.moe_layers = {1, 3};
+  listed.gated = false;
+  listed.routing = default_options(find_recipe("switch"), 5, 1, 2);
+  all.push_back({"switch_listed", listed});
+  ModelConfig noisy = small_config();  // learned noise under Hugging Face names
+  noisy.routing = default_options(find_recipe("nanomoe"), 3, 2, 2);
+  noisy.shared_experts = 1;
+  noisy.shared_width = 7;
+  all.push_back({"noisy_rope", noisy});
+  ModelConfig mixtral = small_olmoe();
+  mixtral.routing = default_options(find_recipe("mixtral"), 3, 2, 2);
+  all.push_back({"mixtral_as_olmoe", mixtral});
+  return all;
+}
+
+}  // namespace moe::test

@@ -1,0 +1,216 @@
+// Writing and reading of trainer-<step>.safetensors, and every check that stands between a checkpoint and the run that goes on from it.
+// The model half of the pair is hub/ work; the order of writing is explained in the header.
+#include "train/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/nearest.h"
+#include "formats/safetensors.h"
+#include "hub/config_json.h"
+
+namespace moe {
+namespace {
+
+constexpr std::string_view kFormat = "1";
+constexpr std::string_view kPrefix = "trainer-", kSuffix = ".safetensors";
+constexpr std::string_view kTornPrefix = ".trainer-", kTornMiddle = ".safetensors.tmp-";  // as core/file.h names what it has not finished
+
+std::string model_path(const std::string& folder) { return folder + "/model.safetensors"; }
+std::string trainer_name(int64_t step) { return fmt::format("{}{}{}", kPrefix, step, kSuffix); }
+std::string trainer_path(const std::string& folder, int64_t step) { return folder + "/" + trainer_name(step); }
+
+std::string moment_name(const char* which, const Param& param) { return fmt::format("{}.{}", which, param.name); }
+
+int64_t parse_step(const std::string& text, const std::string& where) {
+  int64_t step = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error != std::errc{} || end != text.data() + text.size() || step < 0)
+    fail("{}: the step is \"{}\", which is no count; the file is damaged", where, printable(text));
+  return step;
+}
+
+const std::string& need(const std::map<std::string, std::string>& metadata, const std::string& key, const std::string& where) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) fail("{}: \"{}\" is missing from its metadata; the file is damaged or was not written by a training run", where, key);
+  return found->second;
+}
+
+Json to_json(const DataPrint& data) { return {{"tokens", data.tokens}, {"hash", data.hash}, {"paths", data.paths}}; }
+
+DataPrint data_from_json(const Json& json, const std::string& where) {
+  const JsonReader in(json, where);
+  return {in.get<int64_t>("tokens"), in.get<std::string>("hash"), in.get<std::vector<std::string>>("paths")};
+}
+
+// A wrong option in a file is a damaged file, not wrong usage.
+TrainOptions read_options(const std::string& json, const std::string& where) {
+  try {
+    const TrainOptions options = train_options_from_json(parse_json(json, where), where);
+    validate(options);
+    return resolved(options);
+  } catch (const Error& e) {
+    fail("{}: the options it keeps are damaged: {}", where, e.what());
+  }
+}
+
+// Trainer files of other steps, and what killed processes left of any, hidden beside them.
+void remove_others(const std::string& folder, int64_t step) {
+  std::error_code ignored;  // a file that cannot be removed now is removed after the next save
+  std::vector<std::filesystem::path> old;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool whole = name.starts_with(kPrefix) && name.ends_with(kSuffix) && name != trainer_name(step);
+    const bool torn = name.starts_with(kTornPrefix) && name.find(kTornMiddle) != std::string::npos;
+    if (whole || torn) old.push_back(entry.path());
+  }
+  for (const auto& path : old) std::filesystem::remove(path, ignored);
+}
+
+void copy_moment(const Safetensors& file, const std::string& name, const Tensor& to, bool squares) {
+  const Tensor from = file.get(name);
+  if (from.dtype != DType::f32 || from.numel() != to.numel() || from.cols() != to.cols())
+    fail("{}: {} is {}, but the model's parameter is {}; the file belongs to another model", file.path(), name, describe(from), describe(to));
+  const float* in = from.as<float>();
+  float* out = to.as<float>();
+  for (int64_t i = 0; i < to.numel(); ++i) {
+    if (!std::isfinite(in[i]) || (squares && in[i] < 0)) fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(), name, in[i], i);
+    out[i] = in[i];
+  }
+}
+
+}  // namespace
+
+// FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed whole.
+DataPrint data_print(const Corpus& corpus) {
+  constexpr int64_t kRuns = 4096, kRun = 16;
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto mix = [&](uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 0x100000001b3u;
+  };
+  const int64_t tokens = corpus.size();
+  mix(static_cast<uint64_t>(tokens));
+  const int64_t run = tokens <= kRuns * kRun ? tokens : kRun, runs = run == tokens ? 1 : kRuns;
+  std::vector<int32_t> ids(static_cast<size_t>(run));
+  for (int64_t i = 0; i < runs; ++i) {
+    corpus.fill(runs == 1 ? 0 : (tokens - run) * i / (runs - 1), run, ids.data());
+    for (int32_t id : ids) mix(static_cast<uint64_t>(id));
+  }
+  DataPrint print{tokens, fmt::format("{:016x}", hash), {}};
+  for (const CorpusFile& file : corpus.files()) print.paths.push_back(file.path);
+  return print;
+}
+
+bool holds_model(const std::string& folder) { return std::filesystem::exists(model_path(folder)); }
+
+void check_unused(const std::string& folder) {
+  if (holds_model(folder)) fail("{} already holds a model; add --resume to go on with its training, or choose another --out", folder);
+}
+
+Checkpoint load_checkpoint(const std::string& folder) {
+  if (!holds_model(folder)) fail("nothing to resume: {} holds no model.safetensors; leave out --resume to start a new run", folder);
+  Checkpoint c;
+  c.folder = folder;
+  c.loaded = load_model(folder);
+  const auto step = c.loaded.metadata.find("step");
+  if (step == c.loaded.metadata.end())
+    fail("{} is a model, but not one that `moe train` left to be resumed (its metadata has no step); start a new run from it with --from", folder);
+  c.step = parse_step(step->second, model_path(folder));
+  const std::string path = trainer_path(folder, c.step);
+  if (!std::filesystem::exists(path))
+    fail("{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or start a new run with --from {}", model_path(folder), c.step,
+         path, folder);
+  const Safetensors file = Safetensors::open(path);
+  const std::string& format = need(file.metadata(), "moe_trainer", path);
+  if (format != kFormat) fail("{} has format \"{}\", this program reads \"{}\"; resume with the version that wrote it", path, printable(format), kFormat);
+  if (parse_step(need(file.metadata(), "step", path), path) != c.step)
+    fail("{} says it is of step {}, not {}; it was renamed or is damaged", path, printable(need(file.metadata(), "step", path)), c.step);
+  c.options = read_options(need(file.metadata(), "options", path), path);
+  c.data = data_from_json(parse_json(need(file.metadata(), "data", path), path), path);
+  const Json progress = parse_json(need(file.metadata(), "progress", path), path);
+  c.seconds = JsonReader(progress, path).get_in<double>("seconds", 0, HUGE_VAL);
+  return c;
+}
+
+TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
+  if (!wanted.min_lr) wanted.min_lr = c.options.min_lr;
+  if (!wanted.warmup) wanted.warmup = c.options.warmup;
+  return resolved(wanted);
+}
+
+void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data) {
+  const TrainOptions wanted = resumed_options(c, options);
+  TrainOptions saved = c.options;
+  if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant && wanted.schedule == saved.schedule)
+    fail_usage(
+        "cannot resume {} with --steps {}: the run was planned for {}, and every learning rate of a {} schedule depends on that number; keep it, or start a "
+        "new run with --from {} (only --schedule constant can be lengthened)",
+        c.folder, wanted.steps, saved.steps, name_of(saved.schedule), c.folder);
+  saved.steps = wanted.steps;
+  const std::vector<std::string> changes = mathematical_differences(saved, wanted);
+  if (!changes.empty())
+    fail_usage("cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so keep the old values or start a new run with --from {}",
+               c.folder, fmt::join(changes, ", "), c.folder);
+  if (data.tokens != c.data.tokens || data.hash != c.data.hash)
+    fail(
+        "cannot resume {}: the training text is not the one it was trained on ({} tokens then, {} now{}); give the same --data, or start a new run with --from "
+        "{}",
+        c.folder, c.data.tokens, data.tokens, data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
+  if (c.step >= wanted.steps)
+    fail("nothing to resume: {} is done, at step {} of {}{}", c.folder, c.step, wanted.steps,
+         saved.schedule == ScheduleKind::constant ? "; a larger --steps goes on" : fmt::format("; --from {} starts a new run from it", c.folder));
+}
+
+void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
+  const std::string where = c.folder + "/config.json";
+  const Json old = parse_json(config_to_json(c.loaded.model->config()), where), now = parse_json(config_to_json(wanted), "the model asked for");
+  std::set<std::string> keys;
+  for (const Json* side : {&old, &now})
+    for (const auto& [key, value] : side->items()) keys.insert(key);
+  std::vector<std::string> changes;
+  const auto shown = [](const Json& object, const std::string& key) { return object.contains(key) ? object.at(key).dump() : std::string("absent"); };
+  for (const std::string& key : keys)
+    if (shown(old, key) != shown(now, key)) changes.push_back(fmt::format("{} was {} and is now {}", key, shown(old, key), shown(now, key)));
+  if (!changes.empty())
+    fail_usage("cannot resume {}: its model is another: {}; leave the model's options out or give the same ones", c.folder, fmt::join(changes, ", "));
+}
+
+void restore(Trainer& trainer, const Checkpoint& c) {
+  const Safetensors file = Safetensors::open(trainer_path(c.folder, c.step));
+  const std::vector<Param*>& params = trainer.model().params();
+  if (file.tensors().size() != 2 * params.size())
+    fail("{} holds {} tensors, {} are expected (two moments for each parameter); the file belongs to another model or is damaged", file.path(),
+         file.tensors().size(), 2 * params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    copy_moment(file, moment_name("m", *params[i]), trainer.optimizer().m(i), false);
+    copy_moment(file, moment_name("v", *params[i]), trainer.optimizer().v(i), true);
+  }
+  trainer.resume_at(c.step, c.seconds);
+}
+
+void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const DataPrint& data) {
+  const int64_t step = trainer.steps_done();
+  std::vector<SafetensorsItem> items;
+  for (size_t i = 0; i < model.params().size(); ++i) {
+    items.push_back({moment_name("m", *model.params()[i]), trainer.optimizer().m(i), DType::f32});
+    items.push_back({moment_name("v", *model.params()[i]), trainer.optimizer().v(i), DType::f32});
+  }
+  const std::string at = std::to_string(step);
+  write_safetensors(trainer_path(folder, step), items,
+                    {{"moe_trainer", std::string(kFormat)},
+                     {"step", at},
+                     {"tokens", std::to_string(trainer.tokens_seen())},
+                     {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
+                     {"options", to_json(trainer.options()).dump()},
+                     {"data", to_json(data).dump()}});
+  save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
+  remove_others(folder, step);
+}
+
+}  // namespace moe

@@ -1,0 +1,52 @@
+// What a run leaves on disk so that it can go on: OUT is an ordinary model folder (f32 masters) and beside it lies trainer-<step>.safetensors with the moments.
+//
+// The order of writing makes every moment safe: (1) trainer-S, atomically; (2) config.json, tokenizer.json and then model.safetensors, whose rename, carrying
+// "step": S in its metadata, is the commit; (3) older trainer files are removed. Killed before (2) is done, the model still says the old step and its trainer
+// file is still there; killed before (3), a file too many lies about until the next save.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hub/hub.h"
+#include "train/trainer.h"
+
+namespace moe {
+
+// Which text a run reads: its length, and a hash over tokens sampled evenly from it.
+struct DataPrint {
+  int64_t tokens = 0;
+  std::string hash;                // 16 hexadecimal digits
+  std::vector<std::string> paths;  // for the user; not compared
+};
+DataPrint data_print(const Corpus&);
+
+struct Checkpoint {
+  LoadedModel loaded;
+  std::string folder;
+  int64_t step = 0;
+  double seconds = 0;
+  TrainOptions options;  // resolved, of the run that wrote it
+  DataPrint data;
+};
+
+// Whether OUT holds a model (model.safetensors) that a new run would overwrite.
+bool holds_model(const std::string& folder);
+// Fails when it does.
+void check_unused(const std::string& folder);
+
+// Model and everything but the moments, which restore() reads. Fails when there is nothing to resume, when the pair is incomplete or damaged.
+Checkpoint load_checkpoint(const std::string& folder);
+// Refuses, naming each with old and new value: options that change the mathematics, other data, a run that is already done. `steps` may change only where
+// the schedule is constant, because any other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's.
+void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
+// What the resumed run uses: `wanted`, with the checkpoint's min_lr and warmup where it says none. Resolved.
+TrainOptions resumed_options(const Checkpoint&, TrainOptions wanted);
+// Refuses when the configuration asked for is not the checkpoint's, naming the keys of config.json that differ.
+void check_same_model(const Checkpoint&, const ModelConfig& wanted);
+// Moments and counters into a trainer made over checkpoint.loaded.model.
+void restore(Trainer&, const Checkpoint&);
+
+void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&, const DataPrint&);
+
+}  // namespace moe

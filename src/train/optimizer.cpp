@@ -1,0 +1,59 @@
+// AdamW over the parameters of a model, in their fixed order. Decay groups and clipping are decided here, arithmetic is done in ops/.
+#include "train/optimizer.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+// A dense zeroed tensor with the shape of `like`.
+Tensor zeros_like(Arena& arena, const Tensor& like) {
+  Tensor t = like;
+  t.data = arena.alloc_bytes(static_cast<size_t>(like.bytes()));
+  std::memset(t.data, 0, static_cast<size_t>(like.bytes()));
+  return t;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(Model& model, const TrainOptions& options) : model_(&model), options_(options) {
+  model.enable_grads();
+  for (const Param* param : model.params()) {
+    m_.push_back(zeros_like(memory_, param->value));
+    v_.push_back(zeros_like(memory_, param->value));
+  }
+}
+
+double Optimizer::grad_norm(Run& run) const {
+  double sum = 0;
+  for (const Param* param : model_->params()) {
+    const double squares = ops::sum_squares(run, param->grad);
+    if (!std::isfinite(squares)) fail("the gradient of {} is not finite", param->name);
+    sum += squares;
+  }
+  return std::sqrt(sum);
+}
+
+// Clipping as PyTorch's clip_grad_norm_: the gradient times min(1, clip / (norm + 1e-6)).
+void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
+  const double scale = options_.clip > 0 ? std::min(1.0, options_.clip / (grad_norm + 1e-6)) : 1.0;
+  const std::vector<Param*>& params = model_->params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    Param& param = *params[i];
+    const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
+    const ops::AdamW adamw{static_cast<float>(lr),           static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
+                           static_cast<float>(options_.eps), static_cast<float>(decay),          step,
+                           static_cast<float>(scale)};
+    ops::adamw_step(run, param.value, m_[i], v_[i], param.grad, adamw);
+    param.touched();
+  }
+}
+
+void Optimizer::zero_grads() {
+  for (const Param* param : model_->params()) std::memset(param->grad.data, 0, static_cast<size_t>(param->grad.bytes()));
+}
+
+}  // namespace moe

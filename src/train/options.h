@@ -1,0 +1,61 @@
+// What a user chooses about a training run, apart from the model. Kept in every checkpoint; resuming compares it field by field.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "tensor/dtype.h"
+#include "text/loader.h"
+
+namespace moe {
+
+enum class ScheduleKind { cosine, linear, constant };
+// Usage errors with the nearest name.
+ScheduleKind parse_schedule(std::string_view name);
+std::string_view name_of(ScheduleKind);
+DType parse_train_dtype(std::string_view name);  // f32 or bf16
+
+struct TrainOptions {
+  int64_t context = 256;          // tokens a row
+  int64_t batch = 8;              // rows a micro-batch
+  int64_t accumulate = 1;         // micro-batches a step
+  int64_t steps = 1000;           // the run ends after this many
+  double lr = 1e-3;               // at the end of the warm-up
+  std::optional<double> min_lr;   // at the last step; absent: lr / 10
+  std::optional<int64_t> warmup;  // steps; absent: a tenth of the steps, at most 100
+  ScheduleKind schedule = ScheduleKind::cosine;
+  double weight_decay = 0.1;
+  bool decay_all = false;  // also norms and biases (OLMoE's paper); else matrices only
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double clip = 1;           // largest norm of the whole gradient; 0: no limit
+  uint64_t seed = 1;         // of the weights, the noise, dropout and the order of the data
+  DType dtype = DType::f32;  // of the products; masters, gradients and moments are f32
+  Shuffle shuffle = Shuffle::epoch;
+
+  // What follows changes no bit of the weights (threads: only the last ones).
+  bool recompute = false;       // keep each block's input only and run its forward again in backward
+  int64_t save_every = 0;       // steps between checkpoints; 0: at the end only
+  int64_t eval_every = 0;       // steps between evaluations; 0: at the end only, if there is held-out text
+  int64_t eval_tokens = 65536;  // predictions an evaluation makes at most; 0: all of the held-out text
+  int threads = 0;              // 0: all cores
+};
+
+// Usage errors that name the flag.
+void validate(const TrainOptions&);
+// Absent values filled in: min_lr, warmup, threads.
+TrainOptions resolved(TrainOptions);
+
+// One phrase, such as "--lr was 0.001 and is now 0.002", for each field that differs and that the mathematics depends on. Both resolved.
+std::vector<std::string> mathematical_differences(const TrainOptions& saved, const TrainOptions& wanted);
+
+// One key per field, the flag's name with underscores. Unknown keys are refused with the nearest known one; absent ones take their defaults.
+Json to_json(const TrainOptions&);
+TrainOptions train_options_from_json(const Json&, const std::string& where);
+
+}  // namespace moe

@@ -1,0 +1,87 @@
+// The loop of a run: steps, evaluations, metrics, checkpoints.
+#include <filesystem>
+
+#include "core/error.h"
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+#include "train/trainer.h"
+
+namespace moe {
+namespace {
+
+template <class... Args>
+void tell(const std::function<void(Args...)>& callback, std::type_identity_t<Args>... args) {
+  if (callback) callback(args...);
+}
+
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("cannot create the folder {}: {}; choose another --out", folder, error.message());
+}
+
+struct Saver {
+  const TrainJob& job;
+  const TrainCallbacks& callbacks;
+  const DataPrint& data;
+
+  void save(Trainer& trainer, MetricsFile& metrics) const {
+    metrics.sync();
+    save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, data);
+    tell(callbacks.on_save, trainer.steps_done(), job.out);
+  }
+  // The start of the run: a model folder of its own where other programs may start from too, and OUT itself, so that a full disk or a folder that cannot be
+  // written is found before the first step.
+  void save_start(Trainer& trainer, MetricsFile& metrics) const {
+    if (trainer.options().save_every > 0) {
+      const std::string folder = job.out + "/checkpoint-0";
+      make_folder(folder);
+      save_model(folder, trainer.model(), *job.tokenizer, DType::f32, {{"step", "0"}});
+    }
+    save(trainer, metrics);
+  }
+};
+
+}  // namespace
+
+TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
+  const DataPrint data = data_print(*job.corpus);
+  TrainOptions options = job.options;
+  if (resume) {
+    check_resumable(*resume, options, data);
+    options = resumed_options(*resume, options);
+    if (options.threads != resume->options.threads)
+      tell(callbacks.on_log,
+           fmt::format("resumed on {} threads, the run began on {}: the last bits of sums over tokens may differ", options.threads, resume->options.threads));
+  } else {
+    check_unused(job.out);
+  }
+  Trainer trainer(model, options, *job.corpus);
+  if (job.held_out) check_held_out(*job.held_out, options.context);
+  if (resume) restore(trainer, *resume);
+  make_folder(job.out);
+  MetricsFile metrics(job.out + "/metrics.jsonl", trainer.steps_done());
+  const Saver saver{job, callbacks, data};
+  if (!resume) saver.save_start(trainer, metrics);
+
+  TrainSummary summary;
+  bool last = false;
+  while (!last) {
+    summary.last = trainer.step();
+    const int64_t step = trainer.steps_done();
+    tell(callbacks.on_step, summary.last);
+    const bool finished = step == options.steps;
+    std::optional<double> eval_ce;
+    if (job.held_out && (finished || (options.eval_every > 0 && step % options.eval_every == 0))) {
+      summary.eval_ce = eval_ce = trainer.evaluate(*job.held_out);
+      tell(callbacks.on_eval, step, *eval_ce);
+    }
+    metrics.append(summary.last, eval_ce);
+    summary.interrupted = !finished && stop.load();
+    last = finished || summary.interrupted;
+    if (last || (options.save_every > 0 && step % options.save_every == 0)) saver.save(trainer, metrics);
+  }
+  return summary;
+}
+
+}  // namespace moe

@@ -1,0 +1,229 @@
+// One step and evaluation. Sums that decide what is reported run in double and in a fixed order.
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/error.h"
+#include "model/cost.h"
+#include "train/schedule.h"
+
+namespace moe {
+namespace {
+
+TrainOptions checked(const Model& model, const TrainOptions& options) {
+  validate(options);
+  const int64_t longest = model.config().context;
+  if (options.context > longest) fail_usage("--context is {}, but the model is made for sequences of at most {} tokens", options.context, longest);
+  return resolved(options);
+}
+
+double sum_in_order(const Tensor& nll) {
+  double sum = 0;
+  for (int64_t n = 0; n < nll.numel(); ++n) sum += nll.as<float>()[n];
+  return sum;
+}
+
+bool all_finite(const Tensor& h) {
+  for (int64_t n = 0; n < h.rows(); ++n)
+    for (int64_t d = 0; d < h.cols(); ++d)
+      if (!std::isfinite(h.row<float>(n)[d])) return false;
+  return true;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+}  // namespace
+
+// What a step adds up over its micro-batches.
+struct Trainer::Sums {
+  struct Layer {
+    int64_t layer = 0;
+    std::vector<int64_t> counts;  // [E]
+    int64_t dropped = 0;
+  };
+  double nll = 0;
+  double balance = 0;  // over micro-batches and layers
+  double z = 0;
+  std::vector<Layer> layers;
+
+  void add(const std::vector<LayerRouting>& routing) {
+    layers.resize(routing.size());
+    for (size_t i = 0; i < routing.size(); ++i) {
+      layers[i].layer = routing[i].layer;
+      layers[i].counts.resize(routing[i].counts.size());
+      for (size_t e = 0; e < routing[i].counts.size(); ++e) layers[i].counts[e] += routing[i].counts[e];
+      layers[i].dropped += routing[i].dropped;
+      balance += routing[i].losses.balance;
+      z += routing[i].losses.z;
+    }
+  }
+};
+
+Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus)
+    : model_(model),
+      corpus_(corpus),
+      options_(checked(model, options)),
+      plan_(corpus.size(), {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed),
+      moe_layers_(model.config().moe_layer_count()),
+      optimizer_(model, options_),
+      run_(options_.threads, options_.dtype) {
+  if (moe_layers_ > 0) {
+    train_routing_ = train_spec(model.config().routing);
+    eval_routing_ = eval_spec(model.config().routing);
+  }
+  const auto tokens = static_cast<size_t>(options_.batch * options_.context);
+  ids_.resize(tokens);
+  targets_.resize(tokens);
+  positions_.resize(tokens);
+  for (size_t n = 0; n < tokens; ++n) positions_[n] = static_cast<int32_t>(n % static_cast<size_t>(options_.context));
+  for (int64_t b = 0; b <= options_.batch; ++b) bounds_.push_back(b * options_.context);
+}
+
+void Trainer::resume_at(int64_t steps_done, double seconds) {
+  steps_done_ = steps_done;
+  seconds_ = seconds;
+}
+
+StepResult Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  Sums sums;
+  double norm = 0;
+  const int64_t step = steps_done_ + 1;
+  const double lr = learning_rate(options_, step);
+  try {
+    for (int64_t a = 0; a < options_.accumulate; ++a) micro_batch(a, sums);
+    norm = optimizer_.grad_norm(run_);
+  } catch (const Error& e) {
+    optimizer_.zero_grads();
+    throw Error(
+        fmt::format("step {}: {}; the weights are those of step {}; a lower --lr or a longer --warmup helps against divergence", step, e.what(), steps_done_),
+        e.kind());
+  }
+  optimizer_.update(run_, step, lr, norm);
+  steps_done_ = step;
+  const double seconds = seconds_since(start);
+  seconds_ += seconds;
+  return finish(sums, norm, lr, seconds);
+}
+
+void Trainer::micro_batch(int64_t a, Sums& sums) {
+  ArenaScope scope(run_.saved);
+  plan_.fill(corpus_, steps_done_, a, ids_.data(), targets_.data());
+  run_.key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a));
+  const Batch batch{ids_, positions_, bounds_};
+  const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr};
+  ModelSaved saved;
+  Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
+  sums.nll += forward_loss(pass, targets_, nll, saved);
+  sums.add(saved.routing);
+
+  const auto tokens = static_cast<float>(plan_.tokens_per_step());
+  const RoutingOptions& routing = model_.config().routing;
+  const auto share = static_cast<float>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
+  model_.backward(run_, targets_, 1 / tokens, {routing.balance_coef / share, routing.z_coef / share}, saved);
+}
+
+double Trainer::forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved) {
+  try {
+    model_.forward(run_, pass, saved);
+  } catch (const Error& e) {
+    fail_if_not_finite(pass);
+    throw;
+  }
+  model_.loss_forward(run_, nll, targets, saved);
+  const double sum = sum_in_order(nll);
+  if (std::isfinite(sum)) return sum;
+  fail_if_not_finite(pass);
+  fail("the loss is not finite, though the output of every layer is; the head's logits are too large");
+}
+
+// Runs the same forward again and looks at what comes out of each block.
+void Trainer::fail_if_not_finite(const Forward& pass) {
+  for (const Param* param : model_.params())
+    if (!std::isfinite(ops::sum_squares(run_, param->value))) fail("the loss is not finite because {} holds a value that is not", param->name);
+  ArenaScope scope(run_.saved);
+  Forward again = pass;
+  again.keep = Keep::nothing;
+  int done = -1, broken = -1;
+  run_.trace = [&](std::string_view name, int layer, const Tensor& h) {
+    if (name != "block") return;
+    done = layer;
+    if (broken < 0 && !all_finite(h)) broken = layer;
+  };
+  ModelSaved saved;
+  try {
+    model_.forward(run_, again, saved);
+  } catch (const Error&) {
+    if (broken < 0) broken = done + 1;
+  }
+  run_.trace = {};
+  if (broken >= 0) fail("the loss is not finite: the first output that is not is that of layers.{}", broken);
+}
+
+StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double seconds) const {
+  const auto tokens = static_cast<double>(plan_.tokens_per_step());
+  StepResult r;
+  r.step = steps_done_;
+  r.tokens = tokens_seen();
+  r.seconds = seconds_;
+  r.ce = sums.nll / tokens;
+  const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
+  r.balance = sums.balance / share;
+  r.z = sums.z / share;
+  r.grad_norm = grad_norm;
+  r.lr = lr;
+  r.tokens_per_second = tokens / seconds;
+  int64_t rows = 0;
+  for (const Sums::Layer& layer : sums.layers) {
+    int64_t pairs = 0, most = 0;
+    for (int64_t count : layer.counts) {
+      pairs += count;
+      most = std::max(most, count);
+    }
+    LayerLoad load{layer.layer, {}, 0, static_cast<double>(layer.dropped) / static_cast<double>(pairs)};
+    for (int64_t count : layer.counts) load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
+    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.counts.size())) / static_cast<double>(pairs) - 1;
+    rows += pairs - layer.dropped;
+    r.max_vio = std::max(r.max_vio, load.max_vio);
+    r.dropped += load.dropped / static_cast<double>(sums.layers.size());
+    r.layers.push_back(std::move(load));
+  }
+  r.flops = training_flops(model_.config(), options_.context, plan_.tokens_per_step(), rows);
+  r.flops_per_second = r.flops / seconds;
+  return r;
+}
+
+double Trainer::evaluate(const Corpus& held_out) {
+  check_held_out(held_out, options_.context);
+  const int64_t context = options_.context, all = (held_out.size() - 1) / context;
+  const int64_t windows = options_.eval_tokens == 0 ? all : std::clamp<int64_t>(options_.eval_tokens / context, 1, all);
+  run_.key = {};
+  double sum = 0;
+  std::vector<int32_t> row(static_cast<size_t>(context) + 1);
+  for (int64_t first = 0; first < windows; first += options_.batch) {
+    const int64_t rows = std::min(options_.batch, windows - first);
+    for (int64_t b = 0; b < rows; ++b) {
+      held_out.fill((first + b) * all / windows * context, context + 1, row.data());
+      std::copy(row.begin(), row.end() - 1, ids_.begin() + b * context);
+      std::copy(row.begin() + 1, row.end(), targets_.begin() + b * context);
+    }
+    ArenaScope scope(run_.saved);
+    const auto tokens = static_cast<size_t>(rows * context);
+    const Batch batch{std::span(ids_).first(tokens), std::span(positions_).first(tokens), std::span(bounds_).first(static_cast<size_t>(rows) + 1)};
+    const Forward pass{&batch, eval_routing_ ? &*eval_routing_ : nullptr, Keep::nothing, nullptr};
+    ModelSaved saved;
+    Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
+    sum += forward_loss(pass, std::span(targets_).first(tokens), nll, saved);
+  }
+  return sum / static_cast<double>(windows * context);
+}
+
+void check_held_out(const Corpus& held_out, int64_t context) {
+  if (held_out.size() <= context)
+    fail("the held-out text has {} tokens, at least {} are needed for a context of {}; give more of it or a smaller --context", held_out.size(), context + 1,
+         context);
+}
+
+}  // namespace moe

@@ -1,0 +1,120 @@
+// One optimizer step, evaluation, and the loop that joins them with metrics and checkpoints. Prints nothing: what happens is told through callbacks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "text/corpus.h"
+#include "text/loader.h"
+#include "text/tokenizer.h"
+#include "train/optimizer.h"
+#include "train/options.h"
+
+namespace moe {
+
+// Routing of one MoE layer over a whole step.
+struct LayerLoad {
+  int64_t layer = 0;
+  std::vector<double> load;  // [E] share of the choices, before any drop; sums to 1
+  double max_vio = 0;        // max(count) / mean(count) - 1 (arXiv 2408.15664)
+  double dropped = 0;        // share of the choices that found their expert full
+};
+
+struct StepResult {
+  int64_t step = 0;      // steps taken, this one included
+  int64_t tokens = 0;    // trained on so far
+  double seconds = 0;    // spent in steps so far, earlier sessions of a resumed run included
+  double ce = 0;         // mean nats per token of this step's batch
+  double balance = 0;    // mean over MoE layers and micro-batches; 1 when balanced; not part of ce
+  double z = 0;          // the same mean of the router z-loss
+  double grad_norm = 0;  // before clipping
+  double lr = 0;
+  double tokens_per_second = 0;
+  double flops = 0;  // of this step, over the rows the experts kept (model/cost.h)
+  double flops_per_second = 0;
+  std::vector<LayerLoad> layers;  // MoE layers in order
+  double max_vio = 0;             // largest of the layers
+  double dropped = 0;             // mean of the layers
+};
+
+// Owns the moments and all activation memory; views the model and the corpus, which must outlive it.
+class Trainer {
+ public:
+  // Gives the model gradients. Usage errors when the options do not fit the model.
+  Trainer(Model&, const TrainOptions&, const Corpus&);
+
+  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
+  StepResult step();
+  // Mean nats per token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over that many of
+  // them, evenly spread so that each file has its share. Routed without drops or noise. Fails when the text is shorter than a window.
+  double evaluate(const Corpus& held_out);
+
+  int64_t steps_done() const { return steps_done_; }
+  int64_t tokens_seen() const { return steps_done_ * plan_.tokens_per_step(); }
+  double seconds() const { return seconds_; }
+  Model& model() { return model_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  const TrainOptions& options() const { return options_; }  // resolved
+  // After the weights and moments were loaded.
+  void resume_at(int64_t steps_done, double seconds);
+
+ private:
+  struct Sums;
+  void micro_batch(int64_t a, Sums& sums);
+  // The sum of nll [N]; fails when it is not finite.
+  double forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved);
+  void fail_if_not_finite(const Forward& pass);
+  StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
+
+  Model& model_;
+  const Corpus& corpus_;
+  TrainOptions options_;
+  BatchPlan plan_;
+  std::optional<RoutingSpec> train_routing_, eval_routing_;  // absent: a dense model
+  int64_t moe_layers_ = 0;
+  Optimizer optimizer_;
+  Run run_;
+  std::vector<int32_t> ids_, targets_, positions_;  // [batch * context]
+  std::vector<int64_t> bounds_;                     // [batch + 1]
+  int64_t steps_done_ = 0;
+  double seconds_ = 0;
+};
+
+// Fails when the text is too short for one window of `context` predictions.
+void check_held_out(const Corpus& held_out, int64_t context);
+
+struct TrainCallbacks {
+  std::function<void(const StepResult&)> on_step;
+  std::function<void(int64_t step, double ce)> on_eval;
+  std::function<void(int64_t step, const std::string& folder)> on_save;
+  std::function<void(const std::string&)> on_log;  // one line for a person
+};
+
+struct TrainJob {
+  std::string out;  // folder; created if it is not there
+  TrainOptions options;
+  const Corpus* corpus = nullptr;
+  const Corpus* held_out = nullptr;  // absent: no evaluation
+  const Tokenizer* tokenizer = nullptr;
+};
+
+struct TrainSummary {
+  StepResult last;
+  std::optional<double> eval_ce;  // of the last evaluation
+  bool interrupted = false;
+};
+
+struct Checkpoint;
+
+// Trains to options.steps or until `stop` is set, which ends the run after the step under way; either way the last state is saved. Without `resume` the model's
+// weights are the start and OUT must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's.
+TrainSummary train(Model&, const TrainJob&, const TrainCallbacks&, const std::atomic<bool>& stop, const Checkpoint* resume = nullptr);
+
+}  // namespace moe

@@ -1,0 +1,97 @@
+#include "train/optimizer.h"
+
+#include <cmath>
+
+#include "support/files.h"
+#include "support/tiny_model.h"
+
+namespace moe {
+namespace {
+
+using namespace test;
+
+void fill_grads(Model& model) {
+  for (size_t i = 0; i < model.params().size(); ++i) {
+    const Tensor& grad = model.params()[i]->grad;
+    for (int64_t j = 0; j < grad.numel(); ++j) grad.as<float>()[j] = 0.01f * normal(RngKey::from_seed(i + 1), static_cast<uint64_t>(j));
+  }
+}
+
+TEST(Optimizer, NormIsThatOfTheWholeGradient) {
+  auto model = fresh(plain_config());
+  Optimizer optimizer(*model, tiny_options());
+  moe::Run run(2);
+  fill_grads(*model);
+  double sum = 0;
+  for (const Param* p : model->params())
+    for (double g : values(p->grad)) sum += g * g;
+  EXPECT_NEAR(optimizer.grad_norm(run), std::sqrt(sum), 1e-12 * std::sqrt(sum));
+}
+
+// AdamW by hand in double, with clipping at `clip`, for two steps.
+void check_against_hand(bool decay_all, double clip) {
+  auto model = fresh(plain_config());
+  TrainOptions o = tiny_options();
+  o.decay_all = decay_all;
+  o.clip = clip;
+  Optimizer optimizer(*model, o);
+  moe::Run run(2);
+  std::vector<std::vector<double>> w, m, v;
+  for (const Param* p : model->params()) {
+    w.push_back(values(p->value));
+    m.emplace_back(w.back().size(), 0.0);
+    v.emplace_back(w.back().size(), 0.0);
+  }
+  const double lr = 0.01;
+  for (int step = 1; step <= 2; ++step) {
+    fill_grads(*model);
+    const double norm = optimizer.grad_norm(run), scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+    if (clip > 0) {
+      ASSERT_LT(scale, 1) << "the gradient must be long enough to be clipped";
+    }
+    for (size_t i = 0; i < model->params().size(); ++i) {
+      const Param& p = *model->params()[i];
+      const bool decays = decay_all || p.role == Role::matrix || p.role == Role::residual;
+      const std::vector<double> g = values(p.grad);
+      for (size_t j = 0; j < g.size(); ++j) {
+        const double gs = g[j] * scale;
+        m[i][j] = 0.9 * m[i][j] + 0.1 * gs;
+        v[i][j] = 0.95 * v[i][j] + 0.05 * gs * gs;
+        if (decays) w[i][j] *= 1 - lr * 0.1;
+        w[i][j] -= lr * (m[i][j] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i][j] / (1 - std::pow(0.95, step))) + 1e-8);
+      }
+    }
+    const uint64_t version = model->params()[0]->version;
+    optimizer.update(run, step, lr, norm);
+    EXPECT_GT(model->params()[0]->version, version) << "packed copies would be stale";
+  }
+  for (size_t i = 0; i < w.size(); ++i) {
+    const Param& p = *model->params()[i];
+    EXPECT_LE(relative_error(values(p.value), w[i]), kTwinF32) << p.name;
+    EXPECT_LE(relative_error(values(optimizer.m(i)), m[i]), kTwinF32) << p.name;
+    EXPECT_LE(relative_error(values(optimizer.v(i)), v[i]), kTwinF32) << p.name;
+    EXPECT_EQ(norm(values(p.grad)), 0) << p.name << ": the update must leave a zero gradient";
+  }
+}
+
+TEST(Optimizer, DecaysMatricesOnly) { check_against_hand(false, 0); }
+TEST(Optimizer, DecaysAllWhenAsked) { check_against_hand(true, 0); }
+TEST(Optimizer, ClipsAsPyTorch) { check_against_hand(false, 0.25); }
+
+TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
+  auto model = fresh(plain_config());
+  Optimizer optimizer(*model, tiny_options());
+  moe::Run run(2);
+  for (float bad : {std::nanf(""), INFINITY}) {
+    fill_grads(*model);
+    Param* router = model->find("layers.1.ffn.router.weight");
+    ASSERT_NE(router, nullptr);
+    router->grad.as<float>()[3] = bad;
+    EXPECT_FAILS(optimizer.grad_norm(run), "the gradient of layers.1.ffn.router.weight is not finite");
+    optimizer.zero_grads();
+    EXPECT_EQ(optimizer.grad_norm(run), 0);
+  }
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,104 @@
+#include "train/options.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/files.h"
+
+namespace moe {
+namespace {
+
+using test::message_of;
+
+TEST(Options, DefaultsAreValid) { EXPECT_NO_THROW(validate(TrainOptions{})); }
+
+TEST(Options, SurviveJson) {
+  TrainOptions o;
+  o.steps = 12;
+  o.lr = 0.1;
+  o.min_lr = 1e-5;
+  o.schedule = ScheduleKind::linear;
+  o.seed = (uint64_t{1} << 63) - 1;
+  o.dtype = DType::bf16;
+  o.shuffle = Shuffle::none;
+  o.decay_all = o.recompute = true;
+  o.threads = 3;
+  const TrainOptions back = train_options_from_json(Json::parse(to_json(o).dump()), "test");
+  EXPECT_EQ(to_json(back), to_json(o));
+  EXPECT_EQ(back.lr, 0.1);
+  EXPECT_FALSE(back.warmup.has_value());
+  EXPECT_TRUE(mathematical_differences(resolved(o), resolved(back)).empty());
+}
+
+TEST(Options, AbsentKeysTakeDefaultsAndUnknownOnesAreRefused) {
+  EXPECT_EQ(train_options_from_json(Json{{"steps", 3}}, "f.json").steps, 3);
+  EXPECT_EQ(train_options_from_json(Json{{"steps", 3}}, "f.json").batch, TrainOptions{}.batch);
+  const std::string message = message_of([] { train_options_from_json(Json{{"stepz", 3}}, "f.json"); });
+  EXPECT_NE(message.find("f.json"), std::string::npos) << message;
+  EXPECT_NE(message.find("steps"), std::string::npos) << message;
+}
+
+TEST(Options, AbsentValuesAreFilledIn) {
+  TrainOptions o;
+  o.lr = 0.02;
+  o.steps = 50;
+  EXPECT_DOUBLE_EQ(*resolved(o).min_lr, 0.002);
+  EXPECT_EQ(*resolved(o).warmup, 5);
+  EXPECT_GE(resolved(o).threads, 1);
+  o.steps = 100000;
+  EXPECT_EQ(*resolved(o).warmup, 100);
+}
+
+TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheFlag) {
+  const auto refused = [](const char* name, auto&& change) {
+    TrainOptions o;
+    change(o);
+    try {
+      validate(o);
+      ADD_FAILURE() << name << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), Error::Kind::usage);
+      EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
+    }
+  };
+  refused("--context", [](TrainOptions& o) { o.context = 0; });
+  refused("--batch", [](TrainOptions& o) { o.batch = -1; });
+  refused("--batch", [](TrainOptions& o) { o.batch = 1 << 20, o.context = 1 << 20; });
+  refused("--accumulate", [](TrainOptions& o) { o.accumulate = 0; });
+  refused("--steps", [](TrainOptions& o) { o.steps = 0; });
+  refused("--lr", [](TrainOptions& o) { o.lr = 0; });
+  refused("--lr", [](TrainOptions& o) { o.lr = std::nan(""); });
+  refused("--min-lr", [](TrainOptions& o) { o.min_lr = 2 * o.lr; });
+  refused("--warmup", [](TrainOptions& o) { o.warmup = o.steps; });
+  refused("--weight-decay", [](TrainOptions& o) { o.weight_decay = -1; });
+  refused("--beta1", [](TrainOptions& o) { o.beta1 = 1; });
+  refused("--beta2", [](TrainOptions& o) { o.beta2 = std::nan(""); });
+  refused("--eps", [](TrainOptions& o) { o.eps = 0; });
+  refused("--clip", [](TrainOptions& o) { o.clip = -1; });
+  refused("--seed", [](TrainOptions& o) { o.seed = ~uint64_t{0}; });
+  refused("--save-every", [](TrainOptions& o) { o.save_every = -1; });
+}
+
+TEST(Options, NamesOfferTheNearest) {
+  EXPECT_EQ(parse_schedule("linear"), ScheduleKind::linear);
+  EXPECT_FAILS(parse_schedule("cosin"), "cosine");
+  EXPECT_FAILS(parse_train_dtype("bf61"), "bf16");
+}
+
+TEST(Options, DifferencesThatMatterAreNamedWithBothValues) {
+  TrainOptions a = resolved(TrainOptions{}), b = a;
+  b.recompute = true;
+  b.save_every = 5;
+  b.threads = 64;
+  EXPECT_TRUE(mathematical_differences(a, b).empty());
+  b.lr = 0.5;
+  b.schedule = ScheduleKind::constant;
+  const std::vector<std::string> changes = mathematical_differences(a, b);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0], "--lr was 0.001 and is now 0.5");
+  EXPECT_EQ(changes[1], "--schedule was \"cosine\" and is now \"constant\"");
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,297 @@
+// Whole runs: what is on disk after them, resuming, and what is refused.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "formats/safetensors.h"
+#include "support/files.h"
+#include "support/tiny_model.h"
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+
+namespace moe {
+namespace {
+
+using namespace test;
+
+const std::atomic<bool> kGoOn = false;
+
+// A run into OUT that stops by itself after `stop_after` steps (0: runs to its end).
+struct Session {
+  std::string out;
+  ModelConfig config = noisy_config();
+  TrainOptions options = tiny_options();
+  Corpus corpus = tiny_corpus();
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
+  std::vector<std::string> log;
+
+  TrainJob job() { return {out, options, &corpus, nullptr, tokenizer.get()}; }
+  TrainSummary start(int64_t stop_after = 0, std::unique_ptr<Model>* keep = nullptr) {
+    auto model = fresh(config);
+    const TrainSummary s = go(*model, stop_after, nullptr);
+    if (keep) *keep = std::move(model);
+    return s;
+  }
+  TrainSummary resume(int64_t stop_after = 0) {
+    const Checkpoint checkpoint = load_checkpoint(out);
+    return go(*checkpoint.loaded.model, stop_after, &checkpoint);
+  }
+  TrainSummary go(Model& model, int64_t stop_after, const Checkpoint* checkpoint) {
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
+    callbacks.on_log = [&](const std::string& line) { log.push_back(line); };
+    return train(model, job(), callbacks, stop, checkpoint);
+  }
+};
+
+std::vector<int64_t> steps_in(const std::string& path) {
+  std::istringstream in(slurp(path));
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
+  return steps;
+}
+
+class Resume : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Resume, testing::Values(DType::f32, DType::bf16), [](const auto& p) { return std::string(name_of(p.param)); });
+
+// Dropout, router noise, capacity, shuffling and accumulation are on.
+TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
+  const TempFolder folder;
+  Session whole{folder / "whole"}, parts{folder / "parts"};
+  for (Session* s : {&whole, &parts}) {
+    s->options.dtype = GetParam();
+    s->options.accumulate = 2;
+    s->options.shuffle = Shuffle::epoch;
+  }
+  const TrainSummary uninterrupted = whole.start();
+  const TrainSummary first = parts.start(2);
+  EXPECT_TRUE(first.interrupted);
+  EXPECT_EQ(first.last.step, 2);
+  const TrainSummary second = parts.resume();
+  EXPECT_FALSE(second.interrupted);
+  EXPECT_EQ(second.last.step, 5);
+  EXPECT_EQ(second.last.ce, uninterrupted.last.ce);
+  EXPECT_EQ(second.last.tokens, uninterrupted.last.tokens);
+  EXPECT_GT(second.last.seconds, first.last.seconds);
+  const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"), b = Safetensors::open(parts.out + "/model.safetensors");
+  ASSERT_EQ(a.names(), b.names());
+  for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
+  const Safetensors ta = Safetensors::open(whole.out + "/trainer-5.safetensors"), tb = Safetensors::open(parts.out + "/trainer-5.safetensors");
+  for (const NamedTensor& t : ta.tensors()) EXPECT_TRUE(same_bits(t.value, tb.get(t.name))) << t.name;
+  EXPECT_EQ(steps_in(parts.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+}
+
+TEST(Train, WhatIsOnDisk) {
+  const TempFolder folder;
+  Session s{folder / "deep/er/out"};
+  s.options.save_every = 2;
+  std::vector<int64_t> saves;
+  auto model = fresh(s.config);
+  TrainCallbacks callbacks;
+  callbacks.on_save = [&](int64_t step, const std::string& where) {
+    EXPECT_EQ(where, s.out);
+    saves.push_back(step);
+  };
+  train(*model, s.job(), callbacks, kGoOn);
+  EXPECT_EQ(saves, (std::vector<int64_t>{0, 2, 4, 5}));
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(s.out)) names.insert(entry.path().filename().string());
+  EXPECT_EQ(names, (std::set<std::string>{"checkpoint-0", "config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "trainer-5.safetensors"}));
+  const LoadedModel last = load_model(s.out), first = load_model(s.out + "/checkpoint-0");
+  EXPECT_TRUE(same_weights(*last.model, *model));
+  EXPECT_TRUE(same_weights(*first.model, *fresh(s.config)));
+  EXPECT_EQ(last.metadata.at("step"), "5");
+}
+
+TEST(Train, EvaluatesWhenAsked) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.options.eval_every = 2;
+  auto model = fresh(s.config);
+  std::vector<int64_t> evals;
+  TrainCallbacks callbacks;
+  callbacks.on_eval = [&](int64_t step, double ce) {
+    EXPECT_GT(ce, 0);
+    evals.push_back(step);
+  };
+  const Corpus held_out = tiny_corpus(40);
+  TrainJob job = s.job();
+  job.held_out = &held_out;
+  const TrainSummary summary = train(*model, job, callbacks, kGoOn);
+  EXPECT_EQ(evals, (std::vector<int64_t>{2, 4, 5}));
+  std::istringstream in(slurp(s.out + "/metrics.jsonl"));
+  std::vector<int64_t> with;
+  double last = 0;
+  for (std::string line; std::getline(in, line);)
+    if (const Json json = Json::parse(line); json.contains("eval_ce")) {
+      with.push_back(json.at("step"));
+      last = json.at("eval_ce");
+    }
+  EXPECT_EQ(with, evals);
+  EXPECT_EQ(last, *summary.eval_ce);
+}
+
+// Killed between the two files: the newer trainer file is there already, the model still says the older step.
+TEST(Train, AKillBetweenTheTwoFilesResumesFromTheOlderStep) {
+  const TempFolder folder;
+  Session whole{folder / "whole"}, s{folder / "out"};
+  whole.start();
+  s.start(2);
+  std::filesystem::copy_file(whole.out + "/trainer-5.safetensors", s.out + "/trainer-5.safetensors");
+  put(s.out + "/.trainer-3.safetensors.tmp-0123456789abcdef", "torn");
+  EXPECT_EQ(load_checkpoint(s.out).step, 2);
+  s.resume();
+  EXPECT_TRUE(same_weights(*load_model(s.out).model, *load_model(whole.out).model));
+  EXPECT_FALSE(std::filesystem::exists(s.out + "/.trainer-3.safetensors.tmp-0123456789abcdef"));
+}
+
+TEST(Train, MetricsOfStepsThatWereLostAreRunAgainOnce) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(2);
+  {
+    MetricsFile file(s.out + "/metrics.jsonl", 2);
+    StepResult lost;
+    for (lost.step = 3; lost.step <= 4; ++lost.step) file.append(lost, {});
+  }
+  s.resume();
+  EXPECT_EQ(steps_in(s.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+}
+
+TEST(Train, DoesNotOverwriteAModel) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(1);
+  const std::string before = slurp(s.out + "/model.safetensors");
+  EXPECT_FAILS(s.start(), "already holds a model; add --resume");
+  EXPECT_EQ(slurp(s.out + "/model.safetensors"), before);
+}
+
+TEST(Train, RefusesToResumeSomethingElse) {
+  const TempFolder folder;
+  EXPECT_FAILS(load_checkpoint(folder / "nothing"), "nothing to resume");
+  Session s{folder / "out"};
+  s.start(2);
+  const Session same{folder / "out"};
+  s.options.lr = 0.5;
+  s.options.batch = 2;
+  const std::string message = message_of([&] { s.resume(); });
+  EXPECT_NE(message.find("--batch was 4 and is now 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("--lr was 0.003 and is now 0.5"), std::string::npos) << message;
+  s.options = same.options;
+  s.options.steps = 9;
+  EXPECT_FAILS(s.resume(), "every learning rate of a cosine schedule depends on");
+  s.options = same.options;
+  s.corpus = tiny_corpus(599);
+  EXPECT_FAILS(s.resume(), "not the one it was trained on");
+  std::vector<int32_t> changed(static_cast<size_t>(same.corpus.size()));
+  same.corpus.fill(0, same.corpus.size(), changed.data());
+  changed[changed.size() / 2] ^= 1;
+  s.corpus = Corpus(changed);
+  EXPECT_FAILS(s.resume(), "but different ones");
+  s.corpus = tiny_corpus();
+  EXPECT_EQ(s.resume().last.step, 5);
+  EXPECT_FAILS(s.resume(), "is done, at step 5 of 5");
+}
+
+TEST(Train, RefusesAnotherModel) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(1);
+  const Checkpoint checkpoint = load_checkpoint(s.out);
+  EXPECT_NO_THROW(check_same_model(checkpoint, s.config));
+  ModelConfig other = s.config;
+  other.width = 64;
+  EXPECT_FAILS(check_same_model(checkpoint, other), "32 and is now 64");
+}
+
+TEST(Train, AConstantScheduleCanBeLengthened) {
+  const TempFolder folder;
+  Session whole{folder / "whole"}, s{folder / "out"};
+  for (Session* each : {&whole, &s}) each->options.schedule = ScheduleKind::constant;
+  whole.start();
+  s.options.steps = 3;
+  s.start();
+  s.options.steps = 5;
+  s.resume();
+  EXPECT_TRUE(same_weights(*load_model(s.out).model, *load_model(whole.out).model));
+}
+
+TEST(Train, ThreadsAreMentionedButNotRefused) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(1);
+  s.options.threads = 1;
+  s.resume();
+  ASSERT_EQ(s.log.size(), 1u);
+  EXPECT_NE(s.log[0].find("on 1 threads, the run began on 2"), std::string::npos) << s.log[0];
+}
+
+TEST(Train, DamagedCheckpointsAreRefusedByName) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(2);
+  const std::string path = s.out + "/trainer-2.safetensors", good = slurp(path);
+  const auto resume_fails = [&](const std::string& content) {
+    put(path, content);
+    const std::string message = message_of([&] { s.resume(); });
+    EXPECT_NE(message.find("trainer-2.safetensors"), std::string::npos) << message;
+    return message;
+  };
+  resume_fails(good.substr(0, good.size() - 4));
+  resume_fails(good.substr(0, 100));
+  resume_fails("");
+  std::string nan = good;
+  nan.replace(nan.size() - 4, 4, "\xff\xff\xff\x7f");
+  EXPECT_NE(resume_fails(nan).find("damaged"), std::string::npos);
+  std::string renamed = good;
+  const size_t at = renamed.find("\"step\":\"2\"");
+  ASSERT_NE(at, std::string::npos);
+  renamed.replace(at, 10, "\"step\":\"3\"");
+  resume_fails(renamed);
+  std::string moment = good;
+  const size_t name = moment.find("m.layers.0");
+  ASSERT_NE(name, std::string::npos);
+  moment[name] = 'n';
+  resume_fails(moment);
+  std::filesystem::remove(path);
+  EXPECT_FAILS(s.resume(), "is missing, which holds the optimizer's moments");
+  put(path, good);
+  EXPECT_EQ(s.resume().last.step, 5);
+}
+
+// The limit on the size of files stands for a full disk: both make write() fail halfway.
+TEST(Train, AFullDiskLeavesTheOlderCheckpoint) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(2);
+  const std::string model = slurp(s.out + "/model.safetensors");
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(s.out)) found.insert(entry.path().filename().string());
+    return found;
+  };
+  const std::set<std::string> before = names();
+  struct rlimit old {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  for (rlim_t bytes : {rlim_t{64} << 10, static_cast<rlim_t>(model.size() + 512)}) {
+    const struct rlimit small { bytes, old.rlim_max };
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const std::string message = message_of([&] { s.resume(3); });
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+    EXPECT_NE(message.find("cannot write"), std::string::npos) << message;
+    EXPECT_EQ(names(), before);
+    EXPECT_EQ(slurp(s.out + "/model.safetensors"), model);
+  }
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(s.resume().last.step, 5);
+  EXPECT_EQ(steps_in(s.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,67 @@
+#include "infer/score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+// nll [window]: of each next token; the last entry is 0.
+void window_losses(Model& model, Run& run, std::span<const int32_t> ids, const RoutingSpec& routing, std::vector<float>& nll) {
+  const auto window = static_cast<int64_t>(ids.size());
+  std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
+  std::iota(positions.begin(), positions.end(), 0);
+  targets.push_back(ops::kIgnoreTarget);
+  const std::vector<int64_t> bounds = {0, window};
+  const Batch batch{ids, positions, bounds};
+  nll.resize(ids.size());
+  ArenaScope scope(run.saved);
+  ModelSaved saved;
+  model.forward(run, {&batch, &routing, Keep::nothing, nullptr}, saved);
+  model.loss_forward(run, Tensor(nll.data(), DType::f32, {window}), targets, saved);
+}
+
+}  // namespace
+
+Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,
+            const std::function<void(int64_t, int64_t)>& progress) {
+  if (options.window < 2) fail_usage("--window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
+  if (options.windows < 0) fail_usage("--windows is {}; it must be 0 (all) or above", options.windows);
+  const int64_t whole = static_cast<int64_t>(ids.size()) / options.window;
+  const int64_t windows = options.windows > 0 ? std::min(options.windows, whole) : whole;
+  if (windows == 0) fail("the text has {} tokens, less than one window of {}; lower --window", ids.size(), options.window);
+  RoutingSpec routing;
+  if (model.config().moe_layer_count() > 0) routing = eval_spec(model.config().routing, options.routing);
+
+  Score result;
+  double total = 0;
+  std::vector<float> nll;
+  for (int64_t w = 0; w < windows; ++w) {
+    const auto text = ids.subspan(static_cast<size_t>(w * options.window), static_cast<size_t>(options.window));
+    window_losses(model, run, text, routing, nll);
+    double sum = 0;
+    for (size_t i = 0; i + 1 < text.size(); ++i) {
+      sum += nll[i];
+      result.bytes += static_cast<int64_t>(tokenizer.piece(text[i + 1]).size());
+    }
+    total += sum;
+    result.nats_per_token += sum / static_cast<double>(options.window - 1) / static_cast<double>(windows);
+    if (options.per_token) {
+      result.ids.insert(result.ids.end(), text.begin(), text.end());
+      result.logprobs.emplace_back(std::nullopt);
+      for (size_t i = 0; i + 1 < text.size(); ++i) result.logprobs.emplace_back(-static_cast<double>(nll[i]));
+    }
+    if (progress) progress(w + 1, windows);
+  }
+  result.windows = windows;
+  result.tokens = windows * (options.window - 1);
+  result.perplexity = std::exp(result.nats_per_token);
+  result.bits_per_byte = total / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(result.bytes, 1));
+  return result;
+}
+
+}  // namespace moe

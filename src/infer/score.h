@@ -1,0 +1,38 @@
+// How well a model predicts a text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+
+struct ScoreOptions {
+  int64_t window = 2048;  // tokens; window - 1 of them are predicted
+  int64_t windows = 0;    // at most this many; 0: all
+  bool per_token = false;
+  EvalRouting routing = EvalRouting::dropless;
+};
+
+struct Score {
+  int64_t tokens = 0;  // predicted
+  int64_t windows = 0;
+  int64_t bytes = 0;          // of the predicted tokens
+  double nats_per_token = 0;  // mean over windows of the mean cross-entropy
+  double perplexity = 0;      // exp of it
+  double bits_per_byte = 0;
+  // With per_token: of all windows, end to end. A window's first token has no prediction.
+  std::vector<int32_t> ids;
+  std::vector<std::optional<double>> logprobs;
+};
+
+// The text is cut into windows that do not overlap; the remainder is dropped. `progress` is told how many windows are done.
+// Fails when there is not one whole window.
+Score score(Model&, Run&, const Tokenizer&, std::span<const int32_t> ids, const ScoreOptions&, const std::function<void(int64_t, int64_t)>& progress = {});
+
+}  // namespace moe

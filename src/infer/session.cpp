@@ -1,0 +1,112 @@
+#include "infer/session.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kPromptChunk = 512;             // tokens a forward; bounds the memory of a long prompt
+constexpr int64_t kMaxTokens = int64_t{1} << 24;  // keeps positions and the size of the cache far from overflow
+
+// How many tokens may follow the prompt. Learned positions end with the context; the last token written needs none, as nothing follows it.
+int64_t token_limit(const ModelConfig& config, int64_t prompt_tokens, int64_t asked) {
+  if (asked < 0) fail_usage("-n is {}; it must be 0 or above", asked);
+  if (asked > kMaxTokens) fail_usage("-n is {}; at most {} are possible", asked, kMaxTokens);
+  if (config.positions != Positions::learned) return asked;
+  if (prompt_tokens > config.context)
+    fail("the prompt has {} tokens, but the model has learned positions for {} only; shorten the prompt", prompt_tokens, config.context);
+  return std::min(asked, config.context - prompt_tokens + 1);
+}
+
+// How much of `text` may be shown: nothing from the first stop string on, and no tail that may turn out to begin one. `hit` says that one was found.
+size_t certain_length(const std::string& text, const std::vector<std::string>& stops, bool& hit) {
+  size_t end = text.size();
+  for (const std::string& stop : stops) {
+    if (const size_t at = text.find(stop); at != std::string::npos) {
+      hit = true;
+      end = std::min(end, at);
+      continue;
+    }
+    for (size_t n = std::min(stop.size() - 1, text.size()); n > 0; --n)
+      if (text.compare(text.size() - n, n, stop, 0, n) == 0) {
+        end = std::min(end, text.size() - n);
+        break;
+      }
+  }
+  return end;
+}
+
+}  // namespace
+
+Session::Session(Model& model, Run& run, int64_t capacity)
+    : model_(model), run_(run), cache_(model.config(), run.compute, 1, capacity), logits_(static_cast<size_t>(model.config().vocab)) {
+  if (model.config().moe_layer_count() > 0) routing_ = eval_spec(model.config().routing);
+}
+
+std::span<const float> Session::feed(std::span<const int32_t> ids) {
+  if (ids.empty()) fail_usage("nothing to continue from: the prompt has no tokens; give at least one character with -p");
+  for (size_t at = 0; at < ids.size(); at += kPromptChunk) feed_chunk(ids.subspan(at, std::min<size_t>(kPromptChunk, ids.size() - at)));
+  return logits_;
+}
+
+std::span<const float> Session::feed_chunk(std::span<const int32_t> ids) {
+  const auto count = static_cast<int64_t>(ids.size());
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(length_));
+  const std::vector<int64_t> bounds = {0, count};
+  const Batch batch{ids, positions, bounds};
+  ArenaScope scope(run_.saved);
+  ModelSaved saved;
+  model_.forward(run_, {&batch, &routing_, Keep::nothing, &cache_}, saved);
+  model_.logits(run_, Tensor(logits_.data(), DType::f32, {1, model_.config().vocab}), saved.hidden.slice_rows(count - 1, count));
+  length_ += count;
+  return logits_;
+}
+
+Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options,
+                   const std::function<bool(const std::string&)>& emit) {
+  for (const std::string& stop : options.stop)
+    if (stop.empty()) fail_usage("an empty --stop would end every text at once");
+  const std::vector<int32_t> ids = tokenizer.encode(prompt);
+  const int64_t limit = token_limit(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens);
+  Sampler sampler(options.sampler);
+  for (int32_t id : ids) sampler.accept(id);
+  Session session(model, run, static_cast<int64_t>(ids.size()) + limit);
+  StreamDecoder decoder(tokenizer);
+  Generated out{{}, static_cast<int64_t>(ids.size()), 0, "length"};
+  size_t shown = 0;
+  const auto show = [&](size_t end) {
+    if (end <= shown) return true;
+    const std::string text = out.text.substr(shown, end - shown);
+    shown = end;
+    return emit(text);
+  };
+  std::span<const float> logits = session.feed(ids);
+  while (out.tokens < limit) {
+    const int32_t id = sampler.next(logits);
+    ++out.tokens;
+    const bool ended = tokenizer.eos_id() == id;
+    if (!ended) out.text += decoder.push(id);
+    bool hit = ended;
+    const size_t certain = certain_length(out.text, options.stop, hit);
+    if (hit) {
+      out.finish = "stop";
+      out.text.resize(certain);
+      show(certain);
+      return out;
+    }
+    if (!show(certain)) {
+      out.finish = "interrupted";
+      return out;
+    }
+    if (out.tokens < limit) logits = session.feed(std::span(&id, 1));
+  }
+  out.text += decoder.finish();
+  show(out.text.size());
+  return out;
+}
+
+}  // namespace moe

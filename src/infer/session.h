@@ -1,0 +1,52 @@
+// Generation: a session feeds tokens to a model and keeps their keys and values.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "infer/sampler.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+
+// One sequence. Owns the cache; the Model and the Run must outlive it.
+class Session {
+ public:
+  // `capacity`: most tokens the session will ever hold.
+  Session(Model&, Run&, int64_t capacity);
+
+  // Appends tokens (a prompt in chunks, or one token) and returns the logits [V] after the last one, valid until the next call. At least one token.
+  std::span<const float> feed(std::span<const int32_t> ids);
+  int64_t length() const { return length_; }
+
+ private:
+  std::span<const float> feed_chunk(std::span<const int32_t> ids);
+
+  Model& model_;
+  Run& run_;
+  RoutingSpec routing_;
+  KvCache cache_;
+  int64_t length_ = 0;
+  std::vector<float> logits_;  // [V]
+};
+
+struct GenerateOptions {
+  int64_t max_tokens = 200;       // fewer where the model's learned positions end
+  std::vector<std::string> stop;  // generation ends before the first of these
+  SamplerOptions sampler;
+};
+
+struct Generated {
+  std::string text;  // without the prompt
+  int64_t prompt_tokens = 0;
+  int64_t tokens = 0;
+  std::string finish;  // "length", "stop" or "interrupted"
+};
+
+// `emit` gets text as soon as it is certain (whole characters, no part of a stop string); returning false ends the generation.
+Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt, const GenerateOptions&, const std::function<bool(const std::string&)>& emit);
+
+}  // namespace moe

@@ -1,0 +1,232 @@
+// Sessions and generation: chunks against one piece in bits, what ends a text, what may be shown of it, and that a seed decides it.
+#include "infer/session.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "support/files.h"
+#include "support/tiny_model.h"
+#include "text/utf8.h"
+
+namespace moe::test {
+namespace {
+
+// Bytes in; out comes "<id>" for every token, so that a text tells its tokens and every stop string spans several. Its end is any id one likes.
+class SpelledTokenizer : public Tokenizer {
+ public:
+  std::optional<int32_t> end;
+  int64_t vocab_size() const override { return 256; }
+  std::string spec() const override { return "spelled"; }
+  std::vector<int32_t> encode(std::string_view text) const override { return make_tokenizer("bytes")->encode(text); }
+  std::string piece(int32_t id) const override { return fmt::format("<{}>", id); }
+  std::string to_json() const override { return ""; }
+  std::optional<int32_t> eos_id() const override { return end; }
+};
+
+struct Fixture {
+  std::unique_ptr<Model> model;
+  moe::Run run;
+  SpelledTokenizer tokenizer;
+  GenerateOptions options;
+
+  explicit Fixture(ModelConfig config = plain_config(), int threads = 2) : run(threads) {
+    config.init.std = 0.3f;  // logits far enough apart that texts differ
+    model = fresh(config);
+    options.max_tokens = 12;
+    options.sampler.seed = 5;
+    options.sampler.temperature = 1;
+  }
+  Generated generate(const std::string& prompt = "Once", std::vector<std::string>* pieces = nullptr) {
+    std::string shown;
+    Generated out = moe::generate(*model, run, tokenizer, prompt, options, [&](const std::string& text) {
+      EXPECT_NE(text, "");
+      if (pieces) pieces->push_back(text);
+      shown += text;
+      return true;
+    });
+    EXPECT_EQ(shown, out.text) << "what was shown is the text";
+    return out;
+  }
+};
+
+std::vector<int32_t> drawn_ids(int64_t count) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(2), static_cast<uint64_t>(i), 256)));
+  return ids;
+}
+
+std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(Session, ChunksGiveTheBitsOfOnePiece) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Fixture f;
+    moe::Run run(2, dtype);
+    const std::vector<int32_t> ids = drawn_ids(601);  // longer than a chunk of the session's own
+    Session whole(*f.model, run, 601), chunks(*f.model, run, 601), single(*f.model, run, 40);
+    const std::vector<float> want = copy(whole.feed(ids));
+    std::vector<float> got;
+    for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1) got = copy(chunks.feed(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
+    EXPECT_TRUE(same(got, want)) << name_of(dtype);
+    EXPECT_EQ(chunks.length(), 601);
+
+    Session prefix(*f.model, run, 40);
+    const std::vector<float> want_prefix = copy(prefix.feed(std::span(ids).first(40)));
+    for (size_t i = 0; i < 40; ++i) got = copy(single.feed(std::span(ids).subspan(i, 1)));
+    EXPECT_TRUE(same(got, want_prefix)) << name_of(dtype) << ", one token at a time";
+    EXPECT_FALSE(same(want, want_prefix));
+  }
+}
+
+TEST(Session, ADenseModelRunsToo) {
+  ModelConfig config = plain_config();
+  config.routing = default_options(find_recipe("dense"), 1, 1, 0);
+  Fixture f(config);
+  EXPECT_EQ(f.generate().tokens, 12);
+}
+
+TEST(Session, RefusesNothingAndTooMuch) {
+  const Fixture f;
+  moe::Run run(1);
+  Session session(*f.model, run, 3);
+  EXPECT_FAILS(session.feed({}), "prompt");
+  EXPECT_FAILS(session.feed(std::vector<int32_t>{1, 2, 3, 4}), "3");
+  EXPECT_FAILS(session.feed(std::vector<int32_t>{256}), "256");
+}
+
+TEST(Generate, IsTheLoopOfSessionAndSampler) {
+  Fixture f;
+  const Generated out = f.generate("Once");
+  EXPECT_EQ(out.prompt_tokens, 4);
+  EXPECT_EQ(out.tokens, 12);
+  EXPECT_EQ(out.finish, "length");
+
+  moe::Run run(2);
+  Session session(*f.model, run, 20);
+  Sampler sampler(f.options.sampler);
+  std::vector<int32_t> ids = f.tokenizer.encode("Once");
+  std::string want;
+  for (int i = 0; i < 12; ++i) {
+    ids = {sampler.next(session.feed(ids))};
+    want += f.tokenizer.piece(ids[0]);
+  }
+  EXPECT_EQ(out.text, want);
+}
+
+TEST(Generate, TheSeedDecides) {
+  Fixture f;
+  const std::string first = f.generate().text;
+  EXPECT_EQ(f.generate().text, first);
+  Fixture one_thread(plain_config(), 1);
+  EXPECT_EQ(one_thread.generate().text, first);
+  f.options.sampler.seed = 6;
+  EXPECT_NE(f.generate().text, first);
+}
+
+TEST(Generate, EndsBeforeTheFirstStopString) {
+  Fixture f;
+  const std::string whole = f.generate().text;
+  // A stop that begins in one token, covers the next and ends in a third.
+  const size_t at = whole.find('>', whole.size() / 2) - 1, length = whole.find('>', whole.find('>', at + 2) + 1) - at;
+  const std::string stop = whole.substr(at, length);
+  ASSERT_EQ(whole.find(stop), at) << whole;
+  f.options.stop = {"never", whole.substr(at + 1, length), stop};
+  const Generated out = f.generate();
+  EXPECT_EQ(out.finish, "stop");
+  EXPECT_EQ(out.text, whole.substr(0, at));
+  EXPECT_LT(out.tokens, 12);
+}
+
+TEST(Generate, WhatOnlyBeginsAStopStringIsHeldBackAndThenShown) {
+  Fixture f;
+  const std::string whole = f.generate().text;
+  f.options.stop = {whole.substr(whole.size() - 8) + "x"};  // its beginning is still open when the text ends
+  std::vector<std::string> pieces;
+  const Generated out = f.generate("Once", &pieces);
+  EXPECT_EQ(out.text, whole);
+  EXPECT_EQ(out.finish, "length");
+  EXPECT_GE(pieces.back().size(), 8u);
+}
+
+TEST(Generate, EndsAtTheTokenizersEnd) {
+  Fixture f;
+  const std::string whole = f.generate().text;
+  const size_t third = whole.find('<', whole.find('<', 1) + 1);
+  f.tokenizer.end = std::stoi(whole.substr(third + 1));
+  const Generated out = f.generate();
+  EXPECT_EQ(out.finish, "stop");
+  EXPECT_EQ(out.text, whole.substr(0, whole.find(f.tokenizer.piece(*f.tokenizer.end))));
+  EXPECT_LE(out.tokens, 3);
+}
+
+TEST(Generate, EndsWhenTheListenerSaysSo) {
+  Fixture f;
+  int calls = 0;
+  const Generated out = moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options, [&](const std::string&) { return ++calls < 3; });
+  EXPECT_EQ(out.finish, "interrupted");
+  EXPECT_EQ(out.tokens, 3);
+}
+
+TEST(Generate, NoTokensIsAText) {
+  Fixture f;
+  f.options.max_tokens = 0;
+  const Generated out = f.generate();
+  EXPECT_EQ(out.text, "");
+  EXPECT_EQ(out.tokens, 0);
+  EXPECT_EQ(out.finish, "length");
+}
+
+TEST(Generate, RefusesWhatHasNoMeaning) {
+  Fixture f;
+  EXPECT_FAILS(f.generate(""), "prompt");
+  f.options.stop = {""};
+  EXPECT_FAILS(f.generate(), "--stop");
+  f.options.stop = {};
+  for (const int64_t n : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    f.options.max_tokens = n;
+    EXPECT_FAILS(f.generate(), "-n");
+  }
+}
+
+// Learned positions end with the context: 32 here.
+TEST(Generate, StopsWhereLearnedPositionsEnd) {
+  ModelConfig config = plain_config();
+  config.positions = Positions::learned;
+  Fixture f(config);
+  f.options.max_tokens = 100;
+  const Generated out = f.generate("Once");
+  EXPECT_EQ(out.tokens, 32 - 4 + 1);
+  EXPECT_EQ(out.finish, "length");
+  EXPECT_EQ(f.generate(std::string(32, 'a')).tokens, 1);
+  EXPECT_FAILS(f.generate(std::string(33, 'a')), "33");
+}
+
+// Half of all bytes are parts of longer characters, in no sensible order.
+TEST(Generate, ShowsWholeCharactersOnly) {
+  Fixture f;
+  f.options.max_tokens = 1500;
+  f.options.sampler.temperature = 3;
+  f.options.sampler.top_k = 0;
+  f.options.sampler.top_p = 1;
+  f.options.sampler.min_p = 0;
+  int long_characters = 0, replaced = 0;
+  const auto bytes = make_tokenizer("bytes");
+  const Generated out = moe::generate(*f.model, f.run, *bytes, "Once", f.options, [&](const std::string& text) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const Utf8Step step = utf8_step(rest);
+      EXPECT_EQ(step.kind, Utf8Step::Kind::character);
+      const bool replacement = rest.starts_with("\xEF\xBF\xBD");
+      replaced += replacement;
+      long_characters += !replacement && step.length > 1;
+      rest.remove_prefix(static_cast<size_t>(step.length));
+    }
+    return true;
+  });
+  EXPECT_GT(long_characters, 5) << "the draw must contain some, or it proves nothing";
+  EXPECT_GT(replaced, 5);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,78 @@
+// The command `moe`: finds the verb, runs it, and turns what it throws into one line and an exit code (0 done, 1 failed, 2 wrong usage).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/nearest.h"
+#include "ops/ops.h"
+
+namespace {
+
+std::string version() {
+  return fmt::format("moe 0.1.0\nkernels: {}; bf16 products: {}", moe::ops::isa_name(),
+                     moe::ops::has_bf16_products() ? "native" : "computed in f32 (bf16 is storage only here)");
+}
+
+// CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the help, makes that useful.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* at = &app;
+  std::string command = "moe";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    command += " " + at->get_name();
+  }
+  std::vector<std::string> verbs, known;
+  for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(sub->get_name());
+  for (const CLI::Option* option : at->get_options()) known.push_back(option->get_name());
+  const std::vector<std::string> extras = app.remaining(true);
+  if (!verbs.empty()) {
+    const std::string words = fmt::format("{} is followed by one of {}", command, fmt::join(verbs, ", "));
+    return extras.empty() ? words : fmt::format("'{}' has no meaning after {}{}", extras.front(), command, moe::suggestion(extras.front(), verbs));
+  }
+  const std::string help = fmt::format("; see {} --help", command);
+  if (!extras.empty()) return fmt::format("'{}' has no meaning here{}{}", extras.front(), moe::suggestion(extras.front(), known, 0), help);
+  return error.what() + help;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), said in one line
+  CLI::App app{
+      "Train, evaluate, inspect and run Mixture-of-Experts language models.\nFirst steps: moe train --preset tiny --data FILE --out DIR, then moe generate DIR "
+      "-p \"Once\"."};
+  app.set_version_flag("--version", version);
+  app.require_subcommand(1);
+  moe::cli::Action action;
+  std::vector<std::pair<CLI::App*, moe::cli::Action>> actions;
+  for (const moe::cli::Verb& verb : moe::cli::verbs()) {
+    CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
+    actions.emplace_back(sub, verb.add(*sub));
+  }
+  try {
+    app.parse(argc, argv);
+    for (const auto& [sub, run] : actions)
+      if (sub->parsed()) return run();
+    return 2;
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "moe: {}\n", explain(app, error));
+    return 2;
+  } catch (const moe::Error& error) {
+    fmt::print(stderr, "moe: {}\n", error.what());
+    return error.kind() == moe::Error::Kind::usage ? 2 : 1;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "moe: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,47 @@
+// The options of `moe train` and `moe bench train`: one list, read from flags, from a --config file and from presets under the same names.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "train/options.h"
+
+namespace moe::cli {
+
+// What shapes a model. Optionals take the recipe's or architecture's value when absent.
+struct ModelFlags {
+  std::string preset, config_file;
+  std::string recipe = "olmoe";
+  std::string architecture;
+  int64_t layers = 4, width = 128, heads = 4;
+  std::optional<int64_t> kv_heads, head_width, dense_width, expert_width, shared_width, experts, top_k;
+  int64_t shared_experts = 0;
+  bool shared_gate = false;
+  int64_t moe_every = 1, dense_first = 0;
+  std::vector<int64_t> moe_layers;
+  std::optional<double> capacity_factor, capacity_factor_eval, balance, z_loss;
+  bool no_router_noise = false;
+  std::optional<bool> norm_topk_prob, bias, tied;
+  std::optional<std::string> activation, qk_norm, norm_placement;
+  std::optional<double> rope_theta;
+  double dropout = 0;
+};
+
+// Adds the options to `app`, writing to `flags` and `train`; both must outlive the parse.
+void add_model_options(CLI::App& app, ModelFlags& flags);
+void add_train_options(CLI::App& app, TrainOptions& train);
+
+// --threads of the other verbs: 0 means all cores.
+int thread_count(int asked);
+
+// Gives every option that was not on the command line the value that --config and then --preset have for it. Unknown names are refused with the nearest one.
+void apply_files(CLI::App& app, const ModelFlags& flags);
+
+// The model these flags describe, validated.
+ModelConfig make_config(const ModelFlags& flags, int64_t vocab, int64_t context);
+
+}  // namespace moe::cli

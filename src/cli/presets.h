@@ -1,0 +1,16 @@
+// The presets of share/presets/*.json, compiled in (cmake/presets.cmake).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace moe::cli {
+
+struct Preset {
+  std::string name;
+  std::string json;  // the options of `moe train`, as --config takes them
+};
+
+const std::vector<Preset>& presets();
+
+}  // namespace moe::cli

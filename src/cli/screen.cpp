@@ -1,0 +1,78 @@
+#include "cli/screen.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace moe::cli {
+namespace {
+
+constexpr int kBarWidth = 20;
+constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
+
+std::string scaled(double n, double step, const char* const* units, int count) {
+  int u = 0;
+  while (n >= step && u + 1 < count) {
+    n /= step;
+    ++u;
+  }
+  return u == 0 ? fmt::format("{:.0f}{}", n, units[0]) : fmt::format("{:.{}f}{}", n, n < 10 ? 2 : n < 100 ? 1 : 0, units[u]);
+}
+
+size_t columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
+}
+
+}  // namespace
+
+std::string human_count(double n) {
+  static const char* const units[] = {"", "k", "M", "G", "T", "P"};
+  return scaled(n, 1000, units, 6);
+}
+
+std::string human_bytes(double n) {
+  static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
+  return scaled(n, 1024, units, 5);
+}
+
+std::string human_seconds(double s) {
+  const auto whole = static_cast<int64_t>(std::llround(std::max(0.0, s)));
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
+}
+
+ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
+
+ProgressLine::~ProgressLine() {
+  if (open_) std::fputc('\n', stderr);
+}
+
+void ProgressLine::show(int64_t done, int64_t total, const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  const double since = std::chrono::duration<double>(now - last_).count();
+  if (done < total && since < (terminal_ ? kTerminalInterval : kPlainInterval)) return;
+  last_ = now;
+  if (!terminal_) {
+    fmt::print(stderr, "{}/{}  {}\n", done, total, text);
+    return;
+  }
+  const int filled = total > 0 ? static_cast<int>(done * kBarWidth / total) : kBarWidth;
+  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}  {}", "", filled, "", kBarWidth - filled, done, total, text);
+  if (const size_t width = columns(); line.size() >= width) line.resize(width - 1);
+  fmt::print(stderr, "\r{}\x1b[K", line);
+  std::fflush(stderr);
+  open_ = true;
+}
+
+void ProgressLine::log(const std::string& line) {
+  fmt::print(stderr, "{}{}{}\n", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "");
+  open_ = false;
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,30 @@
+// What people see: numbers in words, and a progress line on standard error.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace moe::cli {
+
+std::string human_count(double n);    // 54.7M
+std::string human_bytes(double n);    // 219 MiB
+std::string human_seconds(double s);  // 2m05s
+
+// Rewrites one line on a terminal; elsewhere prints a line now and then.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  // `done` of `total`; the text stands behind the bar.
+  void show(int64_t done, int64_t total, const std::string& text);
+  // A line of its own, above the progress line.
+  void log(const std::string& line);
+
+ private:
+  bool terminal_;
+  bool open_ = false;  // a line without its newline is on the screen
+  std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace moe::cli

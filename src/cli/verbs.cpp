@@ -1,0 +1,35 @@
+#include "cli/verbs.h"
+
+#include <csignal>
+
+namespace moe::cli {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+void on_signal(int) {
+  stop_requested = true;
+  std::signal(SIGINT, SIG_DFL);
+}
+
+}  // namespace
+
+const std::vector<Verb>& verbs() {
+  static const std::vector<Verb> table = {
+      {"train", "train a model from text", add_train},
+      {"generate", "continue a text", add_generate},
+      {"score", "how well a model predicts a text", add_score},
+      {"inspect", "parameters, arithmetic and memory of a model", add_inspect},
+      {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
+      {"bench", "what this machine and this engine can do", add_bench},
+  };
+  return table;
+}
+
+std::atomic<bool>& watch_interrupts() {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  return stop_requested;
+}
+
+}  // namespace moe::cli

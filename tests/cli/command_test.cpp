@@ -1,0 +1,234 @@
+// The command as a user meets it: what it writes, that the same command gives the same bytes however often it is interrupted, and one clear line where it
+// cannot do what was asked. Hostile model files are in model_files_test.cpp.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Command : public ::testing::Test {
+ protected:
+  Command() {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    put(text_, text);
+  }
+  // The smallest run, with `more` in place of or after the options it names.
+  std::vector<std::string> train(const std::string& out, std::vector<std::string> more = {}) const {
+    std::vector<std::string> words = {"train", "--out", out};
+    const std::vector<std::pair<std::string, std::string>> usual = {{"--data", text_},  {"--width", "16"}, {"--heads", "2"},         {"--layers", "2"},
+                                                                    {"--experts", "4"}, {"--top-k", "2"},  {"--expert-width", "16"}, {"--context", "16"},
+                                                                    {"--batch", "2"},   {"--steps", "3"},  {"--threads", "2"}};
+    for (const auto& [flag, value] : usual)
+      if (std::find(more.begin(), more.end(), flag) == more.end()) words.insert(words.end(), {flag, value});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  void train_ok(const std::string& out, std::vector<std::string> more = {}) const {
+    const CommandResult r = moe_command(train(out, std::move(more)));
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  // A refused run leaves nothing: no folder, or an empty one.
+  void refused(const std::vector<std::string>& more, int code, const std::vector<std::string>& parts) const {
+    const std::string out = folder_ / "refused";
+    expect_refused(train(out, more), code, parts);
+    EXPECT_TRUE(!fs::exists(out) || fs::is_empty(out)) << "something was left in OUT";
+    fs::remove_all(out);
+  }
+
+  TempFolder folder_;
+  std::string text_ = folder_ / "text.txt";
+};
+
+TEST_F(Command, TrainWritesAModelAndItsMetrics) {
+  const CommandResult r = moe_command(train(folder_ / "m", {"--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json reply = Json::parse(r.out);
+  EXPECT_EQ(reply.at("step"), 3);
+  EXPECT_EQ(reply.at("tokens"), 96);
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) EXPECT_TRUE(fs::exists(folder_ / "m/" + name)) << name;
+  std::istringstream metrics(slurp(folder_ / "m/metrics.jsonl"));
+  int step = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const Json m = Json::parse(line);
+    EXPECT_EQ(m.at("step"), ++step);
+    EXPECT_EQ(m.at("tokens"), 32 * step);
+    for (const char* key : {"seconds", "ce", "balance", "z", "grad_norm", "lr", "tokens_per_second", "dropped", "max_vio"})
+      EXPECT_TRUE(m.at(key).is_number()) << key;
+    EXPECT_GT(m.at("grad_norm"), 0);
+    ASSERT_EQ(m.at("layers").size(), 2u);
+    for (const Json& layer : m.at("layers")) {
+      ASSERT_EQ(layer.at("load").size(), 4u);
+      double load = 0;
+      for (const Json& share : layer.at("load")) load += share.get<double>();
+      EXPECT_NEAR(load, 1, 1e-6);
+      EXPECT_GE(layer.at("max_vio"), 0);
+    }
+  }
+  EXPECT_EQ(step, 3);
+}
+
+TEST_F(Command, TheOtherVerbsReadIt) {
+  train_ok(folder_ / "m");
+  const CommandResult score = moe_command({"score", folder_ / "m", "--text", text_, "--window", "16", "--windows", "3", "--json", "--per-token"});
+  ASSERT_EQ(score.code, 0) << score.err;
+  const Json s = Json::parse(score.out);
+  EXPECT_EQ(s.at("tokens"), 45);
+  EXPECT_NEAR(s.at("perplexity").get<double>(), std::exp(s.at("nats_per_token").get<double>()), 1e-9);
+  EXPECT_GT(s.at("bits_per_byte"), 0);
+  EXPECT_EQ(s.at("ids").size(), 48u);
+  for (size_t i = 0; i < 48; ++i) EXPECT_EQ(s.at("logprobs")[i].is_null(), i % 16 == 0) << i;
+
+  const std::vector<std::string> generate = {"generate", folder_ / "m", "-p", "The", "-n", "20", "--seed", "3"};
+  const CommandResult text = moe_command(generate);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(text.out.starts_with("The"));
+  EXPECT_EQ(text.err, "");
+  EXPECT_EQ(moe_command(generate).out, text.out);
+  std::vector<std::string> as_json = generate;
+  as_json.push_back("--json");
+  const Json g = Json::parse(moe_command(as_json).out);
+  EXPECT_EQ(g.at("tokens"), 20);
+  EXPECT_EQ(g.at("finish"), "length");
+  EXPECT_EQ("The" + g.at("text").get<std::string>() + "\n", text.out);
+
+  const CommandResult inspect = moe_command({"inspect", folder_ / "m", "--json"});
+  ASSERT_EQ(inspect.code, 0) << inspect.err;
+  const Json i = Json::parse(inspect.out);
+  EXPECT_GT(i.at("parameters").at("total"), i.at("parameters").at("active"));
+  EXPECT_EQ(moe_command({"inspect", folder_ / "m"}).code, 0);
+}
+
+TEST_F(Command, TheSameCommandWritesTheSameBytes) {
+  train_ok(folder_ / "a");
+  train_ok(folder_ / "b");
+  train_ok(folder_ / "c", {"--seed", "2"});
+  const std::string model = slurp(folder_ / "a/model.safetensors");
+  EXPECT_EQ(slurp(folder_ / "b/model.safetensors"), model);
+  EXPECT_NE(slurp(folder_ / "c/model.safetensors"), model);
+}
+
+// The first run gets Ctrl-C once it has made some steps; so many are asked for that it cannot be done by then.
+TEST_F(Command, InterruptedAndResumedIsUninterrupted) {
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::string out = folder_ / "broken-" + dtype, whole = folder_ / "whole-" + dtype;
+    const std::vector<std::string> options = {"--steps", "1500", "--batch", "1", "--dtype", dtype, "--recipe", "nanomoe", "--dropout", "0.1"};
+    const CommandResult r = moe_command(train(out, options), [&](pid_t child) {
+      for (int wait = 0; wait < 3000 && slurp(out + "/metrics.jsonl").find("\"step\":20,") == std::string::npos; ++wait) usleep(2000);
+      kill(child, SIGINT);
+    });
+    EXPECT_EQ(r.code, 0) << r.err;
+    ASSERT_NE(r.err.find("interrupted"), std::string::npos) << r.err;
+    ASSERT_EQ(moe_command({"inspect", out}).code, 0);
+    std::vector<std::string> again = options;
+    again.push_back("--resume");
+    train_ok(out, again);
+    train_ok(whole, options);
+    EXPECT_TRUE(slurp(out + "/model.safetensors") == slurp(whole + "/model.safetensors")) << dtype;
+    const std::string metrics = slurp(out + "/metrics.jsonl");
+    EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 1500);
+  }
+}
+
+TEST_F(Command, HelpNamesEveryOption) {
+  const CommandResult all = moe_command({"--help"});
+  EXPECT_EQ(all.code, 0);
+  for (const char* verb : {"train", "generate", "score", "inspect", "bench"}) EXPECT_NE(all.out.find(verb), std::string::npos) << verb;
+  const std::vector<std::pair<std::string, std::vector<std::string>>> promised = {
+      {"train", {"data",    "out",          "preset",         "recipe",    "layers",      "width",           "heads",      "kv-heads",     "experts",
+                 "top-k",   "expert-width", "shared-experts", "moe-every", "dense-first", "capacity-factor", "balance",    "z-loss",       "tokenizer",
+                 "context", "batch",        "accumulate",     "steps",     "lr",          "warmup",          "min-lr",     "weight-decay", "clip",
+                 "seed",    "dtype",        "recompute",      "shuffle",   "eval-data",   "eval-every",      "save-every", "resume",       "from",
+                 "config",  "json"}},
+      {"generate", {"prompt", "temperature", "top-k", "top-p", "min-p", "repeat-penalty", "seed", "stop"}},
+      {"score", {"text", "window", "windows", "json", "per-token"}},
+      {"inspect", {"json"}}};
+  for (const auto& [verb, options] : promised) {
+    const CommandResult help = moe_command({verb, "--help"});
+    EXPECT_EQ(help.code, 0);
+    EXPECT_EQ(help.err, "");
+    for (const std::string& option : options) EXPECT_NE(help.out.find("--" + option), std::string::npos) << verb << " --" << option;
+  }
+  const CommandResult version = moe_command({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_TRUE(version.out.starts_with("moe ")) << version.out;
+}
+
+TEST_F(Command, RefusesDataThatIsNoText) {
+  put(folder_ / "empty.txt", "");
+  put(folder_ / "binary.txt", std::string("abc\0def", 7));
+  put(folder_ / "short.txt", "0123456789abcdef");  // 16 bytes; a row of 16 needs 17
+  put(folder_ / "images/picture.png", std::string(100, '\0'));
+  refused({"--data", folder_ / "none.txt"}, 1, {"none.txt"});
+  refused({"--data", folder_ / "empty.txt"}, 1, {"empty.txt", "empty"});
+  refused({"--data", folder_ / "binary.txt"}, 1, {"binary.txt", "NUL", "3"});
+  refused({"--data", folder_ / "images"}, 1, {"images", "1 binary"});
+  refused({"--data", folder_ / "short.txt"}, 1, {"16 tokens", "17", "--context"});
+  refused({"--eval-data", folder_ / "empty.txt"}, 1, {"empty.txt"});
+}
+
+TEST_F(Command, RefusesModelsThatCannotBe) {
+  refused({"--heads", "3"}, 2, {"16", "--heads"});
+  refused({"--top-k", "5"}, 2, {"5", "4", "--top-k"});
+  refused({"--recipe", "mixtral", "--top-k", "1"}, 2, {"gradient"});
+  refused({"--layers", "-2"}, 2, {"-2", "--layers"});
+  refused({"--layers", "9000000000000"}, 2, {"--layers"});
+  refused({"--balance", "nan"}, 2, {"--balance"});
+}
+
+TEST_F(Command, RefusesNumbersThatAreNone) {
+  refused({"--steps", "0"}, 2, {"--steps", "0"});
+  refused({"--steps", "-3"}, 2, {"--steps", "-3"});
+  refused({"--batch", "-1"}, 2, {"--batch", "-1"});
+  refused({"--lr", "abc"}, 2, {"--lr", "abc"});
+  refused({"--lr", "-0.1"}, 2, {"--lr"});
+  refused({"--lr"}, 2, {"--lr"});
+  refused({"--width", "1.5"}, 2, {"--width", "1.5"});
+  refused({"--seed", "99999999999999999999999"}, 2, {"--seed"});
+}
+
+TEST_F(Command, OffersTheNearestName) {
+  refused({"--recipe", "olmo"}, 2, {"olmo", "\"olmoe\""});
+  refused({"--preset", "tinny"}, 2, {"tinny", "\"tiny\""});
+  refused({"--widht", "16"}, 2, {"--widht", "\"--width\""});
+  refused({"--architecture", "olmo"}, 2, {"\"olmoe\""});
+  refused({"--tokenizer", "byte"}, 2, {"\"bytes\""});
+  put(folder_ / "run.json", R"({"layres": 2})");
+  refused({"--config", folder_ / "run.json"}, 2, {"run.json", "\"layres\"", "\"layers\""});
+  expect_refused({"trian"}, 2, {"trian", "\"train\""});
+  expect_refused({"score", folder_.path(), "--txt", "x"}, 2, {"--txt", "\"--text\""});
+}
+
+TEST_F(Command, RefusesFoldersItMayNotWrite) {
+  train_ok(folder_ / "m");
+  const std::string before = slurp(folder_ / "m/model.safetensors");
+  expect_refused(train(folder_ / "m"), 1, {folder_ / "m", "--resume", "--out"});
+  EXPECT_EQ(slurp(folder_ / "m/model.safetensors"), before);
+  expect_refused(train(text_ + "/inside"), 1, {"text.txt/inside", "--out"});
+  expect_refused(train("/proc/moe-cannot-be-here"), 1, {"/proc/moe-cannot-be-here", "--out"});
+}
+
+TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
+  train_ok(folder_ / "m");
+  const std::string m = folder_ / "m";
+  expect_refused({"generate", folder_ / "none", "-p", "x"}, 1, {"none", "config.json"});
+  expect_refused({"generate", text_, "-p", "x"}, 1, {"text.txt", "folder"});
+  expect_refused({"generate", m, "-p", ""}, 2, {"prompt", "-p"});
+  expect_refused({"generate", m}, 2, {"--prompt"});
+  expect_refused({"generate", m, "-p", "x", "-n", "-1"}, 2, {"-n", "-1"});
+  expect_refused({"generate", m, "-p", "x", "-n", "9000000000000000000"}, 2, {"-n"});
+  expect_refused({"generate", m, "-p", "x", "--temperature", "-1"}, 2, {"--temperature"});
+  expect_refused({"generate", m, "-p", "x", "--threads", "-1"}, 2, {"--threads"});
+  put(folder_ / "short.txt", "too short");
+  expect_refused({"score", m, "--text", folder_ / "short.txt", "--window", "16"}, 1, {"9 tokens", "16", "--window"});
+  expect_refused({"score", m, "--text", folder_ / "none.txt"}, 1, {"none.txt"});
+  expect_refused({"score", m, "--text", text_, "--window", "1"}, 2, {"--window"});
+  expect_refused({"inspect", folder_ / "none"}, 1, {"none/config.json"});
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,145 @@
+// Where an option's value comes from (flag, then --config, then preset, then default), and what the flags make of a model.
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/presets.h"
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+// Parses as `moe train` does.
+struct Line {
+  cli::ModelFlags model;
+  TrainOptions train;
+
+  explicit Line(std::vector<std::string> words) {
+    CLI::App app;
+    cli::add_model_options(app, model);
+    cli::add_train_options(app, train);
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+    cli::apply_files(app, model);
+  }
+  ModelConfig config(int64_t vocab = 256) const { return cli::make_config(model, vocab, train.context); }
+};
+
+std::string config_file(const TempFolder& folder, const std::string& json) {
+  put(folder / "run.json", json);
+  return folder / "run.json";
+}
+
+TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
+  const TempFolder folder;
+  // tiny: layers 4, width 128, heads 4, experts 8, top-k 2, batch 16, lr 3e-3
+  const Line line({"--preset", "tiny", "--config", config_file(folder, R"({"width": 64, "batch": 3, "lr": 0.5})"), "--batch", "2"});
+  EXPECT_EQ(line.train.batch, 2);
+  EXPECT_EQ(line.model.width, 64);
+  EXPECT_EQ(line.train.lr, 0.5);
+  EXPECT_EQ(line.model.experts, 8);
+  EXPECT_EQ(line.train.steps, 600);
+  EXPECT_EQ(line.train.accumulate, TrainOptions().accumulate);
+}
+
+TEST(Options, AFlagGivenWithItsDefaultStillWins) {
+  const TempFolder folder;
+  EXPECT_EQ(Line({"--preset", "tiny", "--steps", "1000"}).train.steps, 1000);
+}
+
+TEST(Options, ConfigTakesEveryKindOfValue) {
+  const TempFolder folder;
+  const Line line({"--config", config_file(folder, R"({"recompute": true, "decay_all": false, "moe-layers": [0, 2], "dtype": "bf16", "shuffle": "none",
+                                                       "schedule": "linear", "seed": 9, "tied": true, "shared_gate": true, "min-lr": 1e-5, "layers": 4})")});
+  EXPECT_TRUE(line.train.recompute);
+  EXPECT_FALSE(line.train.decay_all);
+  EXPECT_EQ(line.model.moe_layers, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(line.train.dtype, DType::bf16);
+  EXPECT_EQ(line.train.shuffle, Shuffle::none);
+  EXPECT_EQ(line.train.schedule, ScheduleKind::linear);
+  EXPECT_EQ(line.train.seed, 9u);
+  EXPECT_EQ(line.model.tied, true);
+  EXPECT_TRUE(line.model.shared_gate);
+  EXPECT_EQ(line.train.min_lr, 1e-5);
+  EXPECT_EQ(Line({"--moe-layers", "1,3"}).model.moe_layers, (std::vector<int64_t>{1, 3}));
+}
+
+TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
+  const TempFolder folder;
+  const auto with = [&](const char* json) { return Line({"--config", config_file(folder, json)}); };
+  EXPECT_FAILS(with(R"({"layres": 2})"), "layers");
+  EXPECT_FAILS(with(R"({"layres": 2})"), "run.json");
+  EXPECT_FAILS(with(R"({"preset": "tiny"})"), "command line");
+  EXPECT_FAILS(with(R"({"config": "x"})"), "command line");
+  EXPECT_FAILS(with(R"({"layers": "four"})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": 2.5})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": []})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": null})"), "layers");
+  EXPECT_FAILS(with(R"({"layers": {"a": 1}})"), "layers");
+  EXPECT_FAILS(with(R"([1])"), "object");
+  EXPECT_FAILS(with(R"({"layers": 1)"), "line 1");
+  EXPECT_FAILS(with(R"({"dtype": "f23"})"), "f32");
+  EXPECT_FAILS(Line({"--config", folder / "none.json"}), "none.json");
+  EXPECT_FAILS(Line({"--preset", "tinny"}), "tiny");
+}
+
+TEST(Options, EveryPresetIsAModel) {
+  ASSERT_FALSE(cli::presets().empty());
+  for (const cli::Preset& preset : cli::presets()) {
+    const Line line({"--preset", preset.name});
+    validate(resolved(line.train));
+    EXPECT_EQ(line.config().context, line.train.context) << preset.name;
+  }
+}
+
+TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
+  const ModelConfig c = Line({"--recipe", "olmoe", "--width", "64", "--heads", "4", "--experts", "8", "--top-k", "2", "--expert-width", "24",
+                              "--shared-experts", "2", "--kv-heads", "2"})
+                            .config(300);
+  EXPECT_EQ(c.vocab, 300);
+  EXPECT_EQ(c.head_width, 16);
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.expert_width, 24);
+  EXPECT_EQ(c.shared_width, 24);
+  EXPECT_EQ(c.routing.recipe, "olmoe");
+  EXPECT_EQ(c.routing.experts, 8);
+  EXPECT_EQ(c.norm, NormKind::rms);
+  const ModelConfig dense = Line({"--recipe", "dense", "--width", "64"}).config();
+  EXPECT_EQ(dense.moe_layer_count(), 0);
+  EXPECT_EQ(Line({"--recipe", "switch", "--layers", "4", "--moe-every", "2"}).config().moe_layer_count(), 2);
+}
+
+TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
+  const auto refused = [](std::vector<std::string> words, const char* part) {
+    const Line line(std::move(words));
+    try {
+      line.config();
+      ADD_FAILURE() << part << ": let through";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), Error::Kind::usage);
+      EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, e.what());
+    }
+  };
+  refused({"--width", "50", "--heads", "4"}, "--heads");
+  refused({"--heads", "0"}, "--heads");
+  refused({"--layers", "9000000000000"}, "--layers");
+  refused({"--layers", "-1"}, "--layers");
+  refused({"--width", "9000000000000000000"}, "--width");
+  refused({"--width", "16000000", "--experts", "16000000", "--expert-width", "16000000", "--dense-width", "8"}, "parameters");
+  refused({"--kv-heads", "3"}, "--kv-heads");
+  refused({"--experts", "4", "--top-k", "5"}, "--top-k");
+  refused({"--recipe", "mixtral", "--top-k", "1"}, "gradient");
+  refused({"--recipe", "dense", "--experts", "4"}, "dense");
+  refused({"--recipe", "olmo"}, "olmoe");
+  refused({"--architecture", "olmo"}, "olmoe");
+  refused({"--activation", "sulu"}, "silu");
+  refused({"--moe-every", "0"}, "--moe-every");
+  refused({"--balance", "nan"}, "--balance");
+  refused({"--balance", "-1"}, "--balance");
+  refused({"--z-loss", "inf"}, "--z-loss");
+  refused({"--recipe", "olmoe", "--capacity-factor", "1.25"}, "never drops");
+}
+
+}  // namespace
+}  // namespace moe::test

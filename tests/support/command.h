@@ -1,0 +1,63 @@
+// Runs the command `moe` (MOE_BINARY) as a user does, and checks the one thing all its failures share: an exit code and one clear line.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/files.h"
+
+namespace moe::test {
+
+struct CommandResult {
+  int code = -1;         // exit code; 128 + signal when one ended it
+  std::string out, err;  // standard output and error
+};
+
+// `meanwhile` is called with the process id while it runs.
+inline CommandResult moe_command(const std::vector<std::string>& words, const std::function<void(pid_t)>& meanwhile = {}) {
+  const TempFolder folder;
+  const std::string out = folder / "out", err = folder / "err";
+  std::vector<char*> argv = {const_cast<char*>(MOE_BINARY)};
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+    dup2(open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
+    execv(MOE_BINARY, argv.data());
+    _exit(127);
+  }
+  if (meanwhile) meanwhile(child);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(out), slurp(err)};
+}
+
+// It failed with `code`, said so in one line that begins "moe: " and contains every part, and printed nothing else but the log of a run that began.
+inline void expect_refused(const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
+  std::string line;
+  for (const std::string& word : words) line += word + " ";
+  SCOPED_TRACE(line);
+  const CommandResult r = moe_command(words);
+  EXPECT_EQ(r.code, code) << r.err;
+  EXPECT_EQ(r.out, "");
+  ASSERT_FALSE(r.err.empty());
+  EXPECT_EQ(r.err.back(), '\n');
+  std::vector<std::string> said;
+  std::istringstream lines(r.err);
+  for (std::string text; std::getline(lines, text);)
+    if (!text.starts_with("data: ") && !text.starts_with("model: ") && !text.starts_with("run: ") && !text.starts_with("note: ")) said.push_back(text);
+  ASSERT_EQ(said.size(), 1u) << r.err;
+  EXPECT_TRUE(said[0].starts_with("moe: ")) << r.err;
+  for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, said[0]);
+}
+
+}  // namespace moe::test

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what moe.cpp needs from Debian 12, as root or through sudo. What is there already is left alone, so a second run is instant and works offline.
+#   scripts/deps.sh [build]    what compiles and runs the command `moe`
+#   scripts/deps.sh test       that, and what the tests, the fuzzers, the format check and the interop checks need
+set -euo pipefail
+
+# ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, the package does not depend on it.
+build=(git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev)
+tests=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev libomp-14-dev clang-format python3-venv)
+
+case ${1:-build} in
+  build) wanted=("${build[@]}") ;;
+  test) wanted=("${build[@]}" "${tests[@]}") ;;
+  *) sed -n 2,4p "$0" >&2; exit 2 ;;
+esac
+
+command -v dpkg-query >/dev/null || { echo "deps.sh: this is not Debian; install by hand what stands for: ${wanted[*]}" >&2; exit 1; }
+missing=()
+for package in "${wanted[@]}"; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { echo "deps.sh: as root, run: apt-get install ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@"
+}
+
+echo "installing: ${missing[*]}" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for attempt in 1 2 3; do
+  # A failing update is no failure yet: one broken third-party source must not stop an install the others can serve.
+  apt update >"$log" 2>&1 || true
+  if apt install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then exit 0; fi
+  [ "$attempt" = 3 ] || { echo "deps.sh: attempt $attempt failed, trying again in $((attempt * 5)) s" >&2; sleep $((attempt * 5)); }
+done
+tail -n 15 "$log" >&2
+echo "deps.sh: could not install: ${missing[*]} (is the network up, and is /etc/apt/sources.list.d right?)" >&2
+exit 1

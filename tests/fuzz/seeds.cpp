@@ -1,0 +1,81 @@
+// Writes the valid files that the fuzzers start from: OUT/<fuzzer>/<seed>. Usage: fuzz_seeds OUT
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "formats/safetensors.h"
+#include "hub/config_json.h"
+#include "hub/configs.h"
+#include "tensor/arena.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+namespace {
+
+void put(const std::string& folder, const std::string& name, const std::string& content) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/" + name, std::ios::binary) << content;
+}
+
+void safetensors_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  Arena arena;
+  const Tensor router = arena.alloc_zeroed(DType::f32, {4, 3});    // [E,D]
+  const Tensor gate = arena.alloc_zeroed(DType::bf16, {2, 5, 3});  // [E,F,D]
+  const Tensor counts = arena.alloc_zeroed(DType::i32, {4});       // [E]
+  const std::string path = folder + "/whole";
+  write_safetensors(path, {{"layers.0.router.weight", router, DType::f32}, {"layers.0.gate", gate, DType::bf16}, {"counts", counts, DType::i32}},
+                    {{"step", "10"}});
+  const std::string whole = read_text(path);
+  put(folder, "whole", "\x01" + whole);
+  const size_t header = whole.find("}}") + 2;
+  put(folder, "parted", std::string(1, '\0') + whole.substr(8, header - 8) + std::string(1, '\0') + std::string(48 + 16 + 60, '\x07'));
+  put(folder, "scalar",
+      std::string(1, '\0') + R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"h":{"dtype":"F16","shape":[1,1,1,2],"data_offsets":[4,8]}})" +
+          std::string(1, '\0') + "12345678");
+  put(folder, "empty", std::string(1, '\0') + R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
+}
+
+void json_seeds(const std::string& folder) {
+  put(folder, "config",
+      R"({"model_type": "olmoe", "hidden_size": 64, "num_experts": 8, "rope_theta": 10000.0, "tie_word_embeddings": false, "rope_scaling": null,
+ "moe_layers": [0, 2, 4], "hidden_act": "silu", "names": ["a", "b"], "nested": {"x": [{"y": -1.5e-3}, {"y": 18446744073709551615}]}})");
+  put(folder, "logits", R"({"logits": [[0.5, -1.25, 3], [1e-9, 0, 7E+2]], "bias": [0, 0, 0]})");
+  put(folder, "text", "[\"\\u00e9\\ud83d\\ude00\\n\", \"\xC3\xA9\", true, false, null, -0, 1]");
+}
+
+void tokenizer_seeds(const std::string& folder) {
+  put(folder, "bytes", make_tokenizer("bytes")->to_json());
+  put(folder, "small", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
+  put(folder, "utf8", "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF");
+}
+
+void config_seeds(const std::string& folder) {
+  put(folder, "plain", config_to_json(test::small_config()));
+  put(folder, "olmoe", config_to_json(test::small_olmoe()));
+  put(folder, "shared", config_to_json(test::small_shared()));
+}
+
+}  // namespace
+}  // namespace moe
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: fuzz_seeds OUT\n", stderr);
+    return 2;
+  }
+  const std::string out = argv[1];
+  try {
+    moe::safetensors_seeds(out + "/safetensors");
+    moe::json_seeds(out + "/json");
+    moe::tokenizer_seeds(out + "/tokenizer");
+    moe::config_seeds(out + "/config");
+  } catch (const moe::Error& e) {
+    std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

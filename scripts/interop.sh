@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, and
+# what `moe train` writes loads in transformers (olmoe) and in nanoMoE's model with equal log-probabilities.
+# BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${BIN:-build/release/moe}
+peers=${MOE_CACHE:-$HOME/.cache/moe.cpp}/peers
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+apt() {
+  local root=()
+  if [ "$(id -u)" -ne 0 ]; then root=(sudo); fi
+  "${root[@]}" apt-get -qq update >&2
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >&2
+}
+
+# The folder is used as it is when its copy of the pins equals ours; a half-made one has no copy and is made anew.
+install_peers() {
+  if cmp -s tools/requirements.txt "$peers/requirements.txt"; then return; fi
+  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then apt python3 python3-venv; fi
+  echo "installing PyTorch and transformers into $peers (some minutes, once)" >&2
+  rm -rf "$peers"
+  mkdir -p "$(dirname "$peers")"
+  python3 -m venv "$peers"
+  "$peers/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check -r tools/requirements.txt >&2
+  cp tools/requirements.txt "$peers/requirements.txt"
+}
+
+# check NAME COMMAND...: one line for the check; a failure shows what the command wrote.
+check() {
+  local name=$1
+  shift
+  if "$@" >"$work/out" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok    $name: $(tail -n 1 "$work/out")"
+  else
+    failed=$((failed + 1))
+    echo "FAIL  $name"
+    sed 's/^/      /' "$work/out"
+  fi
+}
+
+# A text of words with some structure, the same each time, long enough for 20 steps and a few windows to score.
+write_text() {
+  awk 'BEGIN { srand(7); n = split("the a small large expert router token learns routes reads writes and then of to model line word", w, " ");
+    for (i = 0; i < 6000; ++i) { r = int(rand() * rand() * n) + 1; printf "%s%s", w[r], (i % 11 == 10 ? ".\n" : " ") } }' >"$work/text.txt"
+  head -c 4096 "$work/text.txt" >"$work/score.txt"
+}
+
+# train_and_compare RECIPE SCRIPT [train options]: trains, scores 32-token windows and lets SCRIPT compare.
+train_and_compare() {
+  local recipe=$1 script=$2 out="$work/$1"
+  shift 2
+  rm -rf "$out"
+  "$bin" train --data "$work/text.txt" --out "$out" --recipe "$recipe" --layers 2 --width 64 --heads 4 --experts 8 --top-k 2 --context 64 \
+    --batch 4 --steps 20 --lr 3e-3 --warmup 2 --dtype f32 --seed 1 "$@" || return 1
+  "$bin" score "$out" --text "$work/score.txt" --window 32 --per-token --json >"$work/$recipe.json" || return 1
+  "$peers/bin/python" "$script" "$out" "$work/$recipe.json" --window 32
+}
+
+export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
+install_peers
+write_text
+check "golden files made again" "$peers/bin/python" tools/golden/make.py --check
+if [ -x "$bin" ]; then
+  check "olmoe in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32
+  check "olmoe with 2 kv heads in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32 --kv-heads 2
+  check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
+else
+  failed=$((failed + 1))
+  echo "FAIL  $bin is not built: run cmake --preset release && cmake --build --preset release, or set BIN"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

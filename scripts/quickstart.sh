@@ -22,16 +22,15 @@ step "4/5 train the preset tiny into out/tiny"
 "$moe" train --preset tiny --data data/corpus/train --eval-data data/corpus/valid --out out/tiny --resume
 
 step "5/5 generate"
-for prompt in 'The hacker ' $'#include <vector>\n\nnamespace '; do
-  printf '\n--- %q\n' "$prompt"
-  "$moe" generate out/tiny -p "$prompt" -n 200 --seed 1
-  echo
+for prompt in 'Wenn Sie die ' 'template <typename '; do
+  printf '\n--- moe generate out/tiny -p "%s" -n 200 --temperature 0.6 --seed 1\n' "$prompt"
+  "$moe" generate out/tiny -p "$prompt" -n 200 --temperature 0.6 --seed 1
 done
 
 step "done"
 cat >&2 <<'END'
 Next:
-  build/release/moe generate out/tiny -p 'Der Dialog ' -n 200                        another language, the same model
+  build/release/moe generate out/tiny -p "Si vous " -n 200                           another language, the same model
   build/release/moe score    out/tiny --text data/corpus/valid/python.txt            bits per byte on text it has not seen
   build/release/moe inspect  out/tiny                                                parameters total and active, FLOPs, memory
   build/release/moe train    --preset tiny --data YOUR_FOLDER --out out/mine         your own text

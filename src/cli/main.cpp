@@ -15,8 +15,10 @@
 namespace {
 
 std::string version() {
-  return fmt::format("moe 0.1.0\nkernels: {}; bf16 products: {}", moe::ops::isa_name(),
-                     moe::ops::has_bf16_products() ? "native" : "computed in f32 (bf16 is storage only here)");
+  return fmt::format("moe {}\nkernels: {}\nbf16 products: {}\nrows: {}", MOE_VERSION, moe::ops::isa_name(),
+                     moe::ops::has_bf16_products() ? "native" : "computed in f32 (bf16 is storage only here)",
+                     moe::ops::products_keep_row_bits() ? "a row has the same bits alone, in a batch and on any number of threads"
+                                                        : "a row agrees with itself in other batches to 1e-5, not in bits");
 }
 
 // CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the help, makes that useful.

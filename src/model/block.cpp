@@ -56,12 +56,12 @@ void Block::forward(Run& run, Tensor out, Tensor h, const BlockPass& pass, Saved
   sublayer_forward(run, u, h, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
                    [&](Tensor y, Tensor x) { attention.forward(run, y, x, *pass.batch, pass.cache, pass.layer, saved.attention); });
   sublayer_forward(run, out, u, norm2, pass, site_key(pass, kFfnDropout), saved.ffn_in,
-                   [&](Tensor y, Tensor x) { ffn.forward(run, y, x, *pass.routing, site_key(pass, kRouterNoise), saved.ffn); });
+                   [&](Tensor y, Tensor x) { ffn.forward(run, y, x, pass.routing, site_key(pass, kRouterNoise), saved.ffn); });
 }
 
 void Block::backward(Run& run, Tensor dh, const BlockPass& pass, RoutingLosses coef, const Saved& saved) {
   sublayer_backward(run, dh, norm2, pass, site_key(pass, kFfnDropout), saved.ffn_in,
-                    [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, *pass.routing, coef, saved.ffn); });
+                    [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass.routing, coef, saved.ffn); });
   sublayer_backward(run, dh, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
                     [&](Tensor dx, Tensor dy, Tensor x) { attention.backward(run, dx, dy, x, *pass.batch, saved.attention); });
 }

@@ -69,20 +69,9 @@ double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int
   return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows);
 }
 
-// Training: 16 bytes a parameter (master, gradient, two moments, all f32) and two packed copies of every matrix that products read, in their dtype (the
-// router's stay f32).
 MemoryCount count_memory(const ModelConfig& c) {
-  const ParamCount n = count_params(c);
-  const int64_t moe = c.moe_layer_count(), routed = c.routing.experts * expert_matrices(c, c.expert_width);
-  int64_t packed = c.vocab * c.width + c.layers * attention_matrices(c) + (c.layers - moe) * expert_matrices(c, c.dense_width) + moe * routed;
-  if (moe > 0 && has_shared(c)) packed += moe * (expert_matrices(c, shared_width(c)) + (c.shared_gate ? c.width : 0));
-  MemoryCount m;
-  m.weights_f32 = 4 * n.total();
-  m.weights_bf16 = 2 * n.total();
-  m.training_f32 = 16 * n.total() + 2 * 4 * (packed + n.router);
-  m.training_bf16 = 16 * n.total() + 2 * (2 * packed + 4 * n.router);
-  m.kv_per_token_bf16 = 2 * 2 * c.layers * c.kv_width();
-  return m;
+  const int64_t n = count_params(c).total();
+  return {4 * n, 2 * n, 2 * 2 * c.layers * c.kv_width()};
 }
 
 ModelCost count_cost(const ModelConfig& config, int64_t context) { return {count_params(config), count_flops(config, context), count_memory(config)}; }

@@ -46,14 +46,34 @@ FlopCount count_flops(const ModelConfig&, int64_t context);
 // Forward and backward of `tokens` tokens of which the experts of all MoE layers together saw `expert_rows` rows.
 double training_flops(const ModelConfig&, int64_t context, int64_t tokens, int64_t expert_rows);
 
+// Bytes.
 struct MemoryCount {
   int64_t weights_f32 = 0;
   int64_t weights_bf16 = 0;
-  int64_t training_f32 = 0;  // masters, gradients, two moments, and the copies packed for products; without activations
-  int64_t training_bf16 = 0;
   int64_t kv_per_token_bf16 = 0;  // keys and values of one token in all layers
 };
 MemoryCount count_memory(const ModelConfig&);
+
+// How a model is trained, as far as its memory depends on it.
+struct TrainingShape {
+  int64_t batch = 8;  // rows a micro-batch
+  int64_t context = 256;
+  DType dtype = DType::f32;
+  bool recompute = false;
+};
+
+// What training holds at its fullest moment, bytes. Dropless: every choice counts as a row.
+struct TrainingMemory {
+  int64_t masters = 0;      // f32
+  int64_t gradients = 0;    // f32
+  int64_t moments = 0;      // two, f32
+  int64_t packed = 0;       // copies of the matrices in the layout and dtype of the products, one for each direction
+  int64_t activations = 0;  // what backward needs
+  int64_t scratch = 0;      // of the widest moment of backward
+
+  int64_t total() const { return masters + gradients + moments + packed + activations + scratch; }
+};
+TrainingMemory count_training_memory(const ModelConfig&, const TrainingShape&);
 
 struct ModelCost {
   ParamCount params;

@@ -122,7 +122,9 @@ void adamw_step(Run&, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW
 
 // ---- what the machine can do (ops/cpu/machine.cpp) --------------------------------------------------------------------------------------------------
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32
-const char* isa_name();    // of the Highway kernels, e.g. "AVX3_ZEN4"
+// Whether the law of rows holds in bits for products here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5.
+bool products_keep_row_bits();
+const char* isa_name();  // of the Highway kernels, e.g. "AVX3_ZEN4"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`.  dtype f32 or bf16 (dpbf16)
 double measure_peak_flops(Run&, DType dtype, double seconds);
 // Bytes/s of reading a buffer larger than the caches on all threads.

@@ -24,7 +24,7 @@ void Arena::Free::operator()(void* p) const { std::free(p); }
 
 void* Arena::alloc_bytes(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
-  while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size) at_ = {at_.chunk + 1, 0};
+  while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size) at_ = {at_.chunk + 1, 0, at_.used};
   if (at_.chunk == chunks_.size()) {
     const size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
     const size_t align = wish < kHugePage ? kPage : kHugePage, want = round_up(wish, align);
@@ -38,6 +38,8 @@ void* Arena::alloc_bytes(size_t bytes) {
   }
   char* p = chunks_[at_.chunk].data.get() + at_.offset;
   at_.offset += size;
+  at_.used += size;
+  peak_ = std::max(peak_, at_.used);
   return p;
 }
 

@@ -17,6 +17,7 @@ class Arena {
   struct Mark {
     size_t chunk = 0;
     size_t offset = 0;
+    size_t used = 0;
   };
 
   // Chunks hold at least `min_chunk` bytes; a small one is for arenas that hold one thing.
@@ -35,6 +36,8 @@ class Arena {
   void rewind(Mark mark);
   // Bytes held from the system.
   size_t capacity() const;
+  // The most bytes that were ever in use together.
+  size_t peak() const { return peak_; }
 
  private:
   struct Free {
@@ -47,6 +50,7 @@ class Arena {
   size_t min_chunk_;
   std::vector<Chunk> chunks_;
   Mark at_;
+  size_t peak_ = 0;
 };
 
 // Rewinds when it goes out of scope.

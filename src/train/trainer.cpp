@@ -81,6 +81,12 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
   for (int64_t b = 0; b <= options_.batch; ++b) bounds_.push_back(b * options_.context);
 }
 
+int64_t Trainer::peak_activation_bytes() const {
+  size_t bytes = run_.saved.peak() + run_.scratch.peak();
+  for (const Arena& arena : run_.thread_scratch) bytes += arena.peak();
+  return static_cast<int64_t>(bytes);
+}
+
 void Trainer::resume_at(int64_t steps_done, double seconds) {
   steps_done_ = steps_done;
   seconds_ = seconds;

@@ -58,6 +58,8 @@ class Trainer {
   int64_t steps_done() const { return steps_done_; }
   int64_t tokens_seen() const { return steps_done_ * plan_.tokens_per_step(); }
   double seconds() const { return seconds_; }
+  // Bytes of activations and scratch at the fullest moment so far.
+  int64_t peak_activation_bytes() const;
   Model& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }

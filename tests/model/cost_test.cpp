@@ -163,8 +163,6 @@ TEST(Cost, Memory) {
   const MemoryCount m = count_memory(c);
   EXPECT_EQ(m.weights_f32, 4 * count_params(c).total());
   EXPECT_EQ(m.weights_bf16, 2 * count_params(c).total());
-  EXPECT_GT(m.training_f32, m.training_bf16);
-  EXPECT_GT(m.training_bf16, 16 * count_params(c).total());
   EXPECT_EQ(m.kv_per_token_bf16, 2 * 16 * 2048 * 2);
 }
 

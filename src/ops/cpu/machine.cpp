@@ -46,18 +46,21 @@ int64_t FmaLoop(int64_t rounds, float* sink) {
   return rounds * 12 * 2 * static_cast<int64_t>(hn::Lanes(d));
 }
 
-uint64_t SumWords(const uint64_t* p, int64_t n) {
+// All words combined by exclusive or, so that every one has to be read.
+uint64_t FoldWords(const uint64_t* p, int64_t n) {
   const hn::ScalableTag<uint64_t> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto a = hn::Zero(d), b = a, c = a, e = a;
-  int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    a = hn::Add(a, hn::LoadU(d, p + i));
-    b = hn::Add(b, hn::LoadU(d, p + i + lanes));
-    c = hn::Add(c, hn::LoadU(d, p + i + 2 * lanes));
-    e = hn::Add(e, hn::LoadU(d, p + i + 3 * lanes));
+  for (int64_t i = 0; i + 4 * lanes <= n; i += 4 * lanes) {
+    a = hn::Xor(a, hn::LoadU(d, p + i));
+    b = hn::Xor(b, hn::LoadU(d, p + i + lanes));
+    c = hn::Xor(c, hn::LoadU(d, p + i + 2 * lanes));
+    e = hn::Xor(e, hn::LoadU(d, p + i + 3 * lanes));
   }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+  alignas(64) uint64_t folded[8];
+  hn::StoreU(hn::Xor(hn::Xor(a, b), hn::Xor(c, e)), d, folded);
+  for (int64_t i = 1; i < lanes; ++i) folded[0] ^= folded[i];
+  return folded[0];
 }
 
 }  // namespace HWY_NAMESPACE
@@ -69,7 +72,7 @@ namespace moe::ops {
 namespace {
 
 HWY_EXPORT(FmaLoop);
-HWY_EXPORT(SumWords);
+HWY_EXPORT(FoldWords);
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -155,7 +158,7 @@ double measure_read_bandwidth(Run& run, double seconds) {
     uint64_t sum = 0;
     while (seconds_since(start) < seconds) {
       const int64_t n = std::min(kPiece, mine.end - at);
-      sum += HWY_DYNAMIC_DISPATCH(SumWords)(data + at, n);
+      sum += HWY_DYNAMIC_DISPATCH(FoldWords)(data + at, n);
       done += n * 8;
       at = at + n < mine.end ? at + n : mine.begin;
     }

@@ -50,9 +50,6 @@ class Product {
 const Product& find_product(const ProductShape& shape);
 const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype);
 
-// Whether a row's bits are independent of M and of threads for every product of this machine. oneDNN's kernels below AVX-512 do not promise it.
-bool products_keep_row_bits();
-
 // Sets how many threads oneDNN's own loops may use, for the calling thread, until it goes out of scope.
 class ThreadLimit {
  public:

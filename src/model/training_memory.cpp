@@ -1,0 +1,110 @@
+// The memory of training, counted from shapes: the same tensors in the same order as the forwards and backwards of model/ and moe/ allocate them. The test
+// holds it against what the arenas really hold.
+#include <algorithm>
+
+#include "model/cost.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kF32 = 4;
+constexpr int64_t kThreadScratch = int64_t{2} << 20;  // blocks of products, packed or turned, on all threads
+
+// Sizes that every part below needs.
+struct Sizes {
+  const ModelConfig& c;
+  int64_t n, a;  // tokens, bytes of an activation
+
+  int64_t rows(bool moe) const { return moe ? n * c.routing.top_k : n; }
+  int64_t ffn_width(bool moe) const { return moe ? c.expert_width : c.dense_width; }
+  int64_t shared_width() const { return c.shared_experts * c.shared_width; }
+  int64_t statistics() const { return n * kF32 * (c.norm == NormKind::layer ? 2 : 1); }
+  int64_t stream() const { return n * c.width * kF32; }
+};
+
+int64_t saved_attention(const Sizes& s) {
+  const ModelConfig& c = s.c;
+  const int64_t q = s.n * c.q_width() * s.a, kv = s.n * c.kv_width() * s.a;
+  int64_t bytes = 2 * q + 2 * kv + s.n * c.heads * kF32;  // q, o; k, v; lse
+  if (c.qk_norm == QkNorm::none) return bytes;
+  const bool head = c.qk_norm == QkNorm::head;
+  return bytes + q + kv + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
+}
+
+int64_t saved_router(const Sizes& s) {
+  const RoutingSpec spec = train_spec(s.c.routing);
+  const bool jittered = std::holds_alternative<InputJitter>(spec.noise), learned = std::holds_alternative<LearnedNoise>(spec.noise);
+  const int64_t e = spec.experts, k = spec.top_k();
+  int64_t bytes = s.n * kF32 * ((learned ? 3 : 2) * e + 1 + 2 * k);  // logits, scores, raw noise; lse; choice, weights
+  if (s.a != kF32) bytes += s.stream();
+  if (jittered) bytes += s.stream();
+  return bytes + s.n * kF32 + s.rows(true) * 4 * kF32;  // the plan: bounds; token, row, pair, weight
+}
+
+int64_t saved_ffn(const Sizes& s, bool moe) {
+  const int64_t matrices = s.c.gated ? 2 : 1;  // gate, up
+  int64_t bytes = s.rows(moe) * s.ffn_width(moe) * s.a * matrices;
+  if (!moe) return bytes;
+  bytes += saved_router(s) + s.rows(true) * s.c.width * s.a;  // the dispatched rows
+  if (s.c.shared_experts > 0) bytes += s.n * s.shared_width() * s.a * matrices + (s.c.shared_gate ? s.n * kF32 : 0);
+  return bytes;
+}
+
+int64_t saved_block(const Sizes& s, bool moe) {
+  const bool post = s.c.norm_placement == NormPlacement::post;
+  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + (post ? s.stream() : 0));
+  return sublayers + s.stream() + saved_attention(s) + saved_ffn(s, moe);  // the stream between the sublayers
+}
+
+// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and those rows packed for the gradient of `down`.
+int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width) { return rows * width * s.a * (s.c.gated ? 4 : 3); }
+
+int64_t scratch_ffn(const Sizes& s, bool moe) {
+  if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
+  const int64_t routed = s.rows(true) * (kF32 + 2 * s.c.width * s.a) + scratch_bank(s, s.rows(true), s.c.expert_width);  // dweight; drows, dout
+  const int64_t shared = s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
+  return std::max(routed, shared);
+}
+
+int64_t scratch_attention(const Sizes& s) {
+  const int64_t q = s.n * s.c.q_width() * s.a, kv = s.n * s.c.kv_width() * s.a;
+  return 2 * q + 2 * kv + (s.c.qk_norm != QkNorm::none ? q : 0) + s.n * s.c.width * s.a;  // do, dq; dk, dv; before the norm; x packed
+}
+
+int64_t scratch_block(const Sizes& s, bool moe) {
+  const bool post = s.c.norm_placement == NormPlacement::post;
+  const int64_t sublayer = s.stream() * (post ? 2 : 1) + (s.a != kF32 || s.c.dropout > 0 ? s.n * s.c.width * s.a : 0);  // dx, dsum; dy
+  return sublayer + std::max(scratch_ffn(s, moe), scratch_attention(s));
+}
+
+int64_t packed_bytes(const ModelConfig& c, int64_t a) {
+  const ParamCount p = count_params(c);
+  int64_t router = p.router, other = p.attention + p.dense_ffn + p.experts + p.shared + c.vocab * c.width;
+  return 2 * (router * kF32 + other * a);
+}
+
+}  // namespace
+
+TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& shape) {
+  const int64_t params = count_params(c).total(), n = shape.batch * shape.context;
+  const Sizes s{c, n, shape.dtype == DType::bf16 ? 2 : kF32};
+  TrainingMemory m;
+  m.masters = m.gradients = kF32 * params;
+  m.moments = 2 * kF32 * params;
+  m.packed = packed_bytes(c, s.a);
+
+  const int64_t logits = n * c.vocab * kF32 <= (int64_t{64} << 20) ? n * c.vocab * kF32 : 0;
+  m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() + logits;  // h of every block, hidden, nll, lse
+  int64_t widest_scratch = std::min<int64_t>(n * c.vocab, int64_t{4} << 20) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const int64_t block = saved_block(s, c.is_moe(layer));
+    m.activations += shape.recompute ? 0 : block;
+    widest_block = std::max(widest_block, block);
+    widest_scratch = std::max(widest_scratch, scratch_block(s, c.is_moe(layer)));
+  }
+  if (shape.recompute) m.activations += widest_block + s.stream();
+  m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;
+  return m;
+}
+
+}  // namespace moe

@@ -1,0 +1,67 @@
+// The memory that `moe inspect` foretells from shapes against what a training step really holds.
+#include <fmt/format.h>
+
+#include "model/cost.h"
+#include "support/check.h"
+#include "train/trainer.h"
+
+namespace moe::test {
+namespace {
+
+ModelConfig config_of(const char* recipe) {
+  ModelConfig c;
+  c.width = 96;
+  c.layers = 3;
+  c.heads = c.kv_heads = 3;
+  c.head_width = 32;
+  c.context = 128;
+  c.dense_width = 256;
+  c.expert_width = 128;
+  c.qk_norm = QkNorm::full;
+  const Recipe& r = find_recipe(recipe);
+  c.routing = default_options(r, r.has_router() ? 6 : 1, r.has_router() ? r.default_top_k > 1 ? 2 : 1 : 1, 3);
+  return c;
+}
+
+void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute) {
+  Model model(c);
+  model.initialise(1);
+  std::vector<int32_t> ids(20000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
+  const Corpus corpus(std::move(ids));
+  TrainOptions o;
+  o.context = 128;
+  o.batch = 16;
+  o.dtype = dtype;
+  o.recompute = recompute;
+  o.threads = 2;
+  Trainer trainer(model, o, corpus);
+  trainer.step();
+  const TrainingMemory m = count_training_memory(c, {.batch = 16, .context = 128, .dtype = dtype, .recompute = recompute});
+  const double ratio = static_cast<double>(trainer.peak_activation_bytes()) / static_cast<double>(m.activations + m.scratch);
+  EXPECT_GT(ratio, 0.9) << name;
+  EXPECT_LT(ratio, 1.1) << name;
+}
+
+TEST(Memory, IsWhatShapesForetell) {
+  for (const char* recipe : {"dense", "olmoe", "nanomoe", "switch"})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (bool recompute : {false, true})
+        expect_foretold(fmt::format("{} {} recompute {}", recipe, name_of(dtype), recompute), config_of(recipe), dtype, recompute);
+  ModelConfig c = config_of("mixtral");
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.shared_gate = true;
+  c.norm_placement = NormPlacement::post;
+  expect_foretold("shared, post-norm", c, DType::f32, false);
+}
+
+TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {
+  ModelConfig c = config_of("olmoe");
+  c.layers = 6;
+  const TrainingShape keep{.batch = 16, .context = 128}, recompute{.batch = 16, .context = 128, .recompute = true};
+  EXPECT_LT(static_cast<double>(count_training_memory(c, recompute).activations), 0.35 * static_cast<double>(count_training_memory(c, keep).activations));
+}
+
+}  // namespace
+}  // namespace moe::test

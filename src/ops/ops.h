@@ -116,9 +116,11 @@ struct AdamW {
   int64_t step;      // 1 for the first update
   float grad_scale;  // the gradient is multiplied by this first (clipping)
 };
-// Decoupled decay as in PyTorch: value *= 1 - lr*wd; m, v moments; value -= lr * mhat / (sqrt(vhat) + eps). The gradient is set to 0 on the way. All f32, one
-// shape.
-void adamw_step(Run&, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW&);
+// Decoupled decay as in PyTorch: value *= 1 - lr*wd; m, v moments; value -= lr * mhat / (sqrt(vhat) + eps). All f32, one shape. Afterwards the gradient counts
+// as zero, the version is raised, and the packed copies that were in use are packed anew, each block of rows while it is still in the cache.
+void adamw_step(Run&, Param& param, Tensor m, Tensor v, const AdamW&);
+// Stores the zeros of a gradient that only counts as zero, so that its memory can be read.
+void settle_grad(Run&, Param& param);
 
 // ---- what the machine can do (ops/cpu/machine.cpp) --------------------------------------------------------------------------------------------------
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32

@@ -29,7 +29,8 @@ Optimizer::Optimizer(Model& model, const TrainOptions& options) : model_(&model)
 
 double Optimizer::grad_norm(Run& run) const {
   double sum = 0;
-  for (const Param* param : model_->params()) {
+  for (Param* param : model_->params()) {
+    ops::settle_grad(run, *param);
     const double squares = ops::sum_squares(run, param->grad);
     if (!std::isfinite(squares)) fail("the gradient of {} is not finite", param->name);
     sum += squares;
@@ -47,13 +48,12 @@ void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
     const ops::AdamW adamw{static_cast<float>(lr),           static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
                            static_cast<float>(options_.eps), static_cast<float>(decay),          step,
                            static_cast<float>(scale)};
-    ops::adamw_step(run, param.value, m_[i], v_[i], param.grad, adamw);
-    param.touched();
+    ops::adamw_step(run, param, m_[i], v_[i], adamw);
   }
 }
 
 void Optimizer::zero_grads() {
-  for (const Param* param : model_->params()) std::memset(param->grad.data, 0, static_cast<size_t>(param->grad.bytes()));
+  for (Param* param : model_->params()) param->grad_is_zero = true;
 }
 
 }  // namespace moe

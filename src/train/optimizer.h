@@ -15,7 +15,7 @@ class Optimizer {
 
   // Norm of the whole gradient, summed tensor by tensor in the order of params(). Fails, naming the first parameter, when a gradient is not finite.
   double grad_norm(Run&) const;
-  // One update (step counts from 1) with the gradient clipped to options.clip; leaves every gradient zero.
+  // One update (step counts from 1) with the gradient clipped to options.clip; afterwards every gradient counts as zero (Param::grad_is_zero).
   void update(Run&, int64_t step, double lr, double grad_norm);
   void zero_grads();
 

@@ -424,5 +424,23 @@ TEST(Twins, BackwardIsTheDerivative) {
   EXPECT_GT(std::abs(along_w), 1e-3);
 }
 
+// Old numbers in a gradient that counts as zero leave no trace, neither in experts with rows nor in those without.
+TEST(Dw, WritesWhereTheGradientCountsAsZero) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    moe::Run run(2);
+    Arena arena;
+    const std::vector<int64_t> offsets = {0, 0, 700, 703, 703};
+    const Tensor dy = draw(arena, dtype, {703, 40}, 1), x = draw(arena, dtype, {703, 24}, 2);
+    Param zeroed = draw_param(arena, {4, 40, 24}, 3), stale = draw_param(arena, {4, 40, 24}, 3);
+    stale.grad = draw(arena, DType::f32, {4, 40, 24}, 4);
+    stale.grad_is_zero = true;
+    ops::matmul_dw(run, zeroed, dy, x, offsets);
+    ops::matmul_dw(run, stale, dy, x, offsets);
+    EXPECT_FALSE(stale.grad_is_zero);
+    EXPECT_EQ(values(stale.grad), values(zeroed.grad));
+    EXPECT_GT(norm(values(stale.grad)), 0);
+  }
+}
+
 }  // namespace
 }  // namespace moe::test

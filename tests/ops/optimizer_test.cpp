@@ -1,6 +1,7 @@
 // Sum of squares and AdamW against plain double arithmetic, with the same bits for any number of threads.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -48,31 +49,37 @@ TEST(SumSquares, LargeNumbersFitAndBadOnesShow) {
 }
 
 struct State {
-  State(Arena& arena, int64_t n)
-      : value(draw(arena, DType::f32, {n}, 1)),
-        m(arena.alloc_zeroed(DType::f32, {n})),
-        v(arena.alloc_zeroed(DType::f32, {n})),
-        grad(arena.alloc(DType::f32, {n})) {}
-  Tensor value, m, v, grad;  // [n]
+  State(Arena& arena, int64_t n) : m(arena.alloc_zeroed(DType::f32, {n})), v(arena.alloc_zeroed(DType::f32, {n})) {
+    param.value = draw(arena, DType::f32, {n}, 1);
+    param.grad = arena.alloc(DType::f32, {n});
+  }
+  void give(const std::vector<double>& gradient) {
+    param.grad_is_zero = false;
+    fill(param.grad, gradient);
+  }
+  Param param;  // [n]
+  Tensor m, v;  // [n]
 };
 
 TEST(AdamW, TenStepsAgreeWithTwin) {
   for (int64_t n : {1, 7, 63, 65, 384, 50007}) {
     moe::Run run(2);
     Arena arena;
-    const State state(arena, n);
-    auto value = values(state.value), m = values(state.m), v = values(state.v);
+    State state(arena, n);
+    auto value = values(state.param.value), m = values(state.m), v = values(state.v);
     const auto start = value;
     for (int64_t step = 1; step <= 10; ++step) {
       const Tensor grad = draw(arena, DType::f32, {n}, static_cast<uint64_t>(100 + step), 0.01f);
-      fill(state.grad, values(grad));
+      state.give(values(grad));
       const ops::AdamW opt{1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 0.5f};
-      ops::adamw_step(run, state.value, state.m, state.v, state.grad, opt);
+      ops::adamw_step(run, state.param, state.m, state.v, opt);
       twin::adamw_step(value, m, v, values(grad), opt);
-      EXPECT_EQ(norm(values(state.grad)), 0) << "the gradient is set to zero";
+      EXPECT_TRUE(state.param.grad_is_zero);
+      ops::settle_grad(run, state.param);
+      EXPECT_EQ(norm(values(state.param.grad)), 0);
     }
     const std::string what = label("adamw", {}, n);
-    expect_near(state.value, value, tolerance(DType::f32), what + " value");
+    expect_near(state.param.value, value, tolerance(DType::f32), what + " value");
     expect_near(state.m, m, tolerance(DType::f32), what + " m");
     expect_near(state.v, v, tolerance(DType::f32), what + " v");
     EXPECT_GT(relative_error(value, start), 1e-3) << what;
@@ -83,24 +90,55 @@ TEST(AdamW, TenStepsAgreeWithTwin) {
 TEST(AdamW, FirstStepMovesByTheLearningRate) {
   moe::Run run(1);
   Arena arena;
-  const State state(arena, 3);
-  fill(state.value, {1, -2, 4});
-  fill(state.grad, {0.5, -0.25, 0});
-  ops::adamw_step(run, state.value, state.m, state.v, state.grad, {0.125f, 0.9f, 0.95f, 0, 0.5f, 1, 1});
-  EXPECT_NEAR(get(state.value, 0, 0), 1 * 0.9375 - 0.125, 1e-6);
-  EXPECT_NEAR(get(state.value, 0, 1), -2 * 0.9375 + 0.125, 1e-6);
-  EXPECT_TRUE(std::isnan(get(state.value, 0, 2))) << "0 / 0 without eps is not hidden";
+  State state(arena, 3);
+  fill(state.param.value, {1, -2, 4});
+  state.give({0.5, -0.25, 0});
+  ops::adamw_step(run, state.param, state.m, state.v, {0.125f, 0.9f, 0.95f, 0, 0.5f, 1, 1});
+  EXPECT_NEAR(get(state.param.value, 0, 0), 1 * 0.9375 - 0.125, 1e-6);
+  EXPECT_NEAR(get(state.param.value, 0, 1), -2 * 0.9375 + 0.125, 1e-6);
+  EXPECT_TRUE(std::isnan(get(state.param.value, 0, 2))) << "0 / 0 without eps is not hidden";
+}
+
+// The copies that products had packed follow the master; the next product, of any dtype and direction, uses what a new packing would give, bit for bit.
+TEST(AdamW, RefreshesPackedCopies) {
+  for (const auto& [experts, out, in] : {std::array<int64_t, 3>{1, 5, 7}, {1, 8, 384}, {3, 130, 65}, {2, 200, 96}}) {
+    moe::Run run(2);
+    Arena arena;
+    Param fused = draw_param(arena, {experts, out, in}, 1), plain;
+    plain.value = arena.alloc(DType::f32, {experts, out, in});
+    const Tensor m = arena.alloc_zeroed(DType::f32, {experts, out, in}), v = arena.alloc_zeroed(DType::f32, {experts, out, in});
+    std::vector<int64_t> offsets;
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(9 * e);
+    const auto products = [&](Param& w) {
+      std::vector<double> all;
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor x = draw(arena, dtype, {9 * experts, in}, 2), dy = draw(arena, dtype, {9 * experts, out}, 3);
+        const Tensor y = arena.alloc(DType::f32, {9 * experts, out}), dx = arena.alloc(DType::f32, {9 * experts, in});
+        ops::matmul_forward(run, y, x, w, offsets);
+        ops::matmul_dx(run, dx, dy, w, offsets);
+        for (const Tensor& t : {y, dx})
+          for (double number : values(t)) all.push_back(number);
+      }
+      return all;
+    };
+    const std::vector<double> before = products(fused);
+    fill(fused.grad, values(draw(arena, DType::f32, {experts * out, in}, 4)));
+    ops::adamw_step(run, fused, m, v, {1e-1f, 0.9f, 0.999f, 1e-8f, 0.1f, 1, 1});
+    std::memcpy(plain.value.data, fused.value.data, static_cast<size_t>(fused.value.bytes()));
+    EXPECT_NE(products(fused), before);
+    EXPECT_EQ(products(fused), products(plain)) << out << " x " << in;
+  }
 }
 
 TEST(AdamW, SameForAnyThreads) {
   expect_same_for_any_threads(
       [arena = std::make_shared<Arena>()](moe::Run& run) {
-        const State state(*arena, 100003);
+        State state(*arena, 100003);
         for (int64_t step = 1; step <= 3; ++step) {
-          fill(state.grad, values(draw(*arena, DType::f32, {100003}, static_cast<uint64_t>(step))));
-          ops::adamw_step(run, state.value, state.m, state.v, state.grad, {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 1});
+          state.give(values(draw(*arena, DType::f32, {100003}, static_cast<uint64_t>(step))));
+          ops::adamw_step(run, state.param, state.m, state.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 1});
         }
-        return state.value;
+        return state.param.value;
       },
       "adamw");
 }
@@ -108,10 +146,10 @@ TEST(AdamW, SameForAnyThreads) {
 TEST(AdamW, WhatDoesNotFitIsNamed) {
   moe::Run run(1);
   Arena arena;
-  const State state(arena, 8), other(arena, 7);
-  EXPECT_THROW(ops::adamw_step(run, state.value, state.m, state.v, state.grad, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 0, 1}), Error);
+  State state(arena, 8), other(arena, 7);
+  EXPECT_THROW(ops::adamw_step(run, state.param, state.m, state.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 0, 1}), Error);
   try {
-    ops::adamw_step(run, state.value, state.m, other.v, state.grad, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 1, 1});
+    ops::adamw_step(run, state.param, state.m, other.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 1, 1});
     FAIL() << "moments of another shape were taken";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("v f32 [7]"), std::string::npos) << error.what();

@@ -126,6 +126,7 @@ void bias_backward(Run& run, Tensor dweight_acc, Param& bias, Tensor dy, Tensor 
       HWY_DYNAMIC_DISPATCH(DotRows)(dweight_acc.as<float>(), dy, bias.value.row<float>(e), begin, end);
     });
   if (bias.grad.empty() || dy.rows() == 0) return;
+  settle_grad(run, bias);
   need(bias.grad.dtype == DType::f32 && bias.grad.dense() && bias.grad.shape == bias.value.shape, op, "a gradient f32 of the bias's shape",
        {{"grad", bias.grad}, {bias.name.c_str(), bias.value}});
   constexpr int64_t kColumns = HWY_NAMESPACE::kColumns;

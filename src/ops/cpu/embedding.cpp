@@ -77,6 +77,7 @@ void embedding_forward_acc(Run& run, Tensor y, const Param& table, std::span<con
 void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32_t> ids) {
   choose_isa();
   if (table.grad.empty()) return;
+  settle_grad(run, table);
   const char* op = "embedding_backward";
   need(!dy.empty() && dy.dtype == DType::f32 && dy.rows() == static_cast<int64_t>(ids.size()), op, "dy [N,D] f32 with an id for each row", {{"dy", dy}});
   need(same_matrix(table.value, table.grad) && table.grad.dtype == DType::f32 && table.grad.cols() == dy.cols(), op, "a gradient [V,D] f32",

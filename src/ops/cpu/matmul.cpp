@@ -14,6 +14,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/primitives.h"
+#include "ops/cpu/repack.h"
 #include "ops/ops.h"
 
 namespace moe::ops {
@@ -31,16 +32,10 @@ Source source_of(const Tensor& t) { return {t.data, t.dtype, t.row_bytes / eleme
 
 // ---- what is asked -----------------------------------------------------------------------------------------------------------------------------------
 
-// The sizes of w, [E, O, I] or [O, I].
-struct Bank {
-  int64_t experts, out, in;
-};
-
-Bank bank_of(const char* op, const Param& w) {
+Bank checked_bank(const char* op, const Param& w) {
   need(w.present() && w.value.dtype == DType::f32 && w.value.dense() && (w.value.rank == 2 || w.value.rank == 3), op, "w [O, I] or [E, O, I], f32 without gaps",
        {{w.name.c_str(), w.value}});
-  const auto& s = w.value.shape;
-  return w.value.rank == 2 ? Bank{1, s[0], s[1]} : Bank{s[0], s[1], s[2]};
+  return bank_of(w);
 }
 
 void check_offsets(const char* op, const Bank& bank, int64_t rows, Offsets offsets, const Param& w) {
@@ -88,38 +83,6 @@ void parallel_shares(Run& run, int shares, F&& f) {
     for (int share = thread; share < shares; share += omp_get_num_threads()) f(static_cast<size_t>(share), run.thread_scratch[static_cast<size_t>(thread)]);
   });
   guard.rethrow();
-}
-
-// ---- packed weights ------------------------------------------------------------------------------------------------------------------------------------
-
-struct PackedBank {
-  const char* data;
-  int64_t expert_bytes;
-};
-
-// `forward`: w(k, n) = value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K = O, N = I.
-PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
-  Packed& packed = dtype == DType::bf16 ? w.packed_bf16 : w.packed_f32;
-  const int64_t inner = forward ? bank.in : bank.out, cols = forward ? bank.out : bank.in;
-  const PackLayout& layout = weights_layout(inner, cols, dtype);
-  const int64_t expert_bytes = round_up(static_cast<int64_t>(layout.bytes), 64);
-  void*& data = forward ? packed.forward : packed.backward;
-  uint64_t& version = forward ? packed.forward_version : packed.backward_version;
-  if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * expert_bytes));
-  if (version != w.version) {
-    const int64_t blocks = forward ? column_blocks(layout) : row_blocks(layout);
-    const int64_t grain = std::max<int64_t>(1, kGrainElements * blocks / (inner * cols));
-    parallel_for(run.threads, bank.experts * blocks, grain, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        char* out = static_cast<char*>(data) + i / blocks * expert_bytes;
-        const Source source{w.value.row<float>(i / blocks * bank.out), DType::f32, bank.in};
-        if (forward) pack_transposed(out, layout, dtype, source, i % blocks);
-        else pack_straight(out, layout, dtype, source, bank.out, i % blocks);
-      }
-    });
-    version = w.version;
-  }
-  return {static_cast<const char*>(data), expert_bytes};
 }
 
 // ---- out = in w, row by row ------------------------------------------------------------------------------------------------------------------------------
@@ -216,7 +179,7 @@ void multiply(Run& run, const Operands& o, const PackedBank& w, Offsets offsets,
 // Both directions: `forward` goes from I to O.
 void checked_multiply(Run& run, const char* op, Tensor out, Tensor in, Param& w, Offsets offsets, bool forward, bool add, bool out_dtype_fits) {
   choose_isa();
-  const Bank bank = bank_of(op, w);
+  const Bank bank = checked_bank(op, w);
   const char* names[2] = {forward ? "y" : "dx", forward ? "x" : "dy"};
   const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
                     out.cols() == (forward ? bank.out : bank.in) && in.rows() == out.rows();
@@ -301,7 +264,8 @@ void pack_stretches(Run& run, const DwPlan& plan, const Tensor& x) {
   });
 }
 
-void run_dw_task(const DwPlan& plan, const Bank& bank, const Tensor& grad, const Tensor& dy, std::pair<int64_t, int64_t> task, Arena& scratch) {
+// `add` false: the gradient counts as zero, so a group's first stretch writes it.
+void run_dw_task(const DwPlan& plan, const Bank& bank, const Tensor& grad, bool add, const Tensor& dy, std::pair<int64_t, int64_t> task, Arena& scratch) {
   const auto [group, output] = task;
   const int64_t outputs = std::min(plan.block, bank.out - output);
   for (size_t i = plan.first_stretch[static_cast<size_t>(group)]; i < plan.first_stretch[static_cast<size_t>(group) + 1]; ++i) {
@@ -310,7 +274,8 @@ void run_dw_task(const DwPlan& plan, const Bank& bank, const Tensor& grad, const
     const Tensor part = dy.slice_rows(s.row, s.row + s.rows).slice_cols(output, output + outputs);
     void* turned = scratch.alloc_bytes(static_cast<size_t>(outputs * s.padded) * size_of(plan.compute));
     transpose(turned, plan.compute, source_of(part), s.rows, outputs, s.padded, scratch.alloc_bytes(transpose_scratch_bytes(outputs)));
-    const Product& product = find_product({outputs, s.padded, bank.in, plan.compute, DType::f32, true, 1});
+    const bool first = i == plan.first_stretch[static_cast<size_t>(group)];
+    const Product& product = find_product({outputs, s.padded, bank.in, plan.compute, DType::f32, add || !first, 1});
     product.run(grad.row<float>(group * bank.out + output), turned, s.packed, scratch.alloc_bytes(product.scratch_bytes()));
   }
 }
@@ -337,7 +302,7 @@ void matmul_dx_acc(Run& run, Tensor dx, Tensor dy, Param& w, Offsets offsets) {
 void matmul_dw(Run& run, Param& w, Tensor dy, Tensor x, Offsets offsets) {
   const char* op = "matmul_dw";
   choose_isa();
-  const Bank bank = bank_of(op, w);
+  const Bank bank = checked_bank(op, w);
   const bool fits = !x.empty() && !dy.empty() && is_float(x) && is_float(dy) && x.cols() == bank.in && dy.cols() == bank.out && x.rows() == dy.rows();
   need(fits, op, "dy [R, O], x [R, I]", {{"dy", dy}, {"x", x}, {w.name.c_str(), w.value}});
   check_offsets(op, bank, x.rows(), offsets, w);
@@ -349,8 +314,12 @@ void matmul_dw(Run& run, Param& w, Tensor dy, Tensor x, Offsets offsets) {
   const DwPlan plan = plan_dw(run, bank, x.dtype == dy.dtype ? compute_dtype(x.dtype) : DType::f32, offsets, threads);
   pack_stretches(run, plan, x);
   parallel_shares(run, threads, [&](size_t share, Arena& scratch) {
-    for (size_t i = plan.first_task[share]; i < plan.first_task[share + 1]; ++i) run_dw_task(plan, bank, w.grad, dy, plan.tasks[i], scratch);
+    for (size_t i = plan.first_task[share]; i < plan.first_task[share + 1]; ++i) run_dw_task(plan, bank, w.grad, !w.grad_is_zero, dy, plan.tasks[i], scratch);
   });
+  if (w.grad_is_zero)
+    for (int64_t e = 0; e < bank.experts; ++e)
+      if (offsets[static_cast<size_t>(e)] == offsets[static_cast<size_t>(e) + 1]) zero(run, w.grad.rank == 3 ? w.grad.at(e) : w.grad);
+  w.grad_is_zero = false;
 }
 
 }  // namespace moe::ops

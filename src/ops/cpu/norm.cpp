@@ -155,8 +155,9 @@ bool is_weight(const Tensor& w, int64_t cols) { return !w.empty() && is_float(w)
 // Parameter gradients of rows shared among threads: each thread sums its rows into its own copy, and the copies are added in thread order.
 class GradPartials {
  public:
-  GradPartials(Run& run, const Param& param) : threads_(run.threads) {
+  GradPartials(Run& run, Param& param) : threads_(run.threads) {
     if (param.grad.empty()) return;
+    settle_grad(run, param);
     grad_ = param.grad;
     parts_ = run.scratch.alloc_zeroed(DType::f32, {threads_, grad_.numel()});
   }

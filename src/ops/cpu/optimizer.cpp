@@ -10,6 +10,7 @@
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/repack.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/ops.h"
 
@@ -47,9 +48,9 @@ void SumSquaresBlocks(double* sums, Tensor x, int64_t block, int64_t begin, int6
   });
 }
 
-// g = grad_scale * grad;  value *= decay;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;  value -= rate m / (sqrt(v) / root + eps);  grad = 0
+// g = grad_scale * grad;  value *= decay;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;  value -= rate m / (sqrt(v) / root + eps)
 // with decay = 1 - lr wd, rate = lr / (1 - beta1^step), root = sqrt(1 - beta2^step).
-void AdamWSpan(float* value, float* m, float* v, float* grad, const AdamW& opt, double rate, double root, int64_t count) {
+void AdamWSpan(float* value, float* m, float* v, const float* grad, const AdamW& opt, double rate, double root, int64_t count) {
   const DF32 d;
   const VF32 decay = hn::Set(d, static_cast<float>(1.0 - static_cast<double>(opt.lr) * opt.weight_decay));
   const VF32 clip = hn::Set(d, opt.grad_scale), keep2 = hn::Set(d, opt.beta2), eps = hn::Set(d, opt.eps);
@@ -65,7 +66,6 @@ void AdamWSpan(float* value, float* m, float* v, float* grad, const AdamW& opt, 
     Store(hn::NegMulAdd(step, hn::Div(m1, size), decayed), d, value + c, part);
     Store(m1, d, m + c, part);
     Store(v1, d, v + c, part);
-    Store(hn::Zero(d), d, grad + c, part);
   });
 }
 
@@ -97,8 +97,15 @@ double sum_squares(Run& run, Tensor x) {
   return sum;
 }
 
-void adamw_step(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW& opt) {
+void settle_grad(Run& run, Param& param) {
+  if (param.grad_is_zero && !param.grad.empty()) zero(run, param.grad);
+  param.grad_is_zero = false;
+}
+
+void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   choose_isa();
+  settle_grad(run, param);
+  const Tensor value = param.value, grad = param.grad;
   for (const Tensor& t : {value, m, v, grad}) {
     need(same_matrix(t, value) && t.dtype == DType::f32 && t.dense(), "adamw_step", "value, m, v and grad f32 of one shape without gaps",
          {{"value", value}, {"m", m}, {"v", v}, {"grad", grad}});
@@ -107,9 +114,24 @@ void adamw_step(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, const A
   const double step = static_cast<double>(opt.step);
   const double rate = opt.lr / (1.0 - std::pow(static_cast<double>(opt.beta1), step));
   const double root = std::sqrt(1.0 - std::pow(static_cast<double>(opt.beta2), step));
-  for_spans(run, value, true, [&](int64_t, int64_t first, int64_t count) {
+  const auto update = [&](int64_t first, int64_t count) {
     HWY_DYNAMIC_DISPATCH(AdamWSpan)(value.as<float>() + first, m.as<float>() + first, v.as<float>() + first, grad.as<float>() + first, opt, rate, root, count);
-  });
+  };
+  const Repacker repacker(param);
+  if (repacker.idle()) {
+    for_spans(run, value, true, [&](int64_t, int64_t first, int64_t count) { update(first, count); });
+  } else {
+    parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
+      for (int64_t block = begin; block < end; ++block) {
+        const Span rows = repacker.rows(block);
+        update(rows.begin * value.cols(), (rows.end - rows.begin) * value.cols());
+        repacker.pack(block);
+      }
+    });
+  }
+  param.touched();
+  repacker.done(param);
+  param.grad_is_zero = true;
 }
 
 }  // namespace moe::ops

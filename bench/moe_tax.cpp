@@ -1,6 +1,6 @@
 // What routing costs: forward and backward of one MoE layer over a dense FFN of the same active width (k F = 4 D) on the same 2,048 tokens, alternating in one
 // run, packing of the weights counted on both sides (every call finds its weights changed, as after an optimizer step).
-//   bench_moe_tax [D=384] [threads=2] [pairs=5]          prints a row for each (experts, k), and memory against tokens
+//   bench_moe_tax [D=384] [threads=2] [pairs=5] [E k]     prints a row for each (experts, k), or for the one given, and memory against tokens
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,10 @@ struct Layer {
 
 // Seconds of one forward and backward; `saved_bytes` gets what the arenas hold.
 double step(Run& run, Layer& l, Tensor x, Tensor dy, Tensor y, Tensor dx) {
-  for (Param* p : l.params) p->touched();
+  for (Param* p : l.params) {
+    p->touched();
+    p->grad_is_zero = true;
+  }
   const auto start = Clock::now();
   ArenaScope scope(run.saved);
   MoeLayer::Saved saved;
@@ -114,6 +117,10 @@ int main(int argc, char** argv) {
       "D {}, {} tokens, {} threads, {} alternating pairs; tax = MoE / dense\n\n| dtype | E | k | F | MoE ms | dense ms | tax | worst "
       "|\n|---|---|---|---|---|---|---|---|\n",
       d, kTokens, threads, pairs);
+  if (argc > 5) {
+    for (DType dtype : {DType::f32, DType::bf16}) print_tax(threads, dtype, d, std::atoll(argv[4]), std::atoll(argv[5]), pairs);
+    return 0;
+  }
   for (DType dtype : {DType::f32, DType::bf16})
     for (int64_t experts : {2, 8, 16, 64, 256})
       for (int64_t k : {1, 2, 4, 8, 16})

@@ -66,7 +66,7 @@ RoutingPlan Router::decide(Run& run, const RoutingSpec& spec, Saved& saved) {
   saved.weights = run.saved.alloc(DType::f32, {tokens, k});
   weigh_forward(run, saved.weights, saved.scores, saved.choice, spec.weigh);
 
-  saved.losses.balance = balance_forward(saved.scores, saved.weights, saved.choice, spec.balance);
+  saved.losses.balance = balance_forward(run, saved.scores, saved.weights, saved.choice, spec.balance);
   saved.counts = run.saved.alloc(DType::i32, {spec.experts});
   count_choices(saved.counts, saved.choice, k);
 

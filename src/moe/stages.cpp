@@ -230,17 +230,23 @@ std::vector<double> balance_slopes(Tensor choice, int64_t experts, const Balance
 
 }  // namespace
 
-float balance_forward(Tensor s, Tensor w, Tensor choice, const BalanceStage& stage) {
+float balance_forward(Run& run, Tensor s, Tensor w, Tensor choice, const BalanceStage& stage) {
   const auto* b = std::get_if<BalanceLoss>(&stage);
   if (b == nullptr) return 0;
   const std::vector<double> slopes = balance_slopes(choice, s.cols(), *b);
-  double loss = 0;
-  for (int64_t n = 0; n < choice.rows(); ++n) {
+  // Summed token by token in double, then over tokens in order, so that threads change no bit.
+  ArenaScope scope(run.scratch);
+  auto* of_token = static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(choice.rows()) * sizeof(double)));
+  each_token(run, choice.rows(), [&](int64_t n) {
+    double sum = 0;
     if (b->probs == BalanceLoss::Probs::scores)
-      for (int64_t e = 0; e < s.cols(); ++e) loss += slopes[static_cast<size_t>(e)] * s.row<float>(n)[e];
+      for (int64_t e = 0; e < s.cols(); ++e) sum += slopes[static_cast<size_t>(e)] * s.row<float>(n)[e];
     else
-      for (int64_t i = 0; i < choice.cols(); ++i) loss += slopes[static_cast<size_t>(choice.row<int32_t>(n)[i])] * w.row<float>(n)[i];
-  }
+      for (int64_t i = 0; i < choice.cols(); ++i) sum += slopes[static_cast<size_t>(choice.row<int32_t>(n)[i])] * w.row<float>(n)[i];
+    of_token[n] = sum;
+  });
+  double loss = 0;
+  for (int64_t n = 0; n < choice.rows(); ++n) loss += of_token[n];
   return static_cast<float>(loss);
 }
 

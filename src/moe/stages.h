@@ -104,7 +104,7 @@ using BalanceStage = std::variant<NoBalance, BalanceLoss>;
 // Pairs per expert before any drop, counted over `choices` first choices.  counts [E] i32
 void count_choices(Tensor counts, Tensor choice, int64_t choices);
 // The loss.  s [N,E], w and choice [N,K]
-float balance_forward(Tensor s, Tensor w, Tensor choice, const BalanceStage&);
+float balance_forward(Run&, Tensor s, Tensor w, Tensor choice, const BalanceStage&);
 // ds += coef * dB/ds and dw += coef * dB/dw.
 void balance_backward_acc(Run&, Tensor ds, Tensor dw, Tensor choice, int64_t experts, const BalanceStage&, float coef);
 

@@ -117,7 +117,7 @@ void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   const auto update = [&](int64_t first, int64_t count) {
     HWY_DYNAMIC_DISPATCH(AdamWSpan)(value.as<float>() + first, m.as<float>() + first, v.as<float>() + first, grad.as<float>() + first, opt, rate, root, count);
   };
-  const Repacker repacker(param);
+  const Repacker repacker(param, Repacker::Which::in_use);
   if (repacker.idle()) {
     for_spans(run, value, true, [&](int64_t, int64_t first, int64_t count) { update(first, count); });
   } else {

@@ -26,18 +26,22 @@ struct PackedBank {
 // O, N = I.
 PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward);
 
-// Refreshes the copies that are current, so in use, while the master changes: first write rows(block), then pack(block), any block on any thread; done() at
-// the end. Blocks are rows of one expert, as many as all layouts take whole.
+// Packs the copies that a weight has, block by block: rows of one expert, as many as all layouts take whole. A block is read once, from the cache where an
+// optimizer has just written it, and serves every copy.
 class Repacker {
  public:
-  explicit Repacker(const Param& param);
+  enum class Which {
+    in_use,   // copies that are current: whoever changes the master keeps them so
+    present,  // all that were ever made
+  };
+  Repacker(const Param& param, Which which);
 
-  bool idle() const { return copies_ == 0; }
+  bool idle() const { return count_ == 0; }
   int64_t blocks() const { return bank_.experts * blocks_each_; }
   int64_t block_elements() const { return block_rows_ * bank_.in; }
   Span rows(int64_t block) const;  // of the whole matrix [E*O, I]
-  void pack(int64_t block) const;
-  void done(Param& param) const;  // the copies are of param's version
+  void pack(int64_t block) const;  // any block on any thread, once its rows are written
+  void done(Param& param) const;   // the copies are of param's version
 
  private:
   struct Copy {
@@ -50,8 +54,8 @@ class Repacker {
   Bank bank_{};
   const float* value_ = nullptr;
   int64_t block_rows_ = 1, blocks_each_ = 0;
-  std::array<Copy, 4> copies_list_{};
-  int copies_ = 0;
+  std::array<Copy, 4> copies_{};
+  int count_ = 0;
 };
 
 }  // namespace moe::ops

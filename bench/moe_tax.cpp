@@ -102,8 +102,8 @@ void print_memory(int threads, int64_t d) {
     Setup s(threads, DType::f32, tokens, d);
     Layer sparse(64, 8, d, d / 2);
     step(s.run, sparse, s.x, s.dy, s.y, s.dx);
-    size_t bytes = s.run.saved.capacity() + s.run.scratch.capacity();
-    for (const Arena& arena : s.run.thread_scratch) bytes += arena.capacity();
+    size_t bytes = s.run.saved.peak() + s.run.scratch.peak();
+    for (const Arena& arena : s.run.thread_scratch) bytes += arena.peak();
     fmt::print("| {} | {:.1f} |\n", tokens, static_cast<double>(bytes) / (1 << 20));
   }
 }

@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   for (int round = 0; round < rounds; ++round)
     for (auto& job : jobs) job->ms.push_back(job->step());
 
-  bench::Chart chart{"Cost of a training step against size, each relative to its smallest", "size, relative", "time, relative", true, true, {}};
+  bench::Chart chart{"Cost of a training step against size, each relative to its smallest", "size, relative", "time, relative", false, true, {}};
   std::string axis;
   double first_value = 1, first_ms = 1;
   for (auto& job : jobs) {

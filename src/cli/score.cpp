@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,16 +18,19 @@
 namespace moe::cli {
 namespace {
 
+constexpr int64_t kWindow = 2048;
+
 struct Flags {
   std::string model, text, routing = "dropless", dtype = "f32";
-  ScoreOptions options;
+  ScoreOptions options{.window = 0};  // 0: the default
   int threads = 0;
   bool json = false;
 };
 
-Json to_json(const Score& s, bool per_token) {
-  Json out = {
-      {"tokens", s.tokens}, {"windows", s.windows}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}, {"bits_per_byte", s.bits_per_byte}};
+Json to_json(const Score& s, int64_t window, bool per_token) {
+  Json out = {{"tokens", s.tokens},         {"windows", s.windows},
+              {"window", window},           {"nats_per_token", s.nats_per_token},
+              {"perplexity", s.perplexity}, {"bits_per_byte", s.bits_per_byte}};
   if (!per_token) return out;
   out["ids"] = s.ids;
   Json& logprobs = out["logprobs"] = Json::array();
@@ -42,6 +46,7 @@ int run_score(Flags& f) {
   const Recipe& recipe = find_recipe(loaded.model->config().routing.recipe);
   if (f.options.routing == EvalRouting::as_trained && !recipe.causality.empty())
     fmt::print(stderr, "note: routed as trained this loss is not that of a text read from left to right: {}\n", recipe.causality);
+  if (f.options.window == 0) f.options.window = std::min(kWindow, loaded.model->config().context);
   const Corpus corpus({f.text}, *loaded.tokenizer);
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
@@ -52,10 +57,10 @@ int run_score(Flags& f) {
     if (stop) fail("interrupted after {} of {} windows", done, total);
     progress.show(done, total, "windows");
   });
-  if (f.json) fmt::print("{}\n", to_json(s, f.options.per_token).dump());
+  if (f.json) fmt::print("{}\n", to_json(s, f.options.window, f.options.per_token).dump());
   else
-    fmt::print("{} tokens in {} windows: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per byte\n", s.tokens, s.windows, s.nats_per_token, s.perplexity,
-               s.bits_per_byte);
+    fmt::print("{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per byte\n", s.tokens, s.windows, f.options.window,
+               s.nats_per_token, s.perplexity, s.bits_per_byte);
   return 0;
 }
 
@@ -65,7 +70,8 @@ Action add_score(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   app.add_option("MODEL", f->model, "a model folder")->required();
   app.add_option("--text", f->text, "a text file, or a folder of them")->required();
-  app.add_option("--window", f->options.window, "tokens a window; windows do not overlap, the remainder is dropped")->capture_default_str();
+  app.add_option("--window", f->options.window,
+                 "tokens a window; windows do not overlap, the remainder is dropped; default: 2048, or the model's context where that is shorter");
   app.add_option("--windows", f->options.windows, "at most this many; 0: all")->capture_default_str();
   app.add_option("--routing", f->routing, "dropless, or as-trained: with the recipe's capacity for evaluation")->capture_default_str();
   app.add_option("--dtype", f->dtype, "f32 or bf16 products")->capture_default_str();

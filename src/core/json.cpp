@@ -181,7 +181,7 @@ template std::vector<std::string> JsonReader::get<std::vector<std::string>>(std:
 template <class T>
 T JsonReader::get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high) const {
   const T value = get<T>(key);
-  if (value < low || value > high) fail("{}: \"{}\" is {}, it must be between {} and {}", where_, key, value, low, high);
+  if (value < low || value > high) fail("{}: \"{}\" is {}, it must be between {} and {}", where_, printable(key), value, low, high);
   return value;
 }
 template int64_t JsonReader::get_in<int64_t>(std::string_view, int64_t, int64_t) const;
@@ -191,16 +191,16 @@ size_t JsonReader::get_one_of(std::string_view key, const std::vector<std::strin
   const std::string name = get<std::string>(key);
   for (size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) return i;
-  fail("{}: \"{}\" is \"{}\", which is not known{}", where_, key, printable(name), suggestion(name, names));
+  fail("{}: \"{}\" is \"{}\", which is not known{}", where_, printable(key), printable(name), suggestion(name, names));
 }
 
-JsonReader JsonReader::object(std::string_view key) const { return JsonReader(need(key), fmt::format("{}: \"{}\"", where_, key)); }
+JsonReader JsonReader::object(std::string_view key) const { return JsonReader(need(key), fmt::format("{}: \"{}\"", where_, printable(key))); }
 
 std::vector<JsonReader> JsonReader::objects(std::string_view key) const {
   const Json& array = need(key);
-  if (!array.is_array()) fail("{}: \"{}\" must be an array of objects, this is {}", where_, key, type_of(array));
+  if (!array.is_array()) fail("{}: \"{}\" must be an array of objects, this is {}", where_, printable(key), type_of(array));
   std::vector<JsonReader> out;
-  for (const Json& element : array) out.emplace_back(element, fmt::format("{}: \"{}\"[{}]", where_, key, out.size()));
+  for (const Json& element : array) out.emplace_back(element, fmt::format("{}: \"{}\"[{}]", where_, printable(key), out.size()));
   return out;
 }
 

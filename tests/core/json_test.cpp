@@ -108,5 +108,15 @@ TEST(JsonReader, UnknownKeysAreRefusedWithTheNearest) {
   EXPECT_NO_THROW(reader.refuse_unknown({"note", "num_expert"}));
 }
 
+// Found by the fuzzer: a key may hold any character, and every message that repeats it must stay one line.
+TEST(JsonReader, KeysAreRepeatedInOneLine) {
+  const Json json = parse(R"({"a\nb": 7, "s\nt": "text", "o\nq": {"x": 1}})");
+  const JsonReader reader(json, "x.json");
+  EXPECT_FAILS(reader.get_in<int64_t>("a\nb", 0, 1), "\"a?b\" is 7");
+  EXPECT_FAILS(reader.get_one_of("s\nt", {"other"}), "\"s?t\" is");
+  EXPECT_FAILS(reader.objects("a\nb"), "\"a?b\" must be an array");
+  EXPECT_FAILS(reader.object("o\nq").get<int64_t>("y"), "\"o?q\": \"y\" is missing");
+}
+
 }  // namespace
 }  // namespace moe::test

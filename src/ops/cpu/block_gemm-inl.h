@@ -103,12 +103,7 @@ HWY_INLINE VF32 exp_softmax(DF32 d, VF32 x) {
   const auto n = hn::Sub(shifted, shifter);
   auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  auto g = hn::Set(d, 0.00139262680526f);  // (e^r - 1 - r) / r^2 on [-0.347, 0.347], to 8e-9 of e^r
-  g = hn::MulAdd(g, r, hn::Set(d, 0.00836324666975f));
-  g = hn::MulAdd(g, r, hn::Set(d, 0.0416665541093f));
-  g = hn::MulAdd(g, r, hn::Set(d, 0.166665765832f));
-  g = hn::MulAdd(g, r, hn::Set(d, 0.5f));
-  const auto e = hn::Add(hn::MulAdd(hn::Mul(r, r), g, r), hn::Set(d, 1.0f));
+  const auto e = ExpReduced(d, r);
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(U32For<DF32>(), shifted)));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.0f)), hn::Mul(e, power));
 }

@@ -1,9 +1,11 @@
 // The command `moe`: finds the verb, runs it, and turns what it throws into one line and an exit code (0 done, 1 failed, 2 wrong usage).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -42,9 +44,19 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return error.what() + help;
 }
 
+// A thread of libgomp that waits for another spins for milliseconds. Where another program wants the core, the one waited for then gets none, and a step takes
+// three times as long; a short spin costs nothing on a quiet machine (docs/performance.md). libgomp reads its environment before main, so the command starts
+// itself again.
+void start_again_with_short_spin(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("GOMP_SPINCOUNT", "1000", 1);
+  execv("/proc/self/exe", argv);  // returns only if it failed, and then everything works as before
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  start_again_with_short_spin(argv);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), said in one line
   CLI::App app{
       "Train, evaluate, inspect and run Mixture-of-Experts language models.\nFirst steps: moe train --preset tiny --data FILE --out DIR, then moe generate DIR "

@@ -30,8 +30,8 @@ enum class Role : uint8_t {
 struct Param {
   std::string name;  // e.g. "layers.0.ffn.experts.gate.weight"
   Role role = Role::matrix;
-  Tensor value;          // f32 master when training; owned by the Model
-  Tensor grad;           // f32, shape of value; empty = frozen; owned by the Model
+  Tensor value;  // f32 master when training; owned by the Model
+  Tensor grad;   // f32, shape of value; empty = frozen; owned by the Model
   // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves a pass over memory that would only store zeros.
   bool grad_is_zero = false;
   uint64_t version = 1;  // raised by whoever writes `value`

@@ -45,7 +45,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 // A thread of libgomp that waits for another spins for milliseconds. Where another program wants the core, the one waited for then gets none, and a step takes
-// three times as long; a short spin costs nothing on a quiet machine (docs/performance.md). libgomp reads its environment before main, so the command starts
+// three times as long; a short spin costs little on a quiet machine (docs/performance.md). libgomp reads its environment before main, so the command starts
 // itself again.
 void start_again_with_short_spin(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;

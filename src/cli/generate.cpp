@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
+#include "cli/routing_options.h"
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "hub/hub.h"
@@ -15,13 +16,14 @@ namespace moe::cli {
 namespace {
 
 struct Flags {
-  std::string model, prompt, dtype = "f32";
+  std::string model, prompt, routing, dtype = "f32";
   GenerateOptions options;
   int threads = 0;
   bool json = false;
 };
 
-int run_generate(const Flags& f) {
+int run_generate(Flags& f) {
+  if (!f.routing.empty()) f.options.routing = parse_eval_routing(f.routing, "--routing");
   const LoadedModel loaded = load_model(f.model);
   Run run(thread_count(f.threads), parse_train_dtype(f.dtype));
   const std::atomic<bool>& stop = watch_interrupts();
@@ -63,6 +65,8 @@ Action add_generate(CLI::App& app) {
   app.add_option("--repeat-penalty", s.repeat_penalty, "above 1: tokens of the last 64 become less likely")->capture_default_str();
   app.add_option("--seed", s.seed, "same seed, same text")->capture_default_str();
   app.add_option("--stop", f->options.stop, "end before this text; may be given more than once")->allow_extra_args(false);
+  app.add_option("--routing", f->routing,
+                 "dropless, or threshold: models whose experts choose their tokens generate only by the thresholds learned in training, and only when asked");
   app.add_option("--dtype", f->dtype, "f32 or bf16 products")->capture_default_str();
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");

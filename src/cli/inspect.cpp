@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/choices.h"
+#include "cli/options.h"
+#include "cli/presets.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -12,16 +17,45 @@
 #include "hub/config_json.h"
 #include "hub/hub.h"
 #include "model/cost.h"
+#include "model/variants.h"
+#include "text/tokenizer.h"
 #include "train/options.h"
 
 namespace moe::cli {
 namespace {
 
 struct Flags {
-  std::string model, dtype = "f32";
+  std::string model, preset, dtype = "f32";
   TrainingShape training{.batch = 8, .context = 0};
   bool json = false;
 };
+
+Json variants_json(const ModelConfig& c) {
+  Json rows = Json::array();
+  for (const Variant& v : fine_grained_variants(c)) {
+    const std::string sets = combinations(v.experts, v.top_k);
+    rows.push_back({{"name", v.name},
+                    {"is_model", v.is_model},
+                    {"experts", v.experts},
+                    {"top_k", v.top_k},
+                    {"expert_width", v.expert_width},
+                    {"shared_experts", v.shared_experts},
+                    {"parameters", v.params.total()},
+                    {"active", v.params.active()},
+                    {"router", v.params.router},
+                    {"combinations", sets.empty() ? Json(nullptr) : Json(sets)},
+                    {"combinations_log2", log2_combinations(v.experts, v.top_k)}});
+  }
+  return rows;
+}
+
+Json dense_json(const ModelConfig& c) {
+  if (c.moe_layer_count() == 0) return nullptr;
+  const auto twin = [](const DenseTwin& t) {
+    return Json({{"ffn_width", t.ffn_width}, {"parameters", t.params.total()}, {"flops_per_token", t.flops.forward()}});
+  };
+  return {{"equal_flops", twin(dense_of_equal_flops(c, c.context))}, {"equal_parameters", twin(dense_of_equal_params(c, c.context))}};
+}
 
 Json to_json(const ModelConfig& c, const ModelCost& cost, const TrainingShape& shape) {
   const TrainingMemory t = count_training_memory(c, shape);
@@ -36,6 +70,8 @@ Json to_json(const ModelConfig& c, const ModelCost& cost, const TrainingShape& s
           {"top_k", c.routing.top_k},
           {"vocab", c.vocab},
           {"context", c.context},
+          {"variants", variants_json(c)},
+          {"dense", dense_json(c)},
           {"parameters",
            {{"total", p.total()},
             {"active", p.active()},
@@ -112,15 +148,63 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
              size(t.moments), size(t.packed), size(t.activations), size(t.scratch));
 }
 
-int run_inspect(Flags& f) {
+// 4426165368 as 4,426,165,368.
+std::string grouped(std::string digits) {
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
+  return digits;
+}
+
+// Figure 2 of DeepSeekMoE for this model, and what its sparse layers buy.
+void print_comparison(const ModelConfig& c, const ModelCost& cost) {
+  const std::vector<Variant> variants = fine_grained_variants(c);
+  if (!variants.empty()) {
+    fmt::print("\nthe same experts cut differently: total and active parameters equal but for the router's\n");
+    fmt::print("  {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", "", "chosen", "shared", "width", "params", "active", "sets a token can get: C(E, K)");
+  }
+  for (const Variant& v : variants) {
+    const std::string sets = combinations(v.experts, v.top_k);
+    const std::string power = fmt::format("2^{:.2f}", log2_combinations(v.experts, v.top_k));
+    fmt::print("{} {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", v.is_model ? '*' : ' ', v.name, fmt::format("{} of {}", v.top_k, v.experts), v.shared_experts,
+               v.expert_width, human_count(static_cast<double>(v.params.total())), human_count(static_cast<double>(v.params.active())),
+               sets.empty() || sets.size() > 18 ? fmt::format("{} ({} digits: --json)", power, sets.empty() ? "too many" : std::to_string(sets.size()))
+                                                : fmt::format("{} = {}", power, grouped(sets)));
+  }
+  const DenseTwin flops = dense_of_equal_flops(c, c.context), params = dense_of_equal_params(c, c.context);
+  const auto count = [](auto x) { return human_count(static_cast<double>(x)); };
+  fmt::print("\nagainst dense layers of the same FLOPs (width {}): {} parameters where dense has {}, {:.2f} times as many\n", flops.ffn_width,
+             count(cost.params.total()), count(flops.params.total()), static_cast<double>(cost.params.total()) / static_cast<double>(flops.params.total()));
+  fmt::print("against dense layers of the same parameters (width {}): {} FLOPs a token where dense takes {}, {:.2f} times as few\n", params.ffn_width,
+             count(cost.flops.forward()), count(params.flops.forward()), params.flops.forward() / cost.flops.forward());
+}
+
+// The model that `moe train --preset` would make of bytes.
+ModelConfig preset_config(const std::string& name) {
+  CLI::App app;
+  ModelFlags model;
+  TrainOptions train;
+  add_model_options(app, model);
+  add_train_options(app, train);
+  model.preset = name;
+  apply_files(app, model);
+  return make_config(model, make_tokenizer("bytes")->vocab_size(), train.context);
+}
+
+ModelConfig config_of(const Flags& f) {
+  if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model folder, or --preset NAME in its place");
+  if (!f.preset.empty()) return preset_config(f.preset);
   const std::string path = f.model + "/config.json";
-  const ModelConfig config = parse_config(read_text(path), path);
+  return parse_config(read_text(path), path);
+}
+
+int run_inspect(Flags& f) {
+  const ModelConfig config = config_of(f);
   const ModelCost cost = count_cost(config, config.context);
   f.training.dtype = parse_train_dtype(f.dtype);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
   if (f.json) fmt::print("{}\n", to_json(config, cost, f.training).dump());
   else print_text(config, cost, f.training);
+  if (!f.json && config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;
 }
 
@@ -128,7 +212,8 @@ int run_inspect(Flags& f) {
 
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder; only its config.json is read")->required();
+  app.add_option("MODEL", f->model, "a model folder; only its config.json is read");
+  app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();
   app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training")->capture_default_str();

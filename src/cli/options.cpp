@@ -1,11 +1,13 @@
 #include "cli/options.h"
 
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cfloat>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/choices.h"
 #include "cli/presets.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -18,33 +20,7 @@
 namespace moe::cli {
 namespace {
 
-template <class T>
-std::vector<std::string> names_of(const std::vector<T>& table) {
-  std::vector<std::string> names;
-  for (const T& row : table) names.emplace_back(row.name);
-  return names;
-}
-
-template <class T>
-std::string listed(const std::vector<T>& table) {
-  return fmt::format("{}", fmt::join(names_of(table), ", "));
-}
-
-// A named value of an enum, as flags spell it.
-template <class T>
-struct Choice {
-  std::string_view name;
-  T value;
-};
-
-template <class T>
-T choose(std::string_view name, const char* flag, const std::vector<Choice<T>>& choices) {
-  for (const Choice<T>& c : choices)
-    if (c.name == name) return c.value;
-  fail_usage("{} has no value '{}'{}", flag, name, suggestion(name, names_of(choices)));
-}
-
-// What a JSON value would be on the command line; lists give one word an entry.
+// What a JSON value would be on the command line; lists give one word an entry. Stages may stand in the file as they are.
 std::vector<std::string> as_words(const Json& value, const std::string& key, const std::string& where) {
   if (value.is_array()) {
     std::vector<std::string> words;
@@ -53,7 +29,7 @@ std::vector<std::string> as_words(const Json& value, const std::string& key, con
     return words;
   }
   if (value.is_string()) return {value.get<std::string>()};
-  if (value.is_boolean() || value.is_number()) return {value.dump()};
+  if (value.is_boolean() || value.is_number() || (value.is_object() && key == "stages")) return {value.dump()};
   fail_usage("{}: \"{}\" must be a string, a number, true, false or a list of these", where, key);
 }
 
@@ -80,6 +56,75 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
   }
 }
 
+// The coefficients of the auxiliary losses; canonical, so that one number means the same in every recipe.
+struct LossFlag {
+  const char* flag;
+  const char* name;  // of each_loss
+  const char* meaning;
+  std::optional<double>* value;
+};
+std::array<LossFlag, 6> loss_flags(ModelFlags& f) {
+  return {{{"--balance", "balance", "balance loss (1 when balanced, mean over layers)", &f.balance},
+           {"--z-loss", "z", "router z-loss (mean over layers)", &f.z_loss},
+           {"--importance-loss", "importance", "CV^2 of the summed weights (shazeer)", &f.importance_loss},
+           {"--load-loss", "load", "CV^2 of the expected load under the noise (shazeer)", &f.load_loss},
+           {"--device-loss", "device", "balance loss over groups of experts (deepseek-v2; 1 when balanced)", &f.device_loss},
+           {"--communication-loss", "communication", "balance loss of what groups receive (deepseek-v2; 1 when balanced)", &f.communication_loss}}};
+}
+
+// Whether the stages have the loss that each_loss calls so.
+bool has_loss(const RoutingSpec& spec, std::string_view name) {
+  const AuxLosses& l = spec.losses;
+  if (name == "balance") return l.balance.has_value();
+  if (name == "device") return l.device.has_value();
+  if (name == "communication") return l.communication.has_value();
+  if (name == "importance") return l.importance;
+  if (name == "load") return l.load;
+  return needs_logits(spec.select);
+}
+
+void set_losses(RoutingOptions& options, ModelFlags f) {
+  const Recipe& recipe = find_recipe(options.recipe);
+  for (const LossFlag& loss : loss_flags(f)) {
+    if (!*loss.value) continue;
+    const double x = **loss.value;
+    if (!(x >= 0) || x > FLT_MAX) fail_usage("{} is {}; it must be 0 (off) or above", loss.flag, x);
+    if (x > 0 && recipe.has_router() && !has_loss(train_spec(options), loss.name))
+      fail_usage("recipe '{}' has no such loss, so {} {} has no meaning; leave it out, or add the loss in --stages of recipe custom", recipe.name, loss.flag,
+                 x);
+    each_loss(options.coef, [&](std::string_view name, float& coef) {
+      if (name == loss.name) coef = static_cast<float>(x);
+    });
+  }
+}
+
+// Routed and shared experts, and their widths.
+void set_experts(ModelConfig& c, const ModelFlags& f, const Style& style) {
+  const Recipe& recipe = chosen_recipe(f.routing);
+  c.moe_every = f.moe_every;
+  c.dense_first = f.dense_first;
+  c.moe_layers = f.moe_layers;
+  if (f.moe_every < 1) fail_usage("--moe-every is {}; it must be at least 1", f.moe_every);
+  c.routing.recipe = recipe.name;  // which layers are MoE depends on it
+  c.routing = routing_options(f.routing, c.moe_layer_count());
+  c.routing.noise = !f.no_router_noise;
+  c.shared_experts = f.shared_experts.value_or(recipe.shared.experts);
+  c.shared_gate = c.shared_experts > 0 && f.shared_gate.value_or(recipe.shared.gate);
+  const int64_t widths = recipe.shared.experts > 0 ? recipe.shared.widths : 1;
+  const int64_t limit = int64_t{1} << 20, shared = f.shared_width ? 0 : std::clamp<int64_t>(c.shared_experts, 0, limit) * widths;
+  c.expert_width = f.expert_width.value_or(default_expert_width(style, f.width, std::clamp<int64_t>(c.routing.top_k, 1, limit) + shared));
+  c.shared_width = c.shared_experts > 0 ? f.shared_width.value_or(c.expert_width * widths) : 0;
+}
+
+// Stages mean recipe custom, before a file read later, such as a preset, names another one.
+void settle_recipe(CLI::App& app) {
+  const CLI::Option* stages = app.get_option_no_throw("--stages");
+  CLI::Option* recipe = app.get_option_no_throw("--recipe");
+  if (stages == nullptr || stages->count() == 0 || recipe->count() > 0) return;
+  recipe->add_result(std::string(kCustom));
+  recipe->run_callback();
+}
+
 }  // namespace
 
 void add_model_options(CLI::App& app, ModelFlags& f) {
@@ -101,22 +146,22 @@ void add_model_options(CLI::App& app, ModelFlags& f) {
   app.add_option("--rope-theta", f.rope_theta, "base of rotary positions")->group(model);
   app.add_option("--dropout", f.dropout, "on the embedding and on what each sublayer adds")->group(model)->capture_default_str();
   const std::string routing = "Routing";
-  app.add_option("--recipe", f.recipe, fmt::format("how tokens choose experts: {}", listed(recipes())))->group(routing)->capture_default_str();
-  app.add_option("--experts", f.experts, "routed experts a layer; default: the recipe's")->group(routing);
-  app.add_option("--top-k", f.top_k, "experts a token takes; default: the recipe's")->group(routing);
-  app.add_option("--expert-width", f.expert_width, "FFN width of an expert; default: so that the chosen ones together are one dense FFN (gpt2: each as wide)")
+  add_routing_options(app, f.routing, routing);
+  app.add_option("--expert-width", f.expert_width,
+                 "FFN width of an expert; default: so that those a token meets, shared ones too, together are one dense FFN (gpt2: each as wide)")
       ->group(routing);
-  app.add_option("--shared-experts", f.shared_experts, "experts that every token takes")->group(routing)->capture_default_str();
-  app.add_option("--shared-width", f.shared_width, "FFN width of a shared expert; default: the routed experts'")->group(routing);
-  app.add_flag("--shared-gate", f.shared_gate, "weigh the shared experts by a sigmoid of the token")->group(routing);
+  app.add_option("--shared-experts", f.shared_experts, "experts that every token takes; default: the recipe's")->group(routing);
+  app.add_option("--shared-width", f.shared_width, "FFN width of a shared expert; default: the routed experts', or the recipe's multiple of it")
+      ->group(routing);
+  // Not bound to the optional, which CLI11 would set to false where the flag is absent.
+  app.add_flag_function(
+         "--shared-gate", [&f](int64_t given) { f.shared_gate = given > 0; }, "weigh the shared experts by a sigmoid of the token; default: as the recipe does")
+      ->group(routing);
   app.add_option("--moe-every", f.moe_every, "MoE at layers i with i mod P = 0")->group(routing)->capture_default_str();
   app.add_option("--dense-first", f.dense_first, "the first layers stay dense")->group(routing)->capture_default_str();
   app.add_option("--moe-layers", f.moe_layers, "or just these layers, e.g. 1,3,5")->delimiter(',')->group(routing);
-  app.add_option("--capacity-factor", f.capacity_factor, "buffer of an expert in training, for recipes that drop")->group(routing);
-  app.add_option("--capacity-factor-eval", f.capacity_factor_eval, "the same when scoring --routing as-trained")->group(routing);
-  app.add_option("--balance", f.balance, "coefficient of the balance loss (1 when balanced, mean over layers); default: the recipe's")->group(routing);
-  app.add_option("--z-loss", f.z_loss, "coefficient of the router z-loss (mean over layers); default: the recipe's")->group(routing);
-  app.add_option("--norm-topk-prob", f.norm_topk_prob, "true or false, where the recipe leaves it open (olmoe)")->group(routing);
+  for (const LossFlag& loss : loss_flags(f))
+    app.add_option(loss.flag, *loss.value, fmt::format("coefficient of the {}; default: the recipe's", loss.meaning))->group(routing);
   app.add_flag("--no-router-noise", f.no_router_noise, "train without the recipe's noise")->group(routing);
 }
 
@@ -157,7 +202,9 @@ int thread_count(int asked) {
 }
 
 void apply_files(CLI::App& app, const ModelFlags& flags) {
+  settle_recipe(app);
   if (!flags.config_file.empty()) apply_json(app, read_text(flags.config_file), "--config " + flags.config_file);
+  settle_recipe(app);
   if (flags.preset.empty()) return;
   for (const Preset& preset : presets())
     if (preset.name == flags.preset) return apply_json(app, preset.json, "preset " + preset.name);
@@ -165,8 +212,7 @@ void apply_files(CLI::App& app, const ModelFlags& flags) {
 }
 
 ModelConfig make_config(const ModelFlags& f, int64_t vocab, int64_t context) {
-  const Recipe& recipe = find_recipe(f.recipe);
-  const Style& style = find_style(f.architecture.empty() ? style_of_recipe(f.recipe) : std::string_view(f.architecture));
+  const Style& style = find_style(f.architecture.empty() ? style_of_recipe(chosen_recipe(f.routing).name) : std::string_view(f.architecture));
   ModelConfig c = style.parts;
   c.vocab = vocab;
   c.context = context;
@@ -200,27 +246,9 @@ ModelConfig make_config(const ModelFlags& f, int64_t vocab, int64_t context) {
   if (f.rope_theta) c.rope_theta = static_cast<float>(*f.rope_theta);
   c.dropout = static_cast<float>(f.dropout);
 
-  const int64_t experts = f.experts.value_or(recipe.has_router() ? recipe.default_experts : 1), top_k = f.top_k.value_or(recipe.default_top_k);
-  if (!recipe.has_router() && experts > 1) fail_usage("recipe 'dense' has one expert, not {}; name a --recipe that routes, e.g. olmoe", experts);
-  c.moe_every = f.moe_every;
-  c.dense_first = f.dense_first;
-  c.moe_layers = f.moe_layers;
-  c.routing.recipe = f.recipe;
-  c.expert_width = f.expert_width.value_or(default_expert_width(style, f.width, std::max<int64_t>(1, top_k)));
-  c.shared_experts = f.shared_experts;
-  c.shared_width = f.shared_experts > 0 ? f.shared_width.value_or(c.expert_width) : 0;
-  c.shared_gate = f.shared_gate;
-  if (f.moe_every < 1) fail_usage("--moe-every is {}; it must be at least 1", f.moe_every);
-  c.routing = default_options(recipe, experts, top_k, c.moe_layer_count());
-  c.routing.norm_topk_prob = f.norm_topk_prob;
-  c.routing.noise = !f.no_router_noise;
-  if (f.capacity_factor) c.routing.capacity_factor = static_cast<float>(*f.capacity_factor);
-  if (f.capacity_factor_eval) c.routing.capacity_factor_eval = static_cast<float>(*f.capacity_factor_eval);
-  if (f.balance) c.routing.balance_coef = static_cast<float>(*f.balance);
-  if (f.z_loss) c.routing.z_coef = static_cast<float>(*f.z_loss);
-  for (const auto& [flag, value] : {std::pair{"--balance", c.routing.balance_coef}, std::pair{"--z-loss", c.routing.z_coef}})
-    if (!(value >= 0) || std::isinf(value)) fail_usage("{} is {}; it must be 0 (off) or above", flag, value);
+  set_experts(c, f, style);
   validate(c);
+  set_losses(c.routing, f);
   constexpr double kMostParameters = 1e12;  // far beyond any machine, far below an overflow of sizes
   if (const double size = parameter_count(c); size > kMostParameters)
     fail_usage("this model would have {:.2g} parameters, at most {:.0g} are possible; lower --width, --layers, --experts or --expert-width", size,

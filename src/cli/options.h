@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/routing_options.h"
 #include "model/config.h"
 #include "train/options.h"
 
@@ -15,17 +16,16 @@ namespace moe::cli {
 // What shapes a model. Optionals take the recipe's or architecture's value when absent.
 struct ModelFlags {
   std::string preset, config_file;
-  std::string recipe = "olmoe";
+  RoutingFlags routing;
   std::string architecture;
   int64_t layers = 4, width = 128, heads = 4;
-  std::optional<int64_t> kv_heads, head_width, dense_width, expert_width, shared_width, experts, top_k;
-  int64_t shared_experts = 0;
-  bool shared_gate = false;
+  std::optional<int64_t> kv_heads, head_width, dense_width, expert_width, shared_experts, shared_width;
+  std::optional<bool> shared_gate;
   int64_t moe_every = 1, dense_first = 0;
   std::vector<int64_t> moe_layers;
-  std::optional<double> capacity_factor, capacity_factor_eval, balance, z_loss;
+  std::optional<double> balance, z_loss, importance_loss, load_loss, device_loss, communication_loss;
   bool no_router_noise = false;
-  std::optional<bool> norm_topk_prob, bias, tied;
+  std::optional<bool> bias, tied;
   std::optional<std::string> activation, qk_norm, norm_placement;
   std::optional<double> rope_theta;
   double dropout = 0;

@@ -1,11 +1,14 @@
+#include "moe/recipes.h"
+
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/json.h"
-#include "moe/recipes.h"
+#include "moe/spec_json.h"
 
 namespace moe::cli {
 namespace {
@@ -15,48 +18,138 @@ struct Flags {
   bool json = false;
 };
 
-// The coefficient as the recipe states it, and what it is in the canonical form for one MoE layer.
-std::string describe_losses(const Recipe& r) {
-  if (r.losses.balance == 0 && r.losses.z == 0) return "none";
-  std::string text = fmt::format("balance {:g}", r.losses.balance);
-  if (r.losses.uniform_is_k || r.losses.sum_over_layers) {
-    const RoutingOptions one = default_options(r, r.default_experts, r.default_top_k, 1);
-    text += fmt::format(" in its own terms ({}{}); here {:g}{}", r.losses.uniform_is_k ? "k when balanced" : "1 when balanced",
-                        r.losses.sum_over_layers ? ", layers added up" : "", one.balance_coef, r.losses.sum_over_layers ? " x MoE layers" : "");
+constexpr size_t kLabel = 16;  // columns before what a line says
+constexpr size_t kTitle = 42;  // columns before a title in the table
+
+// The recipe at its default size with one MoE layer.
+RoutingOptions default_size(const Recipe& r) {
+  RoutingOptions options = default_options(r, r.default_experts, r.default_top_k, 1);
+  if (r.name == kCustom) options.stages = "{}";
+  return options;
+}
+
+// yes, when evaluated (training looks ahead), or no.
+std::string_view causal_word(const Recipe& r) {
+  if (!r.has_router() || r.causality.empty()) return "yes";
+  const RoutingOptions options = default_size(r);
+  return not_causal_because(options, default_eval(options)).empty() ? "evaluated" : "no";
+}
+
+// "Fedus et al. 2021, arXiv 2101.03961": where the table has no room for sections and code.
+std::string short_source(std::string_view source) {
+  const size_t arxiv = source.find("arXiv ");
+  const size_t end = source.find_first_of(",;(", arxiv == std::string_view::npos ? 0 : arxiv);
+  std::string_view text = source.substr(0, end);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return std::string(text);
+}
+
+// {"type": "buffer", "factor": 1.25, "scope": {"group": 8}} as "buffer: factor 1.25, scope {group 8}".
+std::string words_of(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (!value.is_object()) return value.dump();
+  std::string text;
+  for (const auto& [key, inner] : value.items()) {
+    if (key == "type") continue;
+    const std::string shown = words_of(inner);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, inner.is_object() ? "{" + shown + "}" : shown);
   }
-  if (r.losses.z > 0) text += fmt::format("; z {:g}{}", r.losses.z, r.losses.sum_over_layers ? " x MoE layers" : "");
+  return value.contains("type") ? fmt::format("{}: {}", words_of(value["type"]), text) : text;
+}
+
+// A loss as the source states its coefficient, and what that is in the canonical form.
+std::string describe_loss(const Recipe& r, std::string_view name, float stated, float canonical) {
+  std::string text = fmt::format("{} {:g}", name, stated);
+  if (name == "balance" && r.losses.uniform_is_k) text += " of a loss that is K when even";
+  if (r.losses.sum_over_layers) text += fmt::format("{} summed over layers", name == "balance" && r.losses.uniform_is_k ? " and" : ", its losses");
+  if (stated != canonical || r.losses.sum_over_layers) text += fmt::format("; here {:g}{}", canonical, r.losses.sum_over_layers ? " x MoE layers" : "");
   return text;
 }
 
+template <class F>
+void each_coefficient(const Recipe& r, F&& f) {
+  RoutingLosses canonical = default_size(r).coef, stated = r.losses.coef;
+  each_loss(stated, [&](std::string_view name, float x) {
+    each_loss(canonical, [&](std::string_view same, float y) {
+      if (same == name && x != 0) f(name, x, y);
+    });
+  });
+}
+
 Json to_json(const Recipe& r) {
+  Json losses = Json::object();
+  if (r.has_router())
+    each_coefficient(r, [&](std::string_view name, float stated, float canonical) {
+      losses[std::string(name)] = {{"stated", shortest_decimal(stated)},
+                                   {"canonical", shortest_decimal(canonical)},
+                                   {"times_moe_layers", r.losses.sum_over_layers},
+                                   {"in_words", describe_loss(r, name, stated, canonical)}};
+    });
   return {{"name", r.name},
           {"title", r.title},
           {"formula", r.formula},
           {"source", r.source},
           {"experts", r.default_experts},
           {"top_k", r.default_top_k},
-          {"losses", describe_losses(r)},
+          {"top_k_is_fixed", r.top_k_is_fixed},
+          {"norm_topk_prob_is_open", r.norm_topk_prob_is_open},
+          {"shared", {{"experts", r.shared.experts}, {"widths", r.shared.widths}, {"gate", r.shared.gate}}},
+          {"stages", r.has_router() ? moe::to_json(r.train, r.eval_as_trained) : Json(nullptr)},
+          {"losses", losses},
           {"causal", r.causality.empty()},
-          {"causality", r.causality}};
+          {"causal_when", causal_word(r) == "yes" ? "always" : causal_word(r)},
+          {"causality", r.causality},
+          {"differs", r.differs}};
 }
 
+void print_line(std::string_view label, const std::string& text) { fmt::print("  {:<{}}{}\n", label, kLabel - 2, wrapped(text, kLabel)); }
+
 void print_recipe(const Recipe& r) {
-  fmt::print("{}: {}\n  formula   {}\n", r.name, r.title, r.formula);
-  if (r.has_router())
-    fmt::print("  defaults  {} experts, top-{}{}\n  losses    {}\n", r.default_experts, r.default_top_k, r.top_k_is_fixed ? " (fixed)" : "",
-               describe_losses(r));
-  fmt::print("  causal    {}\n  source    {}\n", r.causality.empty() ? "yes" : r.causality, r.source);
+  fmt::print("{}: {}\n", r.name, wrapped(std::string(r.title), r.name.size() + 2));
+  print_line("formula", std::string(r.formula));
+  if (r.has_router()) {
+    std::string sizes = fmt::format("{} experts, top-{}{}", r.default_experts, r.default_top_k, r.top_k_is_fixed ? " (fixed)" : "");
+    if (r.norm_topk_prob_is_open) sizes += "; norm_topk_prob is open";
+    if (r.shared.experts > 0)
+      sizes += fmt::format("; {} shared {} as wide as {}{}", r.shared.experts, r.shared.experts == 1 ? "expert" : "experts",
+                           r.shared.widths == 1 ? "a routed one" : fmt::format("{} routed ones", r.shared.widths), r.shared.gate ? ", gated" : "");
+    print_line("defaults", sizes);
+    const Json stages = moe::to_json(r.train, r.eval_as_trained);
+    for (const char* stage : {"noise", "score", "select", "weigh", "second", "capacity"}) print_line(stage, words_of(stages.at(stage)));
+    print_line("as evaluated", stages.at("capacity_eval") == "dropless" ? "dropless" : "dropless; as-trained " + words_of(stages.at("capacity_eval")));
+    std::string losses;
+    for (const auto& [name, loss] : stages.at("losses").items())
+      if (loss != false) losses += fmt::format("{}{}{}", losses.empty() ? "" : "; ", name, loss.is_object() ? " {" + words_of(loss) + "}" : "");
+    print_line("losses", losses.empty() ? "none but a z-loss where it is asked for" : losses);
+    each_coefficient(r, [&](std::string_view name, float stated, float canonical) { print_line("coefficient", describe_loss(r, name, stated, canonical)); });
+  }
+  print_line("causal", r.causality.empty() ? "yes" : std::string(r.causality));
+  print_line("source", std::string(r.source));
+  if (!r.differs.empty()) print_line("differs", std::string(r.differs));
+}
+
+void print_row(const Recipe& r) {
+  const std::string size = r.has_router() ? fmt::format("{} of {}", r.default_top_k, r.default_experts) : "-";
+  fmt::print("{:<20} {:<9} {:<10} {}\n{:{}}{}\n", r.name, size, causal_word(r), wrapped(std::string(r.title), kTitle), "", kTitle,
+             wrapped(short_source(r.source), kTitle));
 }
 
 int run_recipes(const Flags& f) {
-  Json rows = Json::array();
-  for (const Recipe& r : recipes()) {
-    if (!f.name.empty() && &r != &find_recipe(f.name)) continue;
-    if (f.json) rows.push_back(to_json(r));
-    else if (f.name.empty()) fmt::print("{:<10}{}\n", r.name, r.title);
+  if (!f.name.empty()) {
+    const Recipe& r = find_recipe(f.name);
+    if (f.json) fmt::print("{}\n", to_json(r).dump());
     else print_recipe(r);
+    return 0;
   }
-  if (f.json) fmt::print("{}\n", f.name.empty() ? rows.dump() : rows.at(0).dump());
+  Json rows = Json::array();
+  if (!f.json) fmt::print("{:<20} {:<9} {:<10} {}\n", "recipe", "K of E", "causal", "what it is, and its source");
+  for (const Recipe& r : recipes()) {
+    if (f.json) rows.push_back(to_json(r));
+    else print_row(r);
+  }
+  if (f.json) fmt::print("{}\n", rows.dump());
+  else fmt::print("\nK of E: what a token takes by default. causal \"evaluated\": later tokens matter in training only.\nmoe recipes NAME says more.\n");
   return 0;
 }
 
@@ -64,7 +157,8 @@ int run_recipes(const Flags& f) {
 
 Action add_recipes(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("NAME", f->name, "one recipe in full: formula, defaults, losses, causality, source");
+  app.add_option("NAME", f->name,
+                 "one recipe in full: formula, defaults, stages with their parameters, losses, causality, source, where implementations differ");
   app.add_flag("--json", f->json, "JSON on standard output");
   return [f] { return run_recipes(*f); };
 }

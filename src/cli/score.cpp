@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
+#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -21,16 +22,17 @@ namespace {
 constexpr int64_t kWindow = 2048;
 
 struct Flags {
-  std::string model, text, routing = "dropless", dtype = "f32";
+  std::string model, text, routing, dtype = "f32";
   ScoreOptions options{.window = 0};  // 0: the default
   int threads = 0;
   bool json = false;
 };
 
-Json to_json(const Score& s, int64_t window, bool per_token) {
+Json to_json(const Score& s, int64_t window, EvalRouting routing, bool causal, bool per_token) {
   Json out = {{"tokens", s.tokens},         {"windows", s.windows},
               {"window", window},           {"nats_per_token", s.nats_per_token},
-              {"perplexity", s.perplexity}, {"bits_per_byte", s.bits_per_byte}};
+              {"perplexity", s.perplexity}, {"bits_per_byte", s.bits_per_byte},
+              {"causal", causal},           {"routing", name_of(routing)}};
   if (!per_token) return out;
   out["ids"] = s.ids;
   Json& logprobs = out["logprobs"] = Json::array();
@@ -39,13 +41,14 @@ Json to_json(const Score& s, int64_t window, bool per_token) {
 }
 
 int run_score(Flags& f) {
-  if (f.routing != "dropless" && f.routing != "as-trained") fail_usage("--routing is '{}'; it is dropless or as-trained", f.routing);
-  f.options.routing = f.routing == "dropless" ? EvalRouting::dropless : EvalRouting::as_trained;
   if (f.options.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
+  if (!f.routing.empty()) f.options.routing = parse_eval_routing(f.routing, "--routing");
   const LoadedModel loaded = load_model(f.model);
-  const Recipe& recipe = find_recipe(loaded.model->config().routing.recipe);
-  if (f.options.routing == EvalRouting::as_trained && !recipe.causality.empty())
-    fmt::print(stderr, "note: routed as trained this loss is not that of a text read from left to right: {}\n", recipe.causality);
+  const RoutingOptions& options = loaded.model->config().routing;
+  const bool routed = loaded.model->config().moe_layer_count() > 0;
+  const EvalRouting routing = f.options.routing.value_or(routed ? default_eval(options) : EvalRouting::dropless);
+  const std::string_view reason = routed ? not_causal_because(options, routing) : "";
+  if (!reason.empty()) fmt::print(stderr, "note: routed {} this loss is too low for a text read from left to right: {}\n", name_of(routing), reason);
   if (f.options.window == 0) f.options.window = std::min(kWindow, loaded.model->config().context);
   const Corpus corpus({f.text}, *loaded.tokenizer);
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
@@ -57,7 +60,7 @@ int run_score(Flags& f) {
     if (stop) fail("interrupted after {} of {} windows", done, total);
     progress.show(done, total, "windows");
   });
-  if (f.json) fmt::print("{}\n", to_json(s, f.options.window, f.options.per_token).dump());
+  if (f.json) fmt::print("{}\n", to_json(s, f.options.window, routing, reason.empty(), f.options.per_token).dump());
   else
     fmt::print("{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per byte\n", s.tokens, s.windows, f.options.window,
                s.nats_per_token, s.perplexity, s.bits_per_byte);
@@ -73,7 +76,9 @@ Action add_score(CLI::App& app) {
   app.add_option("--window", f->options.window,
                  "tokens a window; windows do not overlap, the remainder is dropped; default: 2048, or the model's context where that is shorter");
   app.add_option("--windows", f->options.windows, "at most this many; 0: all")->capture_default_str();
-  app.add_option("--routing", f->routing, "dropless, or as-trained: with the recipe's capacity for evaluation")->capture_default_str();
+  app.add_option("--routing", f->routing,
+                 "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "
+                 "or threshold where experts choose");
   app.add_option("--dtype", f->dtype, "f32 or bf16 products")->capture_default_str();
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--per-token", f->options.per_token, "with --json: the ids and their log-probabilities (null for the first of each window)");

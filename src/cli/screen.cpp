@@ -47,6 +47,25 @@ std::string human_seconds(double s) {
   return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
 }
 
+std::string wrapped(const std::string& text, size_t indent, size_t width) {
+  std::string out;
+  size_t column = indent;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find(' ', begin), text.size());
+    if (column > indent && column + 1 + end - begin > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (begin > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return out;
+}
+
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 ProgressLine::~ProgressLine() {

@@ -11,6 +11,9 @@ std::string human_count(double n);    // 54.7M
 std::string human_bytes(double n);    // 219 MiB
 std::string human_seconds(double s);  // 2m05s
 
+// `text` broken between words into lines of at most `width` columns, all but the first with `indent` spaces before it; the first is taken to start there.
+std::string wrapped(const std::string& text, size_t indent, size_t width = 100);
+
 // Rewrites one line on a terminal; elsewhere prints a line now and then.
 class ProgressLine {
  public:

@@ -34,7 +34,9 @@ constexpr double kPeakSeconds = 0.3;
 std::string describe_step(const StepResult& r, const TrainOptions& o, double peak, bool routed) {
   const double left = r.tokens_per_second > 0 ? static_cast<double>((o.steps - r.step) * o.batch * o.accumulate * o.context) / r.tokens_per_second : 0;
   std::string text = fmt::format("ce {:.3f}", r.ce);
-  if (routed) text += fmt::format("  balance {:.2f}  z {:.2f}", r.balance, r.z);
+  each_loss(r, [&](const char* name, double x) {
+    if (x != 0) text += fmt::format("  {} {:.2f}", name, x);
+  });
   text += fmt::format("  {} tok/s  {:.0f}% of peak", human_count(r.tokens_per_second), 100 * r.flops_per_second / peak);
   if (routed) text += fmt::format("  MaxVio {:.2f}  dropped {:.1f}%", r.max_vio, 100 * r.dropped);
   return text + fmt::format("  {} left", human_seconds(left));

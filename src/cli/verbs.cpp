@@ -21,6 +21,7 @@ const std::vector<Verb>& verbs() {
       {"score", "how well a model predicts a text", add_score},
       {"inspect", "parameters, arithmetic and memory of a model", add_inspect},
       {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
+      {"route", "work a routing recipe out on given numbers", add_route},
       {"bench", "what this machine and this engine can do", add_bench},
   };
   return table;

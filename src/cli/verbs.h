@@ -24,6 +24,7 @@ Action add_generate(CLI::App& app);
 Action add_score(CLI::App& app);
 Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);
+Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);
 
 // Set by Ctrl-C (SIGINT) and SIGTERM once watched; a second Ctrl-C ends the process at once.

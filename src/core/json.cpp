@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -143,6 +144,11 @@ Json parse_json(std::string_view text, const std::string& where, size_t max_byte
 }
 
 Json read_json(const std::string& path, size_t max_bytes) { return parse_json(read_text(path, max_bytes), path, max_bytes); }
+
+double shortest_decimal(float x) {
+  const double decimal = std::strtod(fmt::format("{}", x).c_str(), nullptr);
+  return static_cast<float>(decimal) == x ? decimal : static_cast<double>(x);
+}
 
 JsonReader::JsonReader(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {
   if (!object.is_object()) fail("{}: an object is needed, this is {}", where_, type_of(object));

@@ -25,6 +25,9 @@ constexpr size_t kJsonMaxBytes = size_t{100} << 20;
 Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes);
 Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
 
+// The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01, not 0.009999999776482582.
+double shortest_decimal(float x);
+
 // What a getter can return: bool, int64_t, double, std::string, and vectors of int64_t, double, std::string.
 // Whole numbers are accepted where a double is asked for, never the other way round. A key whose value is null counts as absent, as in the
 // configurations of Hugging Face.

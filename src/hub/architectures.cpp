@@ -35,6 +35,8 @@ constexpr NameRow kHuggingFaceNames[] = {
     {"layers.{i}.ffn.experts.down.bias", "model.layers.{i}.mlp.down_proj.bias", Layout::bank_of_one, Layers::dense},
     {"layers.{i}.ffn.router.weight", "model.layers.{i}.mlp.gate.weight"},
     {"layers.{i}.ffn.router.noise.weight", "model.layers.{i}.mlp.gate_noise.weight"},
+    {"layers.{i}.ffn.router.bias", "model.layers.{i}.mlp.gate.e_score_correction_bias"},
+    {"layers.{i}.ffn.router.threshold", "model.layers.{i}.mlp.gate.e_score_threshold"},
     {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.mlp.experts.{e}.gate_proj.weight", Layout::per_expert, Layers::moe},
     {"layers.{i}.ffn.experts.gate.bias", "model.layers.{i}.mlp.experts.{e}.gate_proj.bias", Layout::per_expert, Layers::moe},
     {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.mlp.experts.{e}.up_proj.weight", Layout::per_expert, Layers::moe},
@@ -89,10 +91,12 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (!routes(c)) return "no layer routes";
   if (c.moe_layer_count() != c.layers) return "some layers are dense";
   const RoutingSpec spec = train_spec(c.routing);
+  const auto* select = std::get_if<TopK>(&spec.select);
   const auto* weigh = std::get_if<ChosenScores>(&spec.weigh);
-  if (!std::holds_alternative<NoNoise>(spec.noise) || !std::holds_alternative<SoftmaxScore>(spec.score) || !std::holds_alternative<Dropless>(spec.capacity) ||
-      weigh == nullptr || weigh->scale != 1)
+  if (!std::holds_alternative<NoNoise>(spec.noise) || !std::holds_alternative<SoftmaxScore>(spec.score) || select == nullptr || select->bias ||
+      !std::holds_alternative<KeepSecond>(spec.second) || !std::holds_alternative<Dropless>(spec.capacity) || weigh == nullptr || weigh->scale != 1)
     return fmt::format("recipe '{}' routes in another way than by dropless top-k of a softmax", c.routing.recipe);
+  if (!c.routing.stages.empty()) return "its routing is a list of stages of its own";
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.qk_norm != QkNorm::full) return "queries and keys are not normalised over all heads together";

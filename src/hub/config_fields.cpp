@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "moe/spec_json.h"
 
 namespace moe {
 namespace {
@@ -21,6 +22,7 @@ const std::vector<std::string> kNormNames = {"rms", "layer"};
 const std::vector<std::string> kPlacementNames = {"pre", "post"};
 const std::vector<std::string> kPositionNames = {"rope", "learned"};
 const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
+const std::vector<std::string> kBalanceOverNames = {"micro_batch", "sequence", "running", "step"};
 const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};  // as transformers calls them
 
 double shortest(float x) {
@@ -46,6 +48,19 @@ class FieldReader {
   }
   void optional(const char* key, std::optional<float>& x, double low) {
     if (from_.has(key)) x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));
+  }
+  void optional(const char* key, std::optional<int64_t>& x, int64_t low) {
+    if (from_.has(key)) x = from_.get_in<int64_t>(key, low, kMaxSize);
+  }
+  template <class E>
+  void optional(const char* key, std::optional<E>& x, const std::vector<std::string>& names) {
+    if (from_.has(key)) x = static_cast<E>(from_.get_one_of(key, names));
+  }
+  // Bad stages are refused here, where the file's name is known.
+  void stages(const char* key, std::string& x) {
+    if (!from_.has(key)) return;
+    x = from_.value(key).dump();
+    parse_stages(x, fmt::format("{}: \"{}\"", from_.where(), key));
   }
   void layer_list(const char* key, std::vector<int64_t>& x) {
     if (!from_.has(key)) return;
@@ -85,6 +100,16 @@ class FieldWriter {
   }
   void optional(const char* key, const std::optional<float>& x, double low) {
     if (x) number(key, *x, low);
+  }
+  void optional(const char* key, const std::optional<int64_t>& x, int64_t low) {
+    if (x) size(key, *x, low);
+  }
+  template <class E>
+  void optional(const char* key, const std::optional<E>& x, const std::vector<std::string>& names) {
+    if (x) one_of(key, *x, names);
+  }
+  void stages(const char* key, const std::string& x) {
+    if (!x.empty()) to_[key] = parse_json(x, "the routing stages");
   }
   void layer_list(const char* key, std::vector<int64_t> x) {
     std::sort(x.begin(), x.end());
@@ -148,9 +173,18 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.optional("norm_topk_prob", c.routing.norm_topk_prob);
   v.optional("capacity_factor", c.routing.capacity_factor, 0);
   v.optional("capacity_factor_eval", c.routing.capacity_factor_eval, 0);
+  v.optional("n_group", c.routing.expert_groups, 1);
+  v.optional("topk_group", c.routing.groups_kept, 1);
+  v.optional("routed_scaling_factor", c.routing.routed_scale, 0);
+  v.stages("routing_stages", c.routing.stages);
   v.flag("router_noise", c.routing.noise);
-  v.number("router_aux_loss_coef", c.routing.balance_coef, 0);
-  v.number("router_z_loss_coef", c.routing.z_coef, 0);
+  v.number("router_aux_loss_coef", c.routing.coef.balance, 0);
+  v.number("router_z_loss_coef", c.routing.coef.z, 0);
+  v.extra("router_device_loss_coef", c.routing.coef.device, 0, 0);
+  v.extra("router_communication_loss_coef", c.routing.coef.communication, 0, 0);
+  v.extra("router_importance_loss_coef", c.routing.coef.importance, 0, 0);
+  v.extra("router_load_loss_coef", c.routing.coef.load, 0, 0);
+  v.optional("router_balance_over", c.routing.balance_over, kBalanceOverNames);
   v.number("initializer_range", c.init.std, 0);
   v.number("initializer_cutoff", c.init.cut, 0);
   v.flag("init_scale_residual", c.init.scale_residual);
@@ -174,7 +208,8 @@ void visit_olmoe(Visitor& v, Config& c) {
   v.one_of("hidden_act", c.act, kActNames);
   v.number("initializer_range", c.init.std, 0);
   v.extra_recipe("recipe", c.routing.recipe, "olmoe");
-  v.extra("router_z_loss_coef", c.routing.z_coef, 0, 0);
+  v.extra("router_z_loss_coef", c.routing.coef.z, 0, 0);
+  v.optional("router_balance_over", c.routing.balance_over, kBalanceOverNames);
   v.extra("initializer_cutoff", c.init.cut, 0, 0);
   v.extra("init_scale_residual", c.init.scale_residual, false);
 }
@@ -216,7 +251,7 @@ void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
 // Whether the recipe renormalises the chosen weights where the config says nothing.
 bool renormalises(const RoutingOptions& routing) {
   const auto* weigh = std::get_if<ChosenScores>(&find_recipe(routing.recipe).train.weigh);
-  return weigh != nullptr && weigh->renormalise;
+  return weigh != nullptr && weigh->renormalise != ChosenScores::Renormalise::never;
 }
 
 }  // namespace
@@ -244,7 +279,7 @@ ModelConfig read_olmoe(const JsonReader& reader) {
   c.qk_norm = QkNorm::full;
   c.rope_theta = read_rope_theta(reader);
   const auto k = static_cast<double>(c.routing.top_k);
-  c.routing.balance_coef = static_cast<float>(k * reader.get_in<double>("router_aux_loss_coef", 0, FLT_MAX / k));
+  c.routing.coef.balance = static_cast<float>(k * reader.get_in<double>("router_aux_loss_coef", 0, FLT_MAX / k));
   if (const bool renormalise = reader.get<bool>("norm_topk_prob"); renormalise != renormalises(c.routing)) c.routing.norm_topk_prob = renormalise;
   refuse_switched_on(reader, c);
   return c;
@@ -256,9 +291,9 @@ void write_olmoe(Json& json, const ModelConfig& c) {
   fields.number("rope_theta", c.rope_theta, 0);
   json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", shortest(c.rope_theta)}};
   const auto k = static_cast<double>(c.routing.top_k);
-  fields.number("router_aux_loss_coef", c.routing.balance_coef, 0);
-  const double coef = shortest(c.routing.balance_coef) / k;
-  json["router_aux_loss_coef"] = static_cast<float>(coef * k) == c.routing.balance_coef ? coef : static_cast<double>(c.routing.balance_coef) / k;
+  fields.number("router_aux_loss_coef", c.routing.coef.balance, 0);
+  const double coef = shortest(c.routing.coef.balance) / k;
+  json["router_aux_loss_coef"] = static_cast<float>(coef * k) == c.routing.coef.balance ? coef : static_cast<double>(c.routing.coef.balance) / k;
   json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing));
   json["attention_dropout"] = 0.0;
   json["clip_qkv"] = nullptr;

@@ -192,8 +192,10 @@ double parameter_count(const ModelConfig& c) {
   if (c.norm_placement == NormPlacement::pre) total += norm;
   if (moe_layers == 0) return total;
   const auto experts = static_cast<double>(c.routing.experts);
-  const bool learned_noise = std::holds_alternative<LearnedNoise>(train_spec(c.routing).noise);
-  double each = experts * d * (learned_noise ? 2 : 1) + bank(experts, static_cast<double>(c.expert_width));
+  const RoutingSpec spec = train_spec(c.routing);
+  const int matrices = (needs_logits(spec.select) ? 1 : 0) + (std::holds_alternative<LearnedNoise>(spec.noise) ? 1 : 0);
+  const int buffers = (selection_bias(spec.select) ? 1 : 0) + (experts_choose(spec.select) ? 1 : 0);
+  double each = experts * (d * matrices + buffers) + bank(experts, static_cast<double>(c.expert_width));
   if (c.shared_experts > 0) each += bank(1, static_cast<double>(c.shared_experts) * static_cast<double>(c.shared_width)) + (c.shared_gate ? d : 0);
   return total + moe_layers * each;
 }
@@ -234,7 +236,9 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
   std::vector<SafetensorsItem> items;
   for (const FileTensor& tensor : map) {
     if (tensor.alias && !with_alias) continue;
-    SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = dtype});
+    // Buffers take steps too small for bf16.
+    const DType kept = tensor.parts[0].param->is_trained() ? dtype : DType::f32;
+    SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
     if (tensor.parts.size() == 1 && !tensor.parts[0].transpose) {
       item.value = shaped(tensor.parts[0].value, tensor.shape);
       continue;

@@ -35,7 +35,10 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
   const int64_t windows = options.windows > 0 ? std::min(options.windows, whole) : whole;
   if (windows == 0) fail("the text has {} tokens, less than one window of {}; lower --window", ids.size(), options.window);
   RoutingSpec routing;
-  if (model.config().moe_layer_count() > 0) routing = eval_spec(model.config().routing, options.routing);
+  if (model.config().moe_layer_count() > 0) {
+    const RoutingOptions& recipe = model.config().routing;
+    routing = eval_spec(recipe, options.routing.value_or(default_eval(recipe)));
+  }
 
   Score result;
   double total = 0;

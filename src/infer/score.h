@@ -16,7 +16,7 @@ struct ScoreOptions {
   int64_t window = 2048;  // tokens; window - 1 of them are predicted
   int64_t windows = 0;    // at most this many; 0: all
   bool per_token = false;
-  EvalRouting routing = EvalRouting::dropless;
+  std::optional<EvalRouting> routing;  // absent: default_eval
 };
 
 struct Score {

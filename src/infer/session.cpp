@@ -39,11 +39,33 @@ size_t certain_length(const std::string& text, const std::vector<std::string>& s
   return end;
 }
 
+// The routing to ask for instead of one that looks at later tokens.
+std::string_view way_out(const RoutingOptions& options) {
+  switch (default_eval(options)) {
+    case EvalRouting::dropless: return "leave --routing out, or take --routing dropless";
+    case EvalRouting::threshold: return "--routing threshold takes the tokens whose score reaches what was learned in training";
+    case EvalRouting::as_trained: break;
+  }
+  return "a model of this recipe can be scored but not continued";
+}
+
+// Expert choice is replaced by something else where a text is written, so it has to be asked for.
+void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked) {
+  if (asked || config.moe_layer_count() == 0 || default_eval(config.routing) != EvalRouting::threshold) return;
+  fail_usage("recipe '{}' does not say how to write a text: {}; {}", config.routing.recipe, not_causal_because(config.routing, EvalRouting::as_trained),
+             way_out(config.routing));
+}
+
 }  // namespace
 
-Session::Session(Model& model, Run& run, int64_t capacity)
+Session::Session(Model& model, Run& run, int64_t capacity, std::optional<EvalRouting> routing)
     : model_(model), run_(run), cache_(model.config(), run.compute, 1, capacity), logits_(static_cast<size_t>(model.config().vocab)) {
-  if (model.config().moe_layer_count() > 0) routing_ = eval_spec(model.config().routing);
+  if (model.config().moe_layer_count() == 0) return;
+  const RoutingOptions& options = model.config().routing;
+  const EvalRouting wanted = routing.value_or(default_eval(options));
+  if (const std::string_view reason = not_causal_because(options, wanted); !reason.empty())
+    fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}", options.recipe, reason, way_out(options));
+  routing_ = eval_spec(options, wanted);
 }
 
 std::span<const float> Session::feed(std::span<const int32_t> ids) {
@@ -68,13 +90,14 @@ std::span<const float> Session::feed_chunk(std::span<const int32_t> ids) {
 
 Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const std::string&)>& emit) {
+  check_asked_for(model.config(), options.routing);
   for (const std::string& stop : options.stop)
     if (stop.empty()) fail_usage("an empty --stop would end every text at once");
   const std::vector<int32_t> ids = tokenizer.encode(prompt);
   const int64_t limit = token_limit(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens);
   Sampler sampler(options.sampler);
   for (int32_t id : ids) sampler.accept(id);
-  Session session(model, run, static_cast<int64_t>(ids.size()) + limit);
+  Session session(model, run, static_cast<int64_t>(ids.size()) + limit, options.routing);
   StreamDecoder decoder(tokenizer);
   Generated out{{}, static_cast<int64_t>(ids.size()), 0, "length"};
   size_t shown = 0;

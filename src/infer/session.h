@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@ namespace moe {
 // One sequence. Owns the cache; the Model and the Run must outlive it.
 class Session {
  public:
-  // `capacity`: most tokens the session will ever hold.
-  Session(Model&, Run&, int64_t capacity);
+  // `capacity`: most tokens the session will ever hold. `routing` absent: default_eval. Fails (usage) for a routing that depends on later tokens, which a
+  // session has not.
+  Session(Model&, Run&, int64_t capacity, std::optional<EvalRouting> routing = std::nullopt);
 
   // Appends tokens (a prompt in chunks, or one token) and returns the logits [V] after the last one, valid until the next call. At least one token.
   std::span<const float> feed(std::span<const int32_t> ids);
@@ -37,6 +39,8 @@ struct GenerateOptions {
   int64_t max_tokens = 200;       // fewer where the model's learned positions end
   std::vector<std::string> stop;  // generation ends before the first of these
   SamplerOptions sampler;
+  // Absent: dropless. Models whose experts choose their tokens need EvalRouting::threshold, which has to be asked for because it is not what they train with.
+  std::optional<EvalRouting> routing;
 };
 
 struct Generated {

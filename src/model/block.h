@@ -1,6 +1,8 @@
 // One decoder block: attention and a feed-forward layer, each added to the residual stream.
 #pragma once
 
+#include <span>
+
 #include "model/attention.h"
 #include "model/norm.h"
 #include "moe/layer.h"
@@ -15,6 +17,7 @@ struct BlockPass {
   int64_t layer = 0;
   RngKey key;  // of this layer and step; empty: no randomness
   float dropout = 0;
+  std::span<const int64_t> step_counts;  // [E] of this layer, as Forward has them; empty: none
 };
 
 // pre-norm:  u = h + drop(attn(norm1(h)));  h' = u + drop(ffn(norm2(u)))
@@ -39,7 +42,7 @@ struct Block {
   // out, h [N,D] f32, different memory
   void forward(Run&, Tensor out, Tensor h, const BlockPass&, Saved&);
   // dh [N,D] f32: on entry the gradient of the block's output, on return of its input
-  void backward(Run&, Tensor dh, const BlockPass&, RoutingLosses coef, const Saved&);
+  void backward(Run&, Tensor dh, const BlockPass&, const RoutingLosses& coef, const Saved&);
 
  private:
   template <class F>

@@ -22,8 +22,14 @@ int64_t expert_matrices(const ModelConfig& c, int64_t f) { return (c.gated ? 3 :
 int64_t expert_size(const ModelConfig& c, int64_t f) { return expert_matrices(c, f) + (c.ffn_bias ? (c.gated ? 2 : 1) * f + c.width : 0); }
 
 int64_t router_matrices(const ModelConfig& c) {
-  const bool learned_noise = std::holds_alternative<LearnedNoise>(train_spec(c.routing).noise);
-  return c.routing.experts * c.width * (learned_noise ? 2 : 1);
+  const RoutingSpec spec = train_spec(c.routing);
+  return c.routing.experts * c.width * ((needs_logits(spec.select) ? 1 : 0) + (std::holds_alternative<LearnedNoise>(spec.noise) ? 1 : 0));
+}
+
+// A selection bias and a threshold are one number an expert.
+int64_t router_buffers(const ModelConfig& c) {
+  const RoutingSpec spec = train_spec(c.routing);
+  return c.routing.experts * ((selection_bias(spec.select) ? 1 : 0) + (experts_choose(spec.select) ? 1 : 0));
 }
 
 bool has_shared(const ModelConfig& c) { return c.shared_experts > 0; }
@@ -44,6 +50,7 @@ ParamCount count_params(const ModelConfig& c) {
   n.experts = moe * c.routing.experts * expert_size(c, c.expert_width);
   n.experts_active = moe * c.routing.top_k * expert_size(c, c.expert_width);
   n.router = moe * router_matrices(c);
+  n.buffers = moe * router_buffers(c);
   if (has_shared(c)) n.shared = moe * (expert_size(c, shared_width(c)) + (c.shared_gate ? c.width : 0));
   return n;
 }
@@ -70,8 +77,9 @@ double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int
 }
 
 MemoryCount count_memory(const ModelConfig& c) {
-  const int64_t n = count_params(c).total();
-  return {4 * n, 2 * n, 2 * 2 * c.layers * c.kv_width()};
+  const ParamCount params = count_params(c);
+  const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
+  return {4 * n + buffers, 2 * n + buffers, 2 * 2 * c.layers * c.kv_width()};
 }
 
 ModelCost count_cost(const ModelConfig& config, int64_t context) { return {count_params(config), count_flops(config, context), count_memory(config)}; }

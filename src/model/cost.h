@@ -19,6 +19,7 @@ struct ParamCount {
   int64_t experts_active = 0;
   int64_t shared = 0;
   int64_t router = 0;
+  int64_t buffers = 0;  // selection biases and thresholds of the routers: not trained by gradient, in no sum
 
   int64_t total() const { return total_without_experts() + experts; }
   int64_t active() const { return total_without_experts() + experts_active; }
@@ -62,7 +63,7 @@ struct TrainingShape {
   bool recompute = false;
 };
 
-// What training holds at its fullest moment, bytes. Dropless: every choice counts as a row.
+// What training holds at its fullest moment, bytes. Every choice that can find room counts as a row.
 struct TrainingMemory {
   int64_t masters = 0;      // f32
   int64_t gradients = 0;    // f32

@@ -15,13 +15,19 @@ constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
 void draw(const Tensor& value, Role role, const InitOptions& init, int64_t layers, RngKey key) {
   float* x = value.as<float>();
   const int64_t n = value.numel();
-  if (role == Role::norm || role == Role::bias) {
+  if (role == Role::norm || role == Role::bias || role == Role::buffer) {
     std::fill_n(x, n, role == Role::norm ? 1.0f : 0.0f);
     return;
   }
   const float std = role == Role::residual && init.scale_residual ? init.std / std::sqrt(2 * static_cast<float>(layers)) : init.std;
   for (int64_t i = 0; i < n; ++i)
     x[i] = std * (init.cut > 0 ? truncated_normal(key, static_cast<uint64_t>(i), init.cut) : normal(key, static_cast<uint64_t>(i)));
+}
+
+// A vector's numbers; none where it is absent.
+template <class T>
+std::vector<T> copied(const Tensor& t) {
+  return t.empty() ? std::vector<T>() : std::vector<T>(t.as<T>(), t.as<T>() + t.numel());
 }
 
 }  // namespace
@@ -39,6 +45,7 @@ Model::Model(ModelConfig config) : config_(std::move(config)) {
     add_attention(block.attention, name + "attn.");
     add_norm(block.norm2, name + "norm2", d);
     add_ffn(block.ffn, name + "ffn.", config_.is_moe(i));
+    if (block.ffn.router) moe_blocks_.push_back(&block);
   }
   if (config_.norm_placement == NormPlacement::pre) add_norm(final_norm_, "final_norm", d);
   if (!config_.tied) add(head_, "head.weight", Role::matrix, {config_.vocab, d});
@@ -95,6 +102,15 @@ void Model::add_attention(Attention& attention, const std::string& name) {
   qk_norm(attention.k_norm, "k_norm", c.kv_width());
 }
 
+void Model::add_router(Router& router, const std::string& name) {
+  const RoutingSpec spec = train_spec(config_.routing);
+  const int64_t experts = config_.routing.experts, d = config_.width;
+  if (needs_logits(spec.select)) add(router.weight, name + "weight", Role::matrix, {experts, d});
+  if (std::holds_alternative<LearnedNoise>(spec.noise)) add(router.noise, name + "noise.weight", Role::matrix, {experts, d});
+  if (selection_bias(spec.select)) add(router.bias, name + "bias", Role::buffer, {experts});
+  if (experts_choose(spec.select)) add(router.threshold, name + "threshold", Role::buffer, {experts});
+}
+
 void Model::add_ffn(MoeLayer& ffn, const std::string& name, bool is_moe) {
   const ModelConfig& c = config_;
   if (!is_moe) {
@@ -102,9 +118,7 @@ void Model::add_ffn(MoeLayer& ffn, const std::string& name, bool is_moe) {
     return;
   }
   ffn.router.emplace();
-  add(ffn.router->weight, name + "router.weight", Role::matrix, {c.routing.experts, c.width});
-  if (std::holds_alternative<LearnedNoise>(train_spec(c.routing).noise))
-    add(ffn.router->noise, name + "router.noise.weight", Role::matrix, {c.routing.experts, c.width});
+  add_router(*ffn.router, name + "router.");
   add_bank(ffn.experts, name + "experts.", c.routing.experts, c.expert_width);
   if (c.shared_experts == 0) return;
   ffn.shared.emplace();
@@ -125,11 +139,15 @@ void Model::initialise(uint64_t seed) {
     draw(param->value, param->role, config_.init, config_.layers, root.fold(index++));
     param->touched();
   }
+  if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;
+  for (Block* block : moe_blocks_)
+    for (Param* param : {&block->ffn.router->weight, &block->ffn.router->noise})
+      if (param->present()) std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
 }
 
 void Model::enable_grads() {
   for (Param* param : params_) {
-    if (!param->grad.empty()) continue;
+    if (!param->is_trained() || !param->grad.empty()) continue;
     param->grad = param->value;
     param->grad.data = memory_.alloc_bytes(static_cast<size_t>(param->value.bytes()));
     std::memset(param->grad.data, 0, static_cast<size_t>(param->value.bytes()));
@@ -147,16 +165,29 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
   ops::embedding_forward_acc(run, h, positions_, batch.positions);
 }
 
+// Which of the MoE layers a layer is; -1: a dense one.
+int64_t Model::moe_index(int64_t layer) const {
+  const auto found = std::find(moe_blocks_.begin(), moe_blocks_.end(), blocks_[static_cast<size_t>(layer)].get());
+  return found == moe_blocks_.end() ? -1 : found - moe_blocks_.begin();
+}
+
 BlockPass Model::block_pass(const ModelSaved& saved, int64_t layer) const {
-  return {saved.pass.batch, saved.pass.routing, saved.pass.cache, layer, saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
-          config_.dropout};
+  BlockPass pass{saved.pass.batch,
+                 saved.pass.routing,
+                 saved.pass.cache,
+                 layer,
+                 saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
+                 config_.dropout,
+                 {}};
+  if (const int64_t index = moe_index(layer); saved.pass.step_counts && index >= 0) pass.step_counts = saved.pass.step_counts->at(static_cast<size_t>(index));
+  return pass;
 }
 
 void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved& block) const {
   if (!config_.is_moe(layer)) return;
   const Router::Saved& router = block.ffn.router;
-  const int32_t* counts = router.counts.as<int32_t>();
-  saved.routing.push_back({layer, {counts, counts + router.counts.numel()}, router.dropped, router.losses});
+  saved.routing.push_back(
+      {layer, copied<int32_t>(router.counts), copied<int32_t>(router.balance_counts), copied<float>(router.cutoff), router.dropped, router.losses});
 }
 
 void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
@@ -192,7 +223,12 @@ void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets,
   head_loss_forward(run, nll, saved.hidden, head_weight(), targets, saved.head);
 }
 
-void Model::backward(Run& run, std::span<const int32_t> targets, float scale, RoutingLosses coef, ModelSaved& saved) {
+void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {
+  if (layers.size() != moe_blocks_.size()) fail("the step has the routing of {} layers, the model has {} that route", layers.size(), moe_blocks_.size());
+  for (size_t i = 0; i < layers.size(); ++i) moe_blocks_[i]->ffn.router->end_step(training, layers[i].counts, layers[i].cutoff);
+}
+
+void Model::backward(Run& run, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved) {
   ArenaScope scope(run.scratch);
   const int64_t tokens = saved.hidden.rows(), d = config_.width;
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});

@@ -24,9 +24,17 @@ enum class Keep {
 // One MoE layer's routing in one forward; a copy, independent of arenas.
 struct LayerRouting {
   int64_t layer = 0;
-  std::vector<int32_t> counts;  // [E] pairs per expert before any drop
+  std::vector<int32_t> counts;          // [E] pairs per expert before any drop
+  std::vector<int32_t> balance_counts;  // [E] what the balance loss counts; empty without one
+  std::vector<float> cutoff;            // [E] the lowest scores that experts took; empty unless they chose
   int64_t dropped = 0;
   RoutingLosses losses;
+};
+
+// One MoE layer's routing over a whole optimizer step: what its buffers move by.
+struct LayerStep {
+  std::vector<int64_t> counts;  // [E] pairs per expert before any drop, of all micro-batches
+  std::vector<double> cutoff;   // [E] mean over the micro-batches; empty where experts do not choose
 };
 
 struct Forward {
@@ -34,6 +42,8 @@ struct Forward {
   const RoutingSpec* routing = nullptr;  // of the mode: training or evaluation; unused by dense models
   Keep keep = Keep::nothing;
   KvCache* cache = nullptr;
+  // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in order (BalanceLoss::Shares); null: none are known.
+  const std::vector<std::vector<int64_t>>* step_counts = nullptr;
 };
 
 // Views into run.saved, from one forward until its backward.
@@ -59,7 +69,7 @@ class Model {
   const std::vector<Param*>& params() const { return params_; }
   Param* find(std::string_view name);
   void initialise(uint64_t seed);
-  // Gives every parameter a zero gradient.
+  // Gives every parameter that is trained a zero gradient.
   void enable_grads();
 
   // Fills `saved`; saved.hidden [N,D] holds the result. Randomness follows run.key.
@@ -69,7 +79,9 @@ class Model {
   // nll [N] f32
   void loss_forward(Run&, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved);
   // Adds the gradient of scale * sum(nll) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
-  void backward(Run&, std::span<const int32_t> targets, float scale, RoutingLosses coef, ModelSaved& saved);
+  void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved);
+  // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
+  void end_step(const RoutingSpec& training, std::span<const LayerStep> layers);
 
   // The matrix of the head: its own or the embedding's.
   Param& head_weight() { return config_.tied ? embedding_ : head_; }
@@ -80,7 +92,9 @@ class Model {
   void add_bank(ExpertBank&, const std::string& name, int64_t experts, int64_t width);
   void add_attention(Attention&, const std::string& name);
   void add_ffn(MoeLayer&, const std::string& name, bool is_moe);
+  void add_router(Router&, const std::string& name);
   void embed(Run&, Tensor h, const Batch&);
+  int64_t moe_index(int64_t layer) const;
   BlockPass block_pass(const ModelSaved&, int64_t layer) const;
   void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;
 
@@ -90,7 +104,8 @@ class Model {
   Param positions_;  // [context,D], learned positions only
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
-  Param head_;  // [V,D], untied only
+  Param head_;                      // [V,D], untied only
+  std::vector<Block*> moe_blocks_;  // MoE layers in order
   std::vector<Param*> params_;
 };
 

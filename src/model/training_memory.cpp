@@ -13,9 +13,32 @@ constexpr int64_t kThreadScratch = int64_t{2} << 20;  // blocks of products, pac
 // Sizes that every part below needs.
 struct Sizes {
   const ModelConfig& c;
-  int64_t n, a;  // tokens, bytes of an activation
+  TrainingShape shape;
+  int64_t n, a;      // tokens, bytes of an activation
+  RoutingSpec spec;  // unused by dense models
 
-  int64_t rows(bool moe) const { return moe ? n * c.routing.top_k : n; }
+  Sizes(const ModelConfig& config, const TrainingShape& training)
+      : c(config), shape(training), n(training.batch * training.context), a(training.dtype == DType::bf16 ? 2 : kF32) {
+    if (c.moe_layer_count() > 0) spec = train_spec(c.routing);
+  }
+
+  // The sum over the scopes of a micro-batch of of(tokens in it).
+  template <class F>
+  int64_t over(const Scope& scope, F&& of) const {
+    if (scope.kind == Scope::Kind::sequence) return shape.batch * of(shape.context);
+    const int64_t group = scope.kind == Scope::Kind::group ? scope.group : n, rest = n % group;
+    return n / group * of(group) + (rest > 0 ? of(rest) : 0);
+  }
+  // Pairs of tokens and experts in one MoE layer: what each expert takes where experts choose, else every choice that can find room.
+  int64_t pairs() const {
+    if (const auto* choice = std::get_if<ExpertChoice>(&spec.select))
+      return spec.experts * over(choice->scope, [&](int64_t tokens) { return tokens_per_expert(*choice, tokens, spec.experts); });
+    const int64_t chosen = n * spec.slots();
+    const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity);
+    if (buffer == nullptr) return chosen;
+    return std::min(chosen, spec.experts * over(buffer->scope, [&](int64_t tokens) { return expert_capacity(*buffer, tokens, spec.experts, spec.slots()); }));
+  }
+  int64_t rows(bool moe) const { return moe ? pairs() : n; }
   int64_t ffn_width(bool moe) const { return moe ? c.expert_width : c.dense_width; }
   int64_t shared_width() const { return c.shared_experts * c.shared_width; }
   int64_t statistics() const { return n * kF32 * (c.norm == NormKind::layer ? 2 : 1); }
@@ -31,14 +54,20 @@ int64_t saved_attention(const Sizes& s) {
   return bytes + q + kv + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
 }
 
+// Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits before it and the scale itself where a loss reads them.
+int64_t saved_noise(const RoutingSpec& spec) {
+  if (!std::holds_alternative<LearnedNoise>(spec.noise)) return 0;
+  return 1 + (spec.losses.load || spec.losses.z_of_clean ? 1 : 0) + (spec.losses.load ? 1 : 0);
+}
+
 int64_t saved_router(const Sizes& s) {
-  const RoutingSpec spec = train_spec(s.c.routing);
-  const bool jittered = std::holds_alternative<InputJitter>(spec.noise), learned = std::holds_alternative<LearnedNoise>(spec.noise);
-  const int64_t e = spec.experts, k = spec.top_k();
-  int64_t bytes = s.n * kF32 * ((learned ? 3 : 2) * e + 1 + 2 * k);  // logits, scores, raw noise; lse; choice, weights
+  const int64_t plan = s.n * kF32 + s.rows(true) * 4 * kF32;  // bounds; token, row, pair, weight
+  int64_t bytes = plan + s.n * kF32 * 4 * s.spec.slots();     // choice, selected, weights, kept
+  if (!needs_logits(s.spec.select)) return bytes;
+  bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (s.a != kF32) bytes += s.stream();
-  if (jittered) bytes += s.stream();
-  return bytes + s.n * kF32 + s.rows(true) * 4 * kF32;  // the plan: bounds; token, row, pair, weight
+  if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
+  return bytes;
 }
 
 int64_t saved_ffn(const Sizes& s, bool moe) {
@@ -59,9 +88,17 @@ int64_t saved_block(const Sizes& s, bool moe) {
 // The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and those rows packed for the gradient of `down`.
 int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width) { return rows * width * s.a * (s.c.gated ? 4 : 3); }
 
+// Backward: the gradients of the logits and of what the noise keeps, and of the weights.
+int64_t scratch_router(const Sizes& s) {
+  if (!needs_logits(s.spec.select)) return 0;
+  const bool jittered = std::holds_alternative<InputJitter>(s.spec.noise);
+  return s.n * kF32 * ((1 + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts + s.spec.slots()) + (jittered ? s.stream() : 0);
+}
+
 int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
-  const int64_t routed = s.rows(true) * (kF32 + 2 * s.c.width * s.a) + scratch_bank(s, s.rows(true), s.c.expert_width);  // dweight; drows, dout
+  const int64_t rows = s.rows(true);
+  const int64_t routed = rows * (kF32 + 2 * s.c.width * s.a) + std::max(scratch_bank(s, rows, s.c.expert_width), scratch_router(s));  // dweight; drows, dout
   const int64_t shared = s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
   return std::max(routed, shared);
 }
@@ -86,10 +123,12 @@ int64_t packed_bytes(const ModelConfig& c, int64_t a) {
 }  // namespace
 
 TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& shape) {
-  const int64_t params = count_params(c).total(), n = shape.batch * shape.context;
-  const Sizes s{c, n, shape.dtype == DType::bf16 ? 2 : kF32};
+  const ParamCount count = count_params(c);
+  const Sizes s(c, shape);
+  const int64_t params = count.total(), n = s.n;
   TrainingMemory m;
-  m.masters = m.gradients = kF32 * params;
+  m.masters = kF32 * (params + count.buffers);
+  m.gradients = kF32 * params;
   m.moments = 2 * kF32 * params;
   m.packed = packed_bytes(c, s.a);
 

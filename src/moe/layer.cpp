@@ -5,9 +5,9 @@
 
 namespace moe {
 
-void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RoutingSpec* spec, RngKey key, Saved& saved) {
+void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, const RoutingSpec* spec, RngKey key, Saved& saved) {
   if (router) {
-    saved.plan = router->forward(run, x, *spec, key, saved.router);
+    saved.plan = router->forward(run, x, input, *spec, key, saved.router);
     saved.rows = dispatch(run, run.saved, saved.plan, x);
     ArenaScope scope(run.scratch);
     Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
@@ -20,10 +20,11 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RoutingSpec* spec, Rn
   if (shared) shared_forward(run, y, x, saved);
 }
 
-void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, RoutingLosses coef, const Saved& saved) {
+void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved& saved) {
   if (router) {
     ArenaScope scope(run.scratch);
-    Tensor dweight = run.scratch.alloc(DType::f32, {saved.plan.rows()});
+    // A router without a matrix learns nothing from the weights' gradient.
+    Tensor dweight = router->weight.present() ? run.scratch.alloc(DType::f32, {saved.plan.rows()}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
     Rows dout = dispatch(run, run.scratch, saved.plan, dy);
     experts.backward(run, drows, dweight, dout.x, saved.rows, saved.experts);

@@ -26,9 +26,9 @@ struct MoeLayer {
   };
 
   // y [N,D] f32; x [N,D] A; `spec` may be null when there is no router
-  void forward(Run&, Tensor y, Tensor x, const RoutingSpec* spec, RngKey key, Saved&);
+  void forward(Run&, Tensor y, Tensor x, const RouterInput&, const RoutingSpec* spec, RngKey key, Saved&);
   // dx [N,D] f32; dy [N,D] A
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, RoutingLosses coef, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved&);
 
  private:
   void shared_forward(Run&, Tensor y, Tensor x, Saved&);

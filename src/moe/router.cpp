@@ -1,93 +1,181 @@
 #include "moe/router.h"
 
+#include <algorithm>
 #include <array>
+#include <cassert>
+#include <cstring>
 
 #include "core/error.h"
 
 namespace moe {
 namespace {
 
-bool has_drops(const CapacityStage& stage) { return std::holds_alternative<BufferCapacity>(stage); }
+// How fast a threshold follows the cutoffs of expert choice: an optimizer step's share in the running mean.
+constexpr double kThresholdRate = 0.05;
+
+// What TokenSoftmax sums over: the scopes whose tokens the experts chose from.
+std::vector<int64_t> weigh_bounds(const RoutingSpec& spec, const RouterInput& input, int64_t tokens) {
+  const auto* choice = std::get_if<ExpertChoice>(&spec.select);
+  return scope_bounds(choice ? choice->scope : Scope{}, input.bounds, tokens);
+}
+
+LossInput loss_input(const RoutingSpec& spec, const Router::Saved& saved) {
+  return {.scores = saved.scores,
+          .weights = saved.weights,
+          .choice = saved.choice,
+          .selected = saved.selected,
+          .logits = saved.logits,
+          .clean = saved.clean,
+          .sigma = saved.sigma,
+          .input = &saved.input,
+          .experts = spec.experts,
+          .top_k = spec.slots()};
+}
+
+bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) { return spec.losses.z_of_clean && !saved.clean.empty(); }
+
+Tensor copied(Arena& arena, Tensor from) {
+  Tensor to = arena.alloc(from.dtype, {from.rows(), from.cols()});
+  std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes()));
+  return to;
+}
+
+// Scores, the choice with its weights, and the losses, which look at all chosen pairs, sent or not.
+void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tokens, const SelectContext& context) {
+  const int64_t k = spec.slots();
+  if (!saved.logits.empty()) {
+    saved.lse = run.saved.alloc(DType::f32, {tokens});
+    saved.losses.z = z_loss_forward(run, saved.lse, z_reads_clean(spec, saved) ? saved.clean : saved.logits);
+    saved.scores = run.saved.alloc(DType::f32, {tokens, spec.experts});
+    score_forward(run, saved.scores, saved.logits, spec.score);
+  }
+  saved.choice = run.saved.alloc(DType::i32, {tokens, k});
+  saved.selected = run.saved.alloc(DType::i32, {tokens, k});
+  if (std::holds_alternative<ExpertChoice>(spec.select)) saved.cutoff = run.saved.alloc_zeroed(DType::f32, {spec.experts});
+  select_forward(run, saved.choice, saved.selected, saved.cutoff, saved.scores, spec.experts, context, spec.select);
+  saved.weights = run.saved.alloc(DType::f32, {tokens, k});
+  weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
+
+  const LossInput losses = loss_input(spec, saved);
+  const float z = saved.losses.z;
+  saved.losses = aux_losses_forward(run, losses, spec.losses);
+  saved.losses.z = z;
+  if (spec.losses.balance) {
+    saved.balance_counts = run.saved.alloc_zeroed(DType::i32, {spec.experts});
+    count_for_balance(run, saved.balance_counts, losses, *spec.losses.balance);
+  }
+}
+
+// Which of the chosen pairs are sent and find room, and the plan made of them.
+RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
+  const int64_t k = spec.slots();
+  ArenaScope scope(run.scratch);
+  Tensor sent = saved.selected;  // [N,K]
+  if (!std::holds_alternative<KeepSecond>(spec.second)) {
+    sent = copied(run.scratch, saved.selected);
+    second_forward(run, sent, saved.weights, spec.second, saved.key);
+  }
+  saved.counts = run.saved.alloc_zeroed(DType::i32, {spec.experts});
+  count_pairs(saved.counts, saved.choice, sent);
+  saved.kept = run.saved.alloc(DType::i32, {saved.choice.rows(), k});
+  saved.dropped = capacity_forward(saved.kept, saved.choice, sent, saved.weights, saved.input.bounds, spec.experts, spec.capacity, saved.key);
+  Tensor weights = saved.weights;
+  if (renormalises_after_drop(spec.weigh)) {
+    weights = copied(run.scratch, saved.weights);
+    weigh_kept_forward(run, weights, saved.kept);
+  }
+  return make_plan(run.saved, saved.choice, saved.kept, weights, spec.experts);
+}
 
 }  // namespace
-
-void validate(const RoutingSpec& spec) {
-  const int64_t k = spec.top_k();
-  if (spec.experts < 1) fail_usage("a router needs at least one expert, {} were asked for", spec.experts);
-  if (k < 1 || k > spec.experts) fail_usage("top-k is {} but a token can take 1 to {} experts; lower --top-k or raise --experts", k, spec.experts);
-  if (k == 1 && spec.experts > 1 && constant_when_alone(spec.weigh))
-    fail_usage(
-        "top-k 1 with renormalised weights: the one weight is always 1, so the router would get no gradient from the language-model loss; use a recipe "
-        "that keeps the raw probability (switch, olmoe) or top-k 2");
-  if (const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity); buffer && !(buffer->factor > 0))
-    fail_usage("the capacity factor is {}; it must be above 0 (1.25 is usual)", buffer->factor);
-}
 
 void Router::logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
   const int64_t tokens = x.rows();
   const std::array<int64_t, 2> all = {0, tokens};
-  const auto* jitter_stage = std::get_if<InputJitter>(&spec.noise);
   saved.x = x;
   if (x.dtype != DType::f32) {
     saved.x = run.saved.alloc(DType::f32, {tokens, x.cols()});
     ops::cast(run, saved.x, x);
   }
-  if (jitter_stage && !saved.key.empty()) {
-    Tensor jittered = run.saved.alloc(DType::f32, {tokens, x.cols()});
-    jitter(run, jittered, saved.x, *jitter_stage, saved.key);
-    saved.x = jittered;
+  const auto* jittered = std::get_if<InputJitter>(&spec.noise);
+  if (jittered && !saved.key.empty()) {
+    Tensor seen = run.saved.alloc(DType::f32, {tokens, x.cols()});
+    jitter(run, seen, saved.x, *jittered, saved.key);
+    saved.x = seen;
   }
   saved.logits = run.saved.alloc(DType::f32, {tokens, spec.experts});
   ops::matmul_forward(run, saved.logits, saved.x, weight, all);
-  saved.raw = {};
   const auto* learned = std::get_if<LearnedNoise>(&spec.noise);
-  if (learned && !saved.key.empty()) {
-    saved.raw = run.saved.alloc(DType::f32, {tokens, spec.experts});
-    ops::matmul_forward(run, saved.raw, saved.x, noise, all);
-    learned_noise_forward_acc(run, saved.logits, saved.raw, *learned, saved.key);
-  }
+  if (!learned || saved.key.empty()) return;
+  if (spec.losses.load || spec.losses.z_of_clean) saved.clean = copied(run.saved, saved.logits);
+  saved.raw = run.saved.alloc(DType::f32, {tokens, spec.experts});
+  ops::matmul_forward(run, saved.raw, saved.x, noise, all);
+  learned_noise_forward_acc(run, saved.logits, saved.raw, *learned, saved.key);
+  if (!spec.losses.load) return;
+  saved.sigma = run.saved.alloc(DType::f32, {tokens, spec.experts});
+  learned_noise_scale(run, saved.sigma, saved.raw, *learned);
 }
 
-RoutingPlan Router::forward(Run& run, Tensor x, const RoutingSpec& spec, RngKey key, Saved& saved) {
+RoutingPlan Router::forward(Run& run, Tensor x, const RouterInput& input, const RoutingSpec& spec, RngKey key, Saved& saved) {
+  saved = Saved{};
+  saved.input = input;
   saved.key = key;
-  logits(run, x, spec, saved);
+  if (needs_logits(spec.select)) logits(run, x, spec, saved);
+  else if (static_cast<int64_t>(input.ids.size()) != x.rows())
+    fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(), input.ids.size());
   return decide(run, spec, saved);
 }
 
-RoutingPlan Router::decide(Run& run, const RoutingSpec& spec, Saved& saved) {
-  const int64_t tokens = saved.logits.rows(), k = spec.top_k();
-  saved.lse = run.saved.alloc(DType::f32, {tokens});
-  saved.losses.z = z_loss_forward(run, saved.lse, saved.logits);
-
-  saved.scores = run.saved.alloc(DType::f32, {tokens, spec.experts});
-  score_forward(run, saved.scores, saved.logits, spec.score);
-  saved.choice = run.saved.alloc(DType::i32, {tokens, k});
-  select_forward(run, saved.choice, saved.scores, spec.select);
-  saved.weights = run.saved.alloc(DType::f32, {tokens, k});
-  weigh_forward(run, saved.weights, saved.scores, saved.choice, spec.weigh);
-
-  saved.losses.balance = balance_forward(run, saved.scores, saved.weights, saved.choice, spec.balance);
-  saved.counts = run.saved.alloc(DType::i32, {spec.experts});
-  count_choices(saved.counts, saved.choice, k);
-
-  ArenaScope scope(run.scratch);
-  Tensor kept = run.scratch.alloc(DType::i32, {tokens, k});
-  saved.dropped = capacity_forward(kept, saved.choice, spec.experts, spec.capacity);
-  return make_plan(run.saved, saved.choice, kept, saved.weights, spec.experts);
+RoutingPlan Router::decide(Run& run, const RoutingSpec& spec, Saved& saved) const {
+  const int64_t tokens = saved.logits.empty() ? static_cast<int64_t>(saved.input.ids.size()) : saved.logits.rows();
+  SelectContext context;
+  context.input = &saved.input;
+  if (selection_bias(spec.select)) context.bias = bias.value;
+  if (std::holds_alternative<ThresholdChoice>(spec.select)) {
+    if (!threshold.present()) fail("routing by thresholds needs the {} thresholds of a model trained with expert choice; this one has none", spec.experts);
+    context.threshold = threshold.value;
+  }
+  choose(run, spec, saved, tokens, context);
+  return place(run, spec, saved);
 }
 
-void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec, RoutingLosses coef, const Saved& saved) {
+void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec,
+                             const RoutingLosses& coef, const Saved& saved) {
+  if (saved.logits.empty()) return;
+  assert(saved.clean.empty() || !dclean.empty());
+  assert(saved.sigma.empty() || !dsigma.empty());
+  ArenaScope scope(run.scratch);
+  const int64_t tokens = saved.logits.rows(), k = spec.slots();
+  ops::zero(run, dz);
+  if (!dclean.empty()) ops::zero(run, dclean);
+  if (!dsigma.empty()) ops::zero(run, dsigma);
+
+  // A pair that was not sent or found no room contributes nothing, so its weight gets no gradient from the experts.
+  Tensor dw = run.scratch.alloc_zeroed(DType::f32, {tokens, k});
+  if (!dweight.empty())
+    for (int64_t r = 0; r < plan.rows(); ++r) dw.as<float>()[plan.pair[static_cast<size_t>(r)]] = dweight.as<float>()[r];
+  if (renormalises_after_drop(spec.weigh)) weigh_kept_backward(run, dw, saved.weights, saved.kept);
+
+  // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
+  Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
+  aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, loss_input(spec, saved), spec.losses, coef);
+  weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
+  score_backward(run, dz, dz, saved.scores, spec.score);
+  if (!dlogits.empty()) ops::add(run, dz, dz, dlogits);
+  const bool of_clean = z_reads_clean(spec, saved);
+  z_loss_backward_acc(run, of_clean ? dclean : dz, saved.lse, of_clean ? saved.clean : saved.logits, coef.z);
+}
+
+void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec, const RoutingLosses& coef,
+                          const Saved& saved) {
+  if (saved.logits.empty()) return;
   ArenaScope scope(run.scratch);
   const int64_t tokens = plan.tokens();
-  // A dropped pair contributes nothing, so its weight gets no gradient from the experts.
-  Tensor dw = has_drops(spec.capacity) ? run.scratch.alloc_zeroed(DType::f32, {tokens, spec.top_k()}) : run.scratch.alloc(DType::f32, {tokens, spec.top_k()});
-  for (int64_t r = 0; r < plan.rows(); ++r) dw.as<float>()[plan.pair[static_cast<size_t>(r)]] = dweight.as<float>()[r];
-
-  Tensor dz = run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});  // first the gradient of the scores
-  balance_backward_acc(run, dz, dw, saved.choice, spec.experts, spec.balance, coef.balance);
-  weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, spec.weigh);
-  score_backward(run, dz, dz, saved.scores, spec.score);
-  z_loss_backward_acc(run, dz, saved.lse, saved.logits, coef.z);
+  const auto like = [&](Tensor t) { return t.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {tokens, spec.experts}); };
+  Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma), draw = like(saved.raw);
+  decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, coef, saved);
+  if (!draw.empty()) learned_noise_backward(run, draw, dz, dsigma, saved.raw, std::get<LearnedNoise>(spec.noise), saved.key);
+  if (!dclean.empty()) ops::add(run, dz, dz, dclean);
 
   const std::array<int64_t, 2> all = {0, tokens};
   const auto* jitter_stage = std::get_if<InputJitter>(&spec.noise);
@@ -95,15 +183,32 @@ void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan
   Tensor dx_seen = jittered ? run.scratch.alloc_zeroed(DType::f32, {tokens, dx.cols()}) : dx;
   ops::matmul_dw(run, weight, dz, saved.x, all);
   ops::matmul_dx_acc(run, dx_seen, dz, weight, all);
-  if (!saved.raw.empty()) {
-    Tensor draw = run.scratch.alloc(DType::f32, {tokens, spec.experts});
-    learned_noise_backward(run, draw, dz, saved.raw, std::get<LearnedNoise>(spec.noise), saved.key);
+  if (!draw.empty()) {
     ops::matmul_dw(run, noise, draw, saved.x, all);
     ops::matmul_dx_acc(run, dx_seen, draw, noise, all);
   }
   if (jittered) {
     jitter(run, dx_seen, dx_seen, *jitter_stage, saved.key);
     ops::add(run, dx, dx, dx_seen);
+  }
+}
+
+void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts, std::span<const double> cutoff) {
+  if (const SelectionBias* stage = selection_bias(spec.select); stage && bias.present()) {
+    int64_t total = 0;
+    for (int64_t c : counts) total += c;
+    float* b = bias.value.as<float>();
+    for (size_t e = 0; e < counts.size(); ++e) {
+      const int64_t above = counts[e] * spec.experts - total;  // E (c_e - mean(c)), exact
+      b[e] -= stage->rate * static_cast<float>((above > 0) - (above < 0));
+    }
+    bias.touched();
+  }
+  if (!cutoff.empty() && threshold.present()) {
+    float* t = threshold.value.as<float>();
+    const bool first = std::all_of(t, t + spec.experts, [](float v) { return v == 0; });
+    for (size_t e = 0; e < cutoff.size(); ++e) t[e] = first ? static_cast<float>(cutoff[e]) : static_cast<float>(t[e] + kThresholdRate * (cutoff[e] - t[e]));
+    threshold.touched();
   }
 }
 

@@ -16,45 +16,56 @@ struct RoutingSpec {
   ScoreStage score;
   SelectStage select;
   WeighStage weigh;
+  SecondStage second;
   CapacityStage capacity;
-  BalanceStage balance;
+  AuxLosses losses;
 
-  int64_t top_k() const { return chosen_per_token(select); }
+  int64_t slots() const { return slots_per_token(select, experts); }  // K of the matrices [N,K]
 };
 
-// Throws (usage) on what has no meaning: no experts, K outside 1..E, one chosen expert with renormalised weights, a capacity of nothing.
+// Throws (usage) on what has no meaning, with the reason and a valid alternative (docs/recipes.md lists the rules).
 void validate(const RoutingSpec&);
 
-struct RoutingLosses {
-  float balance = 0;  // canonical: 1 when perfectly balanced
-  float z = 0;
-};
-
 struct Router {
-  Param weight;  // [E,D]
-  Param noise;   // [E,D], present for LearnedNoise
+  Param weight;     // [E,D]; absent for hash routing
+  Param noise;      // [E,D], present for LearnedNoise
+  Param bias;       // [E] buffer, present with a SelectionBias
+  Param threshold;  // [E] buffer, present where experts choose
 
-  // Views into run.saved.
+  // Views into run.saved, and of what `input` views.
   struct Saved {
-    Tensor x;        // [N,D] f32, as the router saw it
-    Tensor raw;      // [N,E] f32, before softplus; absent without learned noise
-    Tensor logits;   // [N,E] f32, with the noise
-    Tensor lse;      // [N] f32
-    Tensor scores;   // [N,E] f32
-    Tensor choice;   // [N,K] i32
-    Tensor weights;  // [N,K] f32, before any drop
-    Tensor counts;   // [E] i32, before any drop
+    RouterInput input;
+    Tensor x;               // [N,D] f32, as the router saw it
+    Tensor raw;             // [N,E] f32, before softplus; absent without drawn noise
+    Tensor clean, sigma;    // [N,E] f32, logits before the noise and its scale; absent unless a loss reads them
+    Tensor logits;          // [N,E] f32, with the noise; absent for hash routing, like lse and scores
+    Tensor lse;             // [N] f32
+    Tensor scores;          // [N,E] f32
+    Tensor choice;          // [N,K] i32
+    Tensor selected;        // [N,K] i32, what the select stage chose
+    Tensor weights;         // [N,K] f32, before any drop
+    Tensor kept;            // [N,K] i32, sent to an expert
+    Tensor counts;          // [E] i32, pairs after the second-choice policy, before any drop
+    Tensor balance_counts;  // [E] i32, what the balance loss counts; absent without one
+    Tensor cutoff;          // [E] f32, where experts choose in training
     RngKey key;
     RoutingLosses losses;
     int64_t dropped = 0;
   };
 
-  // x [N,D] A; the plan lives in run.saved. `key` empty: no noise is drawn.
-  RoutingPlan forward(Run&, Tensor x, const RoutingSpec&, RngKey key, Saved&);
-  // The same from saved.logits on: everything that does not need parameters.
-  static RoutingPlan decide(Run&, const RoutingSpec&, Saved&);
-  // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the two losses in the total loss
-  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const RoutingSpec&, RoutingLosses coef, const Saved&);
+  // x [N,D] A; the plan lives in run.saved. `key` empty: nothing is drawn.
+  RoutingPlan forward(Run&, Tensor x, const RouterInput&, const RoutingSpec&, RngKey key, Saved&);
+  // The same from saved.logits (and input, key, clean, sigma) on: everything that needs no matrix.
+  RoutingPlan decide(Run&, const RoutingSpec&, Saved&) const;
+  // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
+  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef, const Saved&);
+  // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma what goes to the clean ones and to the noise's scale
+  // directly, present where saved.clean and saved.sigma are.  dz, dclean, dsigma [N,E] f32, written; dweight [R] or absent (only losses)
+  static void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef,
+                              const Saved&);
+  // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds towards `cutoff` [E] (the mean over the step's micro-batches;
+  // empty where experts do not choose).
+  void end_step(const RoutingSpec&, std::span<const int64_t> counts, std::span<const double> cutoff);
 
  private:
   void logits(Run&, Tensor x, const RoutingSpec&, Saved&);

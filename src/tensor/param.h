@@ -18,12 +18,13 @@ struct Packed {
   uint64_t backward_version = 0;
 };
 
-// What a parameter is for: decides its initial values and whether it takes weight decay.
+// What a parameter is for: decides its initial values, whether it is trained and whether it takes weight decay.
 enum class Role : uint8_t {
   matrix,    // embeddings, projections, routers, experts
   residual,  // a matrix that writes into the residual stream
   norm,      // starts at one
   bias,      // starts at zero
+  buffer,    // starts at zero; saved and loaded with the model, but moved by a rule of its own: no gradient, no moments, no decay
 };
 
 // Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the expert first, [E, out, in].
@@ -38,6 +39,7 @@ struct Param {
   Packed packed_f32, packed_bf16;
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
+  bool is_trained() const { return role != Role::buffer; }
   bool present() const { return !value.empty(); }
   void touched() { ++version; }
 };

@@ -26,6 +26,14 @@ std::string model_path(const std::string& folder) { return folder + "/model.safe
 std::string trainer_name(int64_t step) { return fmt::format("{}{}{}", kPrefix, step, kSuffix); }
 std::string trainer_path(const std::string& folder, int64_t step) { return folder + "/" + trainer_name(step); }
 
+// A parameter without a gradient has no moments.
+std::vector<size_t> with_moments(const Trainer& trainer, const Model& model) {
+  std::vector<size_t> list;
+  for (size_t i = 0; i < model.params().size(); ++i)
+    if (!trainer.optimizer().m(i).empty()) list.push_back(i);
+  return list;
+}
+
 std::string moment_name(const char* which, const Param& param) { return fmt::format("{}.{}", which, param.name); }
 
 int64_t parse_step(const std::string& text, const std::string& where) {
@@ -184,10 +192,11 @@ void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
 void restore(Trainer& trainer, const Checkpoint& c) {
   const Safetensors file = Safetensors::open(trainer_path(c.folder, c.step));
   const std::vector<Param*>& params = trainer.model().params();
-  if (file.tensors().size() != 2 * params.size())
-    fail("{} holds {} tensors, {} are expected (two moments for each parameter); the file belongs to another model or is damaged", file.path(),
-         file.tensors().size(), 2 * params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
+  const std::vector<size_t> moving = with_moments(trainer, trainer.model());
+  if (file.tensors().size() != 2 * moving.size())
+    fail("{} holds {} tensors, {} are expected (two moments for each trained parameter); the file belongs to another model or is damaged", file.path(),
+         file.tensors().size(), 2 * moving.size());
+  for (size_t i : moving) {
     copy_moment(file, moment_name("m", *params[i]), trainer.optimizer().m(i), false);
     copy_moment(file, moment_name("v", *params[i]), trainer.optimizer().v(i), true);
   }
@@ -197,7 +206,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
 void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const DataPrint& data) {
   const int64_t step = trainer.steps_done();
   std::vector<SafetensorsItem> items;
-  for (size_t i = 0; i < model.params().size(); ++i) {
+  for (size_t i : with_moments(trainer, model)) {
     items.push_back({moment_name("m", *model.params()[i]), trainer.optimizer().m(i), DType::f32});
     items.push_back({moment_name("v", *model.params()[i]), trainer.optimizer().v(i), DType::f32});
   }

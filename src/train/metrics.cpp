@@ -55,6 +55,13 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce) {
             {"flops_per_second", r.flops_per_second},
             {"max_vio", r.max_vio},
             {"dropped", r.dropped}};
+  // Losses that few recipes have stand in the line where they are trained on.
+  std::vector<float> coef;
+  each_loss(r.coef, [&](std::string_view, float c) { coef.push_back(c); });
+  size_t loss = 0;
+  each_loss(r, [&](const char* name, double value) {
+    if (coef[loss++] != 0) line[name] = value;
+  });
   Json layers = Json::array();
   for (const LayerLoad& layer : r.layers)
     layers.push_back({{"layer", layer.layer}, {"load", layer.load}, {"max_vio", layer.max_vio}, {"dropped", layer.dropped}});

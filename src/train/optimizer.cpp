@@ -22,14 +22,16 @@ Tensor zeros_like(Arena& arena, const Tensor& like) {
 Optimizer::Optimizer(Model& model, const TrainOptions& options) : model_(&model), options_(options) {
   model.enable_grads();
   for (const Param* param : model.params()) {
-    m_.push_back(zeros_like(memory_, param->value));
-    v_.push_back(zeros_like(memory_, param->value));
+    const bool moves = !param->grad.empty();
+    m_.push_back(moves ? zeros_like(memory_, param->value) : Tensor());
+    v_.push_back(moves ? zeros_like(memory_, param->value) : Tensor());
   }
 }
 
 double Optimizer::grad_norm(Run& run) const {
   double sum = 0;
   for (Param* param : model_->params()) {
+    if (param->grad.empty()) continue;
     ops::settle_grad(run, *param);
     const double squares = ops::sum_squares(run, param->grad);
     if (!std::isfinite(squares)) fail("the gradient of {} is not finite", param->name);
@@ -44,6 +46,7 @@ void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   const std::vector<Param*>& params = model_->params();
   for (size_t i = 0; i < params.size(); ++i) {
     Param& param = *params[i];
+    if (param.grad.empty()) continue;
     const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
     const ops::AdamW adamw{static_cast<float>(lr),           static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
                            static_cast<float>(options_.eps), static_cast<float>(decay),          step,

@@ -1,4 +1,4 @@
-// AdamW over all parameters of a model: owns the moments, clips by the norm of the whole gradient. The update itself is ops::adamw_step.
+// AdamW over the parameters of a model that have gradients: owns the moments, clips by the norm of the whole gradient. The update itself is ops::adamw_step.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace moe {
 
 class Optimizer {
  public:
-  // Gives the model gradients; moments start at zero.
+  // Gives the model gradients; moments start at zero. A parameter without a gradient, such as a buffer, has none and is left alone.
   Optimizer(Model&, const TrainOptions&);
 
   // Norm of the whole gradient, summed tensor by tensor in the order of params(). Fails, naming the first parameter, when a gradient is not finite.
@@ -19,7 +19,7 @@ class Optimizer {
   void update(Run&, int64_t step, double lr, double grad_norm);
   void zero_grads();
 
-  // Moments of params()[i], its shape, f32; owned here.
+  // Moments of params()[i], its shape, f32, absent where it has no gradient; owned here.
   const Tensor& m(size_t i) const { return m_[i]; }
   const Tensor& v(size_t i) const { return v_[i]; }
   Model& model() const { return *model_; }

@@ -34,30 +34,53 @@ bool all_finite(const Tensor& h) {
 
 double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 
+// sum += x, entry by entry; an empty sum is zero.
+template <class S, class X>
+void add_to(std::vector<S>& sum, const std::vector<X>& x) {
+  sum.resize(x.size());
+  for (size_t i = 0; i < x.size(); ++i) sum[i] += static_cast<S>(x[i]);
+}
+
 }  // namespace
 
 // What a step adds up over its micro-batches.
 struct Trainer::Sums {
   struct Layer {
     int64_t layer = 0;
-    std::vector<int64_t> counts;  // [E]
+    LayerStep step;
     int64_t dropped = 0;
   };
   double nll = 0;
-  double balance = 0;  // over micro-batches and layers
-  double z = 0;
+  double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;  // over micro-batches and layers
   std::vector<Layer> layers;
+  std::vector<std::vector<int64_t>> balance_counts;  // [E] a layer
 
   void add(const std::vector<LayerRouting>& routing) {
     layers.resize(routing.size());
+    balance_counts.resize(routing.size());
     for (size_t i = 0; i < routing.size(); ++i) {
       layers[i].layer = routing[i].layer;
-      layers[i].counts.resize(routing[i].counts.size());
-      for (size_t e = 0; e < routing[i].counts.size(); ++e) layers[i].counts[e] += routing[i].counts[e];
       layers[i].dropped += routing[i].dropped;
-      balance += routing[i].losses.balance;
-      z += routing[i].losses.z;
+      add_to(layers[i].step.counts, routing[i].counts);
+      add_to(layers[i].step.cutoff, routing[i].cutoff);
+      add_to(balance_counts[i], routing[i].balance_counts);
+      const RoutingLosses& l = routing[i].losses;
+      balance += l.balance;
+      z += l.z;
+      device += l.device;
+      communication += l.communication;
+      importance += l.importance;
+      load += l.load;
     }
+  }
+  // Sums become what Model::end_step takes.
+  std::vector<LayerStep> steps(int64_t micro_batches) const {
+    std::vector<LayerStep> out;
+    for (const Layer& layer : layers) {
+      out.push_back(layer.step);
+      for (double& cutoff : out.back().cutoff) cutoff /= static_cast<double>(micro_batches);
+    }
+    return out;
   }
 };
 
@@ -99,7 +122,12 @@ StepResult Trainer::step() {
   const int64_t step = steps_done_ + 1;
   const double lr = learning_rate(options_, step);
   try {
-    for (int64_t a = 0; a < options_.accumulate; ++a) micro_batch(a, sums);
+    step_counts_.clear();
+    if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
+    for (int64_t a = 0; a < options_.accumulate; ++a) {
+      micro_batch(a, sums);
+      if (shares() == BalanceLoss::Shares::running) step_counts_ = sums.balance_counts;
+    }
     norm = optimizer_.grad_norm(run_);
   } catch (const Error& e) {
     optimizer_.zero_grads();
@@ -108,36 +136,65 @@ StepResult Trainer::step() {
         e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
+  if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   const double seconds = seconds_since(start);
   seconds_ += seconds;
   return finish(sums, norm, lr, seconds);
 }
 
-void Trainer::micro_batch(int64_t a, Sums& sums) {
-  ArenaScope scope(run_.saved);
+Batch Trainer::load_batch(int64_t a) {
   plan_.fill(corpus_, steps_done_, a, ids_.data(), targets_.data());
   run_.key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a));
-  const Batch batch{ids_, positions_, bounds_};
-  const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr};
+  return {ids_, positions_, bounds_};
+}
+
+std::optional<BalanceLoss::Shares> Trainer::shares() const {
+  if (!train_routing_ || !train_routing_->losses.balance) return std::nullopt;
+  return train_routing_->losses.balance->shares;
+}
+
+void Trainer::count_step() {
+  Sums counted;
+  for (int64_t a = 0; a < options_.accumulate; ++a) {
+    ArenaScope scope(run_.saved);
+    const Batch batch = load_batch(a);
+    const Forward pass{&batch, &*train_routing_, Keep::nothing, nullptr};
+    ModelSaved saved;
+    forward(pass, saved);
+    counted.add(saved.routing);
+  }
+  step_counts_ = std::move(counted.balance_counts);
+}
+
+void Trainer::micro_batch(int64_t a, Sums& sums) {
+  ArenaScope scope(run_.saved);
+  const Batch batch = load_batch(a);
+  const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr,
+                     step_counts_.empty() ? nullptr : &step_counts_};
   ModelSaved saved;
   Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
   sums.nll += forward_loss(pass, targets_, nll, saved);
   sums.add(saved.routing);
 
   const auto tokens = static_cast<float>(plan_.tokens_per_step());
-  const RoutingOptions& routing = model_.config().routing;
   const auto share = static_cast<float>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
-  model_.backward(run_, targets_, 1 / tokens, {routing.balance_coef / share, routing.z_coef / share}, saved);
+  RoutingLosses coef = model_.config().routing.coef;
+  each_loss(coef, [&](std::string_view, float& c) { c /= share; });
+  model_.backward(run_, targets_, 1 / tokens, coef, saved);
 }
 
-double Trainer::forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved) {
+void Trainer::forward(const Forward& pass, ModelSaved& saved) {
   try {
     model_.forward(run_, pass, saved);
-  } catch (const Error& e) {
+  } catch (const Error&) {
     fail_if_not_finite(pass);
     throw;
   }
+}
+
+double Trainer::forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved) {
+  forward(pass, saved);
   model_.loss_forward(run_, nll, targets, saved);
   const double sum = sum_in_order(nll);
   if (std::isfinite(sum)) return sum;
@@ -178,19 +235,24 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   r.balance = sums.balance / share;
   r.z = sums.z / share;
+  r.device = sums.device / share;
+  r.communication = sums.communication / share;
+  r.importance = sums.importance / share;
+  r.load = sums.load / share;
+  r.coef = model_.config().routing.coef;
   r.grad_norm = grad_norm;
   r.lr = lr;
   r.tokens_per_second = tokens / seconds;
   int64_t rows = 0;
   for (const Sums::Layer& layer : sums.layers) {
     int64_t pairs = 0, most = 0;
-    for (int64_t count : layer.counts) {
+    for (int64_t count : layer.step.counts) {
       pairs += count;
       most = std::max(most, count);
     }
     LayerLoad load{layer.layer, {}, 0, static_cast<double>(layer.dropped) / static_cast<double>(pairs)};
-    for (int64_t count : layer.counts) load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
-    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.counts.size())) / static_cast<double>(pairs) - 1;
+    for (int64_t count : layer.step.counts) load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
+    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.step.counts.size())) / static_cast<double>(pairs) - 1;
     rows += pairs - layer.dropped;
     r.max_vio = std::max(r.max_vio, load.max_vio);
     r.dropped += load.dropped / static_cast<double>(sums.layers.size());

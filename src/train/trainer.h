@@ -27,12 +27,18 @@ struct LayerLoad {
 };
 
 struct StepResult {
-  int64_t step = 0;      // steps taken, this one included
-  int64_t tokens = 0;    // trained on so far
-  double seconds = 0;    // spent in steps so far, earlier sessions of a resumed run included
-  double ce = 0;         // mean nats per token of this step's batch
-  double balance = 0;    // mean over MoE layers and micro-batches; 1 when balanced; not part of ce
-  double z = 0;          // the same mean of the router z-loss
+  int64_t step = 0;    // steps taken, this one included
+  int64_t tokens = 0;  // trained on so far
+  double seconds = 0;  // spent in steps so far, earlier sessions of a resumed run included
+  double ce = 0;       // mean nats per token of this step's batch
+  // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/aux_loss.h).
+  double balance = 0;  // 1 when balanced
+  double z = 0;
+  double device = 0;
+  double communication = 0;
+  double importance = 0;
+  double load = 0;
+  RoutingLosses coef;    // what they are multiplied by in the loss
   double grad_norm = 0;  // before clipping
   double lr = 0;
   double tokens_per_second = 0;
@@ -52,7 +58,7 @@ class Trainer {
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
   StepResult step();
   // Mean nats per token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over that many of
-  // them, evenly spread so that each file has its share. Routed without drops or noise. Fails when the text is shorter than a window.
+  // them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than a window.
   double evaluate(const Corpus& held_out);
 
   int64_t steps_done() const { return steps_done_; }
@@ -69,7 +75,13 @@ class Trainer {
 
  private:
   struct Sums;
+  // Micro-batch a of the next step, and the key of its random numbers.
+  Batch load_batch(int64_t a);
   void micro_batch(int64_t a, Sums& sums);
+  // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by forwards that leave nothing behind.
+  void count_step();
+  std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
+  void forward(const Forward& pass, ModelSaved& saved);
   // The sum of nll [N]; fails when it is not finite.
   double forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved);
   void fail_if_not_finite(const Forward& pass);
@@ -85,6 +97,7 @@ class Trainer {
   Run run_;
   std::vector<int32_t> ids_, targets_, positions_;  // [batch * context]
   std::vector<int64_t> bounds_;                     // [batch + 1]
+  std::vector<std::vector<int64_t>> step_counts_;   // of Forward, for the micro-batch under way; empty: none are known
   int64_t steps_done_ = 0;
   double seconds_ = 0;
 };

@@ -64,7 +64,7 @@ TEST(Options, ConfigTakesEveryKindOfValue) {
   EXPECT_EQ(line.train.schedule, ScheduleKind::linear);
   EXPECT_EQ(line.train.seed, 9u);
   EXPECT_EQ(line.model.tied, true);
-  EXPECT_TRUE(line.model.shared_gate);
+  EXPECT_EQ(line.model.shared_gate, true);
   EXPECT_EQ(line.train.min_lr, 1e-5);
   EXPECT_EQ(Line({"--moe-layers", "1,3"}).model.moe_layers, (std::vector<int64_t>{1, 3}));
 }
@@ -115,6 +115,76 @@ TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
   EXPECT_EQ(Line({"--recipe", "switch", "--layers", "4", "--moe-every", "2"}).config().moe_layer_count(), 2);
 }
 
+// Shared experts are the recipe's unless the flags say otherwise, and count towards the width that a token meets.
+TEST(MakeConfig, SharedExpertsAreTheRecipes) {
+  const Recipe& v2 = find_recipe("deepseek-v2");
+  ASSERT_GT(v2.shared.experts, 0);
+  const std::vector<std::string> size = {"--width", "96", "--heads", "4", "--experts", "16", "--top-k", "6"};
+  const auto config = [&](std::vector<std::string> words) {
+    words.insert(words.end(), size.begin(), size.end());
+    return Line(words).config();
+  };
+  const ModelConfig c = config({"--recipe", "deepseek-v2"});
+  EXPECT_EQ(c.shared_experts, v2.shared.experts);
+  EXPECT_EQ(c.shared_width, c.expert_width * v2.shared.widths);
+  EXPECT_EQ(c.expert_width, 32);  // 8/3 * 96 = 256 over 6 + 2
+  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).shared_experts, 0);
+  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width, 48);  // 256 / 6, to a multiple of 16
+  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-width", "24"}).shared_width, 24);
+  EXPECT_EQ(config({"--recipe", "olmoe"}).shared_experts, 0);
+  const Recipe& qwen = find_recipe("qwen2-moe");
+  const ModelConfig q = config({"--recipe", "qwen2-moe"});
+  EXPECT_TRUE(qwen.shared.gate && q.shared_gate);
+  EXPECT_EQ(q.shared_width, q.expert_width * qwen.shared.widths);
+  const TempFolder folder;
+  EXPECT_FALSE(config({"--recipe", "qwen2-moe", "--config", config_file(folder, R"({"shared_gate": false})")}).shared_gate);
+}
+
+TEST(MakeConfig, RoutingFlagsReachTheStages) {
+  const std::vector<std::string> v3 = {"--recipe", "deepseek-v3", "--experts", "16", "--top-k", "4"};
+  const auto config = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return Line(words).config();
+  };
+  const RoutingSpec grouped = train_spec(config(v3, {"--expert-groups", "8", "--groups-kept", "3", "--routed-scaling-factor", "1.5"}).routing);
+  EXPECT_EQ(std::get<GroupedTopK>(grouped.select).groups, 8);
+  EXPECT_EQ(std::get<GroupedTopK>(grouped.select).keep, 3);
+  EXPECT_EQ(std::get<ChosenScores>(grouped.weigh).scale, 1.5f);
+  const std::vector<std::string> olmoe = {"--recipe", "olmoe", "--experts", "8", "--top-k", "2"};
+  EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "sequence"}).routing).losses.balance->scope.kind, Scope::Kind::sequence);
+  EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "step"}).routing).losses.balance->shares, BalanceLoss::Shares::step);
+  EXPECT_EQ(config(olmoe, {"--balance", "0.5", "--z-loss", "0.25"}).routing.coef.balance, 0.5f);
+  const ModelConfig shazeer = config({"--recipe", "shazeer", "--experts", "8"}, {"--importance-loss", "0.5", "--load-loss", "0.25"});
+  EXPECT_EQ(shazeer.routing.coef.importance, 0.5f);
+  EXPECT_EQ(shazeer.routing.coef.load, 0.25f);
+  const ModelConfig v2 = config({"--recipe", "deepseek-v2", "--experts", "16", "--top-k", "4"}, {"--device-loss", "0.5", "--communication-loss", "0.25"});
+  EXPECT_EQ(v2.routing.coef.device, 0.5f);
+  EXPECT_EQ(v2.routing.coef.communication, 0.25f);
+}
+
+// The file, the JSON itself, and the JSON inside a --config file name the same stages; the model keeps them complete, without a base.
+TEST(MakeConfig, StagesOfTheCustomRecipe) {
+  const TempFolder folder;
+  const std::string text = R"({"base": "switch", "capacity": {"type": "buffer", "factor": 2}})";
+  put(folder / "stages.json", text);
+  const std::vector<std::string> size = {"--experts", "8", "--top-k", "1"};
+  const auto config = [&](std::vector<std::string> words) {
+    words.insert(words.end(), size.begin(), size.end());
+    return Line(words).config();
+  };
+  const ModelConfig c = config({"--recipe", "custom", "--stages", folder / "stages.json"});
+  EXPECT_EQ(c.routing.recipe, "custom");
+  EXPECT_EQ(c.routing.stages.find("base"), std::string::npos) << c.routing.stages;
+  const RoutingSpec spec = train_spec(c.routing);
+  EXPECT_TRUE(std::holds_alternative<InputJitter>(spec.noise));
+  EXPECT_EQ(std::get<BufferCapacity>(spec.capacity).factor, 2);
+  EXPECT_EQ(config({"--stages", text}).routing.stages, c.routing.stages);
+  EXPECT_EQ(config({"--config", config_file(folder, R"({"recipe": "custom", "stages": )" + text + "}")}).routing.stages, c.routing.stages);
+  // Stages win over the recipe of a file that is read later.
+  EXPECT_EQ(config({"--preset", "tiny", "--stages", text}).routing.stages, c.routing.stages);
+  EXPECT_EQ(config({"--preset", "tiny", "--config", config_file(folder, R"({"stages": )" + text + "}")}).routing.stages, c.routing.stages);
+}
+
 TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
   const auto refused = [](std::vector<std::string> words, const char* part) {
     const Line line(std::move(words));
@@ -144,6 +214,16 @@ TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
   refused({"--balance", "-1"}, "--balance");
   refused({"--z-loss", "inf"}, "--z-loss");
   refused({"--recipe", "olmoe", "--capacity-factor", "1.25"}, "never drops");
+  refused({"--recipe", "olmoe", "--stages", "{}"}, "custom");
+  refused({"--recipe", "custom"}, "--stages");
+  refused({"--recipe", "olmoe", "--expert-groups", "4"}, "--expert-groups");
+  refused({"--recipe", "deepseek-v3", "--experts", "16", "--top-k", "4", "--expert-groups", "3"}, "1, 2, 4, 8, 16");
+  refused({"--recipe", "olmoe", "--routed-scaling-factor", "2"}, "deepseek");
+  refused({"--recipe", "olmoe", "--balance-over", "sequense"}, "\"sequence\"");
+  refused({"--recipe", "hash", "--experts", "8", "--balance-over", "step"}, "--balance-over");
+  refused({"--recipe", "mixtral", "--load-loss", "0.1"}, "--load-loss");
+  refused({"--recipe", "expert-choice", "--experts", "8", "--balance", "0.1"}, "--balance");
+  refused({"--recipe", "hash", "--experts", "8", "--z-loss", "0.1"}, "--z-loss");
 }
 
 }  // namespace

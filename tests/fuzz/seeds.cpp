@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/error.h"
@@ -9,6 +10,8 @@
 #include "formats/safetensors.h"
 #include "hub/config_json.h"
 #include "hub/configs.h"
+#include "moe/recipes.h"
+#include "moe/spec_json.h"
 #include "tensor/arena.h"
 #include "text/tokenizer.h"
 
@@ -59,6 +62,24 @@ void config_seeds(const std::string& folder) {
   put(folder, "shared", config_to_json(test::small_shared()));
 }
 
+// Stages and numbers to route, parted by a NUL byte: every recipe's, and what an input can hold.
+void stages_seeds(const std::string& folder) {
+  const std::string nul(1, '\0'), logits = R"({"logits": [[2, 1, 0, -1], [1.5, 1.5, 0.5, 0], [3, -1, 2, 0]], "coef": {"z": 1}})";
+  for (const Recipe& recipe : recipes()) {
+    if (!recipe.has_router()) continue;
+    const bool hash = !needs_logits(recipe.train.select);
+    put(folder, std::string(recipe.name), to_json(recipe.train, recipe.eval_as_trained).dump() + nul + (hash ? R"({"ids": [0, 5, 7]})" : logits));
+  }
+  put(folder, "based",
+      R"({"base": "shazeer", "capacity": {"type": "buffer", "scope": {"group": 2}}, "losses": {"load": false}})" + nul +
+          R"({"x": [[1, 2], [3, 4]], "weight": [[1, 0], [0, 1], [1, 1]], "noise_weight": [[1, 0], [0, 1], [1, 1]], "draw": true, "seed": 3,
+ "sequences": [1, 1]})");
+  put(folder, "given",
+      R"({"base": "deepseek-v3", "losses": {"balance": {"scope": "micro_batch", "shares": "step"}}})" + nul +
+          R"({"logits": [[1, 2], [3, 4]], "noise": [[0, 1], [1, 0]], "sigma": [[1, 1], [2, 2]], "bias": [0.5, 0], "step_counts": [7, 1], "ids": [4, 4],
+ "dweights": [[1, 2], [3, 4]], "coef": {"balance": 0.5, "z": 1e-3}})");
+}
+
 }  // namespace
 }  // namespace moe
 
@@ -73,6 +94,7 @@ int main(int argc, char** argv) {
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::config_seeds(out + "/config");
+    moe::stages_seeds(out + "/stages");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

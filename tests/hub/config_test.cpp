@@ -19,8 +19,15 @@ void expect_same(const RoutingOptions& a, const RoutingOptions& b) {
   EXPECT_EQ(a.capacity_factor, b.capacity_factor);
   EXPECT_EQ(a.capacity_factor_eval, b.capacity_factor_eval);
   EXPECT_EQ(a.noise, b.noise);
-  EXPECT_EQ(a.balance_coef, b.balance_coef);
-  EXPECT_EQ(a.z_coef, b.z_coef);
+  EXPECT_EQ(a.expert_groups, b.expert_groups);
+  EXPECT_EQ(a.groups_kept, b.groups_kept);
+  EXPECT_EQ(a.routed_scale, b.routed_scale);
+  EXPECT_EQ(a.balance_over, b.balance_over);
+  EXPECT_EQ(a.stages, b.stages);
+  std::vector<float> coefs[2];
+  each_loss(a.coef, [&](std::string_view, float c) { coefs[0].push_back(c); });
+  each_loss(b.coef, [&](std::string_view, float c) { coefs[1].push_back(c); });
+  EXPECT_EQ(coefs[0], coefs[1]);
 }
 
 // Floats too are compared exactly.
@@ -71,11 +78,41 @@ TEST(Config, SmallOnesSurvive) {
 }
 
 TEST(Config, EveryRecipeSurvives) {
-  for (const Recipe& recipe : recipes()) {
+  for (const RoutingOptions& routing : small_routings(8, small_config().layers)) {
     ModelConfig c = small_config();
-    c.routing = default_options(recipe, recipe.has_router() ? 5 : 1, recipe.default_top_k < 5 ? recipe.default_top_k : 2, c.layers);
-    expect_round_trip(c, std::string(recipe.name));
+    c.routing = routing;
+    expect_round_trip(c, routing.recipe);
+    const RoutingSpec spec = train_spec(routing);
+    if (std::holds_alternative<BufferCapacity>(spec.capacity)) c.routing.capacity_factor = 0.7f;
+    if (spec.losses.balance)
+      for (BalanceOver over : {BalanceOver::micro_batch, BalanceOver::sequence, BalanceOver::running, BalanceOver::step}) {
+        c.routing.balance_over = over;
+        expect_round_trip(c, routing.recipe + ", balance elsewhere");
+      }
+    if (std::holds_alternative<GroupedTopK>(spec.select)) {
+      c.routing.expert_groups = 2;
+      c.routing.groups_kept = 1;
+      c.routing.routed_scale = 1.3f;
+      expect_round_trip(c, routing.recipe + ", grouped otherwise");
+    }
   }
+}
+
+TEST(Config, RoutingStagesAreReadAtTheDoor) {
+  ModelConfig c = small_config();
+  c.routing = small_routing("custom", 4, c.layers);
+  const Json json = json_of(c);
+  EXPECT_EQ(json["routing_stages"]["score"], "sigmoid");
+  EXPECT_FAILS(parse(with(json, "routing_stages", {{"scores", "softmax"}})), "config.json: \"routing_stages\"");
+  EXPECT_FAILS(parse(with(json, "routing_stages", {{"scores", "softmax"}})), "\"score\"");
+  EXPECT_FAILS(parse(with(json, "routing_stages", "olmoe")), "config.json: \"routing_stages\"");
+  EXPECT_FAILS(parse(with(json, "recipe", "olmoe")), "config.json: ");
+  EXPECT_FAILS(parse(without(json, "routing_stages")), "config.json: ");
+  c.routing = small_routing("deepseek-v3", 8, c.layers);
+  EXPECT_FAILS(parse(with(json_of(c), "n_group", 3)), "config.json: 3 groups do not divide 8 experts");
+  EXPECT_FAILS(parse(with(json_of(c), "n_group", 0)), "\"n_group\" is 0");
+  EXPECT_FAILS(parse(with(json_of(c), "router_balance_over", "stpe")), "did you mean \"step\"?");
+  EXPECT_FAILS(parse(with(json_of(c), "router_load_loss_coef", 0.1)), "no load loss");
 }
 
 TEST(Config, EveryChoiceSurvives) {
@@ -102,19 +139,20 @@ TEST(Config, EveryChoiceSurvives) {
 TEST(Config, FloatsOfAnyShapeSurvive) {
   for (const float x : {0.1f, 1.0f / 3, 1e-38f, 3.4e38f, 1.17549435e-38f, 16777217.0f, 0.0123456789f}) {
     ModelConfig olmoe = small_olmoe();
-    olmoe.rope_theta = olmoe.norm_eps = olmoe.routing.balance_coef = olmoe.routing.z_coef = olmoe.init.std = x;
+    olmoe.rope_theta = olmoe.norm_eps = olmoe.routing.coef.balance = olmoe.routing.coef.z = olmoe.init.std = x;
     olmoe.routing.experts = 9;
     olmoe.routing.top_k = 7;  // the coefficient is divided by it in the file
     expect_round_trip(olmoe, fmt::format("olmoe {}", x));
     ModelConfig other = small_shared();
-    other.rope_theta = other.norm_eps = other.routing.balance_coef = other.routing.z_coef = other.init.std = other.init.cut = x;
+    other.rope_theta = other.norm_eps = other.routing.coef.balance = other.routing.coef.z = other.init.std = other.init.cut = x;
     expect_round_trip(other, fmt::format("moe_cpp {}", x));
   }
 }
 
 TEST(Config, TheTypeIsTheSmallestThatCanSayIt) {
   for (const NamedConfig& named : small_configs())
-    EXPECT_EQ(json_of(named.config)["model_type"], named.name.find("olmoe") != std::string::npos ? "olmoe" : "moe_cpp") << named.name;
+    EXPECT_EQ(json_of(named.config)["model_type"], named.name.find("olmoe") != std::string::npos && named.name != "recipe_olmoe" ? "olmoe" : "moe_cpp")
+        << named.name;
   // Each part that olmoe cannot say makes it moe_cpp.
   const auto becomes_moe_cpp = [](auto change) {
     ModelConfig c = small_olmoe();
@@ -132,14 +170,20 @@ TEST(Config, TheTypeIsTheSmallestThatCanSayIt) {
   becomes_moe_cpp([](ModelConfig& c) { c.positions = Positions::learned; });
   becomes_moe_cpp([](ModelConfig& c) { c.norm = NormKind::layer; });
   becomes_moe_cpp([](ModelConfig& c) { c.norm_placement = NormPlacement::post; });
-  becomes_moe_cpp([](ModelConfig& c) { c.routing = default_options(find_recipe("switch"), 3, 1, 2); });
+  for (const RoutingOptions& routing : small_routings(4, 2)) {
+    ModelConfig c = small_olmoe();
+    c.routing = routing;
+    const std::set<std::string> plain = {"olmoe", "mixtral", "deepseek-moe", "qwen2-moe", "qwen3-moe"};  // dropless top-k of a softmax
+    EXPECT_EQ(json_of(c)["model_type"], plain.contains(routing.recipe) ? "olmoe" : "moe_cpp") << routing.recipe;
+    expect_round_trip(c, routing.recipe);
+  }
 }
 
 // transformers' balance loss is K when balanced, ours 1.
 TEST(Config, OlmoeBalanceIsInTransformersUnits) {
   const Json json = json_of(small_olmoe());
   EXPECT_DOUBLE_EQ(json["router_aux_loss_coef"].get<double>(), 0.005);
-  EXPECT_EQ(parse(with(json, "router_aux_loss_coef", 0.25)).routing.balance_coef, 0.5f);
+  EXPECT_EQ(parse(with(json, "router_aux_loss_coef", 0.25)).routing.coef.balance, 0.5f);
 }
 
 TEST(Config, ReadsWhatTransformersWrote) {
@@ -228,10 +272,10 @@ TEST(Config, WhatCannotBeReadIsNotWritten) {
   c.layers = 5000;
   EXPECT_FAILS(config_to_json(c), "\"num_hidden_layers\" is 5000");
   c = small_shared();
-  c.routing.balance_coef = INFINITY;
+  c.routing.coef.balance = INFINITY;
   EXPECT_FAILS(config_to_json(c), "\"router_aux_loss_coef\" is inf");
   c = small_olmoe();
-  c.routing.balance_coef = NAN;
+  c.routing.coef.balance = NAN;
   EXPECT_FAILS(config_to_json(c), "\"router_aux_loss_coef\" is nan");
   c = small_olmoe();
   c.heads = 3;

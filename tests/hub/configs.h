@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "support/routings.h"
 
 namespace moe::test {
 
@@ -106,6 +107,12 @@ inline std::vector<NamedConfig> small_configs() {
   ModelConfig mixtral = small_olmoe();
   mixtral.routing = default_options(find_recipe("mixtral"), 3, 2, 2);
   all.push_back({"mixtral_as_olmoe", mixtral});
+  // Every row of the table: the parts of its router under Hugging Face names.
+  for (const RoutingOptions& routing : small_routings(6, small_config().layers)) {
+    ModelConfig c = small_config();
+    c.routing = routing;
+    all.push_back({"recipe_" + routing.recipe, c});
+  }
   return all;
 }
 

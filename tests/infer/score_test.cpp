@@ -6,6 +6,7 @@
 
 #include "infer/session.h"
 #include "support/files.h"
+#include "support/routings.h"
 #include "support/tiny_model.h"
 
 namespace moe::test {
@@ -111,6 +112,36 @@ TEST(Score, WindowsDoNotSeeEachOther) {
   const Score one = a.score(), other = b.score();
   for (size_t i = kWindow; i < one.logprobs.size(); ++i) EXPECT_EQ(one.logprobs[i], other.logprobs[i]);
   EXPECT_NE(one.logprobs[1], other.logprobs[1]);
+}
+
+TEST(Score, RoutesAsAskedAndByDefaultWithoutLookingAhead) {
+  Fixture f(3 * kWindow);
+  ModelConfig config = f.model->config();
+  config.routing = small_routing("expert-choice", 4, 2);
+  f.model = fresh(config);
+  for (const char* name : {"layers.0.ffn.router.threshold", "layers.1.ffn.router.threshold"}) {
+    Param* p = f.model->find(name);
+    ASSERT_NE(p, nullptr);
+    std::fill_n(p->value.as<float>(), p->value.numel(), 0.3f);
+    p->touched();
+  }
+  const double by_default = f.score().nats_per_token;
+  f.options.routing = EvalRouting::threshold;
+  EXPECT_EQ(f.score().nats_per_token, by_default);
+  f.options.routing = EvalRouting::as_trained;
+  EXPECT_NE(f.score().nats_per_token, by_default);
+  f.options.routing = EvalRouting::dropless;
+  EXPECT_FAILS(f.score(), "experts choose");
+
+  config.routing = small_routing("switch", 4, 2);
+  config.routing.capacity_factor_eval = 0.1f;  // four tokens of ten at most
+  f.model = fresh(config);
+  f.options.routing = {};
+  const double dropless = f.score().nats_per_token;
+  f.options.routing = EvalRouting::dropless;
+  EXPECT_EQ(f.score().nats_per_token, dropless);
+  f.options.routing = EvalRouting::as_trained;
+  EXPECT_NE(f.score().nats_per_token, dropless);
 }
 
 TEST(Score, TellsItsProgress) {

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "support/files.h"
+#include "support/routings.h"
+#include "support/same_rows.h"
 #include "support/tiny_model.h"
 #include "text/utf8.h"
 
@@ -22,6 +24,19 @@ class SpelledTokenizer : public Tokenizer {
   std::string to_json() const override { return ""; }
   std::optional<int32_t> eos_id() const override { return end; }
 };
+
+template <class F>
+std::string usage_message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), Error::Kind::usage) << e.what();
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+// As EXPECT_FAILS, and the user is told to ask otherwise.
+#define EXPECT_USAGE(statement, part) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, usage_message_of([&] { statement; }))
 
 struct Fixture {
   std::unique_ptr<Model> model;
@@ -56,9 +71,6 @@ std::vector<int32_t> drawn_ids(int64_t count) {
 }
 
 std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 TEST(Session, ChunksGiveTheBitsOfOnePiece) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -69,14 +81,14 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
     const std::vector<float> want = copy(whole.feed(ids));
     std::vector<float> got;
     for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1) got = copy(chunks.feed(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
-    EXPECT_TRUE(same(got, want)) << name_of(dtype);
+    EXPECT_TRUE(same_rows(got, want, dtype)) << name_of(dtype);
     EXPECT_EQ(chunks.length(), 601);
 
     Session prefix(*f.model, run, 40);
     const std::vector<float> want_prefix = copy(prefix.feed(std::span(ids).first(40)));
     for (size_t i = 0; i < 40; ++i) got = copy(single.feed(std::span(ids).subspan(i, 1)));
-    EXPECT_TRUE(same(got, want_prefix)) << name_of(dtype) << ", one token at a time";
-    EXPECT_FALSE(same(want, want_prefix));
+    EXPECT_TRUE(same_rows(got, want_prefix, dtype)) << name_of(dtype) << ", one token at a time";
+    EXPECT_FALSE(same_rows(want, want_prefix, dtype));
   }
 }
 
@@ -188,6 +200,93 @@ TEST(Generate, RefusesWhatHasNoMeaning) {
     f.options.max_tokens = n;
     EXPECT_FAILS(f.generate(), "-n");
   }
+}
+
+ModelConfig routed_config(const char* recipe) {
+  ModelConfig config = plain_config();
+  config.routing = small_routing(recipe, 4, 2);
+  return config;
+}
+
+void set_thresholds(Model& model, float value) {
+  for (const char* name : {"layers.0.ffn.router.threshold", "layers.1.ffn.router.threshold"}) {
+    Param* p = model.find(name);
+    ASSERT_NE(p, nullptr);
+    std::fill_n(p->value.as<float>(), p->value.numel(), value);
+    p->touched();
+  }
+}
+
+TEST(Generate, EveryCausalRecipeWritesByDefault) {
+  for (const RoutingOptions& routing : small_routings(4, 2)) {
+    ModelConfig config = plain_config();
+    config.routing = routing;
+    Fixture f(config);
+    if (default_eval(routing) == EvalRouting::dropless) EXPECT_EQ(f.generate().tokens, 12) << routing.recipe;
+    else EXPECT_FAILS(f.generate(), routing.recipe);
+  }
+}
+
+TEST(Generate, ExpertChoiceHasToBeAskedForItsThresholds) {
+  Fixture f(routed_config("expert-choice"));
+  set_thresholds(*f.model, 0.3f);
+  EXPECT_USAGE(f.generate(), "--routing threshold");
+  EXPECT_FAILS(f.generate(), "later tokens");
+  f.options.routing = EvalRouting::as_trained;
+  EXPECT_USAGE(f.generate(), "--routing threshold");
+  f.options.routing = EvalRouting::dropless;
+  EXPECT_USAGE(f.generate(), "expert-choice");
+  f.options.routing = EvalRouting::threshold;
+  const Generated out = f.generate();
+  EXPECT_EQ(out.tokens, 12);
+  set_thresholds(*f.model, 0.9f);
+  EXPECT_NE(f.generate().text, out.text) << "the thresholds decide";
+
+  // By thresholds no token feels a later one, so pieces give the bits of the whole.
+  set_thresholds(*f.model, 0.3f);
+  const std::vector<int32_t> ids = drawn_ids(50);
+  Session whole(*f.model, f.run, 50), pieces(*f.model, f.run, 50, EvalRouting::threshold);
+  const std::vector<float> want = copy(whole.feed(ids));
+  pieces.feed(std::span(ids).first(17));
+  EXPECT_TRUE(same_rows(copy(pieces.feed(std::span(ids).subspan(17))), want));
+}
+
+TEST(Generate, ASoftmaxOverTokensCannotBeContinued) {
+  Fixture f(routed_config("expert-choice-notes"));
+  EXPECT_USAGE(f.generate(), "can be scored but not continued");
+  for (const EvalRouting routing : {EvalRouting::as_trained, EvalRouting::threshold}) {
+    f.options.routing = routing;
+    EXPECT_USAGE(f.generate(), "expert-choice-notes");
+  }
+}
+
+TEST(Generate, ARoutingWithBuffersIsRefused) {
+  for (const char* recipe : {"gshard", "switch", "nanomoe"}) {
+    Fixture f(routed_config(recipe));
+    f.options.routing = EvalRouting::as_trained;
+    EXPECT_USAGE(f.generate(), "--routing dropless");
+    f.options.routing = EvalRouting::dropless;
+    const std::string text = f.generate().text;
+    f.options.routing = {};
+    EXPECT_EQ(f.generate().text, text) << recipe;
+  }
+  Fixture f(routed_config("olmoe"));
+  f.options.routing = EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
+  EXPECT_EQ(f.generate().tokens, 12);
+  f.options.routing = EvalRouting::threshold;
+  EXPECT_USAGE(f.generate(), "threshold");
+}
+
+// The id decides the expert, wherever the token stands.
+TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {
+  const Fixture f(routed_config("hash"));
+  moe::Run run(2);
+  const std::vector<int32_t> ids = drawn_ids(60);
+  Session whole(*f.model, run, 60), chunks(*f.model, run, 60);
+  const std::vector<float> want = copy(whole.feed(ids));
+  std::vector<float> got;
+  for (size_t at = 0; at < ids.size(); at += 13) got = copy(chunks.feed(std::span(ids).subspan(at, std::min<size_t>(13, ids.size() - at))));
+  EXPECT_TRUE(same_rows(got, want));
 }
 
 // Learned positions end with the context: 32 here.

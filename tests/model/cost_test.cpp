@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "model/model.h"
+#include "support/routings.h"
 
 namespace moe {
 namespace {
@@ -128,6 +129,35 @@ TEST(Cost, CountsWhatAModelHolds) {
   check("learned noise");
   c.routing = {};
   check("dense");
+}
+
+TEST(Cost, CountsTheRouterOfEveryRecipe) {
+  ModelConfig c;
+  c.vocab = 50;
+  c.width = 12;
+  c.layers = 3;
+  c.heads = c.kv_heads = 2;
+  c.head_width = 6;
+  c.dense_first = 1;
+  for (const RoutingOptions& routing : test::small_routings(6, 2)) {
+    c.routing = routing;
+    const ParamCount count = count_params(c);
+    const Model model(c);
+    int64_t trained = 0, buffers = 0, router = 0;
+    for (const Param* p : model.params()) {
+      (p->is_trained() ? trained : buffers) += p->value.numel();
+      if (p->is_trained() && p->name.find("router") != std::string::npos) router += p->value.numel();
+    }
+    EXPECT_EQ(count.total(), trained) << routing.recipe;
+    EXPECT_EQ(count.buffers, buffers) << routing.recipe;
+    EXPECT_EQ(count.router, router) << routing.recipe;
+    EXPECT_EQ(count_flops(c, 64).router, 2.0 * static_cast<double>(router)) << routing.recipe;
+    EXPECT_EQ(count_memory(c).weights_bf16, 2 * trained + 4 * buffers) << "buffers stay f32: " << routing.recipe;
+  }
+  c.routing = test::small_routing("hash", 6, 2);
+  EXPECT_EQ(count_params(c).router, 0);
+  c.routing = test::small_routing("deepseek-v3", 6, 2);
+  EXPECT_EQ(count_params(c).buffers, 2 * 6);
 }
 
 // One token of a model small enough to add up by hand.

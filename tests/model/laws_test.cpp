@@ -1,20 +1,17 @@
-// Laws that hold in bits for dropless token choice: prompt = decode = training forward, alone = in a batch, no token sees a later one, threads change nothing.
+// Laws of the forward in bits, for every recipe as it is evaluated: prompt in pieces = decode = one forward, alone = in a batch, threads change nothing, one
+// expert = a dense layer. A recipe claims them where each token is routed by itself; the others are shown to break them. causality_test.cpp has later tokens.
 #include <fmt/format.h>
 
-#include <numeric>
-
-#include "model/model.h"
-#include "ops/ops.h"
-#include "support/check.h"
+#include "support/model_check.h"
+#include "support/same_rows.h"
 
 namespace moe::test {
 namespace {
 
-ModelConfig config_of(const char* recipe) {
-  ModelConfig c;
+ModelConfig config_of(const Recipe& r) {
+  ModelConfig c = small();
   c.vocab = 50;
   c.width = 48;
-  c.layers = 3;
   c.heads = 4;
   c.kv_heads = 2;
   c.head_width = 12;
@@ -22,11 +19,21 @@ ModelConfig config_of(const char* recipe) {
   c.dense_width = 64;
   c.expert_width = 40;
   c.qk_norm = QkNorm::full;
-  const Recipe& r = find_recipe(recipe);
-  c.routing = default_options(r, r.has_router() ? 6 : 1, r.has_router() ? r.default_top_k > 1 ? 2 : 1 : 1, c.layers);
   c.init.std = 0.15f;
+  if (!r.has_router()) return c;
+  const bool many = r.default_top_k > 2;
+  c.routing = default_options(r, many ? 8 : 6, many ? 3 : r.default_top_k, c.layers);
+  if (r.name == "custom") c.routing.stages = "{}";
   return c;
 }
+
+// Whether a token's experts and weights depend on nothing but the token.
+bool routes_tokens_alone(const RoutingSpec& spec) {
+  return std::holds_alternative<Dropless>(spec.capacity) && !std::holds_alternative<ExpertChoice>(spec.select);
+}
+
+using Logits = std::vector<std::vector<float>>;  // [N,V]
+using Ids = std::vector<int32_t>;
 
 // Evaluates sequences laid end to end.
 struct Eval {
@@ -38,10 +45,9 @@ struct Eval {
     if (m.config().moe_layer_count() > 0) spec = eval_spec(m.config().routing);
   }
 
-  // Logits [N,V] of the sequences' tokens from position `first` on; keys and values of earlier ones come from the cache.
-  std::vector<std::vector<float>> logits(const std::vector<std::vector<int32_t>>& sequences, KvCache* cache = nullptr, int32_t first = 0,
-                                         Keep keep = Keep::nothing) {
-    std::vector<int32_t> ids, positions;
+  // Logits of the sequences' tokens from position `first` on; keys and values of earlier ones come from the cache.
+  Logits logits(const std::vector<Ids>& sequences, KvCache* cache = nullptr, int32_t first = 0, Keep keep = Keep::nothing) {
+    Ids ids, positions;
     std::vector<int64_t> bounds = {0};
     for (const auto& s : sequences) {
       for (size_t i = 0; i < s.size(); ++i) {
@@ -56,88 +62,162 @@ struct Eval {
     model.forward(run, {&batch, &spec, keep, cache}, saved);
     Tensor out = run.saved.alloc(DType::f32, {static_cast<int64_t>(ids.size()), model.config().vocab});
     model.logits(run, out, saved.hidden);
-    std::vector<std::vector<float>> rows;
+    Logits rows;
     for (int64_t n = 0; n < out.rows(); ++n) rows.emplace_back(out.row<float>(n), out.row<float>(n) + out.cols());
     return rows;
   }
+
+  // The same of one sequence, `piece` tokens at a time.
+  Logits in_pieces(const Ids& ids, int64_t piece) {
+    const auto length = static_cast<int64_t>(ids.size());
+    KvCache cache(model.config(), run.compute, 1, length);
+    Logits all;
+    for (int64_t at = 0; at < length; at += piece)
+      for (auto& row : logits({{ids.begin() + at, ids.begin() + std::min(length, at + piece)}}, &cache, static_cast<int32_t>(at)))
+        all.push_back(std::move(row));
+    return all;
+  }
 };
 
-std::vector<int32_t> text(int64_t length, uint64_t seed) {
-  std::vector<int32_t> ids;
+Ids text(int64_t length, uint64_t seed) {
+  Ids ids;
   for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 50)));
   return ids;
 }
 
-class Laws : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
+// The first token whose logits differ; -1: none does.
+int64_t first_difference(const Logits& a, const Logits& b, DType dtype) {
+  for (size_t n = 0; n < a.size(); ++n)
+    if (!same_rows(a[n], b[n], dtype)) return static_cast<int64_t>(n);
+  return -1;
+}
+
+class Laws : public ::testing::TestWithParam<std::tuple<std::string, DType>> {
  protected:
-  Laws() : model(config_of(std::get<0>(GetParam()))) { model.initialise(4); }
+  Laws() : model(config_of(find_recipe(std::get<0>(GetParam())))) { draw_params(model, 4); }
+  void SetUp() override {
+    if (dtype() == DType::bf16 && !ops::products_keep_row_bits())
+      GTEST_SKIP() << "products here keep a row to 1e-5 only, and rounding to bf16 in between can make another choice of experts of that";
+  }
   DType dtype() const { return std::get<1>(GetParam()); }
   Model model;
 };
 
 TEST_P(Laws, PromptInPiecesAndTokenByTokenEqualOneForward) {
   Eval eval(model, 2, dtype());
-  const std::vector<int32_t> ids = text(150, 1);
-  const auto whole = eval.logits({ids}, nullptr, 0, Keep::all);
-  for (int64_t piece : {1, 7, 64, 100}) {
-    KvCache cache(model.config(), dtype(), 1, 150);
-    for (int64_t at = 0; at < 150; at += piece) {
-      const int64_t end = std::min<int64_t>(150, at + piece);
-      const auto got = eval.logits({{ids.begin() + at, ids.begin() + end}}, &cache, static_cast<int32_t>(at));
-      for (int64_t n = at; n < end; ++n)
-        ASSERT_EQ(got[static_cast<size_t>(n - at)], whole[static_cast<size_t>(n)]) << "token " << n << " in pieces of " << piece;
-    }
+  const Ids ids = text(100, 1);
+  const Logits whole = eval.logits({ids}, nullptr, 0, Keep::all);
+  for (int64_t piece : {1, 7, 64}) {
+    const int64_t differs = first_difference(eval.in_pieces(ids, piece), whole, dtype());
+    if (routes_tokens_alone(eval.spec)) EXPECT_EQ(differs, -1) << "in pieces of " << piece;
+    else EXPECT_GE(differs, 0) << "in pieces of " << piece;
   }
 }
 
 TEST_P(Laws, ASequenceDoesNotFeelItsNeighboursInABatch) {
   Eval eval(model, 2, dtype());
-  const std::vector<int32_t> a = text(70, 2), b = text(1, 3), c = text(33, 4);
-  const auto together = eval.logits({a, b, c}), alone_a = eval.logits({a}), alone_b = eval.logits({b}), alone_c = eval.logits({c});
-  for (size_t n = 0; n < 70; ++n) ASSERT_EQ(together[n], alone_a[n]);
-  ASSERT_EQ(together[70], alone_b[0]);
-  for (size_t n = 0; n < 33; ++n) ASSERT_EQ(together[71 + n], alone_c[n]);
+  const Ids a = text(70, 2), b = text(1, 3), c = text(33, 4);
+  Logits alone;
+  for (const Ids* one : {&a, &b, &c})
+    for (auto& row : eval.logits({*one})) alone.push_back(std::move(row));
+  const int64_t differs = first_difference(eval.logits({a, b, c}), alone, dtype());
+  if (routes_tokens_alone(eval.spec)) EXPECT_EQ(differs, -1);
+  else EXPECT_GE(differs, 0);
 }
 
-TEST_P(Laws, NoTokenSeesALaterOne) {
-  Eval eval(model, 2, dtype());
-  std::vector<int32_t> ids = text(100, 5);
-  const auto before = eval.logits({ids});
-  for (size_t from : {1u, 40u, 64u, 99u}) {
-    std::vector<int32_t> changed = ids;
-    for (size_t i = from; i < changed.size(); ++i) changed[i] = (changed[i] + 17) % 50;
-    const auto after = eval.logits({changed});
-    for (size_t n = 0; n < from; ++n) ASSERT_EQ(after[n], before[n]) << "token " << n << " felt a change at " << from;
-    EXPECT_NE(after[from], before[from]);
+TEST_P(Laws, ThreadsChangeNoBitOfTheForward) {
+  Eval one(model, 1, dtype()), two(model, 2, dtype()), three(model, 3, dtype());
+  const Ids a = text(100, 6), b = text(61, 7);
+  const RngKey key = RngKey::from_seed(8);
+  std::vector<RoutingSpec> specs = {one.spec};
+  if (model.config().moe_layer_count() > 0) {
+    specs.push_back(eval_spec(model.config().routing, EvalRouting::as_trained));
+    specs.push_back(train_spec(model.config().routing));
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    for (Eval* eval : {&one, &two, &three}) {
+      eval->spec = specs[i];
+      eval->run.key = i == 2 ? key : RngKey{};
+    }
+    const Logits want = one.logits({a, b});
+    EXPECT_EQ(first_difference(two.logits({a, b}), want, dtype()), -1);
+    EXPECT_EQ(first_difference(three.logits({a, b}), want, dtype()), -1);
   }
 }
 
-TEST_P(Laws, OneAndTwoThreadsGiveTheSameForwardBits) {
-  Eval one(model, 1, dtype()), two(model, 2, dtype());
-  const std::vector<int32_t> a = text(100, 6), b = text(61, 7);
-  EXPECT_EQ(one.logits({a, b}), two.logits({a, b}));
+std::vector<std::string> all_recipes() {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) names.emplace_back(recipe.name);
+  return names;
 }
 
-// softmax over one expert is 1, so routing to the only one there is changes nothing.
+INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws, ::testing::Combine(::testing::ValuesIn(all_recipes()), ::testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& item) {
+                           std::string name = fmt::format("{}_{}", std::get<0>(item.param), name_of(std::get<1>(item.param)));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they are trained, such recipes feel their neighbours.
+TEST(AsTrained, FeelsItsNeighboursWhereTokensAreNotRoutedAlone) {
+  for (const Recipe& recipe : recipes()) {
+    if (!recipe.has_router()) continue;
+    ModelConfig c = config_of(recipe);
+    if (std::holds_alternative<BufferCapacity>(recipe.eval_as_trained)) c.routing.capacity_factor_eval = 0.5f;
+    Model model(c);
+    draw_params(model, 4);
+    Eval eval(model, 2, DType::f32);
+    eval.spec = eval_spec(c.routing, EvalRouting::as_trained);
+    const auto* buffer = std::get_if<BufferCapacity>(&eval.spec.capacity);
+    const bool by_sequence = buffer && buffer->scope.kind == Scope::Kind::sequence;
+    const Ids a = text(40, 2), b = text(33, 4);
+    const Logits alone = eval.logits({a});
+    const bool feels_pieces = first_difference(eval.in_pieces(a, 7), alone, DType::f32) >= 0,
+               feels_neighbours = first_difference(alone, eval.logits({a, b}), DType::f32) >= 0;
+    EXPECT_EQ(feels_pieces, !routes_tokens_alone(eval.spec)) << recipe.name;
+    // Where each sequence has buffers of its own, only the number of its own tokens counts.
+    EXPECT_EQ(feels_neighbours, !routes_tokens_alone(eval.spec) && !by_sequence) << recipe.name;
+    EXPECT_EQ(not_causal_because(c.routing, EvalRouting::as_trained).empty(), routes_tokens_alone(eval.spec)) << recipe.name;
+  }
+}
+
+// Whether the one expert's weight is 1 whatever the token is.
+bool weighs_one(const RoutingSpec& spec) {
+  if (const auto* w = std::get_if<ChosenScores>(&spec.weigh))
+    return w->scale == 1 && (std::holds_alternative<SoftmaxScore>(spec.score) || w->renormalise != ChosenScores::Renormalise::never);
+  return !std::holds_alternative<TokenSoftmax>(spec.weigh);
+}
+
+// A softmax over one expert is 1, so routing to the only one there is changes nothing. An expert's softmax over tokens is not.
 TEST(OneExpert, IsADenseLayerInBits) {
-  ModelConfig dense = config_of("dense"), routed = config_of("olmoe");
-  routed.expert_width = dense.dense_width;
-  routed.routing.experts = routed.routing.top_k = 1;
-  Model a(dense), b(routed);
-  a.initialise(8);
-  for (Param* p : b.params()) {
-    if (const Param* same = a.find(p->name)) std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
-    p->touched();
+  ModelConfig dense = config_of(find_recipe("dense"));
+  Model a(dense);
+  draw_params(a, 8);
+  int tried = 0;
+  for (const Recipe& recipe : recipes()) {
+    if (!recipe.has_router() || (recipe.top_k_is_fixed && recipe.default_top_k > 1)) continue;
+    ModelConfig c = config_of(recipe);
+    c.expert_width = dense.dense_width;
+    const std::string stages = c.routing.stages;
+    c.routing = default_options(recipe, 1, 1, c.layers);
+    c.routing.stages = stages;
+    if (const auto* w = std::get_if<ChosenScores>(&recipe.train.weigh); w && w->scale != 1) c.routing.routed_scale = 1;
+    Model b(c);
+    b.initialise(8);
+    for (Param* p : b.params()) {
+      if (const Param* same = a.find(p->name)) std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
+      p->touched();
+    }
+    ++tried;
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Eval x(a, 2, dtype), y(b, 2, dtype);
+      const int64_t differs = first_difference(x.logits({text(60, 9)}), y.logits({text(60, 9)}), dtype);
+      if (weighs_one(y.spec)) EXPECT_EQ(differs, -1) << recipe.name;
+      else EXPECT_GE(differs, 0) << recipe.name;
+    }
   }
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    Eval x(a, 2, dtype), y(b, 2, dtype);
-    EXPECT_EQ(x.logits({text(60, 9)}), y.logits({text(60, 9)}));
-  }
+  EXPECT_GE(tried, 10);
 }
-
-INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws,
-                         ::testing::Combine(::testing::Values("dense", "nanomoe", "olmoe", "mixtral", "switch"), ::testing::Values(DType::f32, DType::bf16)),
-                         [](const auto& item) { return fmt::format("{}_{}", std::get<0>(item.param), name_of(std::get<1>(item.param))); });
 
 }  // namespace
 }  // namespace moe::test

@@ -34,7 +34,7 @@ inline ModelConfig plain_config() {
   ModelConfig c = noisy_config();
   c.dropout = 0;
   c.routing = default_options(find_recipe("olmoe"), 4, 2, 2);
-  c.routing.balance_coef = c.routing.z_coef = 0;
+  c.routing.coef = {};
   return c;
 }
 

@@ -11,53 +11,50 @@
 #include <vector>
 
 #include "model/config.h"
-#include "support/dual.h"
+#include "support/twin_router.h"
 
 namespace moe::test {
-
-template <class T>
-using Matrix = std::vector<std::vector<T>>;  // [rows][cols]
 
 struct TwinInput {
   std::vector<int32_t> ids, positions, targets;
   std::vector<int64_t> bounds;
-  RngKey key;  // of the step; empty: no randomness
+  RngKey key;                                     // of the step; empty: no randomness
+  std::vector<std::vector<int64_t>> step_counts;  // [E] for each MoE layer; empty: none known
 };
 
 template <class T>
 struct TwinOutput {
   T loss{};  // mean CE + coefficients * mean over MoE layers
-  double ce = 0, balance = 0, z = 0;
+  double ce = 0;
+  RoutingLosses losses;  // means over MoE layers
   int64_t dropped = 0;
-  double smallest_margin = 1e30;  // between the k-th and the next score
+  double smallest_margin = 1e30;     // TwinRoute::margin
+  std::vector<TwinRoute<T>> routes;  // MoE layers in order
   Matrix<T> logits;
 };
 
 template <class T>
 class TwinModel {
  public:
-  TwinModel(const ModelConfig& config, const RoutingSpec& routing, std::map<std::string, std::vector<T>> params)
-      : c_(config), routing_(routing), p_(std::move(params)) {}
+  // `params` must outlive the twin.
+  TwinModel(const ModelConfig& config, const RoutingSpec& routing, const std::map<std::string, std::vector<T>>& params)
+      : c_(config), routing_(routing), p_(params) {}
 
-  TwinOutput<T> run(const TwinInput& in, double balance_coef, double z_coef) {
-    using std::exp, std::log;
+  TwinOutput<T> run(const TwinInput& in, const RoutingLosses& coef) {
     out_ = {};
     in_ = &in;
     Matrix<T> h = rows(in.ids, p("embed.weight"));
     if (c_.positions == Positions::learned) h = add(h, rows(in.positions, p("positions.weight")));
     h = drop(h, fold(1u << 20));
-    T balance{}, z{};
-    for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer, balance, z);
+    for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer);
     if (c_.norm_placement == NormPlacement::pre) h = norm(h, "final_norm");
     out_.logits = linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, nullptr);
     T ce{};
-    for (size_t n = 0; n < h.size(); ++n) ce += lse(out_.logits[n]) - out_.logits[n][static_cast<size_t>(in.targets[n])];
+    for (size_t n = 0; n < h.size(); ++n) ce += twin::lse(out_.logits[n]) - out_.logits[n][static_cast<size_t>(in.targets[n])];
     ce /= T(static_cast<double>(h.size()));
-    const double moe_layers = std::max<double>(1, static_cast<double>(c_.moe_layer_count()));
     out_.ce = value_of(ce);
-    out_.balance = value_of(balance) / moe_layers;
-    out_.z = value_of(z) / moe_layers;
-    out_.loss = ce + T(balance_coef / moe_layers) * balance + T(z_coef / moe_layers) * z;
+    out_.loss = ce;
+    add_losses(coef);
     return out_;
   }
 
@@ -66,25 +63,6 @@ class TwinModel {
   const std::vector<T>* maybe(const std::string& name) const { return p_.count(name) ? &p_.at(name) : nullptr; }
   RngKey fold(uint64_t part) const { return in_->key.empty() ? RngKey{} : in_->key.fold(part); }
 
-  static T lse(const std::vector<T>& x) {
-    using std::exp, std::log;
-    double top = value_of(x[0]);
-    for (const T& v : x) top = std::max(top, value_of(v));
-    T sum{};
-    for (const T& v : x) sum += exp(v - T(top));
-    return T(top) + log(sum);
-  }
-  static std::vector<T> softmax(const std::vector<T>& x) {
-    using std::exp;
-    const T l = lse(x);
-    std::vector<T> y;
-    for (const T& v : x) y.push_back(exp(v - l));
-    return y;
-  }
-  static T sigmoid(T x) {
-    using std::exp;
-    return T(1.0) / (T(1.0) + exp(-x));
-  }
   static Matrix<T> add(Matrix<T> a, const Matrix<T>& b) {
     for (size_t n = 0; n < a.size(); ++n)
       for (size_t d = 0; d < a[n].size(); ++d) a[n][d] += b[n][d];
@@ -140,14 +118,14 @@ class TwinModel {
     return x;
   }
 
-  Matrix<T> block(const Matrix<T>& h, int64_t layer, T& balance, T& z) {
+  Matrix<T> block(const Matrix<T>& h, int64_t layer) {
     const std::string name = "layers." + std::to_string(layer) + ".";
     const bool pre = c_.norm_placement == NormPlacement::pre;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
     Matrix<T> u = add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn."), site(0)));
     if (!pre) u = norm(u, name + "norm1");
-    Matrix<T> y = add(u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2), balance, z), site(1)));
+    Matrix<T> y = add(u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), site(1)));
     return pre ? y : norm(y, name + "norm2");
   }
 
@@ -194,7 +172,7 @@ class TwinModel {
             for (size_t i = 0; i < width; ++i) dot += q[n][head * width + i] * k[m][kv + i];
             scores.push_back(dot / T(std::sqrt(static_cast<double>(width))));
           }
-          const std::vector<T> weights = softmax(scores);
+          const std::vector<T> weights = twin::softmax(scores);
           for (size_t m = begin; m <= n; ++m)
             for (size_t i = 0; i < width; ++i) o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
         }
@@ -204,7 +182,7 @@ class TwinModel {
   T activate(T x) const {
     using std::erf, std::tanh;
     switch (c_.act) {
-      case ops::Act::silu: return x * sigmoid(x);
+      case ops::Act::silu: return x * twin::sigmoid(x);
       case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
       case ops::Act::gelu_tanh: return T(0.5) * x * (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
       case ops::Act::relu: return value_of(x) > 0 ? x : T{};
@@ -223,7 +201,7 @@ class TwinModel {
     return linear(hidden, p(name + "down.weight"), c_.width, e, maybe(name + "down.bias"))[0];
   }
 
-  Matrix<T> ffn(const Matrix<T>& x, const std::string& name, int64_t layer, RngKey key, T& balance, T& z) {
+  Matrix<T> ffn(const Matrix<T>& x, const std::string& name, int64_t layer, RngKey key) {
     Matrix<T> y(x.size(), std::vector<T>(static_cast<size_t>(c_.width)));
     const auto add_to = [&](size_t n, T weight, const std::vector<T>& what) {
       for (size_t d = 0; d < what.size(); ++d) y[n][d] += weight * what[d];
@@ -232,109 +210,49 @@ class TwinModel {
       for (size_t n = 0; n < x.size(); ++n) add_to(n, T(1.0), expert(x[n], name + "experts.", 0, c_.dense_width));
       return y;
     }
-    std::vector<std::vector<int64_t>> choice;
-    Matrix<T> weights;
-    route(x, name, key, choice, weights, balance, z);
-    const std::vector<std::vector<bool>> kept = keep(choice);
+    const TwinRoute<T>& to = route(x, name, key);
     for (size_t n = 0; n < x.size(); ++n)
-      for (size_t i = 0; i < choice[n].size(); ++i)
-        if (kept[n][i]) add_to(n, weights[n][i], expert(x[n], name + "experts.", choice[n][i], c_.expert_width));
+      for (size_t i = 0; i < to.choice[n].size(); ++i)
+        if (to.kept[n][i]) add_to(n, to.weights[n][i], expert(x[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]), c_.expert_width));
     if (c_.shared_experts == 0) return y;
     for (size_t n = 0; n < x.size(); ++n) {
-      const T weight = c_.shared_gate ? sigmoid(linear({x[n]}, p(name + "shared_gate.weight"), 1, 0, nullptr)[0][0]) : T(1.0);
+      const T weight = c_.shared_gate ? twin::sigmoid(linear({x[n]}, p(name + "shared_gate.weight"), 1, 0, nullptr)[0][0]) : T(1.0);
       add_to(n, weight, expert(x[n], name + "shared.", 0, c_.shared_experts * c_.shared_width));
     }
     return y;
   }
 
-  void route(Matrix<T> x, const std::string& name, RngKey key, std::vector<std::vector<int64_t>>& choice, Matrix<T>& weights, T& balance, T& z) {
-    using std::exp, std::log;
-    const int64_t experts = routing_.experts, k = routing_.top_k();
-    if (const auto* jitter = std::get_if<InputJitter>(&routing_.noise); jitter && !key.empty())
-      for (size_t n = 0; n < x.size(); ++n)
-        for (size_t d = 0; d < x[n].size(); ++d) x[n][d] *= T(1.0 - jitter->eps + 2.0 * jitter->eps * uniform(key, n * x[n].size() + d));
-    Matrix<T> logits = linear(x, p(name + "router.weight"), experts, 0, nullptr);
-    if (const auto* noise = std::get_if<LearnedNoise>(&routing_.noise); noise && !key.empty()) {
-      const Matrix<T> raw = linear(x, p(name + "router.noise.weight"), experts, 0, nullptr);
-      for (size_t n = 0; n < x.size(); ++n)
-        for (size_t e = 0; e < static_cast<size_t>(experts); ++e)
-          logits[n][e] += (log(T(1.0) + exp(raw[n][e])) + T(static_cast<double>(noise->floor))) * T(normal(key, n * static_cast<size_t>(experts) + e));
-    }
-    Matrix<T> scores, probs(x.size(), std::vector<T>(static_cast<size_t>(experts)));
-    const auto* loss = std::get_if<BalanceLoss>(&routing_.balance);
-    std::vector<double> share(static_cast<size_t>(experts));
-    for (size_t n = 0; n < x.size(); ++n) {
-      const T l = lse(logits[n]);
-      z += l * l / T(static_cast<double>(x.size()));
-      scores.push_back(logits[n]);
-      if (std::holds_alternative<SoftmaxScore>(routing_.score)) scores[n] = softmax(logits[n]);
-      if (std::holds_alternative<SigmoidScore>(routing_.score))
-        for (T& s : scores[n]) s = sigmoid(s);
-      choose(scores[n], k, choice, weights);
-      if (!loss) continue;
-      const bool chosen_only = loss->probs == BalanceLoss::Probs::chosen_weights;
-      if (!chosen_only) probs[n] = scores[n];
-      const size_t counted = loss->counts == BalanceLoss::Counts::first_choice ? 1 : static_cast<size_t>(k);
-      for (size_t i = 0; i < static_cast<size_t>(k); ++i) {
-        const auto e = static_cast<size_t>(choice[n][i]);
-        if (chosen_only) probs[n][e] = weights[n][i];
-        if (i < counted) share[e] += 1.0 / static_cast<double>(counted * x.size());
-      }
-    }
-    if (!loss) return;
-    for (size_t n = 0; n < x.size(); ++n)
-      for (size_t e = 0; e < static_cast<size_t>(experts); ++e)
-        balance += T(static_cast<double>(experts) * share[e] / static_cast<double>(x.size())) * probs[n][e];
+  const TwinRoute<T>& route(const Matrix<T>& x, const std::string& name, RngKey key) {
+    const auto numbers = [&](const char* what) {
+      std::vector<double> out;
+      if (const auto* found = maybe(name + what))
+        for (const T& v : *found) out.push_back(value_of(v));
+      return out;
+    };
+    TwinRouterInput in{in_->ids, in_->bounds, {}, numbers("router.bias"), numbers("router.threshold"), key};
+    if (!in_->step_counts.empty()) in.step_counts = in_->step_counts.at(out_.routes.size());
+    TwinRouter<T> router(routing_, in);
+    const auto* weight = maybe(name + "router.weight");
+    out_.routes.push_back(weight ? router.from_x(x, *weight, maybe(name + "router.noise.weight")) : router.from_logits({}, {}, {}));
+    out_.dropped += out_.routes.back().dropped;
+    out_.smallest_margin = std::min(out_.smallest_margin, out_.routes.back().margin);
+    return out_.routes.back();
   }
 
-  void choose(const std::vector<T>& scores, int64_t k, std::vector<std::vector<int64_t>>& choice, Matrix<T>& weights) {
-    using std::exp;
-    std::vector<int64_t> order(scores.size());
-    for (size_t e = 0; e < order.size(); ++e) order[e] = static_cast<int64_t>(e);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return value_of(scores[static_cast<size_t>(a)]) > value_of(scores[static_cast<size_t>(b)]); });
-    if (static_cast<size_t>(k) < order.size())
-      out_.smallest_margin = std::min(out_.smallest_margin, value_of(scores[static_cast<size_t>(order[static_cast<size_t>(k) - 1])]) -
-                                                                value_of(scores[static_cast<size_t>(order[static_cast<size_t>(k)])]));
-    order.resize(static_cast<size_t>(k));
-    std::vector<T> w;
-    T sum{};
-    for (int64_t e : order) {
-      w.push_back(scores[static_cast<size_t>(e)]);
-      sum += w.back();
+  void add_losses(const RoutingLosses& coef) {
+    const auto layers = static_cast<double>(out_.routes.size());
+    for (TwinRoute<T>& route : out_.routes) {
+      std::vector<T> values;
+      each_loss(route.losses, [&](const char*, T& value) { values.push_back(value / T(layers)); });
+      size_t i = 0, j = 0;
+      each_loss(out_.losses, [&](const char*, float& mean) { mean += static_cast<float>(value_of(values[i++])); });
+      each_loss(coef, [&](const char*, const float& c) { out_.loss += T(static_cast<double>(c)) * values[j++]; });
     }
-    if (const auto* stage = std::get_if<ChosenScores>(&routing_.weigh)) {
-      for (T& v : w) v = T(static_cast<double>(stage->scale)) * (stage->renormalise ? v / sum : v);
-    } else {
-      w = softmax(w);
-    }
-    choice.push_back(order);
-    weights.push_back(w);
-  }
-
-  std::vector<std::vector<bool>> keep(const std::vector<std::vector<int64_t>>& choice) {
-    const size_t tokens = choice.size(), k = choice[0].size();
-    std::vector<std::vector<bool>> kept(tokens, std::vector<bool>(k, true));
-    const auto* buffer = std::get_if<BufferCapacity>(&routing_.capacity);
-    if (!buffer) return kept;
-    auto slots = static_cast<int64_t>(std::floor(static_cast<double>(buffer->factor) * static_cast<double>((buffer->count_choices ? k : 1) * tokens) /
-                                                 static_cast<double>(routing_.experts)));
-    if (buffer->rounding == BufferCapacity::Rounding::floor_to_even && slots % 2) ++slots;
-    slots = std::max(slots, buffer->minimum);
-    std::vector<std::pair<size_t, size_t>> order;  // (token, rank) in order of placement
-    for (size_t a = 0; a < tokens * k; ++a) order.emplace_back(a / k, a % k);
-    if (buffer->order == BufferCapacity::Order::choice_major) std::stable_sort(order.begin(), order.end(), [](auto a, auto b) { return a.second < b.second; });
-    std::map<int64_t, int64_t> used;
-    for (auto [n, i] : order) {
-      kept[n][i] = used[choice[n][i]]++ < slots;
-      out_.dropped += !kept[n][i];
-    }
-    return kept;
   }
 
   ModelConfig c_;
   RoutingSpec routing_;
-  std::map<std::string, std::vector<T>> p_;
+  const std::map<std::string, std::vector<T>>& p_;
   const TwinInput* in_ = nullptr;
   TwinOutput<T> out_;
 };

@@ -37,8 +37,8 @@ struct Golden {
     }
     const double layers = hyper.at("layer_reduce") == "sum" ? static_cast<double>(config.moe_layer_count()) : 1;
     const double k = hyper.at("balance_form") == "nanomoe" ? static_cast<double>(config.routing.top_k) : 1;
-    config.routing.balance_coef = static_cast<float>(hyper.at("balance_coef").get<double>() * layers * k);
-    config.routing.z_coef = static_cast<float>(hyper.at("z_coef").get<double>() * layers);
+    config.routing.coef.balance = static_cast<float>(hyper.at("balance_coef").get<double>() * layers * k);
+    config.routing.coef.z = static_cast<float>(hyper.at("z_coef").get<double>() * layers);
   }
 
   static ModelConfig nanomoe(const Json& j) {
@@ -108,8 +108,9 @@ Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step
     result.z += layer.losses.z;
     result.dropped += static_cast<double>(layer.dropped);
   }
-  const RoutingOptions& o = model.config().routing;
-  model.backward(run, {targets, static_cast<size_t>(tokens)}, 1 / static_cast<float>(tokens), {o.balance_coef / layers, o.z_coef / layers}, saved);
+  RoutingLosses coef = model.config().routing.coef;
+  each_loss(coef, [&](std::string_view, float& c) { c /= layers; });
+  model.backward(run, {targets, static_cast<size_t>(tokens)}, 1 / static_cast<float>(tokens), coef, saved);
   return result;
 }
 

@@ -3,6 +3,7 @@
 
 #include "model/cost.h"
 #include "support/check.h"
+#include "support/routings.h"
 #include "train/trainer.h"
 
 namespace moe::test {
@@ -54,6 +55,22 @@ TEST(Memory, IsWhatShapesForetell) {
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
   expect_foretold("shared, post-norm", c, DType::f32, false);
+}
+
+// How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them, or that all are full, it is known.
+TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
+  for (const RoutingOptions& routing : small_routings(6, 3)) {
+    ModelConfig c = config_of("dense");
+    c.routing = routing;
+    if (!std::holds_alternative<BufferCapacity>(train_spec(routing).capacity)) {
+      expect_foretold(routing.recipe, c, DType::f32, false);
+      continue;
+    }
+    for (const float factor : {100.0f, 0.3f}) {
+      c.routing.capacity_factor = factor;
+      expect_foretold(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32, false);
+    }
+  }
 }
 
 TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {

@@ -35,6 +35,21 @@ TEST(Metrics, OneObjectAStepWithEveryKey) {
   EXPECT_FALSE(Json::parse(metrics_line(at(3), {})).contains("eval_ce"));
 }
 
+TEST(Metrics, LossesThatAreTrainedOnStandInTheLine) {
+  StepResult r = at(1);
+  r.balance = 1.25;
+  r.device = 1.5;
+  r.importance = 0.5;
+  r.load = 0.75;
+  r.coef.importance = r.coef.load = 0.1f;
+  const Json line = Json::parse(metrics_line(r, {}));
+  EXPECT_EQ(line.at("balance"), 1.25) << "always there, as z is";
+  EXPECT_EQ(line.at("importance"), 0.5);
+  EXPECT_EQ(line.at("load"), 0.75);
+  EXPECT_FALSE(line.contains("device"));
+  EXPECT_FALSE(line.contains("communication"));
+}
+
 TEST(Metrics, AppendsAndCutsOffWhatIsRunAgain) {
   const TempFolder folder;
   const std::string path = folder / "metrics.jsonl";

@@ -14,6 +14,7 @@ void fill_grads(Model& model) {
   for (size_t i = 0; i < model.params().size(); ++i) {
     const Tensor& grad = model.params()[i]->grad;
     model.params()[i]->grad_is_zero = false;
+    if (grad.empty()) continue;
     for (int64_t j = 0; j < grad.numel(); ++j) grad.as<float>()[j] = 0.01f * normal(RngKey::from_seed(i + 1), static_cast<uint64_t>(j));
   }
 }
@@ -78,6 +79,28 @@ void check_against_hand(bool decay_all, double clip) {
 TEST(Optimizer, DecaysMatricesOnly) { check_against_hand(false, 0); }
 TEST(Optimizer, DecaysAllWhenAsked) { check_against_hand(true, 0); }
 TEST(Optimizer, ClipsAsPyTorch) { check_against_hand(false, 0.25); }
+
+TEST(Optimizer, LeavesBuffersAlone) {
+  ModelConfig config = plain_config();
+  config.routing = default_options(find_recipe("deepseek-v3"), 4, 2, 2);
+  auto model = fresh(config);
+  TrainOptions options = tiny_options();
+  options.decay_all = true;
+  Optimizer optimizer(*model, options);
+  moe::Run run(1);
+  Param* bias = model->find("layers.1.ffn.router.bias");
+  ASSERT_NE(bias, nullptr);
+  EXPECT_EQ(bias->role, Role::buffer);
+  EXPECT_FALSE(bias->is_matrix());
+  fill(bias->value, {0.5, -1, 0, 2});
+  const uint64_t version = bias->version;
+  fill_grads(*model);
+  optimizer.update(run, 1, 0.1, optimizer.grad_norm(run));
+  EXPECT_EQ(values(bias->value), (std::vector<double>{0.5, -1, 0, 2}));
+  EXPECT_EQ(bias->version, version);
+  EXPECT_TRUE(bias->grad.empty());
+  for (size_t i = 0; i < model->params().size(); ++i) EXPECT_EQ(optimizer.m(i).empty(), !model->params()[i]->is_trained()) << model->params()[i]->name;
+}
 
 TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
   auto model = fresh(plain_config());

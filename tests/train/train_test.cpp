@@ -8,6 +8,7 @@
 
 #include "formats/safetensors.h"
 #include "support/files.h"
+#include "support/routings.h"
 #include "support/tiny_model.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
@@ -83,6 +84,34 @@ TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
   const Safetensors ta = Safetensors::open(whole.out + "/trainer-5.safetensors"), tb = Safetensors::open(parts.out + "/trainer-5.safetensors");
   for (const NamedTensor& t : ta.tensors()) EXPECT_TRUE(same_bits(t.value, tb.get(t.name))) << t.name;
   EXPECT_EQ(steps_in(parts.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+}
+
+// What the routers learn beside the gradient goes on too: selection biases and thresholds, with noise and counts over micro-batches.
+TEST(Train, RoutingIsResumedBitForBit) {
+  for (const char* recipe : {"deepseek-v3", "expert-choice", "shazeer", "qwen3-moe", "gshard"}) {
+    SCOPED_TRACE(recipe);
+    const TempFolder folder;
+    Session whole{folder / "whole"}, parts{folder / "parts"};
+    for (Session* s : {&whole, &parts}) {
+      s->config.routing = small_routing(recipe, 8, 2);
+      s->options.batch = 2;
+      s->options.accumulate = 2;
+      s->options.steps = 4;
+      s->options.threads = 1;
+    }
+    std::unique_ptr<Model> model;
+    whole.start(0, &model);
+    parts.start(2);
+    parts.resume();
+    const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"), b = Safetensors::open(parts.out + "/model.safetensors");
+    ASSERT_EQ(a.names(), b.names());
+    for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
+    const Safetensors moments = Safetensors::open(parts.out + "/trainer-4.safetensors");
+    for (const Param* p : model->params()) {
+      EXPECT_EQ(moments.contains("m." + p->name), p->is_trained()) << p->name;
+      if (!p->is_trained()) EXPECT_GT(norm(values(p->value)), 0) << p->name << " must have moved, or this proves nothing";
+    }
+  }
 }
 
 TEST(Train, WhatIsOnDisk) {

@@ -1,0 +1,153 @@
+// A recipe worked out on given numbers, so that anyone can check one by hand.
+#include "moe/route.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/routing_options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+
+namespace moe::cli {
+namespace {
+
+struct Flags {
+  RoutingFlags routing;
+  std::string logits, eval;
+  uint64_t seed = 1;
+  bool draw = false, json = false;
+};
+
+constexpr size_t kLabel = 10, kNote = 15;  // columns before what a token, or a figure, says
+
+struct LossMeaning {
+  const char* name;
+  const char* meaning;
+};
+constexpr LossMeaning kMeanings[] = {
+    {"balance", "E sum_e f_e P_e, share of choices times mean probability; 1 when even"},
+    {"z", "mean over tokens of logsumexp(logits)^2"},
+    {"device", "the balance loss over groups of experts; 1 when they are even"},
+    {"communication", "share of tokens that a group receives times its probability; 1 when even"},
+    {"importance", "CV^2 of the combine weights summed over tokens; 0 when even"},
+    {"load", "CV^2 of the load expected if the noise were drawn again; 0 when even"},
+};
+
+void print_line(std::string_view label, const std::string& text) { fmt::print("{:<{}}{}\n", label, kNote, wrapped(text, kNote)); }
+
+std::string describe_capacity(const Json& r, const RoutingSpec& spec, int64_t pairs) {
+  if (experts_choose(spec.select)) return "experts take tokens; a token that none takes passes through the residual";
+  if (r.at("capacity").is_null()) return "none: no token is dropped";
+  return fmt::format("{} a buffer; {} of {} choices dropped", r["capacity"].dump(), r.at("dropped").get<int64_t>(), pairs);
+}
+
+void print_reply(const Json& r, const RoutingSpec& spec) {
+  const char* unsent = std::holds_alternative<KeepSecond>(spec.second) ? "dropped" : "not sent";
+  fmt::print("{:>5}     experts and their weights\n", "token");
+  for (size_t n = 0; n < r.at("experts").size(); ++n) {
+    std::string line;
+    for (size_t i = 0; i < r["experts"][n].size(); ++i) {
+      const int64_t expert = r["experts"][n][i];
+      const std::string entry =
+          r["kept"][n][i].get<bool>() ? fmt::format("{}:{:.4f}", expert, r["weights"][n][i].get<double>()) : fmt::format("{}:{}", expert, unsent);
+      line += fmt::format("{}{:<11}", line.empty() ? "" : " ", entry);
+    }
+    while (line.ends_with(' ')) line.pop_back();
+    fmt::print("{:>5}     {}\n", n, line.empty() ? "none: the residual alone passes" : wrapped(line, kLabel));
+  }
+  fmt::print("\n");
+  std::string counts;
+  int64_t pairs = 0;
+  for (const Json& c : r.at("counts")) {
+    counts += fmt::format("{}{}", counts.empty() ? "" : " ", c.get<int64_t>());
+    pairs += c.get<int64_t>();
+  }
+  print_line("counts", counts + " (choices an expert has, before any drop)");
+  if (pairs > 0)
+    print_line("evenness", fmt::format("max/mean - 1 = {:.4g}, CV^2 {:.4g}, entropy {:.4g} of an even load's", r.at("max_vio").get<double>(),
+                                       r.at("cv2").get<double>(), r.at("entropy").get<double>()));
+  print_line("capacity", describe_capacity(r, spec, pairs));
+  for (const LossMeaning& loss : kMeanings)
+    if (r.contains(loss.name)) print_line(loss.name, fmt::format("{:<10.6g} {}", r.at(loss.name).get<double>(), loss.meaning));
+  for (const char* name : {"dlogits", "dclean", "dsigma", "dx", "dweight", "dnoise_weight"}) {
+    if (!r.contains(name)) continue;
+    fmt::print("\n{}\n", name);
+    for (const Json& row : r.at(name)) {
+      std::string line;
+      for (const Json& x : row) line += fmt::format("{}{:.6g}", line.empty() ? "" : " ", x.is_null() ? std::nan("") : x.get<double>());
+      fmt::print("{:{}}{}\n", "", kLabel, wrapped(line, kLabel));
+    }
+  }
+}
+
+RoutingSpec spec_of(RoutingFlags flags, const std::string& eval, const Json& input, const std::string& where) {
+  if (!chosen_recipe(flags).has_router()) fail_usage("recipe '{}' has no router; name one that has (moe recipes lists them)", chosen_recipe(flags).name);
+  const int64_t experts = route_experts(input, where);
+  if (flags.experts && experts > 0 && *flags.experts != experts)
+    fail_usage("--experts is {}, but {} speaks of {} experts; leave it out", *flags.experts, where, experts);
+  if (experts > 0) flags.experts = experts;
+  const RoutingOptions options = routing_options(flags, 1);
+  return eval.empty() ? train_spec(options) : eval_spec(options, parse_eval_routing(eval, "--eval"));
+}
+
+void describe_spec(const Flags& f, const RoutingSpec& spec, const Json& input) {
+  const std::string stages = f.eval.empty() ? "stages of training" : "evaluated " + f.eval;
+  const std::string taken = experts_choose(spec.select) ? "" : fmt::format("{} of ", spec.slots());
+  fmt::print("{}, {}{} experts, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, stages);
+  const bool drawn = f.draw || (input.contains("draw") && input["draw"] == true);
+  if (!std::holds_alternative<NoNoise>(spec.noise) && !drawn && !input.contains("noise"))
+    fmt::print("no noise is drawn: the file has none, and --draw was not given\n");
+  fmt::print("\n");
+}
+
+int run_route(const Flags& f) {
+  Json file = read_json(f.logits);
+  if (!file.is_object()) fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", f.logits);
+  const bool many = file.contains("cases");
+  if (many) {
+    JsonReader reader(file, f.logits);
+    reader.objects("cases");
+    reader.refuse_unknown();
+  }
+  Json replies = Json::array();
+  for (size_t i = 0; i < (many ? file["cases"].size() : 1); ++i) {
+    Json& input = many ? file["cases"][i] : file;
+    const std::string where = many ? fmt::format("{}: \"cases\"[{}]", f.logits, i) : f.logits;
+    if (f.draw) input["draw"] = true;
+    const RoutingSpec spec = spec_of(f.routing, f.eval, input, where);
+    const Json reply = route(spec, input, where, f.seed);
+    if (f.json) {
+      replies.push_back(reply);
+      continue;
+    }
+    if (i > 0) fmt::print("\n");
+    if (many) fmt::print("case {}: ", i);
+    describe_spec(f, spec, input);
+    print_reply(reply, spec);
+  }
+  if (f.json) fmt::print("{}\n", many ? Json({{"cases", replies}}).dump() : replies.at(0).dump());
+  return 0;
+}
+
+}  // namespace
+
+Action add_route(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option(
+         "--logits", f->logits,
+         "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and \"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", \"bias\", "
+         "\"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or {\"cases\": [these, ...]}")
+      ->required();
+  add_routing_options(app, f->routing, "Routing");
+  app.add_option("--eval", f->eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
+  app.add_flag("--draw", f->draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
+  app.add_option("--seed", f->seed, "of what is drawn")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  return [f] { return run_route(*f); };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,33 @@
+// Score stage: logits to scores.
+#pragma once
+
+#include <string_view>
+#include <variant>
+
+#include "tensor/run.h"
+
+namespace moe {
+
+struct SoftmaxScore {  // over all experts
+  static constexpr std::string_view kName = "softmax";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+struct SigmoidScore {
+  static constexpr std::string_view kName = "sigmoid";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+struct RawScore {  // the logits themselves: choose first, then softmax over the chosen
+  static constexpr std::string_view kName = "raw";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+using ScoreStage = std::variant<SoftmaxScore, SigmoidScore, RawScore>;
+
+// s, z [N,E] f32
+void score_forward(Run&, Tensor s, Tensor z, const ScoreStage&);
+// dz = ds through the score.  dz, ds [N,E] (may be the same memory)
+void score_backward(Run&, Tensor dz, Tensor ds, Tensor s, const ScoreStage&);
+
+}  // namespace moe

@@ -1,0 +1,61 @@
+// Weigh stage: scores of the chosen to combine weights. Unselected slots weigh 0.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "tensor/run.h"
+
+namespace moe {
+
+// w = scale * s[choice], divided by the sum over the token's chosen (+ 1e-20) when renormalised: before any drop, so that a token losing one expert gets less
+// than its share (GShard, Mixtral), or over the kept only, so that the rest takes its place (DeepSpeed).
+struct ChosenScores {
+  static constexpr std::string_view kName = "scores";
+  enum class Renormalise { never, before_drop, after_drop };
+  template <class V, class S>
+  static void fields(V& v, S& s) {
+    v("renormalise", s.renormalise);
+    v("scale", s.scale);
+  }
+  Renormalise renormalise = Renormalise::never;
+  float scale = 1;
+};
+// w = softmax over the token's chosen scores.
+struct ChosenSoftmax {
+  static constexpr std::string_view kName = "softmax";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+// w = softmax over the tokens of the scope that the expert chose: its weights add up to 1 for each expert, so each is about 1/k and shrinks with the scope.
+struct TokenSoftmax {
+  static constexpr std::string_view kName = "token_softmax";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+// w = 1, whatever the scores (hash routing).
+struct UnitWeight {
+  static constexpr std::string_view kName = "one";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight>;
+
+// Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets no gradient.
+bool constant_when_alone(const WeighStage&);
+bool renormalises_after_drop(const WeighStage&);
+
+// Before any drop (for after_drop: not yet divided).  w [N,K] f32; s [N,E] f32 (absent for UnitWeight); choice, selected [N,K] i32;
+// bounds [S+1]: the scopes of TokenSoftmax
+void weigh_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds, const WeighStage&);
+// After the drops: divides w by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept; only for after_drop, whose scale must be 1 (the division
+// would undo it).  w [N,K]; kept [N,K] i32
+void weigh_kept_forward(Run&, Tensor w, Tensor kept);
+// dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  dw [N,K]; w [N,K] before it; kept [N,K] i32
+void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
+// ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw, w [N,K] (w as weigh_forward made it)
+void weigh_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds, const WeighStage&);
+
+}  // namespace moe

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, and
-# what `moe train` writes loads in transformers (olmoe) and in nanoMoE's model with equal log-probabilities.
+# Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, 200
+# random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
+# nanoMoE's model with equal log-probabilities.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,6 +68,7 @@ install_peers
 write_text
 check "golden files made again" "$peers/bin/python" tools/golden/make.py --check
 if [ -x "$bin" ]; then
+  check "200 routings of every recipe" "$peers/bin/python" tools/golden/recipes_check.py --bin "$bin"
   check "olmoe in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32
   check "olmoe with 2 kv heads in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32 --kv-heads 2
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py

@@ -10,7 +10,7 @@ import sys
 import common
 import nanomoe
 import olmoe
-import routing
+import recipes
 
 FOLDER = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "data", "golden"))
 TOLERANCE = 1e-5
@@ -18,7 +18,7 @@ TOLERANCE = 1e-5
 
 def make_all(folder):
     common.single_thread()
-    routing.make_all(folder)
+    recipes.make_all(folder)
     nanomoe.make_all(folder)
     olmoe.make_all(folder)
 

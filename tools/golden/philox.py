@@ -38,3 +38,14 @@ def normal(key, counter):
     a, b, _, _ = philox(key, counter)
     u, v = (a + 1.0) / 4294967296.0, b / 4294967296.0
     return np.float32(math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v))
+
+
+def uniform(key, counter):
+    """In [0, 1), 24 bits: exact in f32."""
+    return (philox(key, counter)[0] >> 8) / 16777216.0
+
+
+def uniform_index(key, counter, n):
+    """In [0, n): the high half of a 64-bit draw times n."""
+    a, b, _, _ = philox(key, counter)
+    return (((a << 32) | b) * n) >> 64

@@ -327,13 +327,18 @@ TEST(Packing, RoundsToNearestEvenAndPadsWithZeros) {
       const ops::PackLayout& layout = ops::weights_layout(inner, cols, dtype);
       void* straight = memory.alloc_bytes(layout.bytes);
       void* transposed = memory.alloc_bytes(layout.bytes);
-      std::memset(straight, 0xFF, layout.bytes);
-      std::memset(transposed, 0xFF, layout.bytes);
-      for (int64_t b = 0; b < ops::row_blocks(layout); ++b) ops::pack_straight(straight, layout, dtype, {w.data, DType::f32, cols}, inner, b);
-      for (int64_t b = 0; b < ops::column_blocks(layout); ++b) ops::pack_transposed(transposed, layout, dtype, {turned.data, DType::f32, inner}, b);
       const std::vector<char> want = packed_twin(w, layout, dtype);
-      EXPECT_EQ(std::memcmp(straight, want.data(), layout.bytes), 0) << inner << " x " << cols;
-      EXPECT_EQ(std::memcmp(transposed, want.data(), layout.bytes), 0) << inner << " x " << cols;
+      for (bool stream : {false, true}) {
+        if (stream && !ops::streams(layout)) continue;
+        const ops::PackHints hints{w.data, inner * cols * 4, stream};
+        std::memset(straight, 0xFF, layout.bytes);
+        std::memset(transposed, 0xFF, layout.bytes);
+        for (int64_t b = 0; b < ops::row_blocks(layout); ++b) ops::pack_straight(straight, layout, dtype, {w.data, DType::f32, cols}, inner, b, hints);
+        for (int64_t b = 0; b < ops::column_blocks(layout); ++b) ops::pack_transposed(transposed, layout, dtype, {turned.data, DType::f32, inner}, b, hints);
+        ops::finish_streams();
+        EXPECT_EQ(std::memcmp(straight, want.data(), layout.bytes), 0) << inner << " x " << cols << " stream " << stream;
+        EXPECT_EQ(std::memcmp(transposed, want.data(), layout.bytes), 0) << inner << " x " << cols << " stream " << stream;
+      }
     }
   }
 }

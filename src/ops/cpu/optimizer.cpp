@@ -10,6 +10,7 @@
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/pack.h"
 #include "ops/cpu/repack.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/ops.h"
@@ -125,8 +126,9 @@ void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
       for (int64_t block = begin; block < end; ++block) {
         const Span rows = repacker.rows(block);
         update(rows.begin * value.cols(), (rows.end - rows.begin) * value.cols());
-        repacker.pack(block);
+        repacker.pack(block, false);
       }
+      finish_streams();
     });
   }
   param.touched();

@@ -3,11 +3,13 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/pack.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/cpu/isa.h"
 #include "ops/cpu/pack.h"
@@ -17,9 +19,16 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
+template <bool kStream, class D>
+HWY_INLINE void Put(hn::Vec<D> v, D d, uint32_t* p) {
+  if constexpr (kStream) hn::Stream(v, d, p);
+  else hn::StoreU(v, d, p);
+}
+
 #if HWY_TARGET <= HWY_AVX3
 // Sixteen by sixteen words, each line of memory read once and written once: rows that lie a multiple of 4 KiB apart share one set of the first-level cache
 // and would push each other out between two visits. First four by four inside each 128-bit block, then the blocks.
+template <bool kStream>
 HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride) {
   const hn::FixedTag<uint32_t, 16> d;
   const hn::FixedTag<uint64_t, 8> d64;
@@ -40,10 +49,10 @@ HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride, cons
     const auto a = t[i], b = t[4 + i], c = t[8 + i], e = t[12 + i];
     const auto even_ab = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a), odd_ab = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
     const auto even_ce = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(e), c), odd_ce = hn::OddEvenBlocks(e, hn::SwapAdjacentBlocks(c));
-    hn::StoreU(hn::ConcatLowerLower(d, even_ce, even_ab), d, out + i * out_stride);
-    hn::StoreU(hn::ConcatLowerLower(d, odd_ce, odd_ab), d, out + (4 + i) * out_stride);
-    hn::StoreU(hn::ConcatUpperUpper(d, even_ce, even_ab), d, out + (8 + i) * out_stride);
-    hn::StoreU(hn::ConcatUpperUpper(d, odd_ce, odd_ab), d, out + (12 + i) * out_stride);
+    Put<kStream>(hn::ConcatLowerLower(d, even_ce, even_ab), d, out + i * out_stride);
+    Put<kStream>(hn::ConcatLowerLower(d, odd_ce, odd_ab), d, out + (4 + i) * out_stride);
+    Put<kStream>(hn::ConcatUpperUpper(d, even_ce, even_ab), d, out + (8 + i) * out_stride);
+    Put<kStream>(hn::ConcatUpperUpper(d, odd_ce, odd_ab), d, out + (12 + i) * out_stride);
   }
 }
 #endif
@@ -61,14 +70,15 @@ HWY_INLINE void Transpose4(uint32_t* HWY_RESTRICT out, int64_t out_stride, const
 }
 #endif
 
-// out(j, i) = in(i, j), rows and cols of `in`.
+// out(j, i) = in(i, j), rows and cols of `in`. To stream, `out` and its stride are whole cache lines.
+template <bool kStream>
 HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride, int64_t rows, int64_t cols) {
   const auto at = [&](int64_t r, int64_t c) { return in + r * in_stride + c; };
   int64_t r = 0;
 #if HWY_TARGET <= HWY_AVX3
   const int64_t tiled_cols = cols / 16 * 16;
   for (; r + 16 <= rows; r += 16) {
-    for (int64_t c = 0; c < tiled_cols; c += 16) Transpose16(out + c * out_stride + r, out_stride, at(r, c), in_stride);
+    for (int64_t c = 0; c < tiled_cols; c += 16) Transpose16<kStream>(out + c * out_stride + r, out_stride, at(r, c), in_stride);
     for (int64_t c = tiled_cols; c < cols; ++c)
       for (int64_t i = r; i < r + 16; ++i) out[c * out_stride + i] = *at(i, c);
   }
@@ -85,13 +95,17 @@ HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, c
     for (int64_t c = 0; c < cols; ++c) out[c * out_stride + r] = *at(r, c);
 }
 
-template <class To, class From>
+template <bool kStream = false, class To, class From>
 HWY_INLINE void ConvertRow(To* HWY_RESTRICT out, const From* HWY_RESTRICT in, int64_t n) {
   const DF32 d;
-  ForColumns(d, n, [&](int64_t c, auto part) HWY_ATTR { Store(Load(d, in + c, part), d, out + c, part); });
+  ForColumns(d, n, [&](int64_t c, auto part) HWY_ATTR {
+    if constexpr (kStream && std::is_same_v<decltype(part), Whole>) hn::Stream(Load(d, in + c, part), d, out + c);
+    else Store(Load(d, in + c, part), d, out + c, part);
+  });
 }
 
 // Words of bf16 pairs, `even` below `odd`, which may be null for zeros.
+template <bool kStream>
 HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const bf16* even, const bf16* odd, int64_t n) {
   const hn::ScalableTag<uint32_t> d;
   const hn::Rebind<uint16_t, decltype(d)> half;
@@ -100,10 +114,11 @@ HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const bf16* even, const bf1
   for (; odd != nullptr && c + lanes <= n; c += lanes) {
     const auto low = hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const uint16_t*>(even + c)));
     const auto high = hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const uint16_t*>(odd + c)));
-    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
+    Put<kStream>(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
   }
   for (; c < n; ++c) out[c] = even[c].bits | (odd != nullptr ? uint32_t{odd[c].bits} << 16 : 0);
 }
+template <bool kStream>
 HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const float* even, const float* odd, int64_t n) {
   const DF32 df;
   const hn::RebindToUnsigned<DF32> d;
@@ -112,7 +127,7 @@ HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const float* even, const fl
   for (; odd != nullptr && c + lanes <= n; c += lanes) {
     const auto low = hn::PromoteTo(d, NarrowBf16(df, hn::LoadU(df, even + c)));
     const auto high = hn::PromoteTo(d, NarrowBf16(df, hn::LoadU(df, odd + c)));
-    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
+    Put<kStream>(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
   }
   for (; c < n; ++c) out[c] = to_bf16(even[c]).bits | (odd != nullptr ? uint32_t{to_bf16(odd[c]).bits} << 16 : 0);
 }
@@ -122,52 +137,80 @@ HWY_INLINE const T* At(const Source& s, int64_t row, int64_t col) {
   return static_cast<const T*>(s.data) + row * s.stride + col;
 }
 
-void PackTransposed(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t block) {
+// Fetches what the next call will read while this one computes, a few lines at a time: masters larger than the cache then arrive at the speed of memory.
+class Ahead {
+ public:
+  explicit Ahead(const PackHints& hints) : at_(static_cast<const char*>(hints.next)), end_(at_ + hints.next_bytes) {}
+  HWY_INLINE void fetch(int64_t bytes) {
+    for (const char* stop = std::min(at_ + bytes, end_); at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const char *at_, *end_;
+};
+
+template <bool kStream>
+void PackTransposedBlock(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
   const bool halves = dtype == DType::bf16;
   const int64_t first = block * l.n_block, n = std::min(l.n_block, l.cols - first);
   constexpr int64_t kRows = 64, kWords = 16;
   alignas(64) uint32_t words[kRows * kWords];
+  Ahead ahead(hints);
   for (int64_t k = 0; k < l.inner; k += l.k_block) {
     const int64_t depth = std::min(l.k_block, l.inner - k);
     auto* out =
         reinterpret_cast<uint32_t*>(static_cast<char*>(packed) + (k / l.k_block * l.k_stride + block * l.n_stride) * static_cast<int64_t>(size_of(dtype)));
     if (n < l.n_block || depth < l.k_block) std::memset(out, 0, static_cast<size_t>(l.k_block * l.n_block) * size_of(dtype));
-    if (!halves) {
-      TransposeWords(out, l.n_block, At<uint32_t>(source, first, k), source.stride, n, depth);
-      continue;
-    }
     for (int64_t r = 0; r < n; r += kRows) {
       const int64_t rows = std::min(kRows, n - r);
+      if (!halves) {
+        ahead.fetch(rows * depth * 4);
+        TransposeWords<kStream>(out + r, l.n_block, At<uint32_t>(source, first + r, k), source.stride, rows, depth);
+        continue;
+      }
       for (int64_t c = 0; c < depth; c += kWords * 2) {
         const int64_t take = std::min(kWords * 2, depth - c);
         for (int64_t i = 0; i < rows; ++i) {
+          ahead.fetch(take * 4);
           if (take % 2 != 0) words[i * kWords + take / 2] = 0;
           ConvertRow(reinterpret_cast<bf16*>(words + i * kWords), At<float>(source, first + r + i, k + c), take);
         }
-        TransposeWords(out + c / 2 * l.n_block + r, l.n_block, words, kWords, rows, (take + 1) / 2);
+        TransposeWords<kStream>(out + c / 2 * l.n_block + r, l.n_block, words, kWords, rows, (take + 1) / 2);
       }
     }
   }
 }
 
-template <class T>
-HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block) {
+void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
+  if (hints.stream) PackTransposedBlock<true>(packed, layout, dtype, source, block, hints);
+  else PackTransposedBlock<false>(packed, layout, dtype, source, block, hints);
+}
+
+template <bool kStream, class T>
+HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block,
+                                 const PackHints& hints) {
   const int64_t k0 = block * l.k_block, depth = std::clamp<int64_t>(source_rows - k0, 0, l.k_block);
+  Ahead ahead(hints);
   for (int64_t first = 0; first < l.cols; first += l.n_block) {
     const int64_t n = std::min(l.n_block, l.cols - first);
     char* out = static_cast<char*>(packed) + (block * l.k_stride + first / l.n_block * l.n_stride) * static_cast<int64_t>(size_of(dtype));
     if (n < l.n_block) std::memset(out, 0, static_cast<size_t>(l.k_block * l.n_block) * size_of(dtype));
     for (int64_t k = 0; k < l.k_block; k += l.pair) {
       char* row = out + k * l.n_block * static_cast<int64_t>(size_of(dtype));
+      ahead.fetch(l.pair * n * static_cast<int64_t>(sizeof(T)));
       if (k >= depth) std::memset(row, 0, static_cast<size_t>(l.n_block * l.pair) * size_of(dtype));
-      else if (dtype == DType::f32) ConvertRow(reinterpret_cast<float*>(row), At<T>(source, k0 + k, first), n);
-      else PairRows(reinterpret_cast<uint32_t*>(row), At<T>(source, k0 + k, first), k + 1 < depth ? At<T>(source, k0 + k + 1, first) : nullptr, n);
+      else if (dtype == DType::f32) ConvertRow<kStream>(reinterpret_cast<float*>(row), At<T>(source, k0 + k, first), n);
+      else PairRows<kStream>(reinterpret_cast<uint32_t*>(row), At<T>(source, k0 + k, first), k + 1 < depth ? At<T>(source, k0 + k + 1, first) : nullptr, n);
     }
   }
 }
 
-void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block) {
-  WithFloat(source.dtype, [&](auto element) HWY_ATTR { PackStraightRows<decltype(element)>(packed, l, dtype, source, source_rows, block); });
+void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block, const PackHints& hints) {
+  WithFloat(source.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    if (hints.stream) PackStraightRows<true, T>(packed, l, dtype, source, source_rows, block, hints);
+    else PackStraightRows<false, T>(packed, l, dtype, source, source_rows, block, hints);
+  });
 }
 
 void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64_t cols, int64_t padded_rows, void* scratch) {
@@ -178,7 +221,7 @@ void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64
   for (int64_t r = 0; r < rows; r += kWords * step) {
     const int64_t take = std::min(kWords * step, rows - r);
     if (dtype == DType::f32 && source.dtype == DType::f32) {
-      TransposeWords(target + r, stride, At<uint32_t>(source, r, 0), source.stride, take, cols);
+      TransposeWords<false>(target + r, stride, At<uint32_t>(source, r, 0), source.stride, take, cols);
       continue;
     }
     for (int64_t i = 0; i < take; i += step) {
@@ -186,10 +229,10 @@ void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64
       WithFloat(source.dtype, [&](auto element) HWY_ATTR {
         using T = decltype(element);
         if (dtype == DType::f32) ConvertRow(reinterpret_cast<float*>(row), At<T>(source, r + i, 0), cols);
-        else PairRows(row, At<T>(source, r + i, 0), r + i + 1 < rows ? At<T>(source, r + i + 1, 0) : nullptr, cols);
+        else PairRows<false>(row, At<T>(source, r + i, 0), r + i + 1 < rows ? At<T>(source, r + i + 1, 0) : nullptr, cols);
       });
     }
-    TransposeWords(target + r / step, stride, words, cols, (take + step - 1) / step, cols);
+    TransposeWords<false>(target + r / step, stride, words, cols, (take + step - 1) / step, cols);
   }
   const int64_t done = (rows + step - 1) / step;
   if (done < stride)
@@ -225,13 +268,15 @@ HWY_EXPORT(ConvertMatrix);
 int64_t column_blocks(const PackLayout& layout) { return (layout.cols + layout.n_block - 1) / layout.n_block; }
 int64_t row_blocks(const PackLayout& layout) { return (layout.inner + layout.k_block - 1) / layout.k_block; }
 
-void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index) {
-  HWY_DYNAMIC_DISPATCH(PackTransposed)(packed, layout, dtype, source, n_block_index);
+void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index, const PackHints& hints) {
+  HWY_DYNAMIC_DISPATCH(PackTransposed)(packed, layout, dtype, source, n_block_index, hints);
 }
 
-void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index) {
-  HWY_DYNAMIC_DISPATCH(PackStraight)(packed, layout, dtype, source, source_rows, k_block_index);
+void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index, const PackHints& hints) {
+  HWY_DYNAMIC_DISPATCH(PackStraight)(packed, layout, dtype, source, source_rows, k_block_index, hints);
 }
+
+void finish_streams() { hwy::FlushStream(); }
 
 void transpose(void* out, DType dtype, Source source, int64_t rows, int64_t cols, int64_t padded_rows, void* scratch) {
   HWY_DYNAMIC_DISPATCH(Transpose)(out, dtype, source, rows, cols, padded_rows, scratch);

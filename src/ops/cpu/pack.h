@@ -16,12 +16,23 @@ struct Source {
   int64_t stride;
 };
 
+// How memory is used, never what is written.
+struct PackHints {
+  const void* next = nullptr;  // what will be read after this call, fetched meanwhile
+  int64_t next_bytes = 0;
+  // The copy goes past the caches: for copies larger than they are, which would otherwise be read before they are written. Only for layouts of whole cache
+  // lines (streams()); whoever streams calls finish_streams() on the same thread before another one may read.
+  bool stream = false;
+};
+constexpr bool streams(const PackLayout& layout) { return layout.n_block % 16 == 0 && layout.k_stride % 16 == 0 && layout.n_stride % 16 == 0; }
+void finish_streams();
+
 // One column of blocks (all k, columns [block * n_block, ...)) of w(k, n) = source(n, k), source [cols, inner] f32. w is `dtype`.
-void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index);
+void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index, const PackHints& hints = {});
 int64_t column_blocks(const PackLayout& layout);
 
 // One row of blocks (k in [block * k_block, ...), all n) of w(k, n) = source(k, n) for k < source_rows, else 0. source [source_rows, cols] f32 or bf16.
-void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index);
+void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index, const PackHints& hints = {});
 int64_t row_blocks(const PackLayout& layout);
 
 // out(j, i) = source(i, j) for i < rows, 0 for rows <= i < padded_rows.  out [cols, padded_rows] `dtype` dense; source [rows, cols].

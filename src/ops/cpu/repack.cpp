@@ -9,6 +9,9 @@
 namespace moe::ops {
 namespace {
 
+// Copies of this size do not stay in the caches until they are used.
+constexpr int64_t kStreamBytes = int64_t{8} << 20;
+
 int64_t expert_bytes_of(const PackLayout& layout) { return (static_cast<int64_t>(layout.bytes) + 63) / 64 * 64; }
 
 const PackLayout& layout_of(const Bank& bank, DType dtype, bool forward) {
@@ -32,7 +35,8 @@ PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool f
   if (version != w.version) {
     const Repacker repacker(w, Repacker::Which::present);
     parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
-      for (int64_t block = begin; block < end; ++block) repacker.pack(block);
+      for (int64_t block = begin; block < end; ++block) repacker.pack(block, block + 1 < end);
+      finish_streams();
     });
     repacker.done(w);
   }
@@ -49,7 +53,9 @@ Repacker::Repacker(const Param& param, Which which) {
       void* data = forward ? packed.forward : packed.backward;
       if (data == nullptr || (which == Which::in_use && (forward ? packed.forward_version : packed.backward_version) != param.version)) continue;
       const PackLayout& layout = layout_of(bank_, dtype, forward);
-      copies_[static_cast<size_t>(count_++)] = {dtype, forward, static_cast<char*>(data), expert_bytes_of(layout), &layout};
+      copies_[static_cast<size_t>(count_++)] = {dtype, forward, static_cast<char*>(data), expert_bytes_of(layout), &layout, false};
+      Copy& copy = copies_[static_cast<size_t>(count_ - 1)];
+      copy.stream = streams(layout) && bank_.experts * copy.expert_bytes >= kStreamBytes;
       block_rows_ = std::lcm(block_rows_, std::max<int64_t>(1, forward ? layout.n_block : layout.k_block));
     }
   }
@@ -63,18 +69,25 @@ Span Repacker::rows(int64_t block) const {
   return {expert * bank_.out + first, expert * bank_.out + std::min(first + block_rows_, bank_.out)};
 }
 
-void Repacker::pack(int64_t block) const {
+void Repacker::pack(int64_t block, bool fetch_next) const {
   const int64_t expert = block / blocks_each_, first = block % blocks_each_ * block_rows_, last = std::min(first + block_rows_, bank_.out);
   const Source source{value_ + expert * bank_.out * bank_.in, DType::f32, bank_.in};
   for (int i = 0; i < count_; ++i) {
     const Copy& c = copies_[static_cast<size_t>(i)];
     char* out = c.data + expert * c.expert_bytes;
+    PackHints hints{.next = nullptr, .next_bytes = 0, .stream = c.stream};
     const int64_t step = c.forward ? c.layout->n_block : c.layout->k_block;
     // The last block also covers what pads the layout beyond the rows.
     const int64_t end = last == bank_.out ? (c.forward ? column_blocks(*c.layout) : row_blocks(*c.layout)) : last / step;
     for (int64_t b = first / step; b < end; ++b) {
-      if (c.forward) pack_transposed(out, *c.layout, c.dtype, source, b);
-      else pack_straight(out, *c.layout, c.dtype, source, bank_.out, b);
+      if (fetch_next && i == 0) {
+        const Span rows = this->rows(block + 1);
+        const int64_t share = (rows.end - rows.begin) * bank_.in * 4 / (end - first / step) / 64 * 64, at = (b - first / step) * share;
+        hints.next = reinterpret_cast<const char*>(value_ + rows.begin * bank_.in) + at;
+        hints.next_bytes = share;
+      }
+      if (c.forward) pack_transposed(out, *c.layout, c.dtype, source, b, hints);
+      else pack_straight(out, *c.layout, c.dtype, source, bank_.out, b, hints);
     }
   }
 }

@@ -40,8 +40,10 @@ class Repacker {
   int64_t blocks() const { return bank_.experts * blocks_each_; }
   int64_t block_elements() const { return block_rows_ * bank_.in; }
   Span rows(int64_t block) const;  // of the whole matrix [E*O, I]
-  void pack(int64_t block) const;  // any block on any thread, once its rows are written
-  void done(Param& param) const;   // the copies are of param's version
+  // Any block on any thread, once its rows are written. `fetch_next`: the next block's rows, which this thread packs next, are brought into the cache. After
+  // its last block a thread calls finish_streams().
+  void pack(int64_t block, bool fetch_next) const;
+  void done(Param& param) const;  // the copies are of param's version
 
  private:
   struct Copy {
@@ -50,6 +52,7 @@ class Repacker {
     char* data;
     int64_t expert_bytes;
     const PackLayout* layout;
+    bool stream;
   };
   Bank bank_{};
   const float* value_ = nullptr;

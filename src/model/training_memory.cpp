@@ -74,7 +74,7 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
   const int64_t matrices = s.c.gated ? 2 : 1;  // gate, up
   int64_t bytes = s.rows(moe) * s.ffn_width(moe) * s.a * matrices;
   if (!moe) return bytes;
-  bytes += saved_router(s) + s.rows(true) * s.c.width * s.a;  // the dispatched rows
+  bytes += saved_router(s);
   if (s.c.shared_experts > 0) bytes += s.n * s.shared_width() * s.a * matrices + (s.c.shared_gate ? s.n * kF32 : 0);
   return bytes;
 }
@@ -85,8 +85,12 @@ int64_t saved_block(const Sizes& s, bool moe) {
   return sublayers + s.stream() + saved_attention(s) + saved_ffn(s, moe);  // the stream between the sublayers
 }
 
-// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and those rows packed for the gradient of `down`.
-int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width) { return rows * width * s.a * (s.c.gated ? 4 : 3); }
+// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows packed for the gradient of a matrix: all those
+// of a single matrix, of a bank those of the groups that two threads are at and of one they share.
+int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t experts = 1) {
+  const int64_t packed = experts == 1 ? rows * width : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width);
+  return (rows * width * (s.c.gated ? 3 : 2) + packed) * s.a;
+}
 
 // Backward: the gradients of the logits and of what the noise keeps, and of the weights.
 int64_t scratch_router(const Sizes& s) {
@@ -98,7 +102,8 @@ int64_t scratch_router(const Sizes& s) {
 int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
   const int64_t rows = s.rows(true);
-  const int64_t routed = rows * (kF32 + 2 * s.c.width * s.a) + std::max(scratch_bank(s, rows, s.c.expert_width), scratch_router(s));  // dweight; drows, dout
+  const int64_t routed =
+      rows * (kF32 + s.c.width * s.a) + std::max(scratch_bank(s, rows, s.c.expert_width, s.c.routing.experts), scratch_router(s));  // dweight; drows
   const int64_t shared = s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
   return std::max(routed, shared);
 }

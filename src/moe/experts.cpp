@@ -3,28 +3,27 @@
 namespace moe {
 
 void ExpertBank::forward(Run& run, Tensor out, const Rows& rows, Saved& saved) {
+  const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
-  const auto project = [&](Param& weight, const Param& bias) {
-    Tensor y = run.saved.alloc(rows.x.dtype, {count, width()});
-    ops::matmul_forward(run, y, rows.x, weight, rows.offsets);
-    if (bias.present()) ops::bias_forward_acc(run, y, bias, {}, rows.offsets);
-    return y;
-  };
   saved = {};
-  if (gate.present()) saved.gate = project(gate, gate_bias);
-  saved.up = project(up, up_bias);
+  if (gate.present()) saved.gate = run.saved.alloc(dtype, {count, width()});
+  saved.up = run.saved.alloc(dtype, {count, width()});
+  if (gate.present()) ops::matmul_forward(run, {{gate, saved.gate}, {up, saved.up}}, rows.x, rows.offsets);
+  else ops::matmul_forward(run, saved.up, rows.x, up, rows.offsets);
+  if (gate_bias.present()) ops::bias_forward_acc(run, saved.gate, gate_bias, {}, rows.offsets);
+  if (up_bias.present()) ops::bias_forward_acc(run, saved.up, up_bias, {}, rows.offsets);
 
   ArenaScope scope(run.scratch);
-  Tensor hidden = run.scratch.alloc(rows.x.dtype, {count, width()});
+  Tensor hidden = run.scratch.alloc(dtype, {count, width()});
   ops::ffn_act_forward(run, hidden, saved.gate, saved.up, rows.weight, act);
   ops::matmul_forward(run, out, hidden, down, rows.offsets);
   if (down_bias.present()) ops::bias_forward_acc(run, out, down_bias, rows.weight, rows.offsets);
 }
 
 // With h = weight * a:  dh = dout Wdown,  dWdown += dout^T h,  dweight = <dh, a> + <dout, bdown>.
-void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, Tensor dout, const Rows& rows, const Saved& saved) {
+void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::Picked dout, const Rows& rows, const Saved& saved) {
   ArenaScope scope(run.scratch);
-  const DType dtype = rows.x.dtype;
+  const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
   Tensor hidden = run.scratch.alloc(dtype, {count, width()});  // first its gradient, then itself recomputed
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);
@@ -34,15 +33,15 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, Tensor dout, cons
   ops::matmul_dw(run, down, dout, hidden, rows.offsets);
   if (down_bias.present()) ops::bias_backward(run, dweight, down_bias, dout, rows.weight, rows.offsets);
 
-  const auto project_back = [&](Param& weight, Param& bias, Tensor dy) {
-    ops::matmul_dw(run, weight, dy, rows.x, rows.offsets);
-    if (bias.present()) ops::bias_backward(run, {}, bias, dy, {}, rows.offsets);
-  };
-  ops::matmul_dx(run, dx, dup, up, rows.offsets);
-  project_back(up, up_bias, dup);
-  if (dgate.empty()) return;
-  ops::matmul_dx_acc(run, dx, dgate, gate, rows.offsets);
-  project_back(gate, gate_bias, dgate);
+  if (dgate.empty()) {
+    ops::matmul_dx(run, dx, dup, up, rows.offsets);
+    ops::matmul_dw(run, up, dup, rows.x, rows.offsets);
+  } else {
+    ops::matmul_dx(run, dx, {{up, dup}, {gate, dgate}}, rows.offsets);
+    ops::matmul_dw(run, {{up, dup}, {gate, dgate}}, rows.x, rows.offsets);
+  }
+  if (up_bias.present()) ops::bias_backward(run, {}, up_bias, dup, {}, rows.offsets);
+  if (gate_bias.present()) ops::bias_backward(run, {}, gate_bias, dgate, {}, rows.offsets);
 }
 
 }  // namespace moe

@@ -8,7 +8,7 @@ namespace moe {
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, const RoutingSpec* spec, RngKey key, Saved& saved) {
   if (router) {
     saved.plan = router->forward(run, x, input, *spec, key, saved.router);
-    saved.rows = dispatch(run, run.saved, saved.plan, x);
+    saved.rows = dispatch(saved.plan, x);
     ArenaScope scope(run.scratch);
     Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
     experts.forward(run, out, saved.rows, saved.experts);
@@ -26,8 +26,7 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingS
     // A router without a matrix learns nothing from the weights' gradient.
     Tensor dweight = router->weight.present() ? run.scratch.alloc(DType::f32, {saved.plan.rows()}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
-    Rows dout = dispatch(run, run.scratch, saved.plan, dy);
-    experts.backward(run, drows, dweight, dout.x, saved.rows, saved.experts);
+    experts.backward(run, drows, dweight, dispatch(saved.plan, dy).x, saved.rows, saved.experts);
     combine(run, dx, saved.plan, drows);
     router->backward_acc(run, dx, dweight, saved.plan, *spec, coef, saved.router);
   } else {

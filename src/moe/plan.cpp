@@ -53,11 +53,7 @@ Rows whole(Arena& arena, Tensor x, Tensor weight) {
   return {x, weight, offsets};
 }
 
-Rows dispatch(Run& run, Arena& arena, const RoutingPlan& plan, Tensor x) {
-  Tensor rows = arena.alloc(x.dtype, {plan.rows(), x.cols()});
-  ops::gather_rows(run, rows, x, plan.token);
-  return {rows, plan.weight, plan.offsets};
-}
+Rows dispatch(const RoutingPlan& plan, Tensor x) { return {{x, plan.token}, plan.weight, plan.offsets}; }
 
 void combine(Run& run, Tensor y, const RoutingPlan& plan, Tensor rows) { ops::sum_rows(run, y, rows, plan.bounds, plan.row); }
 

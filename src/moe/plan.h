@@ -25,9 +25,9 @@ struct RoutingPlan {
 // Keeps the pairs with kept != 0.  choice, kept [N,K] i32; w [N,K] f32
 RoutingPlan make_plan(Arena&, Tensor choice, Tensor kept, Tensor w, int64_t experts);
 
-// What an expert bank sees.
+// What an expert bank sees. Rows of tokens on this machine are not copied: the products pick them from the tokens.
 struct Rows {
-  Tensor x;                          // [R,D] A
+  ops::Picked x;                     // [R,D] A
   Tensor weight;                     // [R] f32; absent = 1
   std::span<const int64_t> offsets;  // [E+1]
 };
@@ -35,8 +35,8 @@ struct Rows {
 // All of x as the rows of a bank of one expert: a view.
 Rows whole(Arena&, Tensor x, Tensor weight = {});
 
-// x's rows copied to where their experts expect them.  x [N,D] A; the copy lives in `arena`
-Rows dispatch(Run&, Arena& arena, const RoutingPlan&, Tensor x);
+// x's rows where their experts expect them: a view of x and of the plan.  x [N,D] A
+Rows dispatch(const RoutingPlan&, Tensor x);
 // y[n] = sum over n's rows, in choice order, in f32; 0 for a token without rows.  y [N,D] f32; rows [R,D] f32 or A
 void combine(Run&, Tensor y, const RoutingPlan&, Tensor rows);
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "tensor/param.h"
@@ -21,21 +22,46 @@ namespace moe::ops {
 // Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
 // The dtype of x (or dy) decides the compute dtype; w's f32 master is packed for it when its version has moved. Empty groups are legal.
 
+// Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of them into the cache right before they need it, so that no
+// dispatched copy of the tokens is ever written to memory.
+struct Picked {
+  Tensor x;
+  std::span<const int32_t> row;
+
+  Picked() = default;
+  Picked(Tensor all) : x(all) {}  // NOLINT: a tensor is its own rows
+  Picked(Tensor from, std::span<const int32_t> list) : x(from), row(list) {}
+  bool listed() const { return row.data() != nullptr; }
+  int64_t rows() const { return listed() ? static_cast<int64_t>(row.size()) : x.rows(); }
+  int64_t cols() const { return x.cols(); }
+};
+
+// A matrix and what it makes of the rows (forward) or the gradient of that (backward). Matrices that share their rows, as gate and up do, are given together:
+// each block of rows is then fetched once for all of them.
+struct Factor {
+  Param& w;
+  Tensor y;
+};
+
 // y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
-void matmul_forward(Run&, Tensor y, Tensor x, Param& w, std::span<const int64_t> offsets);
+void matmul_forward(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
+void matmul_forward(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
 // The same, added to y (f32).
-void matmul_forward_acc(Run&, Tensor y, Tensor x, Param& w, std::span<const int64_t> offsets);
+void matmul_forward_acc(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
-void matmul_dx(Run&, Tensor dx, Tensor dy, Param& w, std::span<const int64_t> offsets);
+void matmul_dx(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
+// dx[r,:] = sum over factors of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.
+void matmul_dx(Run&, Tensor dx, std::initializer_list<Factor> factors, std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
-void matmul_dx_acc(Run&, Tensor dx, Tensor dy, Param& w, std::span<const int64_t> offsets);
+void matmul_dx_acc(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
 // w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad).
-void matmul_dw(Run&, Param& w, Tensor dy, Tensor x, std::span<const int64_t> offsets);
+void matmul_dw(Run&, Param& w, Picked dy, Picked x, std::span<const int64_t> offsets);
+void matmul_dw(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
 
 // y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent (= 1)
 void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight, std::span<const int64_t> offsets);
 // bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:], bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
-void bias_backward(Run&, Tensor dweight_acc, Param& bias, Tensor dy, Tensor weight, std::span<const int64_t> offsets);
+void bias_backward(Run&, Tensor dweight_acc, Param& bias, Picked dy, Tensor weight, std::span<const int64_t> offsets);
 
 // ---- row-wise (ops/cpu/norm.cpp, elementwise.cpp) -----------------------------------------------------------------------------------------------
 // y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D] f32|bf16; weight [D]

@@ -64,10 +64,12 @@ TEST(Plan, DispatchAndCombineAreAdjoint) {
   Drawn d(29, 4, 2, 7);
   const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8), r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
                y = d.run.saved.alloc(DType::f32, {29, 12});
-  const Rows rows = dispatch(d.run, d.run.saved, d.plan, x);
+  const Rows rows = dispatch(d.plan, x);
+  ASSERT_EQ(rows.x.rows(), d.plan.rows());
   combine(d.run, y, d.plan, r);
   double left = 0, right = 0;
-  for (int64_t i = 0; i < r.numel(); ++i) left += static_cast<double>(rows.x.as<float>()[i]) * r.as<float>()[i];
+  for (int64_t i = 0; i < r.rows(); ++i)
+    for (int64_t c = 0; c < r.cols(); ++c) left += static_cast<double>(rows.x.x.row<float>(rows.x.row[static_cast<size_t>(i)])[c]) * r.row<float>(i)[c];
   for (int64_t i = 0; i < x.numel(); ++i) right += static_cast<double>(x.as<float>()[i]) * y.as<float>()[i];
   EXPECT_NEAR(left, right, 1e-4 * std::abs(left));
   EXPECT_GT(std::abs(left), 1e-3);

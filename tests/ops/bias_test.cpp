@@ -77,6 +77,23 @@ TEST(BiasLaw, ARowIsAlone) {
   }
 }
 
+TEST(Bias, ListedRowsAreTheirCopies) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Arena memory;
+    moe::Run run(2);
+    const Offsets offsets{0, 3, 3, 8};
+    const std::vector<int32_t> list = {4, 0, 4, 2, 1, 3, 3, 0};
+    Param bias = draw_param(memory, {3, 20}, 1), alone = draw_param(memory, {3, 20}, 1);
+    const Tensor all = draw(memory, dtype, {5, 20}, 2), copy = memory.alloc(dtype, {8, 20}), weight = draw(memory, DType::f32, {8}, 3);
+    ops::gather_rows(run, copy, all, list);
+    const Tensor dweight = memory.alloc_zeroed(DType::f32, {8}), dweight_alone = memory.alloc_zeroed(DType::f32, {8});
+    ops::bias_backward(run, dweight, bias, {all, list}, weight, offsets);
+    ops::bias_backward(run, dweight_alone, alone, copy, weight, offsets);
+    EXPECT_GT(norm(values(bias.grad)), 0);
+    EXPECT_TRUE(same_bits(bias.grad, alone.grad) && same_bits(dweight, dweight_alone)) << name_of(dtype);
+  }
+}
+
 TEST(BiasManners, FrozenEmptyAndMisfitting) {
   Arena memory;
   moe::Run run(2);

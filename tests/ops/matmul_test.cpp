@@ -15,6 +15,7 @@ namespace moe::test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
+using Op = void (*)(moe::Run&, Tensor, ops::Picked, Param&, std::span<const int64_t>);
 
 Offsets offsets_of(const std::vector<int64_t>& rows) {
   Offsets offsets{0};
@@ -112,6 +113,51 @@ TEST_P(Products, DwIsTheTwin) {
   }
 }
 
+// Rows picked from a list, and matrices given together, are the same products in the same order: not a bit differs.
+TEST_P(Products, ListedRowsAreTheirCopiesAndFactorsAreSingleCalls) {
+  for (const Case& c : kCases) {
+    const Offsets offsets = offsets_of(c.rows);
+    const int64_t rows = offsets.back(), tokens = rows / 2 + 1;
+    std::vector<int32_t> list(rows);
+    for (int64_t r = 0; r < rows; ++r) list[r] = static_cast<int32_t>(uniform_index(RngKey::from_seed(6), r, tokens));
+    const auto experts = static_cast<int64_t>(c.rows.size());
+    const auto bank = [&](uint64_t seed) { return draw_param(memory, {experts, c.out, c.in}, seed); };
+    const auto pick = [&](int64_t cols, uint64_t seed) {  // some tokens, and their copies
+      const Tensor all = draw_view(memory, dtype, tokens, cols, gap, seed), copy = memory.alloc(dtype, {rows, cols});
+      ops::gather_rows(run, copy, all, list);
+      return std::pair{ops::Picked(all, list), copy};
+    };
+    Param a = bank(2), b = bank(3), a_alone = bank(2), b_alone = bank(3);
+    const auto [x, x_copy] = pick(c.in, 1);
+    const auto matrix = [&](int64_t cols) { return memory.alloc(dtype, {rows, cols}); };
+    const Tensor ya = matrix(c.out), yb = matrix(c.out), ya_alone = matrix(c.out), yb_alone = matrix(c.out);
+    ops::matmul_forward(run, {{a, ya}, {b, yb}}, x, offsets);
+    ops::matmul_forward(run, ya_alone, x_copy, a_alone, offsets);
+    ops::matmul_forward(run, yb_alone, x_copy, b_alone, offsets);
+    EXPECT_TRUE(same_bits(ya, ya_alone) && same_bits(yb, yb_alone)) << label(c, dtype, "forward");
+
+    const Tensor dx = matrix(c.in), dx_alone = matrix(c.in);
+    ops::matmul_dx(run, dx, {{a, ya}, {b, yb}}, offsets);
+    ops::matmul_dx(run, dx_alone, ya, a_alone, offsets);
+    ops::matmul_dx_acc(run, dx_alone, yb, b_alone, offsets);
+    EXPECT_TRUE(same_bits(dx, dx_alone)) << label(c, dtype, "dx");
+    const auto [dy, dy_copy] = pick(c.out, 9);
+    ops::matmul_dx(run, dx, dy, a, offsets);
+    ops::matmul_dx(run, dx_alone, dy_copy, a_alone, offsets);
+    EXPECT_TRUE(same_bits(dx, dx_alone)) << label(c, dtype, "dx of listed rows");
+
+    // How many outputs a product of dw has depends on how many there are in all, so these are the same sums but not the same bits.
+    ops::matmul_dw(run, {{a, ya}, {b, yb}}, x, offsets);
+    ops::matmul_dw(run, a_alone, ya, x_copy, offsets);
+    ops::matmul_dw(run, b_alone, yb, x_copy, offsets);
+    expect_near(a.grad, values(a_alone.grad), 1e-6, label(c, dtype, "dw a"));
+    expect_near(b.grad, values(b_alone.grad), 1e-6, label(c, dtype, "dw b"));
+    ops::matmul_dw(run, a, dy, x, offsets);
+    ops::matmul_dw(run, a_alone, dy_copy, x_copy, offsets);
+    expect_near(a.grad, values(a_alone.grad), 1e-6, label(c, dtype, "dw of listed rows"));
+  }
+}
+
 TEST_P(Products, NothingBetweenTheRowsIsWritten) {
   const int64_t rows = 37, out = 24, in = 40;
   Param w = draw_param(memory, {out, in}, 2);
@@ -149,7 +195,7 @@ TEST_P(LawOfRows, AnyNumberOfRowsAnyNeighboursAnyThreads) {
   moe::Run one(1), two(2), three(3);
   Param w = draw_param(memory, {1, kOut, kIn}, 2);
   const int64_t inner = forward ? kIn : kOut, cols = forward ? kOut : kIn;
-  const auto op = forward ? ops::matmul_forward : ops::matmul_dx;
+  const Op op = forward ? Op(ops::matmul_forward) : Op(ops::matmul_dx);
   const Tensor x = draw(memory, dtype, {kRows, inner}, 1);
   std::vector<int64_t> order(kRows);
   std::iota(order.begin(), order.end(), 0);
@@ -185,7 +231,7 @@ TEST_P(LawOfRows, HoldsForWideSums) {
   Arena memory;
   moe::Run one(1), four(4);
   Param w = forward ? draw_param(memory, {kNarrow, kWide}, 2) : draw_param(memory, {kWide, kNarrow}, 2);
-  const auto op = forward ? ops::matmul_forward : ops::matmul_dx;
+  const Op op = forward ? Op(ops::matmul_forward) : Op(ops::matmul_dx);
   const Tensor x = draw(memory, dtype, {kRows, kWide}, 1), all = memory.alloc(dtype, {kRows, kNarrow});
   op(one, all, x, w, Offsets{0, kRows});
   for (moe::Run* run : {&one, &four})
@@ -208,7 +254,7 @@ TEST_P(LawOfRows, AGroupIsAloneAndAViewIsACopy) {
   const Offsets offsets{0, 5, 5, 290, 291};
   Param bank = draw_param(memory, {4, kOut, kIn}, 2);
   const int64_t inner = forward ? kIn : kOut, cols = forward ? kOut : kIn;
-  const auto op = forward ? ops::matmul_forward : ops::matmul_dx;
+  const Op op = forward ? Op(ops::matmul_forward) : Op(ops::matmul_dx);
   const Tensor x = draw(memory, dtype, {291, inner}, 1), y = memory.alloc(dtype, {291, cols});
   op(run, y, x, bank, offsets);
   const Tensor spaced = draw(memory, dtype, {291, inner + 10}, 9).slice_cols(4, 4 + inner);
@@ -388,6 +434,9 @@ TEST(Manners, RefuseWhatDoesNotFit) {
   EXPECT_THROW(ops::matmul_forward(run, y, x, w, Offsets{0, 4, 5}), Error);
   EXPECT_THROW(ops::matmul_forward(run, y, x, w, Offsets{0, 7, 6}), Error);
   EXPECT_THROW(ops::matmul_dw(run, w, x, y, Offsets{0, 4, 6}), Error);
+  const std::vector<int32_t> past = {0, 1, 2, 3, 4, 6};
+  EXPECT_THROW(ops::matmul_forward(run, y, {x, past}, w, Offsets{0, 4, 6}), Error);
+  EXPECT_THROW(ops::matmul_dw(run, w, y, {x, past}, Offsets{0, 4, 6}), Error);
   Param absent;
   EXPECT_THROW(ops::matmul_forward(run, y, x, absent, Offsets{0, 6}), Error);
   try {

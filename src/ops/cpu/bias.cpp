@@ -25,6 +25,11 @@ void BiasRow(T* HWY_RESTRICT y, const float* HWY_RESTRICT b, float weight, int64
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::MulAdd(scale, Load(d, b + c, part), Load(d, y + c, part)), d, y + c, part); });
 }
 
+template <class T>
+HWY_INLINE const T* RowOf(const Picked& rows, int64_t r) {
+  return rows.x.row<T>(rows.listed() ? rows.row[static_cast<size_t>(r)] : r);
+}
+
 // <dy, b>
 template <class T>
 float BiasDot(const T* HWY_RESTRICT dy, const float* HWY_RESTRICT b, int64_t cols) noexcept {
@@ -39,27 +44,27 @@ void ForwardRows(const Tensor& y, const float* b, const float* weight, int64_t b
   });
 }
 
-void DotRows(float* dweight, const Tensor& dy, const float* b, int64_t begin, int64_t end) {
-  WithFloat(dy.dtype, [&](auto element) HWY_ATTR {
+void DotRows(float* dweight, const Picked& dy, const float* b, int64_t begin, int64_t end) {
+  WithFloat(dy.x.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    for (int64_t r = begin; r < end; ++r) dweight[r] += BiasDot(dy.row<T>(r), b, dy.cols());
+    for (int64_t r = begin; r < end; ++r) dweight[r] += BiasDot(RowOf<T>(dy, r), b, dy.cols());
   });
 }
 
 constexpr int64_t kColumns = 256;  // of the gradient that one task sums
 
 // db[c] += sum over rows of weight[r] dy[r, c], columns [first, first + cols) of at most kColumns.
-void SumRows(float* db, const Tensor& dy, const float* weight, int64_t begin, int64_t end, int64_t first, int64_t cols) {
+void SumRows(float* db, const Picked& dy, const float* weight, int64_t begin, int64_t end, int64_t first, int64_t cols) {
   constexpr int64_t kRows = 64;
   double total[kColumns] = {};
-  WithFloat(dy.dtype, [&](auto element) HWY_ATTR {
+  WithFloat(dy.x.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     const DF32 d;
     for (int64_t r0 = begin; r0 < end; r0 += kRows) {
       alignas(64) float block[kColumns] = {};
       for (int64_t r = r0; r < std::min(end, r0 + kRows); ++r) {
         const VF32 scale = hn::Set(d, weight != nullptr ? weight[r] : 1.0f);
-        const T* row = dy.row<T>(r) + first;
+        const T* row = RowOf<T>(dy, r) + first;
         ForColumns(d, cols,
                    [&](int64_t c, auto part) HWY_ATTR { Store(hn::MulAdd(scale, Load(d, row + c, part), Load(d, block + c, part)), d, block + c, part); });
       }
@@ -81,13 +86,14 @@ HWY_EXPORT(ForwardRows);
 HWY_EXPORT(DotRows);
 HWY_EXPORT(SumRows);
 
-void check_bias(const char* op, const Param& bias, const Tensor& y, const Tensor& weight, std::span<const int64_t> offsets) {
-  const Tensor& b = bias.value;
+void check_bias(const char* op, const Param& bias, const Picked& rows, const Tensor& weight, std::span<const int64_t> offsets) {
+  const Tensor &b = bias.value, &y = rows.x;
   const bool has_bias = !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
   need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op, "rows [R, O] f32 or bf16, bias [O] or [E, O] f32",
        {{"rows", y}, {bias.name.c_str(), b}});
-  need(weight.empty() || is_vector(weight, y.rows()), op, "weight [R] f32 or none", {{"weight", weight}, {"rows", y}});
-  const bool fits = offsets.size() == static_cast<size_t>(b.rows()) + 1 && offsets.front() == 0 && offsets.back() == y.rows() &&
+  need_listed(op, rows);
+  need(weight.empty() || is_vector(weight, rows.rows()), op, "weight [R] f32 or none", {{"weight", weight}, {"rows", y}});
+  const bool fits = offsets.size() == static_cast<size_t>(b.rows()) + 1 && offsets.front() == 0 && offsets.back() == rows.rows() &&
                     std::is_sorted(offsets.begin(), offsets.end());
   need(fits, op, "offsets [E + 1] that rise from 0 to the number of rows", {{"rows", y}, {bias.name.c_str(), b}});
 }
@@ -96,7 +102,7 @@ const float* pointer_or_null(const Tensor& t) { return t.empty() ? nullptr : t.a
 
 // f(group, begin, end) for each group's part of the rows a thread owns.
 template <class F>
-void for_group_rows(const Run& run, const Tensor& y, std::span<const int64_t> offsets, F&& f) {
+void for_group_rows(const Run& run, const Picked& y, std::span<const int64_t> offsets, F&& f) {
   parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
     for (size_t e = 0; e + 1 < offsets.size(); ++e) {
       const int64_t from = std::max(begin, offsets[e]), to = std::min(end, offsets[e + 1]);
@@ -116,11 +122,11 @@ void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight, std:
   });
 }
 
-void bias_backward(Run& run, Tensor dweight_acc, Param& bias, Tensor dy, Tensor weight, std::span<const int64_t> offsets) {
+void bias_backward(Run& run, Tensor dweight_acc, Param& bias, Picked dy, Tensor weight, std::span<const int64_t> offsets) {
   choose_isa();
   const char* op = "bias_backward";
   check_bias(op, bias, dy, weight, offsets);
-  need(dweight_acc.empty() || is_vector(dweight_acc, dy.rows()), op, "dweight [R] f32 or none", {{"dweight", dweight_acc}, {"dy", dy}});
+  need(dweight_acc.empty() || is_vector(dweight_acc, dy.rows()), op, "dweight [R] f32 or none", {{"dweight", dweight_acc}, {"dy", dy.x}});
   if (!dweight_acc.empty())
     for_group_rows(run, dy, offsets, [&](int64_t e, int64_t begin, int64_t end) {
       HWY_DYNAMIC_DISPATCH(DotRows)(dweight_acc.as<float>(), dy, bias.value.row<float>(e), begin, end);
@@ -132,7 +138,7 @@ void bias_backward(Run& run, Tensor dweight_acc, Param& bias, Tensor dy, Tensor 
   constexpr int64_t kColumns = HWY_NAMESPACE::kColumns;
   const float* w = pointer_or_null(weight);
   const int64_t pieces = (dy.cols() + kColumns - 1) / kColumns, tasks = pieces * bias.value.rows();
-  const int64_t grain = std::max<int64_t>(1, kGrainElements * tasks / dy.numel());
+  const int64_t grain = std::max<int64_t>(1, kGrainElements * tasks / (dy.rows() * dy.cols()));
   parallel_for(run.threads, tasks, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t e = i / pieces, first = i % pieces * kColumns;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "core/threads.h"
+#include "ops/ops.h"
 #include "tensor/run.h"
 
 namespace moe::ops {
@@ -25,6 +26,9 @@ inline bool is_float(const Tensor& t) { return t.dtype == DType::f32 || t.dtype 
 inline bool same_matrix(const Tensor& a, const Tensor& b) { return !a.empty() && !b.empty() && a.rows() == b.rows() && a.cols() == b.cols(); }
 // A vector of n f32 without gaps.
 inline bool is_vector(const Tensor& t, int64_t n) { return !t.empty() && t.dtype == DType::f32 && t.dense() && t.numel() == n; }
+
+// Refuses a list that names rows which are not there.
+void need_listed(const char* op, const Picked& rows);
 
 // Elements below which another thread costs more than it brings.
 constexpr int64_t kGrainElements = 16384;

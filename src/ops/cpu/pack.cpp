@@ -134,7 +134,7 @@ HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const float* even, const fl
 
 template <class T>
 HWY_INLINE const T* At(const Source& s, int64_t row, int64_t col) {
-  return static_cast<const T*>(s.data) + row * s.stride + col;
+  return static_cast<const T*>(s.data) + (s.row != nullptr ? s.row[row] : row) * s.stride + col;
 }
 
 // Fetches what the next call will read while this one computes, a few lines at a time: masters larger than the cache then arrive at the speed of memory.
@@ -220,7 +220,7 @@ void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64
   auto* target = static_cast<uint32_t*>(out);
   for (int64_t r = 0; r < rows; r += kWords * step) {
     const int64_t take = std::min(kWords * step, rows - r);
-    if (dtype == DType::f32 && source.dtype == DType::f32) {
+    if (dtype == DType::f32 && source.dtype == DType::f32 && source.row == nullptr) {
       TransposeWords<false>(target + r, stride, At<uint32_t>(source, r, 0), source.stride, take, cols);
       continue;
     }

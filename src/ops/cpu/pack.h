@@ -9,11 +9,12 @@
 
 namespace moe::ops {
 
-// A matrix in memory; element (i, j) at data + i * stride + j elements.
+// A matrix in memory; element (i, j) at data + i * stride + j elements, or with a list of rows at data + row[i] * stride + j.
 struct Source {
   const void* data;
   DType dtype;
   int64_t stride;
+  const int32_t* row = nullptr;
 };
 
 // How memory is used, never what is written.

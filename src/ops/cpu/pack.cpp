@@ -125,8 +125,8 @@ HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const float* even, const fl
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t c = 0;
   for (; odd != nullptr && c + lanes <= n; c += lanes) {
-    const auto low = hn::PromoteTo(d, NarrowBf16(df, hn::LoadU(df, even + c)));
-    const auto high = hn::PromoteTo(d, NarrowBf16(df, hn::LoadU(df, odd + c)));
+    const auto low = RoundBf16(df, hn::LoadU(df, even + c));
+    const auto high = RoundBf16(df, hn::LoadU(df, odd + c));
     Put<kStream>(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
   }
   for (; c < n; ++c) out[c] = to_bf16(even[c]).bits | (odd != nullptr ? uint32_t{to_bf16(odd[c]).bits} << 16 : 0);
@@ -246,7 +246,9 @@ void ConvertMatrix(void* out, DType out_dtype, int64_t out_stride, const Source&
       for (int64_t r = 0; r < rows; ++r) {
         auto* row = static_cast<decltype(to)*>(out) + r * out_stride;
         const auto* in = At<decltype(from)>(source, r, 0);
-        if (add) ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(Load(d, row + c, part), Load(d, in + c, part)), d, row + c, part); });
+        if (std::is_same_v<decltype(to), decltype(from)> && !add) std::memcpy(row, in, static_cast<size_t>(cols) * sizeof(to));
+        else if (add)
+          ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(Load(d, row + c, part), Load(d, in + c, part)), d, row + c, part); });
         else ConvertRow(row, in, cols);
       }
     });

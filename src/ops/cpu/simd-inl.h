@@ -44,17 +44,19 @@ HWY_INLINE hn::Vec<D> WidenBf16(D d, hn::Vec<U16For<D>> half) {
 // Round to nearest even in integers: adding 0x7FFF plus the lowest kept bit carries into the upper half exactly when rounding goes up. A NaN keeps its
 // upper half with the quiet bit set, since the carry could turn it into infinity.
 template <class D>
-HWY_INLINE hn::Vec<U16For<D>> NarrowBf16(D, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<U32For<D>> RoundBf16(D, hn::Vec<D> v) {
   const U32For<D> du32;
-  const I32For<D> di32;
-  const U16For<D> du16;
   const auto u = hn::BitCast(du32, v);
   const auto upper = hn::ShiftRight<16>(u);
   const auto odd = hn::And(upper, hn::Set(du32, 1));
   const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(du32, 0x7FFF)), odd));
   const auto quiet = hn::Or(upper, hn::Set(du32, 0x40));
   const auto is_number = hn::RebindMask(du32, hn::Eq(v, v));  // not Ne: Highway's is an ordered comparison, false for NaN
-  return hn::DemoteTo(du16, hn::BitCast(di32, hn::IfThenElse(is_number, rounded, quiet)));
+  return hn::IfThenElse(is_number, rounded, quiet);
+}
+template <class D>
+HWY_INLINE hn::Vec<U16For<D>> NarrowBf16(D d, hn::Vec<D> v) {
+  return hn::DemoteTo(U16For<D>(), hn::BitCast(I32For<D>(), RoundBf16(d, v)));
 }
 
 template <class D>

@@ -10,7 +10,7 @@ namespace moe::ops {
 namespace {
 
 // Copies of this size do not stay in the caches until they are used.
-constexpr int64_t kStreamBytes = int64_t{8} << 20;
+constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
 int64_t expert_bytes_of(const PackLayout& layout) { return (static_cast<int64_t>(layout.bytes) + 63) / 64 * 64; }
 

@@ -1,6 +1,7 @@
 // The gradient of a matrix: w.grad [O, I] += dy^T [O, R] x [R, I], over groups of rows. dy is turned block by block into scratch; x is packed as the right
 // operand, once for all matrices that share it; both are padded with zero rows. A group that one thread owns is packed by that thread right before its
-// products, into the cache; only groups that several threads share are packed ahead.
+// products, into the cache; groups that several threads share, or too
+// few groups, are packed ahead.
 #include <vector>
 
 #include "ops/cpu/isa.h"
@@ -80,21 +81,29 @@ void pack_piece(const DwPlan& plan, const Stretch& s, void* packed, int64_t bloc
   pack_straight(packed, *s.layout, plan.compute, source_of(plan.x, s.row, 0), s.rows, block);
 }
 
-// Packs the stretches of groups that lie in more than one thread's share.
-void pack_shared(Run& run, DwPlan& plan) {
+// Whether a group is packed ahead by all threads: when it lies in more than one share, or there are so few groups that some threads would wait.
+std::vector<bool> packed_ahead(const DwPlan& plan, int threads) {
+  std::vector<bool> ahead(plan.first_stretch.size() - 1);
+  int64_t groups = 0;
+  for (size_t i = 0; i < plan.tasks.size(); ++i) groups += i == 0 || plan.tasks[i].group != plan.tasks[i - 1].group;
+  if (groups < 2 * threads) ahead.assign(ahead.size(), true);
+  for (size_t task : plan.first_task) {
+    if (task == 0 || task >= plan.tasks.size() || plan.tasks[task].group != plan.tasks[task - 1].group) continue;
+    ahead[static_cast<size_t>(plan.tasks[task].group)] = true;
+  }
+  return ahead;
+}
+
+void pack_ahead(Run& run, DwPlan& plan, int threads) {
   std::vector<std::pair<size_t, int64_t>> pieces;  // (stretch, row of blocks)
   int64_t elements = 0;
-  for (size_t t = 1; t + 1 < plan.first_task.size(); ++t) {
-    const size_t task = plan.first_task[t];
-    if (task == 0 || task >= plan.tasks.size() || plan.tasks[task].group != plan.tasks[task - 1].group) continue;
-    const auto group = static_cast<size_t>(plan.tasks[task].group);
-    for (size_t i = plan.first_stretch[group]; i < plan.first_stretch[group + 1]; ++i) {
-      Stretch& s = plan.stretches[i];
-      if (s.packed != nullptr) continue;
-      s.packed = run.scratch.alloc_bytes(s.layout->bytes);
-      elements += s.padded * plan.x.cols();
-      for (int64_t b = 0; b < row_blocks(*s.layout); ++b) pieces.emplace_back(i, b);
-    }
+  const std::vector<bool> ahead = packed_ahead(plan, threads);
+  for (size_t i = 0; i < plan.stretches.size(); ++i) {
+    Stretch& s = plan.stretches[i];
+    if (!ahead[static_cast<size_t>(s.group)]) continue;
+    s.packed = run.scratch.alloc_bytes(s.layout->bytes);
+    elements += s.padded * plan.x.cols();
+    for (int64_t b = 0; b < row_blocks(*s.layout); ++b) pieces.emplace_back(i, b);
   }
   if (pieces.empty()) return;
   const int64_t grain = std::max<int64_t>(1, kGrainElements * static_cast<int64_t>(pieces.size()) / elements);
@@ -164,7 +173,7 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets off
       .compute = x.x.dtype == dy_dtype ? compute_dtype(dy_dtype) : DType::f32, .x = x, .stretches = {}, .first_stretch = {}, .tasks = {}, .first_task = {}};
   plan_stretches(plan, gradients.front().bank, offsets);
   plan_tasks(plan, gradients, offsets, threads);
-  pack_shared(run, plan);
+  pack_ahead(run, plan, threads);
   parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
   for (const Gradient& g : gradients) {
     const Tensor& grad = g.w->grad;

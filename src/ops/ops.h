@@ -103,7 +103,7 @@ void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight,
 void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act);
 
 // ---- dispatch and combine (ops/cpu/rows.cpp) -------------------------------------------------------------------------------------------------------
-// y[r,:] = x[token[r],:].  y [R,D]; x [N,D], same dtype
+// y[r,:] = x[token[r],:], for rows that have to travel; products pick theirs themselves.  y [R,D]; x [N,D], same dtype
 void gather_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> token);
 // y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D] f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
 void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);

@@ -1,4 +1,4 @@
-// Moving rows between tokens and experts: dispatch copies rows, combine sums them. Each is the other's adjoint.
+// Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the other's adjoint.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -65,7 +65,6 @@ int64_t saved_router(const Sizes& s) {
   int64_t bytes = plan + s.n * kF32 * 4 * s.spec.slots();     // choice, selected, weights, kept
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
-  if (s.a != kF32) bytes += s.stream();
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
   return bytes;
 }

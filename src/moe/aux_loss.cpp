@@ -2,18 +2,30 @@
 #include "moe/aux_loss.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "moe/loss_parts.h"
 #include "moe/stage_math.h"
+#include "ops/ops.h"
 
 namespace moe {
 
-void count_pairs(Tensor counts, Tensor choice, Tensor selected) {
+// Whole numbers: how the tokens are shared out changes nothing.
+void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
+  constexpr int64_t kLine = 16;  // counts in a cache line, which no two threads write
+  const int64_t experts = counts.numel(), stride = (experts + kLine - 1) / kLine * kLine;
+  ArenaScope scope(run.scratch);
+  Tensor of_thread = run.scratch.alloc_zeroed(DType::i32, {run.threads, stride});
+  parallel_for(run.threads, choice.rows(), kGrain, [&](int64_t begin, int64_t end, int thread) {
+    int32_t* mine = of_thread.row<int32_t>(thread);
+    for (int64_t n = begin; n < end; ++n) {
+      const int32_t *expert = choice.row<int32_t>(n), *taken = selected.row<int32_t>(n);
+      for (int64_t i = 0; i < columns; ++i) mine[expert[i]] += taken[i] != 0;
+    }
+  });
   int32_t* out = counts.as<int32_t>();
-  std::fill_n(out, counts.numel(), 0);
-  for (int64_t n = 0; n < choice.rows(); ++n)
-    for (int64_t i = 0; i < choice.cols(); ++i) out[choice.row<int32_t>(n)[i]] += selected.row<int32_t>(n)[i] != 0;
+  std::fill_n(out, experts, 0);
+  for (int64_t t = 0; t < run.threads; ++t)
+    for (int64_t e = 0; e < experts; ++e) out[e] += of_thread.row<int32_t>(t)[e];
 }
 
 RoutingLosses aux_losses_forward(Run& run, const LossInput& in, const AuxLosses& losses) {
@@ -35,28 +47,28 @@ void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Ten
   if (losses.load && coef.load != 0) load_backward_acc(run, dlogits, dclean, dsigma, in, coef.load);
 }
 
-float z_loss_forward(Run& run, Tensor lse, Tensor z) {
-  const int64_t experts = z.cols(), tokens = z.rows();
-  float* out = lse.as<float>();
-  each_token(run, tokens, [&](int64_t n) {
-    const float* x = z.row<float>(n);
-    const float top = *std::max_element(x, x + experts);
-    float sum = 0;
-    for (int64_t e = 0; e < experts; ++e) sum += std::exp(x[e] - top);
-    out[n] = top + std::log(sum);
-  });
+float z_loss_of(Tensor lse) {
   double loss = 0;
-  for (int64_t n = 0; n < tokens; ++n) loss += static_cast<double>(out[n]) * static_cast<double>(out[n]);
-  return static_cast<float>(loss / static_cast<double>(tokens));
+  for (int64_t n = 0; n < lse.numel(); ++n) loss += static_cast<double>(lse.as<float>()[n]) * static_cast<double>(lse.as<float>()[n]);
+  return static_cast<float>(loss / static_cast<double>(lse.numel()));
+}
+
+void z_loss_of_backward(Tensor dlse, Tensor lse, float coef) {
+  const float factor = 2 * coef / static_cast<float>(lse.numel());
+  for (int64_t n = 0; n < lse.numel(); ++n) dlse.as<float>()[n] = factor * lse.as<float>()[n];
+}
+
+float z_loss_forward(Run& run, Tensor lse, Tensor z) {
+  ops::softmax_forward(run, {}, lse, z);
+  return z_loss_of(lse);
 }
 
 void z_loss_backward_acc(Run& run, Tensor dz, Tensor lse, Tensor z, float coef) {
   if (coef == 0) return;
-  const float factor = 2 * coef / static_cast<float>(z.rows());
-  each_token(run, z.rows(), [&](int64_t n) {
-    const float l = lse.as<float>()[n];
-    for (int64_t e = 0; e < z.cols(); ++e) dz.row<float>(n)[e] += factor * l * std::exp(z.row<float>(n)[e] - l);
-  });
+  ArenaScope scope(run.scratch);
+  Tensor dlse = run.scratch.alloc(DType::f32, {z.rows()});
+  z_loss_of_backward(dlse, lse, coef);
+  ops::logsumexp_backward_acc(run, dz, dlse, z, lse);
 }
 
 }  // namespace moe

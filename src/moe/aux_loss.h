@@ -89,12 +89,13 @@ struct LossInput {
   Tensor clean;     // [N,E] f32, before the noise; absent where the same
   Tensor sigma;     // [N,E] f32, the noise's scale; absent without drawn noise
   const RouterInput* input = nullptr;
+  Tensor balance_counts;  // [E] i32 of count_for_balance; absent: counted where they are needed
   int64_t experts = 0;
   int64_t top_k = 0;  // K of the selection
 };
 
-// Pairs per expert, counted over selected ones.  counts [E] i32
-void count_pairs(Tensor counts, Tensor choice, Tensor selected);
+// Pairs per expert, counted over the selected ones of the first `columns` choices.  counts [E] i32
+void count_pairs(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
 // The counts that BalanceLoss::shares = running or step add up over micro-batches: those of the balance loss's `counts` kind.  counts [E] i32
 void count_for_balance(Run&, Tensor counts, const LossInput&, const BalanceLoss&);
 
@@ -108,5 +109,8 @@ void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor 
 float z_loss_forward(Run&, Tensor lse, Tensor z);
 // dz += coef * (2/N) lse softmax(z)
 void z_loss_backward_acc(Run&, Tensor dz, Tensor lse, Tensor z, float coef);
+// The same in parts, for whoever computes the logsumexp with something else: the loss of lse, and dlse = coef * (2/N) lse.  dlse, lse [N] f32
+float z_loss_of(Tensor lse);
+void z_loss_of_backward(Tensor dlse, Tensor lse, float coef);
 
 }  // namespace moe

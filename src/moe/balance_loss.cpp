@@ -73,14 +73,23 @@ float forward(Run& run, const LossInput& in, Probs probs, const Slopes& slopes) 
 
 // Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S.
 void backward_acc(Run& run, Tensor ds, Tensor dw, const LossInput& in, Probs probs, const Slopes& slopes, double coef) {
+  if (probs == Probs::scores) {  // the same for all tokens of a scope
+    std::vector<float> steps(slopes.of.size());
+    std::transform(slopes.of.begin(), slopes.of.end(), steps.begin(), [&](double slope) { return static_cast<float>(coef * slope); });
+    each_token_with(run, slopes, [&](int64_t n, const double* slope) {
+      const float* step = steps.data() + (slope - slopes.of.data());
+      float* out = ds.row<float>(n);
+      for (int64_t e = 0; e < in.experts; ++e) out[e] += step[e];
+    });
+    return;
+  }
   each_token_with(run, slopes, [&](int64_t n, const double* slope) {
     if (probs == Probs::chosen_weights) {
       for (int64_t i = 0; i < in.choice.cols(); ++i)
         if (in.selected.row<int32_t>(n)[i] != 0) dw.row<float>(n)[i] += static_cast<float>(coef * slope[in.choice.row<int32_t>(n)[i]]);
       return;
     }
-    const bool normalised = probs == Probs::normalised_scores;
-    const double mean = normalised ? weighed(in, probs, n, slope) : 0, factor = normalised ? coef / sum_of(in.scores.row<float>(n), in.experts) : coef;
+    const double mean = weighed(in, probs, n, slope), factor = coef / sum_of(in.scores.row<float>(n), in.experts);
     float* out = ds.row<float>(n);
     for (int64_t e = 0; e < in.experts; ++e) out[e] += static_cast<float>(factor * (slope[e] - mean));
   });
@@ -102,8 +111,7 @@ Counted counted(Run& run, const LossInput& in, Counts counts) {
 }
 
 // Adds the tokens [begin, end).  out [E]
-template <class T>
-void add_counts(T* out, const Counted& from, int64_t begin, int64_t end) {
+void add_counts(double* out, const Counted& from, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n)
     for (int64_t i = 0; i < from.cols; ++i)
       if (from.selected.row<int32_t>(n)[i] != 0) out[from.choice.row<int32_t>(n)[i]] += 1;
@@ -119,7 +127,10 @@ void to_shares(double* counts, int64_t experts, double whole) {
 Slopes balance_slopes(Run& run, const LossInput& in, const BalanceLoss& loss) {
   Slopes slopes(in, loss.scope);
   const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own || !in.input ? std::span<const int64_t>{} : in.input->step_counts;
-  if (loss.shares == BalanceLoss::Shares::own || loss.shares == BalanceLoss::Shares::running || other.empty()) {
+  const bool counts_own = loss.shares == BalanceLoss::Shares::own || loss.shares == BalanceLoss::Shares::running || other.empty();
+  if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty()) {
+    std::copy_n(in.balance_counts.as<int32_t>(), in.experts, slopes.row(0));
+  } else if (counts_own) {
     ArenaScope scope(run.scratch);
     const Counted from = counted(run, in, loss.counts);
     for (size_t s = 0; s < slopes.scopes(); ++s) add_counts(slopes.row(s), from, slopes.bounds[s], slopes.bounds[s + 1]);
@@ -170,8 +181,8 @@ Slopes communication_slopes(const LossInput& in, const DeviceLoss& loss) {
 
 void count_for_balance(Run& run, Tensor counts, const LossInput& in, const BalanceLoss& loss) {
   ArenaScope scope(run.scratch);
-  std::fill_n(counts.as<int32_t>(), counts.numel(), 0);
-  add_counts(counts.as<int32_t>(), counted(run, in, loss.counts), 0, in.choice.rows());
+  const Counted from = counted(run, in, loss.counts);
+  count_pairs(run, counts, from.choice, from.selected, from.cols);
 }
 
 float balance_forward(Run& run, const LossInput& in, const BalanceLoss& loss) { return forward(run, in, loss.probs, balance_slopes(run, in, loss)); }

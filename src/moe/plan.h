@@ -9,7 +9,7 @@
 
 namespace moe {
 
-// R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All memory belongs to the arena the plan was built in.
+// R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All memory lies in run.saved.
 struct RoutingPlan {
   std::span<const int32_t> token;    // [R] whose copy a row is
   std::span<const int64_t> offsets;  // [E+1] rows of expert e: [offsets[e], offsets[e+1])
@@ -23,7 +23,7 @@ struct RoutingPlan {
 };
 
 // Keeps the pairs with kept != 0.  choice, kept [N,K] i32; w [N,K] f32
-RoutingPlan make_plan(Arena&, Tensor choice, Tensor kept, Tensor w, int64_t experts);
+RoutingPlan make_plan(Run&, Tensor choice, Tensor kept, Tensor w, int64_t experts);
 
 // What an expert bank sees. Rows of tokens on this machine are not copied: the products pick them from the tokens.
 struct Rows {

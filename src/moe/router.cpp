@@ -6,12 +6,14 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/threads.h"
 
 namespace moe {
 namespace {
 
 // How fast a threshold follows the cutoffs of expert choice: an optimizer step's share in the running mean.
 constexpr double kThresholdRate = 0.05;
+constexpr int64_t kGrainTokens = 256;  // per thread, below which a second thread does not pay
 
 // What TokenSoftmax sums over: the scopes whose tokens the experts chose from.
 std::vector<int64_t> weigh_bounds(const RoutingSpec& spec, const RouterInput& input, int64_t tokens) {
@@ -28,6 +30,7 @@ LossInput loss_input(const RoutingSpec& spec, const Router::Saved& saved) {
           .clean = saved.clean,
           .sigma = saved.sigma,
           .input = &saved.input,
+          .balance_counts = saved.balance_counts,
           .experts = spec.experts,
           .top_k = spec.slots()};
 }
@@ -45,9 +48,10 @@ void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tok
   const int64_t k = spec.slots();
   if (!saved.logits.empty()) {
     saved.lse = run.saved.alloc(DType::f32, {tokens});
-    saved.losses.z = z_loss_forward(run, saved.lse, z_reads_clean(spec, saved) ? saved.clean : saved.logits);
     saved.scores = run.saved.alloc(DType::f32, {tokens, spec.experts});
-    score_forward(run, saved.scores, saved.logits, spec.score);
+    const bool of_clean = z_reads_clean(spec, saved);
+    score_forward(run, saved.scores, of_clean ? Tensor{} : saved.lse, saved.logits, spec.score);
+    saved.losses.z = of_clean ? z_loss_forward(run, saved.lse, saved.clean) : z_loss_of(saved.lse);
   }
   saved.choice = run.saved.alloc(DType::i32, {tokens, k});
   saved.selected = run.saved.alloc(DType::i32, {tokens, k});
@@ -56,14 +60,14 @@ void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tok
   saved.weights = run.saved.alloc(DType::f32, {tokens, k});
   weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
 
-  const LossInput losses = loss_input(spec, saved);
-  const float z = saved.losses.z;
-  saved.losses = aux_losses_forward(run, losses, spec.losses);
-  saved.losses.z = z;
   if (spec.losses.balance) {
-    saved.balance_counts = run.saved.alloc_zeroed(DType::i32, {spec.experts});
-    count_for_balance(run, saved.balance_counts, losses, *spec.losses.balance);
+    Tensor counts = run.saved.alloc(DType::i32, {spec.experts});
+    count_for_balance(run, counts, loss_input(spec, saved), *spec.losses.balance);
+    saved.balance_counts = counts;
   }
+  const float z = saved.losses.z;
+  saved.losses = aux_losses_forward(run, loss_input(spec, saved), spec.losses);
+  saved.losses.z = z;
 }
 
 // Which of the chosen pairs are sent and find room, and the plan made of them.
@@ -75,8 +79,8 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
     sent = copied(run.scratch, saved.selected);
     second_forward(run, sent, saved.weights, spec.second, saved.key);
   }
-  saved.counts = run.saved.alloc_zeroed(DType::i32, {spec.experts});
-  count_pairs(saved.counts, saved.choice, sent);
+  saved.counts = run.saved.alloc(DType::i32, {spec.experts});
+  count_pairs(run, saved.counts, saved.choice, sent, k);
   saved.kept = run.saved.alloc(DType::i32, {saved.choice.rows(), k});
   saved.dropped = capacity_forward(saved.kept, saved.choice, sent, saved.weights, saved.input.bounds, spec.experts, spec.capacity, saved.key);
   Tensor weights = saved.weights;
@@ -84,7 +88,7 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
     weights = copied(run.scratch, saved.weights);
     weigh_kept_forward(run, weights, saved.kept);
   }
-  return make_plan(run.saved, saved.choice, saved.kept, weights, spec.experts);
+  return make_plan(run, saved.choice, saved.kept, weights, spec.experts);
 }
 
 }  // namespace
@@ -93,23 +97,19 @@ void Router::logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
   const int64_t tokens = x.rows();
   const std::array<int64_t, 2> all = {0, tokens};
   saved.x = x;
-  if (x.dtype != DType::f32) {
-    saved.x = run.saved.alloc(DType::f32, {tokens, x.cols()});
-    ops::cast(run, saved.x, x);
-  }
   const auto* jittered = std::get_if<InputJitter>(&spec.noise);
   if (jittered && !saved.key.empty()) {
-    Tensor seen = run.saved.alloc(DType::f32, {tokens, x.cols()});
-    jitter(run, seen, saved.x, *jittered, saved.key);
-    saved.x = seen;
+    saved.x = run.saved.alloc(DType::f32, {tokens, x.cols()});
+    ops::cast(run, saved.x, x);
+    jitter(run, saved.x, saved.x, *jittered, saved.key);
   }
   saved.logits = run.saved.alloc(DType::f32, {tokens, spec.experts});
-  ops::matmul_forward(run, saved.logits, saved.x, weight, all);
+  ops::matmul_forward_f32(run, saved.logits, saved.x, weight, all);
   const auto* learned = std::get_if<LearnedNoise>(&spec.noise);
   if (!learned || saved.key.empty()) return;
   if (spec.losses.load || spec.losses.z_of_clean) saved.clean = copied(run.saved, saved.logits);
   saved.raw = run.saved.alloc(DType::f32, {tokens, spec.experts});
-  ops::matmul_forward(run, saved.raw, saved.x, noise, all);
+  ops::matmul_forward_f32(run, saved.raw, saved.x, noise, all);
   learned_noise_forward_acc(run, saved.logits, saved.raw, *learned, saved.key);
   if (!spec.losses.load) return;
   saved.sigma = run.saved.alloc(DType::f32, {tokens, spec.experts});
@@ -153,17 +153,28 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   // A pair that was not sent or found no room contributes nothing, so its weight gets no gradient from the experts.
   Tensor dw = run.scratch.alloc_zeroed(DType::f32, {tokens, k});
   if (!dweight.empty())
-    for (int64_t r = 0; r < plan.rows(); ++r) dw.as<float>()[plan.pair[static_cast<size_t>(r)]] = dweight.as<float>()[r];
+    parallel_for(run.threads, tokens, kGrainTokens, [&](int64_t begin, int64_t end, int) {
+      for (int64_t n = begin; n < end; ++n) {
+        auto row = static_cast<size_t>(plan.bounds[static_cast<size_t>(n)]);  // in choice order
+        for (int64_t i = 0; i < k; ++i)
+          if (saved.kept.row<int32_t>(n)[i] != 0) dw.row<float>(n)[i] = dweight.as<float>()[plan.row[row++]];
+      }
+    });
   if (renormalises_after_drop(spec.weigh)) weigh_kept_backward(run, dw, saved.weights, saved.kept);
 
   // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
   Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
   aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, loss_input(spec, saved), spec.losses, coef);
   weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
-  score_backward(run, dz, dz, saved.scores, spec.score);
-  if (!dlogits.empty()) ops::add(run, dz, dz, dlogits);
   const bool of_clean = z_reads_clean(spec, saved);
-  z_loss_backward_acc(run, of_clean ? dclean : dz, saved.lse, of_clean ? saved.clean : saved.logits, coef.z);
+  Tensor dlse;  // [N]
+  if (coef.z != 0 && !of_clean) {
+    dlse = run.scratch.alloc(DType::f32, {tokens});
+    z_loss_of_backward(dlse, saved.lse, coef.z);
+  }
+  score_backward(run, dz, dz, dlse, saved.scores, saved.logits, saved.lse, spec.score);
+  if (!dlogits.empty()) ops::add(run, dz, dz, dlogits);
+  if (of_clean) z_loss_backward_acc(run, dclean, saved.lse, saved.clean, coef.z);
 }
 
 void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec, const RoutingLosses& coef,

@@ -35,7 +35,7 @@ struct Router {
   // Views into run.saved, and of what `input` views.
   struct Saved {
     RouterInput input;
-    Tensor x;               // [N,D] f32, as the router saw it
+    Tensor x;               // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
     Tensor raw;             // [N,E] f32, before softplus; absent without drawn noise
     Tensor clean, sigma;    // [N,E] f32, logits before the noise and its scale; absent unless a loss reads them
     Tensor logits;          // [N,E] f32, with the noise; absent for hash routing, like lse and scores

@@ -46,6 +46,8 @@ struct Factor {
 // y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
 void matmul_forward(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
 void matmul_forward(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
+// The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy is written. matmul_dw does so where dy is f32.  y [R,O] f32
+void matmul_forward_f32(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
 // The same, added to y (f32).
 void matmul_forward_acc(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
@@ -126,6 +128,14 @@ void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, s
 // dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] = bounds[s], positions from 0).
 void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
                         int64_t heads, int64_t kv_heads, float scale);
+
+// ---- softmax of rows (ops/cpu/softmax.cpp) ------------------------------------------------------------------------------------------------------------
+// s[n,e] = e^(z[n,e] - lse[n]), lse[n] = logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent
+void softmax_forward(Run&, Tensor s, Tensor lse, Tensor z);
+// dz[n,e] = s[n,e] (ds[n,e] - <ds[n], s[n]> + dlse[n]).  dz, ds, s [N,E] f32, dz may be ds; dlse [N] f32 or absent (= 0)
+void softmax_backward(Run&, Tensor dz, Tensor ds, Tensor dlse, Tensor s);
+// dz[n,e] += dlse[n] e^(z[n,e] - lse[n]): the same where no softmax was kept.  dz, z [N,E] f32; dlse, lse [N] f32
+void logsumexp_backward_acc(Run&, Tensor dz, Tensor dlse, Tensor z, Tensor lse);
 
 // ---- loss (ops/cpu/loss.cpp) -----------------------------------------------------------------------------------------------------------------------
 constexpr int32_t kIgnoreTarget = -1;

@@ -231,7 +231,7 @@ TEST(AuxLosses, WorkedExample) {
   EXPECT_NEAR(values.importance, variance / 0.0625, 1e-5);
   const Tensor lse = run.saved.alloc(DType::f32, {4}), counts = run.saved.alloc(DType::i32, {4});
   EXPECT_NEAR(z_loss_forward(run, lse, worked.in.logits), 7.397051, 1e-5);
-  count_pairs(counts, worked.in.choice, worked.in.selected);
+  count_pairs(run, counts, worked.in.choice, worked.in.selected, worked.in.choice.cols());
   EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4), (std::vector<int32_t>{4, 2, 1, 1}));
 }
 

@@ -70,6 +70,11 @@ TEST_P(Products, ForwardIsTheTwin) {
     const Tensor wide = draw_view(memory, DType::f32, offsets.back(), c.out, gap, 3);
     ops::matmul_forward(run, wide, x, w, offsets);
     expect_near(wide, want, tolerance(dtype), label(c, dtype, "forward to f32"));
+    const Tensor precise = draw_view(memory, DType::f32, offsets.back(), c.out, gap, 3), x32 = memory.alloc(DType::f32, {x.rows(), x.cols()});
+    ops::matmul_forward_f32(run, precise, x, w, offsets);
+    ops::cast(run, x32, x);
+    ops::matmul_forward(run, wide, x32, w, offsets);
+    EXPECT_TRUE(same_bits(precise, wide)) << label(c, dtype, "forward in f32");
     const Tensor sum = draw_view(memory, DType::f32, offsets.back(), c.out, gap, 4);
     const auto before = values(sum);
     ops::matmul_forward_acc(run, sum, x, w, offsets);

@@ -7,7 +7,6 @@
 #include <hwy/highway.h>
 
 #include <cmath>
-#include <limits>
 
 #include "core/error.h"
 #include "ops/cpu/check.h"
@@ -22,13 +21,7 @@ namespace HWY_NAMESPACE {
 // lse = m + log(sum_v e^(x_v - m)), m = max_v x_v
 float LogSumExp(const float* x, int64_t cols) noexcept {
   const DF32 d;
-  VF32 running = hn::Set(d, -std::numeric_limits<float>::infinity());
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    const VF32 v = Load(d, x + c, part);
-    if constexpr (std::is_same_v<decltype(part), Tail>) running = hn::IfThenElse(hn::FirstN(d, part.count), hn::Max(running, v), running);
-    else running = hn::Max(running, v);
-  });
-  const float most = MaxLanesFixed(d, running);
+  const float most = MaxColumns(d, x, cols);
   const VF32 shift = hn::Set(d, most);
   const float sum = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return Keep(d, Exp(d, hn::Sub(Load(d, x + c, part), shift)), part); });
   return most + std::log(sum);

@@ -120,7 +120,8 @@ struct Asked {
 };
 
 // Both directions: `forward` goes from I to O. The first part adds to what stands in its output if `add`; the others do if all share one output.
-void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add) {
+// `wide`: the product is f32 whatever the input is.
+void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide = false) {
   choose_isa();
   const char* names[2] = {forward ? "y" : "dx", forward ? "x" : "dy"};
   std::vector<Part> parts;
@@ -130,13 +131,14 @@ void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked,
     const Tensor &out = a.out, &in = a.in.x;
     const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
                       out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
-    const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add));
-    need(fits && out_dtype_fits, op, forward ? "y [R, O] f32 or x's dtype (f32 to add), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
+    const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
+    need(fits && out_dtype_fits, op,
+         forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
          {{names[0], out}, {names[1], in}, {a.w.name.c_str(), a.w.value}});
     need_listed(op, a.in);
     check_offsets(op, bank, a.in.rows(), offsets, a.w);
     if (a.in.rows() == 0) return;
-    const DType compute = compute_dtype(in.dtype);
+    const DType compute = wide ? DType::f32 : compute_dtype(in.dtype);
     parts.push_back({out, a.in, packed_bank(run, a.w, bank, compute, forward), add || (!forward && !parts.empty()), compute});
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
@@ -151,6 +153,10 @@ void matmul_forward(Run& run, std::initializer_list<Factor> factors, Picked x, O
   std::vector<Asked> asked;
   for (const Factor& f : factors) asked.push_back({f.w, f.y, x});
   checked_multiply(run, "matmul_forward", asked, offsets, true, false);
+}
+
+void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
+  checked_multiply(run, "matmul_forward_f32", {{w, y, x}}, offsets, true, false, true);
 }
 
 void matmul_forward_acc(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {

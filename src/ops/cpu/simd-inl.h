@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "tensor/dtype.h"
 
@@ -195,6 +197,17 @@ HWY_INLINE float SumColumns(D d, int64_t cols, F&& f) {
   for (; c + lanes <= cols; c += lanes) s0 = hn::Add(s0, f(c, Whole()));
   if (c < cols) s1 = hn::Add(s1, f(c, Tail{static_cast<size_t>(cols - c)}));
   return SumLanesFixed(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+}
+
+// The largest of x[0, cols); a NaN may be passed over.
+HWY_INLINE float MaxColumns(DF32 d, const float* x, int64_t cols) {
+  VF32 running = hn::Set(d, -std::numeric_limits<float>::infinity());
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    const VF32 v = Load(d, x + c, part);
+    if constexpr (std::is_same_v<decltype(part), Tail>) running = hn::IfThenElse(hn::FirstN(d, part.count), hn::Max(running, v), running);
+    else running = hn::Max(running, v);
+  });
+  return MaxLanesFixed(d, running);
 }
 
 // ---- functions ------------------------------------------------------------------------------------------------------------------------------------

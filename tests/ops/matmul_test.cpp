@@ -29,9 +29,10 @@ struct Case {
   int64_t out, in;
 };
 const std::vector<Case> kCases = {
-    {{1}, 8, 384},        {{7}, 3, 5},     {{0, 3, 0, 1}, 3, 5},    {{16, 15, 17, 0, 2}, 24, 40},
-    {{40, 0, 9}, 64, 96}, {{300}, 33, 65}, {{257, 1, 31}, 70, 100}, {{1, 1, 1, 1, 1, 1, 1, 1}, 48, 64},
-    {{520, 30}, 16, 8},   {{600}, 130, 7}, {{33, 1100}, 20, 17},    {{5, 250}, 256, 129},
+    {{1}, 8, 384},        {{7}, 3, 5},       {{0, 3, 0, 1}, 3, 5},    {{16, 15, 17, 0, 2}, 24, 40},
+    {{40, 0, 9}, 64, 96}, {{300}, 33, 65},   {{257, 1, 31}, 70, 100}, {{1, 1, 1, 1, 1, 1, 1, 1}, 48, 64},
+    {{520, 30}, 16, 8},   {{600}, 130, 7},   {{33, 1100}, 20, 17},    {{5, 250}, 256, 129},
+    {{600}, 8, 100},      {{1100}, 17, 130},
 };
 
 std::string label(const Case& c, DType dtype, const char* op) {
@@ -107,6 +108,14 @@ TEST_P(Products, DwIsTheTwin) {
     const auto want = matmul_dw_twin(values(dy), values(x), offsets, c.out, c.in);
     ops::matmul_dw(run, w, dy, x, offsets);
     expect_near(w.grad, want, tolerance(dtype), label(c, dtype, "dw"));
+    Param mixed = draw_param(memory, {static_cast<int64_t>(c.rows.size()), c.out, c.in}, 2),
+          precise = draw_param(memory, {static_cast<int64_t>(c.rows.size()), c.out, c.in}, 2);
+    const Tensor dy32 = memory.alloc(DType::f32, {dy.rows(), dy.cols()}), x32 = memory.alloc(DType::f32, {x.rows(), x.cols()});
+    ops::cast(run, dy32, dy);
+    ops::cast(run, x32, x);
+    ops::matmul_dw(run, mixed, dy32, x, offsets);
+    ops::matmul_dw(run, precise, dy32, x32, offsets);
+    EXPECT_TRUE(same_bits(mixed.grad, precise.grad)) << label(c, dtype, "dw in f32");
     const auto once = values(w.grad);
     ops::matmul_dw(run, w, dy, x, offsets);
     expect_near(w.grad, plus(once, once), kTwinF32, label(c, dtype, "dw added twice"));
@@ -485,20 +494,24 @@ TEST(Twins, BackwardIsTheDerivative) {
 
 // Old numbers in a gradient that counts as zero leave no trace, neither in experts with rows nor in those without.
 TEST(Dw, WritesWhereTheGradientCountsAsZero) {
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    moe::Run run(2);
-    Arena arena;
-    const std::vector<int64_t> offsets = {0, 0, 700, 703, 703};
-    const Tensor dy = draw(arena, dtype, {703, 40}, 1), x = draw(arena, dtype, {703, 24}, 2);
-    Param zeroed = draw_param(arena, {4, 40, 24}, 3), stale = draw_param(arena, {4, 40, 24}, 3);
-    stale.grad = draw(arena, DType::f32, {4, 40, 24}, 4);
-    stale.grad_is_zero = true;
-    ops::matmul_dw(run, zeroed, dy, x, offsets);
-    ops::matmul_dw(run, stale, dy, x, offsets);
-    EXPECT_FALSE(stale.grad_is_zero);
-    EXPECT_EQ(values(stale.grad), values(zeroed.grad));
-    EXPECT_GT(norm(values(stale.grad)), 0);
-  }
+  struct Bank {
+    std::vector<int64_t> offsets;
+    int64_t experts, out, in;
+  };
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const Bank& b : {Bank{{0, 0, 700, 703, 703}, 4, 40, 24}, {{0, 703}, 1, 9, 200}}) {
+      moe::Run run(2);
+      Arena arena;
+      const Tensor dy = draw(arena, dtype, {703, b.out}, 1), x = draw(arena, dtype, {703, b.in}, 2);
+      Param zeroed = draw_param(arena, {b.experts, b.out, b.in}, 3), stale = draw_param(arena, {b.experts, b.out, b.in}, 3);
+      stale.grad = draw(arena, DType::f32, {b.experts, b.out, b.in}, 4);
+      stale.grad_is_zero = true;
+      ops::matmul_dw(run, zeroed, dy, x, b.offsets);
+      ops::matmul_dw(run, stale, dy, x, b.offsets);
+      EXPECT_FALSE(stale.grad_is_zero);
+      EXPECT_EQ(values(stale.grad), values(zeroed.grad));
+      EXPECT_GT(norm(values(stale.grad)), 0);
+    }
 }
 
 }  // namespace

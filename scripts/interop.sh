@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, 200
 # random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
-# nanoMoE's model with equal log-probabilities.
+# nanoMoE's model with equal log-probabilities, and `tokenizers` encodes as `moe` does.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,6 +63,20 @@ train_and_compare() {
   "$peers/bin/python" "$script" "$out" "$work/$recipe.json" --window 32
 }
 
+# encode_and_compare NAME TOKENIZER: encodes 10,000 lines of mixed text through `score` and compares the ids with those of `tokenizers`.
+encode_and_compare() {
+  local out="$work/$1" text="$work/mixed.txt"
+  "$bin" train --data "$text" --out "$out" --tokenizer "$2" --recipe olmoe --layers 1 --width 16 --heads 2 --experts 4 --top-k 2 --expert-width 16 \
+    --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32 || return 1
+  "$bin" score "$out" --text "$text" --window 32 --per-token --json >"$out.json" || return 1
+  "$peers/bin/python" tools/interop/tokenizer_check.py --model "$out" --text "$text" --ids "$out.json" --window 32
+}
+
+encode_as_llama3() {
+  "$peers/bin/python" tools/interop/tokenizer_check.py --learn "$work/llama3" --text "$work/mixed.txt" || return 1
+  encode_and_compare theirs "$work/llama3"
+}
+
 export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 install_peers
 write_text
@@ -71,6 +85,9 @@ if [ -x "$bin" ]; then
   check "200 routings of every recipe" "$peers/bin/python" tools/golden/recipes_check.py --bin "$bin"
   check "olmoe in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32
   check "olmoe with 2 kv heads in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32 --kv-heads 2
+  "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
+  check "our BPE in tokenizers" encode_and_compare ours bpe:4096
+  check "a BPE of tokenizers, split as Llama 3 does" encode_as_llama3
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
 else
   failed=$((failed + 1))

@@ -14,6 +14,7 @@
 #include "core/threads.h"
 #include "model/cost.h"
 #include "ops/ops.h"
+#include "text/bpe_train.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 
@@ -42,7 +43,7 @@ std::string describe_step(const StepResult& r, const TrainOptions& o, double pea
   return text + fmt::format("  {} left", human_seconds(left));
 }
 
-void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const TrainOptions& o) {
+void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Tokenizer& tokenizer, const TrainOptions& o) {
   const ModelConfig& c = model.config();
   const ModelCost cost = count_cost(c, o.context);
   std::vector<std::string> domains;
@@ -51,6 +52,9 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   screen.log(fmt::format("data: {} tokens ({})", human_count(static_cast<double>(corpus.size())), shown));
   if (corpus.skipped_binary() + corpus.skipped_empty() > 0)
     screen.log(fmt::format("data: passed over {} binary and {} empty files", corpus.skipped_binary(), corpus.skipped_empty()));
+  if (!tokenizer.ids_are_bytes())
+    screen.log(fmt::format("tokenizer: {}, {} entries, {:.2f} bytes a token", tokenizer.spec(), tokenizer.vocab_size(),
+                           static_cast<double>(corpus.bytes()) / static_cast<double>(corpus.size())));
   screen.log(fmt::format("model: {} parameters, {} active for a token; recipe {}", human_count(static_cast<double>(cost.params.total())),
                          human_count(static_cast<double>(cost.params.active())), c.routing.recipe));
   const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
@@ -60,10 +64,11 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
-// The weights to start from: drawn, or those of --from.
-LoadedModel start_model(const Flags& f, std::unique_ptr<Tokenizer> tokenizer) {
+// The weights to start from: drawn, or those of --from, with their tokenizer.
+LoadedModel start_model(const Flags& f) {
   LoadedModel start;
   if (f.from.empty()) {
+    std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.data);
     start.model = std::make_unique<Model>(make_config(f.model, tokenizer->vocab_size(), f.train.context));
     start.model->initialise(f.train.seed);
     start.tokenizer = std::move(tokenizer);
@@ -91,7 +96,7 @@ int run_train(Flags& f, CLI::App& app) {
     fmt::print(stderr, "{} is trained already: step {} of {}\n", f.out, checkpoint->step, f.train.steps);
     return 0;
   }
-  if (!checkpoint) fresh = start_model(f, make_tokenizer(f.tokenizer));
+  if (!checkpoint) fresh = start_model(f);
   const LoadedModel& start = checkpoint ? checkpoint->loaded : fresh;
   const Corpus corpus(f.data, *start.tokenizer);
   const std::optional<Corpus> held_out = f.eval_data.empty() ? std::nullopt : std::make_optional<Corpus>(f.eval_data, *start.tokenizer);
@@ -101,7 +106,7 @@ int run_train(Flags& f, CLI::App& app) {
   }
 
   ProgressLine screen;
-  describe_run(screen, *start.model, corpus, f.train);
+  describe_run(screen, *start.model, corpus, *start.tokenizer, f.train);
   if (checkpoint) screen.log(fmt::format("resuming {} at step {}", f.out, checkpoint->step));
   Run probe(f.train.threads);
   const double peak = ops::measure_peak_flops(probe, f.train.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds);
@@ -132,7 +137,9 @@ Action add_train(CLI::App& app) {
   app.add_option("--data", f->data, "text files, or folders of them");
   app.add_option("--out", f->out, "folder for the model, its checkpoints and metrics.jsonl");
   app.add_option("--eval-data", f->eval_data, "held-out text, files or folders");
-  app.add_option("--tokenizer", f->tokenizer, "bytes: every byte is a token")->capture_default_str();
+  app.add_option("--tokenizer", f->tokenizer,
+                 "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer")
+      ->capture_default_str();
   app.add_option("--from", f->from, "start from the weights of this model folder");
   add_model_options(app, f->model);
   add_train_options(app, f->train);

@@ -123,6 +123,15 @@ int32_t Corpus::at(int64_t i) const {
   return id;
 }
 
+std::vector<std::string_view> Corpus::texts() const {
+  std::vector<std::string_view> texts;
+  for (const Segment& segment : segments_) {
+    assert(segment.width == 1);
+    texts.emplace_back(static_cast<const char*>(segment.data), static_cast<size_t>(segment.end - segment.begin));
+  }
+  return texts;
+}
+
 void Corpus::fill(int64_t start, int64_t count, int32_t* ids) const {
   if (start < 0 || count < 0 || start > size_ - count) fail("tokens [{}, {}) were asked for, the text has {}", start, start + count, size_);
   if (count == 0) return;

@@ -33,6 +33,9 @@ class Corpus {
   // ids[0..count) = tokens [start, start + count), which must lie within the corpus.
   void fill(int64_t start, int64_t count, int32_t* ids) const;
 
+  // The text of every file, where ids are bytes; views of what the corpus holds.
+  std::vector<std::string_view> texts() const;
+
   const std::vector<CorpusFile>& files() const { return files_; }
   int64_t skipped_binary() const { return skipped_binary_; }
   int64_t skipped_empty() const { return skipped_empty_; }

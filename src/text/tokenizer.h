@@ -16,7 +16,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual int64_t vocab_size() const = 0;
-  // What --tokenizer calls it, e.g. "bytes".
+  // What --tokenizer calls it, "bytes" or "bpe".
   virtual std::string spec() const = 0;
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // The bytes of one id; fails on an id outside the vocabulary.
@@ -32,7 +32,7 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids) const;
 };
 
-// "bytes"; anything else is a usage error that names what there is.
+// "bytes"; anything else is a usage error that names what there is. What needs a text or a folder is made by choose_tokenizer (text/bpe_train.h).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
 // From FOLDER/tokenizer.json; fails naming what is supported when it is a tokenizer that is not.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);

@@ -3,16 +3,20 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "formats/safetensors.h"
 #include "hub/config_json.h"
 #include "hub/configs.h"
 #include "moe/recipes.h"
 #include "moe/spec_json.h"
 #include "tensor/arena.h"
+#include "text/bpe_train.h"
 #include "text/tokenizer.h"
 
 namespace moe {
@@ -52,6 +56,18 @@ void json_seeds(const std::string& folder) {
 
 void tokenizer_seeds(const std::string& folder) {
   put(folder, "bytes", make_tokenizer("bytes")->to_json());
+  const std::string_view text = "the cat and the dog, the cat's 12 12";
+  const std::string trained = train_bpe(std::span(&text, 1), 262)->to_json();
+  put(folder, "bpe", trained);
+  Json llama = parse_json(trained, "seed");
+  llama["model"]["ignore_merges"] = true;
+  llama["model"]["merges"] = Json::array({Json::array({"t", "h"})});
+  llama["pre_tokenizer"] = parse_json(R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true},
+ {"type": "Split", "pattern": {"Regex": "(?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false},
+ {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})",
+                                      "seed");
+  llama["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]})", "seed");
+  put(folder, "llama", llama.dump());
   put(folder, "small", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
   put(folder, "utf8", "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF");
 }

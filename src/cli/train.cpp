@@ -82,6 +82,7 @@ int run_train(Flags& f, CLI::App& app) {
   apply_files(app, f.model);
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
+  if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
   std::optional<Checkpoint> checkpoint;
   LoadedModel fresh;
   if (f.resume && holds_model(f.out)) {

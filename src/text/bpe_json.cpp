@@ -142,6 +142,8 @@ void read_added(const Json& file, BpeParts& parts, const std::string& where) {
     const auto in_vocab = vocab.find(content);
     if (in_vocab != vocab.end() ? in_vocab->get<int32_t>() != id : !parts.pieces[static_cast<size_t>(id)].empty())
       fail("the added token {} has the id {}, which the vocabulary has otherwise", name, id);
+    // "é" in the vocabulary is the byte E9, but in a text it is two bytes: one id cannot be both.
+    if (in_vocab != vocab.end() && parts.pieces[static_cast<size_t>(id)] != content) fail("the added token {} stands for other bytes in the vocabulary", name);
     parts.pieces[static_cast<size_t>(id)] = content;
     (token.get<bool>("normalized", true) ? parts.added_late : parts.added).push_back({id, content});
   }

@@ -1,9 +1,11 @@
 // The command as a user meets it: what it writes, that the same command gives the same bytes however often it is interrupted, and one clear line where it
 // cannot do what was asked. Hostile model files are in model_files_test.cpp.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
 #include "support/command.h"
+#include "text/tokenizer.h"
 
 namespace moe::test {
 namespace {
@@ -70,6 +72,30 @@ TEST_F(Command, TrainWritesAModelAndItsMetrics) {
     }
   }
   EXPECT_EQ(step, 3);
+}
+
+TEST_F(Command, LearnsATokenizerAndCountsItsBytes) {
+  const std::string out = folder_ / "bpe";
+  train_ok(out, {"--tokenizer", "bpe:270"});
+  const auto tokenizer = load_tokenizer(out);
+  EXPECT_EQ(tokenizer->spec(), "bpe");
+  const CommandResult r = moe_command({"score", out, "--text", text_, "--window", "16", "--per-token", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json score = Json::parse(r.out);
+  const auto ids = score.at("ids").get<std::vector<int32_t>>();
+  EXPECT_EQ(tokenizer->decode(ids), slurp(text_).substr(0, tokenizer->decode(ids).size()));
+  double nats = 0, bytes = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (score.at("logprobs")[i].is_null()) continue;
+    nats -= score.at("logprobs")[i].get<double>();
+    bytes += static_cast<double>(tokenizer->piece(ids[i]).size());
+  }
+  EXPECT_GT(bytes, 1.1 * static_cast<double>(ids.size()));
+  EXPECT_NEAR(score.at("bits_per_byte").get<double>(), nats / bytes / std::log(2.0), 1e-6);
+  train_ok(folder_ / "taken", {"--tokenizer", out});
+  EXPECT_EQ(slurp(folder_ / "taken/tokenizer.json"), slurp(out + "/tokenizer.json"));
+  refused({"--from", out, "--tokenizer", "bytes"}, 2, {"--from brings the tokenizer"});
+  refused({"--tokenizer", "bpe:12"}, 2, {"bpe:12", "from 257"});
 }
 
 TEST_F(Command, TheOtherVerbsReadIt) {

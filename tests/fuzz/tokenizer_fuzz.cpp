@@ -29,11 +29,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::accept_or_refuse([&] {
     const auto read = parse_tokenizer(text, "fuzz");
     come_back(*read, kText);
-    come_back(*read, text.substr(0, 512));
-    fuzz::demand(parse_tokenizer(read->to_json(), "again")->encode(kText) == read->encode(kText));
+    come_back(*read, text.substr(0, 256));
+    fuzz::demand(read->ids_are_bytes() || read->to_json() == text);
   });
   const std::string_view part = text.substr(0, 512);
-  come_back(*train_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
+  if (!text.starts_with('{')) come_back(*train_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
 
   const auto tokenizer = make_tokenizer("bytes");
   StreamDecoder decoder(*tokenizer);

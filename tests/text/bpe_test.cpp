@@ -304,6 +304,7 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
   expect([](Json& j) { j["model"]["merges"].push_back("b a"); }, "merge 1 names ba, which is no token");
   expect([](Json& j) { j["added_tokens"] = {added(97, "<x>")}; }, "which the vocabulary has otherwise");
   expect([](Json& j) { j["added_tokens"] = {added(300, "a")}; }, "which the vocabulary has otherwise");
+  expect([](Json& j) { j["added_tokens"] = {added(0xE9, "é")}; }, "stands for other bytes");
   expect([](Json& j) { j["added_tokens"] = {added(300, "")}; }, "an added token has 0 bytes");
   expect([](Json& j) { j["added_tokens"] = {added(300, "<x>"), added(301, "<x>")}; }, "occurs twice");
   expect(

@@ -9,12 +9,14 @@
 #include <memory>
 #include <vector>
 
+#include "median.h"
 #include "moe/layer.h"
 #include "moe/recipes.h"
 
 namespace {
 
 using namespace moe;
+using bench::median;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kTokens = 2048;
@@ -56,11 +58,6 @@ double step(Run& run, Layer& l, Tensor x, Tensor dy, Tensor y, Tensor dx) {
   l.layer.forward(run, y, x, {}, &l.spec, {}, saved);
   l.layer.backward(run, dx, dy, x, &l.spec, {0.01f, 0.001f}, saved);
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
 }
 
 struct Setup {

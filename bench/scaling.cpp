@@ -3,7 +3,6 @@
 //   bench_scaling [threads=2] [rounds=5] [folder=.]     prints three tables, writes scaling.svg (each axis relative to its first point)
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "chart.h"
 #include "core/file.h"
 #include "hub/styles.h"
+#include "median.h"
 #include "train/trainer.h"
 
 namespace {
@@ -57,10 +57,6 @@ struct Job {
     trainer.step();
     return 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  double median() {
-    std::sort(ms.begin(), ms.end());
-    return ms[ms.size() / 2];
-  }
 };
 
 }  // namespace
@@ -82,7 +78,7 @@ int main(int argc, char** argv) {
   std::string axis;
   double first_value = 1, first_ms = 1;
   for (auto& job : jobs) {
-    const double ms = job->median();
+    const double ms = bench::median(job->ms);
     if (axis != job->point.axis) {
       axis = job->point.axis;
       first_value = static_cast<double>(job->point.value), first_ms = ms;

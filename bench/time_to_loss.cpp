@@ -27,6 +27,7 @@
 #include "core/file.h"
 #include "core/threads.h"
 #include "hub/styles.h"
+#include "median.h"
 #include "model/cost.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
@@ -165,10 +166,7 @@ void clock_arms(const std::string& dir, int rounds) {
       c->flops.push_back(r.flops);
     }
   }
-  const auto median = [](std::vector<double> x) {
-    std::sort(x.begin(), x.end());
-    return x[x.size() / 2];
-  };
+  using bench::median;
   Json out = Json::object();
   const double peak = median(peaks), dense = median(all.front()->seconds);
   fmt::print(

@@ -10,8 +10,11 @@ namespace moe::cli {
 namespace {
 
 const std::vector<Choice<BalanceOver>>& balance_choices() {
-  static const std::vector<Choice<BalanceOver>> choices = {
-      {"micro_batch", BalanceOver::micro_batch}, {"sequence", BalanceOver::sequence}, {"running", BalanceOver::running}, {"step", BalanceOver::step}};
+  static const std::vector<Choice<BalanceOver>> choices = [] {
+    std::vector<Choice<BalanceOver>> named;
+    for (const std::string& name : balance_over_names()) named.push_back({name, static_cast<BalanceOver>(named.size())});
+    return named;
+  }();
   return choices;
 }
 

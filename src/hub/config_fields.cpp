@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -22,13 +21,7 @@ const std::vector<std::string> kNormNames = {"rms", "layer"};
 const std::vector<std::string> kPlacementNames = {"pre", "post"};
 const std::vector<std::string> kPositionNames = {"rope", "learned"};
 const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
-const std::vector<std::string> kBalanceOverNames = {"micro_batch", "sequence", "running", "step"};
 const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};  // as transformers calls them
-
-double shortest(float x) {
-  const double decimal = std::strtod(fmt::format("{}", x).c_str(), nullptr);
-  return static_cast<float>(decimal) == x ? decimal : static_cast<double>(x);
-}
 
 // Visitors. A field is (key, member, lowest, highest); `extra` fields have a default and stand in the file only when they differ from it.
 class FieldReader {
@@ -69,7 +62,9 @@ class FieldReader {
       if (x[i] < 0 || x[i] >= kMaxLayers || (i > 0 && x[i] <= x[i - 1]))
         fail("{}: \"{}\" must list layers from 0 on, each once and in rising order; entry {} is {}", from_.where(), key, i, x[i]);
   }
-  void extra(const char* key, float& x, float otherwise, double low) { x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest(otherwise))); }
+  void extra(const char* key, float& x, float otherwise, double low) {
+    x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest_decimal(otherwise)));
+  }
   void extra(const char* key, bool& x, bool otherwise) { x = from_.get<bool>(key, otherwise); }
   void extra_recipe(const char* key, std::string& x, const char* otherwise) { x = from_.has(key) ? recipe_name(key) : otherwise; }
 
@@ -88,7 +83,7 @@ class FieldWriter {
   explicit FieldWriter(Json& to) : to_(to) {}
 
   void size(const char* key, const int64_t& x, int64_t low, int64_t high = kMaxSize) { to_[key] = checked<int64_t>(key, x, low, high); }
-  void number(const char* key, const float& x, double low) { to_[key] = shortest(checked<float>(key, x, low, FLT_MAX)); }
+  void number(const char* key, const float& x, double low) { to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX)); }
   void flag(const char* key, const bool& x) { to_[key] = x; }
   template <class E>
   void one_of(const char* key, const E& x, const std::vector<std::string>& names) {
@@ -184,7 +179,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("router_communication_loss_coef", c.routing.coef.communication, 0, 0);
   v.extra("router_importance_loss_coef", c.routing.coef.importance, 0, 0);
   v.extra("router_load_loss_coef", c.routing.coef.load, 0, 0);
-  v.optional("router_balance_over", c.routing.balance_over, kBalanceOverNames);
+  v.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   v.number("initializer_range", c.init.std, 0);
   v.number("initializer_cutoff", c.init.cut, 0);
   v.flag("init_scale_residual", c.init.scale_residual);
@@ -209,7 +204,7 @@ void visit_olmoe(Visitor& v, Config& c) {
   v.number("initializer_range", c.init.std, 0);
   v.extra_recipe("recipe", c.routing.recipe, "olmoe");
   v.extra("router_z_loss_coef", c.routing.coef.z, 0, 0);
-  v.optional("router_balance_over", c.routing.balance_over, kBalanceOverNames);
+  v.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   v.extra("initializer_cutoff", c.init.cut, 0, 0);
   v.extra("init_scale_residual", c.init.scale_residual, false);
 }
@@ -289,10 +284,10 @@ void write_olmoe(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_olmoe(fields, c);
   fields.number("rope_theta", c.rope_theta, 0);
-  json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", shortest(c.rope_theta)}};
+  json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", shortest_decimal(c.rope_theta)}};
   const auto k = static_cast<double>(c.routing.top_k);
   fields.number("router_aux_loss_coef", c.routing.coef.balance, 0);
-  const double coef = shortest(c.routing.coef.balance) / k;
+  const double coef = shortest_decimal(c.routing.coef.balance) / k;
   json["router_aux_loss_coef"] = static_cast<float>(coef * k) == c.routing.coef.balance ? coef : static_cast<double>(c.routing.coef.balance) / k;
   json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing));
   json["attention_dropout"] = 0.0;

@@ -1,7 +1,8 @@
 #include "moe/layer.h"
 
 #include <array>
-#include <cmath>
+
+#include "moe/stage_math.h"
 
 namespace moe {
 
@@ -41,7 +42,7 @@ void MoeLayer::shared_forward(Run& run, Tensor y, Tensor x, Saved& saved) {
     const std::array<int64_t, 2> all = {0, x.rows()};
     weight = run.saved.alloc(DType::f32, {x.rows()});
     ops::matmul_forward(run, weight.reshape({x.rows(), 1}), x, shared_gate, all);
-    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = 1 / (1 + std::exp(-weight.as<float>()[n]));
+    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = sigmoid(weight.as<float>()[n]);
   }
   saved.shared_rows = whole(run.saved, x, weight);
   ArenaScope scope(run.scratch);

@@ -152,6 +152,11 @@ std::string_view causality_of(const RoutingSpec& spec) {
 
 }  // namespace
 
+const std::vector<std::string>& balance_over_names() {
+  static const std::vector<std::string> names = {"micro_batch", "sequence", "running", "step"};
+  return names;
+}
+
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> table = make_recipe_table();
   return table;

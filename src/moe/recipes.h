@@ -12,6 +12,7 @@ namespace moe {
 
 // Over which tokens the balance loss looks at the load, where the user wants another answer than the recipe's.
 enum class BalanceOver { micro_batch, sequence, running, step };
+const std::vector<std::string>& balance_over_names();  // in this order, as flags and configs spell them
 
 // What a user chooses about routing; kept in a model's config. Absent options take the recipe's values.
 struct RoutingOptions {

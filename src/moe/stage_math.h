@@ -1,4 +1,4 @@
-// Small mathematics that several stages share; included by the stages' .cpp files only.
+// Small mathematics that several stages and the layer share; included by .cpp files only.
 #pragma once
 
 #include <algorithm>

@@ -3,27 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "model/model.h"
+#include "support/published.h"
 #include "support/routings.h"
 
 namespace moe {
 namespace {
-
-// OLMoE-1B-7B, arXiv 2409.02060, table 1 and its config.json.
-ModelConfig olmoe_7b() {
-  ModelConfig c;
-  c.vocab = 50304;
-  c.width = 2048;
-  c.layers = 16;
-  c.heads = c.kv_heads = 16;
-  c.head_width = 128;
-  c.context = 4096;
-  c.qk_norm = QkNorm::full;
-  c.expert_width = 1024;
-  c.routing.recipe = "olmoe";
-  c.routing.experts = 64;
-  c.routing.top_k = 8;
-  return c;
-}
 
 // Mixtral-8x7B, arXiv 2401.04088, table 1 and its config.json.
 ModelConfig mixtral_8x7b() {
@@ -66,7 +50,7 @@ ModelConfig nanomoe_published() {
 }
 
 TEST(Cost, PublishedTotals) {
-  const ParamCount olmoe = count_params(olmoe_7b());
+  const ParamCount olmoe = count_params(test::olmoe_7b());
   EXPECT_EQ(olmoe.total(), 6919161856);
   EXPECT_EQ(olmoe.active(), 1282017280);
   const ParamCount mixtral = count_params(mixtral_8x7b());
@@ -189,7 +173,7 @@ TEST(Cost, Flops) {
 }
 
 TEST(Cost, Memory) {
-  const ModelConfig c = olmoe_7b();
+  const ModelConfig c = test::olmoe_7b();
   const MemoryCount m = count_memory(c);
   EXPECT_EQ(m.weights_f32, 4 * count_params(c).total());
   EXPECT_EQ(m.weights_bf16, 2 * count_params(c).total());

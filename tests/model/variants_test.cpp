@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "support/published.h"
 
 namespace moe {
 namespace {
@@ -60,23 +61,6 @@ TEST(Combinations, EdgesAndLimits) {
   EXPECT_THROW(combinations(3, -1), Error);
 }
 
-// OLMoE-1B-7B: 64 experts of width 1024, top-8 (cost_test.cpp has its published totals).
-ModelConfig olmoe_7b() {
-  ModelConfig c;
-  c.vocab = 50304;
-  c.width = 2048;
-  c.layers = 16;
-  c.heads = c.kv_heads = 16;
-  c.head_width = 128;
-  c.context = 4096;
-  c.qk_norm = QkNorm::full;
-  c.expert_width = 1024;
-  c.routing.recipe = "olmoe";
-  c.routing.experts = 64;
-  c.routing.top_k = 8;
-  return c;
-}
-
 void expect_equal_but_for_the_router(const std::vector<Variant>& variants) {
   for (const Variant& v : variants) {
     EXPECT_EQ(v.params.total() - v.params.router, variants[0].params.total() - variants[0].params.router) << v.name;
@@ -85,7 +69,7 @@ void expect_equal_but_for_the_router(const std::vector<Variant>& variants) {
 }
 
 TEST(Variants, FigureTwoOfOlmoe) {
-  const std::vector<Variant> v = fine_grained_variants(olmoe_7b());
+  const std::vector<Variant> v = fine_grained_variants(test::olmoe_7b());
   ASSERT_EQ(v.size(), 3u);
   EXPECT_EQ(v[0].experts, 16);
   EXPECT_EQ(v[0].top_k, 2);
@@ -103,7 +87,7 @@ TEST(Variants, FigureTwoOfOlmoe) {
 }
 
 TEST(Variants, SharedExpertsOfTheModelCount) {
-  ModelConfig c = olmoe_7b();
+  ModelConfig c = test::olmoe_7b();
   c.routing.recipe = "deepseek-moe";
   c.routing.experts = 62;
   c.routing.top_k = 6;
@@ -121,7 +105,7 @@ TEST(Variants, SharedExpertsOfTheModelCount) {
 }
 
 TEST(Variants, ACoarseModelIsTheConventionalOne) {
-  ModelConfig c = olmoe_7b();
+  ModelConfig c = test::olmoe_7b();
   c.routing.experts = 8;
   c.routing.top_k = 2;
   const std::vector<Variant> v = fine_grained_variants(c);
@@ -134,7 +118,7 @@ TEST(Variants, ACoarseModelIsTheConventionalOne) {
 }
 
 TEST(Variants, AModelThatIsNoneOfThemComesFirst) {
-  ModelConfig c = olmoe_7b();
+  ModelConfig c = test::olmoe_7b();
   c.routing.experts = 8;
   c.routing.top_k = 2;
   c.shared_experts = 1;
@@ -147,7 +131,7 @@ TEST(Variants, AModelThatIsNoneOfThemComesFirst) {
 }
 
 TEST(Variants, NothingToCompare) {
-  ModelConfig c = olmoe_7b();
+  ModelConfig c = test::olmoe_7b();
   c.routing.recipe = "dense";
   EXPECT_TRUE(fine_grained_variants(c).empty());
   c.routing.recipe = "expert-choice";
@@ -157,7 +141,7 @@ TEST(Variants, NothingToCompare) {
 }
 
 TEST(DenseTwins, EqualInWhatTheyAreNamedFor) {
-  const ModelConfig c = olmoe_7b();
+  const ModelConfig c = test::olmoe_7b();
   const ModelCost own = count_cost(c, c.context);
   const DenseTwin flops = dense_of_equal_flops(c, c.context), params = dense_of_equal_params(c, c.context);
   EXPECT_EQ(flops.ffn_width, 8192);

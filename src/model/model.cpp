@@ -188,6 +188,7 @@ void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved&
   const Router::Saved& router = block.ffn.router;
   saved.routing.push_back(
       {layer, copied<int32_t>(router.counts), copied<int32_t>(router.balance_counts), copied<float>(router.cutoff), router.dropped, router.losses});
+  if (saved.pass.on_routing) (*saved.pass.on_routing)(layer, block.ffn);
 }
 
 void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {

@@ -1,0 +1,54 @@
+// A training run as flags and files describe it: the body of `moe train`. Prints nothing.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+namespace moe::cli {
+
+struct TrainFlags {
+  ModelFlags model;
+  TrainOptions train;
+  std::vector<std::string> data, eval_data;
+  std::string out, tokenizer = "bytes", from;
+  bool resume = false;
+};
+
+// Adds every option of a run to `app`, writing to `flags`, which must outlive the parse.
+void add_training_options(CLI::App& app, TrainFlags& flags);
+
+// Everything a run needs, read and checked; nothing is written before run(). Owns model, tokenizer and texts.
+class Training {
+ public:
+  // Applies --config and --preset to what `app` has parsed into `flags`. Usage errors name the flag.
+  Training(CLI::App& app, TrainFlags& flags);
+
+  // The run in OUT was there already and has taken all its steps.
+  bool is_done() const { return checkpoint_ && checkpoint_->step == flags_.train.steps; }
+  TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
+
+  const std::string& out() const { return flags_.out; }
+  const TrainOptions& options() const { return flags_.train; }  // resolved
+  Model& model() { return *start().model; }
+  const Tokenizer& tokenizer() const { return *start().tokenizer; }
+  const Corpus& corpus() const { return *corpus_; }                             // not when is_done()
+  const Corpus* held_out() const { return held_out_ ? &*held_out_ : nullptr; }  // null: none was given
+  std::optional<int64_t> resumed_from() const { return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt; }
+
+ private:
+  const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
+  void read_texts();
+
+  TrainFlags& flags_;
+  std::optional<Checkpoint> checkpoint_;
+  LoadedModel fresh_;  // without a checkpoint
+  std::optional<Corpus> corpus_, held_out_;
+};
+
+}  // namespace moe::cli

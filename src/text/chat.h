@@ -1,0 +1,28 @@
+// Dialogues as text: ChatML, the template that most open chat models know (<|im_start|>ROLE\nCONTENT<|im_end|>\n).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "text/document.h"
+
+namespace moe {
+
+struct Message {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
+inline constexpr const char* kMessageBegin = "<|im_start|>";
+inline constexpr const char* kMessageEnd = "<|im_end|>";  // where generation of a reply stops
+
+// Usage errors: an unknown role (nearest offered), a system message that is not the first, content that holds one of the marks.
+void check_messages(std::span<const Message>);
+// The whole dialogue; trained are the assistant's contents, each with its kMessageEnd.
+Document chat_document(std::span<const Message>);
+// The dialogue so far and the opening of the assistant's next message.
+std::string chat_prompt(std::span<const Message>);
+// The same template in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives chat_prompt's bytes.
+std::string chat_template_jinja();
+
+}  // namespace moe

@@ -1,0 +1,29 @@
+// JSON Lines as a source of documents: one object a line, {"text": "..."} or {"messages": [{"role": "...", "content": "..."}, ...]}; other keys are passed
+// over, and so are empty lines. Bytes are untrusted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "text/document.h"
+
+namespace moe {
+
+class JsonlReader {
+ public:
+  // `bytes` outlive the reader; `where` (the file's path) opens every message.
+  JsonlReader(std::string_view bytes, std::string where);
+  // The next document, false at the end. Fails naming file, line and what is wrong with it.
+  bool next(Document& document);
+
+ private:
+  std::string_view rest_;
+  std::string where_;
+  int64_t line_ = 0;
+};
+
+// Whether a path is read as JSON Lines: it ends in .jsonl or .ndjson.
+bool is_jsonl(std::string_view path);
+
+}  // namespace moe

@@ -37,6 +37,8 @@ MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 MOE_API moe_status moe_save(moe_model* model, const char* folder, const char* options);
 /* What `moe inspect MODEL --json` prints. */
 MOE_API moe_status moe_inspect(moe_model* model, char** json);
+/* One of its whole numbers without reading JSON: "vocab", "context", "width", "layers", "moe_layers", "experts", "slots"; -1 for any other name. */
+MOE_API int64_t moe_size(const moe_model* model, const char* name);
 
 MOE_API moe_status moe_encode(moe_model* model, const char* text, size_t bytes, int32_t** ids, size_t* count);
 MOE_API moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count, char** text, size_t* bytes);

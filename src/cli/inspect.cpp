@@ -9,6 +9,7 @@
 #include "cli/choices.h"
 #include "cli/options.h"
 #include "cli/presets.h"
+#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -57,61 +58,8 @@ Json dense_json(const ModelConfig& c) {
   return {{"equal_flops", twin(dense_of_equal_flops(c, c.context))}, {"equal_parameters", twin(dense_of_equal_params(c, c.context))}};
 }
 
-Json to_json(const ModelConfig& c, const ModelCost& cost, const TrainingShape& shape) {
-  const TrainingMemory t = count_training_memory(c, shape);
-  const ParamCount& p = cost.params;
-  const FlopCount& f = cost.flops;
-  const MemoryCount& m = cost.memory;
-  return {{"recipe", c.routing.recipe},
-          {"layers", c.layers},
-          {"moe_layers", c.moe_layer_count()},
-          {"width", c.width},
-          {"experts", c.routing.experts},
-          {"top_k", c.routing.top_k},
-          {"vocab", c.vocab},
-          {"context", c.context},
-          {"variants", variants_json(c)},
-          {"dense", dense_json(c)},
-          {"parameters",
-           {{"total", p.total()},
-            {"active", p.active()},
-            {"embedding", p.embedding},
-            {"positions", p.positions},
-            {"head", p.head},
-            {"norms", p.norms},
-            {"attention", p.attention},
-            {"dense_ffn", p.dense_ffn},
-            {"experts", p.experts},
-            {"experts_active", p.experts_active},
-            {"shared", p.shared},
-            {"router", p.router}}},
-          {"flops_per_token",
-           {{"forward", f.forward()},
-            {"training", f.training()},
-            {"projections", f.projections},
-            {"scores", f.scores},
-            {"dense_ffn", f.dense_ffn},
-            {"experts", f.experts},
-            {"shared", f.shared},
-            {"router", f.router},
-            {"head", f.head}}},
-          {"bytes",
-           {{"weights_f32", m.weights_f32},
-            {"weights_bf16", m.weights_bf16},
-            {"kv_per_token_bf16", m.kv_per_token_bf16},
-            {"training",
-             {{"batch", shape.batch},
-              {"context", shape.context},
-              {"dtype", name_of(shape.dtype)},
-              {"recompute", shape.recompute},
-              {"total", t.total()},
-              {"masters", t.masters},
-              {"gradients", t.gradients},
-              {"moments", t.moments},
-              {"packed", t.packed},
-              {"activations", t.activations},
-              {"scratch", t.scratch}}}}}};
-}
+// Choices that an evaluation keeps of a token; 0 without MoE layers.
+int64_t slots_of(const ModelConfig& c) { return c.moe_layer_count() > 0 ? eval_spec(c.routing).slots() : 0; }
 
 void print_part(const char* name, int64_t params, int64_t active, double flops, const ModelCost& cost) {
   if (params == 0 && flops == 0) return;
@@ -202,13 +150,72 @@ int run_inspect(Flags& f) {
   f.training.dtype = parse_train_dtype(f.dtype);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
-  if (f.json) fmt::print("{}\n", to_json(config, cost, f.training).dump());
+  if (f.json) fmt::print("{}\n", inspect_reply(config, f.training));
   else print_text(config, cost, f.training);
   if (!f.json && config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;
 }
 
 }  // namespace
+
+std::string inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
+  const ModelCost cost = count_cost(c, c.context);
+  const TrainingMemory t = count_training_memory(c, shape);
+  const ParamCount& p = cost.params;
+  const FlopCount& f = cost.flops;
+  const MemoryCount& m = cost.memory;
+  const Json reply = {{"recipe", c.routing.recipe},
+                      {"layers", c.layers},
+                      {"moe_layers", c.moe_layer_count()},
+                      {"width", c.width},
+                      {"experts", c.routing.experts},
+                      {"top_k", c.routing.top_k},
+                      {"slots", slots_of(c)},
+                      {"vocab", c.vocab},
+                      {"context", c.context},
+                      {"variants", variants_json(c)},
+                      {"dense", dense_json(c)},
+                      {"parameters",
+                       {{"total", p.total()},
+                        {"active", p.active()},
+                        {"embedding", p.embedding},
+                        {"positions", p.positions},
+                        {"head", p.head},
+                        {"norms", p.norms},
+                        {"attention", p.attention},
+                        {"dense_ffn", p.dense_ffn},
+                        {"experts", p.experts},
+                        {"experts_active", p.experts_active},
+                        {"shared", p.shared},
+                        {"router", p.router}}},
+                      {"flops_per_token",
+                       {{"forward", f.forward()},
+                        {"training", f.training()},
+                        {"projections", f.projections},
+                        {"scores", f.scores},
+                        {"dense_ffn", f.dense_ffn},
+                        {"experts", f.experts},
+                        {"shared", f.shared},
+                        {"router", f.router},
+                        {"head", f.head}}},
+                      {"bytes",
+                       {{"weights_f32", m.weights_f32},
+                        {"weights_bf16", m.weights_bf16},
+                        {"kv_per_token_bf16", m.kv_per_token_bf16},
+                        {"training",
+                         {{"batch", shape.batch},
+                          {"context", shape.context},
+                          {"dtype", name_of(shape.dtype)},
+                          {"recompute", shape.recompute},
+                          {"total", t.total()},
+                          {"masters", t.masters},
+                          {"gradients", t.gradients},
+                          {"moments", t.moments},
+                          {"packed", t.packed},
+                          {"activations", t.activations},
+                          {"scratch", t.scratch}}}}}};
+  return reply.dump();
+}
 
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();

@@ -33,29 +33,6 @@ std::vector<std::string> as_words(const Json& value, const std::string& key, con
   fail_usage("{}: \"{}\" must be a string, a number, true, false or a list of these", where, key);
 }
 
-void apply_json(CLI::App& app, const std::string& text, const std::string& where) {
-  const Json object = parse_json(text, where);
-  if (!object.is_object()) fail_usage("{}: expected a JSON object of options, as in {{\"layers\": 4}}", where);
-  std::vector<std::string> known;
-  const auto from_files = [](const std::string& name) { return name != "config" && name != "preset" && name != "help"; };
-  for (const CLI::Option* option : app.get_options())
-    if (from_files(option->get_single_name())) known.push_back(option->get_single_name());
-  for (const auto& [key, value] : object.items()) {
-    std::string flag = key;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    CLI::Option* option = app.get_option_no_throw("--" + flag);
-    if (option != nullptr && !from_files(flag)) fail_usage("{}: \"{}\" can only stand on the command line", where, key);
-    if (option == nullptr) fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(flag, known));
-    if (option->count() > 0) continue;  // the command line, or a file read before this one, wins
-    try {
-      for (const std::string& word : as_words(value, key, where)) option->add_result(word);
-      option->run_callback();
-    } catch (const CLI::Error& error) {
-      fail_usage("{}: {}", where, error.what());
-    }
-  }
-}
-
 // The coefficients of the auxiliary losses; canonical, so that one number means the same in every recipe.
 struct LossFlag {
   const char* flag;
@@ -201,13 +178,43 @@ int thread_count(int asked) {
   return asked > 0 ? asked : available_threads();
 }
 
+void add_compute_options(CLI::App& app, ComputeFlags& f) {
+  app.add_option("--dtype", f.dtype, "f32 or bf16 products")->capture_default_str();
+  app.add_option("--threads", f.threads, "0: all cores")->capture_default_str();
+}
+
+void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused) {
+  const Json object = parse_json(text, where);
+  if (!object.is_object()) fail_usage("{}: expected a JSON object of options, as in {{\"layers\": 4}}", where);
+  std::vector<std::string> known;
+  const auto is_open = [&](const std::string& name) { return std::find(refused.begin(), refused.end(), name) == refused.end(); };
+  for (const CLI::Option* option : app.get_options())
+    if (is_open(option->get_single_name())) known.push_back(option->get_single_name());
+  for (const auto& [key, value] : object.items()) {
+    std::string flag = key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    CLI::Option* option = app.get_option_no_throw("--" + flag);
+    if (option != nullptr && !is_open(flag)) fail_usage("{}: \"{}\" can only stand on the command line", where, key);
+    if (option == nullptr) fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(flag, known));
+    if (option->count() > 0 || value.is_null()) continue;  // the command line, or a file read before this one, wins
+    try {
+      const std::vector<std::string> words = as_words(value, key, where);
+      for (const std::string& word : words) option->add_result(word);
+      if (!words.empty()) option->run_callback();
+    } catch (const CLI::Error& error) {
+      fail_usage("{}: {}", where, error.what());
+    }
+  }
+}
+
 void apply_files(CLI::App& app, const ModelFlags& flags) {
+  const std::vector<std::string> refused = {"config", "preset", "help"};
   settle_recipe(app);
-  if (!flags.config_file.empty()) apply_json(app, read_text(flags.config_file), "--config " + flags.config_file);
+  if (!flags.config_file.empty()) apply_json(app, read_text(flags.config_file), "--config " + flags.config_file, refused);
   settle_recipe(app);
   if (flags.preset.empty()) return;
   for (const Preset& preset : presets())
-    if (preset.name == flags.preset) return apply_json(app, preset.json, "preset " + preset.name);
+    if (preset.name == flags.preset) return apply_json(app, preset.json, "preset " + preset.name, refused);
   fail_usage("no preset is called '{}'{}", flags.preset, suggestion(flags.preset, names_of(presets())));
 }
 

@@ -35,8 +35,18 @@ struct ModelFlags {
 void add_model_options(CLI::App& app, ModelFlags& flags);
 void add_train_options(CLI::App& app, TrainOptions& train);
 
-// --threads of the other verbs: 0 means all cores.
+// What the products of the other verbs run in.
+struct ComputeFlags {
+  std::string dtype = "f32";
+  int threads = 0;
+};
+void add_compute_options(CLI::App& app, ComputeFlags& flags);
+// Of --threads: 0 means all cores.
 int thread_count(int asked);
+
+// Gives every option of `app` that has no value yet the one that a JSON object has under its name ("top-k" or "top_k"; null counts as absent). Unknown names
+// are refused with the nearest one, and so are those of `refused`, which can only be flags. `where` opens every message.
+void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused = {});
 
 // Gives every option that was not on the command line the value that --config and then --preset have for it. Unknown names are refused with the nearest one.
 void apply_files(CLI::App& app, const ModelFlags& flags);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/json.h"
@@ -142,18 +143,23 @@ int run_recipes(const Flags& f) {
     else print_recipe(r);
     return 0;
   }
-  Json rows = Json::array();
-  if (!f.json) fmt::print("{:<20} {:<9} {:<10} {}\n", "recipe", "K of E", "causal", "what it is, and its source");
-  for (const Recipe& r : recipes()) {
-    if (f.json) rows.push_back(to_json(r));
-    else print_row(r);
+  if (f.json) {
+    fmt::print("{}\n", recipes_reply());
+    return 0;
   }
-  if (f.json) fmt::print("{}\n", rows.dump());
-  else fmt::print("\nK of E: what a token takes by default. causal \"evaluated\": later tokens matter in training only.\nmoe recipes NAME says more.\n");
+  fmt::print("{:<20} {:<9} {:<10} {}\n", "recipe", "K of E", "causal", "what it is, and its source");
+  for (const Recipe& r : recipes()) print_row(r);
+  fmt::print("\nK of E: what a token takes by default. causal \"evaluated\": later tokens matter in training only.\nmoe recipes NAME says more.\n");
   return 0;
 }
 
 }  // namespace
+
+std::string recipes_reply() {
+  Json rows = Json::array();
+  for (const Recipe& r : recipes()) rows.push_back(to_json(r));
+  return rows.dump();
+}
 
 Action add_recipes(CLI::App& app) {
   auto f = std::make_shared<Flags>();

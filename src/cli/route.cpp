@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/routing_options.h"
+#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -16,10 +16,9 @@ namespace moe::cli {
 namespace {
 
 struct Flags {
-  RoutingFlags routing;
-  std::string logits, eval;
-  uint64_t seed = 1;
-  bool draw = false, json = false;
+  RouteFlags route;
+  std::string logits;
+  bool json = false;
 };
 
 constexpr size_t kLabel = 10, kNote = 15;  // columns before what a token, or a figure, says
@@ -94,46 +93,57 @@ RoutingSpec spec_of(RoutingFlags flags, const std::string& eval, const Json& inp
   return eval.empty() ? train_spec(options) : eval_spec(options, parse_eval_routing(eval, "--eval"));
 }
 
-void describe_spec(const Flags& f, const RoutingSpec& spec, const Json& input) {
+void describe_spec(const RouteFlags& f, const RoutingSpec& spec, const Json& input) {
   const std::string stages = f.eval.empty() ? "stages of training" : "evaluated " + f.eval;
   const std::string taken = experts_choose(spec.select) ? "" : fmt::format("{} of ", spec.slots());
   fmt::print("{}, {}{} experts, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, stages);
-  const bool drawn = f.draw || (input.contains("draw") && input["draw"] == true);
-  if (!std::holds_alternative<NoNoise>(spec.noise) && !drawn && !input.contains("noise"))
+  if (!std::holds_alternative<NoNoise>(spec.noise) && !(input.contains("draw") && input["draw"] == true) && !input.contains("noise"))
     fmt::print("no noise is drawn: the file has none, and --draw was not given\n");
   fmt::print("\n");
 }
 
 int run_route(const Flags& f) {
   Json file = read_json(f.logits);
-  if (!file.is_object()) fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", f.logits);
+  const bool many = file.is_object() && file.contains("cases");
+  const std::string reply = route_reply(f.route, file, f.logits, [&](size_t i, const RoutingSpec& spec, const Json& input, const Json& worked) {
+    if (f.json) return;
+    if (i > 0) fmt::print("\n");
+    if (many) fmt::print("case {}: ", i);
+    describe_spec(f.route, spec, input);
+    print_reply(worked, spec);
+  });
+  if (f.json) fmt::print("{}\n", reply);
+  return 0;
+}
+
+}  // namespace
+
+std::string route_reply(const RouteFlags& f, Json& file, const std::string& where, const OnRouted& on_routed) {
+  if (!file.is_object()) fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", where);
   const bool many = file.contains("cases");
   if (many) {
-    JsonReader reader(file, f.logits);
+    JsonReader reader(file, where);
     reader.objects("cases");
     reader.refuse_unknown();
   }
   Json replies = Json::array();
   for (size_t i = 0; i < (many ? file["cases"].size() : 1); ++i) {
     Json& input = many ? file["cases"][i] : file;
-    const std::string where = many ? fmt::format("{}: \"cases\"[{}]", f.logits, i) : f.logits;
+    const std::string at = many ? fmt::format("{}: \"cases\"[{}]", where, i) : where;
     if (f.draw) input["draw"] = true;
-    const RoutingSpec spec = spec_of(f.routing, f.eval, input, where);
-    const Json reply = route(spec, input, where, f.seed);
-    if (f.json) {
-      replies.push_back(reply);
-      continue;
-    }
-    if (i > 0) fmt::print("\n");
-    if (many) fmt::print("case {}: ", i);
-    describe_spec(f, spec, input);
-    print_reply(reply, spec);
+    const RoutingSpec spec = spec_of(f.routing, f.eval, input, at);
+    replies.push_back(route(spec, input, at, f.seed));
+    if (on_routed) on_routed(i, spec, input, replies.back());
   }
-  if (f.json) fmt::print("{}\n", many ? Json({{"cases", replies}}).dump() : replies.at(0).dump());
-  return 0;
+  return many ? Json({{"cases", replies}}).dump() : replies.at(0).dump();
 }
 
-}  // namespace
+void add_route_options(CLI::App& app, RouteFlags& f) {
+  add_routing_options(app, f.routing, "Routing");
+  app.add_option("--eval", f.eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
+  app.add_flag("--draw", f.draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
+  app.add_option("--seed", f.seed, "of what is drawn")->capture_default_str();
+}
 
 Action add_route(CLI::App& app) {
   auto f = std::make_shared<Flags>();
@@ -142,10 +152,7 @@ Action add_route(CLI::App& app) {
          "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and \"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", \"bias\", "
          "\"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or {\"cases\": [these, ...]}")
       ->required();
-  add_routing_options(app, f->routing, "Routing");
-  app.add_option("--eval", f->eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
-  app.add_flag("--draw", f->draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
-  app.add_option("--seed", f->seed, "of what is drawn")->capture_default_str();
+  add_route_options(app, f->route);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_route(*f); };
 }

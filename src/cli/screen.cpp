@@ -53,7 +53,7 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
   for (size_t begin = 0; begin < text.size();) {
     size_t end = std::min(text.find(' ', begin), text.size());
     if (column > indent && column + 1 + end - begin > width) {
-      out += "\n" + std::string(indent, ' ');
+      out.append(1, '\n').append(indent, ' ');
       column = indent;
     } else if (begin > 0) {
       out += ' ';

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/training.h"
 #include "cli/verbs.h"
@@ -61,6 +62,7 @@ int run_train(Flags& f, CLI::App& app) {
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     fmt::print(stderr, "{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
+    if (f.json) fmt::print("{}\n", train_reply(training, training.done()));
     return 0;
   }
   ProgressLine screen;
@@ -79,16 +81,19 @@ int run_train(Flags& f, CLI::App& app) {
   if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
   else screen.log(fmt::format("done: {} steps in {}; the model is in {}", summary.last.step, human_seconds(summary.last.seconds), training.out()));
-  if (f.json) {
-    Json reply = {{"out", training.out()},           {"step", summary.last.step}, {"tokens", summary.last.tokens},
-                  {"seconds", summary.last.seconds}, {"ce", summary.last.ce},     {"interrupted", summary.interrupted}};
-    if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
-    fmt::print("{}\n", reply.dump());
-  }
+  if (f.json) fmt::print("{}\n", train_reply(training, summary));
   return 0;
 }
 
 }  // namespace
+
+std::string train_reply(const Training& training, const TrainSummary& summary) {
+  const StepResult& last = summary.last;
+  Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
+                {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted}};
+  if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
+  return reply.dump();
+}
 
 Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();

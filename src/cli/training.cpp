@@ -1,5 +1,7 @@
 #include "cli/training.h"
 
+#include <limits>
+
 #include "core/error.h"
 #include "text/bpe_train.h"
 
@@ -46,6 +48,15 @@ void Training::read_texts() {
   if (!checkpoint_) return;
   check_resumable(*checkpoint_, flags_.train, data_print(*corpus_));
   if (flags_.from.empty()) check_same_model(*checkpoint_, make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context));
+}
+
+TrainSummary Training::done() const {
+  TrainSummary summary;
+  summary.last.step = checkpoint_->step;
+  summary.last.tokens = checkpoint_->step * flags_.train.batch * flags_.train.accumulate * flags_.train.context;
+  summary.last.seconds = checkpoint_->seconds;
+  summary.last.ce = std::numeric_limits<double>::quiet_NaN();
+  return summary;
 }
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {

@@ -31,6 +31,8 @@ class Training {
 
   // The run in OUT was there already and has taken all its steps.
   bool is_done() const { return checkpoint_ && checkpoint_->step == flags_.train.steps; }
+  // What is known of that run; its last ce is not and is NaN.
+  TrainSummary done() const;
   TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
 
   const std::string& out() const { return flags_.out; }

@@ -77,6 +77,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
       tell(callbacks.on_eval, step, *eval_ce);
     }
     metrics.append(summary.last, eval_ce);
+    if (callbacks.on_metrics) callbacks.on_metrics(metrics_line(summary.last, eval_ce));
     summary.interrupted = !finished && stop.load();
     last = finished || summary.interrupted;
     if (last || (options.save_every > 0 && step % options.save_every == 0)) saver.save(trainer, metrics);

@@ -109,7 +109,8 @@ struct TrainCallbacks {
   std::function<void(const StepResult&)> on_step;
   std::function<void(int64_t step, double ce)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
-  std::function<void(const std::string&)> on_log;  // one line for a person
+  std::function<void(const std::string&)> on_metrics;  // each step's line of metrics.jsonl, once it is written
+  std::function<void(const std::string&)> on_log;      // one line for a person
 };
 
 struct TrainJob {

@@ -1,0 +1,27 @@
+# libmoe.so with its C interface, and what `cmake --install` puts where.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+add_library(moe_shared SHARED $<TARGET_OBJECTS:moe_api>)
+# The folders are inside it: who links it needs none of their headers or libraries.
+target_link_libraries(moe_shared PRIVATE $<BUILD_INTERFACE:moe_cli>)
+set_target_properties(moe_shared PROPERTIES OUTPUT_NAME moe EXPORT_NAME moe VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+target_link_options(moe_shared PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+target_include_directories(moe_shared INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+install(TARGETS moe RUNTIME)
+install(TARGETS moe_shared EXPORT moe LIBRARY)
+install(DIRECTORY include/moe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/moe)
+install(EXPORT moe FILE moeTargets.cmake NAMESPACE moe:: DESTINATION ${package})
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/package/moeConfig.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/moeTargets.cmake)\n")
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/package/moeConfigVersion.cmake VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/package/moeConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/package/moeConfigVersion.cmake DESTINATION ${package})
+
+# ${pcfiledir} is where the file lies, so a moved prefix still works.
+file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/moe.pc.in ${CMAKE_CURRENT_BINARY_DIR}/package/moe.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/package/moe.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,54 @@
+#include "api/call.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace moe::api {
+namespace {
+
+struct LastError {
+  std::string text;
+  const char* shown = "";
+};
+thread_local LastError last_error;
+
+void* allocated(size_t bytes) {
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void set_last_error(const char* message) noexcept {
+  try {
+    last_error.text = message;
+    last_error.shown = last_error.text.c_str();
+  } catch (...) {
+    last_error.shown = "out of memory";
+  }
+}
+
+char* given(std::string_view text) {
+  char* copy = static_cast<char*>(allocated(text.size() + 1));
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+int32_t* given(std::span<const int32_t> ids) {
+  auto* copy = static_cast<int32_t*>(allocated(std::max<size_t>(ids.size_bytes(), 1)));
+  if (!ids.empty()) std::memcpy(copy, ids.data(), ids.size_bytes());
+  return copy;
+}
+
+}  // namespace moe::api
+
+extern "C" {
+
+const char* moe_version(void) { return MOE_VERSION; }
+
+const char* moe_last_error(void) { return moe::api::last_error.shown; }
+
+void moe_free(void* memory) { std::free(memory); }
+}

@@ -1,0 +1,68 @@
+// What every function of include/moe/moe.h is made of: no exception leaves it, its message is kept for moe_last_error(), and what it hands out lies in malloc's
+// memory.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "hub/hub.h"
+#include "moe/moe.h"
+#include "tensor/run.h"
+
+struct moe_model {
+  moe::LoadedModel loaded;
+  moe::Run run;
+
+  moe_model(moe::LoadedModel from, int threads, moe::DType dtype) : loaded(std::move(from)), run(threads, dtype) {}
+};
+
+namespace moe::api {
+
+void set_last_error(const char* message) noexcept;
+
+// Runs `body` and turns what it throws into a status, as the command does into an exit code.
+template <class F>
+moe_status guarded(F&& body) noexcept {
+  try {
+    body();
+    return MOE_OK;
+  } catch (const Error& error) {
+    set_last_error(error.what());
+    return error.kind() == Error::Kind::usage ? MOE_USAGE : MOE_FAILED;
+  } catch (const std::bad_alloc&) {
+    set_last_error("out of memory; use a smaller model or shorter texts, and in training a smaller batch or recompute");
+  } catch (const std::exception& error) {
+    set_last_error(error.what());
+  } catch (...) {
+    set_last_error("something that is no std::exception was thrown");
+  }
+  return MOE_FAILED;
+}
+
+// A pointer of the caller's that must not be NULL; `what` names function and argument.
+template <class T>
+T& need(T* pointer, const char* what) {
+  if (pointer == nullptr) fail_usage("{} is NULL", what);
+  return *pointer;
+}
+// `count` things at `pointer`, which may be NULL where there are none.
+template <class T>
+std::span<T> need(T* pointer, size_t count, const char* what) {
+  if (count > 0) need(pointer, what);
+  return {pointer, count};
+}
+inline std::string need_string(const char* text, const char* what) { return &need(text, what); }
+
+// Options as text: NULL or nothing stands for none.
+inline std::string options_text(const char* options) { return options == nullptr || *options == '\0' ? "{}" : options; }
+
+// Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.
+char* given(std::string_view text);
+int32_t* given(std::span<const int32_t> ids);
+
+}  // namespace moe::api

@@ -1,0 +1,119 @@
+// What a model does with a text: continue it, score it, show its logits and its routing.
+#include <CLI/App.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "api/call.h"
+#include "cli/options.h"
+#include "cli/replies.h"
+
+namespace moe::api {
+namespace {
+
+// One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees what it left before it is released.
+template <class F>
+void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing, F&& then) {
+  if (ids.empty()) fail_usage("a sequence needs at least one id");
+  Model& weights = *model.loaded.model;
+  RoutingSpec routing;
+  if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
+  const Batch batch{ids, positions, bounds};
+  ArenaScope scope(model.run.saved);
+  ModelSaved saved;
+  Forward pass{&batch, &routing, Keep::nothing, nullptr};
+  pass.on_routing = on_routing;
+  weights.forward(model.run, pass, saved);
+  then(saved);
+}
+
+void copy_logprobs(std::span<float> out, const Score& scored) {
+  std::fill(out.begin(), out.end(), std::numeric_limits<float>::quiet_NaN());
+  for (size_t i = 0; i < scored.logprobs.size(); ++i)
+    if (scored.logprobs[i]) out[i] = static_cast<float>(*scored.logprobs[i]);
+}
+
+}  // namespace
+}  // namespace moe::api
+
+using namespace moe;
+using namespace moe::api;
+
+extern "C" {
+
+moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json) {
+  return guarded([&] {
+    if (json != nullptr) *json = nullptr;
+    moe_model& m = need(model, "moe_generate: model");
+    const std::span<const char> given_prompt = need(prompt, bytes, "moe_generate: prompt");
+    const std::string text(given_prompt.begin(), given_prompt.end());
+    cli::GenerateFlags flags;
+    CLI::App app;
+    app.set_help_flag();
+    cli::add_generate_options(app, flags);
+    cli::apply_json(app, options_text(options), "options");
+    const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, cli::generate_options(flags),
+                                   [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
+    if (json != nullptr) *json = given(cli::generate_reply(text, out));
+  });
+}
+
+moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const char* options, float* logprobs, char** json) {
+  return guarded([&] {
+    if (json != nullptr) *json = nullptr;
+    moe_model& m = need(model, "moe_score: model");
+    const std::span<const int32_t> text = need(ids, count, "moe_score: ids");
+    cli::ScoreFlags flags;
+    CLI::App app;
+    app.set_help_flag();
+    cli::add_score_options(app, flags);
+    cli::apply_json(app, options_text(options), "options");
+    const cli::ScorePlan plan = cli::score_plan(flags, m.loaded.model->config());
+    ScoreOptions asked = plan.options;
+    asked.per_token = asked.per_token || logprobs != nullptr;
+    const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
+    char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan));
+    if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);
+    if (json != nullptr) *json = reply;
+  });
+}
+
+moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count, float* logits) {
+  return guarded([&] {
+    moe_model& m = need(model, "moe_logits: model");
+    need(logits, "moe_logits: logits");
+    forward_sequence(m, need(ids, count, "moe_logits: ids"), nullptr, [&](const ModelSaved& saved) {
+      m.loaded.model->logits(m.run, Tensor(logits, DType::f32, {static_cast<int64_t>(count), m.loaded.model->config().vocab}), saved.hidden);
+    });
+  });
+}
+
+moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32_t* experts, float* weights) {
+  return guarded([&] {
+    moe_model& m = need(model, "moe_routing: model");
+    const ModelConfig& config = m.loaded.model->config();
+    if (config.moe_layer_count() == 0) fail_usage("moe_routing: the model has no MoE layers");
+    need(experts, "moe_routing: experts");
+    need(weights, "moe_routing: weights");
+    const auto slots = static_cast<size_t>(eval_spec(config.routing).slots());
+    const size_t pairs = count * slots;
+    size_t layer = 0;
+    const std::function<void(int64_t, const MoeLayer::Saved&)> copy = [&](int64_t, const MoeLayer::Saved& saved) {
+      int32_t* expert = experts + layer * pairs;
+      float* weight = weights + layer * pairs;
+      std::fill_n(expert, pairs, -1);
+      std::fill_n(weight, pairs, 0.0f);
+      for (int64_t r = 0; r < saved.plan.rows(); ++r) {
+        const auto pair = static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)]);
+        expert[pair] = saved.router.choice.as<int32_t>()[pair];
+        weight[pair] = saved.plan.weight.as<float>()[r];
+      }
+      ++layer;
+    };
+    forward_sequence(m, need(ids, count, "moe_routing: ids"), &copy, [](const ModelSaved&) {});
+  });
+}
+}

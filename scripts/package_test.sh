@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# The installed package as somebody else meets it: `cmake --install` into a folder that is then moved, the examples built against it by find_package and by
+# pkg-config without a header of ours but those installed, run on a small text and compared with the installed command.
+# BUILD=a configured build folder (default build/release, made and built here).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+repo=$PWD
+build=${BUILD:-build/release}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/moved/moe
+passed=0
+failed=0
+
+# check NAME COMMAND...: one line for the check; a failure shows what the command wrote.
+check() {
+  local name=$1
+  shift
+  if (set -e; "$@") >"$work/out" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok    $name"
+  else
+    failed=$((failed + 1))
+    echo "FAILED $name"
+    tail -n 40 "$work/out" | sed 's/^/    /'
+  fi
+}
+
+same() { diff -u "$1" "$2"; }
+
+installs_what_it_should() {
+  cmake --install "$build" --prefix "$work/first"
+  mkdir -p "$work/moved"
+  mv "$work/first" "$prefix"
+  (cd "$prefix" && find . \( -type f -o -type l \) | sed 's|^\./||' | grep -v '^lib/cmake/moe/moeTargets-[a-z]*\.cmake$' | LC_ALL=C sort) >"$work/files"
+  local version soversion
+  version=$("$prefix/bin/moe" --version | sed -n 's/^moe //p')
+  soversion=${version%.*}
+  printf '%s\n' bin/moe include/moe/moe.h include/moe/moe.hpp lib/cmake/moe/moe{Config,ConfigVersion,Targets}.cmake lib/libmoe.so "lib/libmoe.so.$soversion" \
+    "lib/libmoe.so.$version" lib/pkgconfig/moe.pc | LC_ALL=C sort >"$work/wanted"
+  same "$work/wanted" "$work/files"
+}
+
+names_no_folder() { ! grep -rnE "$repo|$work|/usr/local" "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; }
+# Neither a search path nor a library of this build: what the loader is told is the name alone.
+has_no_rpath() {
+  readelf -d "$prefix/lib/libmoe.so" >"$work/dynamic"
+  ! grep -E 'R(UN)?PATH' "$work/dynamic" && grep -qE 'SONAME.*\[libmoe\.so\.[0-9]+\.[0-9]+\]' "$work/dynamic"
+}
+exports_the_header_alone() {
+  nm -D --defined-only "$prefix/lib/libmoe.so" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | LC_ALL=C sort >"$work/exported"
+  grep -oE '^MOE_API .*\(' "$prefix/include/moe/moe.h" | grep -oE 'moe_[a-z_]+\(' | tr -d '(' | LC_ALL=C sort >"$work/declared"
+  [ -s "$work/declared" ] && same "$work/declared" "$work/exported"
+}
+
+compiles() { # compiles COMPILER FLAGS... (the header's name follows the language: -x c or -x c++)
+  local header=$1
+  shift
+  printf '#include <moe/%s>\n' "$header" | "$@" -Wall -Wextra -Wshadow -Wconversion -pedantic -Werror -fsyntax-only -I"$prefix/include" -
+}
+needs_no_other_headers() {
+  printf '#include <moe/moe.hpp>\n' | c++ -std=c++20 -x c++ -M -I"$prefix/include" - >"$work/headers"
+  grep -q moe.hpp "$work/headers" && ! grep -E '/(dnnl|oneapi|fmt|nlohmann|CLI|hwy|src)/|dnnl|pcre|omp\.h' "$work/headers"
+}
+
+builds_by_cmake() {
+  cp -r examples "$work/examples"
+  cmake -S "$work/examples" -B "$work/by-cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_FLAGS='-Wall -Wextra -Werror' -DCMAKE_C_FLAGS='-Wall -Wextra -Werror'
+  cmake --build "$work/by-cmake"
+}
+# The next minor version may have another interface.
+refuses_another_version() {
+  mkdir -p "$work/later"
+  printf 'cmake_minimum_required(VERSION 3.16)\nproject(later CXX)\nfind_package(moe 0.99 CONFIG REQUIRED)\n' >"$work/later/CMakeLists.txt"
+  ! cmake -S "$work/later" -B "$work/later/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/later/log" 2>&1 && grep -q 'requested version "0.99"' "$work/later/log"
+}
+builds_by_pkg_config() {
+  export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+  pkg-config --modversion moe
+  cc -std=c99 -Wall -Wextra -pedantic -Werror examples/route.c -o "$work/route" $(pkg-config --cflags --libs moe)
+  c++ -std=c++20 -Wall -Wextra -pedantic -Werror examples/train_and_generate.cpp -o "$work/train_and_generate" $(pkg-config --cflags --libs moe)
+}
+
+routes_as_the_command() {
+  grep -oE '\[\[2, 1.*\]\]' examples/route.c | sed 's/.*/{"logits": &}/' >"$work/four.json"
+  "$prefix/bin/moe" route --recipe st-moe --logits "$work/four.json" --json >"$work/wanted"
+  "$work/by-cmake/route" >"$work/got" && same "$work/wanted" "$work/got"
+  LD_LIBRARY_PATH=$prefix/lib "$work/route" >"$work/got" && same "$work/wanted" "$work/got"
+}
+trains_and_generates() {
+  cp README.md "$work/text.txt"
+  GOMP_SPINCOUNT=1000 "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/book" 8 >"$work/got" 2>"$work/progress"
+  grep -q 'step 8 of 8' "$work/progress"
+  "$prefix/bin/moe" generate "$work/book-half" -p 'The ' -n 200 --temperature 0.7 --seed 1 --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["text"])' >"$work/wanted"
+  head -n -2 "$work/got" | same "$work/wanted" -
+  tail -n 2 "$work/got" | grep -qE '^[0-9.]+ bits per byte, perplexity [0-9.]+ a token$'
+  tail -n 1 "$work/got" | grep -qE '^.T. goes to experts [0-7] and [0-7] of the first layer$'
+}
+says_what_is_wrong() {
+  local code=0
+  "$work/by-cmake/train_and_generate" "$work/absent.txt" "$work/nothing" >"$work/got" 2>&1 || code=$?
+  [ $code = 1 ] && [ "$(wc -l <"$work/got")" = 1 ] && grep -q absent.txt "$work/got" && [ ! -e "$work/nothing" ]
+}
+
+if [ -z "${BUILD:-}" ]; then cmake --preset release >/dev/null; fi
+cmake --build "$build" --target moe moe_shared --parallel "$(nproc)"
+
+check 'cmake --install puts the command, the library, the headers and the packages, and nothing else' installs_what_it_should
+check 'the packages name no folder of this machine' names_no_folder
+check 'libmoe.so has a version in its name and no search path' has_no_rpath
+check 'libmoe.so exports what moe.h declares, and nothing else' exports_the_header_alone
+for standard in c99 c11 c17; do check "moe.h is $standard" compiles moe.h cc -std=$standard -x c; done
+check 'moe.h is C++20' compiles moe.h c++ -std=c++20 -x c++
+check 'moe.hpp is C++20' compiles moe.hpp c++ -std=c++20 -x c++
+if command -v clang++ >/dev/null; then
+  check 'moe.h is C99 for clang' compiles moe.h clang -std=c99 -x c
+  check 'moe.hpp is C++20 for clang' compiles moe.hpp clang++ -std=c++20 -x c++
+fi
+check 'moe.hpp includes nothing that is not installed with it or with the compiler' needs_no_other_headers
+check 'find_package(moe) in a project of its own' builds_by_cmake
+check 'find_package(moe 0.99) is refused' refuses_another_version
+check 'pkg-config and the compiler alone' builds_by_pkg_config
+check 'route.c prints what the command prints' routes_as_the_command
+check 'train_and_generate.cpp trains, saves, loads, and writes what the command writes' trains_and_generates
+check 'a text that is not there ends in one line' says_what_is_wrong
+
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]

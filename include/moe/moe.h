@@ -1,10 +1,11 @@
 /* moe.cpp from other languages: load, generate, score, look at the routing, train, save. A C interface, so that it can be bound from anywhere and stays the
- * same while the library changes.
+ * same while the library changes; moe.hpp puts C++ over it, docs/library.md says more.
  *
- * Every function that can fail returns a status; moe_last_error() then says what, where and what to do. Options are JSON objects with the names of the command
- * line ("top-k" or "top_k"), NULL for the defaults; results that are more than numbers are JSON as the command line's --json prints it. Text is UTF-8 of a
- * given length, or ends with a zero byte where no length is asked for. What a function hands out through a `char**` or `int32_t**` is freed with moe_free(). A
- * moe_model may be used by one thread at a time; different models by different threads. */
+ * Every function that can fail returns a status; moe_last_error() then says what, where and what to do, and what would have been handed out is NULL. Options
+ * are JSON objects with the names of the command line ("top-k" or "top_k"), NULL for the defaults; results that are more than numbers are JSON as the command
+ * line's --json prints it. Text is UTF-8 of a given length, or ends with a zero byte where no length is asked for. What a function hands out through a `char**`
+ * or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time; different models by different threads. Nothing is printed, and
+ * signals are left alone. */
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 
@@ -30,7 +31,7 @@ MOE_API const char* moe_version(void);
 MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
-/* options: "threads", "dtype" ("f32" or "bf16") of the products. */
+/* options: "threads" (0: all cores), "dtype" ("f32" or "bf16") of the products. */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */
@@ -40,16 +41,17 @@ MOE_API moe_status moe_inspect(moe_model* model, char** json);
 /* One of its whole numbers without reading JSON: "vocab", "context", "width", "layers", "moe_layers", "experts", "slots"; -1 for any other name. */
 MOE_API int64_t moe_size(const moe_model* model, const char* name);
 
+/* Any bytes; ids that make no whole characters come back as the bytes they are. A zero byte stands behind the text; bytes may be NULL. */
 MOE_API moe_status moe_encode(moe_model* model, const char* text, size_t bytes, int32_t** ids, size_t* count);
 MOE_API moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count, char** text, size_t* bytes);
 
 /* Called with text as soon as it is certain, whole characters only; a value other than 0 ends the generation. */
 typedef int (*moe_on_text)(void* user, const char* text, size_t bytes);
-/* options: those of `moe generate`. json: {"text", "prompt_tokens", "tokens", "finish"}. on_text may be NULL. */
+/* options: those of `moe generate`. json: what `moe generate --json` prints. on_text and json may be NULL. */
 MOE_API moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json);
 
 /* options: "window", "windows", "routing" of `moe score`. logprobs: NULL, or [count]: of each id given those before it in its window, NaN where there is none
- * (the first of each window, the dropped remainder). json: what `moe score --json` prints. */
+ * (the first of each window, the dropped remainder). json: NULL, or what `moe score --json` prints. */
 MOE_API moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const char* options, float* logprobs, char** json);
 /* logits [count, vocab]: of the id after each of one sequence. */
 MOE_API moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count, float* logits);
@@ -64,7 +66,8 @@ MOE_API moe_status moe_recipes(char** json);
 
 /* Called after each step with that step's line of metrics.jsonl; a value other than 0 saves and ends the run. */
 typedef int (*moe_on_step)(void* user, const char* json);
-/* options: those of `moe train`, "data" and "out" among them. json: what `moe train --json` prints. on_step may be NULL. */
+/* options: those of `moe train`, "data" and "out" among them. json: what `moe train --json` prints, "ce" null where the run in "out" was done already.
+ * on_step and json may be NULL. */
 MOE_API moe_status moe_train(const char* options, moe_on_step on_step, void* user, char** json);
 
 #ifdef __cplusplus

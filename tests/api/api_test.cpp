@@ -100,7 +100,11 @@ TEST_F(Api, TrainsToTheBitsOfTheCommandAndTellsEachStep) {
   std::vector<std::string> lines;
   char* json = nullptr;
   Json options = run_options(text_file(), folder_ / "api");
-  ASSERT_EQ(moe_train(options.dump().c_str(), keep_line, &lines, &json), MOE_OK) << moe_last_error();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const moe_status status = moe_train(options.dump().c_str(), keep_line, &lines, &json);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr(), "") << "a library does not print";
+  ASSERT_EQ(status, MOE_OK) << moe_last_error();
   const Json reply = Json::parse(take(json));
   EXPECT_EQ(reply.at("out"), folder_ / "api");
   EXPECT_EQ(reply.at("step"), 4);

@@ -366,6 +366,8 @@ TEST_F(Api, NothingIsThrownThroughIt) {
 // A failure leaves the handle as it was, and its message in its own thread only.
 TEST_F(Api, ThreadsHaveModelsAndMessagesApart) {
   const std::string alone = generated("{\"tokens\": 60, \"seed\": 9}");
+  expect_usage(moe_route("[]", nullptr), "moe_route");
+  const std::string before = moe_last_error();
   std::vector<std::string> texts(2), messages(2);
   std::vector<std::thread> threads;
   for (size_t t = 0; t < 2; ++t)
@@ -374,7 +376,6 @@ TEST_F(Api, ThreadsHaveModelsAndMessagesApart) {
       char* json = nullptr;
       if (moe_load(&model, folder().c_str(), t == 0 ? "{\"threads\": 1}" : "{\"threads\": 2}") != MOE_OK) return;
       for (int repeat = 0; repeat < 3; ++repeat) {
-        messages[t] = std::string(moe_last_error());
         const int32_t outside = 1000 + static_cast<int32_t>(t);
         std::vector<float> logits(256);
         moe_logits(model, &outside, 1, logits.data());
@@ -389,6 +390,7 @@ TEST_F(Api, ThreadsHaveModelsAndMessagesApart) {
     EXPECT_EQ(texts[t], alone) << t;
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, std::to_string(1000 + t), messages[t]);
   }
+  EXPECT_EQ(moe_last_error(), before);
 }
 
 }  // namespace

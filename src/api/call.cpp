@@ -1,7 +1,12 @@
 #include "api/call.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "core/json.h"
 
 namespace moe::api {
 namespace {
@@ -27,6 +32,19 @@ void set_last_error(const char* message) noexcept {
   } catch (...) {
     last_error.shown = "out of memory";
   }
+}
+
+void apply_options(CLI::App& app, const char* options) {
+  if (options == nullptr || *options == '\0') return;
+  app.set_help_flag();  // no option of a program
+  Json named = parse_json(options, "options");
+  const auto is_left_out = [&](std::string key, const Json& value) {
+    std::replace(key.begin(), key.end(), '_', '-');
+    return (value.is_null() || (value.is_array() && value.empty())) && app.get_option_no_throw("--" + key) != nullptr;
+  };
+  if (named.is_object())
+    for (auto it = named.begin(); it != named.end();) it = is_left_out(it.key(), it.value()) ? named.erase(it) : std::next(it);
+  cli::apply_json(app, named.dump(), "options");
 }
 
 char* given(std::string_view text) {

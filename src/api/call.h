@@ -2,6 +2,9 @@
 // memory.
 #pragma once
 
+#include <moe/moe.h>
+
+#include <CLI/App.hpp>
 #include <cstddef>
 #include <exception>
 #include <new>
@@ -11,7 +14,6 @@
 
 #include "core/error.h"
 #include "hub/hub.h"
-#include "moe/moe.h"
 #include "tensor/run.h"
 
 struct moe_model {
@@ -58,8 +60,9 @@ std::span<T> need(T* pointer, size_t count, const char* what) {
 }
 inline std::string need_string(const char* text, const char* what) { return &need(text, what); }
 
-// Options as text: NULL or nothing stands for none.
-inline std::string options_text(const char* options) { return options == nullptr || *options == '\0' ? "{}" : options; }
+// Gives the options of a fresh `app` the values that `options` has for them: NULL or nothing stands for none, and so does a null or an empty list for one
+// option.
+void apply_options(CLI::App& app, const char* options);
 
 // Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.
 char* given(std::string_view text);

@@ -52,9 +52,8 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     const std::string text(given_prompt.begin(), given_prompt.end());
     cli::GenerateFlags flags;
     CLI::App app;
-    app.set_help_flag();
     cli::add_generate_options(app, flags);
-    cli::apply_json(app, options_text(options), "options");
+    apply_options(app, options);
     const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, cli::generate_options(flags),
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
     if (json != nullptr) *json = given(cli::generate_reply(text, out));
@@ -68,9 +67,8 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     const std::span<const int32_t> text = need(ids, count, "moe_score: ids");
     cli::ScoreFlags flags;
     CLI::App app;
-    app.set_help_flag();
     cli::add_score_options(app, flags);
-    cli::apply_json(app, options_text(options), "options");
+    apply_options(app, options);
     const cli::ScorePlan plan = cli::score_plan(flags, m.loaded.model->config());
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;

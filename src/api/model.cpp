@@ -13,18 +13,16 @@ namespace {
 cli::ComputeFlags compute_flags(const char* options) {
   cli::ComputeFlags flags;
   CLI::App app;
-  app.set_help_flag();
   cli::add_compute_options(app, flags);
-  cli::apply_json(app, options_text(options), "options");
+  apply_options(app, options);
   return flags;
 }
 
 DType saved_dtype(const char* options) {
   std::string dtype = "f32";
   CLI::App app;
-  app.set_help_flag();
   app.add_option("--dtype", dtype, "f32 or bf16 numbers in the file");
-  cli::apply_json(app, options_text(options), "options");
+  apply_options(app, options);
   if (dtype != "f32" && dtype != "bf16") fail_usage("options: \"dtype\" is \"{}\"; a model is saved in f32 or bf16", dtype);
   return dtype == "f32" ? DType::f32 : DType::bf16;
 }

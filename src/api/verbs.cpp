@@ -67,9 +67,8 @@ moe_status moe_train(const char* options, moe_on_step on_step, void* user, char*
     if (json != nullptr) *json = nullptr;
     cli::TrainFlags flags;
     CLI::App app;
-    app.set_help_flag();
     cli::add_training_options(app, flags);
-    cli::apply_json(app, options_text(options), "options");
+    apply_options(app, options);
     cli::Training training(app, flags);
     std::atomic<bool> stop{false};
     TrainCallbacks callbacks;

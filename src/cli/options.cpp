@@ -196,11 +196,10 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
     CLI::Option* option = app.get_option_no_throw("--" + flag);
     if (option != nullptr && !is_open(flag)) fail_usage("{}: \"{}\" can only stand on the command line", where, key);
     if (option == nullptr) fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(flag, known));
-    if (option->count() > 0 || value.is_null()) continue;  // the command line, or a file read before this one, wins
+    if (option->count() > 0) continue;  // the command line, or a file read before this one, wins
     try {
-      const std::vector<std::string> words = as_words(value, key, where);
-      for (const std::string& word : words) option->add_result(word);
-      if (!words.empty()) option->run_callback();
+      for (const std::string& word : as_words(value, key, where)) option->add_result(word);
+      option->run_callback();
     } catch (const CLI::Error& error) {
       fail_usage("{}: {}", where, error.what());
     }

@@ -1,4 +1,6 @@
 // The C interface: the same bits and the same JSON as the command, a message for whatever is wrong, callbacks that end what they watch, threads apart.
+#include <moe/moe.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -6,7 +8,6 @@
 
 #include "api/call.h"
 #include "core/json.h"
-#include "moe/moe.h"
 #include "support/command.h"
 
 namespace moe::test {
@@ -151,6 +152,7 @@ TEST_F(Api, GeneratesWhatTheCommandDoes) {
   EXPECT_EQ(streamed, Json::parse(json).at("text"));
   EXPECT_EQ(Json::parse(json).at("tokens"), 40);
   EXPECT_EQ(generated(nullptr), generated(""));
+  EXPECT_EQ(generated(nullptr), generated("{\"stop\": [], \"top_k\": null}"));
 }
 
 TEST_F(Api, ACallbackEndsAText) {
@@ -292,6 +294,7 @@ TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   char* json = &something;
   expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": 1}", nullptr, nullptr, &json), "did you mean \"temperature\"?");
   EXPECT_EQ(json, nullptr);
+  expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": null}", nullptr, nullptr, &json), "did you mean \"temperature\"?");
   expect_usage(moe_generate(model_, "a", 1, "{\"threads\": 1}", nullptr, nullptr, &json), "no option is called \"threads\"");
   expect_usage(moe_generate(model_, "a", 1, "{\"help\": true}", nullptr, nullptr, &json), "no option is called \"help\"");
   expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": \"many\"}", nullptr, nullptr, &json), "many");

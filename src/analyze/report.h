@@ -48,13 +48,13 @@ struct LayerStats {
   std::optional<double> router_entropy;  // mean over tokens of the entropy, over ln E
   std::optional<double> margin;          // mean over tokens: the least chosen expert's score minus the best one's that was not chosen
   std::optional<double> top_score;       // mean over tokens of the largest score
-  Grid domain;                           // [domains, E] share of the domain's tokens that chose e (OLMoE, equation 6); K / E when even
-  Grid coactivation;                     // [E, E] of the tokens that chose i, the share that chose j too (OLMoE, equation 5)
+  Grid domain;                           // [domains, E] share of the domain's tokens that chose e (OLMoE, equation 7); K / E when even
+  Grid coactivation;                     // [E, E] of the tokens that chose i, the share that chose j too (OLMoE, equation 6)
   // OLMoE's vocabulary specialisation: mean over ids of the share that the id's most frequent expert has of its occurrences. Of the input's ids, the ids that
   // follow and the ids that the model predicts.
   double vocabulary_input = 0, vocabulary_target = 0, vocabulary_predicted = 0;
   std::vector<std::vector<TokenAffinity>> favourites;  // [E] input ids that each expert answers for most, best first
-  std::optional<double> saturation;                    // share of the choices that an earlier checkpoint made too (OLMoE, equation 4 of section 5)
+  std::optional<double> saturation;                    // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
 };
 
 // A piece of text with what every MoE layer did with each token.

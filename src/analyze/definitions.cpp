@@ -7,7 +7,7 @@
 namespace moe {
 namespace {
 
-// K: experts a token chooses, E: experts of the layer. The formulas stand with the code that computes them (analyze/routing_stats.h).
+// K: experts a token chooses, E: experts of the layer. The formulas stand with the code that computes them (analyze/layer_counts.h).
 constexpr auto kTable = std::to_array<Definition>({
     {"load", "Load", "an expert's share of all choices; 1/E when even", ""},
     {"mass", "Weight mass", "an expert's share of all combine weights that were sent; well under its load: it is chosen often but listened to little", ""},
@@ -21,9 +21,8 @@ constexpr auto kTable = std::to_array<Definition>({
     {"dropped", "Dropped", "share of the choices that found no room in their expert's buffer", ""},
     {"unrouted", "Without expert", "share of tokens that no routed expert worked on", ""},
     {"router_entropy", "Entropy of the router",
-     "how undecided the router is about one token: entropy of its probabilities over ln E, mean over tokens; 1 when all equal", ""},
-    {"margin", "Margin", "how much the weakest chosen expert's score is above the best score left out, mean over tokens; near 0: the choice is a close call",
-     ""},
+     "how undecided the router is about one token: entropy of its scores, made to sum to 1, over ln E; mean over tokens; 1 when all are equal", ""},
+    {"margin", "Margin", "how much the weakest chosen expert's score is above the best score left out, mean over tokens; near 0: a close call", ""},
     {"top_score", "Top score", "the largest score of a token, mean over tokens", ""},
     {"domain", "Domain specialisation", "share of a domain's tokens that choose the expert; K/E when even", "OLMoE, arXiv 2409.02060, equation 7"},
     {"coactivation", "Co-activation", "of the tokens that choose expert i, the share that choose j too; (K-1)/(E-1) at random",
@@ -34,7 +33,8 @@ constexpr auto kTable = std::to_array<Definition>({
     {"vocabulary_target", "Vocabulary specialisation, next", "the same by the id that follows in the text", "OLMoE, arXiv 2409.02060, equation 8"},
     {"vocabulary_predicted", "Vocabulary specialisation, predicted", "the same by the id that the model thinks most likely to follow",
      "OLMoE, arXiv 2409.02060, equation 8"},
-    {"favourites", "Favourite tokens", "ids that an expert takes the largest share of, of those that occur at least 10 times",
+    {"favourites", "Favourite tokens",
+     "ids that go to the expert more than to any other, by the share that it takes of their occurrences; of those that occur at least 10 times",
      "OLMoE, arXiv 2409.02060, equation 8"},
     {"saturation", "Router saturation", "share of the choices that the earlier checkpoint made too, on the same input; K/E at random",
      "OLMoE, arXiv 2409.02060, equation 5"},
@@ -47,6 +47,8 @@ constexpr auto kTable = std::to_array<Definition>({
     {"step_load", "Load in training", "each expert's share of the choices, mean over the steps of a point; 1/E when even", ""},
     {"step_dropped", "Dropped in training", "share of the choices that found no room, mean over the steps of a point", ""},
     {"grad_norm", "Gradient norm", "length of the gradient before it is clipped", ""},
+    {"lr", "Learning rate", "the step's learning rate, mean over the steps of a point", ""},
+    {"tokens_per_second", "Speed", "tokens trained on in a second, mean over the steps of a point", ""},
     {"alarms", "Alarms", "what the run noticed about itself while it ran", ""},
 });
 

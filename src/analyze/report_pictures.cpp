@@ -1,0 +1,49 @@
+#include "analyze/report_pictures.h"
+
+#include <algorithm>
+
+#include "analyze/report_figures.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kMostPanels = 12;
+constexpr double kWide = 748;  // as two panels side by side
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport& r, const TrainingHistory* history) {
+  std::vector<std::pair<std::string, std::string>> pictures;
+  int64_t experts = r.experts;
+  if (history)
+    for (const HistoryPoint& p : history->points)
+      for (const auto& load : p.load) experts = std::max(experts, static_cast<int64_t>(load.size()));
+  const auto add = [&](const std::string& name, const Figure& f) {
+    if (f.panels.empty()) return;
+    Picture picture{.title = f.title, .line = f.line, .panels = {}, .scale = f.scale, .columns = f.panels.size() > 1 ? 2 : 1, .experts = experts};
+    const size_t n = f.panels.size(), shown = std::min(n, kMostPanels);
+    for (size_t i = 0; i < shown; ++i) {
+      const Panel& p = f.panels[shown < 2 ? 0 : i * (n - 1) / (shown - 1)];
+      picture.panels.emplace_back(p.heading, p.drawing);
+    }
+    pictures.emplace_back(name, standalone_svg(picture));
+  };
+  const FigureOptions panel{.hover = false}, wide{.width = kWide, .hover = false};
+  if (history) {
+    add("loss.svg", loss_figure(*history, wide));
+    add("losses.svg", auxiliary_figure(*history, panel));
+    add("max-vio.svg", max_vio_figure(*history, wide));
+    add("dropped.svg", dropped_figure(*history, wide));
+    add("load-over-time.svg", load_over_time_figure(*history, panel));
+  }
+  add("domain-loss.svg", domain_loss_figure(r, wide));
+  add("load.svg", load_figure(r, wide));
+  add("domains.svg", domain_figure(r, panel));
+  add("co-activation.svg", coactivation_figure(r, panel));
+  add("router.svg", router_figure(r, panel));
+  add("vocabulary.svg", vocabulary_figure(r, wide));
+  add("saturation.svg", saturation_figure(r, wide));
+  return pictures;
+}
+
+}  // namespace moe

@@ -1,0 +1,166 @@
+#include "analyze/report_texts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analyze/definitions.h"
+#include "analyze/markup.h"
+#include "analyze/report_colours.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kMostChoices = 400'000;  // (layer, token, slot) of all samples together; keeps the page small
+constexpr int64_t kMostFavourites = 16'000;
+constexpr int kWeightSteps = 4;  // classes w0..w4
+
+struct Column {
+  const char* key;
+  const char* head;
+  std::string (*cell)(const LayerStats&);
+};
+
+const Column kColumns[] = {
+    {"max_vio", "MaxVio", [](const LayerStats& l) { return decimal(l.max_vio, 2); }},
+    {"max_vio_batch", "of a window", [](const LayerStats& l) { return decimal(l.max_vio_batch, 2); }},
+    {"cv2", "CV²", [](const LayerStats& l) { return decimal(l.cv2, 3); }},
+    {"load_entropy", "entropy", [](const LayerStats& l) { return decimal(l.load_entropy, 3); }},
+    {"effective_experts", "effective", [](const LayerStats& l) { return decimal(l.effective_experts, 1); }},
+    {"dead", "dead", [](const LayerStats& l) { return std::to_string(l.dead); }},
+    {"dropped", "dropped", [](const LayerStats& l) { return percent(l.dropped); }},
+    {"unrouted", "without", [](const LayerStats& l) { return percent(l.unrouted); }},
+};
+
+// The layer's choices of one token that were sent, in choice order.
+struct Choice {
+  int32_t expert;
+  float weight;
+};
+std::vector<Choice> choices_of(const SampleText& s, size_t layer, size_t token) {
+  std::vector<Choice> sent;
+  if (layer >= s.experts.size() || s.pieces.empty()) return sent;
+  const std::vector<int32_t>& experts = s.experts[layer];
+  const size_t slots = experts.size() / s.pieces.size();
+  for (size_t k = token * slots; k < (token + 1) * slots; ++k) {
+    const float weight = layer < s.weights.size() && k < s.weights[layer].size() ? s.weights[layer][k] : 0;
+    if (experts[k] >= 0) sent.push_back({experts[k], std::isfinite(weight) ? weight : 0});
+  }
+  return sent;
+}
+
+// The class of a token: its first expert's colour, deeper the larger that expert's part of all weights is.
+std::string token_class(const std::vector<Choice>& sent) {
+  if (sent.empty()) return "t none";
+  double sum = 0;
+  for (const Choice& c : sent) sum += std::abs(c.weight);
+  const double part = sum > 0 ? std::abs(sent[0].weight) / sum : 1;
+  return fmt::format("t {} w{}", expert_colour(sent[0].expert), std::lround(part * kWeightSteps));
+}
+
+// All layers' choices of one sample for the script: layers apart by '|', tokens by ';', choices by ',', "expert:weight in thousandths".
+std::string packed_choices(const SampleText& s, size_t tokens) {
+  std::string out;
+  for (size_t l = 0; l < s.experts.size(); ++l) {
+    if (l > 0) out += '|';
+    for (size_t t = 0; t < tokens; ++t) {
+      if (t > 0) out += ';';
+      const std::vector<Choice> sent = choices_of(s, l, t);
+      for (size_t k = 0; k < sent.size(); ++k) out += fmt::format("{}{}:{}", k > 0 ? "," : "", sent[k].expert, std::lround(double{sent[k].weight} * 1000));
+    }
+  }
+  return out;
+}
+
+// A piece as it stands in running text: its line ends are shown and still end the line.
+std::string running(const std::string& piece) {
+  std::string out;
+  size_t from = 0;
+  for (size_t at; (at = piece.find('\n', from)) != std::string::npos; from = at + 1) out += escape(std::string_view(piece).substr(from, at - from)) + "<i>↵</i>\n";
+  return out + escape(std::string_view(piece).substr(from));
+}
+
+std::string sample_html(const SampleText& s, size_t number, size_t tokens) {
+  double nats = 0;
+  std::string surprises;
+  for (size_t t = 0; t < tokens; ++t) {
+    const double nll = t < s.nll.size() && std::isfinite(s.nll[t]) ? s.nll[t] : 0;
+    if (t > 0) nats += nll, surprises += ' ';
+    surprises += decimal(nll, 2);
+  }
+  std::string says = fmt::format("{} tokens", tokens);
+  if (tokens < s.pieces.size()) says = fmt::format("the first {} of {} tokens", tokens, s.pieces.size());
+  if (tokens > 1) says += fmt::format(", {} nats per token", decimal(nats / static_cast<double>(tokens - 1), 2));
+  std::string out = fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
+                                R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
+                                escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s, tokens));
+  for (size_t t = 0; t < tokens; ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, 0, t)), running(s.pieces[t]));
+  return out + "</div></div>";
+}
+
+}  // namespace
+
+std::string balance_table(const RoutingReport& r) {
+  if (r.moe_layers.empty()) return "";
+  std::string out = R"(<div class="scroll"><table><thead><tr><th scope="col">layer</th>)";
+  for (const Column& c : kColumns) {
+    const Definition& d = definition(c.key);
+    out += fmt::format(R"(<th scope="col" title="{}: {}">{}</th>)", escape(d.title), escape(d.line), c.head);
+  }
+  out += "</tr></thead><tbody>";
+  for (const LayerStats& l : r.moe_layers) {
+    out += fmt::format(R"(<tr><th scope="row">{}</th>)", l.layer);
+    for (const Column& c : kColumns) out += fmt::format("<td>{}</td>", c.cell(l));
+    out += "</tr>";
+  }
+  out += R"(</tbody></table></div><details><summary>What the columns are</summary><dl>)";
+  for (const Column& c : kColumns) out += fmt::format("<dt>{}</dt><dd>{}</dd>", c.head, escape(definition(c.key).line));
+  return out + "</dl></details>";
+}
+
+std::string favourites_html(const RoutingReport& r) {
+  int64_t experts = 0;
+  for (const LayerStats& l : r.moe_layers) experts += static_cast<int64_t>(l.favourites.size());
+  if (experts == 0) return "";
+  const auto most = static_cast<size_t>(std::clamp<int64_t>(kMostFavourites / experts, 2, 12));
+  std::string out = R"(<div class="pick">)";
+  for (const LayerStats& l : r.moe_layers) {
+    out += fmt::format(R"(<section data-name="layer {0}"><h3>layer {0}</h3><dl class="fav">)", l.layer);
+    for (size_t e = 0; e < l.favourites.size(); ++e) {
+      out += fmt::format(R"(<dt><i class="sw {}"></i>{}</dt><dd>)", expert_colour(static_cast<int64_t>(e)), e);
+      const std::vector<TokenAffinity>& tokens = l.favourites[e];
+      for (size_t i = 0; i < std::min(most, tokens.size()); ++i)
+        out += fmt::format(R"(<span class="chip" title="id {}: {} of {} occurrences"><bdi>{}</bdi><b>{}</b></span> )", tokens[i].id, percent(tokens[i].share),
+                           tokens[i].occurrences, escape(shortened(tokens[i].text, 24), Spaces::shown), percent(tokens[i].share));
+      out += tokens.empty() ? "<span class=\"meta\">none often enough</span></dd>" : "</dd>";
+    }
+    out += "</dl></section>";
+  }
+  return out + "</div>";
+}
+
+std::string samples_html(const RoutingReport& r) {
+  size_t samples = 0, layers = 0;
+  for (const SampleText& s : r.samples) {
+    if (s.pieces.empty()) continue;
+    ++samples;
+    layers = std::max(layers, s.experts.size());
+  }
+  if (samples == 0 || layers == 0) return "";
+  std::string out = R"(<div class="samples"><div class="legend" aria-label="experts">)";
+  for (int64_t e = 0; e < r.experts; ++e) out += fmt::format(R"(<span class="key {}" data-e="{}"><i class="sw"></i>{}</span>)", expert_colour(e), e, e);
+  out += R"(</div><p class="meta layer-note">Colours: the first expert of layer )";
+  out += fmt::format("{}", r.moe_layers.empty() ? 0 : r.moe_layers[0].layer) + "</p>";
+  std::string names;
+  for (const LayerStats& l : r.moe_layers) names += fmt::format("{}{}", names.empty() ? "" : " ", l.layer);
+  out += fmt::format(R"(<div class="texts" data-layers="{}">)", names);
+  // Choices that a token really has: where experts choose, few of many slots are used.
+  const auto slots = static_cast<size_t>(std::max<int64_t>(1, std::min(r.slots > 0 ? r.slots : r.top_k, 2 * std::max<int64_t>(1, r.top_k))));
+  const size_t room = std::max<size_t>(16, static_cast<size_t>(kMostChoices) / (samples * layers * slots));
+  for (size_t i = 0; i < r.samples.size(); ++i)
+    if (!r.samples[i].pieces.empty()) out += sample_html(r.samples[i], i, std::min(room, r.samples[i].pieces.size()));
+  return out + "</div></div>";
+}
+
+}  // namespace moe

@@ -1,0 +1,92 @@
+// Charts as SVG: lines, stacked shares, bars and heat maps, without a library. A chart is a Drawing in a coordinate system of its own, some 360 units wide so
+// that its text stays readable on a phone; colours are classes of share/report/chart.css, which knows light and dark.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analyze/report.h"
+
+namespace moe {
+
+constexpr double kPanelWidth = 360;
+
+struct Drawing {
+  double width = kPanelWidth, height = 0;
+  std::string label;  // what it shows, in words, for who cannot see it; plain text
+  std::string body;   // markup
+};
+
+// An <svg> element for a page that has chart.css.
+std::string svg_element(const Drawing&);
+
+// How a value is written: 1.34, 52%, 2.3×.
+enum class Unit { number, share, ratio };
+std::string in_unit(double value, Unit);
+
+struct Series {
+  std::string name, colour;  // a class: x0.. of experts, q0..q7 of ordered things, ink, soft
+  std::vector<double> x, y;  // values that are not finite leave a gap
+  bool dots = false, dashed = false;
+};
+struct Mark {  // a moment, e.g. an alarm
+  double x = 0;
+  std::string text;
+};
+struct LineChart {
+  std::string label, x_title, y_title;
+  Unit unit = Unit::number;
+  std::vector<Series> series;
+  Series band_low, band_high;  // a range behind the lines; empty: none
+  std::vector<Mark> marks;
+  std::optional<double> low, high;     // of the y axis; otherwise that of the values. Lines leave the chart above `high`.
+  std::optional<double> reference;     // a level to compare with, and its name
+  std::string reference_name;
+  double width = kPanelWidth, height = 210;
+  bool whole_x = false;                // x counts things
+  bool hover = true;                   // values appear under the pointer
+};
+Drawing draw_lines(const LineChart&);
+
+// Shares that add up to 1, as bands over x, the first at the bottom.
+struct StackChart {
+  std::string label, x_title;
+  std::vector<double> x;
+  std::vector<Series> bands;  // y only
+  double width = kPanelWidth, height = 170;
+  bool hover = true;
+};
+Drawing draw_stack(const StackChart&);
+
+struct Bar {
+  std::string name, text;
+  double value = 0;
+};
+Drawing draw_bars(const std::string& label, const std::vector<Bar>&, double width = kPanelWidth);
+
+// Colour says how far a value is from its even share, by factors: white at the share, blue above, orange below, full at `limit` times (or 1 / limit).
+struct HeatMap {
+  std::string label, row_word, column_word;
+  std::vector<std::string> rows, columns;
+  Grid value;         // [rows, columns]; not finite: left blank
+  double even = 0;    // the share that is white
+  double limit = 4;
+  double width = kPanelWidth, row_height = 22, max_height = 320;
+  bool hover = true;
+};
+Drawing draw_heat(const HeatMap&);
+// The scale of such maps in one line.
+Drawing draw_heat_scale(double limit, const std::string& even_name);
+
+// Drawings side by side below a title and a line of text, with chart.css inside: a picture that stands alone.
+struct Picture {
+  std::string title, line;
+  std::vector<std::pair<std::string, Drawing>> panels;  // heading (may be empty) and drawing
+  std::optional<Drawing> scale;
+  int columns = 1;
+  int64_t experts = 0;  // whose colours it uses
+};
+std::string standalone_svg(const Picture&);
+
+}  // namespace moe

@@ -116,9 +116,9 @@
     const names = texts.dataset.layers.split(' ');
     const note = texts.parentElement.querySelector('.layer-note');
     if (names.length > 1) {
-      note.before(chooser('layer', names.map(name => 'layer ' + name), i => {
+      texts.parentElement.prepend(chooser('layer', names.map(name => 'layer ' + name), i => {
         layer = i;
-        note.textContent = 'Colours: the first expert of layer ' + names[i];
+        note.firstElementChild.textContent = names[i];
         recolour();
       }));
     }
@@ -156,9 +156,11 @@
   }
 
   const theme = document.getElementById('theme');
+  const system = matchMedia('(prefers-color-scheme: dark)'), root = document.documentElement;
+  const other = () => (root.dataset.theme || (system.matches ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark';
+  const name = () => { theme.textContent = other() === 'dark' ? 'Dark' : 'Light'; };
   theme.hidden = false;
-  theme.onclick = () => {
-    const root = document.documentElement, dark = matchMedia('(prefers-color-scheme: dark)').matches;
-    root.dataset.theme = (root.dataset.theme || (dark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark';
-  };
+  theme.onclick = () => { root.dataset.theme = other(); name(); };
+  system.onchange = name;
+  name();
 })();

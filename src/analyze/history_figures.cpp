@@ -13,6 +13,8 @@
 namespace moe {
 namespace {
 
+constexpr double kTimeLimit = 2;  // of the colours of load over time
+
 using Value = std::function<double(const HistoryPoint&)>;
 
 // Means over runs of neighbouring points; each stands at the last step of its run. Values that are missing do not count.
@@ -59,7 +61,7 @@ std::vector<Mark> marks_of(const TrainingHistory& h) {
 }
 
 Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::string& heading, const std::string& label, const Value& value) {
-  LineChart chart{.label = label, .x_title = "step", .width = o.width, .height = 150, .hover = o.hover};
+  LineChart chart{.label = label, .x_title = "step", .width = o.width, .height = 150, .whole_x = true, .hover = o.hover};
   chart.series = {averaged(h, columns_for(o.width), value)};
   chart.series[0].colour = "q2";
   chart.high = calm_top(chart.series[0].y);
@@ -119,14 +121,23 @@ Drawing load_panel(const TrainingHistory& h, size_t layer, size_t experts, const
   }
   // So many columns that a page of many layers and experts stays small.
   const size_t columns = std::clamp<size_t>(120'000 / (experts * h.layers.size()), 16, 60);
-  HeatMap map{.label = label, .row_word = "expert", .column_word = "step", .even = 1 / static_cast<double>(experts), .width = o.width, .row_height = 10};
+  HeatMap map{.label = label,
+              .row_word = "expert",
+              .column_word = "step",
+              .caption = "expert ↓ step →",
+              .even = 1 / static_cast<double>(experts),
+              .width = o.width,
+              .row_height = 10};
+  map.limit = kTimeLimit;
   map.hover = o.hover;
   std::vector<Series> rows;
   for (size_t e = 0; e < experts; ++e) {
     rows.push_back(averaged(h, columns, [&](const HistoryPoint& p) { return share(p, e); }));
     map.rows.push_back(std::to_string(e));
   }
-  for (const double step : rows[0].x) map.columns.push_back(compact(step));
+  for (const double step : rows[0].x) map.columns.push_back(decimal(step, 0));
+  map.from = static_cast<double>(h.points.front().step);
+  map.to = static_cast<double>(h.points.back().step);
   map.value = {.rows = static_cast<int64_t>(experts), .cols = static_cast<int64_t>(rows[0].x.size()), .at = {}};
   for (const Series& row : rows) map.value.at.insert(map.value.at.end(), row.y.begin(), row.y.end());
   return draw_heat(map);
@@ -138,6 +149,8 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("ce");
   if (h.points.empty()) return f;
   LineChart chart{.label = "cross-entropy over the steps of the run", .x_title = "step", .y_title = "nats per token", .width = o.width};
+  chart.whole_x = true;
+  if (o.width > kPanelWidth) chart.height = 290;
   chart.hover = o.hover;
   chart.series.push_back(averaged(h, columns_for(o.width), [](const HistoryPoint& p) { return p.ce; }));
   chart.series[0].colour = "q2";
@@ -164,6 +177,7 @@ Figure auxiliary_figure(const TrainingHistory& h, const FigureOptions& o) {
 
 Figure learning_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("grad_norm");
+  f.title = "Gradient norm and learning rate";
   if (h.points.empty()) return f;
   f.panels.push_back(one_line(h, o, "gradient norm", "gradient norm over the run", [](const HistoryPoint& p) { return p.grad_norm; }));
   f.panels.push_back(one_line(h, o, "learning rate", "learning rate over the run", [](const HistoryPoint& p) { return p.lr; }));
@@ -174,6 +188,8 @@ Figure max_vio_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("step_max_vio");
   if (h.points.empty() || h.layers.empty()) return f;
   LineChart chart{.label = "MaxVio of each layer over the run", .x_title = "step", .y_title = "max / mean - 1", .low = 0, .width = o.width, .hover = o.hover};
+  if (o.width > kPanelWidth) chart.height = 290;
+  chart.whole_x = true;
   add_layers(chart, h, columns_for(o.width), [](const HistoryPoint& p, size_t l) { return at_or_nan(p.max_vio, l); });
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   if (!chart.band_high.x.empty()) f.line += ". The band spans all layers; named are their mean and the layer that ends highest";
@@ -182,12 +198,12 @@ Figure max_vio_figure(const TrainingHistory& h, const FigureOptions& o) {
 
 Figure dropped_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("step_dropped");
-  const bool any = std::any_of(h.points.begin(), h.points.end(), [](const HistoryPoint& p) {
-    return std::any_of(p.dropped.begin(), p.dropped.end(), [](double d) { return d > 0; });
-  });
+  const bool any = std::any_of(h.points.begin(), h.points.end(),
+                               [](const HistoryPoint& p) { return std::any_of(p.dropped.begin(), p.dropped.end(), [](double d) { return d > 0; }); });
   if (!any || h.layers.empty()) return f;
   LineChart chart{.label = "dropped choices over the run", .x_title = "step", .y_title = "of the choices", .unit = Unit::share, .low = 0, .width = o.width};
   chart.hover = o.hover;
+  chart.whole_x = true;
   add_layers(chart, h, columns_for(o.width), [](const HistoryPoint& p, size_t l) { return at_or_nan(p.dropped, l); });
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   return f;
@@ -202,7 +218,7 @@ Figure load_over_time_figure(const TrainingHistory& h, const FigureOptions& o) {
       if (l < p.load.size()) experts = std::max(experts, p.load[l].size());
     if (experts == 0) continue;
     f.panels.push_back({.heading = fmt::format("layer {}", h.layers[l]), .drawing = load_panel(h, l, experts, o), .note = {}});
-    if (experts > 8 && !f.scale) f.scale = draw_heat_scale(4, "even: " + percent(1 / static_cast<double>(experts)));
+    if (experts > 8 && !f.scale) f.scale = draw_heat_scale(kTimeLimit, "even: " + fine_percent(1 / static_cast<double>(experts)));
   }
   if (!f.scale && !f.panels.empty()) f.line += ". The bands are the experts, by their number";
   return f;

@@ -15,7 +15,7 @@
 namespace moe {
 namespace {
 
-constexpr size_t kPanelsAtOnce = 6;  // the rest is folded away
+constexpr size_t kPanelsAtOnce = 8;  // the rest is folded away
 
 std::string panel_html(const Panel& p) {
   std::string out = "<figure>";
@@ -25,18 +25,25 @@ std::string panel_html(const Panel& p) {
   return out + "</figure>";
 }
 
+// A definition as a sentence, with where it comes from.
+std::string sentence(std::string line, std::string_view source) {
+  if (!line.empty() && line[0] >= 'a' && line[0] <= 'z') line[0] = static_cast<char>(line[0] - 'a' + 'A');
+  if (!line.empty() && line.back() != '.') line += '.';
+  return source.empty() ? line : fmt::format("{} ({})", line, source);
+}
+
 std::string card(const std::string& id, const std::string& title, const std::string& line, const std::string& inside, const std::string& classes = "") {
   return fmt::format(R"(<section class="card {}" id="{}"><h2>{}</h2><p class="def">{}</p>{}</section>)"
                      "\n",
-                     classes, id, escape(title), escape(line), inside);
+                     classes, id, escape(title), escape(sentence(line, definition(id).source)), inside);
 }
 
 // Panels under each other in a narrow card; side by side in a wide one, those beyond the first few in layers evenly spread folded away.
-std::string figure_card(const Figure& f, bool wide) {
+std::string figure_card(const Figure& f, bool wide, const std::string& classes = "") {
   if (f.panels.empty()) return "";
   std::string inside, rest;
   if (f.scale) inside += R"(<div class="scale">)" + svg_element(*f.scale) + "</div>";
-  inside += R"(<div class="panels">)";
+  inside += f.panels.size() > 3 ? R"(<div class="panels four">)" : R"(<div class="panels">)";
   const size_t n = f.panels.size(), shown = n <= kPanelsAtOnce ? n : kPanelsAtOnce;
   size_t next = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -45,8 +52,8 @@ std::string figure_card(const Figure& f, bool wide) {
     (now ? inside : rest) += panel_html(f.panels[i]);
   }
   inside += "</div>";
-  if (!rest.empty()) inside += fmt::format(R"(<details><summary>The other {} layers</summary><div class="panels">{}</div></details>)", n - shown, rest);
-  return card(f.key, f.title, f.line, inside, wide && n > 1 ? "wide" : "");
+  if (!rest.empty()) inside += fmt::format(R"(<details><summary>The other {} layers</summary><div class="panels four">{}</div></details>)", n - shown, rest);
+  return card(f.key, f.title, f.line, inside, wide && n > 1 ? "wide" : classes);
 }
 
 // One panel at a time, chosen by its heading.
@@ -65,16 +72,16 @@ std::string alarms_html(const TrainingHistory& h) {
   if (h.alarms.empty()) return "";
   constexpr size_t kShown = 12;
   std::string out = R"(<section class="alarms" id="alarms" aria-label="alarms"><h2>The run raised alarms</h2><ul>)";
-  for (size_t i = 0; i < std::min(kShown, h.alarms.size()); ++i)
-    out += fmt::format("<li><b>step {}</b> {}</li>", h.alarms[i].step, escape(h.alarms[i].text));
+  for (size_t i = 0; i < std::min(kShown, h.alarms.size()); ++i) out += fmt::format("<li><b>step {}</b> {}</li>", h.alarms[i].step, escape(h.alarms[i].text));
   if (h.alarms.size() > kShown) out += fmt::format("<li>and {} more</li>", h.alarms.size() - kShown);
   return out + "</ul></section>\n";
 }
 
 std::string header_html(const RoutingReport& r, const TrainingHistory* h) {
-  std::string out = fmt::format(R"(<header><div class="top"><p class="kind">Routing report</p><button type="button" id="theme" hidden>light or dark</button></div>)"
-                                R"(<h1>{}</h1><p class="lead">{}</p><dl class="facts">)",
-                                escape(r.model.empty() ? "a model" : r.model), escape(subtitle_of(r)));
+  std::string out = fmt::format(
+      R"(<header><div class="top"><p class="kind">Routing report</p><button type="button" id="theme" title="change to light or dark" hidden></button></div>)"
+      R"(<h1>{}</h1><p class="lead">{}</p><dl class="facts">)",
+      escape(r.model.empty() ? "a model" : r.model), escape(subtitle_of(r)));
   for (const Fact& f : facts_of(r, h))
     out += fmt::format("<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", escape(f.name), escape(f.value), escape(f.more));
   out += "</dl>";
@@ -87,23 +94,37 @@ std::string header_html(const RoutingReport& r, const TrainingHistory* h) {
   return out + "</header>\n";
 }
 
+// Drawn twice, for the width of two columns and for a phone, of which one is seen.
+std::string hero_card(const TrainingHistory& h, Figure (*draw)(const TrainingHistory&, const FigureOptions&)) {
+  const Figure broad = draw(h, {.width = 748}), narrow = draw(h, {});
+  if (broad.panels.empty()) return "";
+  return card(broad.key, broad.title, broad.line,
+              R"(<div class="broad">)" + panel_html(broad.panels[0]) + R"(</div><div class="narrow">)" + panel_html(narrow.panels[0]) + "</div>", "two hero");
+}
+
+// Panels of a card of four columns are narrower.
+FigureOptions panels_for(size_t layers) { return {.width = layers > 3 ? 280 : kPanelWidth}; }
+
 std::string history_cards(const TrainingHistory& h) {
   const FigureOptions o;
-  std::string cards = figure_card(loss_figure(h, o), false) + figure_card(auxiliary_figure(h, o), false) + figure_card(learning_figure(h, o), false) +
-                      figure_card(max_vio_figure(h, o), false) + figure_card(dropped_figure(h, o), false) + figure_card(load_over_time_figure(h, o), true);
+  std::string cards = hero_card(h, loss_figure) + figure_card(auxiliary_figure(h, o), false) + hero_card(h, max_vio_figure) +
+                      figure_card(learning_figure(h, o), false) + hero_card(h, dropped_figure) +
+                      figure_card(load_over_time_figure(h, panels_for(h.layers.size())), true);
   return cards.empty() ? "" : R"(<h2 class="part">The run</h2><div class="cards">)" + cards + "</div>\n";
 }
 
 std::string routing_cards(const RoutingReport& r) {
   const FigureOptions o;
-  std::string cards = figure_card(load_figure(r, o), false) + texts_card("max_vio", "Balance by layer", balance_table(r), "") +
-                      figure_card(domain_loss_figure(r, o), false) + figure_card(domain_figure(r, o), true) + picked_card(coactivation_figure(r, o)) +
-                      figure_card(router_figure(r, o), false) + figure_card(vocabulary_figure(r, o), false) + figure_card(saturation_figure(r, o), false);
+  std::string cards = figure_card(load_figure(r, o), false) + texts_card("max_vio", "Balance by layer", balance_table(r), "two") +
+                      figure_card(domain_figure(r, panels_for(r.moe_layers.size())), true) + figure_card(domain_loss_figure(r, o), false) +
+                      picked_card(coactivation_figure(r, o)) + figure_card(vocabulary_figure(r, o), false) + figure_card(router_figure(r, o), true) +
+                      figure_card(saturation_figure(r, o), false);
   return R"(<h2 class="part">What the experts do</h2><div class="cards">)" + cards + "</div>\n";
 }
 
 std::string text_cards(const RoutingReport& r) {
-  const std::string cards = texts_card("favourites", "Favourite tokens", favourites_html(r), "wide") + texts_card("sample", "Sample texts", samples_html(r), "wide");
+  const std::string cards =
+      texts_card("favourites", "Favourite tokens", favourites_html(r), "wide") + texts_card("sample", "Sample texts", samples_html(r), "wide");
   return cards.empty() ? "" : R"(<h2 class="part">In the texts</h2><div class="cards">)" + cards + "</div>\n";
 }
 
@@ -130,11 +151,10 @@ std::string html_report(const RoutingReport& r, const TrainingHistory* history) 
   if (history) out += alarms_html(*history) + history_cards(*history);
   if (!r.moe_layers.empty()) {
     out += routing_cards(r) + text_cards(r);
-  } else if (r.domains.empty()) {
-    out += R"(<p class="empty">No text was looked at, so there is nothing to show of the experts.</p>)";
   } else {
-    out += R"(<p class="empty">This model has no MoE layer: nothing is routed, so only its loss is shown.</p><div class="cards">)" +
-           figure_card(domain_loss_figure(r, {}), false) + "</div>";
+    out += fmt::format(R"(<p class="empty">{}</p>)", r.experts > 0 ? "No text was looked at, so there is nothing to show of the experts."
+                                                                   : "This model has no MoE layer: nothing is routed, so the figures of routing are absent.");
+    out += R"(<div class="cards">)" + figure_card(domain_loss_figure(r, {}), false) + "</div>";
   }
   out += R"(<footer>Written by moe.cpp. What each figure is, with its source, stands in docs/reports.md.</footer></main>)"
          "\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n";

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -106,6 +107,24 @@ std::string percent(double share) {
   if (hundredths == 0) return "0%";
   if (std::abs(hundredths) < 0.05) return "<0.1%";
   return decimal(hundredths, std::abs(hundredths) >= 9.95 ? 0 : 1) + "%";
+}
+
+std::string fine_percent(double share) {
+  if (!std::isfinite(share)) return "n/a";
+  return std::abs(share) < 0.0995 ? percent(share) : coordinate(share * 100) + "%";
+}
+
+std::string tick_number(double x, double step) {
+  if (x == 0 || !std::isfinite(x)) return x == 0 ? "0" : "n/a";
+  static constexpr auto kUnits = std::to_array<std::pair<double, const char*>>({{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}, {1, ""}});
+  for (const auto& [unit, name] : kUnits) {
+    if (std::abs(x) < unit && unit > 1) continue;
+    // Steps are 1, 2 or 5 times a power of ten, so that their logarithm says how many decimals tell neighbours apart.
+    const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(step / unit) - 1e-9)));
+    if (digits > 4) break;
+    return decimal(x / unit, digits) + name;
+  }
+  return fmt::format("{:.0e}", x);
 }
 
 std::string times(double ratio) { return decimal(ratio, ratio >= 9.95 ? 0 : ratio >= 0.095 ? 1 : 2) + "×"; }

@@ -20,9 +20,12 @@ size_t length_of(std::string_view text);
 
 // Values that are not finite print as "n/a".
 std::string decimal(double x, int digits);
-std::string compact(double x);      // three digits: 0.0312, 1.34, 924k, 2.69M
-std::string percent(double share);  // 52%, 5.2%, 0.5%
-std::string times(double ratio);    // 2.3×
-std::string coordinate(double x);   // one decimal at most
+std::string compact(double x);           // three digits: 0.0312, 1.34, 924k, 2.69M
+std::string percent(double share);       // 52%, 5.2%, 0.5%
+std::string fine_percent(double share);  // 12.5%
+std::string times(double ratio);         // 2.3×
+std::string coordinate(double x);        // one decimal at most
+// A number of an axis: as many decimals as the distance of its neighbours needs.
+std::string tick_number(double x, double step);
 
 }  // namespace moe

@@ -16,9 +16,10 @@ namespace {
 constexpr std::array<const char*, 8> kLight = {"38 121 167", "189 78 55", "13 150 120", "168 132 4", "142 96 224", "159 9 105", "48 59 180", "113 65 0"};
 constexpr std::array<const char*, 8> kDark = {"105 199 218", "226 92 40", "63 224 164", "252 212 52", "176 140 253", "204 98 178", "84 134 246", "229 156 123"};
 // From green over blue to purple: an order that survives print and colour blindness by its growing darkness (light) or by hue and lightness (dark).
-constexpr std::array<const char*, kLayerColours> kLightOrder = {"32 150 136", "30 138 158", "34 118 168", "44 98 176", "58 76 178", "80 58 170", "98 42 150", "108 26 122"};
+constexpr std::array<const char*, kLayerColours> kLightOrder = {"32 150 136", "30 138 158", "34 118 168", "44 98 176",
+                                                                "58 76 178",  "80 58 170",  "98 42 150",  "108 26 122"};
 constexpr std::array<const char*, kLayerColours> kDarkOrder = {"123 224 192", "95 208 208",  "95 188 224",  "111 166 242",
-                                                              "141 147 247", "171 134 242", "199 127 228", "221 124 208"};
+                                                               "141 147 247", "171 134 242", "199 127 228", "221 124 208"};
 
 // More than eight experts: hues a golden angle apart, so that neighbours differ, on three lightnesses. hsl to "r g b".
 std::string spun_colour(int64_t i, bool dark) {

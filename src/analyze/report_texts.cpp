@@ -20,17 +20,18 @@ struct Column {
   const char* key;
   const char* head;
   std::string (*cell)(const LayerStats&);
+  std::string zero;  // said in place of a column that is all zero; empty: the column stays
 };
 
 const Column kColumns[] = {
-    {"max_vio", "MaxVio", [](const LayerStats& l) { return decimal(l.max_vio, 2); }},
-    {"max_vio_batch", "of a window", [](const LayerStats& l) { return decimal(l.max_vio_batch, 2); }},
-    {"cv2", "CV²", [](const LayerStats& l) { return decimal(l.cv2, 3); }},
-    {"load_entropy", "entropy", [](const LayerStats& l) { return decimal(l.load_entropy, 3); }},
-    {"effective_experts", "effective", [](const LayerStats& l) { return decimal(l.effective_experts, 1); }},
-    {"dead", "dead", [](const LayerStats& l) { return std::to_string(l.dead); }},
-    {"dropped", "dropped", [](const LayerStats& l) { return percent(l.dropped); }},
-    {"unrouted", "without", [](const LayerStats& l) { return percent(l.unrouted); }},
+    {"max_vio", "MaxVio", [](const LayerStats& l) { return decimal(l.max_vio, 2); }, ""},
+    {"max_vio_batch", "of a window", [](const LayerStats& l) { return decimal(l.max_vio_batch, 2); }, ""},
+    {"cv2", "CV²", [](const LayerStats& l) { return decimal(l.cv2, 3); }, ""},
+    {"load_entropy", "entropy", [](const LayerStats& l) { return decimal(l.load_entropy, 3); }, ""},
+    {"effective_experts", "effective", [](const LayerStats& l) { return decimal(l.effective_experts, 1); }, ""},
+    {"dead", "dead", [](const LayerStats& l) { return std::to_string(l.dead); }, "No expert is dead."},
+    {"dropped", "dropped", [](const LayerStats& l) { return percent(l.dropped); }, "No choice was dropped."},
+    {"unrouted", "without", [](const LayerStats& l) { return percent(l.unrouted); }, "No token is without expert."},
 };
 
 // The layer's choices of one token that were sent, in choice order.
@@ -77,7 +78,8 @@ std::string packed_choices(const SampleText& s, size_t tokens) {
 std::string running(const std::string& piece) {
   std::string out;
   size_t from = 0;
-  for (size_t at; (at = piece.find('\n', from)) != std::string::npos; from = at + 1) out += escape(std::string_view(piece).substr(from, at - from)) + "<i>↵</i>\n";
+  for (size_t at; (at = piece.find('\n', from)) != std::string::npos; from = at + 1)
+    out += escape(std::string_view(piece).substr(from, at - from)) + "<i>↵</i>\n";
   return out + escape(std::string_view(piece).substr(from));
 }
 
@@ -92,9 +94,10 @@ std::string sample_html(const SampleText& s, size_t number, size_t tokens) {
   std::string says = fmt::format("{} tokens", tokens);
   if (tokens < s.pieces.size()) says = fmt::format("the first {} of {} tokens", tokens, s.pieces.size());
   if (tokens > 1) says += fmt::format(", {} nats per token", decimal(nats / static_cast<double>(tokens - 1), 2));
-  std::string out = fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
-                                R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
-                                escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s, tokens));
+  std::string out =
+      fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
+                  R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
+                  escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s, tokens));
   for (size_t t = 0; t < tokens; ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, 0, t)), running(s.pieces[t]));
   return out + "</div></div>";
 }
@@ -103,20 +106,28 @@ std::string sample_html(const SampleText& s, size_t number, size_t tokens) {
 
 std::string balance_table(const RoutingReport& r) {
   if (r.moe_layers.empty()) return "";
-  std::string out = R"(<div class="scroll"><table><thead><tr><th scope="col">layer</th>)";
+  std::string head, body, words, zeros;
+  std::vector<const Column*> shown;
   for (const Column& c : kColumns) {
+    const auto is_zero = [&](const LayerStats& l) { return c.cell(l).find_first_not_of("0%") == std::string::npos; };
+    if (!c.zero.empty() && std::all_of(r.moe_layers.begin(), r.moe_layers.end(), is_zero)) {
+      zeros += (zeros.empty() ? "" : " ") + c.zero;
+      continue;
+    }
+    shown.push_back(&c);
     const Definition& d = definition(c.key);
-    out += fmt::format(R"(<th scope="col" title="{}: {}">{}</th>)", escape(d.title), escape(d.line), c.head);
+    head += fmt::format(R"(<th scope="col" title="{}: {}">{}</th>)", escape(d.title), escape(d.line), c.head);
+    words += fmt::format("<dt>{}</dt><dd>{}</dd>", c.head, escape(d.line));
   }
-  out += "</tr></thead><tbody>";
   for (const LayerStats& l : r.moe_layers) {
-    out += fmt::format(R"(<tr><th scope="row">{}</th>)", l.layer);
-    for (const Column& c : kColumns) out += fmt::format("<td>{}</td>", c.cell(l));
-    out += "</tr>";
+    body += fmt::format(R"(<tr><th scope="row">{}</th>)", l.layer);
+    for (const Column* c : shown) body += fmt::format("<td>{}</td>", c->cell(l));
+    body += "</tr>";
   }
-  out += R"(</tbody></table></div><details><summary>What the columns are</summary><dl>)";
-  for (const Column& c : kColumns) out += fmt::format("<dt>{}</dt><dd>{}</dd>", c.head, escape(definition(c.key).line));
-  return out + "</dl></details>";
+  const std::string table =
+      fmt::format(R"(<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">layer</th>{}</tr></thead><tbody>{}</tbody></table></div>)", head, body);
+  return table + (zeros.empty() ? "" : fmt::format(R"(<p class="note">{}</p>)", zeros)) +
+         fmt::format("<details><summary>What the columns are</summary><dl>{}</dl></details>", words);
 }
 
 std::string favourites_html(const RoutingReport& r) {
@@ -151,7 +162,8 @@ std::string samples_html(const RoutingReport& r) {
   std::string out = R"(<div class="samples"><div class="legend" aria-label="experts">)";
   for (int64_t e = 0; e < r.experts; ++e) out += fmt::format(R"(<span class="key {}" data-e="{}"><i class="sw"></i>{}</span>)", expert_colour(e), e, e);
   out += R"(</div><p class="meta layer-note">Colours: the first expert of layer )";
-  out += fmt::format("{}", r.moe_layers.empty() ? 0 : r.moe_layers[0].layer) + "</p>";
+  out += fmt::format("<span>{}</span>", r.moe_layers.empty() ? 0 : r.moe_layers[0].layer) +
+         " (underlined; deeper where its weight is more of the sum). Point at an expert above to find its tokens, at a token for all its experts.</p>";
   std::string names;
   for (const LayerStats& l : r.moe_layers) names += fmt::format("{}{}", names.empty() ? "" : " ", l.layer);
   out += fmt::format(R"(<div class="texts" data-layers="{}">)", names);

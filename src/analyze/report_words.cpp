@@ -30,17 +30,20 @@ void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
   }
   if (best.ratio <= 1) return;
   out.push_back(fmt::format("Expert {} of layer {} is chosen by {} of the tokens of {}, {} its even share of {}.", best.expert, best.layer, percent(best.value),
-                            domain_name(r, best.other), times(best.ratio), percent(even)));
+                            domain_name(r, best.other), times(best.ratio), fine_percent(even)));
   if (specialists == 0) out.push_back(fmt::format("No expert takes more than twice its even share of a domain ({} in all).", plural(experts, "expert")));
-  else out.push_back(fmt::format("{} of {} {} more than twice the even share of some domain.", specialists, plural(experts, "expert"), specialists == 1 ? "takes" : "take"));
+  else
+    out.push_back(
+        fmt::format("{} of {} {} more than twice the even share of some domain.", specialists, plural(experts, "expert"), specialists == 1 ? "takes" : "take"));
 }
 
 void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
-  if (r.moe_layers.empty()) return;
+  if (r.moe_layers.empty() || r.experts < 2) return;
   const auto less = [](const LayerStats& a, const LayerStats& b) { return a.max_vio < b.max_vio; };
   const auto [even, uneven] = std::minmax_element(r.moe_layers.begin(), r.moe_layers.end(), less);
   const auto busiest = std::max_element(uneven->load.begin(), uneven->load.end()) - uneven->load.begin();
-  std::string says = fmt::format("The least even layer is {}: its busiest expert, {}, gets {} the mean load", uneven->layer, busiest, times(1 + uneven->max_vio));
+  std::string says =
+      fmt::format("The least even layer is {}: its busiest expert, {}, gets {} the mean load", uneven->layer, busiest, times(1 + uneven->max_vio));
   if (even->layer != uneven->layer) says += fmt::format("; in the most even, {}, it is {}", even->layer, times(1 + even->max_vio));
   out.push_back(says + ".");
   int64_t dead = 0;
@@ -61,6 +64,7 @@ void add_pairs(std::vector<std::string>& out, const RoutingReport& r) {
 
 void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
   const auto less = [](const LayerStats& a, const LayerStats& b) { return a.vocabulary_input < b.vocabulary_input; };
+  if (r.experts < 2) return;
   const auto most = std::max_element(r.moe_layers.begin(), r.moe_layers.end(), less);
   if (most == r.moe_layers.end() || most->vocabulary_input <= 0) return;
   out.push_back(fmt::format("Experts follow the token itself most in layer {}: on average an id goes to its favourite expert {} of the time.", most->layer,
@@ -91,16 +95,18 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
   }
   if (h && !h->points.empty()) {
     const HistoryPoint& last = h->points.back();
-    facts.push_back({"Trained on", count(last.tokens) + " tokens", fmt::format("{} steps, {} tokens a second", last.step, compact(last.tokens_per_second))});
+    facts.push_back({"Trained on", count(last.tokens), fmt::format("tokens in {}, {} a second", plural(last.step, "step"), compact(last.tokens_per_second))});
   }
-  if (h && !h->eval_ce.empty()) facts.push_back({"Held-out loss", decimal(h->eval_ce.back().second, 3), fmt::format("nats per token, at step {}", h->eval_ce.back().first)});
+  if (h && !h->eval_ce.empty())
+    facts.push_back({"Held-out loss", decimal(h->eval_ce.back().second, 3), fmt::format("nats per token, at step {}", h->eval_ce.back().first)});
   else if (h && !h->points.empty()) facts.push_back({"Training loss", decimal(h->points.back().ce, 3), "nats per token, last steps"});
   int64_t tokens = 0;
   double nats = 0;
   for (const DomainText& d : r.domains) tokens += d.tokens, nats += d.nats_per_token * static_cast<double>(d.tokens);
   if (tokens > 0)
-    facts.push_back({"Looked at", count(tokens) + " tokens", fmt::format("{}, {} nats per token", plural(static_cast<int64_t>(r.domains.size()), "domain"),
-                                                                         decimal(nats / static_cast<double>(tokens), 3))});
+    facts.push_back(
+        {"Looked at", count(tokens),
+         fmt::format("tokens of {}, {} nats each", plural(static_cast<int64_t>(r.domains.size()), "domain"), decimal(nats / static_cast<double>(tokens), 3))});
   if (!r.moe_layers.empty()) {
     double worst = 0, sum = 0;
     for (const LayerStats& l : r.moe_layers) worst = std::max(worst, l.max_vio), sum += l.effective_experts;

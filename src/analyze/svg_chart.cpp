@@ -95,7 +95,7 @@ void draw_readout(std::string& out, const LineChart& c, const Axis& x, double to
 void draw_series(std::string& out, const Series& s, const Axis& x, const Axis& y) {
   const std::string d = path_of(s, x, y);
   if (!d.empty()) out += fmt::format(R"(<path class="ln{} {}" d="{}"/>)", s.dashed ? " ds" : "", s.colour, d);
-  if (!s.dots) return;
+  if (!s.dots && s.x.size() > 1) return;
   for (size_t i = 0; i < s.x.size(); ++i)
     if (std::isfinite(s.y[i]) && s.y[i] <= y.high)
       out += fmt::format(R"(<circle class="dt {}" cx="{}" cy="{}" r="3.2"/>)", s.colour, coordinate(x(s.x[i])), coordinate(y(s.y[i])));
@@ -124,7 +124,7 @@ void draw_names(std::string& out, const std::vector<Series>& series, const Axis&
 void draw_marks(std::string& out, const LineChart& c, const Axis& x, double top, double bottom) {
   for (const Mark& m : c.marks) {
     if (m.x < x.low || m.x > x.high) continue;
-    out += "<g>" + svg::title(m.text) + svg::line(x(m.x), top, x(m.x), bottom, "al") + svg::text(x(m.x), top + 9, "at m", "!") + "</g>";
+    out += "<g>" + svg::title(m.text) + svg::line(x(m.x), top, x(m.x), bottom, "al") + svg::text(x(m.x) + 3, top + 9, "at", "!") + "</g>";
   }
 }
 
@@ -184,8 +184,14 @@ Drawing draw_stack(const StackChart& c) {
   Drawing drawing{.width = c.width, .height = c.height, .label = c.label, .body = {}};
   std::string& out = drawing.body;
   if (c.x.empty() || c.bands.empty()) return no_values(drawing);
+  if (c.x.size() == 1) {  // a moment: as wide as a step
+    StackChart two = c;
+    two.x.push_back(c.x[0] + 1);
+    for (Series& band : two.bands) band.y.push_back(band.y[0]);
+    return draw_stack(two);
+  }
   const size_t points = c.x.size();
-  const Axis x = svg::make_axis(c.x.front(), c.x.back(), kLeft, c.width - 26, 5);
+  const Axis x = svg::make_axis(c.x.front(), c.x.back(), kLeft, c.width - 26, 5, true);
   const Axis y = svg::make_axis(0, 1, c.height - kBottom, 8, 2);
   std::vector<double> base(points, 0), top(points, 0);
   for (const Series& band : c.bands) {

@@ -40,12 +40,12 @@ struct LineChart {
   std::vector<Series> series;
   Series band_low, band_high;  // a range behind the lines; empty: none
   std::vector<Mark> marks;
-  std::optional<double> low, high;     // of the y axis; otherwise that of the values. Lines leave the chart above `high`.
-  std::optional<double> reference;     // a level to compare with, and its name
+  std::optional<double> low, high;  // of the y axis; otherwise that of the values. Lines leave the chart above `high`.
+  std::optional<double> reference;  // a level to compare with, and its name
   std::string reference_name;
   double width = kPanelWidth, height = 210;
-  bool whole_x = false;                // x counts things
-  bool hover = true;                   // values appear under the pointer
+  bool whole_x = false;  // x counts things
+  bool hover = true;     // values appear under the pointer
 };
 Drawing draw_lines(const LineChart&);
 
@@ -68,9 +68,11 @@ Drawing draw_bars(const std::string& label, const std::vector<Bar>&, double widt
 // Colour says how far a value is from its even share, by factors: white at the share, blue above, orange below, full at `limit` times (or 1 / limit).
 struct HeatMap {
   std::string label, row_word, column_word;
+  std::string caption;  // above the map: what goes down and what across
   std::vector<std::string> rows, columns;
-  Grid value;         // [rows, columns]; not finite: left blank
-  double even = 0;    // the share that is white
+  double from = 0, to = 0;  // numbers that the columns span, where they are no names
+  Grid value;               // [rows, columns]; not finite: left blank
+  double even = 0;          // the share that is white
   double limit = 4;
   double width = kPanelWidth, row_height = 22, max_height = 320;
   bool hover = true;

@@ -1,5 +1,5 @@
-// Heat maps. The colour of a cell is one of two hues at an opacity, over the card: what is even fades into the card in light and in dark alike. A small map has a
-// cell for each value, with the value as its title; a large one a path for each step of colour, and its values as one character each for the script.
+// Heat maps. The colour of a cell is one of two hues at an opacity, over the card: what is even fades into the card in light and in dark alike. A small map has
+// a cell for each value, with the value as its title; a large one a path for each step of colour, and its values as one character each for the script.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,8 @@ void draw_cells(std::string& out, const HeatMap& m, const Cells& at) {
   const bool print = at.width >= 25 && at.height >= 14;
   for (int64_t r = 0; r < m.value.rows; ++r)
     for (int64_t c = 0; c < m.value.cols; ++c) {
-      const double value = m.value(r, c), heat = heat_of(value, m), x = at.left + at.width * static_cast<double>(c), y = at.top + at.height * static_cast<double>(r);
+      const double value = m.value(r, c), heat = heat_of(value, m), x = at.left + at.width * static_cast<double>(c),
+                   y = at.top + at.height * static_cast<double>(r);
       const double strength = std::isfinite(heat) ? std::abs(heat) : 0;
       std::string cell = svg::rect(x, y, at.width - at.gap, at.height - at.gap, !std::isfinite(heat) ? "no" : heat < 0 ? "dn cl" : "up cl");
       if (std::isfinite(heat)) cell += fmt::format(R"( fill-opacity="{}")", decimal(strength, 2));
@@ -83,7 +84,7 @@ void draw_paths(std::string& out, const HeatMap& m, const Cells& at) {
   }
   const auto list = [](const std::string& word, const std::vector<std::string>& names) {
     std::string all = escape(word);
-    for (const std::string& n : names) all += "|" + escape(n);
+    for (const std::string& n : names) all.append(1, '|').append(escape(n));
     return all;
   };
   out += svg::rect(at.left, at.top, at.width * static_cast<double>(m.value.cols), at.height * static_cast<double>(m.value.rows), "hv map") +
@@ -100,8 +101,14 @@ void draw_names(std::string& out, const HeatMap& m, const Cells& at) {
   };
   size_t longest = 1;
   for (const std::string& c : m.columns) longest = std::max(longest, length_of(c));
-  const auto across = static_cast<size_t>(stride(at.width, svg::kCharacter * static_cast<double>(longest) + 4)), down = static_cast<size_t>(stride(at.height, 11));
-  for (size_t c = 0; c < m.columns.size(); c += across)
+  const auto across = static_cast<size_t>(stride(at.width, svg::kCharacter * static_cast<double>(longest) + 4)),
+             down = static_cast<size_t>(stride(at.height, 11));
+  if (m.to > m.from) {
+    const svg::Axis x = svg::make_axis(m.from, m.to, at.left, at.left + at.width * static_cast<double>(m.columns.size()), 4);
+    const double step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
+    for (const double tick : x.ticks) out += svg::text(x(tick), at.top - 5, "ax m", tick_number(tick, step));
+  }
+  for (size_t c = 0; c < m.columns.size() && m.to <= m.from; c += across)
     out += svg::text(at.left + at.width * (static_cast<double>(c) + 0.5) - at.gap / 2, at.top - 5, "ax m", m.columns[c]);
   for (size_t r = 0; r < m.rows.size(); r += down)
     out += svg::text(at.left - 6, at.top + at.height * (static_cast<double>(r) + 0.5) + 3.5, "lb e", shortened(m.rows[r], 13));
@@ -117,14 +124,14 @@ Drawing draw_heat(const HeatMap& m) {
     drawing.body = svg::text(m.width / 2, 30, "ax m", "no values");
     return drawing;
   }
-  size_t longest = length_of(m.row_word);
+  size_t longest = 1;
   for (const std::string& r : m.rows) longest = std::max(longest, std::min<size_t>(13, length_of(r)));
   const double gutter = std::min(kGutterMost, svg::kCharacter * static_cast<double>(longest)) + 8;
   Cells at{.left = gutter, .top = 30, .width = (m.width - gutter) / cols, .height = std::min(m.row_height, m.max_height / rows), .gap = 0};
   if (at.width > 46) at.width = 46;
   at.gap = std::min(at.width, at.height) >= 7 ? 1 : 0;
   drawing.height = at.top + at.height * rows + 2;
-  drawing.body += svg::text(at.left, 10, "ax", m.column_word) + svg::text(at.left - 6, at.top - 5, "ax e", m.row_word);
+  drawing.body += svg::text(0, 10, "ax", m.caption);
   draw_names(drawing.body, m, at);
   if (m.value.rows * m.value.cols <= kSmallMap) draw_cells(drawing.body, m, at);
   else draw_paths(drawing.body, m, at);
@@ -135,14 +142,17 @@ Drawing draw_heat(const HeatMap& m) {
 Drawing draw_heat_scale(double limit, const std::string& even_name) {
   constexpr int kBoxes = 9;
   constexpr double kWidth = 22;
-  Drawing drawing{.width = kBoxes * kWidth + 8, .height = 30, .label = "colours from 1/" + compact(limit) + " of the even share to " + times(limit), .body = {}};
+  Drawing drawing{.width = kBoxes * kWidth + 8,
+                  .height = 30,
+                  .label = "colours from 1/" + coordinate(limit) + " of the even share to " + coordinate(limit) + " times",
+                  .body = {}};
   for (int i = 0; i < kBoxes; ++i) {
     const double heat = (i - kBoxes / 2) / double{kBoxes / 2};
     drawing.body += svg::rect(4 + kWidth * i, 1, kWidth - 1, 11, heat < 0 ? "dn" : "up") + fmt::format(R"( fill-opacity="{}"/>)", decimal(std::abs(heat), 2));
   }
   drawing.body += svg::rect(3.5, 0.5, kBoxes * kWidth, 12, "fr") + "/>";
-  drawing.body += svg::text(4, 25, "ax", "1/" + compact(limit)) + svg::text(drawing.width / 2, 25, "ax m", even_name) +
-                  svg::text(drawing.width - 4, 25, "ax e", times(limit));
+  drawing.body += svg::text(4, 25, "ax", "1/" + coordinate(limit)) + svg::text(drawing.width / 2, 25, "ax m", even_name) +
+                  svg::text(drawing.width - 4, 25, "ax e", coordinate(limit) + "×");
   return drawing;
 }
 

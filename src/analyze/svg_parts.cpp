@@ -16,7 +16,7 @@ Axis make_axis(double low, double high, double from, double to, int wanted, bool
   Axis axis{.low = low, .high = high, .from = from, .to = to};
   if (!(high > low)) {
     const double room = whole ? 0.5 : std::max(std::abs(low) * 0.1, 1e-3);
-    axis.low = low - room;
+    axis.low = low >= 0 ? std::max(0.0, low - room) : low - room;  // what cannot be negative gets no axis below 0
     axis.high = low + room;
   }
   const double rough = (axis.high - axis.low) / wanted;
@@ -69,12 +69,12 @@ std::vector<double> spread(std::vector<double> at, double gap, double low, doubl
 }
 
 void draw_x_axis(std::string& out, const Axis& x, double top, double bottom, const std::string& name, bool grid) {
-  const double right = x.to - width_of(name) - 6;
+  const double right = x.to - width_of(name) - 6, step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
   for (const double tick : x.ticks) {
     const double at = x(tick);
     if (grid) out += line(at, top, at, bottom, "gr");
     // The last numbers give way to the axis's name.
-    const std::string number = compact(tick);
+    const std::string number = tick_number(tick, step);
     if (at + width_of(number) / 2 < right) out += text(at, bottom + 15, "ax m", number);
   }
   out += line(x.from, bottom, x.to, bottom, "bs");
@@ -82,9 +82,11 @@ void draw_x_axis(std::string& out, const Axis& x, double top, double bottom, con
 }
 
 void draw_y_axis(std::string& out, const Axis& y, double left, double right, Unit unit) {
+  const double step = y.ticks.size() > 1 ? y.ticks[1] - y.ticks[0] : 1;
   for (const double tick : y.ticks) {
     out += line(left, y(tick), right, y(tick), "gr");
-    out += text(left - 6, y(tick) + 4, "ax e", in_unit(tick, unit));
+    out += text(left - 6, y(tick) + 4, "ax e",
+                unit == Unit::share ? tick_number(tick * 100, step * 100) + "%" : tick_number(tick, step) + (unit == Unit::ratio ? "×" : ""));
   }
 }
 

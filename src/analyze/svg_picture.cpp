@@ -39,7 +39,8 @@ std::string standalone_svg(const Picture& p) {
   const double scale_width = p.scale && columns > 1 ? p.scale->width + kBetween : 0;
   for (const std::string& line : wrapped(p.line, static_cast<size_t>((width - 2 * kEdge - scale_width) / 6.4))) body += svg::text(kEdge, y += 17, "sb", line);
   const auto place = [&](const Drawing& d, double x, double top) {
-    body += fmt::format(R"(<svg x="{}" y="{}" width="{}" height="{}">{}</svg>)", coordinate(x), coordinate(top), coordinate(d.width), coordinate(d.height), d.body);
+    body +=
+        fmt::format(R"(<svg x="{}" y="{}" width="{}" height="{}">{}</svg>)", coordinate(x), coordinate(top), coordinate(d.width), coordinate(d.height), d.body);
   };
   if (p.scale && columns > 1) place(*p.scale, width - kEdge - p.scale->width, 26);
   if (p.scale && columns == 1) {
@@ -61,10 +62,11 @@ std::string standalone_svg(const Picture& p) {
   const double height = y + kEdge - 18;
   std::string label = p.title;
   for (const auto& [heading, d] : p.panels) label += ". " + (heading.empty() ? "" : heading + ": ") + d.label;
-  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}"><style>{3}{4}</style>)"
-                     R"svg(<rect width="{0}" height="{1}" rx="10" style="fill:var(--card)"/>{5}</svg>)svg"
-                     "\n",
-                     coordinate(width), coordinate(height), escape(label), theme_style(p.experts), report_asset("chart.css"), body);
+  return fmt::format(
+      R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}"><style>{3}{4}</style>)"
+      R"svg(<rect width="{0}" height="{1}" rx="10" style="fill:var(--card)"/>{5}</svg>)svg"
+      "\n",
+      coordinate(width), coordinate(height), escape(label), theme_style(p.experts), report_asset("chart.css"), body);
 }
 
 }  // namespace moe

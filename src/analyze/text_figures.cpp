@@ -33,8 +33,10 @@ double highest(const Grid& g) {
 }
 
 // A value for each layer as dots on a line.
-Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label, const std::vector<Series>& series, const std::string& y_title, Unit unit) {
-  LineChart chart{.label = label, .x_title = "layer", .y_title = y_title, .unit = unit, .series = series, .width = o.width, .height = 165};
+Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label, const std::vector<Series>& series, const std::string& y_title,
+               Unit unit) {
+  LineChart chart{.label = label, .x_title = "layer", .y_title = y_title, .unit = unit, .series = series, .width = o.width, .height = 150};
+  chart.low = 0;
   chart.whole_x = true;
   chart.hover = o.hover;
   for (Series& s : chart.series) {
@@ -71,7 +73,8 @@ std::vector<int64_t> pair_experts(const Grid& g) {
 Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit, const FigureOptions& o) {
   const std::vector<int64_t> experts = pair_experts(l.coactivation);
   const auto n = static_cast<int64_t>(experts.size());
-  HeatMap map{.label = fmt::format("co-activation of layer {}'s experts", l.layer), .row_word = "of", .column_word = "also choose expert"};
+  HeatMap map{.label = fmt::format("co-activation of layer {}'s experts", l.layer), .row_word = "of expert", .column_word = "also choose"};
+  map.caption = "of expert ↓ also choose expert →";
   map.even = even_coactivation(r);
   map.limit = limit;
   map.width = o.width;
@@ -131,6 +134,7 @@ std::vector<Standout> strongest_pairs(const RoutingReport& r, const LayerStats& 
 
 Figure domain_loss_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("nats_per_token");
+  f.title = "Loss by domain";
   std::vector<Bar> bars;
   for (const DomainText& d : r.domains) bars.push_back({d.name, decimal(d.nats_per_token, 3), d.nats_per_token});
   if (!bars.empty()) f.panels.push_back({.heading = "", .drawing = draw_bars("nats per token of each domain", bars, o.width), .note = {}});
@@ -140,7 +144,11 @@ Figure domain_loss_figure(const RoutingReport& r, const FigureOptions& o) {
 Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("load");
   if (r.moe_layers.empty() || r.experts == 0) return f;
-  HeatMap map{.label = "load of each expert in each layer", .row_word = "layer", .column_word = "expert", .even = 1 / static_cast<double>(r.experts)};
+  HeatMap map{.label = "load of each expert in each layer",
+              .row_word = "layer",
+              .column_word = "expert",
+              .caption = "layer ↓ expert →",
+              .even = 1 / static_cast<double>(r.experts)};
   map.columns = numbers(r.experts);
   map.value = {.rows = static_cast<int64_t>(r.moe_layers.size()), .cols = r.experts, .at = {}};
   for (const LayerStats& l : r.moe_layers) {
@@ -150,7 +158,7 @@ Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
   map.limit = heat_limit(highest(map.value) / map.even);
   map.width = o.width;
   map.hover = o.hover;
-  f.scale = draw_heat_scale(map.limit, "even: " + percent(map.even));
+  f.scale = draw_heat_scale(map.limit, "even: " + fine_percent(map.even));
   f.panels.push_back({.heading = "", .drawing = draw_heat(map), .note = {}});
   return f;
 }
@@ -162,9 +170,14 @@ Figure domain_figure(const RoutingReport& r, const FigureOptions& o) {
   double most = 0;
   for (const LayerStats& l : r.moe_layers) most = std::max(most, highest(l.domain));
   const double limit = heat_limit(most / even);
-  f.scale = draw_heat_scale(limit, "even: " + percent(even));
+  f.scale = draw_heat_scale(limit, "even: " + fine_percent(even));
   for (const LayerStats& l : r.moe_layers) {
-    HeatMap map{.label = fmt::format("domains of layer {}'s experts", l.layer), .row_word = "", .column_word = "expert", .even = even, .limit = limit};
+    HeatMap map{.label = fmt::format("domains of layer {}'s experts", l.layer),
+                .row_word = "",
+                .column_word = "expert",
+                .caption = "expert →",
+                .even = even,
+                .limit = limit};
     for (const DomainText& d : r.domains) map.rows.push_back(d.name);
     map.columns = numbers(l.domain.cols);
     map.value = l.domain;
@@ -187,7 +200,7 @@ Figure coactivation_figure(const RoutingReport& r, const FigureOptions& o) {
   for (const LayerStats& l : r.moe_layers)
     if (const auto pairs = strongest_pairs(r, l, 1); !pairs.empty()) most = std::max(most, pairs[0].ratio);
   const double limit = heat_limit(most);
-  f.scale = draw_heat_scale(limit, "random: " + percent(even));
+  f.scale = draw_heat_scale(limit, "random: " + fine_percent(even));
   for (const LayerStats& l : r.moe_layers)
     if (l.coactivation.rows > 1) f.panels.push_back(pair_panel(r, l, limit, o));
   if (r.experts > kPairExperts) f.line += fmt::format(". Shown are the {} experts with the strongest partners", kPairExperts);
@@ -227,8 +240,8 @@ Figure saturation_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("saturation");
   const auto has = [](const LayerStats& l) { return l.saturation.has_value(); };
   if (r.earlier.empty() || std::none_of(r.moe_layers.begin(), r.moe_layers.end(), has)) return f;
-  f.panels.push_back(by_layer(r, o, "router saturation by layer",
-                              {layer_series(r, "", "q2", [](const LayerStats& l) { return l.saturation.value_or(NAN); })}, "of the choices", Unit::share));
+  f.panels.push_back(by_layer(r, o, "router saturation by layer", {layer_series(r, "", "q2", [](const LayerStats& l) { return l.saturation.value_or(NAN); })},
+                              "of the choices", Unit::share));
   f.panels.back().note = "against " + r.earlier;
   return f;
 }

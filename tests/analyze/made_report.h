@@ -1,4 +1,5 @@
-// Reports of any size for the tests of the page: made from a formula, shaped like real ones (experts that prefer domains, a run that settles), every field filled.
+// Reports of any size for the tests of the page: made from a formula, shaped like real ones (experts that prefer domains, a run that settles), every field
+// filled.
 #pragma once
 
 #include <cmath>
@@ -53,7 +54,8 @@ inline LayerStats made_layer(const MadeShape& shape, int64_t number) {
   l.coactivation = {e_count, e_count, std::vector<double>(static_cast<size_t>(e_count * e_count), 1)};
   for (int64_t i = 0; i < e_count; ++i)
     for (int64_t j = 0; j < e_count; ++j)
-      if (i != j) l.coactivation(i, j) = std::min(1.0, static_cast<double>(shape.top_k - 1) / static_cast<double>(e_count - 1) * 2 * wobble(i + j, i * j, number));
+      if (i != j)
+        l.coactivation(i, j) = std::min(1.0, static_cast<double>(shape.top_k - 1) / static_cast<double>(e_count - 1) * 2 * wobble(i + j, i * j, number));
   l.favourites.resize(static_cast<size_t>(e_count));
   const char* words[] = {" the", "ing", "\n", "Register", " if (", "::", "é", "日本", "<b>", "\t\t", " und", "0x"};
   for (int64_t e = 0; e < e_count; ++e)
@@ -64,7 +66,8 @@ inline LayerStats made_layer(const MadeShape& shape, int64_t number) {
 
 inline SampleText made_sample(const MadeShape& shape, int64_t number) {
   SampleText s{.domain = "domain " + std::to_string(number)};
-  const std::string text = "for (const auto& row : rows) {\n  total += row.weight;  // the sum of Gewichte, naïve\n}\nWählen Sie die Optionen, dann ✓. The engine ";
+  const std::string text =
+      "for (const auto& row : rows) {\n  total += row.weight;  // the sum of Gewichte, naïve\n}\nWählen Sie die Optionen, dann ✓. The engine ";
   std::vector<std::string> pieces;
   for (size_t i = 0; i < text.size();) {
     size_t n = 1 + static_cast<size_t>(3 * wobble(static_cast<int64_t>(i), number));

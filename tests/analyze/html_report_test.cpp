@@ -1,0 +1,332 @@
+// The page and the pictures of a report: well-formed whatever is in them, complete, the same every time, and small. How it looks is the browser's to say
+// (scripts/report_test.sh).
+#include "analyze/html_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "analyze/definitions.h"
+#include "analyze/made_report.h"
+#include "analyze/markup.h"
+#include "analyze/report_pictures.h"
+#include "text/utf8.h"
+
+namespace moe {
+namespace {
+
+using test::made_history;
+using test::made_report;
+using test::MadeShape;
+
+// What is wrong with a page's markup, or "": tags that are not closed in order, attributes without quotes, a stray '<', bytes that are no UTF-8. The inside of
+// <style> and <script> is skipped, as a browser skips it.
+std::string fault_of(std::string_view page) {
+  static const std::set<std::string_view> kVoid = {"meta", "link", "!DOCTYPE"};
+  for (std::string_view rest = page; !rest.empty();) {
+    const Utf8Step step = utf8_step(rest);
+    if (step.kind != Utf8Step::Kind::character) return "no UTF-8";
+    const auto c = static_cast<unsigned char>(rest[0]);
+    if (c < 0x20 && c != '\n') return "a control character";
+    rest.remove_prefix(static_cast<size_t>(step.length));
+  }
+  std::vector<std::string_view> open;
+  const auto near = [&](size_t at) { return std::string(page.substr(at, 90)); };
+  for (size_t at = page.find('<'); at != std::string_view::npos; at = page.find('<', at)) {
+    const size_t start = at++;
+    const bool closing = page[at] == '/';
+    at += closing;
+    const size_t name_end = std::min(page.find_first_of(" />\n", at), page.size());
+    const std::string_view name = page.substr(at, name_end - at);
+    if (name.empty() || (!std::isalpha(static_cast<unsigned char>(name[0])) && name[0] != '!')) return "a stray '<': " + near(start);
+    at = name_end;
+    bool empty = false, quoted = false;
+    for (; at < page.size() && (quoted || page[at] != '>'); ++at) {
+      if (page[at] == '"') quoted = !quoted;
+      if (page[at] == '<') return "a '<' inside a tag: " + near(start);
+      empty = page[at] == '/';
+    }
+    if (at == page.size()) return "a tag without end: " + near(start);
+    if (closing) {
+      if (open.empty() || open.back() != name) return "closes what is not open: " + near(start);
+      open.pop_back();
+    } else if (!empty && !kVoid.contains(name)) {
+      open.push_back(name);
+      if (name == "style" || name == "script") at = std::min(page.find("</", at), page.size());
+    }
+  }
+  return open.empty() ? "" : "never closed: " + std::string(open.back());
+}
+
+size_t count(std::string_view text, std::string_view part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++n;
+  return n;
+}
+
+// The page without its style, its script and its packed numbers.
+std::string markup_of(const std::string& page) {
+  std::string out = page;
+  for (const std::string tag : {"style", "script"})
+    for (size_t at; (at = out.find("<" + tag + ">")) != std::string::npos;) {
+      const size_t end = out.find("</" + tag + ">", at);
+      out.erase(at, end - at + tag.size() + 3);
+    }
+  // Values of large maps, one letter each.
+  for (size_t at; (at = out.find(" data-v=")) != std::string::npos;) out.erase(at, out.find('"', at + 9) + 1 - at);
+  return out;
+}
+
+// Where a value that is no number was printed as fmt prints it, or "".
+std::string unprintable_number(const std::string& text) {
+  const auto letter = [&](size_t at) { return at < text.size() && std::isalpha(static_cast<unsigned char>(text[at])); };
+  for (const char* word : {"nan", "inf"})
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      if (!letter(at - 1) && !letter(at + 3)) return text.substr(at - 20, 60);
+  return "";
+}
+
+bool has_card(const std::string& page, const std::string& id) { return page.find("id=\"" + id + "\"") != std::string::npos; }
+
+const std::vector<std::string> kRunCards = {"ce", "losses", "step_max_vio", "grad_norm", "step_load"};
+const std::vector<std::string> kTextCards = {"load",           "max_vio",    "domain", "nats_per_token", "coactivation", "vocabulary_input",
+                                             "router_entropy", "favourites", "sample"};
+
+TEST(HtmlReport, FaultsAreFound) {
+  EXPECT_EQ(fault_of("<p class=\"a\">x &lt; y<br/></p>"), "");
+  for (const char* broken : {"<p>", "</p>", "<p><b></p></b>", "<p>a < b</p>", "<p title=\"<\">", "<p", "<p>\x01</p>", "<p>\xFF</p>"})
+    EXPECT_NE(fault_of(broken), "") << broken;
+}
+
+TEST(HtmlReport, HasEveryCardWithItsDefinition) {
+  const TrainingHistory h = made_history();
+  const std::string page = html_report(made_report(), &h);
+  EXPECT_EQ(fault_of(page), "");
+  for (const auto* cards : {&kRunCards, &kTextCards})
+    for (const std::string& id : *cards) {
+      EXPECT_TRUE(has_card(page, id)) << id;
+      std::string line = escape(definition(id).line);
+      line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
+      if (id != "router_entropy") EXPECT_NE(page.find(line), std::string::npos) << id << ": " << line;
+    }
+  for (const char* key : {"router_entropy", "margin", "top_score"}) EXPECT_NE(page.find(escape(definition(key).line)), std::string::npos) << key;
+  EXPECT_EQ(count(page, "<svg "), count(page, "role=\"img\" aria-label=\"")) << "each chart says in words what it shows";
+  EXPECT_EQ(count(page, "aria-label=\"\""), 0u);
+  EXPECT_FALSE(has_card(page, "step_dropped")) << "nothing was dropped";
+  EXPECT_FALSE(has_card(page, "saturation")) << "there is no earlier checkpoint";
+  EXPECT_EQ(page.find("http", page.find("<body>")), page.find("http://www.w3.org/2000/svg")) << "nothing is fetched from anywhere";
+}
+
+TEST(HtmlReport, ShowsWhatIsOnlySometimesThere) {
+  RoutingReport r = made_report();
+  TrainingHistory h = made_history();
+  r.earlier = "out/tiny at step 100";
+  for (LayerStats& l : r.moe_layers) l.saturation = 0.7;
+  r.moe_layers[2].dead = 3;
+  r.moe_layers[1].dropped = 0.25;
+  h.points[5].dropped[1] = 0.125;
+  h.alarms = {{40, "collapse", "two experts take <all> tokens; try a larger balance loss"}};
+  const std::string page = html_report(r, &h);
+  EXPECT_EQ(fault_of(page), "");
+  for (const char* id : {"saturation", "step_dropped", "alarms"}) EXPECT_TRUE(has_card(page, id)) << id;
+  EXPECT_NE(page.find("two experts take &lt;all&gt; tokens; try a larger balance loss"), std::string::npos);
+  EXPECT_NE(page.find("3 experts are dead"), std::string::npos);
+  EXPECT_NE(page.find("Up to 25% of a layer&#39;s choices found no room."), std::string::npos);
+  EXPECT_EQ(html_report(made_report(), nullptr).find("id=\"alarms\""), std::string::npos);
+}
+
+TEST(HtmlReport, NamesTheStrongestSpecialist) {
+  RoutingReport r = made_report();
+  for (LayerStats& l : r.moe_layers) std::fill(l.domain.at.begin(), l.domain.at.end(), 0.25);
+  r.moe_layers[2].domain(4, 6) = 0.75;
+  const std::string page = html_report(r, nullptr);
+  EXPECT_NE(page.find("Expert 6 of layer 2 is chosen by 75% of the tokens of german, 3.0× its even share of 25%."), std::string::npos);
+  EXPECT_NE(page.find("1 of 32 experts takes more than twice the even share of some domain."), std::string::npos);
+}
+
+// Tokens, names and messages come from files: none may become markup, and none may hide.
+TEST(HtmlReport, HostileTextStaysText) {
+  const std::vector<std::string> hostile = {"<script>alert(1)</script>",
+                                            "\"><img src=x onerror=alert(1)>",
+                                            "' onmouseover='x",
+                                            "</span></div>",
+                                            "&amp;",
+                                            std::string("\0\x01\x1b[31m", 7),
+                                            "\xE2\x80\xAE"
+                                            "evil",
+                                            "\xD7\xA9\xD7\x9C",
+                                            "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x94\xAC",
+                                            "\xFF\xC0\xAF",
+                                            "\xED\xA0\x80",
+                                            "漢字",
+                                            "\xEF\xBF\xBE",
+                                            "\n\n",
+                                            "\r\n\t",
+                                            "</style>",
+                                            "]]>",
+                                            "<!--",
+                                            std::string(3000, 'w')};
+  RoutingReport r = made_report();
+  TrainingHistory h = made_history();
+  for (size_t i = 0; i < hostile.size(); ++i) {
+    r.domains[i % 6].name = r.samples[i % 3].domain = hostile[i];
+    for (SampleText& s : r.samples) s.pieces[i] = hostile[i];
+    r.moe_layers[0].favourites[i % 8][0].text = hostile[i];
+    h.alarms.push_back({static_cast<int64_t>(i), hostile[i], hostile[i]});
+    r.model = r.recipe = r.tokenizer = r.earlier = hostile[i];
+    h.loss_names = {hostile[i], "z"};
+    const std::string page = html_report(r, &h);
+    ASSERT_EQ(fault_of(page), "") << i;
+    for (const auto& [name, svg] : report_pictures(r, &h)) ASSERT_EQ(fault_of(svg), "") << name << " " << i;
+  }
+  const std::string page = markup_of(html_report(r, &h));
+  EXPECT_EQ(count(page, "<script"), 0u);
+  EXPECT_EQ(count(page, "<img"), 0u);
+  EXPECT_EQ(page.find("\xE2\x80\xAE"), std::string::npos) << "a mark that turns the direction of what follows";
+  EXPECT_NE(page.find("‹U+202E›evil"), std::string::npos);
+  EXPECT_NE(page.find("\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x94\xAC"), std::string::npos) << "an emoji of several characters stays whole";
+  EXPECT_NE(page.find("漢字"), std::string::npos);
+}
+
+TEST(HtmlReport, EscapesAndShortens) {
+  EXPECT_EQ(escape("a<b>&\"'c"), "a&lt;b&gt;&amp;&quot;&#39;c");
+  EXPECT_EQ(escape(std::string_view("\0\t\n\x7f\x1b", 5)), "␀⇥↵␡␛");
+  EXPECT_EQ(escape(" a b", Spaces::shown), "␣a␣b");
+  EXPECT_EQ(escape("\xC3"), "\uFFFD");
+  EXPECT_EQ(escape("\xE2\x80\x8B"), "‹U+200B›");
+  EXPECT_EQ(shortened("日本語日本語", 4), "日本語…");
+  EXPECT_EQ(shortened("four", 4), "four");
+  EXPECT_EQ(length_of("日\xFF"), 2u);
+}
+
+TEST(HtmlReport, RoundsNumbers) {
+  EXPECT_EQ(compact(2'690'000), "2.69M");
+  EXPECT_EQ(compact(924'000), "924k");
+  EXPECT_EQ(compact(999'700), "1.00M");
+  EXPECT_EQ(compact(1.3379), "1.34");
+  EXPECT_EQ(compact(8), "8");
+  EXPECT_EQ(compact(0), "0");
+  EXPECT_EQ(compact(0.03125), "0.0312");
+  EXPECT_EQ(compact(3e-5), "3.0e-05");
+  EXPECT_EQ(compact(NAN), "n/a");
+  EXPECT_EQ(percent(0.524), "52%");
+  EXPECT_EQ(percent(0.052), "5.2%");
+  EXPECT_EQ(percent(0.0001), "<0.1%");
+  EXPECT_EQ(fine_percent(0.125), "12.5%");
+  EXPECT_EQ(times(2.34), "2.3×");
+  EXPECT_EQ(decimal(-0.0001, 2), "0.00");
+  EXPECT_EQ(tick_number(1500, 500), "1.5k");
+  EXPECT_EQ(tick_number(0.002, 0.001), "0.002");
+  EXPECT_EQ(tick_number(3, 1), "3");
+}
+
+TEST(HtmlReport, AnySizeIsWellFormed) {
+  const MadeShape shapes[] = {{.layers = 1, .experts = 1, .top_k = 1, .slots = 1, .domains = 1, .samples = 1, .tokens = 1, .points = 1},
+                              {.layers = 1, .experts = 2, .top_k = 1, .slots = 1, .domains = 2, .samples = 1, .tokens = 2, .points = 2},
+                              {.layers = 9, .experts = 9, .top_k = 3, .slots = 3, .domains = 30, .samples = 2, .tokens = 40, .points = 30},
+                              {.layers = 64, .experts = 256, .top_k = 8, .slots = 8, .domains = 30, .samples = 2, .tokens = 64, .points = 40},
+                              {.layers = 2, .experts = 16, .top_k = 2, .slots = 16, .domains = 3, .samples = 1, .tokens = 50, .points = 40}};
+  for (const MadeShape& shape : shapes) {
+    const RoutingReport r = made_report(shape);
+    const TrainingHistory h = made_history(shape);
+    const std::string page = html_report(r, &h);
+    EXPECT_EQ(fault_of(page), "") << shape.layers << " x " << shape.experts;
+    EXPECT_EQ(unprintable_number(markup_of(page)), "") << shape.layers << " x " << shape.experts;
+    for (const auto& [name, svg] : report_pictures(r, &h)) EXPECT_EQ(fault_of(svg), "") << name << ", " << shape.layers << " x " << shape.experts;
+  }
+}
+
+TEST(HtmlReport, PartsMayBeAbsent) {
+  const TrainingHistory h = made_history();
+  const std::string texts_only = html_report(made_report(), nullptr);
+  EXPECT_EQ(fault_of(texts_only), "");
+  for (const std::string& id : kRunCards) EXPECT_FALSE(has_card(texts_only, id)) << id;
+  for (const std::string& id : kTextCards) EXPECT_TRUE(has_card(texts_only, id)) << id;
+
+  RoutingReport bare = made_report();
+  bare.samples.clear();
+  for (LayerStats& l : bare.moe_layers) l.favourites.clear(), l.router_entropy = l.margin = l.top_score = {};
+  const std::string no_samples = html_report(bare, &h);
+  EXPECT_EQ(fault_of(no_samples), "");
+  for (const char* id : {"sample", "favourites", "router_entropy"}) EXPECT_FALSE(has_card(no_samples, id)) << id;
+
+  RoutingReport dense{.model = "dense", .layers = 4};
+  TrainingHistory run = made_history({.layers = 0});
+  run.loss_names.clear();
+  for (HistoryPoint& p : run.points) p.losses.clear();
+  const std::string no_moe = html_report(dense, &run);
+  EXPECT_EQ(fault_of(no_moe), "");
+  EXPECT_NE(no_moe.find("has no MoE layer"), std::string::npos);
+  EXPECT_TRUE(has_card(no_moe, "ce"));
+  for (const char* id : {"losses", "step_load", "step_max_vio", "domain"}) EXPECT_FALSE(has_card(no_moe, id)) << id;
+
+  const TrainingHistory empty;
+  EXPECT_EQ(fault_of(html_report({}, &empty)), "");
+  EXPECT_EQ(fault_of(html_report({}, nullptr)), "");
+  EXPECT_TRUE(report_pictures({}, &empty).empty());
+}
+
+TEST(HtmlReport, ValuesThatAreNoNumbersLeaveGaps) {
+  RoutingReport r = made_report();
+  TrainingHistory h = made_history();
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  r.moe_layers[0].domain(0, 0) = r.moe_layers[1].coactivation(0, 1) = r.moe_layers[1].load[2] = nan;
+  r.moe_layers[2].margin = r.moe_layers[0].max_vio = r.domains[1].nats_per_token = inf;
+  r.samples[0].nll[3] = nan;
+  r.samples[0].weights[0][4] = std::numeric_limits<float>::infinity();
+  h.points[3].ce = h.points[7].load[0][1] = h.points[9].max_vio[0] = h.points[9].losses[0] = nan;
+  h.points[20].ce = inf;
+  const std::string page = html_report(r, &h);
+  EXPECT_EQ(fault_of(page), "");
+  EXPECT_EQ(unprintable_number(markup_of(page)), "");
+}
+
+// Experts that choose: a token has any number of them, or none, and then it is shown as such.
+TEST(HtmlReport, TokensWithoutExpertAreMarked) {
+  RoutingReport r = made_report({.layers = 2, .experts = 4, .top_k = 1, .slots = 4, .samples = 1, .tokens = 4});
+  SampleText& s = r.samples[0];
+  s.pieces = {"a", "b", "c", "\n"};
+  s.experts = {{-1, -1, -1, -1, -1, 3, 0, -1, 2, -1, -1, -1, 1, 0, 2, 3}, std::vector<int32_t>(16, -1)};
+  s.weights = {{0, 0, 0, 0, 0, 0.75F, 0.25F, 0, 1, 0, 0, 0, 0.1F, 0.2F, 0.3F, 0.4F}, std::vector<float>(16, 0)};
+  const std::string page = html_report(r, nullptr);
+  EXPECT_NE(page.find(R"(<span class="t none">a</span><span class="t x3 w3">b</span><span class="t x2 w4">c</span>)"), std::string::npos);
+  EXPECT_NE(page.find(R"(data-experts=";3:750,0:250;2:1000;1:100,0:200,2:300,3:400|;;;")"), std::string::npos);
+  EXPECT_NE(page.find("<i>↵</i>\n</span>"), std::string::npos) << "a line end is shown and ends the line";
+}
+
+TEST(HtmlReport, SameInputSameBytes) {
+  const TrainingHistory h = made_history();
+  EXPECT_EQ(html_report(made_report(), &h), html_report(made_report(), &h));
+  EXPECT_EQ(report_pictures(made_report(), &h), report_pictures(made_report(), &h));
+}
+
+TEST(HtmlReport, IsSmall) {
+  const TrainingHistory h = made_history();
+  EXPECT_LT(html_report(made_report(), &h).size(), size_t{1'500'000});
+  const MadeShape large{.layers = 16, .experts = 64, .top_k = 8, .slots = 8, .samples = 6, .tokens = 256};
+  const TrainingHistory long_run = made_history(large);
+  EXPECT_LT(html_report(made_report(large), &long_run).size(), size_t{6'000'000});
+}
+
+TEST(HtmlReport, PicturesStandAlone) {
+  const TrainingHistory h = made_history();
+  std::set<std::string> names;
+  for (const auto& [name, svg] : report_pictures(made_report(), &h)) {
+    names.insert(name);
+    EXPECT_EQ(fault_of(svg), "") << name;
+    EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")) << name;
+    EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos) << name;
+    EXPECT_EQ(count(svg, "http"), count(svg, "http://www.w3.org/2000/svg")) << name << " fetches something";
+    EXPECT_LT(svg.size(), size_t{150'000}) << name;
+  }
+  for (const char* name : {"loss.svg", "load-over-time.svg", "max-vio.svg", "load.svg", "domains.svg", "co-activation.svg", "vocabulary.svg", "router.svg"})
+    EXPECT_TRUE(names.contains(name)) << name;
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,6 +1,7 @@
 // A model as a handle: folders, figures, text to ids and back.
 #include <CLI/App.hpp>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "api/call.h"
 #include "cli/options.h"
@@ -71,7 +72,7 @@ moe_status moe_inspect(moe_model* model, char** json) {
   return guarded([&] {
     need(json, "moe_inspect: json") = nullptr;
     const ModelConfig& config = need(model, "moe_inspect: model").loaded.model->config();
-    *json = given(cli::inspect_reply(config, {.batch = 8, .context = config.context}));
+    *json = given(cli::inspect_reply(config, {.batch = 8, .context = config.context}).dump());
   });
 }
 

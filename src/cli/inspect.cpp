@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/choices.h"
+#include "cli/inspect_text.h"
 #include "cli/options.h"
 #include "cli/presets.h"
 #include "cli/replies.h"
@@ -28,6 +29,7 @@ namespace {
 struct Flags {
   std::string model, preset, dtype = "f32";
   TrainingShape training{.batch = 8, .context = 0};
+  TextFlags text;
   bool json = false;
 };
 
@@ -144,89 +146,100 @@ ModelConfig config_of(const Flags& f) {
   return parse_config(read_text(path), path);
 }
 
-int run_inspect(Flags& f) {
+int run_inspect(const CLI::App& app, Flags& f) {
+  check_text_options(app, f.text);
+  if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model folder to run");
   const ModelConfig config = config_of(f);
   const ModelCost cost = count_cost(config, config.context);
   f.training.dtype = parse_train_dtype(f.dtype);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
-  if (f.json) fmt::print("{}\n", inspect_reply(config, f.training));
-  else print_text(config, cost, f.training);
-  if (!f.json && config.moe_layer_count() > 0) print_comparison(config, cost);
+  if (!f.text.texts.empty() && !f.json) {
+    inspect_text(f.model, f.text, f.training.dtype, nullptr);
+    return 0;
+  }
+  if (f.json) {
+    Json reply = inspect_reply(config, f.training);
+    if (!f.text.texts.empty()) inspect_text(f.model, f.text, f.training.dtype, &reply);
+    fmt::print("{}\n", reply.dump());
+    return 0;
+  }
+  print_text(config, cost, f.training);
+  if (config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;
 }
 
 }  // namespace
 
-std::string inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
+Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
   const ModelCost cost = count_cost(c, c.context);
   const TrainingMemory t = count_training_memory(c, shape);
   const ParamCount& p = cost.params;
   const FlopCount& f = cost.flops;
   const MemoryCount& m = cost.memory;
-  const Json reply = {{"recipe", c.routing.recipe},
-                      {"layers", c.layers},
-                      {"moe_layers", c.moe_layer_count()},
-                      {"width", c.width},
-                      {"experts", c.routing.experts},
-                      {"top_k", c.routing.top_k},
-                      {"slots", slots_of(c)},
-                      {"vocab", c.vocab},
-                      {"context", c.context},
-                      {"variants", variants_json(c)},
-                      {"dense", dense_json(c)},
-                      {"parameters",
-                       {{"total", p.total()},
-                        {"active", p.active()},
-                        {"embedding", p.embedding},
-                        {"positions", p.positions},
-                        {"head", p.head},
-                        {"norms", p.norms},
-                        {"attention", p.attention},
-                        {"dense_ffn", p.dense_ffn},
-                        {"experts", p.experts},
-                        {"experts_active", p.experts_active},
-                        {"shared", p.shared},
-                        {"router", p.router}}},
-                      {"flops_per_token",
-                       {{"forward", f.forward()},
-                        {"training", f.training()},
-                        {"projections", f.projections},
-                        {"scores", f.scores},
-                        {"dense_ffn", f.dense_ffn},
-                        {"experts", f.experts},
-                        {"shared", f.shared},
-                        {"router", f.router},
-                        {"head", f.head}}},
-                      {"bytes",
-                       {{"weights_f32", m.weights_f32},
-                        {"weights_bf16", m.weights_bf16},
-                        {"kv_per_token_bf16", m.kv_per_token_bf16},
-                        {"training",
-                         {{"batch", shape.batch},
-                          {"context", shape.context},
-                          {"dtype", name_of(shape.dtype)},
-                          {"recompute", shape.recompute},
-                          {"total", t.total()},
-                          {"masters", t.masters},
-                          {"gradients", t.gradients},
-                          {"moments", t.moments},
-                          {"packed", t.packed},
-                          {"activations", t.activations},
-                          {"scratch", t.scratch}}}}}};
-  return reply.dump();
+  return {{"recipe", c.routing.recipe},
+          {"layers", c.layers},
+          {"moe_layers", c.moe_layer_count()},
+          {"width", c.width},
+          {"experts", c.routing.experts},
+          {"top_k", c.routing.top_k},
+          {"slots", slots_of(c)},
+          {"vocab", c.vocab},
+          {"context", c.context},
+          {"variants", variants_json(c)},
+          {"dense", dense_json(c)},
+          {"parameters",
+           {{"total", p.total()},
+            {"active", p.active()},
+            {"embedding", p.embedding},
+            {"positions", p.positions},
+            {"head", p.head},
+            {"norms", p.norms},
+            {"attention", p.attention},
+            {"dense_ffn", p.dense_ffn},
+            {"experts", p.experts},
+            {"experts_active", p.experts_active},
+            {"shared", p.shared},
+            {"router", p.router}}},
+          {"flops_per_token",
+           {{"forward", f.forward()},
+            {"training", f.training()},
+            {"projections", f.projections},
+            {"scores", f.scores},
+            {"dense_ffn", f.dense_ffn},
+            {"experts", f.experts},
+            {"shared", f.shared},
+            {"router", f.router},
+            {"head", f.head}}},
+          {"bytes",
+           {{"weights_f32", m.weights_f32},
+            {"weights_bf16", m.weights_bf16},
+            {"kv_per_token_bf16", m.kv_per_token_bf16},
+            {"training",
+             {{"batch", shape.batch},
+              {"context", shape.context},
+              {"dtype", name_of(shape.dtype)},
+              {"recompute", shape.recompute},
+              {"total", t.total()},
+              {"masters", t.masters},
+              {"gradients", t.gradients},
+              {"moments", t.moments},
+              {"packed", t.packed},
+              {"activations", t.activations},
+              {"scratch", t.scratch}}}}}};
 }
 
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder; only its config.json is read");
+  app.add_option("MODEL", f->model, "a model folder; without --text only its config.json is read");
   app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();
-  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training")->capture_default_str();
+  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training and for --text")->capture_default_str();
   app.add_flag("--recompute", f->training.recompute, "for the memory of training");
   app.add_flag("--json", f->json, "one JSON object on standard output");
-  return [f] { return run_inspect(*f); };
+  add_text_options(app, f->text);
+  return [f, &app] { return run_inspect(app, *f); };
 }
 
 }  // namespace moe::cli

@@ -39,7 +39,7 @@ void add_score_options(CLI::App& app, ScoreFlags& flags);
 ScorePlan score_plan(const ScoreFlags&, const ModelConfig&);
 std::string score_reply(const Score&, const ScorePlan&);
 
-std::string inspect_reply(const ModelConfig&, const TrainingShape&);
+Json inspect_reply(const ModelConfig&, const TrainingShape&);
 std::string recipes_reply();
 
 struct RouteFlags {

@@ -1,0 +1,29 @@
+// `moe inspect MODEL --text FILE...`: what the routers do on texts, as a table, as JSON and as a page.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <string>
+#include <vector>
+
+#include "analyze/routing_stats.h"
+#include "core/json.h"
+#include "tensor/dtype.h"
+
+namespace moe::cli {
+
+struct TextFlags {
+  std::vector<std::string> texts;
+  std::string against, html, routing;
+  RoutingStatsOptions stats;
+  int threads = 0;
+};
+
+void add_text_options(CLI::App& app, TextFlags& flags);
+// A usage error where a flag asks for something that only a text gives.
+void check_text_options(const CLI::App& app, const TextFlags& flags);
+
+// Looks at the model on the texts and writes the page when one was asked for. Adds "routing" and, where the folder has a metrics.jsonl, "history" to `json`;
+// without one (null) the tables go to the screen.
+void inspect_text(const std::string& model, const TextFlags& flags, DType dtype, Json* json);
+
+}  // namespace moe::cli

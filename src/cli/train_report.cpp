@@ -1,0 +1,27 @@
+#include "cli/train_report.h"
+
+#include "analyze/history.h"
+#include "analyze/html_report.h"
+#include "analyze/routing_stats.h"
+#include "cli/routing_options.h"
+#include "core/file.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr int64_t kTokens = 20'000;  // of each domain
+
+}  // namespace
+
+std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts, const std::string& out, int threads, DType dtype) {
+  Run run(threads, dtype);
+  RoutingReport report = routing_report(model, run, tokenizer, texts, {.tokens = kTokens});
+  report.model = out;
+  if (!report.moe_layers.empty()) report.routing = name_of(default_eval(model.config().routing));
+  const std::optional<TrainingHistory> history = read_history(out);
+  const std::string path = out + "/report.html";
+  write_atomically(path, html_report(report, history ? &*history : nullptr));
+  return path;
+}
+
+}  // namespace moe::cli

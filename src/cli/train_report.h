@@ -1,0 +1,16 @@
+// The page that `moe train` leaves beside a model.
+#pragma once
+
+#include <string>
+
+#include "model/model.h"
+#include "text/corpus.h"
+#include "text/tokenizer.h"
+
+namespace moe::cli {
+
+// Looks at the model on part of each domain of `texts`, reads OUT/metrics.jsonl and writes OUT/report.html, whose path it returns: a few seconds for a small
+// model. `texts`: held-out where there are some, else what was trained on.
+std::string write_report(Model&, const Tokenizer&, const Corpus& texts, const std::string& out, int threads, DType dtype);
+
+}  // namespace moe::cli

@@ -120,7 +120,6 @@ struct Windows {
 };
 
 Windows windows_of(const TextDomain& domain, int64_t window, int64_t tokens) {
-  if (domain.tokens < 2) fail("the text {} has {} token; there is nothing to predict in it", domain.name, domain.tokens);
   if (domain.tokens < window) return {domain.tokens, 1, 1};
   const int64_t whole = domain.tokens / window;
   return {window, whole, tokens > 0 ? std::clamp<int64_t>(tokens / window, 1, whole) : whole};
@@ -182,7 +181,9 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   if (earlier) check_earlier(config, earlier->config());
   RoutingReport report = empty_report(config, tokenizer);
   report.window = options.window > 0 ? options.window : std::min(kWindow, config.context);
-  const std::vector<TextDomain> domains = domains_of(corpus);
+  std::vector<TextDomain> domains = domains_of(corpus);
+  std::erase_if(domains, [](const TextDomain& d) { return d.tokens < 2; });
+  if (domains.empty()) fail("the texts have less than two tokens each; there is nothing to predict in them");
   std::vector<Windows> plan;
   int64_t done = 0, total = 0;
   for (const TextDomain& domain : domains) total += plan.emplace_back(windows_of(domain, report.window, options.tokens)).count;

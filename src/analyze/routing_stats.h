@@ -19,9 +19,9 @@ struct RoutingStatsOptions {
 };
 
 // The figures of every MoE layer, the loss of every domain and a sample of each; a dense model has no layers to show. The texts are cut into windows that do
-// not overlap; what a domain has beyond its last whole window is dropped, but for one that is shorter than a window. `earlier`: another checkpoint of the same
-// model for the saturation, or null; it sees the same windows. The caller names model, earlier and routing. `progress` is told how many windows are done; what
-// it throws ends the work.
+// not overlap; what a domain has beyond its last whole window is dropped, but for one that is shorter than a window. Domains of one token are passed over.
+// `earlier`: another checkpoint of the same model for the saturation, or null; it sees the same windows. The caller names model, earlier and routing.
+// `progress` is told how many windows are done; what it throws ends the work.
 RoutingReport routing_report(Model&, Run&, const Tokenizer&, const Corpus&, const RoutingStatsOptions&, Model* earlier = nullptr,
                              const std::function<void(int64_t, int64_t)>& progress = {});
 

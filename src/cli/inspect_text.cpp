@@ -148,6 +148,8 @@ void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Js
   LoadedModel earlier;
   if (!f.against.empty()) earlier = load_model(f.against);
   const Corpus corpus(f.texts, *loaded.tokenizer);
+  std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
+  if (!f.html.empty()) page.emplace(f.html);
   Run run(thread_count(f.threads), dtype);
   RoutingReport report;
   {
@@ -162,7 +164,10 @@ void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Js
   report.earlier = f.against;
   if (routed) report.routing = name_of(options.routing.value_or(default_eval(recipe)));
   const std::optional<TrainingHistory> history = read_history(folder);
-  if (!f.html.empty()) write_atomically(f.html, html_report(report, history ? &*history : nullptr));
+  if (page) {
+    page->write(html_report(report, history ? &*history : nullptr));
+    page->commit();
+  }
   if (json) {
     (*json)["routing"] = to_json(report);
     if (history) (*json)["history"] = to_json(*history);

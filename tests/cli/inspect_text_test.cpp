@@ -1,0 +1,84 @@
+// `moe inspect MODEL --text`: the tables, the JSON and the page of a model made here, and what is refused.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+// A model trained for two steps, its weights before that, and a dense one.
+class InspectText : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = new TempFolder;
+    std::string text;
+    for (int i = 0; i < 50; ++i) text += "the router sends each token to two experts\n";
+    put(*made_ / "texts/one.txt", text);
+    put(*made_ / "texts/two.txt", "où étaient les élèves ? " + text.substr(0, 100));
+    ASSERT_EQ(train("m", {"--recipe", "olmoe", "--experts", "4", "--top-k", "2", "--save-every", "2"}), 0);
+    ASSERT_EQ(train("dense", {"--recipe", "dense"}), 0);
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
+  static int train(const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "train",    "--data", *made_ / "texts/one.txt", "--out", *made_ / out, "--width", "16",      "--heads", "2", "--steps", "2",
+        "--layers", "2",      "--expert-width",         "16",    "--context",  "16",      "--batch", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult r = moe_command(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code;
+  }
+  std::string model() const { return *made_ / "m"; }
+  std::string texts() const { return *made_ / "texts"; }
+
+  static TempFolder* made_;
+  TempFolder folder_;
+};
+TempFolder* InspectText::made_ = nullptr;
+
+TEST_F(InspectText, JsonAndPage) {
+  const std::string page = folder_ / "report.html";
+  const CommandResult r = moe_command({"inspect", model(), "--text", texts(), "--against", model() + "/checkpoint-0", "--html", page, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json json = parse_json(r.out, "reply");
+  const Json& routing = json.at("routing");
+  EXPECT_EQ(routing.at("routing"), "dropless");
+  EXPECT_EQ(routing.at("domains").at(0).at("name"), "one");
+  EXPECT_EQ(routing.at("moe_layers").size(), 2u);
+  EXPECT_GT(routing.at("moe_layers").at(0).at("saturation").get<double>(), 0.3);
+  EXPECT_EQ(routing.at("samples").size(), 2u);
+  EXPECT_EQ(json.at("history").at("points").size(), 2u);
+  EXPECT_TRUE(json.contains("parameters"));  // what inspect says of every model
+  EXPECT_NE(slurp(page).find("</html>"), std::string::npos);
+}
+
+TEST_F(InspectText, TablesForPeople) {
+  const CommandResult r = moe_command({"inspect", model(), "--text", texts()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* part : {"2 MoE layers of 4 experts", "routed dropless", "MaxVio", "two ", "times even", "favourite tokens"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
+}
+
+TEST_F(InspectText, DenseModelSaysSo) {
+  const CommandResult r = moe_command({"inspect", *made_ / "dense", "--text", texts()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("no MoE layer"), std::string::npos);
+}
+
+TEST_F(InspectText, Refusals) {
+  expect_refused({"inspect", model(), "--html", folder_ / "x.html"}, 2, {"--html needs a text", "--text FILE"});
+  expect_refused({"inspect", "--preset", "tiny", "--text", texts()}, 2, {"--text needs a model folder"});
+  expect_refused({"inspect", model(), "--text", folder_ / "none.txt"}, 1, {"none.txt"});
+  expect_refused({"inspect", model(), "--text", texts(), "--html", folder_ / "no/folder/x.html"}, 1, {"x.html"});
+  expect_refused({"inspect", model(), "--text", texts(), "--against", *made_ / "dense"}, 1, {"--against must name an earlier checkpoint of the same model"});
+  expect_refused({"inspect", model(), "--text", texts(), "--window", "1"}, 2, {"--window is 1"});
+  expect_refused({"inspect", model(), "--text", texts(), "--routing", "droples"}, 2, {"--routing", "dropless"});
+  EXPECT_TRUE(folder_.entries().empty());
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what moe.cpp needs from Debian 12, as root or through sudo. What is there already is left alone, so a second run is instant and works offline.
 #   scripts/deps.sh [build]    what compiles and runs the command `moe`
-#   scripts/deps.sh test       that, and what the tests, the fuzzers, the format check and the interop checks need
+#   scripts/deps.sh test       that, and what the tests, the fuzzers, the format check, the interop checks and the browser check need
 set -euo pipefail
 
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, the package does not depend on it.
 build=(git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libpcre2-dev)
-tests=(libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-14-dev libomp-14-dev clang-format python3-venv)
+tests=(libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-14-dev libomp-14-dev clang-format python3-venv chromium chromium-driver python3-selenium)
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;

@@ -36,7 +36,8 @@
     const box = token.parentElement, index = [...box.children].indexOf(token);
     const {layers, choices, nats} = sample(box);
     const mine = choices[layer][index];
-    const lines = ['“' + token.textContent.replace(/↵\n/g, '↵').replace(/^ | $/g, '␣') + '”' + (index ? ', ' + nats[index] + ' nats' : ', the first')];
+    const whole = token.firstElementChild === null || token.textContent !== '·';
+    const lines = [(whole ? '“' + token.textContent.replace(/↵\n/g, '↵').replace(/^ | $/g, '␣') + '”' : 'a part of a character') + (index ? ', ' + nats[index] + ' nats' : ', the first')];
     lines.push('layer ' + layers[layer] + ': ' + (mine.length ? mine.map(([e, w]) => 'expert ' + e + ' at ' + w.toFixed(2)).join(', ') : 'sent to no expert'));
     return lines.join('\n');
   };
@@ -65,12 +66,12 @@
   addEventListener('keydown', event => { if (event.key === 'Escape') hide(); });
 
   // Buttons for few, a list for many. pick(i) is called on every change.
-  const chooser = (word, names, pick) => {
+  const chooser = (word, names, start, pick) => {
     const row = make('div', {className: 'choose'});
     if (names.length <= 8) {
       names.forEach((name, i) => {
         const button = make('button', {type: 'button', textContent: name});
-        button.setAttribute('aria-pressed', i === 0);
+        button.setAttribute('aria-pressed', i === start);
         button.onclick = () => {
           all('button', row).forEach(other => other.setAttribute('aria-pressed', other === button));
           pick(i);
@@ -79,6 +80,7 @@
       });
     } else {
       const list = make('select', {onchange: () => pick(list.selectedIndex)}, ...names.map(name => make('option', {textContent: name})));
+      list.selectedIndex = start;
       row.append(make('label', {}, word + ' ', list));
     }
     return row;
@@ -87,13 +89,13 @@
     const sections = all(':scope > section', pick);
     if (sections.length < 2) continue;
     const choose = i => sections.forEach((section, j) => { section.hidden = i !== j; });
-    pick.prepend(chooser('show', sections.map(section => section.dataset.name), choose));
+    pick.prepend(chooser('show', sections.map(section => section.dataset.name), 0, choose));
     pick.classList.add('ready');
     choose(0);
   }
 
   // Sample texts: their choices are unpacked when first needed.
-  let layer = 0;
+  let layer = Number(document.querySelector('.texts')?.dataset.start || 0);
   const samples = new Map();
   const sample = box => {
     if (!samples.has(box)) {
@@ -116,7 +118,7 @@
     const names = texts.dataset.layers.split(' ');
     const note = texts.parentElement.querySelector('.layer-note');
     if (names.length > 1) {
-      texts.parentElement.prepend(chooser('layer', names.map(name => 'layer ' + name), i => {
+      texts.parentElement.prepend(chooser('layer', names.map(name => 'layer ' + name), layer, i => {
         layer = i;
         note.firstElementChild.textContent = names[i];
         recolour();

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analyze/report_assets.h"
+#include "core/error.h"
 
 namespace moe {
 namespace {
@@ -33,6 +34,27 @@ std::string spun_colour(int64_t i, bool dark) {
   return fmt::format("{} {} {}", channel(0), channel(8), channel(4));
 }
 
+using Rgb = std::array<double, 3>;  // 0 to 1
+
+// A colour of light.css or dark.css.
+Rgb theme_colour(bool dark, std::string_view name) {
+  const std::string_view css = report_asset(dark ? "dark.css" : "light.css");
+  const size_t at = css.find(name);
+  if (at == std::string_view::npos) fail("the report's style has no colour {}", name);
+  std::string hex(css.substr(at + name.size() + 1, css.find(';', at) - at - name.size() - 1));
+  if (hex.size() == 3) hex = {hex[0], hex[0], hex[1], hex[1], hex[2], hex[2]};
+  const unsigned long bits = std::stoul(hex, nullptr, 16);
+  return {static_cast<double>(bits >> 16 & 255) / 255, static_cast<double>(bits >> 8 & 255) / 255, static_cast<double>(bits & 255) / 255};
+}
+
+// Black is read better than white on a ground whose relative luminance (WCAG 2.1) is above that at which both contrasts are equal.
+bool wants_black(const Rgb& ground) {
+  static constexpr Rgb kWeights = {0.2126, 0.7152, 0.0722};
+  double luminance = 0;
+  for (size_t i = 0; i < 3; ++i) luminance += kWeights[i] * (ground[i] <= 0.03928 ? ground[i] / 12.92 : std::pow((ground[i] + 0.055) / 1.055, 2.4));
+  return (luminance + 0.05) * (luminance + 0.05) > 1.05 * 0.05;
+}
+
 // Variables of one mode, as declarations.
 std::string declarations(int64_t experts, bool dark) {
   std::string out(report_asset(dark ? "dark.css" : "light.css"));
@@ -51,6 +73,17 @@ std::string declarations(int64_t experts, bool dark) {
 std::string expert_colour(int64_t expert) { return fmt::format("x{}", expert); }
 
 std::string ordered_colour(int64_t i, int64_t n) { return fmt::format("q{}", n < 2 ? 2 : i * (kLayerColours - 1) / (n - 1)); }
+
+std::string cell_text_class(double heat) {
+  std::string name = "t";
+  for (const bool dark : {false, true}) {
+    const Rgb card = theme_colour(dark, "--card:"), hue = theme_colour(dark, heat < 0 ? "--under:" : "--over:");
+    Rgb ground;
+    for (size_t i = 0; i < 3; ++i) ground[i] = card[i] + std::abs(heat) * (hue[i] - card[i]);
+    name += wants_black(ground) ? 'b' : 'w';
+  }
+  return name;
+}
 
 std::string theme_style(int64_t experts) {
   const std::string light = declarations(experts, false), dark = declarations(experts, true);

@@ -8,6 +8,7 @@
 #include "analyze/definitions.h"
 #include "analyze/markup.h"
 #include "analyze/report_colours.h"
+#include "analyze/report_figures.h"
 
 namespace moe {
 namespace {
@@ -76,6 +77,7 @@ std::string packed_choices(const SampleText& s, size_t tokens) {
 
 // A piece as it stands in running text: its line ends are shown and still end the line.
 std::string running(const std::string& piece) {
+  if (piece.empty()) return "<i>·</i>";  // a part of a character that stands with a later token
   std::string out;
   size_t from = 0;
   for (size_t at; (at = piece.find('\n', from)) != std::string::npos; from = at + 1)
@@ -83,7 +85,7 @@ std::string running(const std::string& piece) {
   return out + escape(std::string_view(piece).substr(from));
 }
 
-std::string sample_html(const SampleText& s, size_t number, size_t tokens) {
+std::string sample_html(const SampleText& s, size_t number, size_t tokens, size_t layer) {
   double nats = 0;
   std::string surprises;
   for (size_t t = 0; t < tokens; ++t) {
@@ -98,8 +100,17 @@ std::string sample_html(const SampleText& s, size_t number, size_t tokens) {
       fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
                   R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
                   escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s, tokens));
-  for (size_t t = 0; t < tokens; ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, 0, t)), running(s.pieces[t]));
+  for (size_t t = 0; t < tokens; ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, layer, t)), running(s.pieces[t]));
   return out + "</div></div>";
+}
+
+// The layer whose experts prefer domains most: there colours tell the most.
+size_t telling_layer(const RoutingReport& r) {
+  size_t best = 0;
+  double ratio = 0;
+  for (size_t l = 0; l < r.moe_layers.size() && r.domains.size() > 1; ++l)
+    if (const double here = strongest_domain(r, r.moe_layers[l]).ratio; here > ratio) ratio = here, best = l;
+  return best;
 }
 
 }  // namespace
@@ -159,19 +170,20 @@ std::string samples_html(const RoutingReport& r) {
     layers = std::max(layers, s.experts.size());
   }
   if (samples == 0 || layers == 0) return "";
+  const size_t start = telling_layer(r);
   std::string out = R"(<div class="samples"><div class="legend" aria-label="experts">)";
   for (int64_t e = 0; e < r.experts; ++e) out += fmt::format(R"(<span class="key {}" data-e="{}"><i class="sw"></i>{}</span>)", expert_colour(e), e, e);
   out += R"(</div><p class="meta layer-note">Colours: the first expert of layer )";
-  out += fmt::format("<span>{}</span>", r.moe_layers.empty() ? 0 : r.moe_layers[0].layer) +
+  out += fmt::format("<span>{}</span>", r.moe_layers.empty() ? 0 : r.moe_layers[start].layer) +
          " (underlined; deeper where its weight is more of the sum). Point at an expert above to find its tokens, at a token for all its experts.</p>";
   std::string names;
   for (const LayerStats& l : r.moe_layers) names += fmt::format("{}{}", names.empty() ? "" : " ", l.layer);
-  out += fmt::format(R"(<div class="texts" data-layers="{}">)", names);
+  out += fmt::format(R"(<div class="texts" data-layers="{}" data-start="{}">)", names, start);
   // Choices that a token really has: where experts choose, few of many slots are used.
   const auto slots = static_cast<size_t>(std::max<int64_t>(1, std::min(r.slots > 0 ? r.slots : r.top_k, 2 * std::max<int64_t>(1, r.top_k))));
   const size_t room = std::max<size_t>(16, static_cast<size_t>(kMostChoices) / (samples * layers * slots));
   for (size_t i = 0; i < r.samples.size(); ++i)
-    if (!r.samples[i].pieces.empty()) out += sample_html(r.samples[i], i, std::min(room, r.samples[i].pieces.size()));
+    if (!r.samples[i].pieces.empty()) out += sample_html(r.samples[i], i, std::min(room, r.samples[i].pieces.size()), start);
   return out + "</div></div>";
 }
 

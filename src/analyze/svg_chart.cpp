@@ -164,7 +164,7 @@ Drawing draw_lines(const LineChart& c) {
   longest = std::min<size_t>(longest, 13);
   const double right = longest == 0 ? 10 : 20 + svg::kCharacter * static_cast<double>(longest);
   const Axis x = svg::make_axis(xs.low, xs.high, kLeft, c.width - right, 5, c.whole_x);
-  const Axis y = svg::make_axis(ys.low, ys.high, c.height - kBottom, kTop, 4);
+  const Axis y = svg::make_axis(ys.low, ys.high, c.height - kBottom, kTop, 5);
   out += svg::text(0, 10, "ax", c.y_title);
   svg::draw_y_axis(out, y, kLeft, x.to, c.unit);
   svg::draw_x_axis(out, x, y.to, y.from, c.x_title, false);

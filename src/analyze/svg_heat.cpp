@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analyze/markup.h"
+#include "analyze/report_colours.h"
 #include "analyze/svg_chart.h"
 #include "analyze/svg_parts.h"
 
@@ -50,7 +51,7 @@ void draw_cells(std::string& out, const HeatMap& m, const Cells& at) {
       if (!print || !std::isfinite(heat)) continue;
       std::string number = percent(value);
       number.pop_back();  // the scale says that these are hundredths
-      out += svg::text(x + (at.width - at.gap) / 2, y + at.height / 2 + 3, strength < 0.5 ? "t1" : strength < 0.76 ? "t2" : "t3", number);
+      out += svg::text(x + (at.width - at.gap) / 2, y + at.height / 2 + 3, cell_text_class(heat), number);
     }
 }
 

@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "analyze/history.h"
 #include "analyze/html_report.h"
 #include "analyze/report_json.h"
+#include "analyze/report_pictures.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
@@ -119,12 +121,23 @@ void print_report(const RoutingReport& r) {
   fmt::print("\nmore by --json and --html FILE: loads, co-activation, every expert of every text, sample texts\n");
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) fail("cannot make the folder of --pictures, '{}': {}", path, error.message());
+}
+
+void write_pictures(const std::string& folder, const RoutingReport& report, const std::optional<TrainingHistory>& history) {
+  for (const auto& [name, svg] : report_pictures(report, history ? &*history : nullptr)) write_atomically(folder + "/" + name, svg);
+}
+
 }  // namespace
 
 void add_text_options(CLI::App& app, TextFlags& f) {
   const std::string group = "What the routers do on texts";
   app.add_option("--text", f.texts, "texts to run the model on, files or folders; each file is a domain")->group(group);
   app.add_option("--html", f.html, "write the report as a page of its own to this file, with the training curves when MODEL has a metrics.jsonl")->group(group);
+  app.add_option("--pictures", f.pictures, "write each chart of that page as a picture of its own (.svg) into this folder")->group(group);
   app.add_option("--against", f.against, "an earlier checkpoint of the same model: how many of the choices it made too (router saturation)")->group(group);
   app.add_option("--tokens", f.stats.tokens, "tokens of each domain at most, in windows spread evenly over it; 0: all")->group(group)->capture_default_str();
   app.add_option("--window", f.stats.window, "tokens a window; 0: 2048, or the model's context where that is shorter")->group(group)->capture_default_str();
@@ -135,7 +148,7 @@ void add_text_options(CLI::App& app, TextFlags& f) {
 
 void check_text_options(const CLI::App& app, const TextFlags& f) {
   if (!f.texts.empty()) return;
-  for (const char* flag : {"--html", "--against", "--tokens", "--window", "--routing", "--threads"})
+  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--threads"})
     if (app.count(flag) > 0) fail_usage("{} needs a text to look at: add --text FILE", flag);
 }
 
@@ -150,6 +163,7 @@ void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Js
   const Corpus corpus(f.texts, *loaded.tokenizer);
   std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
   if (!f.html.empty()) page.emplace(f.html);
+  if (!f.pictures.empty()) make_folder(f.pictures);
   Run run(thread_count(f.threads), dtype);
   RoutingReport report;
   {
@@ -168,6 +182,7 @@ void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Js
     page->write(html_report(report, history ? &*history : nullptr));
     page->commit();
   }
+  if (!f.pictures.empty()) write_pictures(f.pictures, report, history);
   if (json) {
     (*json)["routing"] = to_json(report);
     if (history) (*json)["history"] = to_json(*history);
@@ -175,6 +190,7 @@ void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Js
   }
   print_report(report);
   if (!f.html.empty()) fmt::print("the page is in {}\n", f.html);
+  if (!f.pictures.empty()) fmt::print("the pictures are in {}\n", f.pictures);
 }
 
 }  // namespace moe::cli

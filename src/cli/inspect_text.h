@@ -13,7 +13,7 @@ namespace moe::cli {
 
 struct TextFlags {
   std::vector<std::string> texts;
-  std::string against, html, routing;
+  std::string against, html, pictures, routing;
   RoutingStatsOptions stats;
   int threads = 0;
 };

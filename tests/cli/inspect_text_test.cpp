@@ -56,6 +56,18 @@ TEST_F(InspectText, JsonAndPage) {
   EXPECT_NE(slurp(page).find("</html>"), std::string::npos);
 }
 
+TEST_F(InspectText, Pictures) {
+  const std::string folder = folder_ / "new/pictures";
+  const CommandResult r = moe_command({"inspect", model(), "--text", texts(), "--pictures", folder});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("the pictures are in " + folder), std::string::npos);
+  for (const char* name : {"loss.svg", "load-over-time.svg", "domains.svg", "co-activation.svg", "router.svg"})
+    EXPECT_TRUE(slurp(folder + "/" + name).starts_with("<svg ")) << name;
+  const CommandResult refused = moe_command({"inspect", model(), "--text", texts(), "--pictures", *made_ / "texts/one.txt"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("cannot make the folder of --pictures"), std::string::npos) << refused.err;
+}
+
 TEST_F(InspectText, TablesForPeople) {
   const CommandResult r = moe_command({"inspect", model(), "--text", texts()});
   ASSERT_EQ(r.code, 0) << r.err;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "analyze/report_figures.h"
+#include "analyze/sample_picture.h"
 
 namespace moe {
 namespace {
@@ -52,6 +53,7 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
   add("router.svg", router_figure(r, third));
   add("vocabulary.svg", vocabulary_figure(r, wide));
   add("saturation.svg", saturation_figure(r, wide));
+  if (const std::optional<Picture> samples = sample_picture(r)) pictures.emplace_back("samples.svg", standalone_svg(*samples));
   return pictures;
 }
 

@@ -35,30 +35,9 @@ const Column kColumns[] = {
     {"unrouted", "without", [](const LayerStats& l) { return percent(l.unrouted); }, "No token is without expert."},
 };
 
-// The layer's choices of one token that were sent, in choice order.
-struct Choice {
-  int32_t expert;
-  float weight;
-};
-std::vector<Choice> choices_of(const SampleText& s, size_t layer, size_t token) {
-  std::vector<Choice> sent;
-  if (layer >= s.experts.size() || s.pieces.empty()) return sent;
-  const std::vector<int32_t>& experts = s.experts[layer];
-  const size_t slots = experts.size() / s.pieces.size();
-  for (size_t k = token * slots; k < (token + 1) * slots; ++k) {
-    const float weight = layer < s.weights.size() && k < s.weights[layer].size() ? s.weights[layer][k] : 0;
-    if (experts[k] >= 0) sent.push_back({experts[k], std::isfinite(weight) ? weight : 0});
-  }
-  return sent;
-}
-
 // The class of a token: its first expert's colour, deeper the larger that expert's part of all weights is.
 std::string token_class(const std::vector<Choice>& sent) {
-  if (sent.empty()) return "t none";
-  double sum = 0;
-  for (const Choice& c : sent) sum += std::abs(c.weight);
-  const double part = sum > 0 ? std::abs(sent[0].weight) / sum : 1;
-  return fmt::format("t {} w{}", expert_colour(sent[0].expert), std::lround(part * kWeightSteps));
+  return sent.empty() ? "t none" : fmt::format("t {} w{}", expert_colour(sent[0].expert), std::lround(first_part(sent) * kWeightSteps));
 }
 
 // All layers' choices of one sample for the script: layers apart by '|', tokens by ';', choices by ',', "expert:weight in thousandths".
@@ -104,7 +83,26 @@ std::string sample_html(const SampleText& s, size_t number, size_t tokens, size_
   return out + "</div></div>";
 }
 
-// The layer whose experts prefer domains most: there colours tell the most.
+}  // namespace
+
+std::vector<Choice> choices_of(const SampleText& s, size_t layer, size_t token) {
+  std::vector<Choice> sent;
+  if (layer >= s.experts.size() || s.pieces.empty()) return sent;
+  const std::vector<int32_t>& experts = s.experts[layer];
+  const size_t slots = experts.size() / s.pieces.size();
+  for (size_t k = token * slots; k < (token + 1) * slots; ++k) {
+    const float weight = layer < s.weights.size() && k < s.weights[layer].size() ? s.weights[layer][k] : 0;
+    if (experts[k] >= 0) sent.push_back({experts[k], std::isfinite(weight) ? weight : 0});
+  }
+  return sent;
+}
+
+double first_part(const std::vector<Choice>& sent) {
+  double sum = 0;
+  for (const Choice& c : sent) sum += std::abs(c.weight);
+  return sum > 0 ? std::abs(sent[0].weight) / sum : 1;
+}
+
 size_t telling_layer(const RoutingReport& r) {
   size_t best = 0;
   double ratio = 0;
@@ -112,8 +110,6 @@ size_t telling_layer(const RoutingReport& r) {
     if (const double here = strongest_domain(r, r.moe_layers[l]).ratio; here > ratio) ratio = here, best = l;
   return best;
 }
-
-}  // namespace
 
 std::string balance_table(const RoutingReport& r) {
   if (r.moe_layers.empty()) return "";

@@ -324,7 +324,8 @@ TEST(HtmlReport, PicturesStandAlone) {
     EXPECT_EQ(count(svg, "http"), count(svg, "http://www.w3.org/2000/svg")) << name << " fetches something";
     EXPECT_LT(svg.size(), size_t{150'000}) << name;
   }
-  for (const char* name : {"loss.svg", "load-over-time.svg", "max-vio.svg", "load.svg", "domains.svg", "co-activation.svg", "vocabulary.svg", "router.svg"})
+  for (const char* name :
+       {"loss.svg", "load-over-time.svg", "max-vio.svg", "load.svg", "domains.svg", "co-activation.svg", "vocabulary.svg", "router.svg", "samples.svg"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 

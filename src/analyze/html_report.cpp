@@ -25,13 +25,6 @@ std::string panel_html(const Panel& p) {
   return out + "</figure>";
 }
 
-// A definition as a sentence, with where it comes from.
-std::string sentence(std::string line, std::string_view source) {
-  if (!line.empty() && line[0] >= 'a' && line[0] <= 'z') line[0] = static_cast<char>(line[0] - 'a' + 'A');
-  if (!line.empty() && line.back() != '.') line += '.';
-  return source.empty() ? line : fmt::format("{} ({})", line, source);
-}
-
 std::string card(const std::string& id, const std::string& title, const std::string& line, const std::string& inside, const std::string& classes = "") {
   return fmt::format(R"(<section class="card {}" id="{}"><h2>{}</h2><p class="def">{}</p>{}</section>)"
                      "\n",

@@ -25,6 +25,9 @@ struct Figure {
 // With the words of definitions.h and nothing drawn yet.
 Figure empty_figure(std::string_view key);
 
+// A definition as a sentence, with where it comes from.
+std::string sentence(std::string line, std::string_view source = {});
+
 struct FigureOptions {
   double width = kPanelWidth;
   bool hover = true;

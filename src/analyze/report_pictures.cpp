@@ -23,7 +23,7 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
   const auto add = [&](const std::string& name, const Figure& f) {
     if (f.panels.empty()) return;
     Picture picture{.title = f.title,
-                    .line = f.line,
+                    .line = sentence(f.line),
                     .panels = {},
                     .scale = f.scale,
                     .columns = f.panels.size() == 3  ? 3

@@ -87,7 +87,7 @@ std::optional<Picture> sample_picture(const RoutingReport& r) {
   if (r.moe_layers.empty()) return {};
   const size_t layer = telling_layer(r);
   Picture picture{.title = "Sample texts", .line = {}, .panels = {}, .scale = {}, .columns = 2, .experts = r.experts};
-  picture.line = fmt::format("each token in the colour of its first expert of layer {}, deeper where that expert's part of the weights is larger",
+  picture.line = fmt::format("Each token in the colour of its first expert of layer {}, deeper where that expert's part of the weights is larger.",
                              r.moe_layers[layer].layer);
   if (r.experts <= kMostKeys) picture.scale = keys(r.experts);
   for (const SampleText& s : r.samples) {

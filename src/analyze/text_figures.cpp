@@ -94,6 +94,12 @@ Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit, cons
 
 }  // namespace
 
+std::string sentence(std::string line, std::string_view source) {
+  if (!line.empty() && line[0] >= 'a' && line[0] <= 'z') line[0] = static_cast<char>(line[0] - 'a' + 'A');
+  if (!line.empty() && line.back() != '.') line += '.';
+  return source.empty() ? line : fmt::format("{} ({})", line, source);
+}
+
 Figure empty_figure(std::string_view key) {
   const Definition& d = definition(key);
   return {.key = std::string(key), .title = std::string(d.title), .line = std::string(d.line), .panels = {}, .scale = {}};

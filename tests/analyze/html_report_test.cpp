@@ -217,6 +217,7 @@ TEST(HtmlReport, RoundsNumbers) {
   EXPECT_EQ(percent(0.524), "52%");
   EXPECT_EQ(percent(0.052), "5.2%");
   EXPECT_EQ(percent(0.0001), "<0.1%");
+  EXPECT_EQ(percent(NAN), "n/a");
   EXPECT_EQ(fine_percent(0.125), "12.5%");
   EXPECT_EQ(times(2.34), "2.3×");
   EXPECT_EQ(decimal(-0.0001, 2), "0.00");
@@ -284,6 +285,17 @@ TEST(HtmlReport, ValuesThatAreNoNumbersLeaveGaps) {
   const std::string page = html_report(r, &h);
   EXPECT_EQ(fault_of(page), "");
   EXPECT_EQ(unprintable_number(markup_of(page)), "");
+}
+
+// Charts show means of neighbouring points: one that is missing takes nothing from the others.
+TEST(HtmlReport, AMissingPointIsLeftOutOfItsMean) {
+  TrainingHistory h = made_history();
+  const std::string whole = html_report(made_report(), &h);
+  h.points[3].ce = std::numeric_limits<double>::quiet_NaN();
+  const std::string page = html_report(made_report(), &h);
+  EXPECT_NE(page, whole);
+  EXPECT_GT(count(whole, ", training "), 100u);
+  EXPECT_EQ(count(page, ", training "), count(whole, ", training "));
 }
 
 // Experts that choose: a token has any number of them, or none, and then it is shown as such.

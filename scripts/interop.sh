@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, 200
 # random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
-# nanoMoE's model with equal log-probabilities, and `tokenizers` encodes as `moe` does.
+# nanoMoE's model with equal log-probabilities, and `tokenizers` encodes as `moe` does, and the figures of `moe inspect --text` are those of OLMoE's
+# definitions in NumPy.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -77,6 +78,22 @@ encode_as_llama3() {
   encode_and_compare theirs "$work/llama3"
 }
 
+# The figures of a report on two texts, worked out again from routing records and by transformers; the weights before training are the earlier checkpoint.
+report_and_compare() {
+  local out="$work/reported" texts="$work/texts" text
+  mkdir -p "$texts"
+  head -c 8192 "$work/text.txt" >"$texts/first.txt"
+  tail -c 4096 "$work/text.txt" >"$texts/last.txt"
+  "$bin" train --data "$work/text.txt" --out "$out" --recipe olmoe --layers 2 --width 64 --heads 4 --experts 8 --top-k 2 --expert-width 32 --context 64 \
+    --batch 4 --steps 20 --lr 3e-3 --warmup 2 --dtype f32 --seed 1 --save-every 20 || return 1
+  "$bin" inspect "$out" --text "$texts" --tokens 0 --window 32 --against "$out/checkpoint-0" --json >"$work/report.json" || return 1
+  for text in first last; do
+    "$bin" score "$out" --text "$texts/$text.txt" --window 32 --record "$work/now.$text" || return 1
+    "$bin" score "$out/checkpoint-0" --text "$texts/$text.txt" --window 32 --record "$work/before.$text" || return 1
+  done
+  "$peers/bin/python" tools/interop/report_check.py "$out" "$work/report.json" "$work"/now.{first,last} --earlier "$work"/before.{first,last}
+}
+
 export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 install_peers
 write_text
@@ -89,6 +106,7 @@ if [ -x "$bin" ]; then
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
   check "a BPE of tokenizers, split as Llama 3 does" encode_as_llama3
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
+  check "the figures of a report in NumPy" report_and_compare
 else
   failed=$((failed + 1))
   echo "FAIL  $bin is not built: run cmake --preset release && cmake --build --preset release, or set BIN"

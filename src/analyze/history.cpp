@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 constexpr int64_t kMaxStep = int64_t{1} << 53;
-constexpr double kHuge = std::numeric_limits<double>::max();
+constexpr double kHuge = 1e100;  // sums of so many stay finite
 
 // The sums of a span of steps.
 struct Bucket {
@@ -117,6 +117,8 @@ void Thinner::add_layers(const JsonReader& row, HistoryPoint& point) {
     point.max_vio.push_back(number(layer, "max_vio"));
     point.dropped.push_back(number(layer, "dropped"));
     point.load.push_back(layer.get<std::vector<double>>("load"));
+    for (const double share : point.load.back())
+      if (!(share >= 0 && share <= 1)) fail("{}: a load is {}; it is a share of the choices, from 0 to 1", layer.where(), share);
     experts.push_back(static_cast<int64_t>(point.load.back().size()));
   }
   if (buckets_.empty()) {

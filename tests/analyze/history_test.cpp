@@ -72,6 +72,9 @@ TEST(History, RowsOfOtherRunsAreRefused) {
   EXPECT_FAILS(parse(row(1, 3) + other), "row 2: its MoE layers");
   EXPECT_FAILS(parse("{\"step\":1,\"ce\":\"low\",\"layers\":[]}\n"), "ce");
   EXPECT_FAILS(parse("[1]\n"), "row 1");
+  other = row(2, 3);
+  other.replace(other.find("[0.25,"), 6, "[1.25,");
+  EXPECT_FAILS(parse(row(1, 3) + other), "a load is 1.25");
 }
 
 TEST(History, FolderWithoutMetricsHasNone) {

@@ -96,6 +96,19 @@ void stages_seeds(const std::string& folder) {
  "dweights": [[1, 2], [3, 4]], "coef": {"balance": 0.5, "z": 1e-3}})");
 }
 
+void history_seeds(const std::string& folder) {
+  const auto row = [](int step, const char* more) {
+    return R"({"step":)" + std::to_string(step) + R"(,"tokens":64,"ce":2.5,"balance":1,"layers":[{"layer":1,"load":[0.25,0.75],"max_vio":0.5,"dropped":0}])" +
+           more + "}\n";
+  };
+  put(folder, "run", row(1, "") + row(2, R"(,"eval_ce":2.25,"alarms":[{"kind":"dead","text":"layer 1"}])") + row(4000, R"(,"z":1e3)") + R"({"step":40)");
+  put(folder, "dense",
+      R"({"step":1,"ce":2.5,"layers":[]})"
+      "\n"
+      R"({"step":1,"eval_ce":2})"
+      "\n");
+}
+
 }  // namespace
 }  // namespace moe
 
@@ -111,6 +124,7 @@ int main(int argc, char** argv) {
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
+    moe::history_seeds(out + "/history");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

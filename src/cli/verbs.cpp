@@ -19,7 +19,7 @@ const std::vector<Verb>& verbs() {
       {"train", "train a model from text", add_train},
       {"generate", "continue a text", add_generate},
       {"score", "how well a model predicts a text", add_score},
-      {"inspect", "parameters, arithmetic and memory of a model", add_inspect},
+      {"inspect", "parameters, arithmetic and memory of a model; with --text, what its routers do", add_inspect},
       {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
       {"route", "work a routing recipe out on given numbers", add_route},
       {"bench", "what this machine and this engine can do", add_bench},

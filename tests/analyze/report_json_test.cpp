@@ -8,6 +8,7 @@
 #include "analyze/definitions.h"
 #include "analyze/made_report.h"
 #include "core/error.h"
+#include "support/files.h"
 
 namespace moe::test {
 namespace {
@@ -17,6 +18,13 @@ TEST(ReportJson, EveryFigureHasADefinition) {
   for (const auto& [key, value] : layer.items())
     if (key != "layer" && key != "counts") EXPECT_NO_THROW(definition(key)) << key;
   EXPECT_THROW(definition("depth"), Error);
+}
+
+// docs/figures.md shows the same list.
+TEST(ReportJson, DocsTellEveryDefinition) {
+  const std::string docs = slurp(MOE_TEST_DATA "/../../docs/figures.md");
+  for (const Definition& d : definitions())
+    EXPECT_NE(docs.find(fmt::format("| `{}` | {} | {} | {} |", d.key, d.title, d.line, d.source)), std::string::npos) << d.key;
 }
 
 TEST(ReportJson, GridsAreListsOfRows) {

@@ -13,6 +13,7 @@
 #include "core/threads.h"
 #include "model/cost.h"
 #include "ops/ops.h"
+#include "train/alarms.h"
 
 namespace moe::cli {
 namespace {
@@ -75,12 +76,15 @@ int run_train(Flags& f, CLI::App& app) {
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult& r) { screen.show(r.step, options.steps, describe_step(r, options, peak, routed)); };
   callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
+  callbacks.on_alarm = [&](const Alarm& a) { screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text)); };
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, watch_interrupts());
 
   if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
   else screen.log(fmt::format("done: {} steps in {}; the model is in {}", summary.last.step, human_seconds(summary.last.seconds), training.out()));
+  if (summary.alarms > 0)
+    screen.log(fmt::format("{} alarm{} on the way, kept in {}/metrics.jsonl", summary.alarms, summary.alarms > 1 ? "s" : "", training.out()));
   if (f.json) fmt::print("{}\n", train_reply(training, summary));
   return 0;
 }
@@ -90,7 +94,8 @@ int run_train(Flags& f, CLI::App& app) {
 std::string train_reply(const Training& training, const TrainSummary& summary) {
   const StepResult& last = summary.last;
   Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
-                {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted}};
+                {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted},
+                {"alarms", summary.alarms}};
   if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
   return reply.dump();
 }

@@ -2,8 +2,10 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "train/alarms.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/step_lines.h"
 #include "train/trainer.h"
 
 namespace moe {
@@ -20,19 +22,28 @@ void make_folder(const std::string& folder) {
   if (error) fail("cannot create the folder {}: {}; choose another --out", folder, error.message());
 }
 
+constexpr int64_t kRemembered = 1000;  // steps: far more than any running figure of the watcher reaches back
+
+// A resumed run is watched as if it had never stopped: what is usual for it and which alarms are on are learned again from its metrics.
+void remember(Watcher& watcher, const std::string& metrics) {
+  each_last_line(metrics, kRemembered, [&](std::string_view line) {
+    if (const std::optional<StepResult> step = parse_metrics_line(line, metrics)) watcher.feed(*step);
+  });
+}
+
 struct Saver {
   const TrainJob& job;
   const TrainCallbacks& callbacks;
   const DataPrint& data;
 
-  void save(Trainer& trainer, MetricsFile& metrics) const {
+  void save(Trainer& trainer, StepLines& metrics) const {
     metrics.sync();
     save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, data);
     tell(callbacks.on_save, trainer.steps_done(), job.out);
   }
   // The start of the run: a model folder of its own where other programs may start from too, and OUT itself, so that a full disk or a folder that cannot be
   // written is found before the first step.
-  void save_start(Trainer& trainer, MetricsFile& metrics) const {
+  void save_start(Trainer& trainer, StepLines& metrics) const {
     if (trainer.options().save_every > 0) {
       const std::string folder = job.out + "/checkpoint-0";
       make_folder(folder);
@@ -60,7 +71,10 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   if (job.held_out) check_held_out(*job.held_out, options.context);
   if (resume) restore(trainer, *resume);
   make_folder(job.out);
-  MetricsFile metrics(job.out + "/metrics.jsonl", trainer.steps_done());
+  const std::string metrics_path = job.out + "/metrics.jsonl";
+  StepLines metrics(metrics_path, trainer.steps_done());
+  Watcher watcher(model.config(), trainer.options());
+  remember(watcher, metrics_path);
   const Saver saver{job, callbacks, data};
   if (!resume) saver.save_start(trainer, metrics);
 
@@ -76,8 +90,14 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
       summary.eval_ce = eval_ce = trainer.evaluate(*job.held_out);
       tell(callbacks.on_eval, step, *eval_ce);
     }
-    metrics.append(summary.last, eval_ce);
-    if (callbacks.on_metrics) callbacks.on_metrics(metrics_line(summary.last, eval_ce));
+    const std::vector<Alarm> alarms = watcher.feed(summary.last);
+    for (const Alarm& alarm : alarms) {
+      tell(callbacks.on_alarm, alarm);
+      summary.alarms += alarm.recovered ? 0 : 1;
+    }
+    const std::string line = metrics_line(summary.last, eval_ce, alarms);
+    metrics.append(line);
+    tell(callbacks.on_metrics, line);
     summary.interrupted = !finished && stop.load();
     last = finished || summary.interrupted;
     if (last || (options.save_every > 0 && step % options.save_every == 0)) saver.save(trainer, metrics);

@@ -105,8 +105,11 @@ class Trainer {
 // Fails when the text is too short for one window of `context` predictions.
 void check_held_out(const Corpus& held_out, int64_t context);
 
+struct Alarm;
+
 struct TrainCallbacks {
   std::function<void(const StepResult&)> on_step;
+  std::function<void(const Alarm&)> on_alarm;  // of the last step (train/alarms.h); recoveries too
   std::function<void(int64_t step, double ce)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
   std::function<void(const std::string&)> on_metrics;  // each step's line of metrics.jsonl, once it is written
@@ -124,6 +127,7 @@ struct TrainJob {
 struct TrainSummary {
   StepResult last;
   std::optional<double> eval_ce;  // of the last evaluation
+  int64_t alarms = 0;             // of this session, recoveries not counted
   bool interrupted = false;
 };
 

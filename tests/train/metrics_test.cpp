@@ -1,8 +1,8 @@
 #include "train/metrics.h"
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "core/json.h"
 #include "support/files.h"
 
 namespace moe {
@@ -16,13 +16,6 @@ StepResult at(int64_t step) {
   r.ce = 1.5;
   r.layers = {{0, {0.25, 0.75}, 0.5, 0.125}};
   return r;
-}
-
-std::vector<int64_t> steps_in(const std::string& path) {
-  std::istringstream in(slurp(path));
-  std::vector<int64_t> steps;
-  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
-  return steps;
 }
 
 TEST(Metrics, OneObjectAStepWithEveryKey) {
@@ -50,45 +43,25 @@ TEST(Metrics, LossesThatAreTrainedOnStandInTheLine) {
   EXPECT_FALSE(line.contains("communication"));
 }
 
-TEST(Metrics, AppendsAndCutsOffWhatIsRunAgain) {
-  const TempFolder folder;
-  const std::string path = folder / "metrics.jsonl";
-  {
-    MetricsFile file(path, 0);
-    for (int64_t s = 1; s <= 6; ++s) file.append(at(s), {});
-    file.sync();
-  }
-  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
-  {
-    MetricsFile file(path, 4);
-    EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4}));
-    file.append(at(5), {});
-  }
-  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5}));
-  MetricsFile file(path, 9);
-  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5})) << "nothing to cut";
+TEST(Metrics, AlarmsStandInTheLineOfTheirStep) {
+  Alarm dead{AlarmKind::dead_expert, 3, 1, {2, 5}, false, "they are dead"}, over{AlarmKind::loss_spike, 3, -1, {}, true, "it is over"};
+  const Json line = Json::parse(metrics_line(at(3), {}, std::vector<Alarm>{dead, over}));
+  EXPECT_EQ(line.at("alarms"), Json::parse(R"([{"kind": "dead-expert", "layer": 1, "experts": [2, 5], "text": "they are dead"}])"));
+  EXPECT_EQ(line.at("recovered"), Json::parse(R"([{"kind": "loss-spike", "text": "it is over"}])"));
+  EXPECT_FALSE(Json::parse(metrics_line(at(3), {})).contains("alarms"));
 }
 
-TEST(Metrics, ALineThatAKillCutShortGoes) {
-  const TempFolder folder;
-  const std::string path = folder / "metrics.jsonl", good = metrics_line(at(1), {}) + "\n";
-  for (const std::string& torn : {std::string("{\"step\":2,\"tok"), std::string("{\"step\":2,\"tok\n"), std::string(100, '\0'), std::string("\n")}) {
-    put(path, good + torn);
-    MetricsFile file(path, 5);
-    EXPECT_EQ(slurp(path), good);
-  }
-  put(path, "{\"step\":1");
-  MetricsFile file(path, 5);
-  EXPECT_EQ(slurp(path), "");
+TEST(Metrics, ALineIsReadAgain) {
+  StepResult r = at(3);
+  r.z = 2.5;
+  r.grad_norm = 0.5;
+  r.lr = 1e-3;
+  r.dropped = 0.25;
+  const std::optional<StepResult> read = parse_metrics_line(metrics_line(r, 2.25), "a test");
+  ASSERT_TRUE(read);
+  EXPECT_EQ(metrics_line(*read, 2.25), metrics_line(r, 2.25));
+  for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"}) EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
-
-TEST(Metrics, TwoRunsCannotShareAFolder) {
-  const TempFolder folder;
-  MetricsFile first(folder / "metrics.jsonl", 0);
-  EXPECT_FAILS(MetricsFile(folder / "metrics.jsonl", 0), "another training run");
-}
-
-TEST(Metrics, AFolderThatCannotBeWrittenIsNamed) { EXPECT_FAILS(MetricsFile("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl"); }
 
 }  // namespace
 }  // namespace moe

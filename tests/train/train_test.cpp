@@ -12,6 +12,7 @@
 #include "support/tiny_model.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/step_lines.h"
 
 namespace moe {
 namespace {
@@ -183,9 +184,9 @@ TEST(Train, MetricsOfStepsThatWereLostAreRunAgainOnce) {
   Session s{folder / "out"};
   s.start(2);
   {
-    MetricsFile file(s.out + "/metrics.jsonl", 2);
+    StepLines file(s.out + "/metrics.jsonl", 2);
     StepResult lost;
-    for (lost.step = 3; lost.step <= 4; ++lost.step) file.append(lost, {});
+    for (lost.step = 3; lost.step <= 4; ++lost.step) file.append(metrics_line(lost, {}));
   }
   s.resume();
   EXPECT_EQ(steps_in(s.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));

@@ -1,0 +1,112 @@
+// Appending, and cutting off what a resumed run will write again. Truncation is atomic, so no copy is made.
+// The lock on the file keeps two runs out of one folder.
+#include "train/step_lines.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/mmap.h"
+
+namespace moe {
+namespace {
+
+// The step of a line; nothing when the line is no such object.
+std::optional<int64_t> step_of(std::string_view line, const std::string& where) {
+  try {
+    const Json json = parse_json(line, where);
+    return JsonReader(json, where).get<int64_t>("step");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+size_t end_of_whole_lines(std::string_view text) {
+  const size_t newline = text.rfind('\n');
+  return newline == std::string_view::npos ? 0 : newline + 1;
+}
+
+// Where the line begins that ends, newline included, at `end`.
+size_t begin_of_line(std::string_view text, size_t end) { return end_of_whole_lines(text.substr(0, end - 1)); }
+
+// How many bytes of the file to keep: whole lines of steps up to `last_step`. Steps only grow, so it is looked for from the end.
+size_t kept_bytes(std::string_view text, int64_t last_step, const std::string& where) {
+  size_t end = end_of_whole_lines(text);
+  while (end > 0) {
+    const size_t begin = begin_of_line(text, end);
+    const std::optional<int64_t> step = step_of(text.substr(begin, end - 1 - begin), where);
+    if (step && *step <= last_step) break;
+    end = begin;
+  }
+  return end;
+}
+
+}  // namespace
+
+void each_last_line(const std::string& path, int64_t most, const std::function<void(std::string_view line)>& f) {
+  if (!std::filesystem::exists(path)) return;
+  const MappedFile file(path);
+  const std::string_view text = file.text();
+  const size_t end = end_of_whole_lines(text);
+  size_t begin = end;
+  for (int64_t n = 0; n < most && begin > 0; ++n) begin = begin_of_line(text, begin);
+  while (begin < end) {
+    const size_t newline = text.find('\n', begin);
+    f(text.substr(begin, newline - begin));
+    begin = newline + 1;
+  }
+}
+
+StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path)) {
+  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("cannot write {}: {}; choose a folder that may be written to", path_, std::strerror(errno));
+  try {
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      fail("{} is being written by another training run; wait for it or choose another --out", path_);
+    struct stat info {};
+    if (fstat(fd_, &info) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
+    if (info.st_size == 0) return;
+    const size_t kept = [&] {
+      const MappedFile file(path_);
+      return kept_bytes(file.text(), last_step, path_);
+    }();
+    if (kept < static_cast<size_t>(info.st_size) && ftruncate(fd_, static_cast<off_t>(kept)) != 0) fail("cannot shorten {}: {}", path_, std::strerror(errno));
+  } catch (...) {
+    close(fd_);
+    throw;
+  }
+}
+
+StepLines::~StepLines() { close(fd_); }
+
+void StepLines::append(const std::string& text) {
+  const std::string line = text + "\n";
+  struct stat before {};
+  if (fstat(fd_, &before) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t wrote = write(fd_, line.data() + done, line.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) {
+      const int error = errno;
+      // Half a line is worse than none; should this fail too, resuming cuts it off.
+      [[maybe_unused]] const int whole_again = ftruncate(fd_, before.st_size);
+      fail("cannot write {}: {}; free some space, then go on with --resume", path_, std::strerror(error));
+    }
+    done += static_cast<size_t>(wrote);
+  }
+}
+
+void StepLines::sync() {
+  if (fdatasync(fd_) != 0) fail("cannot save {} to disk: {}; check the disk, then go on with --resume", path_, std::strerror(errno));
+}
+
+}  // namespace moe

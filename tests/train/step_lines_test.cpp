@@ -1,0 +1,85 @@
+#include "train/step_lines.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/json.h"
+#include "support/files.h"
+
+namespace moe {
+namespace {
+
+using namespace test;
+
+std::string at(int64_t step) { return fmt::format("{{\"step\":{}}}", step); }
+
+std::vector<int64_t> steps_in(const std::string& path) {
+  std::istringstream in(slurp(path));
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
+  return steps;
+}
+
+TEST(StepLines, AppendsAndCutsOffWhatIsRunAgain) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    StepLines file(path, 0);
+    for (int64_t s = 1; s <= 6; ++s) file.append(at(s));
+    file.sync();
+  }
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
+  {
+    StepLines file(path, 4);
+    EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4}));
+    file.append(at(5));
+  }
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  StepLines file(path, 9);
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5})) << "nothing to cut";
+}
+
+TEST(StepLines, ALineThatAKillCutShortGoes) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl", good = at(1) + "\n";
+  for (const std::string& torn : {std::string("{\"step\":2,\"tok"), std::string("{\"step\":2,\"tok\n"), std::string(100, '\0'), std::string("\n")}) {
+    put(path, good + torn);
+    StepLines file(path, 5);
+    EXPECT_EQ(slurp(path), good);
+  }
+  put(path, "{\"step\":1");
+  StepLines file(path, 5);
+  EXPECT_EQ(slurp(path), "");
+}
+
+TEST(StepLines, TwoRunsCannotShareAFolder) {
+  const TempFolder folder;
+  StepLines first(folder / "metrics.jsonl", 0);
+  EXPECT_FAILS(StepLines(folder / "metrics.jsonl", 0), "another training run");
+}
+
+TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) { EXPECT_FAILS(StepLines("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl"); }
+
+std::vector<std::string> last(const std::string& path, int64_t most) {
+  std::vector<std::string> lines;
+  each_last_line(path, most, [&](std::string_view line) { lines.emplace_back(line); });
+  return lines;
+}
+
+TEST(StepLines, TheLastLinesComeInOrder) {
+  const TempFolder folder;
+  const std::string path = folder / "lines.jsonl";
+  EXPECT_EQ(last(path, 2), std::vector<std::string>{}) << "no file";
+  put(path, "");
+  EXPECT_EQ(last(path, 2), std::vector<std::string>{});
+  put(path, "a\nbb\n\nccc\ntorn");
+  EXPECT_EQ(last(path, 1), std::vector<std::string>{"ccc"});
+  EXPECT_EQ(last(path, 3), (std::vector<std::string>{"bb", "", "ccc"}));
+  EXPECT_EQ(last(path, 9), (std::vector<std::string>{"a", "bb", "", "ccc"}));
+  EXPECT_EQ(last(path, 0), std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace moe

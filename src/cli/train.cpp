@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/replies.h"
+#include "cli/samples.h"
 #include "cli/screen.h"
 #include "cli/training.h"
 #include "cli/verbs.h"
@@ -20,6 +21,7 @@ namespace {
 
 struct Flags {
   TrainFlags run;
+  SampleFlags samples;
   bool json = false;
 };
 
@@ -66,6 +68,8 @@ int run_train(Flags& f, CLI::App& app) {
     if (f.json) fmt::print("{}\n", train_reply(training, training.done()));
     return 0;
   }
+  const std::atomic<bool>& stop = watch_interrupts();
+  TrainingSamples samples(f.samples, training, stop);
   ProgressLine screen;
   describe_run(screen, training.model(), training.corpus(), training.tokenizer(), options);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
@@ -74,11 +78,14 @@ int run_train(Flags& f, CLI::App& app) {
   const bool routed = training.model().config().moe_layer_count() > 0;
 
   TrainCallbacks callbacks;
-  callbacks.on_step = [&](const StepResult& r) { screen.show(r.step, options.steps, describe_step(r, options, peak, routed)); };
+  callbacks.on_step = [&](const StepResult& r) {
+    screen.show(r.step, options.steps, describe_step(r, options, peak, routed));
+    samples.after_step(r.step, screen);
+  };
   callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
   callbacks.on_alarm = [&](const Alarm& a) { screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text)); };
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
-  const TrainSummary summary = training.run(callbacks, watch_interrupts());
+  const TrainSummary summary = training.run(callbacks, stop);
 
   if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
@@ -103,6 +110,7 @@ std::string train_reply(const Training& training, const TrainSummary& summary) {
 Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   add_training_options(app, f->run);
+  add_sample_options(app, f->samples);
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");
   return [f, &app] { return run_train(*f, app); };
 }

@@ -23,9 +23,9 @@ constexpr int64_t kRouterPatience = 20, kDeadPatience = 50;
 constexpr double kZTimes = 3, kZOverEven = 2;  // times its lowest, times (ln E)^2, which it is where all logits are 0
 constexpr double kDropsMore = 0.15;            // of all choices, above the lowest share
 constexpr int64_t kFigurePatience = 20;
-constexpr double kSpikeDeviations = 6, kLeastDeviation = 0.02;  // of the usual loss: loss curves can be very smooth
+constexpr double kSpikeDeviations = 6, kLeastDeviation = 0.02;  // of the usual loss, and nats: curves can be very smooth
 constexpr int64_t kSpikePatience = 3;
-constexpr double kDiverging = 1.15, kConverging = 1.05;
+constexpr double kDiverging = 1.15, kConverging = 1.05, kDivergingNats = 0.2;
 constexpr double kStalledGain = 0.01, kLearnedLittle = 0.6;  // of the loss; of ln V, what knowing nothing costs
 constexpr double kGradientTimes = 5;
 constexpr size_t kUsualSteps = 50, kLevelSteps = 20, kLongSteps = 200, kLeastLongSteps = 60;
@@ -72,10 +72,11 @@ const std::vector<AlarmInfo>& alarm_table() {
        "the z-loss is 3 times its lowest and twice (ln E)^2, for 20 steps"},
       {AlarmKind::rising_drops, "rising-drop-rate", "more and more choices find their expert full",
        "the dropped share is 15 points above its lowest, for 20 steps"},
-      {AlarmKind::loss_spike, "loss-spike", "the loss jumped", "6 deviations above the median of the last 50 ordinary steps, for 3 steps"},
-      {AlarmKind::diverging_loss, "diverging-loss", "the loss climbs instead of falling", "the median of 20 steps is 15% above its best, for 20 steps"},
+      {AlarmKind::loss_spike, "loss-spike", "the loss jumped", "6 deviations (at least 12%) above the median of the last 50 ordinary steps, for 3 steps"},
+      {AlarmKind::diverging_loss, "diverging-loss", "the loss climbs instead of falling",
+       "the median of 20 steps is 15% and 0.2 nats above its best, for 20 steps"},
       {AlarmKind::stalled_loss, "stalled-loss", "hardly anything is being learned",
-       "after the warm-up: above 60% of ln V and less than 1% down in a quarter of the run (60 to 200 steps), while the learning rate is above half of --lr"},
+       "after the warm-up: above 60% of ln V and within 1% of what it was a quarter of the run ago (60 to 200 steps), while the learning rate is above half of --lr"},
       {AlarmKind::exploding_gradient, "exploding-gradient", "the gradient is far larger than it was",
        "5 times the median of the last 50 ordinary steps, for 3 steps"},
   };
@@ -234,7 +235,7 @@ void Watcher::learn(Held& held, double x, bool ordinary) {
 
 void Watcher::watch_loss(double ce) {
   if (!ce_.usual.full()) return ce_.usual.push(ce);
-  const double usual = ce_.usual.median(), deviation = std::max(ce_.usual.deviation(), kLeastDeviation * usual);
+  const double usual = ce_.usual.median(), deviation = std::max(ce_.usual.deviation(), kLeastDeviation * std::max(usual, 1.0));
   const double above = (ce - usual) / deviation;
   const auto turn = ce_.latch.update(above > kSpikeDeviations, above < kSpikeDeviations / 2, kSpikePatience);
   if (turn == Latch::Turn::fired)
@@ -252,7 +253,8 @@ void Watcher::watch_level(double ce, double lr) {
     best_level_ = level;
     best_step_ = step_;
   }
-  const auto turn = diverging_.update(level > kDiverging * *best_level_, level < kConverging * *best_level_, kFigurePatience);
+  const auto turn = diverging_.update(level > std::max(kDiverging * *best_level_, *best_level_ + kDivergingNats),
+                                      level < std::max(kConverging * *best_level_, *best_level_ + kDivergingNats / 2), kFigurePatience);
   if (turn == Latch::Turn::fired)
     say(AlarmKind::diverging_loss, -1, {}, fmt::format("the loss is about {:.3f} and was {:.3f} at step {}: it diverges", level, *best_level_, best_step_));
   if (turn == Latch::Turn::recovered) say_over(AlarmKind::diverging_loss, -1, fmt::format("the loss is back at {:.3f}", level));
@@ -261,7 +263,7 @@ void Watcher::watch_level(double ce, double lr) {
   if (!long_level_.full() || step_ <= options_.warmup.value_or(0) + span) return;
   const double before = long_level_.oldest(long_level_.size() / 4), after = long_level_.newest(long_level_.size() / 4);
   const bool little = after > kLearnedLittle * std::log(static_cast<double>(config_.vocab));
-  const bool still = after > (1 - kStalledGain) * before, falling = after < (1 - 2 * kStalledGain) * before;
+  const bool still = std::abs(after - before) < kStalledGain * before, falling = after < (1 - 2 * kStalledGain) * before;
   const auto stall = stalled_.update(little && still && lr > options_.lr / 2 && !diverging_.on(), falling || !little, kFigurePatience);
   if (stall == Latch::Turn::fired)
     say(AlarmKind::stalled_loss, -1, {},

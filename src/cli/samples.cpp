@@ -1,0 +1,87 @@
+#include "cli/samples.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/routing_options.h"
+#include "core/error.h"
+#include "core/json.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr int64_t kMostTokens = 100000;
+
+// On one line: line breaks and other control characters written out.
+std::string one_line(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else if (byte < 0x20 || byte == 0x7F) out += fmt::format("\\x{:02x}", byte);
+    else out += c;
+  }
+  return out;
+}
+
+// Whether a text can be written by the model's recipe, token after token; said in terms of this verb's flags.
+void check_routing(const RoutingOptions& recipe, std::optional<EvalRouting> asked) {
+  const EvalRouting usual = default_eval(recipe);
+  const std::string_view reason = not_causal_because(recipe, asked.value_or(usual));
+  if (not_causal_because(recipe, usual).empty()) {
+    const char* way_out = usual == EvalRouting::threshold ? "threshold, which goes by what was learned in training" : "dropless, or leave it out";
+    if (!reason.empty())
+      fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; take --sample-routing {}", recipe.recipe, reason, way_out);
+    if (!asked && usual == EvalRouting::threshold)
+      fail_usage("recipe '{}' does not say how to write a text: {}; add --sample-routing {}", recipe.recipe,
+                 not_causal_because(recipe, EvalRouting::as_trained), way_out);
+  } else {
+    fail_usage("recipe '{}' cannot write samples: {}; leave --sample-every out", recipe.recipe, reason.empty() ? not_causal_because(recipe, usual) : reason);
+  }
+}
+
+}  // namespace
+
+void add_sample_options(CLI::App& app, SampleFlags& f) {
+  const std::string group = "Samples";
+  app.add_option("--sample-every", f.every, "steps between samples, shown and kept in OUT/samples.jsonl; 0: none")->group(group)->capture_default_str();
+  app.add_option("--sample-prompt", f.prompt, "the text that every sample continues")->group(group);
+  app.add_option("--sample-tokens", f.tokens, "tokens of a sample")->group(group)->capture_default_str();
+  app.add_option("--sample-routing", f.routing, "threshold: needed for recipes whose experts choose; see moe generate --help")->group(group);
+}
+
+TrainingSamples::TrainingSamples(const SampleFlags& flags, Training& training, const std::atomic<bool>& stop)
+    : flags_(flags), training_(training), stop_(stop) {
+  if (flags.every < 0) fail_usage("--sample-every is {}; it must be 0 (none) or above", flags.every);
+  if (flags.every == 0) {
+    if (!flags.prompt.empty()) fail_usage("--sample-prompt has no meaning without --sample-every N");
+    return;
+  }
+  if (flags.prompt.empty()) fail_usage("--sample-every needs a text to continue: --sample-prompt TEXT");
+  if (flags.tokens < 1 || flags.tokens > kMostTokens) fail_usage("--sample-tokens is {}; it must be at least 1 and at most {}", flags.tokens, kMostTokens);
+  if (!flags.routing.empty()) options_.routing = parse_eval_routing(flags.routing, "--sample-routing");
+  if (training.model().config().moe_layer_count() > 0) check_routing(training.model().config().routing, options_.routing);
+  run_ = std::make_unique<Run>(training.options().threads, training.options().dtype);
+  write(1);  // what else is wrong with the prompt is said now and not after the first N steps
+}
+
+Generated TrainingSamples::write(int64_t tokens) {
+  options_.max_tokens = tokens;
+  return generate(training_.model(), *run_, training_.tokenizer(), flags_.prompt, options_, [&](const std::string&) { return !stop_.load(); });
+}
+
+void TrainingSamples::after_step(int64_t step, ProgressLine& screen) {
+  if (flags_.every == 0) return;
+  if (!file_) file_ = std::make_unique<StepLines>(training_.out() + "/samples.jsonl", training_.resumed_from().value_or(0));
+  if (step % flags_.every != 0) return;
+  const Generated sample = write(flags_.tokens);
+  if (sample.finish == "interrupted") return;
+  const Json line = {{"step", step}, {"prompt", flags_.prompt}, {"text", sample.text}};
+  file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  file_->sync();
+  screen.log(fmt::format("sample: step {}: {}", step, one_line(flags_.prompt + sample.text)));
+}
+
+}  // namespace moe::cli

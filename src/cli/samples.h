@@ -1,0 +1,43 @@
+// Samples while training: every N steps the model continues a prompt, above the bar and in OUT/samples.jsonl. Reads the weights, changes none.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cli/screen.h"
+#include "cli/training.h"
+#include "infer/session.h"
+#include "train/step_lines.h"
+
+namespace moe::cli {
+
+struct SampleFlags {
+  int64_t every = 0, tokens = 60;
+  std::string prompt, routing;
+};
+
+void add_sample_options(CLI::App& app, SampleFlags& flags);
+
+class TrainingSamples {
+ public:
+  // Usage errors for flags that do not go together and for models that cannot write. `training` and `stop` must outlive it; call before training.run().
+  TrainingSamples(const SampleFlags& flags, Training& training, const std::atomic<bool>& stop);
+
+  // After every step; writes and shows a sample when it is due. A sample that is interrupted is lost.
+  void after_step(int64_t step, ProgressLine& screen);
+
+ private:
+  Generated write(int64_t tokens);
+
+  SampleFlags flags_;
+  Training& training_;
+  const std::atomic<bool>& stop_;
+  GenerateOptions options_;
+  std::unique_ptr<Run> run_;
+  std::unique_ptr<StepLines> file_;  // once there is a step: the folder is there only then
+};
+
+}  // namespace moe::cli

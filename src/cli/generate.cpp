@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/routing_options.h"
@@ -62,8 +63,10 @@ void add_generate_options(CLI::App& app, GenerateFlags& f) {
   app.add_option("--repeat-penalty", s.repeat_penalty, "above 1: tokens of the last 64 become less likely")->capture_default_str();
   app.add_option("--seed", s.seed, "same seed, same text")->capture_default_str();
   app.add_option("--stop", f.options.stop, "end before this text; may be given more than once")->allow_extra_args(false);
-  app.add_option("--routing", f.routing,
-                 "dropless, or threshold: models whose experts choose their tokens generate only by the thresholds learned in training, and only when asked");
+  takes(app.add_option(
+            "--routing", f.routing,
+            "dropless, or threshold: models whose experts choose their tokens generate only by the thresholds learned in training, and only when asked"),
+        eval_routing_names());
 }
 
 GenerateOptions generate_options(const GenerateFlags& f) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/choices.h"
+#include "cli/command_tree.h"
 #include "cli/presets.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -19,6 +20,20 @@
 
 namespace moe::cli {
 namespace {
+
+const std::vector<Choice<ops::Act>>& activations() {
+  static const std::vector<Choice<ops::Act>> choices = {
+      {"silu", ops::Act::silu}, {"gelu", ops::Act::gelu}, {"gelu_tanh", ops::Act::gelu_tanh}, {"relu", ops::Act::relu}};
+  return choices;
+}
+const std::vector<Choice<QkNorm>>& qk_norms() {
+  static const std::vector<Choice<QkNorm>> choices = {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}};
+  return choices;
+}
+const std::vector<Choice<NormPlacement>>& norm_placements() {
+  static const std::vector<Choice<NormPlacement>> choices = {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}};
+  return choices;
+}
 
 // What a JSON value would be on the command line; lists give one word an entry. Stages may stand in the file as they are.
 std::vector<std::string> as_words(const Json& value, const std::string& key, const std::string& where) {
@@ -105,19 +120,20 @@ void settle_recipe(CLI::App& app) {
 }  // namespace
 
 void add_model_options(CLI::App& app, ModelFlags& f) {
-  app.add_option("--preset", f.preset, fmt::format("start from a named set of options: {}", listed(presets())))->group("Options");
+  takes(app.add_option("--preset", f.preset, fmt::format("start from a named set of options: {}", listed(presets())))->group("Options"), names_of(presets()));
   app.add_option("--config", f.config_file, "a JSON file with the same names; flags win over it")->group("Options");
   const std::string model = "Model";
-  app.add_option("--architecture", f.architecture, fmt::format("{}; default: the one the recipe comes from", listed(styles())))->group(model);
+  takes(app.add_option("--architecture", f.architecture, fmt::format("{}; default: the one the recipe comes from", listed(styles())))->group(model),
+        names_of(styles()));
   app.add_option("--layers", f.layers, "decoder blocks")->group(model)->capture_default_str();
   app.add_option("--width", f.width, "model width D")->group(model)->capture_default_str();
   app.add_option("--heads", f.heads, "attention heads")->group(model)->capture_default_str();
   app.add_option("--kv-heads", f.kv_heads, "key/value heads; default: as many as heads")->group(model);
   app.add_option("--head-width", f.head_width, "width of a head; default: width / heads")->group(model);
   app.add_option("--dense-width", f.dense_width, "FFN width of dense layers; default: 4 D (GELU) or 8/3 D (SwiGLU)")->group(model);
-  app.add_option("--activation", f.activation, "silu, gelu, gelu_tanh or relu")->group(model);
-  app.add_option("--qk-norm", f.qk_norm, "none, head or full: RMSNorm of queries and keys")->group(model);
-  app.add_option("--norm-placement", f.norm_placement, "pre or post")->group(model);
+  takes(app.add_option("--activation", f.activation, "silu, gelu, gelu_tanh or relu")->group(model), names_of(activations()));
+  takes(app.add_option("--qk-norm", f.qk_norm, "none, head or full: RMSNorm of queries and keys")->group(model), names_of(qk_norms()));
+  takes(app.add_option("--norm-placement", f.norm_placement, "pre or post")->group(model), names_of(norm_placements()));
   app.add_option("--bias", f.bias, "true or false: biases in norms, attention and experts (gpt2)")->group(model);
   app.add_option("--tied", f.tied, "true or false: the head is the embedding")->group(model);
   app.add_option("--rope-theta", f.rope_theta, "base of rotary positions")->group(model);
@@ -151,9 +167,10 @@ void add_train_options(CLI::App& app, TrainOptions& t) {
   app.add_option("--lr", t.lr, "highest learning rate")->group(group)->capture_default_str();
   app.add_option("--min-lr", t.min_lr, "learning rate at the end; default: lr / 10")->group(group);
   app.add_option("--warmup", t.warmup, "steps of linear warm-up; default: a tenth, at most 100")->group(group);
-  app.add_option_function<std::string>(
-         "--schedule", [&t](const std::string& name) { t.schedule = parse_schedule(name); }, "cosine, linear or constant; default: cosine")
-      ->group(group);
+  takes(app.add_option_function<std::string>(
+               "--schedule", [&t](const std::string& name) { t.schedule = parse_schedule(name); }, "cosine, linear or constant; default: cosine")
+            ->group(group),
+        {"cosine", "linear", "constant"});
   app.add_option("--weight-decay", t.weight_decay, "AdamW's, on matrices only")->group(group)->capture_default_str();
   app.add_flag("--decay-all", t.decay_all, "decay norms and biases too")->group(group);
   app.add_option("--beta1", t.beta1, "AdamW's")->group(group)->capture_default_str();
@@ -161,14 +178,16 @@ void add_train_options(CLI::App& app, TrainOptions& t) {
   app.add_option("--eps", t.eps, "AdamW's")->group(group)->capture_default_str();
   app.add_option("--clip", t.clip, "largest norm of the gradient; 0: no limit")->group(group)->capture_default_str();
   app.add_option("--seed", t.seed, "of weights, noise and the order of the data")->group(group)->capture_default_str();
-  app.add_option_function<std::string>(
-         "--dtype", [&t](const std::string& name) { t.dtype = parse_train_dtype(name); }, "f32 or bf16 products (weights stay f32); default: f32")
-      ->group(group);
+  takes(app.add_option_function<std::string>(
+               "--dtype", [&t](const std::string& name) { t.dtype = parse_train_dtype(name); }, "f32 or bf16 products (weights stay f32); default: f32")
+            ->group(group),
+        {"f32", "bf16"});
   app.add_flag("--recompute", t.recompute, "keep less, compute twice: less memory, about a third more time")->group(group);
-  app.add_option_function<std::string>(
-         "--shuffle", [&t](const std::string& name) { t.shuffle = parse_shuffle(name); },
-         "epoch (every window once, in random order) or none (in order); default: epoch")
-      ->group(group);
+  takes(app.add_option_function<std::string>(
+               "--shuffle", [&t](const std::string& name) { t.shuffle = parse_shuffle(name); },
+               "epoch (every window once, in random order) or none (in order); default: epoch")
+            ->group(group),
+        {"epoch", "none"});
   app.add_option("--threads", t.threads, "0: all cores")->group(group)->capture_default_str();
 }
 
@@ -238,12 +257,9 @@ ModelConfig make_config(const ModelFlags& f, int64_t vocab, int64_t context) {
     fail_usage("{} heads do not divide a width of {}; change --heads or --width, or give --head-width", f.heads, f.width);
   c.head_width = f.head_width.value_or(f.width / f.heads);
   c.dense_width = f.dense_width.value_or(default_dense_width(style, f.width));
-  if (f.activation)
-    c.act = choose<ops::Act>(*f.activation, "--activation",
-                             {{"silu", ops::Act::silu}, {"gelu", ops::Act::gelu}, {"gelu_tanh", ops::Act::gelu_tanh}, {"relu", ops::Act::relu}});
-  if (f.qk_norm) c.qk_norm = choose<QkNorm>(*f.qk_norm, "--qk-norm", {{"none", QkNorm::none}, {"head", QkNorm::head}, {"full", QkNorm::full}});
-  if (f.norm_placement)
-    c.norm_placement = choose<NormPlacement>(*f.norm_placement, "--norm-placement", {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}});
+  if (f.activation) c.act = choose(*f.activation, "--activation", activations());
+  if (f.qk_norm) c.qk_norm = choose(*f.qk_norm, "--qk-norm", qk_norms());
+  if (f.norm_placement) c.norm_placement = choose(*f.norm_placement, "--norm-placement", norm_placements());
   if (f.bias) {
     c.attention_bias = c.ffn_bias = *f.bias;
     c.norm_bias = *f.bias && c.norm == NormKind::layer;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/choices.h"
+#include "cli/command_tree.h"
 #include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -163,8 +165,9 @@ std::string recipes_reply() {
 
 Action add_recipes(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("NAME", f->name,
-                 "one recipe in full: formula, defaults, stages with their parameters, losses, causality, source, where implementations differ");
+  takes(app.add_option("NAME", f->name,
+                       "one recipe in full: formula, defaults, stages with their parameters, losses, causality, source, where implementations differ"),
+        names_of(recipes()));
   app.add_flag("--json", f->json, "JSON on standard output");
   return [f] { return run_recipes(*f); };
 }

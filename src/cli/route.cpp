@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_tree.h"
 #include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -140,7 +141,7 @@ std::string route_reply(const RouteFlags& f, Json& file, const std::string& wher
 
 void add_route_options(CLI::App& app, RouteFlags& f) {
   add_routing_options(app, f.routing, "Routing");
-  app.add_option("--eval", f.eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
+  takes(app.add_option("--eval", f.eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold"), eval_routing_names());
   app.add_flag("--draw", f.draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
   app.add_option("--seed", f.seed, "of what is drawn")->capture_default_str();
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_tree.h"
 #include "core/file.h"
 #include "moe/spec_json.h"
 
@@ -36,7 +37,9 @@ std::optional<float> narrow(const std::optional<double>& x) { return x ? std::ma
 }  // namespace
 
 void add_routing_options(CLI::App& app, RoutingFlags& f, const std::string& group) {
-  app.add_option("--recipe", f.recipe, fmt::format("how tokens choose experts: {}; default: olmoe, or custom with --stages", listed(recipes())))->group(group);
+  takes(app.add_option("--recipe", f.recipe, fmt::format("how tokens choose experts: {}; default: olmoe, or custom with --stages", listed(recipes())))
+            ->group(group),
+        names_of(recipes()));
   app.add_option("--stages", f.stages, "recipe custom: a JSON file of stages, or that JSON itself (docs/recipes.md)")->group(group);
   app.add_option("--experts", f.experts, "routed experts a layer; default: the recipe's")->group(group);
   app.add_option("--top-k", f.top_k, "experts a token takes (where experts choose: on average); default: the recipe's")->group(group);
@@ -48,10 +51,11 @@ void add_routing_options(CLI::App& app, RoutingFlags& f, const std::string& grou
   app.add_option("--expert-groups", f.expert_groups, "groups of neighbouring experts, for grouped selection (deepseek-v2, deepseek-v3)")->group(group);
   app.add_option("--groups-kept", f.groups_kept, "groups that a token may choose from")->group(group);
   app.add_option("--routed-scaling-factor", f.routed_scaling_factor, "factor of the combine weights, for recipes that have one")->group(group);
-  app.add_option(
-         "--balance-over", f.balance_over,
-         fmt::format("tokens whose load the balance loss looks at: {} (running, step: over the optimizer step's micro-batches)", listed(balance_choices())))
-      ->group(group);
+  takes(app.add_option("--balance-over", f.balance_over,
+                       fmt::format("tokens whose load the balance loss looks at: {} (running, step: over the optimizer step's micro-batches)",
+                                   listed(balance_choices())))
+            ->group(group),
+        names_of(balance_choices()));
 }
 
 const Recipe& chosen_recipe(const RoutingFlags& f) {
@@ -77,6 +81,8 @@ RoutingOptions routing_options(const RoutingFlags& f, int64_t moe_layers) {
   resolved_recipe(options);  // that stages and recipe belong together is said before anything else
   return options;
 }
+
+std::vector<std::string> eval_routing_names() { return names_of(eval_choices()); }
 
 EvalRouting parse_eval_routing(std::string_view name, const char* flag) { return choose(name, flag, eval_choices()); }
 

@@ -30,6 +30,7 @@ const Recipe& chosen_recipe(const RoutingFlags&);
 RoutingOptions routing_options(const RoutingFlags&, int64_t moe_layers);
 
 // Evaluation as --eval and --routing spell it; `flag` is named where `name` is none of them.
+std::vector<std::string> eval_routing_names();
 EvalRouting parse_eval_routing(std::string_view name, const char* flag);
 std::string_view name_of(EvalRouting);
 

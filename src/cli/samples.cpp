@@ -1,4 +1,5 @@
 #include "cli/samples.h"
+#include "cli/command_tree.h"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,8 @@ void add_sample_options(CLI::App& app, SampleFlags& f) {
   app.add_option("--sample-every", f.every, "steps between samples, shown and kept in OUT/samples.jsonl; 0: none")->group(group)->capture_default_str();
   app.add_option("--sample-prompt", f.prompt, "the text that every sample continues")->group(group);
   app.add_option("--sample-tokens", f.tokens, "tokens of a sample")->group(group)->capture_default_str();
-  app.add_option("--sample-routing", f.routing, "threshold: needed for recipes whose experts choose; see moe generate --help")->group(group);
+  takes(app.add_option("--sample-routing", f.routing, "threshold: needed for recipes whose experts choose; see moe generate --help")->group(group),
+        {"threshold"});
 }
 
 TrainingSamples::TrainingSamples(const SampleFlags& flags, Training& training, const std::atomic<bool>& stop)

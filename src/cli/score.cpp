@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/routing_options.h"
@@ -58,9 +59,11 @@ void add_score_options(CLI::App& app, ScoreFlags& f) {
   app.add_option("--window", f.options.window,
                  "tokens a window; windows do not overlap, the remainder is dropped; default: 2048, or the model's context where that is shorter");
   app.add_option("--windows", f.options.windows, "at most this many; 0: all")->capture_default_str();
-  app.add_option("--routing", f.routing,
-                 "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "
-                 "or threshold where experts choose");
+  takes(app.add_option(
+            "--routing", f.routing,
+            "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "
+            "or threshold where experts choose"),
+        eval_routing_names());
   app.add_flag("--per-token", f.options.per_token, "with --json: the ids and their log-probabilities (null for the first of each window)");
 }
 

@@ -23,6 +23,8 @@ const std::vector<Verb>& verbs() {
       {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
       {"route", "work a routing recipe out on given numbers", add_route},
       {"bench", "what this machine and this engine can do", add_bench},
+      {"completion", "a script that completes this command in bash, zsh or fish", add_completion},
+      {"man", "the manual page of the command or of one verb", add_man},
   };
   return table;
 }

@@ -26,6 +26,8 @@ Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);
+Action add_completion(CLI::App& app);
+Action add_man(CLI::App& app);
 
 // Set by Ctrl-C (SIGINT) and SIGTERM once watched; a second Ctrl-C ends the process at once.
 std::atomic<bool>& watch_interrupts();

@@ -229,7 +229,7 @@ const std::vector<Shell>& shells() {
 std::string completion_script(const CommandInfo& root, const std::string& shell) {
   for (const Shell& row : shells())
     if (row.name == shell) return row.script(root);
-  fail_usage("no completion is made for '{}'{}; there are {}", shell, suggestion(shell, names_of(shells())), listed(shells()));
+  fail_usage("completion is there for {}, not for '{}'{}", listed(shells()), shell, suggestion(shell, names_of(shells())));
 }
 
 Action add_completion(CLI::App& app) {

@@ -61,7 +61,7 @@ std::string one_option(const OptionInfo& o, bool positional) {
   return fmt::format(".TP\n{}\n{}\n", head, option_text(o));
 }
 
-// Groups are sections on a verb's own page and lines within the whole command's.
+// Every verb has --help, so only the command itself tells it. Groups are sections on a verb's own page and lines within the whole command's.
 std::string options_of(const CommandInfo& command, bool own_page) {
   std::string text;
   for (const OptionInfo& o : command.positionals) text += one_option(o, true);
@@ -71,7 +71,7 @@ std::string options_of(const CommandInfo& command, bool own_page) {
   for (const std::string& group : groups) {
     if (groups.size() > 1) text += own_page ? fmt::format(".SS {}\n", roff(group)) : fmt::format(".PP\n{}:\n", italic(group));
     for (const OptionInfo& o : command.flags)
-      if (o.group == group && o.names.back() != "--help") text += one_option(o, false);
+      if (o.group == group && (command.path.find(' ') == std::string::npos || o.names.back() != "--help")) text += one_option(o, false);
   }
   return text;
 }
@@ -125,7 +125,7 @@ std::string manual_page(const CommandInfo& command, bool whole) {
   } else {
     page += ".SH VERBS\n";
     for (const CommandInfo& verb : command.verbs) page += fmt::format(".TP\n{}\n{}\n", bold(verb.name), roff(verb.summary));
-    page += ".SH OPTIONS OF EACH VERB\n";
+    page += ".SH OPTIONS\n" + options_of(command, true) + ".SH OPTIONS OF EACH VERB\n";
     for (const CommandInfo& verb : command.verbs) page += verb_section(verb);
   }
   return page + std::string(kStatus);

@@ -55,7 +55,7 @@ void Block::forward(Run& run, Tensor out, Tensor h, const BlockPass& pass, Saved
   Tensor u = run.saved.alloc(DType::f32, {h.rows(), h.cols()});
   sublayer_forward(run, u, h, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
                    [&](Tensor y, Tensor x) { attention.forward(run, y, x, *pass.batch, pass.cache, pass.layer, saved.attention); });
-  const RouterInput input{pass.batch->ids, pass.batch->bounds, pass.step_counts};
+  const RouterInput input{pass.batch->ids, pass.batch->bounds, pass.step_counts, pass.recorded, pass.layer};
   sublayer_forward(run, out, u, norm2, pass, site_key(pass, kFfnDropout), saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, input, pass.routing, site_key(pass, kRouterNoise), saved.ffn); });
 }

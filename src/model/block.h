@@ -18,6 +18,7 @@ struct BlockPass {
   RngKey key;  // of this layer and step; empty: no randomness
   float dropout = 0;
   std::span<const int64_t> step_counts;  // [E] of this layer, as Forward has them; empty: none
+  Tensor recorded = {};                  // [N,K] i32 of this layer, as Forward has them; absent: the router chooses
 };
 
 // pre-norm:  u = h + drop(attn(norm1(h)));  h' = u + drop(ffn(norm2(u)))

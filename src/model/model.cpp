@@ -179,7 +179,10 @@ BlockPass Model::block_pass(const ModelSaved& saved, int64_t layer) const {
                  saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
                  config_.dropout,
                  {}};
-  if (const int64_t index = moe_index(layer); saved.pass.step_counts && index >= 0) pass.step_counts = saved.pass.step_counts->at(static_cast<size_t>(index));
+  const int64_t index = moe_index(layer);
+  if (index < 0) return pass;
+  if (saved.pass.step_counts) pass.step_counts = saved.pass.step_counts->at(static_cast<size_t>(index));
+  if (saved.pass.recorded) pass.recorded = saved.pass.recorded->at(static_cast<size_t>(index));
   return pass;
 }
 
@@ -194,6 +197,8 @@ void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved&
 void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
   const int64_t tokens = pass.batch->tokens(), d = config_.width;
   const auto layers = static_cast<size_t>(config_.layers);
+  if (pass.recorded && pass.recorded->size() != moe_blocks_.size())
+    fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(), moe_blocks_.size());
   saved = {};
   saved.pass = pass;
   saved.key = run.key;

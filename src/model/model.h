@@ -44,6 +44,8 @@ struct Forward {
   KvCache* cache = nullptr;
   // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in order (BalanceLoss::Shares); null: none are known.
   const std::vector<std::vector<int64_t>>* step_counts = nullptr;
+  // Choices to take instead of the routers' own (moe/replay.h): [N,K] i32 for each MoE layer in order, alive until backward. Null: the routers choose.
+  const std::vector<Tensor>* recorded = nullptr;
   // Told what each MoE layer did while its views are alive; null: nobody asks. Not called again when backward recomputes.
   const std::function<void(int64_t layer, const MoeLayer::Saved&)>* on_routing = nullptr;
 };

@@ -4,9 +4,11 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "moe/replay.h"
 
 namespace moe {
 namespace {
@@ -43,6 +45,18 @@ Tensor copied(Arena& arena, Tensor from) {
   return to;
 }
 
+// Recorded choices take the place of the router's own, which are made all the same: a score that is not a number still stops the run, experts' cutoffs stay
+// what they were, and how far the two agree is known. Pairs are sent as they were recorded, whatever second-choice policy and capacity would say.
+void replay(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
+  const RouterInput& input = saved.input;
+  const int64_t tokens = saved.choice.rows();
+  const std::string where = input.layer < 0 ? "the recorded routing" : fmt::format("the recorded routing of layer {}", input.layer);
+  check_recorded(input.recorded, tokens, spec.slots(), spec.experts, where, run.threads);
+  saved.kept = run.saved.alloc(DType::i32, {tokens, spec.slots()});
+  saved.agreed = run.saved.alloc(DType::i32, {tokens});
+  saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, input.recorded, spec.experts);
+}
+
 // Scores, the choice with its weights, and the losses, which look at all chosen pairs, sent or not.
 void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tokens, const SelectContext& context) {
   const int64_t k = spec.slots();
@@ -57,6 +71,7 @@ void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tok
   saved.selected = run.saved.alloc(DType::i32, {tokens, k});
   if (std::holds_alternative<ExpertChoice>(spec.select)) saved.cutoff = run.saved.alloc_zeroed(DType::f32, {spec.experts});
   select_forward(run, saved.choice, saved.selected, saved.cutoff, saved.scores, spec.experts, context, spec.select);
+  if (!saved.input.recorded.empty()) replay(run, spec, saved);
   saved.weights = run.saved.alloc(DType::f32, {tokens, k});
   weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
 
@@ -70,19 +85,30 @@ void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tok
   saved.losses.z = z;
 }
 
-// Which of the chosen pairs are sent and find room, and the plan made of them.
-RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
+// Which of the chosen pairs are sent and find room; fills counts, kept and dropped.
+void send(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
   const int64_t k = spec.slots();
+  saved.counts = run.saved.alloc(DType::i32, {spec.experts});
+  if (!saved.input.recorded.empty()) {
+    count_pairs(run, saved.counts, saved.choice, saved.selected, k);
+    const auto ones = [](Tensor flags) { return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0}); };
+    saved.dropped = ones(saved.selected) - ones(saved.kept);
+    return;
+  }
   ArenaScope scope(run.scratch);
   Tensor sent = saved.selected;  // [N,K]
   if (!std::holds_alternative<KeepSecond>(spec.second)) {
     sent = copied(run.scratch, saved.selected);
     second_forward(run, sent, saved.weights, spec.second, saved.key);
   }
-  saved.counts = run.saved.alloc(DType::i32, {spec.experts});
   count_pairs(run, saved.counts, saved.choice, sent, k);
   saved.kept = run.saved.alloc(DType::i32, {saved.choice.rows(), k});
   saved.dropped = capacity_forward(saved.kept, saved.choice, sent, saved.weights, saved.input.bounds, spec.experts, spec.capacity, saved.key);
+}
+
+RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
+  send(run, spec, saved);
+  ArenaScope scope(run.scratch);
   Tensor weights = saved.weights;
   if (renormalises_after_drop(spec.weigh)) {
     weights = copied(run.scratch, saved.weights);

@@ -47,7 +47,9 @@ struct Router {
     Tensor kept;            // [N,K] i32, sent to an expert
     Tensor counts;          // [E] i32, pairs after the second-choice policy, before any drop
     Tensor balance_counts;  // [E] i32, what the balance loss counts; absent without one
-    Tensor cutoff;          // [E] f32, where experts choose in training
+    Tensor cutoff;          // [E] f32, where experts choose in training: of their own choice, whether or not a recorded one is taken
+    Tensor agreed;          // [N] i32, recorded choices that the router made too; absent without a record
+    int64_t own = 0;        // pairs the router would have chosen; only counted with a record
     RngKey key;
     RoutingLosses losses;
     int64_t dropped = 0;

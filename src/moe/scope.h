@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "tensor/tensor.h"
+
 namespace moe {
 
 struct Scope {
@@ -21,6 +23,8 @@ struct RouterInput {
   std::span<const int32_t> ids;          // [N] token ids; only hash routing reads them
   std::span<const int64_t> bounds;       // [S+1] rows of sequence s; empty: one sequence
   std::span<const int64_t> step_counts;  // [E] counted pairs that other micro-batches of this optimizer step have (BalanceLoss::Shares); empty: none known
+  Tensor recorded = {};                  // [N,K] i32 choices to take instead of the router's own (moe/replay.h); absent: the router chooses
+  int64_t layer = -1;                    // only named where a recorded choice is refused
 };
 
 }  // namespace moe

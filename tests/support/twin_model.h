@@ -18,8 +18,9 @@ namespace moe::test {
 struct TwinInput {
   std::vector<int32_t> ids, positions, targets;
   std::vector<int64_t> bounds;
-  RngKey key;                                     // of the step; empty: no randomness
-  std::vector<std::vector<int64_t>> step_counts;  // [E] for each MoE layer; empty: none known
+  RngKey key;                                                      // of the step; empty: no randomness
+  std::vector<std::vector<int64_t>> step_counts;                   // [E] for each MoE layer; empty: none known
+  std::vector<std::vector<std::vector<TwinEntry>>> recorded = {};  // [N][K] for each MoE layer; empty: the routers choose
 };
 
 template <class T>
@@ -231,6 +232,7 @@ class TwinModel {
     };
     TwinRouterInput in{in_->ids, in_->bounds, {}, numbers("router.bias"), numbers("router.threshold"), key};
     if (!in_->step_counts.empty()) in.step_counts = in_->step_counts.at(out_.routes.size());
+    if (!in_->recorded.empty()) in.recorded = in_->recorded.at(out_.routes.size());
     TwinRouter<T> router(routing_, in);
     const auto* weight = maybe(name + "router.weight");
     out_.routes.push_back(weight ? router.from_x(x, *weight, maybe(name + "router.noise.weight")) : router.from_logits({}, {}, {}));

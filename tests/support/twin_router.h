@@ -93,12 +93,20 @@ Matrix<T> product(const Matrix<T>& x, const std::vector<T>& w) {
 
 }  // namespace twin
 
+// One place of a recorded choice.
+struct TwinEntry {
+  bool chosen = false;
+  size_t expert = 0;
+  bool sent = false;
+};
+
 // What the router reads beside x.
 struct TwinRouterInput {
   std::vector<int32_t> ids;
   std::vector<int64_t> bounds, step_counts;
   std::vector<double> bias, threshold;
   RngKey key;
+  std::vector<std::vector<TwinEntry>> recorded = {};  // [N][K] choices to take instead of the router's own; empty: it chooses
 };
 
 // each_loss (moe/aux_loss.h) walks these too.
@@ -116,6 +124,7 @@ struct TwinRoute {
   std::vector<double> cutoff;                   // [E], expert choice only
   TwinLosses<T> losses;
   int64_t dropped = 0;
+  std::vector<int64_t> agreed;  // [N] recorded choices that the router made too
   double margin = 1e30;
 };
 
@@ -151,11 +160,18 @@ class TwinRouter {
     noisy_ = &noisy;
     score();
     select();
+    if (!in_.recorded.empty()) replace();
     weigh();
     out_.sent = out_.selected;
     if (needs_logits(spec_.select)) losses();
-    second();
-    place();
+    if (in_.recorded.empty()) {
+      second();
+      count_sent();
+      place();
+    } else {
+      count_sent();
+      place_as_recorded();
+    }
     out_.weights = out_.before_drop;
     const auto* chosen = std::get_if<ChosenScores>(&spec_.weigh);
     for (size_t n = 0; n < tokens_; ++n) {
@@ -265,6 +281,31 @@ class TwinRouter {
       for (size_t i = 0; i < slots_; ++i) out_.selected[n][i] = taken[n][out_.choice[n][i]];
   }
 
+  // ---- replay ------------------------------------------------------------------------------------------------------------------------------------------
+  void replace() {
+    for (size_t n = 0; n < tokens_; ++n) {
+      std::vector<bool> own(experts_);
+      for (size_t i = 0; i < slots_; ++i)
+        if (out_.selected[n][i]) own[out_.choice[n][i]] = true;
+      out_.agreed.push_back(0);
+      for (size_t i = 0; i < slots_; ++i) {
+        const TwinEntry& entry = in_.recorded[n][i];
+        out_.choice[n][i] = entry.expert;
+        out_.selected[n][i] = entry.chosen;
+        out_.agreed[n] += entry.chosen && own[entry.expert];
+      }
+    }
+  }
+
+  void place_as_recorded() {
+    out_.kept = out_.sent;
+    for (size_t n = 0; n < tokens_; ++n)
+      for (size_t i = 0; i < slots_; ++i) {
+        out_.kept[n][i] = in_.recorded[n][i].chosen && in_.recorded[n][i].sent;
+        out_.dropped += out_.sent[n][i] && !out_.kept[n][i];
+      }
+  }
+
   // ---- weigh -------------------------------------------------------------------------------------------------------------------------------------------
   void weigh() {
     using std::exp;
@@ -313,6 +354,9 @@ class TwinRouter {
         out_.sent[n][1] = limit < w;
       }
     }
+  }
+
+  void count_sent() {
     out_.counts.assign(experts_, 0);
     for (size_t n = 0; n < tokens_; ++n)
       for (size_t i = 0; i < slots_; ++i) out_.counts[out_.choice[n][i]] += out_.sent[n][i];

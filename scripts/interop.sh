@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, 200
 # random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
-# nanoMoE's model with equal log-probabilities, and `tokenizers` encodes as `moe` does, and the figures of `moe inspect --text` are those of OLMoE's
-# definitions in NumPy.
+# nanoMoE's model with equal log-probabilities, a routing record says what transformers' router does, `tokenizers` encodes as `moe` does, and the figures
+# of `moe inspect --text` are those of OLMoE's definitions in NumPy.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -94,6 +94,12 @@ report_and_compare() {
   "$peers/bin/python" tools/interop/report_check.py "$out" "$work/report.json" "$work"/now.{first,last} --earlier "$work"/before.{first,last}
 }
 
+# The model that train_and_compare made of RECIPE, recorded while it is scored.
+record_and_compare() {
+  "$bin" score "$work/$1" --text "$work/score.txt" --window 32 --record "$work/$1.record" || return 1
+  "$peers/bin/python" tools/interop/record_check.py "$work/$1" "$work/$1.record"
+}
+
 export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 install_peers
 write_text
@@ -102,6 +108,7 @@ if [ -x "$bin" ]; then
   check "200 routings of every recipe" "$peers/bin/python" tools/golden/recipes_check.py --bin "$bin"
   check "olmoe in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32
   check "olmoe with 2 kv heads in transformers" train_and_compare olmoe tools/interop/olmoe_load.py --expert-width 32 --kv-heads 2
+  check "a routing record against transformers' router" record_and_compare olmoe
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
   check "a BPE of tokenizers, split as Llama 3 does" encode_as_llama3

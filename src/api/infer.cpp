@@ -2,6 +2,7 @@
 #include <CLI/App.hpp>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "api/call.h"
@@ -73,7 +74,7 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;
     const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
-    char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan));
+    char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan).dump());
     if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);
     if (json != nullptr) *json = reply;
   });

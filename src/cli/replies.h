@@ -37,7 +37,7 @@ struct ScorePlan {
 };
 void add_score_options(CLI::App& app, ScoreFlags& flags);
 ScorePlan score_plan(const ScoreFlags&, const ModelConfig&);
-std::string score_reply(const Score&, const ScorePlan&);
+Json score_reply(const Score&, const ScorePlan&);
 
 Json inspect_reply(const ModelConfig&, const TrainingShape&);
 std::string recipes_reply();

@@ -172,6 +172,19 @@ void AtomicFile::write(const void* data, size_t bytes) {
   }
 }
 
+void AtomicFile::write_at(uint64_t offset, const void* data, size_t bytes) {
+  if (fd_ < 0) fail("cannot write {}: the file is already closed", path_);
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::pwrite(fd_, from, std::min<size_t>(bytes, size_t{1} << 30), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_write(errno, std::max(expected_, offset + bytes));
+    from += done;
+    offset += static_cast<uint64_t>(done);
+    bytes -= static_cast<size_t>(done);
+  }
+}
+
 void AtomicFile::commit() {
   if (fd_ < 0) fail("cannot write {}: the file is already closed", path_);
   if (fsync(fd_) != 0) fail_write(errno, std::max(expected_, written_));

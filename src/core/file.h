@@ -24,6 +24,8 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // Into a file whose parts come in another order than they lie; what nobody writes reads as zeros. Does not move where write() goes on.
+  void write_at(uint64_t offset, const void* data, size_t bytes);
   uint64_t written() const { return written_; }
   void commit();
 

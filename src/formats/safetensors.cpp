@@ -268,13 +268,14 @@ void write_data(AtomicFile& file, const Tensor& t, DType to) {
   }
 }
 
-void check_items(const std::string& path, const std::vector<SafetensorsItem>& items) {
+// `later`: their numbers come later, so that they need not be there yet.
+void check_items(const std::string& path, const std::vector<SafetensorsItem>& items, bool later) {
   std::set<std::string_view> seen;
   for (const SafetensorsItem& item : items) {
     const Tensor& t = item.value;
     if (item.name == kMetadataKey) fail("cannot write {}: \"{}\" cannot be the name of a tensor", path, item.name);
     if (!seen.insert(item.name).second) fail("cannot write {}: two tensors are named \"{}\"", path, item.name);
-    if (t.rank < 1 || (t.empty() && !item.produce)) fail("cannot write {}: tensor \"{}\" is absent", path, item.name);
+    if (t.rank < 1 || (t.empty() && !item.produce && !later)) fail("cannot write {}: tensor \"{}\" is absent", path, item.name);
     const bool converts = t.dtype != DType::i32 && (item.dtype == DType::f32 || item.dtype == DType::bf16);
     if (item.dtype != t.dtype && !converts)
       fail("cannot write {}: tensor \"{}\" is {} and cannot be written as {}", path, item.name, describe(t), name_of(item.dtype));
@@ -310,13 +311,19 @@ std::string make_header(const std::string& path, const std::vector<const Safeten
   return header;
 }
 
-}  // namespace
-
-void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata) {
-  check_items(path, items);
+// In the order of their data.
+std::vector<const SafetensorsItem*> ordered(const std::vector<SafetensorsItem>& items) {
   std::vector<const SafetensorsItem*> order;
   for (const SafetensorsItem& item : items) order.push_back(&item);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return size_of(a->dtype) > size_of(b->dtype); });
+  return order;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata) {
+  check_items(path, items, false);
+  const std::vector<const SafetensorsItem*> order = ordered(items);
   uint64_t data_size = 0;
   const std::string header = make_header(path, order, metadata, data_size);
 
@@ -332,6 +339,39 @@ void write_safetensors(const std::string& path, const std::vector<SafetensorsIte
     write_data(file, t, item->dtype);
   }
   file.commit();
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata)
+    : path_(path) {
+  check_items(path, items, true);
+  const std::vector<const SafetensorsItem*> order = ordered(items);
+  const std::string header = make_header(path, order, metadata, missing_);
+  file_ = std::make_unique<AtomicFile>(path, kPrefix + header.size() + missing_);
+  const uint64_t header_size = header.size();
+  file_->write(&header_size, kPrefix);
+  file_->write(header);
+  uint64_t offset = kPrefix + header.size();
+  for (const SafetensorsItem* item : order) {
+    if (item->dtype != item->value.dtype)
+      fail("cannot write {}: tensor \"{}\" comes in parts, which are not converted to {}", path, item->name, name_of(item->dtype));
+    places_.emplace(item->name, Place{offset, item->value});
+    offset += static_cast<uint64_t>(item->value.bytes());
+  }
+}
+
+void SafetensorsWriter::put(std::string_view name, int64_t first, Tensor part) {
+  const auto found = places_.find(name);
+  if (found == places_.end()) fail("cannot write {}: tensor \"{}\" was not announced", path_, name);
+  const auto& [offset, whole] = found->second;
+  if (part.dtype != whole.dtype || !part.dense() || first < 0 || first + part.numel() > whole.numel())
+    fail("cannot write {}: {} from number {} on is no part of tensor \"{}\", {}", path_, describe(part), first, name, describe(whole));
+  file_->write_at(offset + static_cast<uint64_t>(first) * size_of(whole.dtype), part.data, static_cast<size_t>(part.bytes()));
+  missing_ -= std::min(missing_, static_cast<uint64_t>(part.bytes()));
+}
+
+void SafetensorsWriter::commit() {
+  if (missing_ != 0) fail("cannot write {}: {} bytes of its tensors were never given", path_, missing_);
+  file_->commit();
 }
 
 }  // namespace moe

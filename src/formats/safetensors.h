@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/file.h"
 #include "core/mmap.h"
 #include "tensor/tensor.h"
 
@@ -66,5 +67,26 @@ struct SafetensorsItem {
 // element size, largest first, else in the order given, so that each is aligned; the data starts at a multiple of 64. "format": "pt" is added to the
 // metadata, which transformers asks for.
 void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata = {});
+
+// The same file from tensors that grow side by side: their parts are given in any order and go to disk at once, so that nothing has to be held.
+class SafetensorsWriter {
+ public:
+  // What will come: of `value` only dtype and shape are looked at, and it is written in that dtype.
+  SafetensorsWriter(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata = {});
+  // The numbers [first, first + part.numel()) of a tensor, counted row by row; `part` is dense.
+  void put(std::string_view name, int64_t first, Tensor part);
+  // Fails unless as many numbers were given as were announced.
+  void commit();
+
+ private:
+  struct Place {
+    uint64_t offset;
+    Tensor shape;
+  };
+  std::string path_;
+  std::map<std::string, Place, std::less<>> places_;
+  uint64_t missing_ = 0;  // bytes not given yet
+  std::unique_ptr<AtomicFile> file_;
+};
 
 }  // namespace moe

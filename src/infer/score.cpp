@@ -11,7 +11,7 @@ namespace moe {
 namespace {
 
 // nll [window]: of each next token; the last entry is 0.
-void window_losses(Model& model, Run& run, std::span<const int32_t> ids, const RoutingSpec& routing, std::vector<float>& nll) {
+void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward pass, std::vector<float>& nll) {
   const auto window = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
   std::iota(positions.begin(), positions.end(), 0);
@@ -21,31 +21,46 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, const R
   nll.resize(ids.size());
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  model.forward(run, {&batch, &routing, Keep::nothing, nullptr}, saved);
+  pass.batch = &batch;
+  model.forward(run, pass, saved);
   model.loss_forward(run, Tensor(nll.data(), DType::f32, {window}), targets, saved);
 }
 
 }  // namespace
 
-Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,
-            const std::function<void(int64_t, int64_t)>& progress) {
+int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
   if (options.window < 2) fail_usage("--window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
   if (options.windows < 0) fail_usage("--windows is {}; it must be 0 (all) or above", options.windows);
-  const int64_t whole = static_cast<int64_t>(ids.size()) / options.window;
-  const int64_t windows = options.windows > 0 ? std::min(options.windows, whole) : whole;
-  if (windows == 0) fail("the text has {} tokens, less than one window of {}; lower --window", ids.size(), options.window);
-  RoutingSpec routing;
-  if (model.config().moe_layer_count() > 0) {
-    const RoutingOptions& recipe = model.config().routing;
-    routing = eval_spec(recipe, options.routing.value_or(default_eval(recipe)));
-  }
+  const int64_t whole = tokens / options.window;
+  if (whole == 0) fail("the text has {} tokens, less than one window of {}; lower --window", tokens, options.window);
+  return options.windows > 0 ? std::min(options.windows, whole) : whole;
+}
+
+RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) {
+  if (config.moe_layer_count() == 0) return {};
+  return eval_spec(config.routing, options.routing.value_or(default_eval(config.routing)));
+}
+
+Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,
+            const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t windows = scored_windows(static_cast<int64_t>(ids.size()), options);
+  const RoutingSpec routing = scored_routing(model.config(), options);
+  int64_t window = 0;
+  std::vector<Tensor> recorded;
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {
+    options.on_routing(window, layer, saved);
+  };
+  Forward pass{.routing = &routing};
+  if (options.recorded) pass.recorded = &recorded;
+  if (options.on_routing) pass.on_routing = &listen;
 
   Score result;
   double total = 0;
   std::vector<float> nll;
-  for (int64_t w = 0; w < windows; ++w) {
-    const auto text = ids.subspan(static_cast<size_t>(w * options.window), static_cast<size_t>(options.window));
-    window_losses(model, run, text, routing, nll);
+  for (window = 0; window < windows; ++window) {
+    const auto text = ids.subspan(static_cast<size_t>(window * options.window), static_cast<size_t>(options.window));
+    if (options.recorded) recorded = options.recorded(window);
+    window_losses(model, run, text, pass, nll);
     double sum = 0;
     for (size_t i = 0; i + 1 < text.size(); ++i) {
       sum += nll[i];
@@ -58,7 +73,7 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
       result.logprobs.emplace_back(std::nullopt);
       for (size_t i = 0; i + 1 < text.size(); ++i) result.logprobs.emplace_back(-static_cast<double>(nll[i]));
     }
-    if (progress) progress(w + 1, windows);
+    if (progress) progress(window + 1, windows);
   }
   result.windows = windows;
   result.tokens = windows * (options.window - 1);

@@ -17,6 +17,10 @@ struct ScoreOptions {
   int64_t windows = 0;    // at most this many; 0: all
   bool per_token = false;
   std::optional<EvalRouting> routing;  // absent: default_eval
+  // Asked before a window for the choices that its MoE layers take, [window,K] each (moe/replay.h). Absent: the routers choose.
+  std::function<std::vector<Tensor>(int64_t window)> recorded = {};
+  // Told what each MoE layer did in a window, while its views are alive.
+  std::function<void(int64_t window, int64_t layer, const MoeLayer::Saved&)> on_routing = {};
 };
 
 struct Score {
@@ -30,6 +34,11 @@ struct Score {
   std::vector<int32_t> ids;
   std::vector<std::optional<double>> logprobs;
 };
+
+// How many windows of a text of so many tokens are scored; fails when there is not one.
+int64_t scored_windows(int64_t tokens, const ScoreOptions&);
+// How they are routed; empty for a model that does not route.
+RoutingSpec scored_routing(const ModelConfig&, const ScoreOptions&);
 
 // The text is cut into windows that do not overlap; the remainder is dropped. `progress` is told how many windows are done.
 // Fails when there is not one whole window.

@@ -29,6 +29,18 @@ TEST(ReadText, WholeFileUpToTheLimit) {
   EXPECT_FAILS(read_text(folder.path()), "Is a directory");
 }
 
+TEST(AtomicFile, TakesPartsInAnyOrder) {
+  TempFolder folder;
+  AtomicFile file(folder / "t", 12);
+  file.write("ab");
+  file.write_at(8, "last", 4);
+  file.write_at(4, "mid", 3);
+  file.write("cd");
+  file.commit();
+  EXPECT_EQ(slurp(folder / "t"), std::string("abcdmid\0last", 12));
+  EXPECT_FAILS(file.write_at(0, "x", 1), "already closed");
+}
+
 TEST(AtomicFile, ReplacesOnCommitOnly) {
   TempFolder folder;
   put(folder / "t", "old");

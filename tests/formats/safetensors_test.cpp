@@ -35,6 +35,41 @@ class SafetensorsTest : public ::testing::Test {
   std::string path_ = folder_ / "model.safetensors";
 };
 
+// Parts in any order make the file that the whole tensors make.
+TEST_F(SafetensorsTest, WriterInPartsGivesTheSameBytes) {
+  const Tensor a = draw(arena_, DType::f32, {7, 3}, 1), b = draw(arena_, DType::bf16, {5}, 2), none = arena_.alloc(DType::i32, {0, 2});
+  const std::vector<SafetensorsItem> items = {{"b", b, DType::bf16}, {"a", a, DType::f32}, {"none", none, DType::i32}};
+  write_safetensors(path_, items, {{"note", "x"}});
+  const std::string parts = folder_ / "parts.safetensors";
+  SafetensorsWriter writer(parts,
+                           {{"b", Tensor(nullptr, DType::bf16, {5}), DType::bf16},
+                            {"a", Tensor(nullptr, DType::f32, {7, 3}), DType::f32},
+                            {"none", Tensor(nullptr, DType::i32, {0, 2}), DType::i32}},
+                           {{"note", "x"}});
+  writer.put("a", 15, a.slice_rows(5, 7));
+  writer.put("b", 0, b);
+  writer.put("a", 0, a.slice_rows(0, 5));
+  writer.commit();
+  EXPECT_EQ(slurp(parts), slurp(path_));
+}
+
+TEST_F(SafetensorsTest, WriterRefusesWhatIsNoPartAndWhatIsMissing) {
+  const Tensor a = draw(arena_, DType::f32, {4, 3}, 1);
+  const std::vector<SafetensorsItem> items = {{"a", Tensor(nullptr, DType::f32, {4, 3}), DType::f32}};
+  {
+    SafetensorsWriter writer(path_, items);
+    EXPECT_FAILS(writer.put("c", 0, a), "\"c\" was not announced");
+    EXPECT_FAILS(writer.put("a", 1, a), "from number 1 on is no part");
+    EXPECT_FAILS(writer.put("a", -1, a.slice_rows(0, 1)), "is no part");
+    EXPECT_FAILS(writer.put("a", 0, a.slice_cols(0, 2)), "is no part");
+    EXPECT_FAILS(writer.put("a", 0, arena_.alloc(DType::i32, {4, 3})), "is no part");
+    writer.put("a", 0, a.slice_rows(0, 3));
+    EXPECT_FAILS(writer.commit(), "12 bytes of its tensors were never given");
+  }
+  EXPECT_TRUE(folder_.entries().empty());
+  EXPECT_FAILS(SafetensorsWriter(path_, {{"a", a, DType::bf16}}), "not converted");
+}
+
 TEST_F(SafetensorsTest, RoundTripOfEveryDTypeAndRank) {
   const Tensor a = draw(arena_, DType::f32, {3}, 1);        // [3]
   const Tensor b = draw(arena_, DType::bf16, {2, 3}, 2);    // [2,3]

@@ -1,11 +1,13 @@
 // Writes the valid files that the fuzzers start from: OUT/<fuzzer>/<seed>. Usage: fuzz_seeds OUT
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -109,6 +111,35 @@ void history_seeds(const std::string& folder) {
       "\n");
 }
 
+// Routing records: one that was written here, header and data parted by a NUL byte as the fuzzer wants them.
+void record_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::vector<int32_t> ids = {1, 2, 3, 4}, bounds = {0, 2, 4}, experts = {0, 1, 2, -1, -1, -5, 3, 0};
+  std::vector<float> weights(8, 0.5f);
+  const Tensor pairs(experts.data(), DType::i32, {4, 2});  // [N,K]
+  const std::string path = folder + "/whole";
+  write_safetensors(path,
+                    {{"ids", Tensor(ids.data(), DType::i32, {4}), DType::i32},
+                     {"bounds", Tensor(bounds.data(), DType::i32, {3}), DType::i32},
+                     {"layers.1.experts", pairs, DType::i32},
+                     {"layers.1.weights", Tensor(weights.data(), DType::f32, {4, 2}), DType::f32},
+                     {"layers.2.experts", pairs, DType::i32}},
+                    {{"routing_record", "1"},
+                     {"recipe", "olmoe"},
+                     {"routing", "dropless"},
+                     {"dtype", "f32"},
+                     {"tokenizer", "bytes"},
+                     {"layers", "3"},
+                     {"experts", "4"},
+                     {"slots", "2"},
+                     {"window", "2"}});
+  const std::string whole = read_text(path);
+  uint64_t header = 0;
+  std::memcpy(&header, whole.data(), 8);
+  put(folder, "whole", "\x01" + whole);
+  put(folder, "parted", std::string(1, '\0') + whole.substr(8, header) + std::string(1, '\0') + whole.substr(8 + header));
+}
+
 }  // namespace
 }  // namespace moe
 
@@ -125,6 +156,7 @@ int main(int argc, char** argv) {
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");
+    moe::record_seeds(out + "/record");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

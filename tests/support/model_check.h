@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "model/model.h"
+#include "moe/replay.h"
 #include "support/check.h"
 #include "support/twin_model.h"
 
@@ -47,13 +48,41 @@ struct Case {
   std::function<void(RoutingSpec&)> adjust{};  // what the options cannot say
   std::function<void(RoutingSpec&)> rival{};   // another routing that the drawn model must tell from this one by its loss
   std::vector<std::vector<int64_t>> step_counts{};
-  std::string zero{};  // parameters whose gradient, or losses whose value, is 0: their name contains this
+  bool replayed = false;  // takes drawn choices instead of its own
+  std::string zero{};     // parameters whose gradient, or losses whose value, is 0: their name contains this
 };
 
 inline RoutingSpec spec_of(const Case& item) {
   RoutingSpec spec = item.config.moe_layer_count() > 0 ? train_spec(item.config.routing) : RoutingSpec{};
   if (item.adjust) item.adjust(spec);
   return spec;
+}
+
+// Choices that no router made: of each token some experts in any order, some of them not sent.
+inline std::vector<std::vector<TwinEntry>> drawn_choices(int64_t tokens, const RoutingSpec& spec, RngKey key) {
+  std::vector<std::vector<TwinEntry>> out;
+  for (int64_t n = 0; n < tokens; ++n) {
+    const RngKey of_token = key.fold(static_cast<uint64_t>(n));
+    std::vector<size_t> order(static_cast<size_t>(spec.experts));
+    std::iota(order.begin(), order.end(), size_t{0});
+    for (size_t i = 0; i + 1 < order.size(); ++i) std::swap(order[i], order[i + uniform_index(of_token, i, order.size() - i)]);
+    out.emplace_back();
+    for (size_t i = 0; i < static_cast<size_t>(spec.slots()); ++i)
+      out.back().push_back({uniform(of_token, 100 + i) < 0.8f, order[i], uniform(of_token, 200 + i) < 0.8f});
+  }
+  return out;
+}
+
+// As Forward takes them. entries [N*K] is filled; the tensor is a view of it.
+inline Tensor record_of(const std::vector<std::vector<TwinEntry>>& choices, std::vector<int32_t>& entries) {
+  entries.clear();
+  for (const auto& token : choices)
+    for (const TwinEntry& at : token) {
+      const auto e = static_cast<int32_t>(at.expert);
+      entries.push_back(!at.chosen ? kNothingChosen : at.sent ? e : not_sent(e));
+    }
+  const auto tokens = static_cast<int64_t>(choices.size());
+  return Tensor(entries.data(), DType::i32, {tokens, static_cast<int64_t>(entries.size()) / tokens});
 }
 
 // Three sequences of unequal length, one of them a single token.
@@ -69,6 +98,8 @@ inline TwinInput input(const Case& item, uint64_t seed) {
   }
   if (item.random) in.key = key.fold(2);
   in.step_counts = item.step_counts;
+  for (int64_t layer = 0; item.replayed && layer < item.config.moe_layer_count(); ++layer)
+    in.recorded.push_back(drawn_choices(12, spec_of(item), key.fold(3 + static_cast<uint64_t>(layer))));
   return in;
 }
 
@@ -107,7 +138,8 @@ inline uint64_t draw_model(Model& model, const Case& item, const RoutingSpec& sp
   RoutingSpec rival = spec;
   if (item.rival) item.rival(rival);
   const RoutingLosses& coef = item.config.routing.coef;
-  const bool skips = std::holds_alternative<ThresholdSecond>(spec.second) || (item.random && std::holds_alternative<RandomSecond>(spec.second));
+  const bool skips =
+      !item.replayed && (std::holds_alternative<ThresholdSecond>(spec.second) || (item.random && std::holds_alternative<RandomSecond>(spec.second)));
   for (uint64_t seed = after + 1; seed < after + 5000; ++seed) {
     draw_params(model, seed);
     const auto params = twin_params<double>(model);
@@ -115,6 +147,9 @@ inline uint64_t draw_model(Model& model, const Case& item, const RoutingSpec& sp
     const TwinOutput<double> out = TwinModel<double>(model.config(), spec, params).run(in, coef);
     if (out.smallest_margin < 1e-3 || (item.drops && out.dropped == 0) || (skips && !skips_a_second(out))) continue;
     if (item.rival && std::abs(TwinModel<double>(model.config(), rival, params).run(in, coef).loss - out.loss) < 5e-4) continue;
+    TwinInput own = in;
+    own.recorded.clear();
+    if (item.replayed && std::abs(TwinModel<double>(model.config(), spec, params).run(own, coef).loss - out.loss) < 5e-4) continue;
     return seed;
   }
   ADD_FAILURE() << item.name << ": no draw shows what the case is about";
@@ -133,6 +168,7 @@ struct Trained {
   RoutingLosses losses;  // means over MoE layers
   int64_t dropped = 0;
   std::vector<LayerRouting> routing;
+  std::vector<std::vector<int64_t>> agreed;  // [N] for each MoE layer; empty where nothing was replayed
 };
 
 // Forward and backward of one batch whose loss counts `share`; gradients are added to.
@@ -146,9 +182,18 @@ inline Trained train_on(Model& model, moe::Run& run, const TwinInput& in, const 
   Tensor nll = run.saved.alloc(DType::f32, {tokens});
   Forward pass{&batch, &spec, keep, nullptr};
   if (!in.step_counts.empty()) pass.step_counts = &in.step_counts;
+  std::vector<std::vector<int32_t>> entries(in.recorded.size());
+  std::vector<Tensor> recorded;
+  for (size_t i = 0; i < entries.size(); ++i) recorded.push_back(record_of(in.recorded[i], entries[i]));
+  if (!recorded.empty()) pass.recorded = &recorded;
+  Trained out;
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t, const MoeLayer::Saved& layer) {
+    const Tensor agreed = layer.router.agreed;
+    if (!agreed.empty()) out.agreed.emplace_back(agreed.as<int32_t>(), agreed.as<int32_t>() + agreed.numel());
+  };
+  pass.on_routing = &listen;
   model.forward(run, pass, saved);
   model.loss_forward(run, nll, in.targets, saved);
-  Trained out;
   out.routing = saved.routing;
   for (double v : values(nll)) out.ce += v / static_cast<double>(tokens);
   RoutingLosses coef = model.config().routing.coef;
@@ -188,6 +233,7 @@ inline void expect_same_routing(const Trained& got, const TwinOutput<double>& wa
     const TwinRoute<double>& route = want.routes[i];
     EXPECT_EQ(std::vector<int64_t>(layer.counts.begin(), layer.counts.end()), route.counts) << name;
     EXPECT_EQ(std::vector<int64_t>(layer.balance_counts.begin(), layer.balance_counts.end()), route.balance_counts) << name;
+    if (!got.agreed.empty()) EXPECT_EQ(got.agreed.at(i), route.agreed) << name;
     ASSERT_EQ(layer.cutoff.size(), route.cutoff.size()) << name;
     for (size_t e = 0; e < route.cutoff.size(); ++e) EXPECT_NEAR(layer.cutoff[e], route.cutoff[e], 1e-5) << name;
   }

@@ -458,6 +458,12 @@ class TwinRouter {
     return p;
   }
 
+  // What counts are shares of; where a replay left a scope without any, each share is 0.
+  static double counted(const std::vector<double>& counts) {
+    const double sum = twin::sum_of(counts);
+    return sum > 0 ? sum : 1;
+  }
+
   T balance(const BalanceLoss& b) {
     out_.balance_counts.assign(experts_, 0);
     T loss{};
@@ -469,7 +475,7 @@ class TwinRouter {
         if (b.shares == BalanceLoss::Shares::step && !in_.step_counts.empty()) c[e] = twin::real(in_.step_counts[e]);
       }
       const std::vector<T> p = given(b.probs, begin, end);
-      const double factor = twin::real(experts_) / twin::sum_of(c) * twin::real(end - begin) / twin::real(tokens_);
+      const double factor = twin::real(experts_) / counted(c) * twin::real(end - begin) / twin::real(tokens_);
       for (size_t e = 0; e < experts_; ++e) loss += T(factor * c[e]) * p[e];
     }
     return loss;
@@ -486,7 +492,7 @@ class TwinRouter {
         double f = 0, visitors = 0;
         T probability{};
         for (size_t e = device * size; e < (device + 1) * size; ++e) {
-          f += twin::real(experts_) * c[e] / twin::sum_of(c) / twin::real(size);
+          f += twin::real(experts_) * c[e] / counted(c) / twin::real(size);
           probability += p[e];
         }
         for (size_t n = begin; n < end; ++n) {

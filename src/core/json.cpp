@@ -38,9 +38,9 @@ struct CountingIterator {
   bool operator!=(const CountingIterator& other) const { return at != other.at; }
 };
 
-std::string place(std::string_view text, size_t offset) {
+std::string place(std::string_view text, size_t offset, size_t line) {
   const std::string_view before = text.substr(0, offset);
-  size_t line = 1, start = 0;
+  size_t start = 0;
   for (size_t i = before.find('\n'); i != std::string_view::npos; i = before.find('\n', i + 1)) {
     ++line;
     start = i + 1;
@@ -116,30 +116,29 @@ constexpr const char* kWanted<std::vector<std::string>> = "an array of strings";
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& where, size_t max_bytes) {
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes, size_t first_line) {
   if (text.size() > max_bytes) fail("{}: {} bytes of JSON are more than the {} allowed", where, text.size(), max_bytes);
   const char* furthest = text.data();
+  const auto reached = [&] { return place(text, static_cast<size_t>(furthest - text.data()), first_line); };
   std::vector<std::set<std::string, std::less<>>> open;  // keys seen in each object around the parser; empty for an array
   using Event = Json::parse_event_t;
   const auto check = [&](int, Event event, Json& parsed) {
     if (event == Event::object_start || event == Event::array_start) {
-      if (open.size() == kJsonMaxDepth)
-        fail("{}: {}: nested deeper than {} levels", where, place(text, static_cast<size_t>(furthest - text.data())), kJsonMaxDepth);
+      if (open.size() == kJsonMaxDepth) fail("{}: {}: nested deeper than {} levels", where, reached(), kJsonMaxDepth);
       open.emplace_back();
     } else if (event == Event::object_end || event == Event::array_end) {
       open.pop_back();
     } else if (event == Event::key && !open.back().insert(parsed.get_ref<const std::string&>()).second) {
-      fail("{}: {}: the key \"{}\" stands twice in one object", where, place(text, static_cast<size_t>(furthest - text.data())),
-           printable(parsed.get_ref<const std::string&>()));
+      fail("{}: {}: the key \"{}\" stands twice in one object", where, reached(), printable(parsed.get_ref<const std::string&>()));
     }
     return true;
   };
   try {
     return Json::parse(CountingIterator{text.data(), &furthest}, CountingIterator{text.data() + text.size(), &furthest}, check);
   } catch (const Json::parse_error& e) {
-    fail("{}: {}: {}", where, place(text, std::min(e.byte, text.size())), reason_of(e.what()));
+    fail("{}: {}: {}", where, place(text, std::min(e.byte, text.size()), first_line), reason_of(e.what()));
   } catch (const Json::exception& e) {
-    fail("{}: {}: {}", where, place(text, static_cast<size_t>(furthest - text.data())), reason_of(e.what()));
+    fail("{}: {}: {}", where, reached(), reason_of(e.what()));
   }
 }
 

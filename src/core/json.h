@@ -21,8 +21,8 @@ using Json = nlohmann::json;  // objects are sorted by key, so what is written i
 constexpr size_t kJsonMaxDepth = 64;
 constexpr size_t kJsonMaxBytes = size_t{100} << 20;
 
-// `where` opens every message: a path, "--config run.json", "request body".
-Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes);
+// `where` opens every message: a path, "--config run.json", "request body". `first_line`: where in the file the text begins.
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes, size_t first_line = 1);
 Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
 
 // The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01, not 0.009999999776482582.

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "text/document.h"
 
@@ -16,7 +17,7 @@ struct Message {
 inline constexpr const char* kMessageBegin = "<|im_start|>";
 inline constexpr const char* kMessageEnd = "<|im_end|>";  // where generation of a reply stops
 
-// Usage errors: an unknown role (nearest offered), a system message that is not the first, content that holds one of the marks.
+// Usage errors: no message, an unknown role (nearest offered), a system message that is not the first, content that holds one of the marks.
 void check_messages(std::span<const Message>);
 // The whole dialogue; trained are the assistant's contents, each with its kMessageEnd.
 Document chat_document(std::span<const Message>);

@@ -1,5 +1,5 @@
 // JSON Lines as a source of documents: one object a line, {"text": "..."} or {"messages": [{"role": "...", "content": "..."}, ...]}; other keys are passed
-// over, and so are empty lines. Bytes are untrusted.
+// over, and so are empty lines and empty texts. Bytes are untrusted.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,10 @@ class JsonlReader {
  public:
   // `bytes` outlive the reader; `where` (the file's path) opens every message.
   JsonlReader(std::string_view bytes, std::string where);
-  // The next document, false at the end. Fails naming file, line and what is wrong with it.
+  // The next document, false at the end. Fails naming file, line and what is wrong with it; a dialogue that holds no reply is wrong too, as nothing could be
+  // learned from it.
   bool next(Document& document);
+  int64_t line() const { return line_; }  // of the document last handed out, from 1
 
  private:
   std::string_view rest_;

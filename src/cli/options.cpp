@@ -35,12 +35,17 @@ const std::vector<Choice<NormPlacement>>& norm_placements() {
   return choices;
 }
 
-// What a JSON value would be on the command line; lists give one word an entry. Stages may stand in the file as they are.
+// What a JSON value would be on the command line; lists give one word an entry, a mix one a domain. Stages may stand in the file as they are.
 std::vector<std::string> as_words(const Json& value, const std::string& key, const std::string& where) {
   if (value.is_array()) {
     std::vector<std::string> words;
     for (const Json& entry : value)
       for (std::string& word : as_words(entry, key, where)) words.push_back(std::move(word));
+    return words;
+  }
+  if (value.is_object() && key == "mix") {
+    std::vector<std::string> words;
+    for (const auto& [domain, weight] : value.items()) words.push_back(domain + "=" + weight.dump());
     return words;
   }
   if (value.is_string()) return {value.get<std::string>()};

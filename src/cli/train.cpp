@@ -39,13 +39,24 @@ std::string describe_step(const StepResult& r, const TrainOptions& o, double pea
   return text + fmt::format("  {} left", human_seconds(left));
 }
 
-void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Tokenizer& tokenizer, const TrainOptions& o) {
+void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
   const ModelConfig& c = model.config();
   const ModelCost cost = count_cost(c, o.context);
+  const std::vector<DomainShare> shares = domain_shares(corpus, o.context, o.mix);
+  const bool mixed = changes_anything(o.mix);
   std::vector<std::string> domains;
-  for (const CorpusFile& file : corpus.files()) domains.push_back(file.domain);
-  const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", ")) : fmt::format("{} files", domains.size());
-  screen.log(fmt::format("data: {} tokens ({})", human_count(static_cast<double>(corpus.size())), shown));
+  int64_t windows = 0;
+  for (const DomainShare& share : shares) {
+    domains.push_back(mixed ? fmt::format("{}: {} windows, {} visited in an epoch", share.name, share.windows, share.visits) : share.name);
+    windows += share.visits;
+  }
+  const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", ")) : fmt::format("{} domains", domains.size());
+  const auto data_tokens = static_cast<double>(corpus.size());
+  screen.log(fmt::format("data: {} tokens in {} documents ({})", human_count(data_tokens), corpus.documents(), shown));
+  if (corpus.untrained() > 0)
+    screen.log(fmt::format("data: {:.1f}% of the tokens are learned from", 100 * (1 - static_cast<double>(corpus.untrained()) / data_tokens)));
+  if (held_out)
+    screen.log(fmt::format("data: {} tokens in {} documents are held out", human_count(static_cast<double>(held_out->size())), held_out->documents()));
   if (corpus.skipped_binary() + corpus.skipped_empty() > 0)
     screen.log(fmt::format("data: passed over {} binary and {} empty files", corpus.skipped_binary(), corpus.skipped_empty()));
   if (!tokenizer.ids_are_bytes())
@@ -56,7 +67,7 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
   screen.log(fmt::format("run: {} steps of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {} threads", o.steps,
                          o.batch * o.accumulate * o.context, human_count(static_cast<double>(tokens)),
-                         static_cast<double>(tokens) / static_cast<double>(corpus.size()), name_of(o.dtype), o.threads));
+                         static_cast<double>(tokens) / (mixed ? static_cast<double>(windows * o.context) : data_tokens), name_of(o.dtype), o.threads));
   if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
@@ -71,7 +82,7 @@ int run_train(Flags& f, CLI::App& app) {
   const std::atomic<bool>& stop = watch_interrupts();
   TrainingSamples samples(f.samples, training, stop);
   ProgressLine screen;
-  describe_run(screen, training.model(), training.corpus(), training.tokenizer(), options);
+  describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
   const double peak = ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds);

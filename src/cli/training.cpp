@@ -1,9 +1,12 @@
 #include "cli/training.h"
 
+#include <charconv>
 #include <limits>
 
 #include "core/error.h"
+#include "core/nearest.h"
 #include "text/bpe_train.h"
+#include "text/shards.h"
 
 namespace moe::cli {
 namespace {
@@ -12,7 +15,7 @@ namespace {
 LoadedModel start_model(const TrainFlags& f) {
   LoadedModel start;
   if (f.from.empty()) {
-    std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.data);
+    std::unique_ptr<Tokenizer> tokenizer = f.own_tokenizer ? load_tokenizer(f.tokenizer) : choose_tokenizer(f.tokenizer, f.data);
     start.model = std::make_unique<Model>(make_config(f.model, tokenizer->vocab_size(), f.train.context));
     start.model->initialise(f.train.seed);
     start.tokenizer = std::move(tokenizer);
@@ -22,6 +25,31 @@ LoadedModel start_model(const TrainFlags& f) {
   return start;
 }
 
+// german=2; the name may hold an equals sign itself.
+void add_weight(Mix& mix, const std::string& word) {
+  const size_t equals = word.rfind('=');
+  double weight = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = equals == std::string::npos || equals == 0 ? std::from_chars_result{end, std::errc::invalid_argument}
+                                                                        : std::from_chars(word.data() + equals + 1, end, weight);
+  if (error != std::errc{} || stop != end) fail_usage("--mix {}: expected DOMAIN=WEIGHT, such as german=2", printable(word));
+  const std::string name = word.substr(0, equals);
+  if (!mix.try_emplace(name, weight).second) fail_usage("--mix names \"{}\" twice", printable(name));
+  check_weights({{name, weight}});
+}
+
+// Tokens bring their tokenizer; one that is asked for beside them is checked when they are read.
+void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
+  const std::optional<std::string> folder = first_token_folder(f.data);
+  if (!folder) return;
+  const bool asked = app.count("--tokenizer") > 0 || app.get_option("--tokenizer")->count() > 0;
+  if (asked && f.tokenizer.starts_with("bpe:"))
+    fail_usage("{} holds tokens already and brings their tokenizer; leave --tokenizer {} out, or name the text itself", *folder, f.tokenizer);
+  if (asked) return;
+  f.tokenizer = *folder;
+  f.own_tokenizer = true;
+}
+
 }  // namespace
 
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
@@ -29,6 +57,8 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
   if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
+  if (f.train.hold_out > 0 && !f.eval_data.empty()) fail_usage("--hold-out splits --data itself, so --eval-data has no place beside it; leave one out");
+  settle_tokenizer(app, f);
   if (f.resume && holds_model(f.out)) {
     checkpoint_ = load_checkpoint(f.out);
     f.train = resumed_options(*checkpoint_, f.train);
@@ -43,10 +73,17 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
 }
 
 void Training::read_texts() {
-  corpus_.emplace(flags_.data, tokenizer());
-  if (!flags_.eval_data.empty()) held_out_.emplace(flags_.eval_data, tokenizer());
+  if (flags_.train.hold_out > 0) {
+    SplitCorpus parts = Corpus::split(flags_.data, tokenizer(), flags_.train.hold_out);
+    corpus_.emplace(std::move(parts.train));
+    held_out_.emplace(std::move(parts.held_out));
+  } else {
+    corpus_.emplace(flags_.data, tokenizer());
+    if (!flags_.eval_data.empty()) held_out_.emplace(flags_.eval_data, tokenizer());
+  }
+  domain_shares(*corpus_, flags_.train.context, flags_.train.mix);
   if (!checkpoint_) return;
-  check_resumable(*checkpoint_, flags_.train, data_print(*corpus_));
+  check_resumable(*checkpoint_, flags_.train, data_print(*corpus_, flags_.train.mix));
   if (flags_.from.empty()) check_same_model(*checkpoint_, make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context));
 }
 
@@ -65,11 +102,24 @@ TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bo
 }
 
 void add_training_options(CLI::App& app, TrainFlags& f) {
-  app.add_option("--data", f.data, "text files, or folders of them");
+  app.add_option(
+      "--data", f.data,
+      "text files, .jsonl files (a document or a dialogue a line), folders of them, or what `moe tokenize` wrote; each file's stem names its domain");
   app.add_option("--out", f.out, "folder for the model, its checkpoints and metrics.jsonl");
-  app.add_option("--eval-data", f.eval_data, "held-out text, files or folders");
+  app.add_option("--eval-data", f.eval_data, "held-out text, as --data");
+  app.add_option("--hold-out", f.train.hold_out, "hold out this share of the documents of --data, chosen by a hash of their content; 0.05: a twentieth")
+      ->capture_default_str();
+  app.add_option_function<std::vector<std::string>>(
+         "--mix",
+         [&f](const std::vector<std::string>& words) {
+           f.train.mix.clear();
+           for (const std::string& word : words) add_weight(f.train.mix, word);
+         },
+         "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1")
+      ->type_name("DOMAIN=WEIGHT ...");
   app.add_option("--tokenizer", f.tokenizer,
-                 "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer")
+                 "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
+                 "Tokens bring their own")
       ->capture_default_str();
   app.add_option("--from", f.from, "start from the weights of this model folder");
   add_model_options(app, f.model);

@@ -17,6 +17,7 @@ struct TrainFlags {
   TrainOptions train;
   std::vector<std::string> data, eval_data;
   std::string out, tokenizer = "bytes", from;
+  bool own_tokenizer = false;  // the texts are tokens already, whose folder brings it
   bool resume = false;
 };
 

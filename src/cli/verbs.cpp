@@ -17,6 +17,7 @@ void on_signal(int) {
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> table = {
       {"train", "train a model from text", add_train},
+      {"tokenize", "make shards of tokens from text that is larger than memory", add_tokenize},
       {"generate", "continue a text", add_generate},
       {"score", "how well a model predicts a text", add_score},
       {"inspect", "parameters, arithmetic and memory of a model; with --text, what its routers do", add_inspect},

@@ -1,12 +1,17 @@
-// Text files as one long row of token ids. Byte tokens are read straight from mapped files; others are encoded once and held compactly.
+// Text as one long row of token ids, cut into documents. Byte tokens and shards (text/shards.h) are read straight from mapped files; other text is encoded once
+// and held compactly.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/mmap.h"
+#include "text/encode.h"
+#include "text/source.h"
 #include "text/tokenizer.h"
 
 namespace moe {
@@ -18,54 +23,93 @@ struct CorpusFile {
   int64_t end = 0;
 };
 
+struct TokenRange {
+  int64_t begin = 0, end = 0;
+};
+
+// The files of one name.
+struct Domain {
+  std::string name;
+  int64_t tokens = 0;
+  std::vector<TokenRange> ranges;  // of the corpus, in order
+};
+
+struct SplitCorpus;
+
 // Owns the mapped files and the ids. Immutable once built, so any number of threads may read.
 class Corpus {
  public:
-  // `paths`: files, and folders walked recursively in sorted order (hidden names are passed over). A path that is missing, empty or binary fails when it was
-  // named directly; inside a folder, empty and binary files are skipped and counted.
+  // `paths` as in each_source (text/source.h), and folders of shards, which must be this tokenizer's. A text file is one document, unless it holds the
+  // tokenizer's end-of-text token, which ends one; each line of a .jsonl file is one.
   Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
-  // Ids already made (tests, `score`).
+  // The same text in two parts: the documents that is_held_out names, and the others. Plain text without end-of-text tokens is cut into blocks of 4 to 8 KiB at
+  // blank lines or line ends for this. Fails when one part is empty; shards cannot be split any more.
+  static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out);
+  // Ids already made (tests, `score`): one document.
   explicit Corpus(std::vector<int32_t> ids);
+  // `ends`: one past the last token of each document, ascending, the last being the end; `untrained`: tokens that are not learned from.
+  Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends, std::vector<TokenSpan> untrained = {});
 
-  int64_t size() const { return size_; }    // tokens
-  int64_t bytes() const { return bytes_; }  // of text; 0 when made from ids
+  int64_t size() const { return size_; }            // tokens
+  int64_t bytes() const { return bytes_; }          // of text; 0 when made from ids
+  int64_t documents() const { return documents_; }  // that end here
+  int64_t untrained() const { return untrained_; }  // tokens that are not learned from
   int32_t at(int64_t i) const;
   // ids[0..count) = tokens [start, start + count), which must lie within the corpus.
   void fill(int64_t start, int64_t count, int32_t* ids) const;
+  // trained[0..count) = 1 where a token of [start, start + count) is learned from, else 0.
+  void fill_trained(int64_t start, int64_t count, uint8_t* trained) const;
+  // One past the last token of the document that token i belongs to.
+  int64_t document_end(int64_t i) const;
 
   // The text of every file, where ids are bytes; views of what the corpus holds.
   std::vector<std::string_view> texts() const;
 
   const std::vector<CorpusFile>& files() const { return files_; }
-  int64_t skipped_binary() const { return skipped_binary_; }
-  int64_t skipped_empty() const { return skipped_empty_; }
+  std::vector<Domain> domains() const;  // in the order of their first files
+  int64_t skipped_binary() const { return skipped_.binary; }
+  int64_t skipped_empty() const { return skipped_.empty; }
 
  private:
-  // A run of tokens with one element width.
+  // A run of tokens with one element width. Its views are owned by `held_`, `mapped_` or `copied_`.
   struct Segment {
-    int64_t begin;
-    int64_t end;
-    int width;         // bytes of an id: 1, 2 or 4
-    const void* data;  // owned by one of the four below
+    int64_t begin = 0, end = 0;
+    int width = 1;  // bytes of an id: 1, 2 or 4
+    const void* data = nullptr;
+    std::span<const uint32_t> ends;  // counted from `begin`
+    std::span<const TokenSpan> untrained;
+    bool ends_document = false;  // at its end, whatever `ends` says
+    std::string where;           // of a shard, for messages
   };
-  void add_folder(const std::string& folder, const Tokenizer& tokenizer);
-  void add_file(const std::string& path, const Tokenizer& tokenizer, bool named);
-  void add_segment(int64_t count, int width, const void* data);
+  // Tokens that were encoded here.
+  struct Held {
+    std::vector<unsigned char> ids;
+    std::vector<uint32_t> ends;
+    std::vector<TokenSpan> untrained;
+    int64_t tokens = 0;
+  };
+  Corpus() = default;
+  void read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out, Corpus* held_out);
+  void add_run(EncodedRun&& run, int width);
+  void add_view(const std::shared_ptr<const MappedFile>& file, const TextRun& run);
+  void add_shards(const std::string& folder, const Tokenizer& tokenizer);
+  void seal();
+  void end_file(const std::string& path, const std::string& domain);
+  void add_segment(Segment segment, int64_t count);
   size_t segment_of(int64_t i) const;
 
-  std::vector<MappedFile> mapped_;
-  std::vector<std::vector<uint8_t>> small_;  // byte tokens of small files: a process may hold only so many mappings
-  std::vector<std::vector<uint16_t>> narrow_;
-  std::vector<std::vector<int32_t>> wide_;
+  std::vector<std::shared_ptr<const MappedFile>> mapped_;         // shared by the parts of a split
+  std::vector<std::unique_ptr<const std::vector<char>>> copied_;  // bytes of small files: a process may hold only so many mappings
+  std::vector<std::unique_ptr<Held>> held_;
+  std::unique_ptr<Held> open_;  // not yet a segment
   std::vector<Segment> segments_;
   std::vector<CorpusFile> files_;
-  int64_t size_ = 0;
-  int64_t bytes_ = 0;
-  int64_t skipped_binary_ = 0;
-  int64_t skipped_empty_ = 0;
+  int64_t size_ = 0, bytes_ = 0, documents_ = 0, untrained_ = 0;
+  Skipped skipped_;
 };
 
-// Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty for text. Looks at the first MiB.
-std::string binary_reason(std::string_view bytes);
+struct SplitCorpus {
+  Corpus train, held_out;
+};
 
 }  // namespace moe

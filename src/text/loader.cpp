@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <vector>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -13,6 +13,9 @@ namespace {
 constexpr uint64_t kRounds = 8;
 // Counter of the draw of an epoch's offset; the rounds of the permutation have keys of their own.
 constexpr uint64_t kOffset = ~uint64_t{0};
+// Key of the passes over the domains of a mix; epochs have the small ones.
+constexpr uint64_t kPasses = ~uint64_t{0};
+constexpr double kMostWeight = 1000;
 
 }  // namespace
 
@@ -41,32 +44,140 @@ int64_t permute(RngKey key, int64_t i, int64_t n) {
   return static_cast<int64_t>(x);
 }
 
+bool changes_anything(const Mix& mix) {
+  return std::any_of(mix.begin(), mix.end(), [](const auto& entry) { return entry.second != 1; });
+}
+
+void check_weights(const Mix& mix) {
+  for (const auto& [name, weight] : mix)
+    if (!(weight >= 0 && weight <= kMostWeight)) fail_usage("--mix {}={}: a weight is from 0 (not at all) to {}", printable(name), weight, kMostWeight);
+}
+
+void TextBatch::clear() {
+  ids.clear();
+  targets.clear();
+  positions.clear();
+  bounds.assign(1, 0);
+  predicted = 0;
+}
+
+void TextBatch::add_row(const Corpus& corpus, int64_t start, int64_t context) { add_row(corpus, {{0, corpus.size()}}, start, context); }
+
+void TextBatch::add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start, int64_t context) {
+  const int64_t count = context + 1;
+  std::vector<int32_t> row(static_cast<size_t>(count));
+  std::vector<uint8_t> trained(static_cast<size_t>(count)), ends(static_cast<size_t>(count), 0);
+  int64_t done = 0;
+  for (const TokenRange& range : ranges) {
+    const int64_t length = range.end - range.begin;
+    if (done < count && start < length) {
+      const int64_t n = std::min(count - done, length - start), from = range.begin + start;
+      corpus.fill(from, n, row.data() + done);
+      corpus.fill_trained(from, n, trained.data() + done);
+      for (int64_t end = corpus.document_end(from); end <= from + n; end = end < from + n ? corpus.document_end(end) : from + n + 1)
+        ends[static_cast<size_t>(done + end - from - 1)] = 1;
+      done += n;
+    }
+    start = std::max<int64_t>(start - length, 0);
+  }
+  if (done < count) fail("a row of {} tokens was asked for that goes over the end of its text", count);
+  int32_t position = 0;
+  for (size_t t = 0; t + 1 < row.size(); ++t) {
+    const bool predicts = !ends[t] && trained[t + 1] != 0;
+    ids.push_back(row[t]);
+    targets.push_back(predicts ? row[t + 1] : kNoTarget);
+    positions.push_back(position++);
+    predicted += predicts;
+    if (ends[t] == 0 && t + 2 < row.size()) continue;
+    bounds.push_back(static_cast<int64_t>(ids.size()));
+    position = 0;
+  }
+}
+
+std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, const Mix& mix) {
+  check_weights(mix);
+  std::vector<DomainShare> shares;
+  std::vector<std::string> names;
+  for (const Domain& domain : corpus.domains()) {
+    const auto weight = mix.find(domain.name);
+    const int64_t windows = std::max<int64_t>(domain.tokens - 1, 0) / context;
+    const double visits = (weight == mix.end() ? 1 : weight->second) * static_cast<double>(windows);
+    names.push_back(domain.name);
+    shares.push_back({domain.name, domain.tokens, windows, std::llround(visits)});
+    if (changes_anything(mix) && windows == 0 && (weight == mix.end() || weight->second > 0))
+      fail_usage("domain \"{}\" has {} tokens, too few for a row of {} and its last target; give it --mix {}=0, more text, or a smaller --context",
+                 printable(domain.name), domain.tokens, context, printable(domain.name));
+  }
+  for (const auto& [name, weight] : mix)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail_usage("--mix {}={}: no domain of the text is called so{}", printable(name), weight, suggestion(name, names));
+  return shares;
+}
+
 BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t seed)
-    : tokens_(tokens), shape_(shape), shuffle_(shuffle), key_(RngKey::from_seed(seed).fold(0x6C6F61646572)) {  // "loader": a stream of its own
+    : shape_(shape), shuffle_(shuffle), key_(RngKey::from_seed(seed).fold(0x6C6F61646572)) {  // "loader": a stream of its own
   if (shape.context < 1 || shape.batch < 1 || shape.accumulate < 1)
     fail_usage("context, batch and accumulate must be at least 1; they are {}, {} and {}", shape.context, shape.batch, shape.accumulate);
   if (tokens < shape.context + 1)
     fail("the text has {} tokens, at least {} are needed for a context of {}; give more text or a smaller --context", tokens, shape.context + 1, shape.context);
   windows_ = (tokens - 1) / shape.context;
+  sources_ = {{{}, tokens, windows_, 0, windows_}};
 }
 
-int64_t BatchPlan::start(int64_t step, int64_t a, int64_t b) const {
-  const int64_t row = (step * shape_.accumulate + a) * shape_.batch + b;
-  const int64_t last = tokens_ - shape_.context - 1;  // the last start that has a target for each token
-  if (shuffle_ == Shuffle::none) return row * shape_.context % (last + 1);
-  const RngKey key = key_.fold(static_cast<uint64_t>(row / windows_));
-  const auto offset = static_cast<int64_t>(uniform_index(key, kOffset, static_cast<uint64_t>(shape_.context)));
-  // The offset may push the last window over the end; it is moved back and overlaps its neighbour.
-  return std::min(offset + permute(key, row % windows_, windows_) * shape_.context, last);
-}
-
-void BatchPlan::fill(const Corpus& corpus, int64_t step, int64_t a, int32_t* ids, int32_t* targets) const {
-  std::vector<int32_t> row(static_cast<size_t>(shape_.context) + 1);
-  for (int64_t b = 0; b < shape_.batch; ++b) {
-    corpus.fill(start(step, a, b), shape_.context + 1, row.data());
-    std::copy(row.begin(), row.end() - 1, ids + b * shape_.context);
-    std::copy(row.begin() + 1, row.end(), targets + b * shape_.context);
+BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed, const Mix& mix) : BatchPlan(corpus.size(), shape, shuffle, seed) {
+  const std::vector<DomainShare> shares = mix.empty() ? std::vector<DomainShare>() : domain_shares(corpus, shape.context, mix);
+  if (!changes_anything(mix)) return;
+  if (shuffle == Shuffle::none) fail_usage("a mix cannot be read in order; it needs shuffling");
+  sources_.clear();
+  windows_ = 0;
+  const std::vector<Domain> domains = corpus.domains();
+  for (size_t d = 0; d < domains.size(); ++d) {
+    if (shares[d].visits == 0) continue;
+    sources_.push_back({domains[d].ranges, domains[d].tokens, shares[d].windows, windows_, shares[d].visits});
+    windows_ += shares[d].visits;
   }
+  if (windows_ == 0) fail_usage("--mix leaves no window of the text to train on");
+}
+
+BatchPlan::Window BatchPlan::window(int64_t step, int64_t a, int64_t b) const {
+  const int64_t row = (step * shape_.accumulate + a) * shape_.batch + b, epoch = row / windows_;
+  if (shuffle_ == Shuffle::none) return {0, row * shape_.context % (last_start(sources_[0]) + 1)};
+  const RngKey key = key_.fold(static_cast<uint64_t>(epoch));
+  const int64_t at = permute(key, row % windows_, windows_);
+  const auto start = [&](const Source& source, RngKey pass, int64_t window) {
+    const auto offset = static_cast<int64_t>(uniform_index(pass, kOffset, static_cast<uint64_t>(shape_.context)));
+    // The offset may push the last window over the end; it is moved back and overlaps its neighbour.
+    return std::min(offset + window * shape_.context, last_start(source));
+  };
+  if (sources_[0].ranges.empty()) return {0, start(sources_[0], key, at)};
+  const auto after = std::upper_bound(sources_.begin(), sources_.end(), at, [](int64_t i, const Source& s) { return i < s.first; });
+  const auto s = static_cast<size_t>(after - sources_.begin()) - 1;
+  const Source& source = sources_[s];
+  // Visits of a domain count through all epochs, so that none of its windows comes again before all have come.
+  const int64_t visit = epoch * source.visits + at - source.first;
+  const RngKey pass = key_.fold(kPasses).fold(s).fold(static_cast<uint64_t>(visit / source.windows));
+  return {s, start(source, pass, permute(pass, visit % source.windows, source.windows))};
+}
+
+void BatchPlan::fill(const Corpus& corpus, int64_t step, int64_t a, TextBatch& batch) const {
+  batch.clear();
+  for (int64_t b = 0; b < shape_.batch; ++b) {
+    const Window w = window(step, a, b);
+    const std::vector<TokenRange>& ranges = sources_[w.source].ranges;
+    if (ranges.empty()) batch.add_row(corpus, w.start, shape_.context);
+    else batch.add_row(corpus, ranges, w.start, shape_.context);
+  }
+}
+
+int64_t BatchPlan::predicted(const Corpus& corpus, int64_t step) const {
+  if (corpus.documents() <= 1 && corpus.untrained() == 0) return tokens_per_step();
+  int64_t sum = 0;
+  TextBatch batch;
+  for (int64_t a = 0; a < shape_.accumulate; ++a) {
+    fill(corpus, step, a, batch);
+    sum += batch.predicted;
+  }
+  return sum;
 }
 
 }  // namespace moe

@@ -96,7 +96,7 @@ void copy_moment(const Safetensors& file, const std::string& name, const Tensor&
 }  // namespace
 
 // FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed whole.
-DataPrint data_print(const Corpus& corpus) {
+DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   constexpr int64_t kRuns = 4096, kRun = 16;
   uint64_t hash = 0xcbf29ce484222325u;
   const auto mix = [&](uint64_t value) {
@@ -106,10 +106,24 @@ DataPrint data_print(const Corpus& corpus) {
   mix(static_cast<uint64_t>(tokens));
   const int64_t run = tokens <= kRuns * kRun ? tokens : kRun, runs = run == tokens ? 1 : kRuns;
   std::vector<int32_t> ids(static_cast<size_t>(run));
+  std::vector<uint8_t> trained(static_cast<size_t>(run));
+  const bool cut = corpus.documents() > 1, masked = corpus.untrained() > 0;
   for (int64_t i = 0; i < runs; ++i) {
-    corpus.fill(runs == 1 ? 0 : (tokens - run) * i / (runs - 1), run, ids.data());
+    const int64_t start = runs == 1 ? 0 : (tokens - run) * i / (runs - 1);
+    corpus.fill(start, run, ids.data());
     for (int32_t id : ids) mix(static_cast<uint64_t>(id));
+    for (int64_t at = start; cut && at < start + run; at = corpus.document_end(at)) mix(static_cast<uint64_t>(corpus.document_end(at)));
+    if (!masked) continue;
+    corpus.fill_trained(start, run, trained.data());
+    for (uint8_t t : trained) mix(t);
   }
+  if (cut) mix(static_cast<uint64_t>(corpus.documents()));
+  if (masked) mix(static_cast<uint64_t>(corpus.untrained()));
+  if (changes_anything(domains))
+    for (const Domain& domain : corpus.domains()) {
+      for (const char c : domain.name) mix(static_cast<unsigned char>(c));
+      for (const TokenRange& range : domain.ranges) mix(static_cast<uint64_t>(range.begin));
+    }
   DataPrint print{tokens, fmt::format("{:016x}", hash), {}};
   for (const CorpusFile& file : corpus.files()) print.paths.push_back(file.path);
   return print;

@@ -13,13 +13,14 @@
 
 namespace moe {
 
-// Which text a run reads: its length, and a hash over tokens sampled evenly from it.
+// Which text a run reads: its length, and a hash over tokens sampled evenly from it, with their documents' ends and what of them is learned from.
 struct DataPrint {
   int64_t tokens = 0;
   std::string hash;                // 16 hexadecimal digits
   std::vector<std::string> paths;  // for the user; not compared
 };
-DataPrint data_print(const Corpus&);
+// With a mix the names and sizes of the domains count too.
+DataPrint data_print(const Corpus&, const Mix& mix = {});
 
 struct Checkpoint {
   LoadedModel loaded;

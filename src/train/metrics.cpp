@@ -23,6 +23,7 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce, std
             {"tokens", r.tokens},
             {"seconds", r.seconds},
             {"ce", r.ce},
+            {"predicted", r.predicted},
             {"balance", r.balance},
             {"z", r.z},
             {"grad_norm", r.grad_norm},

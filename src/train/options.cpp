@@ -36,6 +36,8 @@ void each_field(Options& o, F&& f) {
   f("seed", o.seed, Effect::mathematics);
   f("dtype", o.dtype, Effect::mathematics);
   f("shuffle", o.shuffle, Effect::mathematics);
+  f("mix", o.mix, Effect::mathematics);
+  f("hold_out", o.hold_out, Effect::mathematics);
   f("recompute", o.recompute, Effect::none);
   f("save_every", o.save_every, Effect::none);
   f("eval_every", o.eval_every, Effect::none);
@@ -66,6 +68,11 @@ void read(const JsonReader& in, const char* name, ScheduleKind& x) { x = parse_s
 void read(const JsonReader& in, const char* name, DType& x) { x = parse_train_dtype(in.get<std::string>(name, std::string(name_of(x)))); }
 void read(const JsonReader& in, const char* name, Shuffle& x) {
   if (in.has(name)) x = parse_shuffle(in.get<std::string>(name));
+}
+void read(const JsonReader& in, const char* name, Mix& x) {
+  if (!in.has(name)) return;
+  const JsonReader weights = in.object(name);
+  for (const std::string& domain : weights.keys()) x[domain] = weights.get<double>(domain);
 }
 template <class T>
 void read(const JsonReader& in, const char* name, std::optional<T>& x) {
@@ -135,6 +142,9 @@ void validate(const TrainOptions& o) {
   if (!(o.eps > 0) || std::isinf(o.eps)) fail_usage("--eps is {}; it must be above 0", o.eps);
   need_in(o.clip, 0, kNoLimit, "--clip");
   if (o.seed > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) fail_usage("--seed is {}; it must be below 2^63", o.seed);
+  check_weights(o.mix);
+  if (o.shuffle == Shuffle::none && changes_anything(o.mix)) fail_usage("--shuffle none reads the text in order; --mix needs --shuffle epoch");
+  need_in(o.hold_out, 0, 1, "--hold-out");
   need_at_least(o.save_every, 0, "--save-every");
   need_at_least(o.eval_every, 0, "--eval-every");
   need_at_least(o.eval_tokens, 0, "--eval-tokens");

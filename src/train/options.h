@@ -37,6 +37,8 @@ struct TrainOptions {
   uint64_t seed = 1;         // of the weights, the noise, dropout and the order of the data
   DType dtype = DType::f32;  // of the products; masters, gradients and moments are f32
   Shuffle shuffle = Shuffle::epoch;
+  Mix mix;              // weights of domains; not named: 1
+  double hold_out = 0;  // share of the documents that is kept from training
 
   // What follows changes no bit of the weights (threads: only the last ones).
   bool recompute = false;       // keep each block's input only and run its forward again in backward

@@ -56,7 +56,7 @@ struct Saver {
 }  // namespace
 
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
-  const DataPrint data = data_print(*job.corpus);
+  const DataPrint data = data_print(*job.corpus, job.options.mix);
   TrainOptions options = job.options;
   if (resume) {
     check_resumable(*resume, options, data);

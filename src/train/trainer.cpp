@@ -10,6 +10,9 @@
 #include "train/schedule.h"
 
 namespace moe {
+
+static_assert(kNoTarget == ops::kIgnoreTarget);
+
 namespace {
 
 TrainOptions checked(const Model& model, const TrainOptions& options) {
@@ -32,6 +35,8 @@ bool all_finite(const Tensor& h) {
   return true;
 }
 
+Batch view_of(const TextBatch& text) { return {text.ids, text.positions, text.bounds}; }
+
 double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 
 // sum += x, entry by entry; an empty sum is zero.
@@ -51,10 +56,19 @@ struct Trainer::Sums {
     int64_t dropped = 0;
   };
   double nll = 0;
+  int64_t predicted = 0;
+  double keys = 0;                                                                     // the squares of the sequences' lengths
   double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;  // over micro-batches and layers
   std::vector<Layer> layers;
   std::vector<std::vector<int64_t>> balance_counts;  // [E] a layer
 
+  void add(const TextBatch& text) {
+    predicted += text.predicted;
+    for (size_t s = 0; s + 1 < text.bounds.size(); ++s) {
+      const auto length = static_cast<double>(text.bounds[s + 1] - text.bounds[s]);
+      keys += length * length;
+    }
+  }
   void add(const std::vector<LayerRouting>& routing) {
     layers.resize(routing.size());
     balance_counts.resize(routing.size());
@@ -88,7 +102,7 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
     : model_(model),
       corpus_(corpus),
       options_(checked(model, options)),
-      plan_(corpus.size(), {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed),
+      plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
       optimizer_(model, options_),
       run_(options_.threads, options_.dtype) {
@@ -96,12 +110,6 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
     train_routing_ = train_spec(model.config().routing);
     eval_routing_ = eval_spec(model.config().routing);
   }
-  const auto tokens = static_cast<size_t>(options_.batch * options_.context);
-  ids_.resize(tokens);
-  targets_.resize(tokens);
-  positions_.resize(tokens);
-  for (size_t n = 0; n < tokens; ++n) positions_[n] = static_cast<int32_t>(n % static_cast<size_t>(options_.context));
-  for (int64_t b = 0; b <= options_.batch; ++b) bounds_.push_back(b * options_.context);
 }
 
 int64_t Trainer::peak_activation_bytes() const {
@@ -122,10 +130,11 @@ StepResult Trainer::step() {
   const int64_t step = steps_done_ + 1;
   const double lr = learning_rate(options_, step);
   try {
+    const int64_t predicted = plan_.predicted(corpus_, steps_done_);
     step_counts_.clear();
     if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
     for (int64_t a = 0; a < options_.accumulate; ++a) {
-      micro_batch(a, sums);
+      micro_batch(a, predicted, sums);
       if (shares() == BalanceLoss::Shares::running) step_counts_ = sums.balance_counts;
     }
     norm = optimizer_.grad_norm(run_);
@@ -144,9 +153,9 @@ StepResult Trainer::step() {
 }
 
 Batch Trainer::load_batch(int64_t a) {
-  plan_.fill(corpus_, steps_done_, a, ids_.data(), targets_.data());
+  plan_.fill(corpus_, steps_done_, a, text_);
   run_.key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a));
-  return {ids_, positions_, bounds_};
+  return view_of(text_);
 }
 
 std::optional<BalanceLoss::Shares> Trainer::shares() const {
@@ -167,21 +176,23 @@ void Trainer::count_step() {
   step_counts_ = std::move(counted.balance_counts);
 }
 
-void Trainer::micro_batch(int64_t a, Sums& sums) {
+void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   ArenaScope scope(run_.saved);
   const Batch batch = load_batch(a);
   const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr,
                      step_counts_.empty() ? nullptr : &step_counts_};
   ModelSaved saved;
   Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
-  sums.nll += forward_loss(pass, targets_, nll, saved);
+  sums.nll += forward_loss(pass, nll, saved);
+  sums.add(text_);
   sums.add(saved.routing);
 
-  const auto tokens = static_cast<float>(plan_.tokens_per_step());
+  // Without a target there is no loss to be scaled, only those of the routing.
+  const auto targets = static_cast<float>(std::max<int64_t>(1, predicted));
   const auto share = static_cast<float>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   RoutingLosses coef = model_.config().routing.coef;
   each_loss(coef, [&](std::string_view, float& c) { c /= share; });
-  model_.backward(run_, targets_, 1 / tokens, coef, saved);
+  model_.backward(run_, text_.targets, 1 / targets, coef, saved);
 }
 
 void Trainer::forward(const Forward& pass, ModelSaved& saved) {
@@ -193,9 +204,9 @@ void Trainer::forward(const Forward& pass, ModelSaved& saved) {
   }
 }
 
-double Trainer::forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved) {
+double Trainer::forward_loss(const Forward& pass, Tensor nll, ModelSaved& saved) {
   forward(pass, saved);
-  model_.loss_forward(run_, nll, targets, saved);
+  model_.loss_forward(run_, nll, text_.targets, saved);
   const double sum = sum_in_order(nll);
   if (std::isfinite(sum)) return sum;
   fail_if_not_finite(pass);
@@ -231,7 +242,8 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   r.step = steps_done_;
   r.tokens = tokens_seen();
   r.seconds = seconds_;
-  r.ce = sums.nll / tokens;
+  r.predicted = sums.predicted;
+  r.ce = sums.nll / static_cast<double>(std::max<int64_t>(1, sums.predicted));
   const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   r.balance = sums.balance / share;
   r.z = sums.z / share;
@@ -258,7 +270,8 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
     r.dropped += load.dropped / static_cast<double>(sums.layers.size());
     r.layers.push_back(std::move(load));
   }
-  r.flops = training_flops(model_.config(), options_.context, plan_.tokens_per_step(), rows);
+  // A token attends within its document only; the mean is over tokens.
+  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens), plan_.tokens_per_step(), rows);
   r.flops_per_second = r.flops / seconds;
   return r;
 }
@@ -269,23 +282,21 @@ double Trainer::evaluate(const Corpus& held_out) {
   const int64_t windows = options_.eval_tokens == 0 ? all : std::clamp<int64_t>(options_.eval_tokens / context, 1, all);
   run_.key = {};
   double sum = 0;
-  std::vector<int32_t> row(static_cast<size_t>(context) + 1);
+  int64_t predicted = 0;
   for (int64_t first = 0; first < windows; first += options_.batch) {
     const int64_t rows = std::min(options_.batch, windows - first);
-    for (int64_t b = 0; b < rows; ++b) {
-      held_out.fill((first + b) * all / windows * context, context + 1, row.data());
-      std::copy(row.begin(), row.end() - 1, ids_.begin() + b * context);
-      std::copy(row.begin() + 1, row.end(), targets_.begin() + b * context);
-    }
+    text_.clear();
+    for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, (first + b) * all / windows * context, context);
     ArenaScope scope(run_.saved);
-    const auto tokens = static_cast<size_t>(rows * context);
-    const Batch batch{std::span(ids_).first(tokens), std::span(positions_).first(tokens), std::span(bounds_).first(static_cast<size_t>(rows) + 1)};
+    const Batch batch = view_of(text_);
     const Forward pass{&batch, eval_routing_ ? &*eval_routing_ : nullptr, Keep::nothing, nullptr};
     ModelSaved saved;
     Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
-    sum += forward_loss(pass, std::span(targets_).first(tokens), nll, saved);
+    sum += forward_loss(pass, nll, saved);
+    predicted += text_.predicted;
   }
-  return sum / static_cast<double>(windows * context);
+  if (predicted == 0) fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or a larger context", windows * context);
+  return sum / static_cast<double>(predicted);
 }
 
 void check_held_out(const Corpus& held_out, int64_t context) {

@@ -27,10 +27,11 @@ struct LayerLoad {
 };
 
 struct StepResult {
-  int64_t step = 0;    // steps taken, this one included
-  int64_t tokens = 0;  // trained on so far
-  double seconds = 0;  // spent in steps so far, earlier sessions of a resumed run included
-  double ce = 0;       // mean nats per token of this step's batch
+  int64_t step = 0;       // steps taken, this one included
+  int64_t tokens = 0;     // read so far
+  int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from and those at the end of a document
+  double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
+  double ce = 0;          // mean nats per predicted token of this step; 0 where there is none
   // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/aux_loss.h).
   double balance = 0;  // 1 when balanced
   double z = 0;
@@ -57,8 +58,9 @@ class Trainer {
 
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
   StepResult step();
-  // Mean nats per token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over that many of
-  // them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than a window.
+  // Mean nats per predicted token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over
+  // that many of them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than
+  // a window or nothing in it is to be predicted.
   double evaluate(const Corpus& held_out);
 
   int64_t steps_done() const { return steps_done_; }
@@ -77,13 +79,14 @@ class Trainer {
   struct Sums;
   // Micro-batch a of the next step, and the key of its random numbers.
   Batch load_batch(int64_t a);
-  void micro_batch(int64_t a, Sums& sums);
+  // Adds the gradient of its share of the mean over the step's targets, of which there are `predicted`.
+  void micro_batch(int64_t a, int64_t predicted, Sums& sums);
   // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by forwards that leave nothing behind.
   void count_step();
   std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
   void forward(const Forward& pass, ModelSaved& saved);
-  // The sum of nll [N]; fails when it is not finite.
-  double forward_loss(const Forward& pass, std::span<const int32_t> targets, Tensor nll, ModelSaved& saved);
+  // The sum of nll [N] over text_; fails when it is not finite.
+  double forward_loss(const Forward& pass, Tensor nll, ModelSaved& saved);
   void fail_if_not_finite(const Forward& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
 
@@ -95,9 +98,8 @@ class Trainer {
   int64_t moe_layers_ = 0;
   Optimizer optimizer_;
   Run run_;
-  std::vector<int32_t> ids_, targets_, positions_;  // [batch * context]
-  std::vector<int64_t> bounds_;                     // [batch + 1]
-  std::vector<std::vector<int64_t>> step_counts_;   // of Forward, for the micro-batch under way; empty: none are known
+  TextBatch text_;                                 // of the micro-batch under way
+  std::vector<std::vector<int64_t>> step_counts_;  // of Forward, for the micro-batch under way; empty: none are known
   int64_t steps_done_ = 0;
   double seconds_ = 0;
 };

@@ -19,6 +19,7 @@
 #include "moe/spec_json.h"
 #include "tensor/arena.h"
 #include "text/bpe_train.h"
+#include "text/tokenize.h"
 #include "text/tokenizer.h"
 
 namespace moe {
@@ -72,6 +73,21 @@ void tokenizer_seeds(const std::string& folder) {
   put(folder, "llama", llama.dump());
   put(folder, "small", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
   put(folder, "utf8", "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF");
+}
+
+// What `moe tokenize` writes, each behind the byte that tells what it is.
+void shards_seeds(const std::string& folder) {
+  put(folder + "/in", "a.txt", "a short text, and another\n");
+  put(folder + "/in", "b.jsonl", R"({"messages": [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]})");
+  tokenize({.paths = {folder + "/in"}, .out = folder + "/out"}, *make_tokenizer("bytes"), {});
+  const std::string shard = read_text(folder + "/out/00000.tokens"), index = read_text(folder + "/out/" + kTokensIndex);
+  std::filesystem::remove_all(folder + "/in");
+  std::filesystem::remove_all(folder + "/out");
+  put(folder, "index", std::string(1, '\0') + index);
+  put(folder, "shard", "\x01" + shard);
+  std::string numbers = "\x02" + std::string(32, 'x');
+  for (const uint32_t n : {7u, 9u, 20u, 32u, 1u, 3u, 12u, 15u}) numbers.append(reinterpret_cast<const char*>(&n), sizeof n);
+  put(folder, "ends", numbers);
 }
 
 void config_seeds(const std::string& folder) {
@@ -153,6 +169,7 @@ int main(int argc, char** argv) {
     moe::safetensors_seeds(out + "/safetensors");
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
+    moe::shards_seeds(out + "/shards");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");

@@ -16,7 +16,7 @@
 namespace moe::test {
 
 struct TwinInput {
-  std::vector<int32_t> ids, positions, targets;
+  std::vector<int32_t> ids, positions, targets;  // a target below 0 is not predicted
   std::vector<int64_t> bounds;
   RngKey key;                                                      // of the step; empty: no randomness
   std::vector<std::vector<int64_t>> step_counts;                   // [E] for each MoE layer; empty: none known
@@ -51,8 +51,13 @@ class TwinModel {
     if (c_.norm_placement == NormPlacement::pre) h = norm(h, "final_norm");
     out_.logits = linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, nullptr);
     T ce{};
-    for (size_t n = 0; n < h.size(); ++n) ce += twin::lse(out_.logits[n]) - out_.logits[n][static_cast<size_t>(in.targets[n])];
-    ce /= T(static_cast<double>(h.size()));
+    int64_t predicted = 0;
+    for (size_t n = 0; n < h.size(); ++n) {
+      if (in.targets[n] < 0) continue;
+      ce += twin::lse(out_.logits[n]) - out_.logits[n][static_cast<size_t>(in.targets[n])];
+      ++predicted;
+    }
+    ce /= T(static_cast<double>(predicted));
     out_.ce = value_of(ce);
     out_.loss = ce;
     add_losses(coef);

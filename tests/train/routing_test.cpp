@@ -165,13 +165,9 @@ TEST(Routing, TheSelectionBiasMovesOnceAStepByTheCountsOfAllMicroBatches) {
 ModelSaved routed(Model& model, moe::Run& run, const TrainOptions& options, int64_t a) {
   const Corpus corpus = tiny_corpus();
   const BatchPlan plan(corpus.size(), {options.context, options.batch, options.accumulate}, options.shuffle, options.seed);
-  const auto tokens = static_cast<size_t>(options.batch * options.context);
-  std::vector<int32_t> ids(tokens), targets(tokens), positions(tokens);
-  std::vector<int64_t> bounds;
-  plan.fill(corpus, 0, a, ids.data(), targets.data());
-  for (size_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(n % static_cast<size_t>(options.context));
-  for (int64_t b = 0; b <= options.batch; ++b) bounds.push_back(b * options.context);
-  const Batch batch{ids, positions, bounds};
+  TextBatch text;
+  plan.fill(corpus, 0, a, text);
+  const Batch batch{text.ids, text.positions, text.bounds};
   const RoutingSpec spec = train_spec(model.config().routing);
   run.key = RngKey::from_seed(options.seed).fold(0).fold(static_cast<uint64_t>(a));
   ModelSaved saved;

@@ -1,0 +1,76 @@
+// Makes shards of tokens from text that is too large to be read at every start.
+#include "text/tokenize.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "text/bpe_train.h"
+
+namespace moe::cli {
+namespace {
+
+struct Flags {
+  TokenizeJob job;
+  std::string tokenizer = "bytes";
+  bool json = false;
+};
+
+Json to_json(const std::string& folder, const TokensIndex& index) {
+  return {{"folder", folder},       {"tokens", index.tokens()},     {"documents", index.documents}, {"trained", index.tokens() - index.untrained},
+          {"bytes", index.bytes()}, {"shards", index.shards.size()}};
+}
+
+void describe(ProgressLine& screen, const std::string& folder, const TokensIndex& index) {
+  const auto tokens = static_cast<double>(index.tokens());
+  std::string text = fmt::format("{}: {} tokens in {} documents, {} shards, {:.2f} bytes a token", folder, human_count(tokens), index.documents,
+                                 index.shards.size(), static_cast<double>(index.bytes()) / tokens);
+  if (index.untrained > 0) text += fmt::format(", {:.1f}% learned from", 100 * (1 - static_cast<double>(index.untrained) / tokens));
+  screen.log(text);
+}
+
+int run_tokenize(Flags& f) {
+  if (f.job.paths.empty()) fail_usage("--data is missing: name a text file or a folder of them");
+  f.job.threads = thread_count(f.job.threads);
+  ProgressLine screen;
+  const std::atomic<bool>& stop = watch_interrupts();
+  const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.job.paths);
+  const TokenizeResult result = tokenize(f.job, *tokenizer, [&](int64_t done, int64_t total) {
+    if (stop) fail("interrupted; nothing was written to {}", f.job.out);
+    screen.show(done, total, fmt::format("{} of {}", human_bytes(static_cast<double>(done)), human_bytes(static_cast<double>(total))));
+  });
+  if (result.skipped.binary + result.skipped.empty > 0)
+    screen.log(fmt::format("passed over {} binary and {} empty files", result.skipped.binary, result.skipped.empty));
+  const std::string train = result.held_out ? f.job.out + "/train" : f.job.out, valid = f.job.out + "/valid";
+  describe(screen, train, result.train);
+  if (result.held_out) describe(screen, valid, *result.held_out);
+  if (f.json) {
+    Json reply = {{"vocab", result.train.vocab}, {"train", to_json(train, result.train)}};
+    if (result.held_out) reply["valid"] = to_json(valid, *result.held_out);
+    fmt::print("{}\n", reply.dump());
+  } else {
+    screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train, result.held_out ? " --eval-data " + valid : ""));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Action add_tokenize(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option("--data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
+  app.add_option("--tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from --data; or a model folder, for its tokenizer")->capture_default_str();
+  app.add_option("--out", f->job.out, "folder for the shards and their tokenizer");
+  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the documents: writes DIR/train and DIR/valid")->capture_default_str();
+  app.add_option("--threads", f->job.threads, "0: all cores")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output at the end");
+  return [f] { return run_tokenize(*f); };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,208 @@
+#include "text/source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.h"
+#include "text/jsonl.h"
+#include "text/shards.h"
+#include "text/utf8.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kSample = size_t{1} << 20;
+constexpr size_t kLongestRun = size_t{16} << 20;
+constexpr size_t kBlock = size_t{4} << 10;  // of a text without marks, for the split: at least this, at most twice
+
+bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+std::vector<std::string> files_below(const std::string& folder) {
+  std::vector<std::string> files;
+  try {
+    for (auto it = fs::recursive_directory_iterator(folder); it != fs::recursive_directory_iterator(); ++it) {
+      if (hidden(it->path())) it.disable_recursion_pending();
+      else if (it->is_regular_file()) files.push_back(it->path().string());
+      else if (it->is_directory() && holds_tokens(it->path().string())) fail_usage("{} holds tokens, not text; name that folder itself", it->path().string());
+    }
+  } catch (const fs::filesystem_error& e) {
+    fail("cannot read the folder {}: {}", folder, e.code().message());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Opens a file and hands it on; false when it was passed over.
+bool visit_file(const std::string& path, bool named, const SourceVisitor& visit, Skipped& skipped) {
+  MappedFile file(path);
+  if (file.size() == 0) {
+    if (named) fail("{} is empty; a text file is needed", path);
+    ++skipped.empty;
+    return false;
+  }
+  if (const std::string reason = binary_reason(file.text()); !reason.empty()) {
+    if (named) fail("{} looks binary ({}); a text file in UTF-8 is needed", path, reason);
+    ++skipped.binary;
+    return false;
+  }
+  visit.text({path, fs::path(path).stem().string(), std::move(file)});
+  return true;
+}
+
+void visit_folder(const std::string& folder, const SourceVisitor& visit, Skipped& skipped) {
+  for (const char* part : {"train", "valid"})
+    if (holds_tokens(folder + "/" + part))
+      fail_usage("{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text (--eval-data)", folder, folder, folder);
+  const Skipped before = skipped;
+  bool any = false;
+  for (const std::string& path : files_below(folder)) any |= visit_file(path, false, visit, skipped);
+  if (!any)
+    fail("there is no text in the folder {}: {} binary and {} empty files were passed over, and hidden ones", folder, skipped.binary - before.binary,
+         skipped.empty - before.empty);
+}
+
+// The last place up to `end` where no character is cut.
+size_t whole_characters(std::string_view text, size_t begin, size_t end) {
+  size_t cut = end;
+  while (cut < text.size() && cut > begin + 1 && end - cut < 3 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return cut;
+}
+
+// Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the last line end before twice that, else there.
+size_t block_end(std::string_view text, size_t at) {
+  if (text.size() - at <= kBlock) return text.size();
+  const size_t most = std::min(text.size(), at + 2 * kBlock);
+  for (size_t i = text.find('\n', at + kBlock); i < most; i = text.find('\n', i + 1)) {
+    size_t next = i + 1;
+    if (next < most && text[next] == '\r') ++next;
+    if (next < most && text[next] == '\n') return next + 1;
+  }
+  const size_t line = text.substr(0, most).rfind('\n');
+  if (line != std::string_view::npos && line > at) return line + 1;
+  return whole_characters(text, at, most);
+}
+
+// The next run of a plain text: [begin, end), all of it on one side.
+struct Side {
+  size_t end;
+  bool held_out;
+};
+Side next_side(std::string_view text, size_t begin, std::string_view mark, bool marked, double share) {
+  size_t end = begin;
+  bool side = false;
+  while (end < text.size()) {
+    const size_t found = marked ? text.find(mark, end) : 0;
+    const bool last = found == std::string_view::npos;
+    const size_t content = marked ? (last ? text.size() : found) : block_end(text, end);
+    const bool held = is_held_out(text.substr(end, content - end), share);
+    if (end > begin && held != side) break;
+    side = held;
+    end = marked && !last ? content + mark.size() : content;
+  }
+  return {end, side};
+}
+
+// [begin, end) in parts short enough to be encoded in one go.
+void emit_text(std::string_view text, size_t begin, size_t end, bool held_out, const std::function<void(TextRun&&)>& emit) {
+  while (begin < end) {
+    size_t cut = end;
+    if (end - begin > kLongestRun) {
+      const size_t line = text.substr(0, begin + kLongestRun).rfind('\n');
+      cut = line != std::string_view::npos && line > begin ? line + 1 : whole_characters(text, begin, begin + kLongestRun);
+    }
+    TextRun run;
+    run.view = text.substr(begin, cut - begin);
+    run.ends_document = cut == end;
+    run.held_out = held_out;
+    emit(std::move(run));
+    begin = cut;
+  }
+}
+
+void each_line(const std::string& path, std::string_view bytes, double hold_out, const std::function<void(TextRun&&)>& emit) {
+  JsonlReader reader(bytes, path);
+  Document document;
+  while (reader.next(document)) {
+    TextRun run;
+    run.held = std::move(document.text);
+    run.owns = true;
+    run.all_trained = document.all_trained;
+    run.trained = std::move(document.trained);
+    run.add_end = run.all_trained;  // a dialogue ends with its last message's mark
+    run.held_out = is_held_out(run.held, hold_out);
+    emit(std::move(run));
+    document = {};
+  }
+}
+
+}  // namespace
+
+std::string binary_reason(std::string_view bytes) {
+  const std::string_view sample = bytes.substr(0, kSample);
+  if (const size_t nul = sample.find('\0'); nul != std::string_view::npos) return fmt::format("a NUL byte at offset {}", nul);
+  size_t broken = 0;
+  for (std::string_view rest = sample; !rest.empty();) {
+    const Utf8Step step = utf8_step(rest);
+    if (step.kind == Utf8Step::Kind::cut) break;
+    if (step.kind == Utf8Step::Kind::broken) broken += static_cast<size_t>(step.length);
+    rest.remove_prefix(static_cast<size_t>(step.length));
+  }
+  if (broken * 10 <= sample.size()) return "";
+  return fmt::format("{} of its first {} bytes are not valid UTF-8", broken, sample.size());
+}
+
+// FNV-1a, finished as SplitMix64 is, so that short contents spread over the whole range.
+bool is_held_out(std::string_view content, double share) {
+  if (share <= 0) return false;
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : content) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+  hash ^= hash >> 31;
+  return static_cast<double>(hash >> 11) * 0x1p-53 < share;
+}
+
+Skipped each_source(const std::vector<std::string>& paths, const SourceVisitor& visit) {
+  if (paths.empty()) fail_usage("no text was named; give files or folders with --data");
+  Skipped skipped;
+  for (const std::string& path : paths) {
+    std::error_code unreadable;  // visit_file says what is wrong with the path
+    if (!fs::is_directory(path, unreadable)) visit_file(path, true, visit, skipped);
+    else if (holds_tokens(path)) visit.tokens(path);
+    else visit_folder(path, visit, skipped);
+  }
+  return skipped;
+}
+
+int64_t source_bytes(const std::vector<std::string>& paths) {
+  int64_t bytes = 0;
+  const auto add = [&](const std::string& path) {
+    std::error_code unreadable;
+    const uintmax_t size = fs::file_size(path, unreadable);
+    if (!unreadable) bytes += static_cast<int64_t>(size);
+  };
+  for (const std::string& path : paths) {
+    std::error_code unreadable;
+    if (!fs::is_directory(path, unreadable)) add(path);
+    else
+      for (const std::string& file : files_below(path)) add(file);
+  }
+  return bytes;
+}
+
+void each_run(const std::string& path, std::string_view text, const Tokenizer& tokenizer, double hold_out, const std::function<void(TextRun&&)>& emit) {
+  if (is_jsonl(path)) return each_line(path, text, hold_out, emit);
+  if (hold_out <= 0) return emit_text(text, 0, text.size(), false, emit);
+  const std::string mark = tokenizer.eos_id() ? tokenizer.piece(*tokenizer.eos_id()) : "";
+  const bool marked = !mark.empty() && text.find(mark) != std::string_view::npos;
+  for (size_t begin = 0; begin < text.size();) {
+    const Side side = next_side(text, begin, mark, marked, hold_out);
+    emit_text(text, begin, side.end, side.held_out, emit);
+    begin = side.end;
+  }
+}
+
+}  // namespace moe

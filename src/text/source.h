@@ -1,0 +1,64 @@
+// The files that hold text, and what each gives to be encoded: the documents of JSON Lines, plain text as it stands. Here it is decided what is held out:
+// by a hash of the content alone, so that adding, renaming or reordering files moves no document to the other side.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/mmap.h"
+#include "text/document.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+
+struct SourceFile {
+  std::string path;
+  std::string domain;  // the file's stem: "german" of data/german.txt
+  MappedFile bytes;
+};
+
+// What was met inside folders and passed over.
+struct Skipped {
+  int64_t binary = 0, empty = 0;
+};
+
+struct SourceVisitor {
+  std::function<void(SourceFile&&)> text;
+  std::function<void(const std::string& folder)> tokens;  // a folder that holds tokens already (text/shards.h)
+};
+
+// Visits `paths` in order: files, and folders walked recursively in sorted order (hidden names are passed over). A path that is missing, empty or binary fails
+// when it was named directly; inside a folder, empty and binary files are skipped and counted.
+Skipped each_source(const std::vector<std::string>& paths, const SourceVisitor& visit);
+
+// Bytes of the files that each_source would open; 0 for what cannot be read.
+int64_t source_bytes(const std::vector<std::string>& paths);
+
+// Text that is encoded in one go.
+struct TextRun {
+  std::string_view text() const { return owns ? std::string_view(held) : view; }
+
+  std::string_view view;  // of the file
+  std::string held;       // where the file holds it in another form
+  bool owns = false;
+  bool all_trained = true;  // else only what begins in `trained`
+  std::vector<ByteSpan> trained;
+  bool ends_document = true;  // false: the document goes on in the next run of the file
+  bool add_end = false;       // the tokenizer's end-of-text token is put behind it, where it has one
+  bool held_out = false;
+};
+
+// Hands out a whole file, `bytes` being what lies at `path`, in order; `bytes` outlive the runs. Plain text comes in runs of at most 16 MiB, cut at line ends,
+// which bounds the memory of encoding; with `hold_out` above 0 a run also ends where the side changes.
+void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer, double hold_out, const std::function<void(TextRun&&)>& emit);
+
+// Whether a document of this content is held out when a `share` of all is.
+bool is_held_out(std::string_view content, double share);
+
+// Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty for text. Looks at the first MiB.
+std::string binary_reason(std::string_view bytes);
+
+}  // namespace moe

@@ -29,8 +29,8 @@ Json to_json(const std::string& folder, const TokensIndex& index) {
 
 void describe(ProgressLine& screen, const std::string& folder, const TokensIndex& index) {
   const auto tokens = static_cast<double>(index.tokens());
-  std::string text = fmt::format("{}: {} tokens in {} documents, {} shards, {:.2f} bytes a token", folder, human_count(tokens), index.documents,
-                                 index.shards.size(), static_cast<double>(index.bytes()) / tokens);
+  std::string text = fmt::format("{}: {} tokens in {} documents, {} {}, {:.2f} bytes a token", folder, human_count(tokens), index.documents,
+                                 index.shards.size(), index.shards.size() == 1 ? "shard" : "shards", static_cast<double>(index.bytes()) / tokens);
   if (index.untrained > 0) text += fmt::format(", {:.1f}% learned from", 100 * (1 - static_cast<double>(index.untrained) / tokens));
   screen.log(text);
 }
@@ -43,7 +43,7 @@ int run_tokenize(Flags& f) {
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.job.paths);
   const TokenizeResult result = tokenize(f.job, *tokenizer, [&](int64_t done, int64_t total) {
     if (stop) fail("interrupted; nothing was written to {}", f.job.out);
-    screen.show(done, total, fmt::format("{} of {}", human_bytes(static_cast<double>(done)), human_bytes(static_cast<double>(total))));
+    screen.show(done / 1024, total / 1024, "KiB of text");
   });
   if (result.skipped.binary + result.skipped.empty > 0)
     screen.log(fmt::format("passed over {} binary and {} empty files", result.skipped.binary, result.skipped.empty));

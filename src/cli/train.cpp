@@ -44,15 +44,17 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   const ModelCost cost = count_cost(c, o.context);
   const std::vector<DomainShare> shares = domain_shares(corpus, o.context, o.mix);
   const bool mixed = changes_anything(o.mix);
-  std::vector<std::string> domains;
+  std::vector<std::string> domains, visits;
   int64_t windows = 0;
   for (const DomainShare& share : shares) {
-    domains.push_back(mixed ? fmt::format("{}: {} windows, {} visited in an epoch", share.name, share.windows, share.visits) : share.name);
+    domains.push_back(share.name);
+    if (share.visits != share.windows) visits.push_back(fmt::format("{} {} windows for {}", share.name, share.visits, share.windows));
     windows += share.visits;
   }
   const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", ")) : fmt::format("{} domains", domains.size());
   const auto data_tokens = static_cast<double>(corpus.size());
   screen.log(fmt::format("data: {} tokens in {} documents ({})", human_count(data_tokens), corpus.documents(), shown));
+  if (mixed) screen.log(fmt::format("data: an epoch visits {}, and of the other domains each window once", fmt::join(visits, ", ")));
   if (corpus.untrained() > 0)
     screen.log(fmt::format("data: {:.1f}% of the tokens are learned from", 100 * (1 - static_cast<double>(corpus.untrained()) / data_tokens)));
   if (held_out)

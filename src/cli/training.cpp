@@ -116,7 +116,7 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
            for (const std::string& word : words) add_weight(f.train.mix, word);
          },
          "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1")
-      ->type_name("DOMAIN=WEIGHT ...");
+      ->type_name("DOMAIN=WEIGHT");
   app.add_option("--tokenizer", f.tokenizer,
                  "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
                  "Tokens bring their own")

@@ -22,10 +22,12 @@ namespace fs = std::filesystem;
 // left can be told from one that is being written.
 class StagedFolder {
  public:
-  explicit StagedFolder(const std::string& target) : target_(fs::absolute(target).lexically_normal()) {
+  explicit StagedFolder(const std::string& target) {
     if (target.empty()) fail_usage("--out is missing: name the folder that the tokens shall be written to");
-    if (!target_.has_filename()) target_ = target_.parent_path();
     std::error_code error;
+    target_ = fs::absolute(target, error).lexically_normal();
+    if (error) fail("cannot use {} as --out: {}", target, error.message());
+    if (!target_.has_filename()) target_ = target_.parent_path();
     if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error)))
       fail("{} is there already; choose another --out, or remove it first", target);
     staged_ = target_.parent_path() / fmt::format(".{}.tokenize", target_.filename().string().substr(0, 200));

@@ -20,7 +20,7 @@ StepResult at(int64_t step) {
 
 TEST(Metrics, OneObjectAStepWithEveryKey) {
   const Json line = Json::parse(metrics_line(at(3), 2.25));
-  for (const char* key : {"step", "tokens", "seconds", "ce", "balance", "z", "grad_norm", "lr", "tokens_per_second", "dropped", "layers"})
+  for (const char* key : {"step", "tokens", "seconds", "ce", "predicted", "balance", "z", "grad_norm", "lr", "tokens_per_second", "dropped", "layers"})
     EXPECT_TRUE(line.contains(key)) << key;
   EXPECT_EQ(line.at("eval_ce"), 2.25);
   EXPECT_EQ(line.at("layers").at(0).at("load").at(1), 0.75);

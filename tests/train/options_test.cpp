@@ -24,9 +24,12 @@ TEST(Options, SurviveJson) {
   o.shuffle = Shuffle::none;
   o.decay_all = o.recompute = true;
   o.threads = 3;
+  o.mix = {{"german", 2}, {"a b", 0}};
+  o.hold_out = 0.05;
   const TrainOptions back = train_options_from_json(Json::parse(to_json(o).dump()), "test");
   EXPECT_EQ(to_json(back), to_json(o));
   EXPECT_EQ(back.lr, 0.1);
+  EXPECT_EQ(back.mix.at("german"), 2);
   EXPECT_FALSE(back.warmup.has_value());
   EXPECT_TRUE(mathematical_differences(resolved(o), resolved(back)).empty());
 }
@@ -77,6 +80,10 @@ TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheFlag) {
   refused("--eps", [](TrainOptions& o) { o.eps = 0; });
   refused("--clip", [](TrainOptions& o) { o.clip = -1; });
   refused("--seed", [](TrainOptions& o) { o.seed = ~uint64_t{0}; });
+  refused("--mix", [](TrainOptions& o) { o.mix["a"] = -1; });
+  refused("--mix", [](TrainOptions& o) { o.mix["a"] = 2, o.shuffle = Shuffle::none; });
+  refused("--hold-out", [](TrainOptions& o) { o.hold_out = 1; });
+  refused("--hold-out", [](TrainOptions& o) { o.hold_out = std::nan(""); });
   refused("--save-every", [](TrainOptions& o) { o.save_every = -1; });
 }
 

@@ -1,0 +1,119 @@
+// Data as a user gives it: JSON Lines, a mix, a held-out part, and tokens made beforehand.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Data : public ::testing::Test {
+ protected:
+  Data() {
+    for (const char* name : {"english", "german"}) {
+      std::string text;
+      for (int i = 0; i < 900; ++i) text += fmt::format("{} line {}: the router sends each token to two experts{}", name, i, i % 9 == 0 ? "\n\n" : "\n");
+      put(folder_ / fmt::format("in/{}.txt", name), text);
+    }
+    std::string lines;
+    for (int i = 0; i < 60; ++i)
+      lines += R"({"messages": [{"role": "user", "content": "say )" + std::to_string(i) + R"("}, {"role": "assistant", "content": "it is )" +
+               std::to_string(i) + "\"}]}\n";
+    put(folder_ / "in/talk.jsonl", lines);
+  }
+  std::vector<std::string> train(const std::string& out, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"train",    "--out",     folder_ / out, "--width", "16",      "--heads",   "2",
+                                      "--layers", "2",         "--experts",   "4",       "--top-k", "2",         "--expert-width",
+                                      "16",       "--context", "32",          "--batch", "2",       "--threads", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  CommandResult ok(const std::vector<std::string>& words) const {
+    CommandResult r = moe_command(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  }
+  TempFolder folder_;
+  std::string in_ = folder_ / "in";
+};
+
+TEST_F(Data, TokensTrainAsTheirTextDoes) {
+  const CommandResult made = ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "tokens", "--hold-out", "0.3", "--json"});
+  const Json reply = Json::parse(made.out);
+  EXPECT_EQ(reply.at("vocab"), 300);
+  EXPECT_GT(reply.at("train").at("tokens"), reply.at("valid").at("tokens"));
+  EXPECT_LT(reply.at("train").at("trained"), reply.at("train").at("tokens"));
+  ok(train("shards", {"--data", folder_ / "tokens/train", "--eval-data", folder_ / "tokens/valid", "--steps", "10", "--mix", "talk=2", "german=0.5"}));
+  ok(train("text", {"--data", in_, "--tokenizer", folder_ / "tokens/train", "--hold-out", "0.3", "--steps", "10", "--mix", "german=0.5", "talk=2"}));
+  EXPECT_EQ(slurp(folder_ / "shards/model.safetensors"), slurp(folder_ / "text/model.safetensors"));
+  EXPECT_EQ(slurp(folder_ / "shards/tokenizer.json"), slurp(folder_ / "tokens/train/tokenizer.json"));
+  std::istringstream shards(slurp(folder_ / "shards/metrics.jsonl")), text(slurp(folder_ / "text/metrics.jsonl"));
+  int64_t predicted = 0;
+  Json a;
+  for (std::string line, other; std::getline(shards, line) && std::getline(text, other);) {
+    a = Json::parse(line);
+    const Json b = Json::parse(other);
+    EXPECT_EQ(a.at("ce"), b.at("ce"));
+    EXPECT_EQ(a.value("eval_ce", 0.0), b.value("eval_ce", 0.0));
+    EXPECT_EQ(a.at("predicted"), b.at("predicted"));
+    predicted += a.at("predicted").get<int64_t>();
+  }
+  EXPECT_EQ(a.at("step"), 10);
+  EXPECT_TRUE(a.contains("eval_ce"));
+  EXPECT_LT(predicted, 640) << "the talk has tokens that are not learned from";
+}
+
+TEST_F(Data, TheScreenSaysWhatGoesWhere) {
+  const CommandResult r = ok(train("out", {"--data", in_, "--hold-out", "0.3", "--mix", "german=2", "--steps", "1"}));
+  for (const char* part : {"documents (english, german, talk)", "an epoch visits german ", "% of the tokens are learned from", " are held out", "held-out ce"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in " << r.err;
+  put(folder_ / "run.json", R"({"mix": {"german": 2}, "hold_out": 0.3, "steps": 1})");
+  ok(train("again", {"--data", in_, "--config", folder_ / "run.json"}));
+  EXPECT_EQ(slurp(folder_ / "out/model.safetensors"), slurp(folder_ / "again/model.safetensors"));
+}
+
+TEST_F(Data, RefusesWhatDoesNotGoTogether) {
+  const auto refused = [&](const std::vector<std::string>& more, int code, const std::vector<std::string>& parts) {
+    expect_refused(train("refused", more), code, parts);
+    EXPECT_FALSE(fs::exists(folder_ / "refused/model.safetensors"));
+    fs::remove_all(folder_ / "refused");
+  };
+  refused({"--data", in_, "--mix", "germna=2"}, 2, {"germna", "\"german\""});
+  refused({"--data", in_, "--mix", "german"}, 2, {"DOMAIN=WEIGHT"});
+  refused({"--data", in_, "--mix", "german=1", "german=2"}, 2, {"german", "twice"});
+  refused({"--data", in_, "--mix", "german=-1"}, 2, {"german=-1", "1000"});
+  refused({"--data", in_, "--mix", "german=2", "--shuffle", "none"}, 2, {"--mix", "--shuffle"});
+  refused({"--data", in_, "--hold-out", "1"}, 2, {"--hold-out"});
+  refused({"--data", in_, "--hold-out", "0.1", "--eval-data", in_}, 2, {"--hold-out", "--eval-data"});
+  ok({"tokenize", "--data", in_, "--out", folder_ / "tokens"});
+  refused({"--data", folder_ / "tokens", "--hold-out", "0.1"}, 2, {"tokens", "moe tokenize"});
+  refused({"--data", folder_ / "tokens", "--tokenizer", "bpe:300"}, 2, {"brings their tokenizer"});
+  ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "bpe"});
+  refused({"--data", folder_ / "bpe", "--tokenizer", "bytes"}, 1, {"another tokenizer", "bpe", "bytes"});
+  expect_refused({"tokenize", "--data", in_, "--out", folder_ / "bpe"}, 1, {"there already"});
+  expect_refused({"tokenize", "--data", folder_ / "none.txt", "--out", folder_ / "no"}, 1, {"none.txt"});
+  expect_refused({"tokenize", "--data", in_}, 2, {"--out"});
+  expect_refused({"tokenize", "--out", folder_ / "no"}, 2, {"--data"});
+  EXPECT_FALSE(fs::exists(folder_ / "no"));
+}
+
+TEST_F(Data, ResumesOnTokens) {
+  ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "tokens"});
+  const std::vector<std::string> same = {"--data", folder_ / "tokens", "--schedule", "constant", "--warmup", "0", "--mix", "talk=3"};
+  const auto steps = [&](const char* n, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), same.begin(), same.end());
+    more.insert(more.end(), {"--steps", n});
+    return more;
+  };
+  ok(train("whole", steps("5")));
+  ok(train("parts", steps("2")));
+  ok(train("parts", steps("5", {"--resume"})));
+  EXPECT_EQ(slurp(folder_ / "whole/model.safetensors"), slurp(folder_ / "parts/model.safetensors"));
+  ok(train("more", steps("2")));
+  expect_refused(train("more", {"--data", in_, "--resume", "--schedule", "constant", "--warmup", "0", "--mix", "talk=2", "--steps", "5"}), 2, {"--mix was"});
+}
+
+}  // namespace
+}  // namespace moe::test

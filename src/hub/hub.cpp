@@ -112,6 +112,7 @@ void save_model(const std::string& folder, Model& model, const Tokenizer& tokeni
   const std::vector<SafetensorsItem> items = items_of(map_tensors(architecture, model), dtype, architecture.stores_tied_head);
   write_if_different(folder + "/config.json", config_to_json(model.config()));
   write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
+  if (!tokenizer.config_json().empty()) write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
   write_safetensors(folder + "/model.safetensors", items, metadata);
 }
 

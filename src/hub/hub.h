@@ -21,9 +21,8 @@ struct LoadedModel {
 // another shape, or that nothing consumes.
 LoadedModel load_model(const std::string& folder);
 
-// Writes config.json and tokenizer.json when they differ from what is there, then model.safetensors in one atomic step: the folder is loadable at every moment.
-// `dtype` f32 or bf16.
-// Refuses where check_save_target does.
+// Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ from what is there, then model.safetensors in one atomic step:
+// the folder is loadable at every moment. `dtype` f32 or bf16. Refuses where check_save_target does.
 void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32, const std::map<std::string, std::string>& metadata = {});
 
 // Makes the folder if need be and fails when it holds another model, whose tensors do not fit this one's config: replacing it could not be done in one

@@ -22,16 +22,21 @@ class Session {
 
   // Appends tokens (a prompt in chunks, or one token) and returns the logits [V] after the last one, valid until the next call. At least one token.
   std::span<const float> feed(std::span<const int32_t> ids);
-  int64_t length() const { return length_; }
+  // Makes these the tokens that the session holds and returns the logits after them. Keys and values stay as far as both agree; only what follows is fed.
+  std::span<const float> read(std::span<const int32_t> ids);
+  int64_t length() const { return static_cast<int64_t>(ids_.size()); }
+  int64_t capacity() const { return cache_.capacity(); }
+  int64_t fed() const { return fed_; }  // tokens since the session began, those since dropped too
 
  private:
-  std::span<const float> feed_chunk(std::span<const int32_t> ids);
+  void feed_chunk(std::span<const int32_t> ids);
 
   Model& model_;
   Run& run_;
   RoutingSpec routing_;
   KvCache cache_;
-  int64_t length_ = 0;
+  std::vector<int32_t> ids_;  // what the cache holds
+  int64_t fed_ = 0;
   std::vector<float> logits_;  // [V]
 };
 
@@ -43,14 +48,24 @@ struct GenerateOptions {
   std::optional<EvalRouting> routing;
 };
 
+// Throws (usage) on values outside their range.
+void validate(const GenerateOptions&);
+
 struct Generated {
   std::string text;  // without the prompt
   int64_t prompt_tokens = 0;
+  int64_t read_tokens = 0;  // of them, those that the session had not read before
   int64_t tokens = 0;
   std::string finish;  // "length", "stop" or "interrupted"
 };
 
-// `emit` gets text as soon as it is certain (whole characters, no part of a stop string); returning false ends the generation.
-Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt, const GenerateOptions&, const std::function<bool(const std::string&)>& emit);
+// Gets text as soon as it is certain (whole characters, no part of a stop string); returning false ends the generation.
+using EmitText = std::function<bool(const std::string&)>;
+
+Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt, const GenerateOptions&, const EmitText&);
+// The same in a session that may have read some of the prompt already; its routing and the room it has left count, not those of the options.
+Generated generate(Session&, const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, const EmitText&);
+// Fails (usage) for a model that writes a text only by a routing that has to be asked for, when none was.
+void check_asked_for(const ModelConfig&, std::optional<EvalRouting> asked);
 
 }  // namespace moe

@@ -37,7 +37,7 @@ std::unique_ptr<Tokenizer> make_bpe(BpeParts parts);
 // tokenizer.json of Hugging Face `tokenizers`. Fails with the part that cannot be honoured; `text` is what `file` was parsed from.
 BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::string& where);
 
-// What a trained vocabulary is written as: ids 0..255 are the bytes, then one id a merge, then `end_of_text`.
-std::string write_bpe(const BpeParts& parts, const std::string& end_of_text);
+// tokenizer.json of a trained vocabulary: `pieces`, `merges` and `added`, split as GPT-2 does.
+std::string write_bpe(const BpeParts& parts);
 
 }  // namespace moe

@@ -197,15 +197,18 @@ BpeParts read_bpe(const Json& file, std::string_view text, const std::string& wh
   return parts;
 }
 
-std::string write_bpe(const BpeParts& parts, const std::string& end_of_text) {
+std::string write_bpe(const BpeParts& parts) {
   Json vocab = Json::object(), merges = Json::array(), added = Json::array();
+  std::set<size_t> apart;  // ids of added tokens are listed only as such
+  for (const AddedToken& token : parts.added) {
+    apart.insert(static_cast<size_t>(token.id));
+    added.push_back(
+        {{"id", token.id}, {"content", token.content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
+  }
   for (size_t id = 0; id < parts.pieces.size(); ++id)
-    if (parts.pieces[id] != end_of_text || static_cast<int32_t>(id) != parts.eos) vocab[to_alphabet(parts.pieces[id])] = id;
+    if (!apart.contains(id)) vocab[to_alphabet(parts.pieces[id])] = id;
   for (const Merge& m : parts.merges)
     merges.push_back(to_alphabet(parts.pieces[static_cast<size_t>(m.left)]) + " " + to_alphabet(parts.pieces[static_cast<size_t>(m.right)]));
-  if (parts.eos)
-    added.push_back(
-        {{"id", *parts.eos}, {"content", end_of_text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
   const Json model = {{"type", "BPE"},
                       {"dropout", nullptr},
                       {"unk_token", nullptr},

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "text/bpe.h"
+#include "text/chat.h"
 #include "text/corpus.h"
 #include "text/pattern.h"
 #include "text/splitter.h"
@@ -40,7 +41,9 @@ struct Candidate {
 
 class Trainer {
  public:
-  explicit Trainer(const std::unordered_map<std::string_view, int64_t>& pieces);
+  // `pieces`: bytes and count of each.
+  template <class Words>
+  explicit Trainer(const Words& pieces);
   // The most frequent pair, or false when none is frequent enough.
   bool most_frequent(int32_t& left, int32_t& right);
   void merge(int32_t left, int32_t right, int32_t result);
@@ -64,7 +67,8 @@ class Trainer {
   int32_t step_ = 0;
 };
 
-Trainer::Trainer(const std::unordered_map<std::string_view, int64_t>& pieces) {
+template <class Words>
+Trainer::Trainer(const Words& pieces) {
   size_t total = 0;
   for (const auto& [piece, count] : pieces) total += piece.size();
   if (total >= kNone) fail("{} bytes of distinct words are too many to learn a tokenizer from; train it on a part of the text", total);
@@ -140,17 +144,6 @@ void Trainer::merge(int32_t left, int32_t right, int32_t result) {
   push_grown();
 }
 
-std::unordered_map<std::string_view, int64_t> count_pieces(std::span<const std::string_view> texts) {
-  const Splitter splitter({std::string(kGpt2Pattern)});
-  const AddedTokens ends({{0, kEndOfText}});
-  std::unordered_map<std::string_view, int64_t> pieces;
-  for (const std::string_view text : texts)
-    ends.split(text, [&](std::string_view part, int32_t id) {
-      if (id < 0) splitter.split(part, [&](std::string_view piece) { ++pieces[piece]; });
-    });
-  return pieces;
-}
-
 int64_t parse_size(std::string_view digits) {
   int64_t size = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
@@ -161,17 +154,34 @@ int64_t parse_size(std::string_view digits) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, int64_t size) {
-  if (size <= kBytes || size > kMaxVocab) fail_usage("a BPE vocabulary has from {} to {} entries, not {}", kBytes + 1, kMaxVocab, size);
+void BpeLearner::add(std::string_view text) {
+  static const Splitter splitter({std::string(kGpt2Pattern)});
+  static const AddedTokens marks({{0, kEndOfText}, {1, kMessageBegin}, {2, kMessageEnd}});
+  marks.split(text, [&](std::string_view part, int32_t id) {
+    if (id >= 0) return;
+    splitter.split(part, [&](std::string_view word) {
+      const auto place = words_.find(word);
+      if (place != words_.end()) ++place->second;
+      else words_.emplace(word, 1);
+    });
+  });
+}
+
+std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const {
+  std::vector<std::string> added = {kEndOfText};
+  if (dialogues) added.insert(added.end(), {kMessageBegin, kMessageEnd});
+  const auto last = static_cast<int64_t>(added.size());
+  if (size < kBytes + last || size > kMaxVocab)
+    fail_usage("a BPE vocabulary{} has from {} to {} entries, not {}", dialogues ? " for dialogues" : "", kBytes + last, kMaxVocab, size);
   BpeParts parts;
   std::unordered_map<std::string, int32_t> known;  // "ab" + "c" and "a" + "bc" are one token
   for (int b = 0; b < kBytes; ++b) {
     parts.pieces.emplace_back(1, static_cast<char>(b));
     parts.byte_ids[b] = b;
   }
-  Trainer trainer(count_pieces(texts));
+  Trainer trainer(words_);
   int32_t left = 0, right = 0;
-  while (static_cast<int64_t>(parts.pieces.size()) < size - 1 && trainer.most_frequent(left, right)) {
+  while (static_cast<int64_t>(parts.pieces.size()) < size - last && trainer.most_frequent(left, right)) {
     const std::string piece = parts.pieces[static_cast<size_t>(left)] + parts.pieces[static_cast<size_t>(right)];
     const auto [place, is_new] = known.try_emplace(piece, static_cast<int32_t>(parts.pieces.size()));
     if (is_new) parts.pieces.push_back(piece);
@@ -179,11 +189,19 @@ std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, in
     trainer.merge(left, right, place->second);
   }
   parts.eos = static_cast<int32_t>(parts.pieces.size());
-  parts.pieces.emplace_back(kEndOfText);
-  parts.added.push_back({*parts.eos, kEndOfText});
+  for (const std::string& token : added) {
+    parts.added.push_back({static_cast<int32_t>(parts.pieces.size()), token});
+    parts.pieces.push_back(token);
+  }
   parts.patterns.emplace_back(kGpt2Pattern);
-  parts.json = write_bpe(parts, kEndOfText);
+  parts.json = write_bpe(parts);
   return make_bpe(std::move(parts));
+}
+
+std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, int64_t size) {
+  BpeLearner learner;
+  for (const std::string_view text : texts) learner.add(text);
+  return learner.learn(size);
 }
 
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::vector<std::string>& data) {
@@ -195,7 +213,11 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::
     const std::vector<std::string_view> texts = corpus.texts();
     return train_bpe(texts, size);
   }
-  if (std::filesystem::is_directory(spec, ignored)) return load_tokenizer(spec);
+  if (std::filesystem::is_directory(spec, ignored)) {
+    std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(spec);
+    mark_dialogues(*tokenizer, false);  // that model knew them, one that takes its tokenizer does not yet
+    return tokenizer;
+  }
   return make_tokenizer(spec);
 }
 

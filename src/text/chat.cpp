@@ -1,9 +1,11 @@
 // ChatML as OpenAI published it for GPT-3.5 (openai-python, chatml.md): the marks are single tokens where the vocabulary has them, else plain text.
 #include "text/chat.h"
 
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/nearest.h"
 
 namespace moe {
@@ -23,6 +25,12 @@ ByteSpan append(std::string& text, const Message& message) {
   const ByteSpan content{begin, static_cast<int64_t>(text.size())};
   text += '\n';
   return content;
+}
+
+constexpr const char* kTemplate = "chat_template";
+
+Json config_of(const Tokenizer& tokenizer) {
+  return tokenizer.config_json().empty() ? Json::object() : parse_json(tokenizer.config_json(), "tokenizer_config.json");
 }
 
 }  // namespace
@@ -64,6 +72,29 @@ std::string chat_template_jinja() {
       "{{% for message in messages %}}{{{{ '{}' + message['role'] + '\\n' + message['content'] + '{}' + '\\n' }}}}{{% endfor %}}"
       "{{% if add_generation_prompt %}}{{{{ '{}assistant\\n' }}}}{{% endif %}}",
       kMessageBegin, kMessageEnd, kMessageBegin);
+}
+
+// Some folders have a list of named templates: any of them may hold the marks.
+Dialogues dialogues_of(const Tokenizer& tokenizer) {
+  const Json config = config_of(tokenizer);
+  const auto found = config.find(kTemplate);
+  if (found == config.end() || found->is_null()) return Dialogues::none;
+  const std::string text = found->dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.find(kMessageBegin) != std::string::npos && text.find(kMessageEnd) != std::string::npos ? Dialogues::chatml : Dialogues::other;
+}
+
+void mark_dialogues(Tokenizer& tokenizer, bool trained) {
+  if (!trained && dialogues_of(tokenizer) == Dialogues::none) return;
+  Json config = config_of(tokenizer);
+  config.erase(kTemplate);
+  if (trained) {
+    config[kTemplate] = chat_template_jinja();
+    // For transformers: which class reads tokenizer.json, and which token ends a reply where one does.
+    config.emplace("tokenizer_class", "PreTrainedTokenizerFast");
+    config.emplace("clean_up_tokenization_spaces", false);
+    if (tokenizer.encode(kMessageEnd).size() == 1) config["eos_token"] = kMessageEnd;
+  }
+  tokenizer.set_config_json(config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace moe

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/document.h"
+#include "text/tokenizer.h"
 
 namespace moe {
 
@@ -25,5 +26,15 @@ Document chat_document(std::span<const Message>);
 std::string chat_prompt(std::span<const Message>);
 // The same template in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives chat_prompt's bytes.
 std::string chat_template_jinja();
+
+// A model's folder says by its tokenizer_config.json that it was trained on dialogues.
+enum class Dialogues {
+  none,    // no template
+  chatml,  // this one, perhaps with more to it
+  other,   // one with other marks
+};
+Dialogues dialogues_of(const Tokenizer&);
+// Writes the template into the tokenizer's config, or takes any out.
+void mark_dialogues(Tokenizer&, bool trained = true);
 
 }  // namespace moe

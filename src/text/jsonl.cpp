@@ -3,13 +3,13 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "core/nearest.h"
-#include "text/chat.h"
 
 namespace moe {
 namespace {
@@ -65,6 +65,13 @@ bool JsonlReader::next(Document& document) {
     if (!document.text.empty()) return true;
   }
   return false;
+}
+
+std::string jsonl_line(std::span<const Message> messages) {
+  using Ordered = nlohmann::ordered_json;  // the role comes first, as people write it
+  Ordered list = Ordered::array();
+  for (const Message& message : messages) list.push_back({{"role", message.role}, {"content", message.content}});
+  return Ordered{{"messages", list}}.dump(-1, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
 
 bool is_jsonl(std::string_view path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "text/chat.h"
 #include "text/document.h"
 
 namespace moe {
@@ -24,6 +26,9 @@ class JsonlReader {
   std::string where_;
   int64_t line_ = 0;
 };
+
+// A dialogue as a line that a reader takes, with its newline. Bytes that are no UTF-8 become U+FFFD.
+std::string jsonl_line(std::span<const Message>);
 
 // Whether a path is read as JSON Lines: it ends in .jsonl or .ndjson.
 bool is_jsonl(std::string_view path);

@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -36,7 +37,7 @@ class ByteTokenizer : public Tokenizer {
 std::string ByteTokenizer::to_json() const {
   BpeParts parts;
   for (int b = 0; b < kBytes; ++b) parts.pieces.emplace_back(1, static_cast<char>(b));
-  return write_bpe(parts, "");
+  return write_bpe(parts);
 }
 
 // Whether every byte is its own token and nothing else is one, so that no text needs encoding.
@@ -44,6 +45,19 @@ bool is_bytes(const BpeParts& parts) {
   for (int b = 0; b < kBytes; ++b)
     if (parts.byte_ids[b] != b) return false;
   return parts.pieces.size() == kBytes && parts.merges.empty() && parts.added.empty() && parts.added_late.empty();
+}
+
+// Newer folders keep the template of dialogues in a file of its own.
+std::string read_config(const std::string& folder) {
+  const std::string path = folder + "/tokenizer_config.json", template_path = folder + "/chat_template.jinja";
+  std::string text = std::filesystem::exists(path) ? read_text(path) : "";
+  const bool has_template = std::filesystem::exists(template_path);
+  if (text.empty() && !has_template) return text;
+  Json config = text.empty() ? Json::object() : parse_json(text, path);
+  JsonReader(config, path);
+  if (!has_template) return text;
+  config["chat_template"] = read_text(template_path);
+  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -74,7 +88,9 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
-  return parse_tokenizer(read_text(path, kJsonMaxBytes), path);
+  std::unique_ptr<Tokenizer> tokenizer = parse_tokenizer(read_text(path, kJsonMaxBytes), path);
+  tokenizer->set_config_json(read_config(folder));
+  return tokenizer;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace moe {
@@ -30,11 +31,20 @@ class Tokenizer {
 
   // Bytes, not necessarily valid UTF-8.
   std::string decode(std::span<const int32_t> ids) const;
+
+  // The content of tokenizer_config.json, a JSON object, or nothing: what the ids do not depend on, such as the template of dialogues (text/chat.h). Loading
+  // and saving keep it.
+  const std::string& config_json() const { return config_json_; }
+  void set_config_json(std::string json) { config_json_ = std::move(json); }
+
+ private:
+  std::string config_json_;
 };
 
 // "bytes"; anything else is a usage error that names what there is. What needs a text or a folder is made by choose_tokenizer (text/bpe_train.h).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
-// From FOLDER/tokenizer.json; fails naming what is supported when it is a tokenizer that is not.
+// From FOLDER/tokenizer.json, with FOLDER/tokenizer_config.json and FOLDER/chat_template.jinja where they are; fails naming what is supported when it is a
+// tokenizer that is not.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& where);
 

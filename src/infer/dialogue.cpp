@@ -1,0 +1,93 @@
+// Each prompt is the whole dialogue anew. The session keeps what it has read of it, so nothing here needs to know what the cache holds.
+#include "infer/dialogue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kTurn = 2;  // a question and its reply
+
+// What a prompt leaves free of the context: a reply's length, or a quarter where replies may be longer.
+int64_t room_for_reply(int64_t context, int64_t max_tokens) { return std::min(std::max<int64_t>(max_tokens, 1), (context + 3) / 4); }
+
+}  // namespace
+
+Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options)
+    : tokenizer_(tokenizer), options_(std::move(options)), context_(model.config().context), session_(model, run, context_, options_.routing) {
+  validate(options_);
+  check_asked_for(model.config(), options_.routing);
+  // A model that begins another message has ended its reply.
+  options_.stop.insert(options_.stop.end(), {kMessageEnd, kMessageBegin});
+}
+
+std::vector<Message> Dialogue::messages_from(size_t turn) const {
+  std::vector<Message> messages;
+  if (!system_.empty()) messages.push_back({"system", system_});
+  messages.insert(messages.end(), turns_.begin() + static_cast<int64_t>(turn), turns_.end());
+  return messages;
+}
+
+// Lets the oldest questions go, each with its reply, until the rest leaves room for a reply.
+std::vector<int32_t> Dialogue::fit_prompt() {
+  const int64_t most = context_ - room_for_reply(context_, options_.max_tokens);
+  for (size_t first = first_;; first += kTurn) {
+    std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(messages_from(first)));
+    if (static_cast<int64_t>(ids.size()) <= most) {
+      first_ = first;
+      return ids;
+    }
+    if (first + kTurn >= turns_.size())
+      fail("{} {} tokens, and of the model's context of {} a prompt may take {}; say it shorter",
+           system_.empty() ? "this takes" : "with the system message this takes", ids.size(), context_, most);
+  }
+}
+
+Reply Dialogue::reply(const EmitText& emit) {
+  const size_t first = first_;
+  const std::vector<int32_t> prompt = fit_prompt();
+  GenerateOptions options = options_;
+  options.sampler.seed += replies_;
+  Reply reply{generate(session_, tokenizer_, prompt, options, emit), static_cast<int64_t>(first_ - first)};
+  ++replies_;
+  turns_.push_back({"assistant", reply.generated.text});
+  return reply;
+}
+
+Reply Dialogue::ask(const std::string& text, const EmitText& emit) {
+  turns_.push_back({"user", text});
+  try {
+    return reply(emit);
+  } catch (...) {
+    turns_.pop_back();
+    throw;
+  }
+}
+
+Reply Dialogue::ask_again(const EmitText& emit) {
+  if (turns_.empty()) fail_usage("there is no reply yet that another could stand for");
+  const Message before = std::move(turns_.back());
+  turns_.pop_back();
+  try {
+    return reply(emit);
+  } catch (...) {
+    turns_.push_back(before);
+    throw;
+  }
+}
+
+void Dialogue::set_system(const std::string& text) {
+  if (!text.empty()) check_messages(std::vector<Message>{{"system", text}});
+  system_ = text;
+}
+
+void Dialogue::reset() {
+  turns_.clear();
+  first_ = 0;
+  replies_ = 0;
+}
+
+}  // namespace moe

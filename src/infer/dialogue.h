@@ -1,0 +1,50 @@
+// A dialogue with a model: the messages so far, and one session that reads of each prompt only what is new.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "infer/session.h"
+#include "text/chat.h"
+
+namespace moe {
+
+struct Reply {
+  Generated generated;  // its text is the reply without the mark that ends it; the prompt is the dialogue up to it
+  int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this one, because its context was full
+};
+
+class Dialogue {
+ public:
+  // Model, run and tokenizer outlive it. `max_tokens` is of a reply. The n-th reply is drawn from seed + n - 1, so the first is what generate() gives.
+  // Usage errors: as generate().
+  Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions);
+
+  // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the text holds a mark of the template or, with the system message,
+  // does not fit the context.
+  Reply ask(const std::string& text, const EmitText&);
+  // Takes the last reply back and draws another one; a usage error where there is none.
+  Reply ask_again(const EmitText&);
+  // Stands before the first message from now on; empty: nothing does.
+  void set_system(const std::string& text);
+  // Forgets everything but the system message.
+  void reset();
+  // All of them, with those that were let go.
+  std::vector<Message> messages() const { return messages_from(0); }
+
+ private:
+  std::vector<Message> messages_from(size_t turn) const;
+  std::vector<int32_t> fit_prompt();
+  Reply reply(const EmitText&);
+
+  const Tokenizer& tokenizer_;
+  GenerateOptions options_;
+  int64_t context_;
+  Session session_;
+  std::string system_;
+  std::vector<Message> turns_;  // questions and replies in turn
+  size_t first_ = 0;            // of the turns that the model sees
+  uint64_t replies_ = 0;
+};
+
+}  // namespace moe

@@ -1,0 +1,50 @@
+// JSON Lines and the dialogues in them: what is learned from lies within the text, and is a reply with its end.
+#include "text/jsonl.h"
+
+#include <string>
+#include <vector>
+
+#include "fuzz/fuzz.h"
+#include "text/chat.h"
+
+namespace moe::fuzz {
+namespace {
+
+void check(const Document& document) {
+  const std::string_view text = document.text;
+  demand(!text.empty());
+  demand(document.all_trained == document.trained.empty());
+  int64_t done = 0;
+  for (const ByteSpan span : document.trained) {
+    demand(done < span.begin && span.begin < span.end && span.end < static_cast<int64_t>(text.size()));
+    const auto begin = static_cast<size_t>(span.begin), end = static_cast<size_t>(span.end);
+    demand(text.substr(0, begin).ends_with("<|im_start|>assistant\n"));
+    const std::string_view reply = text.substr(begin, end - begin);
+    demand(reply.ends_with(kMessageEnd) && reply.find(kMessageEnd) == reply.size() - std::string_view(kMessageEnd).size());
+    done = span.end;
+  }
+}
+
+}  // namespace
+}  // namespace moe::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace moe;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  fuzz::accept_or_refuse([&] {
+    JsonlReader reader(bytes, "fuzz.jsonl");
+    int64_t line = 0;
+    for (Document document; reader.next(document); line = reader.line()) {
+      fuzz::demand(reader.line() > line);
+      fuzz::check(document);
+    }
+  });
+  const size_t cut = bytes.find('\n');
+  const std::vector<Message> messages = {{"user", std::string(bytes.substr(0, cut))}, {std::string(bytes.substr(0, 9)), std::string(bytes)}};
+  fuzz::accept_or_refuse([&] {
+    const std::string prompt = chat_prompt(std::span(messages).first(1));
+    const std::string whole = chat_document(messages).text;
+    fuzz::demand(messages[1].role != "assistant" || whole.starts_with(prompt));
+  });
+  return 0;
+}

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Interoperation with PyTorch and transformers, pinned in tools/requirements.txt: the golden files made again equal the committed ones, 200
 # random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
-# nanoMoE's model with equal log-probabilities, a routing record says what transformers' router does, `tokenizers` encodes as `moe` does, and the figures
-# of `moe inspect --text` are those of OLMoE's definitions in NumPy.
+# nanoMoE's model with equal log-probabilities, a routing record says what transformers' router does, `tokenizers` encodes as `moe` does, the chat
+# template of a model folder makes of 20 dialogues the prompts that `moe chat` makes, and the figures of `moe inspect --text` are those of OLMoE's
+# definitions in NumPy.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -100,6 +101,15 @@ record_and_compare() {
   "$peers/bin/python" tools/interop/record_check.py "$work/$1" "$work/$1.record"
 }
 
+# chat_and_compare NAME TOKENIZER: trains on dialogues, talks with the model and compares the prompts with those of transformers.
+chat_and_compare() {
+  local out="$work/$1" data="$work/dialogues.jsonl"
+  "$peers/bin/python" tools/interop/chat_check.py --write "$data" || return 1
+  "$bin" train --data "$data" --out "$out" --tokenizer "$2" --recipe olmoe --layers 1 --width 16 --heads 2 --experts 4 --top-k 2 --expert-width 16 \
+    --context 1024 --batch 2 --steps 2 --warmup 0 --dtype f32 || return 1
+  "$peers/bin/python" tools/interop/chat_check.py --bin "$bin" --model "$out"
+}
+
 export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 install_peers
 write_text
@@ -112,6 +122,8 @@ if [ -x "$bin" ]; then
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
   check "a BPE of tokenizers, split as Llama 3 does" encode_as_llama3
+  check "20 dialogues over bytes in transformers" chat_and_compare chat-bytes bytes
+  check "20 dialogues over BPE in transformers" chat_and_compare chat-bpe bpe:400
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare
 else

@@ -32,29 +32,30 @@ std::vector<Message> Dialogue::messages_from(size_t turn) const {
 }
 
 // Lets the oldest questions go, each with its reply, until the rest leaves room for a reply.
-std::vector<int32_t> Dialogue::fit_prompt() {
+Dialogue::Prompt Dialogue::fit_prompt() {
   const int64_t most = context_ - room_for_reply(context_, options_.max_tokens);
   for (size_t first = first_;; first += kTurn) {
-    std::vector<int32_t> ids = tokenizer_.encode(chat_prompt(messages_from(first)));
-    if (static_cast<int64_t>(ids.size()) <= most) {
+    Prompt prompt{chat_prompt(messages_from(first)), {}};
+    prompt.ids = tokenizer_.encode(prompt.text);
+    if (static_cast<int64_t>(prompt.ids.size()) <= most) {
       first_ = first;
-      return ids;
+      return prompt;
     }
     if (first + kTurn >= turns_.size())
       fail("{} {} tokens, and of the model's context of {} a prompt may take {}; say it shorter",
-           system_.empty() ? "this takes" : "with the system message this takes", ids.size(), context_, most);
+           system_.empty() ? "this takes" : "with the system message this takes", prompt.ids.size(), context_, most);
   }
 }
 
 Reply Dialogue::reply(const EmitText& emit) {
   const size_t first = first_;
-  const std::vector<int32_t> prompt = fit_prompt();
+  Prompt prompt = fit_prompt();
   GenerateOptions options = options_;
   options.sampler.seed += replies_;
-  Reply reply{generate(session_, tokenizer_, prompt, options, emit), static_cast<int64_t>(first_ - first)};
+  Generated generated = generate(session_, tokenizer_, prompt.ids, options, emit);
   ++replies_;
-  turns_.push_back({"assistant", reply.generated.text});
-  return reply;
+  turns_.push_back({"assistant", generated.text});
+  return {std::move(prompt.text), std::move(generated), static_cast<int64_t>(first_ - first)};
 }
 
 Reply Dialogue::ask(const std::string& text, const EmitText& emit) {

@@ -10,7 +10,8 @@
 namespace moe {
 
 struct Reply {
-  Generated generated;  // its text is the reply without the mark that ends it; the prompt is the dialogue up to it
+  std::string prompt;   // the dialogue as the model was given it
+  Generated generated;  // its text is the reply without the mark that ends it
   int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this one, because its context was full
 };
 
@@ -34,7 +35,11 @@ class Dialogue {
 
  private:
   std::vector<Message> messages_from(size_t turn) const;
-  std::vector<int32_t> fit_prompt();
+  struct Prompt {
+    std::string text;
+    std::vector<int32_t> ids;
+  };
+  Prompt fit_prompt();
   Reply reply(const EmitText&);
 
   const Tokenizer& tokenizer_;

@@ -14,6 +14,7 @@
 #include "hub/tensor_map.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "text/chat.h"
 
 namespace moe::test {
 namespace {
@@ -58,6 +59,28 @@ TEST(ModelFolder, EveryKindSurvivesBitForBit) {
     EXPECT_EQ(loaded.tokenizer->spec(), "bytes");
     EXPECT_EQ(loaded.metadata.at("step"), "17");
   }
+}
+
+// What the ids do not depend on is kept too, and a template that lies in a file of its own, as newer folders have it, is taken in.
+TEST(ModelFolder, TheTokenizersConfigIsKept) {
+  TempFolder folder;
+  const auto model = drawn_model(small_config());
+  const auto tokenizer = make_tokenizer("bytes");
+  save_model(folder / "plain", *model, *tokenizer);
+  EXPECT_FALSE(std::filesystem::exists(folder / "plain/tokenizer_config.json"));
+  mark_dialogues(*tokenizer);
+  save_model(folder / "a", *model, *tokenizer);
+  const LoadedModel loaded = load_model(folder / "a");
+  EXPECT_EQ(dialogues_of(*loaded.tokenizer), Dialogues::chatml);
+  save_model(folder / "b", *loaded.model, *loaded.tokenizer);
+  EXPECT_EQ(slurp(folder / "b/tokenizer_config.json"), slurp(folder / "a/tokenizer_config.json"));
+
+  put(folder / "b/tokenizer_config.json", R"({"padding_side": "left"})");
+  put(folder / "b/chat_template.jinja", "<|im_start|>{{ x }}<|im_end|>");
+  EXPECT_EQ(Json::parse(load_model(folder / "b").tokenizer->config_json()),
+            Json::parse(R"({"chat_template": "<|im_start|>{{ x }}<|im_end|>", "padding_side": "left"})"));
+  put(folder / "b/tokenizer_config.json", "[1]");
+  EXPECT_FAILS(load_model(folder / "b"), "tokenizer_config.json: an object is needed");
 }
 
 TEST(ModelFolder, Bf16RoundsOnceAndStays) {

@@ -1,7 +1,11 @@
 // ChatML to the byte, what of it is learned from, and what is refused.
 #include "text/chat.h"
 
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
 #include "support/files.h"
+#include "text/bpe_train.h"
 
 namespace moe::test {
 namespace {
@@ -53,6 +57,57 @@ TEST(Chat, TheJinjaTemplateHasTheMarks) {
   EXPECT_EQ(chat_template_jinja(),
             "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}");
+}
+
+TEST(Chat, AFolderSaysThatItsModelKnowsDialogues) {
+  const auto tokenizer = make_tokenizer("bytes");
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::none);
+  mark_dialogues(*tokenizer, false);
+  EXPECT_EQ(tokenizer->config_json(), "") << "nothing is written where there is nothing to say";
+  mark_dialogues(*tokenizer);
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::chatml);
+  const Json config = Json::parse(tokenizer->config_json());
+  EXPECT_EQ(config.at("chat_template"), chat_template_jinja());
+  EXPECT_FALSE(config.contains("eos_token")) << "over bytes no token ends a reply";
+
+  const std::string other = R"({"add_bos_token": false, "chat_template": "[INST]", "tokenizer_class": "Qwen2Tokenizer"})";
+  tokenizer->set_config_json(other);
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::other);
+  mark_dialogues(*tokenizer);
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::chatml);
+  EXPECT_EQ(Json::parse(tokenizer->config_json()).at("tokenizer_class"), "Qwen2Tokenizer");
+  mark_dialogues(*tokenizer, false);
+  EXPECT_EQ(Json::parse(tokenizer->config_json()),
+            Json::parse(R"({"add_bos_token": false, "clean_up_tokenization_spaces": false, "tokenizer_class": "Qwen2Tokenizer"})"));
+  tokenizer->set_config_json(R"({"chat_template": [{"name": "default", "template": "<|im_start|> <|im_end|>"}]})");
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::chatml);
+  tokenizer->set_config_json(R"({"chat_template": null})");
+  EXPECT_EQ(dialogues_of(*tokenizer), Dialogues::none);
+}
+
+TEST(Chat, AVocabularyLearnedFromDialoguesHasTheMarks) {
+  const std::string text = chat_document(kDialogue).text;
+  BpeLearner learner;
+  for (int i = 0; i < 3; ++i) learner.add(text);
+  const auto tokenizer = learner.learn(280, true);
+  const std::vector<int32_t> begin = tokenizer->encode(kMessageBegin), end = tokenizer->encode(kMessageEnd);
+  ASSERT_EQ(begin.size(), 1u);
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(begin[0], tokenizer->vocab_size() - 2);
+  EXPECT_EQ(end[0], tokenizer->vocab_size() - 1);
+  EXPECT_EQ(*tokenizer->eos_id(), tokenizer->vocab_size() - 3);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  const auto read = parse_tokenizer(tokenizer->to_json(), "t.json");
+  EXPECT_EQ(read->encode(text), tokenizer->encode(text));
+  for (int32_t id = 256; id < *tokenizer->eos_id(); ++id)
+    EXPECT_EQ(tokenizer->piece(id).find("im_"), std::string::npos) << "nothing is learned from the marks themselves";
+  mark_dialogues(*tokenizer);
+  EXPECT_EQ(Json::parse(tokenizer->config_json()).at("eos_token"), kMessageEnd);
+
+  const auto plain = learner.learn(280);
+  EXPECT_GT(plain->encode(kMessageEnd).size(), 1u);
+  EXPECT_FAILS(learner.learn(258, true), "for dialogues has from 259");
+  EXPECT_EQ(learner.learn(259, true)->vocab_size(), 259);
 }
 
 }  // namespace

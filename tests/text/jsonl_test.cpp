@@ -56,6 +56,16 @@ TEST(Jsonl, ReadsDialogues) {
   EXPECT_FALSE(reader.next(document));
 }
 
+TEST(Jsonl, ADialogueIsWrittenAsItIsRead) {
+  const std::vector<Message> messages = {{"system", "a\n\"b\""}, {"user", "中\\"}, {"assistant", ""}};
+  const std::string line = jsonl_line(messages);
+  EXPECT_EQ(line,
+            "{\"messages\":[{\"role\":\"system\",\"content\":\"a\\n\\\"b\\\"\"},{\"role\":\"user\",\"content\":\"中\\\\\"},"
+            "{\"role\":\"assistant\",\"content\":\"\"}]}\n");
+  EXPECT_EQ(texts_of(line + line).at(1), chat_document(messages).text);
+  EXPECT_EQ(texts_of(jsonl_line(std::vector<Message>{{"assistant", "\xFF"}})).at(0), "<|im_start|>assistant\n\xEF\xBF\xBD<|im_end|>\n");
+}
+
 TEST(Jsonl, LinesThatAreNoJson) {
   EXPECT_REFUSED("{\"text\": }", "x.jsonl: line 2, column 10: ");
   EXPECT_REFUSED("plain text", "x.jsonl: line 2, column 1: ");

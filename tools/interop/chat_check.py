@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Compares the prompts that `moe chat` makes of dialogues with those of transformers' apply_chat_template, by the template in the model's folder.
+
+  --write DATA        200 dialogues to train on, the same each time
+  --bin MOE --model FOLDER     talks with the model 20 times and compares text and ids
+"""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+
+import transformers
+
+DIALOGUES = 20
+SAYINGS = ["Hello!", " what is  2 + 2? ", "Größe, naïve, 中文 and 😀", "{{ messages }} {% if x %}", "a 'quoted' \"text\" \\n \\", "<|endof|> <im_start>", "\ttabs\t", "l'été",
+           "//a path/with/slashes", "x" * 50, "<|im_start", "None", "true", "1\u20282"]
+SYSTEM = ["", "Be brief.", "Two\nlines\n", " {{ system }} ", "é"]
+
+
+def write(path):
+    rng = random.Random(4)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(200):
+            messages = [{"role": "system", "content": rng.choice(SYSTEM[1:])}] if rng.random() < 0.5 else []
+            for _ in range(rng.randrange(1, 4)):
+                messages += [{"role": "user", "content": rng.choice(SAYINGS)}, {"role": "assistant", "content": rng.choice(SAYINGS)}]
+            file.write(json.dumps({"messages": messages}, ensure_ascii=rng.random() < 0.5) + "\n")
+
+
+def talk(binary, folder, system, sayings, seed):
+    words = [binary, "chat", folder, "--json", "-n", "12", "--temperature", "2", "--top-k", "0", "--seed", str(seed)] + (["--system", system] if system else [])
+    lines = "".join(("/" + text if text.startswith("/") else text) + "\n" for text in sayings)
+    run = subprocess.run(words, input=lines.encode(), capture_output=True)
+    if run.returncode != 0 or run.stderr.count(b"not trained on dialogues"):
+        raise SystemExit(run.stderr.decode())
+    return [json.loads(line) for line in run.stdout.decode().splitlines()]
+
+
+def compare(binary, folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rng = random.Random(5)
+    prompts, size = 0, 0
+    for seed in range(DIALOGUES):
+        system, sayings = rng.choice(SYSTEM), rng.sample(SAYINGS, rng.randrange(1, 4))
+        replies = talk(binary, folder, system, sayings, seed)
+        if len(replies) != len(sayings):
+            raise SystemExit(f"{len(replies)} replies to {len(sayings)} messages")
+        messages = [{"role": "system", "content": system}] if system else []
+        for said, reply in zip(sayings, replies):
+            messages.append({"role": "user", "content": said})
+            theirs = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            if reply["let_go"] or theirs != reply["prompt"]:
+                raise SystemExit(f"dialogue {seed}: {ascii(reply['prompt'])} against {ascii(theirs)} of transformers")
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+            if len(ids) != reply["prompt_tokens"]:
+                raise SystemExit(f"dialogue {seed}: {reply['prompt_tokens']} tokens against {len(ids)} of transformers")
+            messages.append({"role": "assistant", "content": reply["text"]})
+            prompts += 1
+            size += len(theirs.encode())
+    print(f"{prompts} prompts of {DIALOGUES} dialogues, {size} bytes, equal those of transformers {transformers.__version__}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", metavar="DATA")
+    parser.add_argument("--bin")
+    parser.add_argument("--model", metavar="FOLDER")
+    args = parser.parse_args()
+    if args.write:
+        write(args.write)
+    if args.model:
+        compare(os.path.abspath(args.bin), args.model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

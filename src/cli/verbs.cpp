@@ -19,6 +19,7 @@ const std::vector<Verb>& verbs() {
       {"train", "train a model from text", add_train},
       {"tokenize", "make shards of tokens from text that is larger than memory", add_tokenize},
       {"generate", "continue a text", add_generate},
+      {"chat", "talk with a model in the terminal", add_chat},
       {"score", "how well a model predicts a text", add_score},
       {"inspect", "parameters, arithmetic and memory of a model; with --text, what its routers do", add_inspect},
       {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},

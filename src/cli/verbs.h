@@ -22,6 +22,7 @@ const std::vector<Verb>& verbs();
 Action add_train(CLI::App& app);
 Action add_tokenize(CLI::App& app);
 Action add_generate(CLI::App& app);
+Action add_chat(CLI::App& app);
 Action add_score(CLI::App& app);
 Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);

@@ -163,7 +163,8 @@ TEST_F(Command, InterruptedAndResumedIsUninterrupted) {
 TEST_F(Command, HelpNamesEveryOption) {
   const CommandResult all = moe_command({"--help"});
   EXPECT_EQ(all.code, 0);
-  for (const char* verb : {"train", "tokenize", "generate", "score", "inspect", "recipes", "route", "bench"}) EXPECT_NE(all.out.find(verb), std::string::npos) << verb;
+  for (const char* verb : {"train", "tokenize", "generate", "chat", "score", "inspect", "recipes", "route", "bench"})
+    EXPECT_NE(all.out.find(verb), std::string::npos) << verb;
   const std::vector<std::pair<std::string, std::string>> promised = {
       {"train",
        "data out preset recipe layers width heads kv-heads experts top-k expert-width shared-experts moe-every dense-first capacity-factor balance z-loss "
@@ -173,6 +174,7 @@ TEST_F(Command, HelpNamesEveryOption) {
        "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss device-loss communication-loss"},
       {"tokenize", "data tokenizer out hold-out threads json"},
       {"generate", "prompt temperature top-k top-p min-p repeat-penalty seed stop routing"},
+      {"chat", "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing dtype threads json"},
       {"score", "text window windows routing json per-token"},
       {"inspect", "json preset"},
       {"route", "recipe stages experts top-k capacity-factor expert-groups groups-kept routed-scaling-factor eval logits seed draw json"},

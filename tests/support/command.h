@@ -21,15 +21,17 @@ struct CommandResult {
   std::string out, err;  // standard output and error
 };
 
-// `meanwhile` is called with the process id while it runs.
-inline CommandResult moe_command(const std::vector<std::string>& words, const std::function<void(pid_t)>& meanwhile = {}) {
+// `meanwhile` is called with the process id while it runs; `input` is its standard input.
+inline CommandResult moe_command(const std::vector<std::string>& words, const std::function<void(pid_t)>& meanwhile = {}, const std::string& input = "") {
   const TempFolder folder;
-  const std::string out = folder / "out", err = folder / "err";
+  const std::string in = folder / "in", out = folder / "out", err = folder / "err";
+  put(in, input);
   std::vector<char*> argv = {const_cast<char*>(MOE_BINARY)};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
+    dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
     dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
     dup2(open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
     execv(MOE_BINARY, argv.data());

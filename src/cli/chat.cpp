@@ -1,0 +1,236 @@
+// A dialogue in the terminal or through pipes: replies go to standard output, everything else to standard error.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "cli/replies.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/nearest.h"
+#include "hub/hub.h"
+#include "hub/tensor_map.h"
+#include "infer/dialogue.h"
+#include "text/jsonl.h"
+#include "train/options.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr int64_t kReplyTokens = 1000;
+
+struct Flags {
+  std::string model, system;
+  GenerateFlags generate;
+  ComputeFlags compute;
+  bool json = false;
+};
+
+// While it lives, Ctrl-C asks the reply to end, and a second one ends the process, as any does at the prompt.
+class Interruptible {
+ public:
+  Interruptible() : stop_(watch_interrupts()) {
+    stop_ = false;
+    std::signal(SIGTERM, SIG_DFL);
+  }
+  ~Interruptible() { std::signal(SIGINT, SIG_DFL); }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+  bool asked() const { return stop_; }
+
+ private:
+  std::atomic<bool>& stop_;
+};
+
+class Chat {
+ public:
+  Chat(Dialogue& dialogue, const Flags& flags, int64_t context)
+      : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.options.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
+
+  void run();
+
+ private:
+  struct Command {
+    const char* name;
+    const char* argument;  // what stands behind it; empty: nothing may
+    const char* help;
+    void (Chat::*act)(const std::string& argument);
+  };
+  static const std::vector<Command>& commands();
+
+  void take(const std::string& line);
+  void obey(const std::string& line);
+  void say(const std::function<Reply(const EmitText&)>& reply);
+  void note_end(const Reply& reply) const;
+
+  void help(const std::string&);
+  void reset(const std::string&);
+  void set_system(const std::string& text);
+  void save(const std::string& path);
+  void regenerate(const std::string&);
+  void quit(const std::string&) { done_ = true; }
+
+  Dialogue& dialogue_;
+  bool json_;
+  int64_t max_tokens_, context_;
+  bool terminal_;  // a person types; else lines come through a pipe
+  bool done_ = false;
+};
+
+const std::vector<Chat::Command>& Chat::commands() {
+  static const std::vector<Command> table = {
+      {"/help", "", "this list", &Chat::help},
+      {"/reset", "", "forget the dialogue, but not the system message", &Chat::reset},
+      {"/system", "TEXT", "set the system message, which stands before the dialogue; without TEXT take it away", &Chat::set_system},
+      {"/regenerate", "", "take the last reply back and draw another one", &Chat::regenerate},
+      {"/save", "FILE.jsonl", "add the dialogue to a file that `moe train --data` reads", &Chat::save},
+      {"/quit", "", "end, as Ctrl-D does", &Chat::quit},
+  };
+  return table;
+}
+
+void Chat::run() {
+  for (std::string line; !done_;) {
+    if (terminal_) fmt::print(stderr, "> ");
+    if (!std::getline(std::cin, line)) break;
+    if (line.ends_with('\r')) line.pop_back();
+    try {
+      take(line);
+    } catch (const Error& e) {
+      if (!terminal_) throw;  // nobody is there to say it otherwise
+      fmt::print(stderr, "moe: {}\n", e.what());
+    }
+  }
+  if (terminal_ && !done_) fmt::print(stderr, "\n");
+}
+
+void Chat::take(const std::string& line) {
+  if (line.find_first_not_of(" \t") == std::string::npos) return;
+  if (line.starts_with('/') && !line.starts_with("//")) return obey(line);
+  const std::string text = line.starts_with("//") ? line.substr(1) : line;
+  say([&](const EmitText& emit) { return dialogue_.ask(text, emit); });
+}
+
+void Chat::obey(const std::string& line) {
+  const size_t space = std::min(line.find(' '), line.size());
+  const size_t begin = std::min(line.find_first_not_of(' ', space), line.size());
+  const std::string name = line.substr(0, space), argument = line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    names.emplace_back(command.name);
+    if (name != command.name) continue;
+    if (command.argument[0] == '\0' && !argument.empty()) fail_usage("{} takes nothing behind it, not '{}'", name, printable(argument));
+    return (this->*command.act)(argument);
+  }
+  fail_usage("{} is no command{}; a message that begins so is sent with //", printable(name, 40), suggestion(name.substr(0, 40), names));
+}
+
+void Chat::say(const std::function<Reply(const EmitText&)>& reply) {
+  const Interruptible interrupt;
+  const Reply r = reply([&](const std::string& text) {
+    if (!json_) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    }
+    return !interrupt.asked();
+  });
+  const Generated& g = r.generated;
+  if (json_) {
+    const Json line = {{"prompt", r.prompt}, {"text", g.text},    {"prompt_tokens", g.prompt_tokens}, {"read_tokens", g.read_tokens}, {"tokens", g.tokens},
+                       {"finish", g.finish}, {"let_go", r.let_go}};
+    fmt::print("{}", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  fmt::print("\n");
+  std::fflush(stdout);
+  note_end(r);
+  if (interrupt.asked() && !terminal_) done_ = true;
+}
+
+// What a reader may wonder about.
+void Chat::note_end(const Reply& r) const {
+  if (r.let_go > 0) fmt::print(stderr, "note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
+  if (r.generated.finish != "length") return;
+  if (r.generated.tokens < max_tokens_) fmt::print(stderr, "note: the reply was cut where the model's context of {} tokens ends\n", context_);
+  else fmt::print(stderr, "note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
+}
+
+void Chat::help(const std::string&) {
+  for (const Command& c : commands()) fmt::print(stderr, "  {:<18}  {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
+  fmt::print(stderr, "  {:<18}  {}\n  {:<18}  {}\n", "//TEXT", "say a text that begins with /", "Ctrl-C", "end a reply; at the prompt, end");
+}
+
+void Chat::reset(const std::string&) {
+  dialogue_.reset();
+  fmt::print(stderr, "the dialogue begins anew\n");
+}
+
+void Chat::set_system(const std::string& text) {
+  dialogue_.set_system(text);
+  fmt::print(stderr, "{}\n", text.empty() ? "there is no system message now" : "the system message is set");
+}
+
+void Chat::regenerate(const std::string&) {
+  say([&](const EmitText& emit) { return dialogue_.ask_again(emit); });
+}
+
+void Chat::save(const std::string& path) {
+  if (path.empty()) fail_usage("/save needs the name of a file, as in /save dialogues.jsonl");
+  if (!is_jsonl(path)) fail_usage("{}: the name must end in .jsonl, by which `moe train --data` knows what it holds", printable(path));
+  const std::vector<Message> messages = dialogue_.messages();
+  if (messages.empty() || messages.back().role != "assistant") fail_usage("there is no reply yet to be saved");
+  std::string text = std::filesystem::exists(path) ? read_text(path) : "";
+  if (!text.empty() && !text.ends_with('\n')) text += '\n';
+  write_atomically(path, text + jsonl_line(messages));
+  fmt::print(stderr, "{} messages were added to {} as one line\n", messages.size(), path);
+}
+
+void note_training(const Tokenizer& tokenizer, const std::string& model) {
+  switch (dialogues_of(tokenizer)) {
+    case Dialogues::none:
+      fmt::print(stderr, "note: {} was not trained on dialogues (its folder has no chat template): it only continues the text of one\n", model);
+      break;
+    case Dialogues::other: fmt::print(stderr, "note: {} has a chat template of its own, but this dialogue is written as ChatML\n", model); break;
+    case Dialogues::chatml: break;
+  }
+}
+
+int run_chat(const Flags& f) {
+  const GenerateOptions options = generate_options(f.generate);
+  const LoadedModel loaded = load_model(f.model);
+  const int64_t context = loaded.model->config().context;
+  Run run(thread_count(f.compute.threads), parse_train_dtype(f.compute.dtype));
+  Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
+  dialogue.set_system(f.system);
+  note_training(*loaded.tokenizer, f.model);
+  if (isatty(STDIN_FILENO) == 1)
+    fmt::print(stderr, "{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
+               human_count(parameter_count(loaded.model->config())), context);
+  Chat(dialogue, f, context).run();
+  return 0;
+}
+
+}  // namespace
+
+Action add_chat(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  f->generate.options.max_tokens = kReplyTokens;
+  app.add_option("MODEL", f->model, "a model folder")->required();
+  app.add_option("--system", f->system, "what stands before the dialogue");
+  add_generate_options(app, f->generate);
+  app.get_option("--tokens")->description("most tokens of a reply");
+  add_compute_options(app, f->compute);
+  app.add_flag("--json", f->json, "each reply as one JSON object on standard output");
+  app.footer("Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end.");
+  return [f] { return run_chat(*f); };
+}
+
+}  // namespace moe::cli

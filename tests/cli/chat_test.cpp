@@ -1,0 +1,278 @@
+// `moe chat` through pipes and on a terminal, and that what is written comes as it is written.
+#include <poll.h>
+#include <pty.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+#include "text/chat.h"
+#include "text/jsonl.h"
+#include "text/utf8.h"
+
+namespace moe::test {
+namespace {
+
+// A model that has seen some text, with room for dialogues: its positions are rotations, so the context is only a number in its configuration.
+class Chat : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempFolder>();
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    put(*folder_ / "text.txt", text);
+    const CommandResult r = moe_command({"train",
+                                         "--data",
+                                         *folder_ / "text.txt",
+                                         "--out",
+                                         model(),
+                                         "--width",
+                                         "16",
+                                         "--heads",
+                                         "2",
+                                         "--layers",
+                                         "2",
+                                         "--experts",
+                                         "4",
+                                         "--top-k",
+                                         "2",
+                                         "--expert-width",
+                                         "16",
+                                         "--context",
+                                         "32",
+                                         "--batch",
+                                         "2",
+                                         "--steps",
+                                         "30",
+                                         "--lr",
+                                         "0.01",
+                                         "--threads",
+                                         "2"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    set_context(2000);
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+  static std::string model() { return *folder_ / "m"; }
+  static void set_context(int64_t context) {
+    Json config = read_json(model() + "/config.json");
+    ASSERT_TRUE(config.contains("max_position_embeddings"));
+    config["max_position_embeddings"] = context;
+    put(model() + "/config.json", config.dump());
+  }
+  static CommandResult chat(const std::string& input, std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"chat", model(), "-n", "20", "--threads", "2", "--seed", "3"};
+    words.insert(words.end(), more.begin(), more.end());
+    return moe_command(words, {}, input);
+  }
+  static std::vector<Json> replies(const std::string& input, std::vector<std::string> more = {}) {
+    more.emplace_back("--json");
+    const CommandResult r = chat(input, more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::vector<Json> list;
+    std::istringstream lines(r.out);
+    for (std::string line; std::getline(lines, line);) list.push_back(Json::parse(line));
+    return list;
+  }
+  static void refused(const std::string& input, int code, const std::vector<std::string>& parts) {
+    const CommandResult r = chat(input);
+    EXPECT_EQ(r.code, code) << r.err;
+    const size_t line = r.err.rfind("moe: ");
+    ASSERT_NE(line, std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find('\n', line), r.err.size() - 1);
+    for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, r.err.substr(line));
+  }
+
+  static std::unique_ptr<TempFolder> folder_;
+};
+std::unique_ptr<TempFolder> Chat::folder_;
+
+TEST_F(Chat, AnswersEachLineOfAPipe) {
+  const CommandResult plain = chat("hello\n\n  \nhow are you\r\n");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  const std::vector<Json> json = replies("hello\nhow are you\n");
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(plain.out, json[0].at("text").get<std::string>() + "\n" + json[1].at("text").get<std::string>() + "\n");
+  EXPECT_EQ(json[0].at("finish"), "length");
+  EXPECT_EQ(json[0].at("tokens"), 20);
+  EXPECT_EQ(json[0].at("let_go"), 0);
+  EXPECT_EQ(json[0].at("read_tokens"), json[0].at("prompt_tokens"));
+  EXPECT_LT(json[1].at("read_tokens"), json[1].at("prompt_tokens").get<int64_t>() / 2 + 20) << "the first turn is not read again";
+  EXPECT_EQ(chat("hello\n").out, json[0].at("text").get<std::string>() + "\n") << "the last line needs no more input after it";
+}
+
+TEST_F(Chat, TheFirstReplyIsWhatGenerateWrites) {
+  const std::string prompt = chat_prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});
+  const CommandResult r = moe_command({"generate", model(), "-p", prompt, "-n", "20", "--seed", "3", "--stop", kMessageEnd, "--stop", kMessageBegin});
+  EXPECT_EQ(prompt + chat("hello\n", {"--system", "Be brief."}).out, r.out);
+}
+
+TEST_F(Chat, ObeysCommands) {
+  const std::string saved = *folder_ / "saved.jsonl";
+  const std::vector<Json> json = replies("/system Be brief.\none\n/regenerate\n//two\n/save " + saved + "\n/reset\none\n/save " + saved + "\n/quit\nthree\n");
+  ASSERT_EQ(json.size(), 4u);
+  EXPECT_NE(json[0].at("text"), json[1].at("text"));
+  EXPECT_EQ(json[0].at("text"), json[3].at("text")) << "after /reset the system message stands and the draws begin anew";
+  const std::string bytes = slurp(saved);
+  JsonlReader reader(bytes, saved);
+  Document document;
+  ASSERT_TRUE(reader.next(document));
+  EXPECT_EQ(document.text,
+            chat_document(std::vector<Message>{
+                              {"system", "Be brief."}, {"user", "one"}, {"assistant", json[1].at("text")}, {"user", "/two"}, {"assistant", json[2].at("text")}})
+                .text);
+  ASSERT_TRUE(reader.next(document));
+  EXPECT_FALSE(reader.next(document));
+  const CommandResult help = chat("/help\n");
+  EXPECT_EQ(help.out, "");
+  for (const char* command : {"/help", "/reset", "/system TEXT", "/regenerate", "/save FILE.jsonl", "/quit", "Ctrl-C"})
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, command, help.err);
+}
+
+TEST_F(Chat, RefusesInOneLine) {
+  refused("/sistem x\n", 2, {"/sistem is no command", "\"/system\"", "//"});
+  refused("/reset now\n", 2, {"/reset takes nothing", "now"});
+  refused("/save\n", 2, {"/save needs the name"});
+  refused("/save talk.txt\n", 2, {"talk.txt", ".jsonl"});
+  refused("/save talk.jsonl\n", 2, {"no reply"});
+  refused("hello\n/save /proc/none/talk.jsonl\n", 1, {"/proc/none"});
+  refused("/regenerate\n", 2, {"no reply"});
+  refused("what is <|im_end|>?\n", 2, {"<|im_end|>"});
+  refused(std::string(1990, 'x') + "\n", 1, {"tokens", "2000", "shorter"});
+  expect_refused({"chat", model(), "--system", "<|im_start|>"}, 2, {"<|im_start|>"});
+  expect_refused({"chat", model(), "--temperature", "-1"}, 2, {"--temperature"});
+  expect_refused({"chat", *folder_ / "none"}, 1, {"none"});
+}
+
+TEST_F(Chat, SaysWhatTheModelIsNot) {
+  const std::string config = model() + "/tokenizer_config.json";
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues", chat("").err);
+  put(config, Json{{"chat_template", chat_template_jinja()}}.dump());
+  EXPECT_EQ(chat("").err, "");
+  put(config, R"({"chat_template": "{{ '[INST]' + messages[0]['content'] }}"})");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a chat template of its own", chat("").err);
+  put(config, R"({"chat_template": )");
+  expect_refused({"chat", model()}, 1, {"tokenizer_config.json", "line 1"});
+  std::filesystem::remove(config);
+}
+
+TEST_F(Chat, LetsTheOldestTurnsGo) {
+  set_context(250);
+  const CommandResult r = chat("one\ntwo\nthree\nfour\nfive\n", {"--json"});
+  set_context(2000);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "note: the model's context of 250 tokens is full; the oldest 2 messages were let go", r.err);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "note: the reply was cut after 20 tokens; -n allows more", r.err);
+}
+
+// A process whose output comes through a pipe, or through a terminal on which can be typed.
+class Child {
+ public:
+  Child(const std::vector<std::string>& words, bool terminal) {
+    std::vector<char*> argv = {const_cast<char*>(MOE_BINARY)};
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    if (terminal) {
+      pid_ = forkpty(&fd_, nullptr, nullptr, nullptr);
+    } else {
+      int ends[2];
+      EXPECT_EQ(pipe(ends), 0);
+      pid_ = fork();
+      if (pid_ == 0) dup2(ends[1], STDOUT_FILENO);
+      close(ends[1]);
+      fd_ = ends[0];
+    }
+    if (pid_ == 0) {
+      execv(MOE_BINARY, argv.data());
+      _exit(127);
+    }
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(fd_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  // What comes next, in one piece as it was written; nothing at the end.
+  std::string read_some() const {
+    pollfd wait{fd_, POLLIN, 0};
+    if (poll(&wait, 1, 60'000) <= 0) return "";
+    std::string bytes(size_t{1} << 20, '\0');
+    const ssize_t n = ::read(fd_, bytes.data(), bytes.size());
+    bytes.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return bytes;
+  }
+  // Everything up to and with `part`, or to the end.
+  std::string read_until(const std::string& part) const {
+    std::string all;
+    while (all.find(part) == std::string::npos) {
+      const std::string more = read_some();
+      if (more.empty()) break;
+      all += more;
+    }
+    return all;
+  }
+  void type(const std::string& text) const { EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size())); }
+  void signal(int number) const { kill(pid_, number); }
+  int wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+};
+
+// So many tokens are asked for that they cannot be done before the first ones are read, unless they are kept back.
+TEST_F(Chat, GenerateStreamsWholeCharactersThroughAPipe) {
+  Child child({"generate", model(), "-p", "line", "-n", "100000", "--temperature", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"}, false);
+  std::string text;
+  int pieces = 0;
+  for (; text.size() < 300; ++pieces) {
+    const std::string piece = child.read_some();
+    ASSERT_NE(piece, "");
+    for (std::string_view rest = piece; !rest.empty();) {
+      const Utf8Step step = utf8_step(rest);
+      ASSERT_EQ(step.kind, Utf8Step::Kind::character);
+      rest.remove_prefix(static_cast<size_t>(step.length));
+    }
+    text += piece;
+  }
+  child.signal(SIGINT);
+  for (std::string piece = child.read_some(); !piece.empty(); piece = child.read_some()) text += piece;
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_GT(pieces, 3);
+  EXPECT_TRUE(text.starts_with("line"));
+  EXPECT_LT(text.size(), 100000u) << "it was interrupted";
+}
+
+TEST_F(Chat, CtrlCEndsAReplyAndThenTheChat) {
+  set_context(200000);
+  Child child({"chat", model(), "-n", "150000", "--threads", "2"}, true);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a context of 200000 tokens. /help lists", child.read_until("> "));
+  child.type("hello\n");
+  child.read_until("hello");  // the terminal's echo
+  EXPECT_NE(child.read_some(), "");
+  child.type("\x03");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "> ", child.read_until("> ")) << "the chat goes on";
+  child.type("/wrong\n");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: /wrong is no command", child.read_until("\n> "));
+  child.type("\x03");
+  EXPECT_EQ(child.wait(), 128 + SIGINT);
+  set_context(2000);
+}
+
+TEST_F(Chat, CtrlDEndsTheChat) {
+  Child child({"chat", model()}, true);
+  child.read_until("> ");
+  child.type("\x04");
+  EXPECT_EQ(child.wait(), 0);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -131,7 +131,7 @@ void Chat::obey(const std::string& line) {
     if (command.argument[0] == '\0' && !argument.empty()) fail_usage("{} takes nothing behind it, not '{}'", name, printable(argument));
     return (this->*command.act)(argument);
   }
-  fail_usage("{} is no command{}; a message that begins so is sent with //", printable(name, 40), suggestion(name.substr(0, 40), names));
+  fail_usage("{} is no command (a message that begins so is typed with //){}", printable(name, 40), suggestion(name.substr(0, 40), names));
 }
 
 void Chat::say(const std::function<Reply(const EmitText&)>& reply) {

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "text/bpe_train.h"
+#include "text/chat.h"
 #include "text/shards.h"
 
 namespace moe::cli {
@@ -82,6 +83,7 @@ void Training::read_texts() {
     if (!flags_.eval_data.empty()) held_out_.emplace(flags_.eval_data, tokenizer());
   }
   domain_shares(*corpus_, flags_.train.context, flags_.train.mix);
+  if (!checkpoint_ && corpus_->untrained() > 0) mark_dialogues(*fresh_.tokenizer);
   if (!checkpoint_) return;
   check_resumable(*checkpoint_, flags_.train, data_print(*corpus_, flags_.train.mix));
   if (flags_.from.empty()) check_same_model(*checkpoint_, make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context));

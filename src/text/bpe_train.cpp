@@ -14,8 +14,8 @@
 #include "core/nearest.h"
 #include "text/bpe.h"
 #include "text/chat.h"
-#include "text/corpus.h"
 #include "text/pattern.h"
+#include "text/source.h"
 #include "text/splitter.h"
 
 namespace moe {
@@ -209,9 +209,18 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::
   std::error_code ignored;
   if (spec.starts_with(kPrefix)) {
     const int64_t size = parse_size(std::string_view(spec).substr(kPrefix.size()));
-    const Corpus corpus(data, *make_tokenizer("bytes"));
-    const std::vector<std::string_view> texts = corpus.texts();
-    return train_bpe(texts, size);
+    BpeLearner learner;
+    bool dialogues = false;
+    const auto bytes = make_tokenizer("bytes");
+    const auto learn = [&](SourceFile&& file) {
+      each_run(file.path, file.bytes.text(), *bytes, 0, [&](TextRun&& run) {
+        learner.add(run.text());
+        dialogues |= !run.all_trained;
+      });
+    };
+    each_source(data,
+                {learn, [](const std::string& folder) { fail_usage("{} holds tokens, and a vocabulary is learned from text; name the text itself", folder); }});
+    return learner.learn(size, dialogues);
   }
   if (std::filesystem::is_directory(spec, ignored)) {
     std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(spec);

@@ -35,7 +35,7 @@ def talk(binary, folder, system, sayings, seed):
     run = subprocess.run(words, input=lines.encode(), capture_output=True)
     if run.returncode != 0 or run.stderr.count(b"not trained on dialogues"):
         raise SystemExit(run.stderr.decode())
-    return [json.loads(line) for line in run.stdout.decode().splitlines()]
+    return [json.loads(line) for line in run.stdout.decode().split("\n") if line]  # U+2028 ends no line here
 
 
 def compare(binary, folder):

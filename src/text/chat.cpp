@@ -27,10 +27,13 @@ ByteSpan append(std::string& text, const Message& message) {
   return content;
 }
 
-constexpr const char* kTemplate = "chat_template";
+constexpr const char *kTemplate = "chat_template", *kConfig = "tokenizer_config.json";
 
 Json config_of(const Tokenizer& tokenizer) {
-  return tokenizer.config_json().empty() ? Json::object() : parse_json(tokenizer.config_json(), "tokenizer_config.json");
+  if (tokenizer.config_json().empty()) return Json::object();
+  Json config = parse_json(tokenizer.config_json(), kConfig);
+  JsonReader(config, kConfig);  // an object
+  return config;
 }
 
 }  // namespace

@@ -45,6 +45,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string prompt = chat_prompt(std::span(messages).first(1));
     const std::string whole = chat_document(messages).text;
     fuzz::demand(messages[1].role != "assistant" || whole.starts_with(prompt));
+    const std::string line = jsonl_line(messages);
+    JsonlReader reader(line, "fuzz.jsonl");
+    Document document;
+    fuzz::demand(messages[1].role != "assistant" || reader.next(document));
+  });
+  fuzz::accept_or_refuse([&] {
+    const auto tokenizer = make_tokenizer("bytes");
+    tokenizer->set_config_json(std::string(bytes));
+    mark_dialogues(*tokenizer, dialogues_of(*tokenizer) != Dialogues::chatml);
+    fuzz::demand(dialogues_of(*tokenizer) != Dialogues::other);
   });
   return 0;
 }

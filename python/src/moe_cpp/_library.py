@@ -1,0 +1,113 @@
+"""libmoe.so as ctypes sees it: where it lies, the signatures of include/moe/moe.h, and its statuses as exceptions.
+
+ctypes.CDLL releases Python's global lock during a call and takes it again in a callback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+from moe_cpp._errors import Error
+
+# What Debian 12 calls the packages of the libraries that libmoe.so needs.
+PACKAGES = ("libdnnl2", "libfmt9", "libgomp1", "libhwy1", "libpcre2-8-0", "libstdc++6", "ocl-icd-libopencl1")
+
+ON_TEXT = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+ON_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p)
+
+_HANDLE = c_void_p
+_STATUS_FUNCTIONS: dict[str, list[Any]] = {
+    "moe_load": [POINTER(_HANDLE), c_char_p, c_char_p],
+    "moe_save": [_HANDLE, c_char_p, c_char_p],
+    "moe_inspect": [_HANDLE, POINTER(c_void_p)],
+    "moe_encode": [_HANDLE, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+    "moe_decode": [_HANDLE, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+    "moe_generate": [_HANDLE, c_char_p, c_size_t, c_char_p, ON_TEXT, c_void_p, POINTER(c_void_p)],
+    "moe_score": [_HANDLE, c_void_p, c_size_t, c_char_p, POINTER(c_float), POINTER(c_void_p)],
+    "moe_logits": [_HANDLE, c_void_p, c_size_t, POINTER(c_float)],
+    "moe_routing": [_HANDLE, c_void_p, c_size_t, POINTER(c_int32), POINTER(c_float)],
+    "moe_route": [c_char_p, POINTER(c_void_p)],
+    "moe_recipes": [POINTER(c_void_p)],
+    "moe_train": [c_char_p, ON_STEP, c_void_p, POINTER(c_void_p)],
+}
+_USAGE = 2
+
+
+def library_path() -> Path:
+    """MOE_LIBRARY where it is set, else the library inside this package."""
+    named = os.environ.get("MOE_LIBRARY")
+    path = Path(named) if named else Path(__file__).with_name("libmoe.so")
+    if not path.is_file():
+        why = "MOE_LIBRARY names it; set it to a libmoe.so or unset it" if named else "build and install the wheel: pip wheel ./python"
+        raise ImportError(f"moe_cpp: {path} is not there; {why}")
+    return path.resolve()
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        missing = re.match(r"(\S+): cannot open shared object file: No such file", str(error))
+        if missing is None:
+            raise ImportError(f"moe_cpp: {path} cannot be loaded: {error}; build the wheel on the system it shall run on") from None
+        raise ImportError(
+            f"moe_cpp: this system has no {missing[1]}, which libmoe.so needs; on Debian 12: apt-get install {' '.join(PACKAGES)}; "
+            "elsewhere build the wheel on the system it shall run on"
+        ) from None
+
+
+def _bind(path: Path) -> ctypes.CDLL:
+    library = _open(path)
+    try:
+        for name, arguments in _STATUS_FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = c_int
+        library.moe_size.argtypes = [_HANDLE, c_char_p]
+        library.moe_size.restype = c_int64
+        for name in ("moe_version", "moe_last_error"):
+            getattr(library, name).argtypes = []
+            getattr(library, name).restype = c_char_p
+        for name in ("moe_free", "moe_close"):
+            getattr(library, name).argtypes = [c_void_p]
+            getattr(library, name).restype = None
+    except AttributeError as error:
+        raise ImportError(f"moe_cpp: {path} is no libmoe.so of this version: {error}") from None
+    return library
+
+
+LIBRARY = _bind(library_path())
+
+
+def version() -> str:
+    text: bytes = LIBRARY.moe_version()
+    return text.decode()
+
+
+def check(status: int) -> None:
+    """Raises what the calling thread's last call failed with."""
+    if status != 0:
+        message: bytes = LIBRARY.moe_last_error()
+        raise Error(message.decode("utf-8", "replace"), usage=status == _USAGE)
+
+
+def take_bytes(memory: c_void_p, size: int | None = None) -> bytes:
+    """What a function handed out, copied and freed; without a size up to its zero byte."""
+    try:
+        return ctypes.string_at(memory, -1 if size is None else size) if memory else b""
+    finally:
+        LIBRARY.moe_free(memory)
+
+
+def call_for_json(function: Callable[..., int], *arguments: Any) -> Any:
+    """Calls a function whose last argument is `char** json`, and parses that."""
+    reply = c_void_p()
+    check(function(*arguments, ctypes.byref(reply)))
+    return json.loads(take_bytes(reply))

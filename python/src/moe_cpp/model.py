@@ -157,8 +157,8 @@ class Model:
         with self._lock:
             if not self._close.alive:
                 refuse(f"the model of {self._folder} is closed; load it again")
-            self._owner = me
             try:
+                self._owner = me
                 yield self._handle
             finally:
                 self._owner = None

@@ -251,6 +251,10 @@ class Model:
             Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
             is raised here.
         """
+        if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)):
+            refuse(f"tokens must be a whole number, not {type(tokens).__name__}")
+        if tokens < 0:
+            refuse(f"tokens is {tokens}; it must be 0 or above")
         options: dict[str, object] = {
             "tokens": tokens,
             "temperature": temperature,
@@ -259,7 +263,7 @@ class Model:
             "min_p": min_p,
             "repeat_penalty": repeat_penalty,
             "seed": seed,
-            "stop": [stop] if isinstance(stop, str) else stop,
+            "stop": _stops(stop),
             "routing": routing,
         }
         given = as_text(prompt, "prompt")
@@ -367,6 +371,17 @@ class Model:
         if given.size == 0:
             refuse("ids is empty: at least one token is needed")
         return given
+
+
+def _stops(stop: object) -> list[str]:
+    if isinstance(stop, str):  # a sequence of str itself
+        return [stop]
+    if not isinstance(stop, Sequence) or isinstance(stop, (bytes, bytearray, memoryview)):
+        refuse(f"stop must be a text or a list of texts, not {type(stop).__name__}")
+    for place, one in enumerate(stop):
+        if not isinstance(one, str):
+            refuse(f"stop[{place}] must be str, not {type(one).__name__}")
+    return list(stop)
 
 
 def _floats(array: NDArray[np.float32]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from numpy_olmoe import NumpyOlmoe
+from tiny import TINY
 
 import moe_cpp as moe
 
@@ -184,8 +187,20 @@ def test_routing_has_each_choice_once_and_weights_of_a_softmax(shared: moe.Model
     assert len(np.unique(routing.experts)) == 4
 
 
-def test_routing_is_the_recipes_on_the_routers_input(tmp_path: Path, text_file: Path) -> None:
-    """One layer of the recipe hash routes by the id alone, so `route` must say the same of the same ids."""
+@pytest.mark.parametrize("recipe", ["olmoe", "mixtral"])
+def test_logits_and_routing_of_numpy(tmp_path: Path, text_file: Path, recipe: str) -> None:
+    moe.train(text_file, tmp_path / "m", recipe=recipe, architecture="olmoe", steps=20, **TINY)
+    with moe.load(tmp_path / "m", threads=1) as model:
+        ids = model.encode("the large expert routes a small token and reads a 字 line")
+        logits, experts, weights = NumpyOlmoe(tmp_path / "m").forward(ids.tolist())
+        routing = model.routing(ids)
+        np.testing.assert_array_equal(routing.experts, experts)
+        np.testing.assert_allclose(routing.weights, weights, rtol=1e-4)
+        assert np.abs(logits).max() > 1
+        np.testing.assert_allclose(model.logits(ids), logits, rtol=0, atol=1e-4)
+
+
+def test_hash_routing_is_the_recipes_on_the_same_ids(tmp_path: Path, text_file: Path) -> None:
     moe.train(text_file, tmp_path / "m", recipe="hash", layers=1, width=16, heads=2, experts=4, context=16, batch=2, steps=1, warmup=0, threads=1)
     with moe.load(tmp_path / "m", threads=1) as model:
         ids = model.encode("the large expert")
@@ -268,6 +283,27 @@ def test_threads_take_turns_on_one_model_and_work_at_once_on_two(folder: Path, s
         for thread in threads:
             thread.join()
     assert found == {(i, seed): expected[seed] for i in range(6) for seed in range(4)}
+
+
+def resident() -> int:
+    """Bytes of this process in memory (proc(5))."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_the_library_hands_out_is_freed(shared: moe.Model, folder: Path) -> None:
+    text = b"the small router " * 60_000  # 1 MB; its ids 4 MB
+
+    def use() -> None:
+        shared.decode_bytes(shared.encode(text))
+        with moe.load(folder, threads=1):
+            pass
+        moe.load(folder, threads=1)  # closed by the last reference
+
+    use()
+    before = resident()
+    for _ in range(40):
+        use()
+    assert resident() - before < 60e6  # 40 encodings are 160 MB, 40 decodings 40 MB
 
 
 def test_python_runs_on_while_the_library_works(shared: moe.Model) -> None:

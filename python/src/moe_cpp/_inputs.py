@@ -42,7 +42,7 @@ def as_path(value: object, name: str) -> bytes:
 
 
 def _as_array(value: ArrayLike, name: str, dimensions: int) -> NDArray[Any]:
-    """Of native byte order; anything that is not numbers in `dimensions` dimensions is refused."""
+    """Of any byte order and stride; anything that is not numbers in `dimensions` dimensions is refused."""
     shape = " x ".join("NMO"[:dimensions])
     if isinstance(value, (str, bytes, bytearray)):
         refuse(f"{name} must be numbers, not text (encode() makes ids of a text)")
@@ -54,7 +54,7 @@ def _as_array(value: ArrayLike, name: str, dimensions: int) -> NDArray[Any]:
         refuse(f"{name} must be an array of numbers, not of dtype {array.dtype}")
     if array.ndim != dimensions:
         refuse(f"{name} must have {dimensions} dimension{'s' if dimensions > 1 else ''} [{shape}], not the shape {array.shape}")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array
 
 
 def as_ids(value: ArrayLike, name: str = "ids") -> Ids:

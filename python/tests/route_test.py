@@ -104,6 +104,35 @@ def test_all_recipes_are_the_commands(tmp_path: Path, command: Callable[..., Any
     assert seen >= 12
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"recipe": "st-moe", "top_k": 2, "x": drawn(12, 6), "weight": drawn(4, 6, 2), "noise": drawn(12, 4, 3)},
+        {"recipe": "shazeer", "top_k": 2, "logits": drawn(12, 4), "noise": drawn(12, 4, 3), "sigma": np.abs(drawn(12, 4, 4)) + 0.1},
+        {"recipe": "shazeer", "top_k": 2, "x": drawn(12, 6), "weight": drawn(4, 6, 2), "noise_weight": drawn(4, 6, 3), "noise": drawn(12, 4, 4)},
+        {"recipe": "deepseek-v3", "top_k": 2, "logits": drawn(12, 8), "bias": drawn(1, 8, 9)[0], "expert_groups": 4, "groups_kept": 2},
+        {"recipe": "expert-choice", "logits": drawn(12, 4), "threshold": [0.1, 0.2, 0.3, 0.4], "eval": "threshold"},
+        {"recipe": "gshard", "logits": drawn(24, 4), "sequences": [8, 12, 4], "coef": {"balance": 1.0}, "seed": 3, "draw": True},
+        {"recipe": "olmoe", "top_k": 2, "logits": drawn(12, 4), "balance_over": "step", "step_counts": [5, 9, 2, 8], "coef": {"balance": 1.0}},
+        {"recipe": "hash", "experts": 4, "ids": np.arange(20) * 7},
+    ],
+)
+def test_inputs_of_every_name_are_the_commands(tmp_path: Path, command: Callable[..., Any], given: dict[str, Any]) -> None:
+    arrays = {name: np.asarray(value).tolist() for name, value in given.items() if isinstance(value, (np.ndarray, list))}
+    rest = {name: value for name, value in given.items() if name not in arrays and name not in ("coef", "draw", "seed")}
+    file = tmp_path / "z.json"
+    file.write_text(json.dumps(arrays | {name: given[name] for name in ("coef", "draw", "seed") if name in given}))
+    theirs = command("route", "--logits", file, *(part for name, value in rest.items() for part in (f"--{name.replace('_', '-')}", value)))
+    ours = moe.route(**given)
+    assert [row[row >= 0].tolist() for row in ours.experts] == theirs["experts"]
+    flat = np.array([w for row in theirs["weights"] for w in row], np.float32)
+    np.testing.assert_array_equal(ours.weights[ours.experts >= 0], flat)
+    assert ours.losses == {name: theirs[name] for name in ("balance", "z", "device", "communication", "importance", "load") if name in theirs}
+    assert set(ours.gradients) == {name for name in theirs if name.startswith("d") and name != "dropped"}
+    for name, gradient in ours.gradients.items():
+        np.testing.assert_array_equal(gradient, np.array(theirs[name], np.float32))
+
+
 def test_a_capacity_drops() -> None:
     z = np.tile(np.array([3.0, 1, 0, 0]), (8, 1))
     ours = moe.route(z, "gshard", capacity_factor=1.0)

@@ -104,12 +104,16 @@ def test_ctrl_c_saves_and_raises(text_file: Path, tmp_path: Path, on_step: str) 
     out = tmp_path / "m"
     program = PROGRAM.replace("ON_STEP", on_step).replace("TINY", repr(TINY))
     with subprocess.Popen([sys.executable, "-c", program, text_file, out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
-        while not (out / "metrics.jsonl").is_file() or not (out / "metrics.jsonl").read_text():
-            assert run.poll() is None and time.monotonic() < deadline, run.communicate()
-            time.sleep(0.02)
-        run.send_signal(signal.SIGINT)
-        output, errors = run.communicate(timeout=60)
+        try:
+            deadline = time.monotonic() + 60
+            while not (out / "metrics.jsonl").is_file() or not (out / "metrics.jsonl").read_text():
+                assert run.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            run.send_signal(signal.SIGINT)
+            output, errors = run.communicate(timeout=60)
+        finally:
+            run.kill()
     assert (run.returncode, output, errors) == (0, "interrupted\n", "")
     with moe.load(out, threads=1) as model:
         assert model.generate("the ", tokens=3).tokens == 3

@@ -108,6 +108,4 @@ def _as_json(value: object, name: str) -> object:
 def as_options(options: Mapping[str, object]) -> bytes:
     """The JSON of options: None is left out, the underscore that keeps a name from being a keyword of Python (from_) too."""
     given = {name.removesuffix("_"): _as_json(value, name) for name, value in options.items() if value is not None}
-    if isinstance(given.get("stages"), dict):  # the command takes them as a file or as text
-        given["stages"] = json.dumps(given["stages"])
     return json.dumps(given, ensure_ascii=False, allow_nan=False).encode()

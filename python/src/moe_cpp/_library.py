@@ -9,7 +9,8 @@ import ctypes
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,26 @@ def library_path() -> Path:
     return path.resolve()
 
 
+@contextmanager
+def _short_spins() -> Iterator[None]:
+    """As the command does for itself: libgomp's threads, which spin while they wait, slow each other down where the machine does other work.
+
+    libgomp reads its environment when it is loaded; what is set already is left, and nothing stays set for the program's children.
+    """
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
 def _open(path: Path) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(path))
+        with _short_spins():
+            return ctypes.CDLL(str(path))
     except OSError as error:
         missing = re.match(r"(\S+): cannot open shared object file: No such file", str(error))
         if missing is None:

@@ -28,8 +28,8 @@ class TrainResult:
         Optimizer steps taken and tokens trained on, in all.
     seconds : float
         Of training, in all.
-    ce : float
-        Cross-entropy of the last step in nats per token, auxiliary losses apart.
+    ce : float or None
+        Cross-entropy of the last step in nats per token, auxiliary losses apart; None where resume=True found a run that had ended.
     eval_ce : float or None
         Of the held-out text, where there is one.
     interrupted : bool
@@ -39,9 +39,9 @@ class TrainResult:
     """
 
     out: str
-    step: int | None
-    tokens: int | None
-    seconds: float | None
+    step: int
+    tokens: int
+    seconds: float
     ce: float | None
     eval_ce: float | None
     interrupted: bool
@@ -96,11 +96,11 @@ def train(
         reply: dict[str, Any] = call_for_json(LIBRARY.moe_train, given, ON_STEP(tell), None)
     return TrainResult(
         out=os.fspath(out),
-        step=reply.get("step"),
-        tokens=reply.get("tokens"),
-        seconds=reply.get("seconds"),
-        ce=reply.get("ce"),
+        step=reply["step"],
+        tokens=reply["tokens"],
+        seconds=reply["seconds"],
+        ce=reply["ce"],
         eval_ce=reply.get("eval_ce"),
-        interrupted=bool(reply.get("interrupted", False)),
+        interrupted=reply["interrupted"],
         report=reply,
     )

@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
-BIN=$(realpath "${BIN:-build/release/moe}")
+BIN=$(realpath -m "${BIN:-build/release/moe}")
+[ -x "$BIN" ] || { echo "$BIN is not built: run cmake --preset release && cmake --build --preset release, or set BIN" >&2; exit 1; }
 export BIN PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 venv=${MOE_CACHE:-$HOME/.cache/moe.cpp}/python
 work=$(mktemp -d)

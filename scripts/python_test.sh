@@ -42,7 +42,7 @@ check() {
 # Nothing is fetched: what builds it is in the virtual environment.
 build_wheel() {
   "$venv/bin/python" -m pip wheel --quiet --no-build-isolation --no-deps --no-index -w "$work" "$repository/python" || return 1
-  ls "$work" | grep -Ex "moe_cpp-[0-9.]+-py3-none-linux_$(uname -m)\.whl"
+  basename "$(echo "$work"/moe_cpp-[0-9]*-py3-none-linux_"$(uname -m)".whl)" | grep -v '\*'
 }
 
 install_wheel() {

@@ -169,7 +169,9 @@ def test_stages_of_ones_own() -> None:
     np.testing.assert_array_equal(ours.weights, theirs.weights)
 
 
-@pytest.mark.parametrize("z", [drawn(6, 4).astype(">f4"), drawn(6, 4).astype(np.float64), np.asfortranarray(drawn(6, 4)), drawn(12, 8)[::2, ::2], drawn(6, 4).tolist()])
+@pytest.mark.parametrize(
+    "z", [drawn(6, 4).astype(">f4"), drawn(6, 4).astype(np.float64), np.asfortranarray(drawn(6, 4)), drawn(12, 8)[::2, ::2], drawn(6, 4).tolist()]
+)
 def test_logits_of_any_dtype_order_and_stride(z: Any) -> None:
     ours = moe.route(z, top_k=2)
     theirs = moe.route(np.ascontiguousarray(z, np.float32), top_k=2)

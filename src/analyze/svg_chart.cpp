@@ -85,7 +85,8 @@ void draw_readout(std::string& out, const LineChart& c, const Axis& x, double to
   for (size_t i = 0; i < at.size(); ++i) {
     const double from = i == 0 ? x.from : (x(at[i - 1]) + x(at[i])) / 2, to = i + 1 == at.size() ? x.to : (x(at[i]) + x(at[i + 1])) / 2;
     std::string says = fmt::format("{} {}", c.x_title, decimal(at[i], 0));
-    const double reach = at.size() > 1 ? (at.back() - at.front()) / static_cast<double>(at.size() - 1) : 0.5;
+    // Half a column, and a half more for columns that are not all as wide.
+    const double reach = at.size() > 1 ? 0.75 * (at.back() - at.front()) / static_cast<double>(at.size() - 1) : 0.5;
     for (const Series& s : c.series)
       if (const auto v = value_near(s, at[i], reach)) says += fmt::format(", {} {}", s.name.empty() ? c.y_title : s.name, in_unit(*v, c.unit));
     out += svg::rect(from, top, to - from, bottom - top, "hv") + ">" + svg::title(says) + "</rect>";

@@ -12,6 +12,7 @@
 #include "analyze/html_report.h"
 #include "analyze/report_json.h"
 #include "analyze/report_pictures.h"
+#include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
@@ -141,8 +142,9 @@ void add_text_options(CLI::App& app, TextFlags& f) {
   app.add_option("--against", f.against, "an earlier checkpoint of the same model: how many of the choices it made too (router saturation)")->group(group);
   app.add_option("--tokens", f.stats.tokens, "tokens of each domain at most, in windows spread evenly over it; 0: all")->group(group)->capture_default_str();
   app.add_option("--window", f.stats.window, "tokens a window; 0: 2048, or the model's context where that is shorter")->group(group)->capture_default_str();
-  app.add_option("--routing", f.routing, "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose")
-      ->group(group);
+  takes(app.add_option("--routing", f.routing, "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose")
+            ->group(group),
+        eval_routing_names());
   app.add_option("--threads", f.threads, "0: all cores")->group(group)->capture_default_str();
 }
 

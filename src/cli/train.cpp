@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/replies.h"
 #include "cli/samples.h"
 #include "cli/screen.h"
+#include "cli/train_report.h"
 #include "cli/training.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -22,6 +24,7 @@ namespace {
 struct Flags {
   TrainFlags run;
   SampleFlags samples;
+  bool no_report = false;
   bool json = false;
 };
 
@@ -73,12 +76,29 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
+// The report's path. A run is done without it, so what keeps it from being written is only said.
+std::optional<std::string> leave_report(ProgressLine& screen, Training& training, const std::atomic<bool>& stop) {
+  const TrainOptions& o = training.options();
+  const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
+  try {
+    std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(), o.threads, o.dtype, [&](int64_t done, int64_t total) {
+      if (stop) fail("interrupted after {} of {} windows", done, total);
+      screen.show(done, total, "windows for the report");
+    });
+    screen.log(fmt::format("report: {} (a page for the browser: curves, loads, who works on what)", path));
+    return path;
+  } catch (const Error& e) {
+    screen.log(fmt::format("no report: {}", e.what()));
+    return std::nullopt;
+  }
+}
+
 int run_train(Flags& f, CLI::App& app) {
   Training training(app, f.run);
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     fmt::print(stderr, "{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
-    if (f.json) fmt::print("{}\n", train_reply(training, training.done()));
+    if (f.json) fmt::print("{}\n", train_reply(training, training.done()).dump());
     return 0;
   }
   const std::atomic<bool>& stop = watch_interrupts();
@@ -105,25 +125,32 @@ int run_train(Flags& f, CLI::App& app) {
   else screen.log(fmt::format("done: {} steps in {}; the model is in {}", summary.last.step, human_seconds(summary.last.seconds), training.out()));
   if (summary.alarms > 0)
     screen.log(fmt::format("{} alarm{} on the way, kept in {}/metrics.jsonl", summary.alarms, summary.alarms > 1 ? "s" : "", training.out()));
-  if (f.json) fmt::print("{}\n", train_reply(training, summary));
+  std::optional<std::string> report;
+  if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
+  if (f.json) {
+    Json reply = train_reply(training, summary);
+    if (report) reply["report"] = *report;
+    fmt::print("{}\n", reply.dump());
+  }
   return 0;
 }
 
 }  // namespace
 
-std::string train_reply(const Training& training, const TrainSummary& summary) {
+Json train_reply(const Training& training, const TrainSummary& summary) {
   const StepResult& last = summary.last;
   Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
                 {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted},
                 {"alarms", summary.alarms}};
   if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
-  return reply.dump();
+  return reply;
 }
 
 Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   add_training_options(app, f->run);
   add_sample_options(app, f->samples);
+  app.add_flag("--no-report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts took up");
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");
   return [f, &app] { return run_train(*f, app); };
 }

@@ -13,9 +13,10 @@ constexpr int64_t kTokens = 20'000;  // of each domain
 
 }  // namespace
 
-std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts, const std::string& out, int threads, DType dtype) {
+std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts, const std::string& out, int threads, DType dtype,
+                         const std::function<void(int64_t, int64_t)>& progress) {
   Run run(threads, dtype);
-  RoutingReport report = routing_report(model, run, tokenizer, texts, {.tokens = kTokens});
+  RoutingReport report = routing_report(model, run, tokenizer, texts, {.tokens = kTokens}, nullptr, progress);
   report.model = out;
   if (!report.moe_layers.empty()) report.routing = name_of(default_eval(model.config().routing));
   const std::optional<TrainingHistory> history = read_history(out);

@@ -149,7 +149,7 @@ std::string html_report(const RoutingReport& r, const TrainingHistory* history) 
                                                                    : "This model has no MoE layer: nothing is routed, so the figures of routing are absent.");
     out += R"(<div class="cards">)" + figure_card(domain_loss_figure(r, {}), false) + "</div>";
   }
-  out += R"(<footer>Written by moe.cpp. What each figure is, with its source, stands in docs/reports.md.</footer></main>)"
+  out += R"(<footer>Written by moe.cpp. What each figure is, with its source, stands in docs/figures.md.</footer></main>)"
          "\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n";
   return out + std::string(report_asset("report.js")) + "</script></body></html>\n";
 }

@@ -6,7 +6,7 @@
 //   bench_time_to_loss DIR run ARM STEPS [seeds=3]  searches the learning rate until the best is not at the grid's end, then runs the other seeds at it
 //   bench_time_to_loss DIR one ARM STEPS LR SEED    a single run
 //   bench_time_to_loss DIR report                   prints the tables, writes DIR/time_to_loss.svg and DIR/time_to_loss_ratio.svg
-// Text: data/corpus (scripts/corpus.sh); threads: OMP_NUM_THREADS or all.
+// Text: data/corpus (scripts/corpus.sh); threads: one a core it may run on (taskset).
 #include <fmt/format.h>
 
 #include <algorithm>

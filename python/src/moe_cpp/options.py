@@ -13,6 +13,8 @@ class TrainOptions(TypedDict, total=False):
 
     # the run
     eval_data: Folder | Sequence[Folder]
+    hold_out: float
+    mix: Mapping[str, float]
     tokenizer: str
     from_: Folder
     config: Folder

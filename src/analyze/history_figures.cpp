@@ -36,15 +36,16 @@ double at_or_nan(const std::vector<double>& v, size_t i) { return i < v.size() ?
 
 size_t columns_for(double width) { return static_cast<size_t>(width / 4); }
 
-// The top of a chart of losses: the first steps fall from so high that what follows would be flat. Absent where that is not so.
+// The top of a chart whose first steps fall from so high that what follows would be flat: the highest of what follows, so that no later spike is cut off.
+// Absent where the first steps are not so high.
 std::optional<double> calm_top(const std::vector<double>& values) {
-  std::vector<double> sorted;
-  for (const double v : values)
-    if (std::isfinite(v)) sorted.push_back(v);
-  if (sorted.size() < 20) return {};
-  std::sort(sorted.begin(), sorted.end());
-  const double low = sorted.front(), high = sorted.back(), calm = sorted[sorted.size() * 95 / 100];
-  if (high - low < 1.4 * (calm - low)) return {};
+  double low = INFINITY, high = -INFINITY, calm = -INFINITY;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    low = std::min(low, values[i]), high = std::max(high, values[i]);
+    if (i >= values.size() / 20) calm = std::max(calm, values[i]);
+  }
+  if (values.size() < 24 || !std::isfinite(calm) || high - low < 1.4 * (calm - low)) return {};
   return calm + 0.04 * (calm - low);
 }
 

@@ -298,6 +298,14 @@ TEST(HtmlReport, AMissingPointIsLeftOutOfItsMean) {
   EXPECT_EQ(count(page, ", training "), count(whole, ", training "));
 }
 
+// The first steps may be cut off at the top of the chart, and it says so; a spike later on never is.
+TEST(HtmlReport, LateSpikesStayInTheChart) {
+  TrainingHistory h = made_history();
+  EXPECT_NE(html_report(made_report(), &h).find("(from 5.87 at step 4)"), std::string::npos);
+  for (size_t i = 300; i < 310; ++i) h.points[i].ce = 7;
+  EXPECT_EQ(html_report(made_report(), &h).find("at step 4)"), std::string::npos);
+}
+
 // Experts that choose: a token has any number of them, or none, and then it is shown as such.
 TEST(HtmlReport, TokensWithoutExpertAreMarked) {
   RoutingReport r = made_report({.layers = 2, .experts = 4, .top_k = 1, .slots = 4, .samples = 1, .tokens = 4});

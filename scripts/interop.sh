@@ -11,41 +11,7 @@ bin=${BIN:-build/release/moe}
 peers=${MOE_CACHE:-$HOME/.cache/moe.cpp}/peers
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0
-failed=0
-
-apt() {
-  local root=()
-  if [ "$(id -u)" -ne 0 ]; then root=(sudo); fi
-  "${root[@]}" apt-get -qq update >&2
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >&2
-}
-
-# The folder is used as it is when its copy of the pins equals ours; a half-made one has no copy and is made anew.
-install_peers() {
-  if cmp -s tools/requirements.txt "$peers/requirements.txt"; then return; fi
-  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then apt python3 python3-venv; fi
-  echo "installing PyTorch and transformers into $peers (some minutes, once)" >&2
-  rm -rf "$peers"
-  mkdir -p "$(dirname "$peers")"
-  python3 -m venv "$peers"
-  "$peers/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check -r tools/requirements.txt >&2
-  cp tools/requirements.txt "$peers/requirements.txt"
-}
-
-# check NAME COMMAND...: one line for the check; a failure shows what the command wrote.
-check() {
-  local name=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    passed=$((passed + 1))
-    echo "ok    $name: $(tail -n 1 "$work/out")"
-  else
-    failed=$((failed + 1))
-    echo "FAIL  $name"
-    sed 's/^/      /' "$work/out"
-  fi
-}
+. scripts/checks.sh
 
 # A text of words with some structure, the same each time, long enough for 20 steps and a few windows to score.
 write_text() {
@@ -111,7 +77,7 @@ chat_and_compare() {
 }
 
 export CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
-install_peers
+virtual_environment "$peers" tools/requirements.txt
 write_text
 check "golden files made again" "$peers/bin/python" tools/golden/make.py --check
 if [ -x "$bin" ]; then
@@ -127,8 +93,6 @@ if [ -x "$bin" ]; then
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare
 else
-  failed=$((failed + 1))
-  echo "FAIL  $bin is not built: run cmake --preset release && cmake --build --preset release, or set BIN"
+  check "the command is there" test -x "$bin"
 fi
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary

@@ -9,22 +9,7 @@ build=${BUILD:-build/release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/moved/moe
-passed=0
-failed=0
-
-# check NAME COMMAND...: one line for the check; a failure shows what the command wrote.
-check() {
-  local name=$1
-  shift
-  if (set -e; "$@") >"$work/out" 2>&1; then
-    passed=$((passed + 1))
-    echo "ok    $name"
-  else
-    failed=$((failed + 1))
-    echo "FAILED $name"
-    tail -n 40 "$work/out" | sed 's/^/    /'
-  fi
-}
+. scripts/checks.sh
 
 same() { diff -u "$1" "$2"; }
 
@@ -37,7 +22,8 @@ installs_what_it_should() {
   version=$("$prefix/bin/moe" --version | sed -n 's/^moe //p')
   soversion=${version%.*}
   printf '%s\n' bin/moe include/moe/moe.h include/moe/moe.hpp lib/cmake/moe/moe{Config,ConfigVersion,Targets}.cmake lib/libmoe.so "lib/libmoe.so.$soversion" \
-    "lib/libmoe.so.$version" lib/pkgconfig/moe.pc | LC_ALL=C sort >"$work/wanted"
+    "lib/libmoe.so.$version" lib/pkgconfig/moe.pc share/bash-completion/completions/moe share/fish/vendor_completions.d/moe.fish share/man/man1/moe.1 \
+    share/zsh/site-functions/_moe | LC_ALL=C sort >"$work/wanted"
   same "$work/wanted" "$work/files"
 }
 
@@ -104,7 +90,7 @@ says_what_is_wrong() {
 }
 
 if [ -z "${BUILD:-}" ]; then cmake --preset release >/dev/null; fi
-cmake --build "$build" --target moe moe_shared --parallel "$(nproc)"
+cmake --build "$build" --target moe moe_shared moe_docs --parallel "$(nproc)"
 
 check 'cmake --install puts the command, the library, the headers and the packages, and nothing else' installs_what_it_should
 check 'the packages name no folder of this machine' names_no_folder
@@ -125,5 +111,4 @@ check 'route.c prints what the command prints' routes_as_the_command
 check 'train_and_generate.cpp trains, saves, loads, and writes what the command writes' trains_and_generates
 check 'a text that is not there ends in one line' says_what_is_wrong
 
-printf '%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" = 0 ]
+summary

@@ -11,33 +11,7 @@ export BIN PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACH
 venv=${MOE_CACHE:-$HOME/.cache/moe.cpp}/python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0
-failed=0
-
-# The folder is used as it is when its copy of the pins equals ours; a half-made one has no copy and is made anew.
-install_tools() {
-  if cmp -s python/requirements-dev.txt "$venv/requirements.txt"; then return; fi
-  echo "installing NumPy, mypy and pytest into $venv (once)" >&2
-  rm -rf "$venv"
-  mkdir -p "$(dirname "$venv")"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet -r python/requirements-dev.txt >&2
-  cp python/requirements-dev.txt "$venv/requirements.txt"
-}
-
-# check NAME COMMAND...: one line for the check; a failure shows what the command wrote.
-check() {
-  local name=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    passed=$((passed + 1))
-    echo "ok    $name: $(tail -n 1 "$work/out")"
-  else
-    failed=$((failed + 1))
-    echo "FAIL  $name"
-    sed 's/^/      /' "$work/out"
-  fi
-}
+. scripts/checks.sh
 
 # Nothing is fetched: what builds it is in the virtual environment.
 build_wheel() {
@@ -58,10 +32,9 @@ check_types() {
 
 run_tests() { (cd "$work" && "$venv/bin/python" -m pytest -q -c "$repository/python/pyproject.toml" --basetemp "$work/tests" "$repository/python/tests"); }
 
-install_tools
+virtual_environment "$venv" python/requirements-dev.txt
 check "wheel builds" build_wheel
 check "wheel installs" install_wheel
 check "mypy --strict" check_types
 check "pytest" run_tests
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary

@@ -42,19 +42,6 @@ void read(std::span<const std::byte> bytes) {
 }  // namespace moe::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moe;
-  if (size == 0) return 0;
-  const auto rest = std::as_bytes(std::span(data + 1, size - 1));
-  if (data[0] % 2 == 1) {
-    fuzz::read(std::vector<std::byte>(rest.begin(), rest.end()));
-    return 0;
-  }
-  const auto nul = std::find(rest.begin(), rest.end(), std::byte{0});
-  const auto header = static_cast<uint64_t>(nul - rest.begin());
-  std::vector<std::byte> file(8);
-  std::memcpy(file.data(), &header, 8);
-  file.insert(file.end(), rest.begin(), nul);
-  if (nul != rest.end()) file.insert(file.end(), nul + 1, rest.end());
-  fuzz::read(file);
+  if (size > 0) moe::fuzz::read(moe::fuzz::safetensors_file(data, size));
   return 0;
 }

@@ -1,0 +1,34 @@
+# For scripts that make a list of checks; to be sourced. They set $work, a folder of their own, call `check` for each and `summary` at the end.
+passed=0
+failed=0
+
+# check NAME COMMAND...: one line for the check, with the last one that the command wrote; a failure shows the end of it.
+check() {
+  local name=$1
+  shift
+  if (set -e; "$@") >"$work/out" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok    $name$([ ! -s "$work/out" ] || printf ': ')$(tail -n 1 "$work/out")"
+  else
+    failed=$((failed + 1))
+    echo "FAIL  $name"
+    tail -n 60 "$work/out" | sed 's/^/      /'
+  fi
+}
+
+# The last line of the script; its status is the script's.
+summary() {
+  echo "$passed passed, $failed failed"
+  [ "$failed" -eq 0 ]
+}
+
+# virtual_environment FOLDER REQUIREMENTS: made once. It is used as it is when its copy of the pins equals ours; a half-made one has no copy and is made anew.
+virtual_environment() {
+  if cmp -s "$2" "$1/requirements.txt"; then return; fi
+  echo "installing what $2 names into $1 (once)" >&2
+  rm -rf "$1"
+  mkdir -p "$(dirname "$1")"
+  python3 -m venv "$1"
+  "$1/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check -r "$2" >&2
+  cp "$2" "$1/requirements.txt"
+}

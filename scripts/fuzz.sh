@@ -12,7 +12,7 @@ build=${MOE_FUZZ_BUILD:-build/fuzz}
 clang=$(command -v clang++-14 || command -v clang++) || { echo "fuzz.sh: clang is not there; run scripts/deps.sh test" >&2; exit 1; }
 
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOE_FUZZ=ON -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
-  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -g" -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
+  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
 cmake --build "$build" --target fuzzers --parallel "${MOE_JOBS:-$(nproc)}"
 
 work=$(mktemp -d)

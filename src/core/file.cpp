@@ -58,6 +58,15 @@ void remove_leftovers(const std::string& folder, const std::string& prefix) {
   }
 }
 
+// Whether there is something under this name that renaming would destroy and not replace: a device, a pipe, a socket, or a link of the kernel's to an open
+// file (/dev/stdout).
+bool is_special(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return true;
+  char target[16] = {};
+  return readlink(path.c_str(), target, sizeof target - 1) > 0 && std::string_view(target).starts_with("/proc/");
+}
+
 std::string advice(int error) {
   switch (error) {
     case ENOSPC:
@@ -113,6 +122,7 @@ void sync_folder(const std::string& folder) {
 AtomicFile::AtomicFile(std::string path, uint64_t expected_bytes) : path_(std::move(path)), folder_(folder_of(path_)), expected_(expected_bytes) {
   struct stat info {};
   if (path_.empty() || path_.ends_with('/') || (stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) fail_write(EISDIR, expected_);
+  if (is_special(path_)) fail("cannot write {}: it is a device, a pipe or a link to one, and no file; nothing was changed: choose the name of a file", path_);
   const std::string prefix = temporary_prefix(path_);
   remove_leftovers(folder_, prefix);
   while (fd_ < 0) {

@@ -59,6 +59,23 @@ TEST(AtomicFile, ReplacesOnCommitOnly) {
   EXPECT_EQ(slurp(folder / "t"), "new text");
 }
 
+TEST(AtomicFile, LeavesDevicesPipesAndOpenFilesAlone) {
+  TempFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/full", (folder / "full").c_str()), 0);
+  ASSERT_EQ(symlink("/proc/self/fd/1", (folder / "stdout").c_str()), 0);
+  const Names before = folder.entries();
+  for (const char* name : {"pipe", "full", "stdout"}) EXPECT_FAILS(AtomicFile(folder / name).write("x"), "choose the name of a file") << name;
+  EXPECT_EQ(folder.entries(), before);
+  struct stat info {};
+  ASSERT_EQ(lstat((folder / "pipe").c_str(), &info), 0);
+  EXPECT_TRUE(S_ISFIFO(info.st_mode));
+  put(folder / "file", "old");
+  ASSERT_EQ(symlink("file", (folder / "link").c_str()), 0);
+  write_atomically(folder / "link", "new");
+  EXPECT_EQ(slurp(folder / "link"), "new");
+}
+
 TEST(AtomicFile, AbandonedLeavesNothing) {
   TempFolder folder;
   put(folder / "t", "old");

@@ -159,7 +159,7 @@ Drawing draw_lines(const LineChart& c) {
     for (const double v : s->y) ys.take(v);
   if (xs.empty() || ys.empty()) return no_values(drawing);
   if (c.reference) ys.take(*c.reference);
-  if (c.low) ys.low = *c.low;
+  if (c.low) ys.low = std::min(ys.low, *c.low);
   if (c.high) ys.high = *c.high;
 
   longest = std::min<size_t>(longest, 13);

@@ -40,7 +40,7 @@ struct LineChart {
   std::vector<Series> series;
   Series band_low, band_high;  // a range behind the lines; empty: none
   std::vector<Mark> marks;
-  std::optional<double> low, high;  // of the y axis; otherwise that of the values. Lines leave the chart above `high`.
+  std::optional<double> low, high;  // of the y axis; otherwise that of the values. Values below `low` lower it, lines leave the chart above `high`.
   std::optional<double> reference;  // a level to compare with, and its name
   std::string reference_name;
   double width = kPanelWidth, height = 210;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "analyze/made_report.h"
 #include "analyze/markup.h"
 #include "analyze/report_pictures.h"
+#include "analyze/svg_chart.h"
 #include "text/utf8.h"
 
 namespace moe {
@@ -96,6 +98,20 @@ bool has_card(const std::string& page, const std::string& id) { return page.find
 const std::vector<std::string> kRunCards = {"ce", "losses", "step_max_vio", "grad_norm", "step_load"};
 const std::vector<std::string> kTextCards = {"load",           "max_vio",    "domain", "nats_per_token", "coactivation", "vocabulary_input",
                                              "router_entropy", "favourites", "sample"};
+
+// A margin may be below 0, where a bias or groups chose against the scores.
+TEST(Chart, ValuesBelowTheGivenLowStayInside) {
+  LineChart chart{
+      .label = "margin", .x_title = "layer", .y_title = "margin", .series = {{.name = "", .colour = "q5", .x = {0, 1}, .y = {0.002, -0.0014}}}, .low = 0};
+  const Drawing drawing = draw_lines(chart);
+  const size_t at = drawing.body.find(R"(<path class="ln q5" d=")");
+  ASSERT_NE(at, std::string::npos) << drawing.body;
+  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
+  ASSERT_EQ(std::sscanf(drawing.body.c_str() + drawing.body.find(" d=\"", at), " d=\"M%lf %lfL%lf %lf", &x0, &y0, &x1, &y1), 4) << drawing.body.substr(at, 90);
+  EXPECT_GE(y0, 0);
+  EXPECT_GT(y1, y0);
+  EXPECT_LE(y1, chart.height);
+}
 
 TEST(HtmlReport, FaultsAreFound) {
   EXPECT_EQ(fault_of("<p class=\"a\">x &lt; y<br/></p>"), "");

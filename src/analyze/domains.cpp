@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "text/utf8.h"
+
 namespace moe {
 namespace {
 
@@ -62,7 +64,7 @@ std::vector<TextDomain> domains_of(const Corpus& corpus) {
   if (corpus.files().empty()) return {{"text", {{0, corpus.size()}}, corpus.size()}};
   std::vector<TextDomain> domains = grouped(corpus, [](const CorpusFile& f) { return f.domain; });
   if (domains.size() <= kMaxDomains) return domains;
-  domains = grouped(corpus, [](const CorpusFile& f) { return std::filesystem::path(f.path).parent_path().string(); });
+  domains = grouped(corpus, [](const CorpusFile& f) { return readable_name(std::filesystem::path(f.path).parent_path().string()); });
   return domains.size() <= kMaxDomains ? domains : with_others(domains);
 }
 

@@ -53,7 +53,7 @@ int run_tokenize(Flags& f) {
   if (f.json) {
     Json reply = {{"vocab", result.train.vocab}, {"train", to_json(train, result.train)}};
     if (result.held_out) reply["valid"] = to_json(valid, *result.held_out);
-    fmt::print("{}\n", reply.dump());
+    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
   } else {
     screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train, result.held_out ? " --eval-data " + valid : ""));
   }

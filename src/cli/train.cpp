@@ -98,7 +98,7 @@ int run_train(Flags& f, CLI::App& app) {
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     fmt::print(stderr, "{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
-    if (f.json) fmt::print("{}\n", train_reply(training, training.done()).dump());
+    if (f.json) fmt::print("{}\n", train_reply(training, training.done()).dump(-1, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
   const std::atomic<bool>& stop = watch_interrupts();
@@ -130,7 +130,7 @@ int run_train(Flags& f, CLI::App& app) {
   if (f.json) {
     Json reply = train_reply(training, summary);
     if (report) reply["report"] = *report;
-    fmt::print("{}\n", reply.dump());
+    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   return 0;
 }

@@ -48,7 +48,7 @@ bool visit_file(const std::string& path, bool named, const SourceVisitor& visit,
     ++skipped.binary;
     return false;
   }
-  visit.text({path, fs::path(path).stem().string(), std::move(file)});
+  visit.text({path, readable_name(fs::path(path).stem().string()), std::move(file)});
   return true;
 }
 

@@ -16,7 +16,7 @@ namespace moe {
 
 struct SourceFile {
   std::string path;
-  std::string domain;  // the file's stem: "german" of data/german.txt
+  std::string domain;  // the file's stem, readable_name: "german" of data/german.txt
   MappedFile bytes;
 };
 

@@ -21,4 +21,18 @@ Utf8Step utf8_step(std::string_view bytes) {
   return bytes.size() < length ? Utf8Step{Kind::cut, static_cast<int>(bytes.size())} : Utf8Step{Kind::character, static_cast<int>(length)};
 }
 
+std::string readable_name(std::string_view name) {
+  std::string out;
+  while (!name.empty()) {
+    const Utf8Step step = utf8_step(name);
+    const std::string_view part = name.substr(0, static_cast<size_t>(step.length));
+    const auto first = static_cast<unsigned char>(part[0]);
+    const bool control = first < 0x20 || first == 0x7F || (first == 0xC2 && static_cast<unsigned char>(part.back()) < 0xA0);
+    if (step.kind == Utf8Step::Kind::character && !control) out += part;
+    else out += "\uFFFD";
+    name.remove_prefix(part.size());
+  }
+  return out;
+}
+
 }  // namespace moe

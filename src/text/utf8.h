@@ -1,6 +1,7 @@
 // One step of UTF-8 decoding, as strict as Unicode's table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace moe {
@@ -17,5 +18,8 @@ struct Utf8Step {
 
 // `bytes` must not be empty.
 Utf8Step utf8_step(std::string_view bytes);
+
+// A file's name as tables, JSON and pages can hold it: UTF-8 on one line. Control characters, and bytes that are no character, become U+FFFD.
+std::string readable_name(std::string_view name);
 
 }  // namespace moe

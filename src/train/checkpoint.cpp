@@ -231,7 +231,7 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
                      {"tokens", std::to_string(trainer.tokens_seen())},
                      {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
                      {"options", to_json(trainer.options()).dump()},
-                     {"data", to_json(data).dump()}});
+                     {"data", to_json(data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
   save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
   remove_others(folder, step);
 }

@@ -11,8 +11,6 @@
 namespace moe {
 namespace {
 
-std::string plural(int64_t n, const std::string& one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
-
 std::string domain_name(const RoutingReport& r, int64_t d) { return r.domains[static_cast<size_t>(d)].name; }
 
 void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
@@ -72,6 +70,8 @@ void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
 }
 
 }  // namespace
+
+std::string plural(int64_t n, const std::string& one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
 
 std::string subtitle_of(const RoutingReport& r) {
   if (r.moe_layers.empty() && r.experts == 0) return fmt::format("{}, all dense: nothing is routed", plural(r.layers, "layer"));

@@ -153,6 +153,7 @@ void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   differs("layers", c.layers, earlier.layers);
   differs("MoE layers", c.moe_layer_count(), earlier.moe_layer_count());
   differs("experts", c.routing.experts, earlier.routing.experts);
+  if (c.moe_layer_count() > 0) differs("experts a token", c.routing.top_k, earlier.routing.top_k);
   differs("tokens in its vocabulary", c.vocab, earlier.vocab);
   for (int64_t l = 0; l < c.layers; ++l)
     if (c.is_moe(l) != earlier.is_moe(l)) fail("--against must name an earlier checkpoint of the same model: its layer {} is of another kind", l);
@@ -164,8 +165,10 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
   report.tokenizer = tokenizer.spec();
   report.layers = c.layers;
   report.vocab = c.vocab;
-  report.experts = c.routing.experts;
-  report.top_k = c.routing.top_k;
+  if (c.moe_layer_count() > 0) {
+    report.experts = c.routing.experts;
+    report.top_k = c.routing.top_k;
+  }
   const ParamCount params = count_params(c);
   report.parameters = params.total();
   report.active_parameters = params.active();

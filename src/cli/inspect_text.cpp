@@ -12,6 +12,7 @@
 #include "analyze/html_report.h"
 #include "analyze/report_json.h"
 #include "analyze/report_pictures.h"
+#include "analyze/report_words.h"
 #include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
@@ -52,11 +53,12 @@ size_t name_width(const RoutingReport& r) {
 void print_texts(const RoutingReport& r) {
   int64_t tokens = 0;
   for (const DomainText& d : r.domains) tokens += d.tokens;
-  if (r.moe_layers.empty()) fmt::print("{}: {} dense layers, no MoE layer: there is no routing to look at\n", r.model, r.layers);
+  if (r.moe_layers.empty()) fmt::print("{}: {}, no MoE layer: there is no routing to look at\n", r.model, plural(r.layers, "dense layer"));
   else
-    fmt::print("{}: recipe {}, {} MoE layers of {} experts, {} chosen a token; routed {}\n", r.model, r.recipe, r.moe_layers.size(), r.experts, r.top_k,
-               r.routing);
-  fmt::print("{} tokens of {} texts, in windows of {}\n\n", human_count(static_cast<double>(tokens)), r.domains.size(), r.window);
+    fmt::print("{}: recipe {}, {} of {} experts, {} chosen a token; routed {}\n", r.model, r.recipe,
+               plural(static_cast<int64_t>(r.moe_layers.size()), "MoE layer"), r.experts, r.top_k, r.routing);
+  fmt::print("{} tokens of {}, in windows of {}\n\n", human_count(static_cast<double>(tokens)), plural(static_cast<int64_t>(r.domains.size()), "text"),
+             r.window);
   const size_t width = name_width(r);
   fmt::print("  {:<{}}{:>10}{:>14}\n", "text", width, "tokens", "nats/token");
   for (const DomainText& d : r.domains) fmt::print("  {:<{}}{:>10}{:>14.3f}\n", d.name, width, human_count(static_cast<double>(d.tokens)), d.nats_per_token);
@@ -104,6 +106,7 @@ void print_favourites(const RoutingReport& r) {
   std::stable_sort(experts.begin(), experts.end(), [&](size_t a, size_t b) { return s.favourites[a][0].share > s.favourites[b][0].share; });
   if (experts.size() > kShownExperts) experts.resize(kShownExperts);
   std::sort(experts.begin(), experts.end());
+  if (experts.empty()) return;  // no token occurs often enough to say
   fmt::print("\nfavourite tokens of the experts of layer {}, the one that goes most by the token (share of the token's occurrences)\n", s.layer);
   for (const size_t e : experts) {
     std::vector<std::string> tokens;

@@ -1,4 +1,5 @@
 // `moe inspect MODEL --text`: the tables, the JSON and the page of a model made here, and what is refused.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -75,10 +76,48 @@ TEST_F(InspectText, TablesForPeople) {
     EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
 }
 
+TEST_F(InspectText, AFewTokensSayWhatTheyCan) {
+  put(folder_ / "few.txt", "a few");
+  const CommandResult r = moe_command({"inspect", model(), "--text", folder_ / "few.txt"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("5 tokens of 1 text,"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("favourite tokens"), std::string::npos) << "a heading over nothing\n" << r.out;
+}
+
+// Names of files are bytes; nothing but tables, JSON and pages has to hold them as text.
+TEST_F(InspectText, NamesThatAreNoText) {
+  const std::string name = "latin\xE9\x1B[31m\nx";
+  put(folder_ / (name + ".txt"), "a text of some length, read under a strange name\n");
+  const std::string shown = "latin\uFFFD\uFFFD[31m\uFFFDx";
+  const CommandResult r = moe_command({"inspect", model(), "--text", folder_.path(), "--html", folder_ / "page\xFF.html", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(parse_json(r.out, "reply").at("routing").at("domains").at(0).at("name"), shown);
+  std::filesystem::create_symlink(model(), folder_ / "m\xFF");
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"inspect", folder_ / "m\xFF", "--text", texts(), "--json"},
+                                             {"inspect", folder_ / "m\xFF", "--json"},
+                                             {"score", model(), "--text", texts(), "--record", folder_ / "r\xFF", "--json"},
+                                             {"score", model(), "--text", texts(), "--replay", folder_ / "r\xFF", "--json"}}) {
+    const CommandResult reply = moe_command(words);
+    ASSERT_EQ(reply.code, 0) << reply.err;
+    EXPECT_NO_THROW(parse_json(reply.out, "reply"));
+  }
+  const CommandResult trained = moe_command({"train", "--data", folder_ / (name + ".txt"), "--out", folder_ / "t\xFF", "--from", model(), "--context", "16",
+                                             "--batch", "1", "--steps", "1", "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NO_THROW(parse_json(trained.out, "reply"));
+  const CommandResult resumed = moe_command({"train", "--resume", "--data", folder_ / (name + ".txt"), "--out", folder_ / "t\xFF", "--from", model(),
+                                             "--context", "16", "--batch", "1", "--steps", "1"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
 TEST_F(InspectText, DenseModelSaysSo) {
-  const CommandResult r = moe_command({"inspect", *made_ / "dense", "--text", texts()});
+  const CommandResult r = moe_command({"inspect", *made_ / "dense", "--text", texts(), "--html", folder_ / "dense.html"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find("no MoE layer"), std::string::npos);
+  const std::string page = slurp(folder_ / "dense.html");
+  EXPECT_NE(page.find("2 layers, all dense: nothing is routed"), std::string::npos);
+  EXPECT_NE(page.find("This model has no MoE layer"), std::string::npos);
 }
 
 TEST_F(InspectText, Refusals) {
@@ -87,6 +126,8 @@ TEST_F(InspectText, Refusals) {
   expect_refused({"inspect", model(), "--text", folder_ / "none.txt"}, 1, {"none.txt"});
   expect_refused({"inspect", model(), "--text", texts(), "--html", folder_ / "no/folder/x.html"}, 1, {"x.html"});
   expect_refused({"inspect", model(), "--text", texts(), "--against", *made_ / "dense"}, 1, {"--against must name an earlier checkpoint of the same model"});
+  ASSERT_EQ(train("top1", {"--recipe", "olmoe", "--experts", "4", "--top-k", "1"}), 0);
+  expect_refused({"inspect", model(), "--text", texts(), "--against", *made_ / "top1"}, 1, {"it has 1 experts a token, the model has 2"});
   expect_refused({"inspect", model(), "--text", texts(), "--window", "1"}, 2, {"--window is 1"});
   expect_refused({"inspect", model(), "--text", texts(), "--routing", "droples"}, 2, {"--routing", "dropless"});
   EXPECT_TRUE(folder_.entries().empty());

@@ -53,6 +53,15 @@ std::vector<std::string> as_words(const Json& value, const std::string& key, con
   fail_usage("{}: \"{}\" must be a string, a number, true, false or a list of these", where, key);
 }
 
+// What an option takes, in words, from the name of its type that --help shows.
+const char* kind_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type == "INT") return "a whole number";
+  if (type == "UINT") return "a whole number from 0 to 2^64 - 1";
+  if (type == "FLOAT") return "a number";
+  return "true or false";
+}
+
 // The coefficients of the auxiliary losses; canonical, so that one number means the same in every recipe.
 struct LossFlag {
   const char* flag;
@@ -224,6 +233,9 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
     try {
       for (const std::string& word : as_words(value, key, where)) option->add_result(word);
       option->run_callback();
+    } catch (const CLI::ConversionError&) {
+      if (value.is_number_integer()) fail_usage("{}: \"{}\" is {}, which is out of range", where, printable(key), value.dump());
+      fail_usage("{}: \"{}\" is {}; {} is needed", where, printable(key), printable(value.dump()), kind_of(*option));
     } catch (const CLI::Error& error) {
       fail_usage("{}: {}", where, error.what());
     }

@@ -44,7 +44,7 @@ void add_compute_options(CLI::App& app, ComputeFlags& flags);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 
-// Gives every option of `app` that has no value yet the one that a JSON object has under its name ("top-k" or "top_k"; null counts as absent). Unknown names
+// Gives every option of `app` that has no value yet the one that a JSON object has under its name ("top-k" or "top_k"; a null is refused). Unknown names
 // are refused with the nearest one, and so are those of `refused`, which can only be flags. `where` opens every message.
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused = {});
 

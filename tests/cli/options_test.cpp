@@ -76,8 +76,9 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   EXPECT_FAILS(with(R"({"layres": 2})"), "run.json");
   EXPECT_FAILS(with(R"({"preset": "tiny"})"), "command line");
   EXPECT_FAILS(with(R"({"config": "x"})"), "command line");
-  EXPECT_FAILS(with(R"({"layers": "four"})"), "--layers");
-  EXPECT_FAILS(with(R"({"layers": 2.5})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": "four"})"), "\"layers\" is \"four\"; a whole number is needed");
+  EXPECT_FAILS(with(R"({"layers": 2.5})"), "\"layers\" is 2.5; a whole number is needed");
+  EXPECT_FAILS(with(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
   EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "--layers");
   EXPECT_FAILS(with(R"({"layers": []})"), "--layers");
   EXPECT_FAILS(with(R"({"layers": null})"), "layers");

@@ -4,8 +4,8 @@
  * Every function that can fail returns a status; moe_last_error() then says what, where and what to do, and what would have been handed out is NULL. Options
  * are JSON objects with the names of the command line ("top-k" or "top_k"), NULL for the defaults; results that are more than numbers are JSON as the command
  * line's --json prints it. Text is UTF-8 of a given length, or ends with a zero byte where no length is asked for. What a function hands out through a `char**`
- * or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time; different models by different threads. Nothing is printed, and
- * signals are left alone. */
+ * or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time, and not from a callback of its own call; different models by
+ * different threads. Nothing is printed, and signals are left alone. */
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 
@@ -66,8 +66,8 @@ MOE_API moe_status moe_recipes(char** json);
 
 /* Called after each step with that step's line of metrics.jsonl; a value other than 0 saves and ends the run. */
 typedef int (*moe_on_step)(void* user, const char* json);
-/* options: those of `moe train`, "data" and "out" among them. json: what `moe train --json` prints, "ce" null where the run in "out" was done already.
- * on_step and json may be NULL. */
+/* options: those of `moe train`, "data" and "out" among them, but for samples and the report, which are the command's. json: what `moe train --json` prints but
+ * for "report"; "ce" is null where the run in "out" was done already. on_step and json may be NULL. */
 MOE_API moe_status moe_train(const char* options, moe_on_step on_step, void* user, char** json);
 
 #ifdef __cplusplus

@@ -28,6 +28,9 @@ void* allocated(size_t bytes) {
 void set_last_error(const char* message) noexcept {
   try {
     last_error.text = message;
+    // The name of a file may hold a newline, and the message is promised in one line. UTF-8 stays.
+    std::replace_if(
+        last_error.text.begin(), last_error.text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
     last_error.shown = last_error.text.c_str();
   } catch (...) {
     last_error.shown = "out of memory";
@@ -35,16 +38,18 @@ void set_last_error(const char* message) noexcept {
 }
 
 void apply_options(CLI::App& app, const char* options) {
-  if (options == nullptr || *options == '\0') return;
+  if (options != nullptr && *options != '\0') apply_options(app, parse_json(options, "options"), "options");
+}
+
+void apply_options(CLI::App& app, Json named, const std::string& where) {
   app.set_help_flag();  // no option of a program
-  Json named = parse_json(options, "options");
   const auto is_left_out = [&](std::string key, const Json& value) {
     std::replace(key.begin(), key.end(), '_', '-');
-    return (value.is_null() || (value.is_array() && value.empty())) && app.get_option_no_throw("--" + key) != nullptr;
+    return (value.is_null() || ((value.is_array() || key == "mix") && value.empty())) && app.get_option_no_throw("--" + key) != nullptr;
   };
   if (named.is_object())
     for (auto it = named.begin(); it != named.end();) it = is_left_out(it.key(), it.value()) ? named.erase(it) : std::next(it);
-  cli::apply_json(app, named.dump(), "options");
+  cli::apply_json(app, named.dump(), where);
 }
 
 char* given(std::string_view text) {

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "hub/hub.h"
 #include "tensor/run.h"
 
@@ -59,10 +60,15 @@ std::span<T> need(T* pointer, size_t count, const char* what) {
   return {pointer, count};
 }
 inline std::string need_string(const char* text, const char* what) { return &need(text, what); }
+inline std::string need_folder(const char* path, const char* what) {
+  if (need(path, what) == '\0') fail_usage("{} is empty; name a folder", what);
+  return path;
+}
 
 // Gives the options of a fresh `app` the values that `options` has for them: NULL or nothing stands for none, and so does a null or an empty list for one
-// option.
+// option, or a mix of nothing.
 void apply_options(CLI::App& app, const char* options);
+void apply_options(CLI::App& app, Json named, const std::string& where);
 
 // Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.
 char* given(std::string_view text);

@@ -12,10 +12,15 @@
 namespace moe::api {
 namespace {
 
+// Looked at before what it fills, which is NULL in a program whose array of results has no elements either.
+std::span<const int32_t> need_sequence(const int32_t* ids, size_t count, const char* what) {
+  if (count == 0) fail_usage("{}: a sequence needs at least one id", what);
+  return need(ids, count, what);
+}
+
 // One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees what it left before it is released.
 template <class F>
 void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing, F&& then) {
-  if (ids.empty()) fail_usage("a sequence needs at least one id");
   Model& weights = *model.loaded.model;
   RoutingSpec routing;
   if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
@@ -83,8 +88,9 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
 moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count, float* logits) {
   return guarded([&] {
     moe_model& m = need(model, "moe_logits: model");
+    const std::span<const int32_t> sequence = need_sequence(ids, count, "moe_logits: ids");
     need(logits, "moe_logits: logits");
-    forward_sequence(m, need(ids, count, "moe_logits: ids"), nullptr, [&](const ModelSaved& saved) {
+    forward_sequence(m, sequence, nullptr, [&](const ModelSaved& saved) {
       m.loaded.model->logits(m.run, Tensor(logits, DType::f32, {static_cast<int64_t>(count), m.loaded.model->config().vocab}), saved.hidden);
     });
   });
@@ -95,6 +101,7 @@ moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32
     moe_model& m = need(model, "moe_routing: model");
     const ModelConfig& config = m.loaded.model->config();
     if (config.moe_layer_count() == 0) fail_usage("moe_routing: the model has no MoE layers");
+    const std::span<const int32_t> sequence = need_sequence(ids, count, "moe_routing: ids");
     need(experts, "moe_routing: experts");
     need(weights, "moe_routing: weights");
     const auto slots = static_cast<size_t>(eval_spec(config.routing).slots());
@@ -112,7 +119,7 @@ moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32
       }
       ++layer;
     };
-    forward_sequence(m, need(ids, count, "moe_routing: ids"), &copy, [](const ModelSaved&) {});
+    forward_sequence(m, sequence, &copy, [](const ModelSaved&) {});
   });
 }
 }

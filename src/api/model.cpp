@@ -51,7 +51,7 @@ extern "C" {
 moe_status moe_load(moe_model** model, const char* folder, const char* options) {
   return guarded([&] {
     need(model, "moe_load: model") = nullptr;
-    const std::string path = need_string(folder, "moe_load: folder");
+    const std::string path = need_folder(folder, "moe_load: folder");
     const cli::ComputeFlags flags = compute_flags(options);
     const int threads = cli::thread_count(flags.threads);
     const DType dtype = parse_train_dtype(flags.dtype);
@@ -64,7 +64,7 @@ void moe_close(moe_model* model) { delete model; }
 moe_status moe_save(moe_model* model, const char* folder, const char* options) {
   return guarded([&] {
     LoadedModel& loaded = need(model, "moe_save: model").loaded;
-    save_model(need_string(folder, "moe_save: folder"), *loaded.model, *loaded.tokenizer, saved_dtype(options));
+    save_model(need_folder(folder, "moe_save: folder"), *loaded.model, *loaded.tokenizer, saved_dtype(options));
   });
 }
 

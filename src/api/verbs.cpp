@@ -32,11 +32,11 @@ std::string work_route(const std::string& text) {
   if (!from.is_object()) fail_usage("input: an object is needed, as in {{\"recipe\": \"mixtral\", \"logits\": [[2, 1, 0, -1]]}}");
   cli::RouteFlags flags;
   CLI::App app;
-  app.set_help_flag();
+  app.set_help_flag();  // before part() asks for the names
   cli::add_route_options(app, flags);
   Json options = Json::object(), input = Json::object();
   part(app, from, options, input);
-  cli::apply_json(app, options.dump(), "input");
+  apply_options(app, std::move(options), "input");
   return cli::route_reply(flags, input, "input");
 }
 

@@ -264,6 +264,11 @@ TEST_F(Api, InspectRecipesAndRouteReplyAsTheCommand) {
   EXPECT_EQ(take(json), command_json({"route", "--logits", folder_ / "in.json", "--recipe", "switch", "--capacity-factor", "1.5", "--json"}));
   ASSERT_EQ(moe_route(R"({"recipe": "switch", "cases": [{"logits": [[1, 2]]}, {"logits": [[2, 1]], "seed": 4}]})", &json), MOE_OK) << moe_last_error();
   EXPECT_EQ(Json::parse(take(json)).at("cases").size(), 2u);
+  const std::string plain = R"({"recipe": "mixtral", "logits": [[2, 1, 0, -1]]})";
+  ASSERT_EQ(moe_route(plain.c_str(), &json), MOE_OK) << moe_last_error();
+  const std::string by_default = take(json);
+  ASSERT_EQ(moe_route(R"({"recipe": "mixtral", "logits": [[2, 1, 0, -1]], "top_k": null, "capacity_factor": []})", &json), MOE_OK) << moe_last_error();
+  EXPECT_EQ(take(json), by_default) << "null and an empty list stand for the default";
 }
 
 // No name that the input may have is taken for a mistyped flag.
@@ -312,11 +317,19 @@ TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   EXPECT_EQ(none, nullptr);
   EXPECT_EQ(moe_load(&none, (folder_ / "absent").c_str(), nullptr), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "absent", moe_last_error());
+  EXPECT_EQ(moe_load(&none, "not\nhere \xc3\xbc", nullptr), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "not?here \xc3\xbc: ", moe_last_error());
+  expect_usage(moe_load(&none, "", nullptr), "moe_load: folder is empty");
+  expect_usage(moe_save(model_, "", nullptr), "moe_save: folder is empty");
+  expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": 1.5}", nullptr, nullptr, &json), "\"tokens\" is 1.5; a whole number is needed");
+  expect_usage(moe_generate(model_, "a", 1, "{\"temperature\": \"hot\"}", nullptr, nullptr, &json), "\"temperature\" is \"hot\"; a number is needed");
   const int32_t outside[] = {1, 256};
   std::vector<float> logits(512);
   EXPECT_EQ(moe_logits(model_, outside, 2, logits.data()), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "256", moe_last_error());
   expect_usage(moe_logits(model_, outside, 0, logits.data()), "at least one id");
+  expect_usage(moe_logits(model_, nullptr, 0, nullptr), "at least one id");
+  expect_usage(moe_routing(model_, nullptr, 0, nullptr, nullptr), "at least one id");
 }
 
 TEST_F(Api, NullIsRefusedByName) {

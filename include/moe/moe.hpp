@@ -11,6 +11,7 @@
 #include <moe/moe.h>
 
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <cstdio>
@@ -134,6 +135,8 @@ class Option {
   struct Raw {};
   Option(std::string_view name, const std::string& value, Raw) : json_(detail::quoted(name) + ":" + value) {}
   static std::string shortest(double x) {
+    if (!std::isfinite(x))
+      throw Error("an option is " + std::string(std::isnan(x) ? "not a number" : "infinite") + "; JSON has finite numbers only", MOE_USAGE);
     char digits[32];
     return std::string(digits, std::to_chars(digits, digits + sizeof digits, x).ptr);
   }
@@ -146,7 +149,7 @@ class Option {
   std::string json_;
 };
 
-// {{"steps", 200}, {"dtype", "bf16"}}, or options added one by one, or a JSON object as it is.
+// {{"steps", 200}, {"dtype", "bf16"}}, or a JSON object as it is; more can be added to both.
 class Options {
  public:
   Options() = default;
@@ -159,13 +162,18 @@ class Options {
     return options;
   }
   Options& add(const Option& option) {
-    members_.append(members_.empty() ? "" : ",").append(option.json());
+    constexpr const char* space = " \t\r\n";
+    const size_t end = object_.find_last_not_of(space);
+    if (end == std::string::npos || object_[end] != '}') throw Error("an option can only be added to a JSON object {...}", MOE_USAGE);
+    const size_t before = end == 0 ? std::string::npos : object_.find_last_not_of(space, end - 1);
+    const bool is_first = before != std::string::npos && object_[before] == '{';
+    object_.replace(is_first ? before + 1 : end, std::string::npos, (is_first ? "" : ",") + option.json() + "}");
     return *this;
   }
-  std::string json() const { return object_.empty() ? "{" + members_ + "}" : object_; }
+  const std::string& json() const { return object_; }
 
  private:
-  std::string members_, object_;
+  std::string object_ = "{}";
 };
 
 struct Generated {
@@ -268,7 +276,7 @@ class Model {
 
   // [ids, vocab]: of the id after each of one sequence.
   std::vector<float> logits(std::span<const int32_t> ids) {
-    std::vector<float> out(ids.size() * static_cast<size_t>(size("vocab")));
+    std::vector<float> out(get() == nullptr ? 0 : ids.size() * static_cast<size_t>(size("vocab")));
     detail::check(moe_logits(get(), ids.data(), ids.size(), out.data()));
     return out;
   }

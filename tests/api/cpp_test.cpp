@@ -72,6 +72,7 @@ TEST_F(Cpp, TrainsLoadsAndGenerates) {
   cpp::Model copy = std::move(model);
   copy = cpp::Model::load(folder_ / "copy");
   EXPECT_EQ(cpp::number(copy.inspect(), "experts"), 4);
+  EXPECT_THROW(model.logits(ids), cpp::Error) << "its model was moved away";
 }
 
 TEST_F(Cpp, WhatFailsIsThrown) {
@@ -86,6 +87,16 @@ TEST_F(Cpp, WhatFailsIsThrown) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "\"experts\":[[0,1]]", cpp::route("{\"recipe\": \"mixtral\", \"logits\": [[2, 1, 0, -1]]}"));
   EXPECT_THROW(cpp::train(cpp::Options::from_json("{\"stepps\": 3}")), cpp::Error);
   EXPECT_GT(cpp::recipes().size(), 1000u);
+}
+
+TEST_F(Cpp, OptionsAreAJsonObject) {
+  EXPECT_EQ(cpp::Options().json(), "{}");
+  EXPECT_EQ(cpp::Options({{"a", 1}}).add({"b", "x"}).json(), R"({"a":1,"b":"x"})");
+  EXPECT_EQ(cpp::Options::from_json(R"({"a": 1})").add({"b", 2}).json(), R"({"a": 1,"b":2})");
+  EXPECT_EQ(cpp::Options::from_json("{ }\n").add({"b", 2}).add({"c", true}).json(), R"({"b":2,"c":true})");
+  EXPECT_EQ(cpp::Options::from_json("[1]").json(), "[1]") << "the library says what is wrong with it";
+  EXPECT_THROW(cpp::Options::from_json("[1]").add({"b", 2}), cpp::Error);
+  EXPECT_THROW(cpp::Options({{"lr", std::nan("")}}), cpp::Error);
 }
 
 // What a callback throws comes out where the call was made, and the run it ended is saved.

@@ -14,7 +14,7 @@ int main(int count, char** words) {
     return 2;
   }
   const std::string text_file = words[1], folder = words[2];
-  const int steps = count > 3 ? std::stoi(words[3]) : 200;
+  const std::string steps = count > 3 ? words[3] : "200";
   try {
     const auto show_progress = [&](const std::string& metrics) {
       std::cerr << "\rstep " << moe::number(metrics, "step") << " of " << steps << ", " << moe::number(metrics, "ce") << " nats a byte  " << std::flush;

@@ -87,6 +87,9 @@ says_what_is_wrong() {
   local code=0
   "$work/by-cmake/train_and_generate" "$work/absent.txt" "$work/nothing" >"$work/got" 2>&1 || code=$?
   [ $code = 1 ] && [ "$(wc -l <"$work/got")" = 1 ] && grep -q absent.txt "$work/got" && [ ! -e "$work/nothing" ]
+  code=0
+  "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/nothing" many >"$work/got" 2>&1 || code=$?
+  [ $code = 2 ] && [ "$(wc -l <"$work/got")" = 1 ] && grep -q '"steps" is "many"' "$work/got" && [ ! -e "$work/nothing" ]
 }
 
 if [ -z "${BUILD:-}" ]; then cmake --preset release >/dev/null; fi
@@ -109,6 +112,6 @@ check 'find_package(moe 0.99) is refused' refuses_another_version
 check 'pkg-config and the compiler alone' builds_by_pkg_config
 check 'route.c prints what the command prints' routes_as_the_command
 check 'train_and_generate.cpp trains, saves, loads, and writes what the command writes' trains_and_generates
-check 'a text that is not there ends in one line' says_what_is_wrong
+check 'a text that is not there, or steps that are no number, end in one line' says_what_is_wrong
 
 summary

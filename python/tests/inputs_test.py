@@ -48,7 +48,7 @@ def test_ids_of_any_integer_dtype_order_and_stride(shared: moe.Model, ids: Any) 
         ("the", "not text"),
         (b"the", "not text"),
         (None, "dtype object"),
-        ([1, 256], "256"),  # one more than the vocabulary has
+        ([1, 256], r"ids\[1\] is 256, and token ids are 0 to 255"),  # one more than the vocabulary has
     ],
 )
 def test_ids_that_are_refused(shared: moe.Model, ids: Any, says: str) -> None:

@@ -158,9 +158,11 @@ def test_what_is_refused_writes_nothing(text_file: Path, tmp_path: Path, options
 
 def test_data_that_is_refused(tmp_path: Path) -> None:
     refused: list[tuple[Any, str]] = [([], "data"), (tmp_path / "nowhere", "nowhere"), ([5], r"data\[0\] must be a path"), ("", r"data\[0\] is empty")]
+    refused += [(wrong, f"data must be .* a list of paths, not {type(wrong).__name__}") for wrong in (None, 5, b"x.txt", {"x.txt": 1})]
     for data, says in refused:
-        with pytest.raises(moe.Error, match=says):
+        with pytest.raises(moe.Error, match=says) as caught:
             moe.train(data, tmp_path / "m", steps=1)
+        assert "\n" not in str(caught.value)
     with pytest.raises(moe.Error, match="out must be a path"):
         moe.train("x", None)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -172,6 +174,6 @@ def test_options_of_all_kinds(text_file: Path, tmp_path: Path, folder: Path) -> 
     started = moe.train(text_file, tmp_path / "b", from_=folder, steps=1, lr=1e-9, context=64, batch=2, warmup=0, threads=1)
     with moe.load(folder, threads=1) as before, started.load(threads=1) as after:
         np.testing.assert_allclose(after.logits([1, 2, 3]), before.logits([1, 2, 3]), atol=1e-4)
-    some = moe.train(text_file, tmp_path / "c", steps=3, no_router_noise=True, norm_topk_prob=True, moe_layers=[1], **TINY)
+    some = moe.train(text_file, tmp_path / "c", steps=3, no_router_noise=True, norm_topk_prob=True, moe_layers=[1], mix={}, **TINY)
     with some.load(threads=1) as model:
         assert model.info["moe_layers"] == 1

@@ -57,17 +57,17 @@ def _as_array(value: ArrayLike, name: str, dimensions: int) -> NDArray[Any]:
     return array
 
 
-def as_ids(value: ArrayLike, name: str = "ids") -> Ids:
-    """Token ids [N], C-contiguous int32; may be empty."""
+def as_ids(value: ArrayLike, name: str = "ids", limit: int = _ID_LIMIT) -> Ids:
+    """Token ids [N] below `limit`, C-contiguous int32; may be empty."""
     array = _as_array(value, name, 1)
     if array.size == 0:
         return np.empty(0, np.int32)
     if array.dtype.kind == "f":
         refuse(f"{name} must be whole numbers of an integer dtype, not {array.dtype}")
     low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= _ID_LIMIT:
+    if low < 0 or high >= limit:
         place = int(array.argmin() if low < 0 else array.argmax())
-        refuse(f"{name}[{place}] is {low if low < 0 else high}, and token ids are 0 to {_ID_LIMIT - 1}")
+        refuse(f"{name}[{place}] is {low if low < 0 else high}, and token ids are 0 to {limit - 1}")
     return np.ascontiguousarray(array, np.int32)
 
 

@@ -208,7 +208,7 @@ class Model:
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
         """The bytes that ids [N] stand for; part of a character where they end in one."""
-        given = as_ids(ids)
+        given = self._ids(ids)
         memory, count = c_void_p(), c_size_t()
         with self._use() as handle:
             check(LIBRARY.moe_decode(handle, given.ctypes.data, given.size, ctypes.byref(memory), ctypes.byref(count)))
@@ -323,7 +323,7 @@ class Model:
         routing : str
             "dropless"; "as-trained", with the recipe's capacity for evaluation; or "threshold", learned in training where experts choose.
         """
-        ids = self.encode(text_or_ids) if isinstance(text_or_ids, (str, bytes, bytearray, memoryview)) else as_ids(text_or_ids)
+        ids = self.encode(text_or_ids) if isinstance(text_or_ids, (str, bytes, bytearray, memoryview)) else self._ids(text_or_ids)
         logprobs = np.empty(ids.size, np.float32)
         wanted = as_options({"window": window, "windows": windows, "routing": routing})
         with self._use() as handle:
@@ -366,8 +366,11 @@ class Model:
         with self._use() as handle:
             check(LIBRARY.moe_save(handle, path, wanted))
 
+    def _ids(self, ids: ArrayLike) -> Ids:
+        return as_ids(ids, limit=self._vocab)
+
     def _sequence(self, ids: ArrayLike) -> Ids:
-        given = as_ids(ids)
+        given = self._ids(ids)
         if given.size == 0:
             refuse("ids is empty: at least one token is needed")
         return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -83,6 +83,8 @@ def train(
     """
     if on_step is not None and not callable(on_step):
         refuse(f"on_step must be callable, not {type(on_step).__name__}")
+    if isinstance(data, (bytes, bytearray, memoryview, Mapping)) or not isinstance(data, (str, os.PathLike, Iterable)):
+        refuse(f"data must be a path (str or pathlib.Path) or a list of paths, not {type(data).__name__}")
     sources = [data] if isinstance(data, (str, os.PathLike)) else list(data)
     for place, source in enumerate(sources):
         as_path(source, f"data[{place}]")

@@ -90,7 +90,8 @@ def test_training_outside_the_main_thread(text_file: Path, tmp_path: Path) -> No
 
 
 PROGRAM = """
-import sys, moe_cpp as moe
+import signal, sys, moe_cpp as moe
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 try:
     moe.train(sys.argv[1], sys.argv[2], steps=10**6, on_step=ON_STEP, **TINY)
 except KeyboardInterrupt:

@@ -7,6 +7,7 @@
 
 #include "cli/options.h"
 #include "core/json.h"
+#include "core/nearest.h"
 
 namespace moe::api {
 namespace {
@@ -27,10 +28,7 @@ void* allocated(size_t bytes) {
 
 void set_last_error(const char* message) noexcept {
   try {
-    last_error.text = message;
-    // The name of a file may hold a newline, and the message is promised in one line. UTF-8 stays.
-    std::replace_if(
-        last_error.text.begin(), last_error.text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    last_error.text = one_line(message);
     last_error.shown = last_error.text.c_str();
   } catch (...) {
     last_error.shown = "out of memory";

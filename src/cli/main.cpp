@@ -77,16 +77,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "moe: {}\n", explain(app, error));
+    fmt::print(stderr, "moe: {}\n", moe::one_line(explain(app, error)));
     return 2;
   } catch (const moe::Error& error) {
-    fmt::print(stderr, "moe: {}\n", error.what());
+    fmt::print(stderr, "moe: {}\n", moe::one_line(error.what()));
     return error.kind() == moe::Error::Kind::usage ? 2 : 1;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "moe: {}\n", error.what());
+    fmt::print(stderr, "moe: {}\n", moe::one_line(error.what()));
     return 1;
   }
 }

@@ -64,4 +64,10 @@ std::string printable(std::string_view text, size_t limit) {
   return text.size() > limit ? out + "..." : out;
 }
 
+std::string one_line(std::string text) {
+  const auto breaks = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+  std::replace_if(text.begin(), text.end(), breaks, '?');
+  return text;
+}
+
 }  // namespace moe

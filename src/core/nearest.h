@@ -21,5 +21,7 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& ca
 
 // What a file, perhaps a hostile one, may put into a message: one line of printable ASCII, cut after `limit` characters.
 std::string printable(std::string_view text, size_t limit = 120);
+// A message as it is shown: the name of a file may hold a newline, and a message is one line. UTF-8 stays.
+std::string one_line(std::string text);
 
 }  // namespace moe

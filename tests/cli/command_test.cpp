@@ -249,6 +249,7 @@ TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
   train_ok(folder_ / "m");
   const std::string m = folder_ / "m";
   expect_refused({"generate", folder_ / "none", "-p", "x"}, 1, {"none", "config.json"});
+  expect_refused({"generate", "two\nlines", "-p", "x"}, 1, {"two?lines"});
   expect_refused({"generate", text_, "-p", "x"}, 1, {"text.txt", "folder"});
   expect_refused({"generate", m, "-p", ""}, 2, {"prompt", "-p"});
   expect_refused({"generate", m}, 2, {"--prompt"});

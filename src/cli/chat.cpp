@@ -100,17 +100,17 @@ const std::vector<Chat::Command>& Chat::commands() {
 
 void Chat::run() {
   for (std::string line; !done_;) {
-    if (terminal_) fmt::print(stderr, "> ");
+    if (terminal_) tell("> ");
     if (!std::getline(std::cin, line)) break;
     if (line.ends_with('\r')) line.pop_back();
     try {
       take(line);
     } catch (const Error& e) {
       if (!terminal_) throw;  // nobody is there to say it otherwise
-      fmt::print(stderr, "moe: {}\n", e.what());
+      tell("moe: {}\n", e.what());
     }
   }
-  if (terminal_ && !done_) fmt::print(stderr, "\n");
+  if (terminal_ && !done_) tell("\n");
 }
 
 void Chat::take(const std::string& line) {
@@ -157,25 +157,25 @@ void Chat::say(const std::function<Reply(const EmitText&)>& reply) {
 
 // What a reader may wonder about.
 void Chat::note_end(const Reply& r) const {
-  if (r.let_go > 0) fmt::print(stderr, "note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
+  if (r.let_go > 0) tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
   if (r.generated.finish != "length") return;
-  if (r.generated.tokens < max_tokens_) fmt::print(stderr, "note: the reply was cut where the model's context of {} tokens ends\n", context_);
-  else fmt::print(stderr, "note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
+  if (r.generated.tokens < max_tokens_) tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
+  else tell("note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
 }
 
 void Chat::help(const std::string&) {
-  for (const Command& c : commands()) fmt::print(stderr, "  {:<18}  {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
-  fmt::print(stderr, "  {:<18}  {}\n  {:<18}  {}\n", "//TEXT", "say a text that begins with /", "Ctrl-C", "end a reply; at the prompt, end");
+  for (const Command& c : commands()) tell("  {:<18}  {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
+  tell("  {:<18}  {}\n  {:<18}  {}\n", "//TEXT", "say a text that begins with /", "Ctrl-C", "end a reply; at the prompt, end");
 }
 
 void Chat::reset(const std::string&) {
   dialogue_.reset();
-  fmt::print(stderr, "the dialogue begins anew\n");
+  tell("the dialogue begins anew\n");
 }
 
 void Chat::set_system(const std::string& text) {
   dialogue_.set_system(text);
-  fmt::print(stderr, "{}\n", text.empty() ? "there is no system message now" : "the system message is set");
+  tell("{}\n", text.empty() ? "there is no system message now" : "the system message is set");
 }
 
 void Chat::regenerate(const std::string&) {
@@ -190,15 +190,13 @@ void Chat::save(const std::string& path) {
   std::string text = std::filesystem::exists(path) ? read_text(path) : "";
   if (!text.empty() && !text.ends_with('\n')) text += '\n';
   write_atomically(path, text + jsonl_line(messages));
-  fmt::print(stderr, "{} messages were added to {} as one line\n", messages.size(), path);
+  tell("{} messages were added to {} as one line\n", messages.size(), path);
 }
 
 void note_training(const Tokenizer& tokenizer, const std::string& model) {
   switch (dialogues_of(tokenizer)) {
-    case Dialogues::none:
-      fmt::print(stderr, "note: {} was not trained on dialogues (its folder has no chat template): it only continues the text of one\n", model);
-      break;
-    case Dialogues::other: fmt::print(stderr, "note: {} has a chat template of its own, but this dialogue is written as ChatML\n", model); break;
+    case Dialogues::none: tell("note: {} was not trained on dialogues (its folder has no chat template): it only continues the text of one\n", model); break;
+    case Dialogues::other: tell("note: {} has a chat template of its own, but this dialogue is written as ChatML\n", model); break;
     case Dialogues::chatml: break;
   }
 }
@@ -212,8 +210,8 @@ int run_chat(const Flags& f) {
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
   if (isatty(STDIN_FILENO) == 1)
-    fmt::print(stderr, "{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
-               human_count(parameter_count(loaded.model->config())), context);
+    tell("{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
+         human_count(parameter_count(loaded.model->config())), context);
   Chat(dialogue, f, context).run();
   return 0;
 }

@@ -1,14 +1,19 @@
 // The command `moe`: finds the verb, runs it, and turns what it throws into one line and an exit code (0 done, 1 failed, 2 wrong usage).
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 
+#include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
@@ -53,11 +58,13 @@ void start_again_with_short_spin(char** argv) {
   execv("/proc/self/exe", argv);  // returns only if it failed, and then everything works as before
 }
 
-}  // namespace
+// A file opened while a standard stream is closed would take its number, and get what is meant for the screen.
+void open_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) == -1) open("/dev/null", O_RDWR);
+}
 
-int main(int argc, char** argv) {
-  start_again_with_short_spin(argv);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), said in one line
+int run_command(int argc, char** argv) {
   CLI::App app{
       "Train, evaluate, inspect and run Mixture-of-Experts language models.\nFirst steps: moe train --preset tiny --data FILE --out DIR, then moe generate DIR "
       "-p \"Once\"."};
@@ -77,16 +84,36 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "moe: {}\n", moe::one_line(explain(app, error)));
+    moe::cli::tell("moe: {}\n", moe::one_line(explain(app, error)));
     return 2;
   } catch (const moe::Error& error) {
-    fmt::print(stderr, "moe: {}\n", moe::one_line(error.what()));
+    moe::cli::tell("moe: {}\n", moe::one_line(error.what()));
     return error.kind() == moe::Error::Kind::usage ? 2 : 1;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");
+    moe::cli::tell("moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "moe: {}\n", moe::one_line(error.what()));
+    if (std::ferror(stdout) != 0) return 1;  // main says it
+    moe::cli::tell("moe: {}\n", moe::one_line(error.what()));
     return 1;
   }
+}
+
+// What did not reach standard output, such as a full disk, is a failure of the command, whatever it did.
+int with_output_written(int code) {
+  const bool lost_before = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !lost_before) return code;
+  moe::cli::tell(
+      "moe: standard output could not be written{}; what is there is not all of it: look at the disk or program it goes to, and run the command again\n",
+      lost_before ? "" : fmt::format(": {}", std::strerror(errno)));
+  return code == 0 ? 1 : code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  start_again_with_short_spin(argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), said in one line
+  return with_output_written(run_command(argc, argv));
 }

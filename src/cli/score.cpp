@@ -92,7 +92,7 @@ int run_score(Flags& f) {
   if (!f.replay.empty()) replay.emplace(f.replay, f.score);
   ScorePlan plan = score_plan(f.score, config);
   if (!plan.not_causal_because.empty())
-    fmt::print(stderr, "note: routed {} this loss is too low for a text read from left to right: {}\n", name_of(plan.routing), plan.not_causal_because);
+    tell("note: routed {} this loss is too low for a text read from left to right: {}\n", name_of(plan.routing), plan.not_causal_because);
   const Corpus corpus({f.text}, *loaded.tokenizer);
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());

@@ -78,19 +78,19 @@ void ProgressLine::show(int64_t done, int64_t total, const std::string& text) {
   if (done < total && since < (terminal_ ? kTerminalInterval : kPlainInterval)) return;
   last_ = now;
   if (!terminal_) {
-    fmt::print(stderr, "{}/{}  {}\n", done, total, text);
+    tell("{}/{}  {}\n", done, total, text);
     return;
   }
   const int filled = total > 0 ? static_cast<int>(done * kBarWidth / total) : kBarWidth;
   std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}  {}", "", filled, "", kBarWidth - filled, done, total, text);
   if (const size_t width = columns(); line.size() >= width) line.resize(width - 1);
-  fmt::print(stderr, "\r{}\x1b[K", line);
+  tell("\r{}\x1b[K", line);
   std::fflush(stderr);
   open_ = true;
 }
 
 void ProgressLine::log(const std::string& line) {
-  fmt::print(stderr, "{}{}{}\n", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "");
+  tell("{}{}{}\n", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "");
   open_ = false;
 }
 

@@ -1,11 +1,22 @@
 // What people see: numbers in words, and a progress line on standard error.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
+#include <utility>
 
 namespace moe::cli {
+
+// To standard error, where fmt::print would throw when it is closed or its disk is full: no run ends because nobody hears of it.
+template <class... T>
+void tell(fmt::format_string<T...> format, T&&... values) {
+  const std::string text = fmt::format(format, std::forward<T>(values)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
 
 std::string human_count(double n);    // 54.7M
 std::string human_bytes(double n);    // 219 MiB

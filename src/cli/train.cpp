@@ -97,7 +97,7 @@ int run_train(Flags& f, CLI::App& app) {
   Training training(app, f.run);
   const TrainOptions& options = training.options();
   if (training.is_done()) {
-    fmt::print(stderr, "{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
+    tell("{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
     if (f.json) fmt::print("{}\n", train_reply(training, training.done()).dump(-1, ' ', false, Json::error_handler_t::replace));
     return 0;
   }

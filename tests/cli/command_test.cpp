@@ -1,6 +1,7 @@
 // The command as a user meets it: what it writes, that the same command gives the same bytes however often it is interrupted, and one clear line where it
 // cannot do what was asked. Hostile model files are in model_files_test.cpp.
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -158,6 +159,42 @@ TEST_F(Command, InterruptedAndResumedIsUninterrupted) {
     const std::string metrics = slurp(out + "/metrics.jsonl");
     EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 1500);
   }
+}
+
+// As a shell runs it, with `streams` redirected. Standard error lands in err.
+int in_shell(const std::vector<std::string>& words, const std::string& streams) {
+  std::string line = fmt::format("'{}'", MOE_BINARY);
+  for (const std::string& word : words) line += fmt::format(" '{}'", word);
+  const int status = std::system(fmt::format("{} {}", line, streams).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST_F(Command, OutputThatIsLostIsAFailure) {
+  const std::string out = folder_ / "m", err = folder_ / "err";
+  train_ok(out);
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"}, {"man"}, {"recipes", "--json"}, {"generate", out, "-p", "x", "-n", "3"}, {"score", out, "--text", text_, "--json"}};
+  for (const auto& words : commands) {
+    EXPECT_EQ(in_shell(words, "</dev/null >/dev/null 2>/dev/null"), 0) << words[0];
+    EXPECT_EQ(in_shell(words, fmt::format("</dev/null >/dev/full 2>'{}'", err)), 1) << words[0];
+    const std::string said = slurp(err);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: standard output could not be written", said) << words[0];
+    EXPECT_EQ(said.find("cannot write to file"), std::string::npos) << said;
+  }
+}
+
+// A run of days is not lost because its log is: on a full disk, or with no standard error, whose number a file of the run must not get.
+TEST_F(Command, LogThatIsLostEndsNoRun) {
+  train_ok(folder_ / "usual");
+  for (const std::string streams : {"2>/dev/full", "2>&-", "<&- >&- 2>&-"}) {
+    const std::string out = folder_ / "deaf";
+    EXPECT_EQ(in_shell(train(out), streams), 0) << streams;
+    EXPECT_TRUE(slurp(out + "/model.safetensors") == slurp(folder_ / "usual/model.safetensors")) << streams;
+    std::istringstream metrics(slurp(out + "/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) EXPECT_TRUE(Json::accept(line)) << streams << ": " << line;
+    fs::remove_all(out);
+  }
+  EXPECT_EQ(in_shell({"wrong"}, "2>/dev/full"), 2);
 }
 
 TEST_F(Command, HelpNamesEveryOption) {

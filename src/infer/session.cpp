@@ -145,6 +145,7 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
     }
     if (!show(certain)) {
       out.finish = "interrupted";
+      out.text.resize(certain);  // a dialogue goes on with what was seen
       return out;
     }
     if (out.tokens < limit) logits = session.feed(std::span(&id, 1));

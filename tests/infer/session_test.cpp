@@ -181,6 +181,18 @@ TEST(Generate, EndsWhenTheListenerSaysSo) {
   EXPECT_EQ(out.tokens, 3);
 }
 
+TEST(Generate, AnInterruptedTextIsWhatWasShown) {
+  Fixture f;
+  f.options.stop = {">!"};  // every token ends in what may begin it
+  std::string shown;
+  const Generated out = moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options, [&](const std::string& text) {
+    shown += text;
+    return shown.size() < 8;
+  });
+  EXPECT_EQ(out.finish, "interrupted");
+  EXPECT_EQ(out.text, shown);
+}
+
 TEST(Generate, NoTokensIsAText) {
   Fixture f;
   f.options.max_tokens = 0;

@@ -1,6 +1,8 @@
 // Each prompt is the whole dialogue anew. The session keeps what it has read of it, so nothing here needs to know what the cache holds.
 #include "infer/dialogue.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -31,6 +33,22 @@ std::vector<Message> Dialogue::messages_from(size_t turn) const {
   return messages;
 }
 
+// Says which part is too long: only the last message can be said shorter.
+void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
+  const auto around = [&](const std::string& system) {
+    std::vector<Message> messages;
+    if (!system.empty()) messages.push_back({"system", system});
+    messages.push_back({"user", ""});
+    return static_cast<int64_t>(tokenizer_.encode(chat_prompt(messages)).size());
+  };
+  const std::string limit = fmt::format("of the model's context of {} a prompt may take {}", context_, most);
+  if (const int64_t marks = around(""); marks > most)
+    fail("the marks around a message alone take {} tokens, and {}; take a model trained with a longer --context", marks, limit);
+  if (const int64_t with_system = around(system_); with_system > most)
+    fail("the system message with the marks takes {} tokens, and {}; shorten the system message", with_system, limit);
+  fail("{} {} tokens, and {}; say it shorter", system_.empty() ? "this takes" : "with the system message this takes", tokens, limit);
+}
+
 // Lets the oldest questions go, each with its reply, until the rest leaves room for a reply.
 Dialogue::Prompt Dialogue::fit_prompt() {
   const int64_t most = context_ - room_for_reply(context_, options_.max_tokens);
@@ -41,9 +59,7 @@ Dialogue::Prompt Dialogue::fit_prompt() {
       first_ = first;
       return prompt;
     }
-    if (first + kTurn >= turns_.size())
-      fail("{} {} tokens, and of the model's context of {} a prompt may take {}; say it shorter",
-           system_.empty() ? "this takes" : "with the system message this takes", prompt.ids.size(), context_, most);
+    if (first + kTurn >= turns_.size()) fail_too_long(static_cast<int64_t>(prompt.ids.size()), most);
   }
 }
 

@@ -40,6 +40,7 @@ class Dialogue {
     std::vector<int32_t> ids;
   };
   Prompt fit_prompt();
+  [[noreturn]] void fail_too_long(int64_t tokens, int64_t most) const;
   Reply reply(const EmitText&);
 
   const Tokenizer& tokenizer_;

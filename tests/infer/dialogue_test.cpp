@@ -153,6 +153,17 @@ TEST(Dialogue, LetsTheOldestTurnsGoWhenTheContextIsFull) {
   EXPECT_EQ(dialogue.messages().size(), messages.size()) << "none is forgotten for saving";
 }
 
+TEST(Dialogue, SaysWhichPartIsTooLong) {
+  Fixture tiny(16), f(200);
+  EXPECT_FAILS(tiny.dialogue().ask("x", kAll), "the marks around a message alone take 50 tokens");
+  Dialogue dialogue = f.dialogue();
+  dialogue.set_system(std::string(300, 's'));
+  EXPECT_FAILS(dialogue.ask("x", kAll), "shorten the system message");
+  dialogue.set_system("S");
+  EXPECT_FAILS(dialogue.ask(std::string(300, 'x'), kAll), "say it shorter");
+  EXPECT_NO_THROW(dialogue.ask("x", kAll));
+}
+
 TEST(Dialogue, RefusesWithoutChangingAnything) {
   Fixture f(200);
   Dialogue dialogue = f.dialogue();

@@ -13,7 +13,7 @@ namespace {
 
 using Renormalise = ChosenScores::Renormalise;
 
-constexpr std::string_view kExpertsLookAhead = "whether an expert takes a token depends on later tokens, so these log-probabilities are too good";
+constexpr std::string_view kExpertsLookAhead = "whether an expert takes a token depends on later tokens";
 constexpr std::string_view kBuffersLookAhead = "capacity depends on the other tokens of a text, later ones too, so a token's output does";
 
 struct Groups {

@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,8 +12,8 @@
 #include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
+#include "core/append.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "core/nearest.h"
 #include "hub/hub.h"
@@ -27,6 +26,7 @@ namespace moe::cli {
 namespace {
 
 constexpr int64_t kReplyTokens = 1000;
+constexpr const char* kBlanks = " \t";
 
 struct Flags {
   std::string model, system;
@@ -114,16 +114,16 @@ void Chat::run() {
 }
 
 void Chat::take(const std::string& line) {
-  if (line.find_first_not_of(" \t") == std::string::npos) return;
+  if (line.find_first_not_of(kBlanks) == std::string::npos) return;
   if (line.starts_with('/') && !line.starts_with("//")) return obey(line);
   const std::string text = line.starts_with("//") ? line.substr(1) : line;
   say([&](const EmitText& emit) { return dialogue_.ask(text, emit); });
 }
 
 void Chat::obey(const std::string& line) {
-  const size_t space = std::min(line.find(' '), line.size());
-  const size_t begin = std::min(line.find_first_not_of(' ', space), line.size());
-  const std::string name = line.substr(0, space), argument = line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
+  const size_t space = std::min(line.find_first_of(kBlanks), line.size());
+  const size_t begin = std::min(line.find_first_not_of(kBlanks, space), line.size());
+  const std::string name = line.substr(0, space), argument = line.substr(begin, line.find_last_not_of(kBlanks) + 1 - begin);
   std::vector<std::string> names;
   for (const Command& command : commands()) {
     names.emplace_back(command.name);
@@ -187,9 +187,7 @@ void Chat::save(const std::string& path) {
   if (!is_jsonl(path)) fail_usage("{}: the name must end in .jsonl, by which `moe train --data` knows what it holds", printable(path));
   const std::vector<Message> messages = dialogue_.messages();
   if (messages.empty() || messages.back().role != "assistant") fail_usage("there is no reply yet to be saved");
-  std::string text = std::filesystem::exists(path) ? read_text(path) : "";
-  if (!text.empty() && !text.ends_with('\n')) text += '\n';
-  write_atomically(path, text + jsonl_line(messages));
+  append_line(path, jsonl_line(messages));
   tell("{} messages were added to {} as one line\n", messages.size(), path);
 }
 

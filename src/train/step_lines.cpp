@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/append.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/mmap.h"
@@ -87,23 +88,8 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
 
 StepLines::~StepLines() { close(fd_); }
 
-void StepLines::append(const std::string& text) {
-  const std::string line = text + "\n";
-  struct stat before {};
-  if (fstat(fd_, &before) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t wrote = write(fd_, line.data() + done, line.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) {
-      const int error = errno;
-      // Half a line is worse than none; should this fail too, resuming cuts it off.
-      [[maybe_unused]] const int whole_again = ftruncate(fd_, before.st_size);
-      fail("cannot write {}: {}; free some space, then go on with --resume", path_, std::strerror(error));
-    }
-    done += static_cast<size_t>(wrote);
-  }
-}
+// Half a line that is left nevertheless is cut off by resuming.
+void StepLines::append(const std::string& line) { append_all(fd_, line + "\n", path_, "free some space, then go on with --resume"); }
 
 void StepLines::sync() {
   if (fdatasync(fd_) != 0) fail("cannot save {} to disk: {}; check the disk, then go on with --resume", path_, std::strerror(errno));

@@ -131,6 +131,7 @@ TEST_F(Chat, ObeysCommands) {
 }
 
 TEST_F(Chat, RefusesInOneLine) {
+  refused("/reset\tnow \t\n", 2, {"/reset takes nothing", "'now'"});
   refused("/sistem x\n", 2, {"/sistem is no command", "\"/system\"", "//"});
   refused("/reset now\n", 2, {"/reset takes nothing", "now"});
   refused("/save\n", 2, {"/save needs the name"});

@@ -160,7 +160,7 @@ bool JsonReader::has(std::string_view key) const {
 }
 
 const Json& JsonReader::need(std::string_view key) const {
-  if (!has(key)) fail("{}: \"{}\" is missing{}", where_, printable(key), suggestion(key, keys(), 0));
+  if (!has(key)) fail("{}: \"{}\" is missing{}", where_, printable(key), object_->contains(key) ? ": null is no value" : suggestion(key, keys(), 0));
   return *object_->find(std::string(key));
 }
 

@@ -27,7 +27,7 @@ ByteSpan append(std::string& text, const Message& message) {
   return content;
 }
 
-constexpr const char *kTemplate = "chat_template", *kConfig = "tokenizer_config.json";
+constexpr const char *kTemplate = "chat_template", *kEnd = "eos_token", *kConfig = "tokenizer_config.json";
 
 Json config_of(const Tokenizer& tokenizer) {
   if (tokenizer.config_json().empty()) return Json::object();
@@ -90,12 +90,14 @@ void mark_dialogues(Tokenizer& tokenizer, bool trained) {
   if (!trained && dialogues_of(tokenizer) == Dialogues::none) return;
   Json config = config_of(tokenizer);
   config.erase(kTemplate);
+  // Only the template's mark: another end of text is the vocabulary's own.
+  if (const auto end = config.find(kEnd); end != config.end() && *end == kMessageEnd) config.erase(end);
   if (trained) {
     config[kTemplate] = chat_template_jinja();
     // For transformers: which class reads tokenizer.json, and which token ends a reply where one does.
     config.emplace("tokenizer_class", "PreTrainedTokenizerFast");
     config.emplace("clean_up_tokenization_spaces", false);
-    if (tokenizer.encode(kMessageEnd).size() == 1) config["eos_token"] = kMessageEnd;
+    if (tokenizer.encode(kMessageEnd).size() == 1) config[kEnd] = kMessageEnd;
   }
   tokenizer.set_config_json(config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

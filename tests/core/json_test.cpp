@@ -74,7 +74,7 @@ TEST_F(ReaderTest, DefaultsStandInForAbsentAndNull) {
   EXPECT_EQ(reader_.get<int64_t>("null", 8), 8);
   EXPECT_EQ(reader_.get<int64_t>("n", 9), 4);
   EXPECT_FALSE(reader_.has("null"));
-  EXPECT_FAILS(reader_.get<int64_t>("null"), "\"null\" is missing");
+  EXPECT_FAILS(reader_.get<int64_t>("null"), "\"null\" is missing: null is no value");
   EXPECT_FAILS(reader_.get<int64_t>("name"), "\"name\" is missing; did you mean \"names\"?");
 }
 

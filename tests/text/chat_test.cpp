@@ -103,6 +103,11 @@ TEST(Chat, AVocabularyLearnedFromDialoguesHasTheMarks) {
     EXPECT_EQ(tokenizer->piece(id).find("im_"), std::string::npos) << "nothing is learned from the marks themselves";
   mark_dialogues(*tokenizer);
   EXPECT_EQ(Json::parse(tokenizer->config_json()).at("eos_token"), kMessageEnd);
+  mark_dialogues(*tokenizer, false);
+  EXPECT_FALSE(Json::parse(tokenizer->config_json()).contains("eos_token")) << "a model of plain text never writes it";
+  tokenizer->set_config_json(R"({"chat_template": "[INST]", "eos_token": "</s>"})");
+  mark_dialogues(*tokenizer, false);
+  EXPECT_EQ(Json::parse(tokenizer->config_json()).at("eos_token"), "</s>");
 
   const auto plain = learner.learn(280);
   EXPECT_GT(plain->encode(kMessageEnd).size(), 1u);

@@ -28,24 +28,24 @@ int run_generate(Flags& f) {
   const GenerateOptions options = generate_options(f.generate);
   const LoadedModel loaded = load_model(f.model);
   Run run(thread_count(f.compute.threads), parse_train_dtype(f.compute.dtype));
-  const std::atomic<bool>& stop = watch_interrupts();
-  bool echoed = f.json;
-  const auto echo_prompt = [&] {  // not before it is certain that something follows
-    if (!echoed) fmt::print("{}", f.prompt);
-    echoed = true;
+  const std::atomic<bool>* stop = nullptr;  // none while a long prompt is read: Ctrl-C then ends the process, as there is no text to be kept
+  const auto begin = [&] {                  // not before it is certain that something follows
+    if (stop != nullptr) return;
+    stop = &watch_interrupts();
+    if (!f.json) fmt::print("{}", f.prompt);
   };
   const Generated out = generate(*loaded.model, run, *loaded.tokenizer, f.prompt, options, [&](const std::string& text) {
-    echo_prompt();
+    begin();
     if (!f.json) {
       fmt::print("{}", text);
       std::fflush(stdout);
     }
-    return !stop;
+    return !*stop;
   });
   if (f.json) {
     fmt::print("{}\n", generate_reply(f.prompt, out));
   } else {
-    echo_prompt();
+    begin();
     fmt::print("\n");
   }
   return 0;

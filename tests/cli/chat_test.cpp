@@ -277,6 +277,14 @@ TEST_F(Chat, GenerateStreamsWholeCharactersThroughAPipe) {
   EXPECT_LT(text.size(), 1000000u) << "it was interrupted";
 }
 
+// Reading this prompt takes many times longer.
+TEST_F(Chat, CtrlCNeedNotWaitForALongPrompt) {
+  Child child({"generate", model(), "-p", std::string(120000, 'x'), "-n", "1", "--threads", "2"}, false);
+  usleep(300000);
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 128 + SIGINT);
+}
+
 TEST_F(Chat, CtrlCEndsAReplyAndThenTheChat) {
   set_context(200000);
   Child child({"chat", model(), "-n", "150000", "--threads", "2"}, true);

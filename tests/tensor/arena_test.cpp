@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "support/files.h"
+
 namespace moe {
 namespace {
 
@@ -81,6 +83,15 @@ TEST(Arena, DebugBuildsPoisonWhatWasRewound) {
   EXPECT_TRUE(std::isnan(t.as<float>()[3]));
 #endif
 }
+
+// Sanitizers end the process instead.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Arena, SaysWhatToDoWithoutMemory) {
+  Arena arena;
+  EXPECT_FAILS(arena.alloc_bytes(size_t{1} << 60), "1099511627776 MiB more were needed, 0 MiB are in use; use shorter texts");
+  EXPECT_NE(arena.alloc_bytes(64), nullptr);
+}
+#endif
 
 }  // namespace
 }  // namespace moe

@@ -68,7 +68,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
     check_unused(job.out);
   }
   Trainer trainer(model, options, *job.corpus);
-  if (job.held_out) check_held_out(*job.held_out, options.context);
+  if (job.held_out) check_held_out(*job.held_out, options);
   if (resume) restore(trainer, *resume);
   make_folder(job.out);
   const std::string metrics_path = job.out + "/metrics.jsonl";

@@ -46,6 +46,15 @@ void add_to(std::vector<S>& sum, const std::vector<X>& x) {
   for (size_t i = 0; i < x.size(); ++i) sum[i] += static_cast<S>(x[i]);
 }
 
+// The windows that an evaluation reads.
+struct EvalWindows {
+  EvalWindows(const Corpus& text, const TrainOptions& o)
+      : context(o.context), all((text.size() - 1) / o.context), count(o.eval_tokens == 0 ? all : std::clamp<int64_t>(o.eval_tokens / o.context, 1, all)) {}
+  int64_t start(int64_t w) const { return w * all / count * context; }
+
+  int64_t context, all, count;
+};
+
 }  // namespace
 
 // What a step adds up over its micro-batches.
@@ -277,16 +286,15 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
 }
 
 double Trainer::evaluate(const Corpus& held_out) {
-  check_held_out(held_out, options_.context);
-  const int64_t context = options_.context, all = (held_out.size() - 1) / context;
-  const int64_t windows = options_.eval_tokens == 0 ? all : std::clamp<int64_t>(options_.eval_tokens / context, 1, all);
+  check_held_out(held_out, options_);
+  const EvalWindows windows(held_out, options_);
   run_.key = {};
   double sum = 0;
   int64_t predicted = 0;
-  for (int64_t first = 0; first < windows; first += options_.batch) {
-    const int64_t rows = std::min(options_.batch, windows - first);
+  for (int64_t first = 0; first < windows.count; first += options_.batch) {
+    const int64_t rows = std::min(options_.batch, windows.count - first);
     text_.clear();
-    for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, (first + b) * all / windows * context, context);
+    for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, windows.start(first + b), options_.context);
     ArenaScope scope(run_.saved);
     const Batch batch = view_of(text_);
     const Forward pass{&batch, eval_routing_ ? &*eval_routing_ : nullptr, Keep::nothing, nullptr};
@@ -295,14 +303,22 @@ double Trainer::evaluate(const Corpus& held_out) {
     sum += forward_loss(pass, nll, saved);
     predicted += text_.predicted;
   }
-  if (predicted == 0) fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or a larger context", windows * context);
   return sum / static_cast<double>(predicted);
 }
 
-void check_held_out(const Corpus& held_out, int64_t context) {
+void check_held_out(const Corpus& held_out, const TrainOptions& options) {
+  const int64_t context = options.context;
   if (held_out.size() <= context)
     fail("the held-out text has {} tokens, at least {} are needed for a context of {}; give more of it or a smaller --context", held_out.size(), context + 1,
          context);
+  const EvalWindows windows(held_out, options);
+  TextBatch text;
+  for (int64_t w = 0; w < windows.count; ++w) {
+    text.clear();
+    text.add_row(held_out, windows.start(w), context);
+    if (text.predicted > 0) return;
+  }
+  fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or another --context", windows.count * context);
 }
 
 }  // namespace moe

@@ -104,8 +104,8 @@ class Trainer {
   double seconds_ = 0;
 };
 
-// Fails when the text is too short for one window of `context` predictions.
-void check_held_out(const Corpus& held_out, int64_t context);
+// Fails when the text is too short for one window of `context` predictions, or nothing in the windows of an evaluation is to be predicted.
+void check_held_out(const Corpus& held_out, const TrainOptions&);
 
 struct Alarm;
 

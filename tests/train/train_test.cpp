@@ -165,6 +165,18 @@ TEST(Train, EvaluatesWhenAsked) {
   EXPECT_EQ(last, *summary.eval_ce);
 }
 
+// Found out before the first step, not by the evaluation at the end.
+TEST(Train, RefusesAHeldOutTextThatPredictsNothingBeforeItBegins) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  auto model = fresh(s.config);
+  const Corpus held_out(std::vector<int32_t>(80, 65), {80}, {{0, 80}});
+  TrainJob job = s.job();
+  job.held_out = &held_out;
+  EXPECT_FAILS(train(*model, job, {}, kGoOn), "in the held-out text is to be predicted");
+  EXPECT_FALSE(std::filesystem::exists(s.out));
+}
+
 // Killed between the two files: the newer trainer file is there already, the model still says the older step.
 TEST(Train, AKillBetweenTheTwoFilesResumesFromTheOlderStep) {
   const TempFolder folder;

@@ -35,6 +35,8 @@ const std::vector<Choice<NormPlacement>>& norm_placements() {
   return choices;
 }
 
+constexpr const char *kModelGroup = "Model", *kRoutingGroup = "Routing";
+
 // What a JSON value would be on the command line; lists give one word an entry, a mix one a domain. Stages may stand in the file as they are.
 std::vector<std::string> as_words(const Json& value, const std::string& key, const std::string& where) {
   if (value.is_array()) {
@@ -89,21 +91,6 @@ bool has_loss(const RoutingSpec& spec, std::string_view name) {
   return needs_logits(spec.select);
 }
 
-void set_losses(RoutingOptions& options, ModelFlags f) {
-  const Recipe& recipe = find_recipe(options.recipe);
-  for (const LossFlag& loss : loss_flags(f)) {
-    if (!*loss.value) continue;
-    const double x = **loss.value;
-    if (!(x >= 0) || x > FLT_MAX) fail_usage("{} is {}; it must be 0 (off) or above", loss.flag, x);
-    if (x > 0 && recipe.has_router() && !has_loss(train_spec(options), loss.name))
-      fail_usage("recipe '{}' has no such loss, so {} {} has no meaning; leave it out, or add the loss in --stages of recipe custom", recipe.name, loss.flag,
-                 x);
-    each_loss(options.coef, [&](std::string_view name, float& coef) {
-      if (name == loss.name) coef = static_cast<float>(x);
-    });
-  }
-}
-
 // Routed and shared experts, and their widths.
 void set_experts(ModelConfig& c, const ModelFlags& f, const Style& style) {
   const Recipe& recipe = chosen_recipe(f.routing);
@@ -136,7 +123,7 @@ void settle_recipe(CLI::App& app) {
 void add_model_options(CLI::App& app, ModelFlags& f) {
   takes(app.add_option("--preset", f.preset, fmt::format("start from a named set of options: {}", listed(presets())))->group("Options"), names_of(presets()));
   app.add_option("--config", f.config_file, "a JSON file with the same names; flags win over it")->group("Options");
-  const std::string model = "Model";
+  const std::string model = kModelGroup;
   takes(app.add_option("--architecture", f.architecture, fmt::format("{}; default: the one the recipe comes from", listed(styles())))->group(model),
         names_of(styles()));
   app.add_option("--layers", f.layers, "decoder blocks")->group(model)->capture_default_str();
@@ -152,7 +139,7 @@ void add_model_options(CLI::App& app, ModelFlags& f) {
   app.add_option("--tied", f.tied, "true or false: the head is the embedding")->group(model);
   app.add_option("--rope-theta", f.rope_theta, "base of rotary positions")->group(model);
   app.add_option("--dropout", f.dropout, "on the embedding and on what each sublayer adds")->group(model)->capture_default_str();
-  const std::string routing = "Routing";
+  const std::string routing = kRoutingGroup;
   add_routing_options(app, f.routing, routing);
   app.add_option("--expert-width", f.expert_width,
                  "FFN width of an expert; default: so that those a token meets, shared ones too, together are one dense FFN (gpt2: each as wide)")
@@ -251,6 +238,31 @@ void apply_files(CLI::App& app, const ModelFlags& flags) {
   for (const Preset& preset : presets())
     if (preset.name == flags.preset) return apply_json(app, preset.json, "preset " + preset.name, refused);
   fail_usage("no preset is called '{}'{}", flags.preset, suggestion(flags.preset, names_of(presets())));
+}
+
+void set_losses(RoutingOptions& options, ModelFlags f) {
+  const Recipe& recipe = find_recipe(options.recipe);
+  for (const LossFlag& loss : loss_flags(f)) {
+    if (!*loss.value) continue;
+    const double x = **loss.value;
+    if (!(x >= 0) || x > FLT_MAX) fail_usage("{} is {}; it must be 0 (off) or above", loss.flag, x);
+    if (x > 0 && recipe.has_router() && !has_loss(train_spec(options), loss.name))
+      fail_usage("recipe '{}' has no such loss, so {} {} has no meaning; leave it out, or add the loss in --stages of recipe custom", recipe.name, loss.flag,
+                 x);
+    each_loss(options.coef, [&](std::string_view name, float& coef) {
+      if (name == loss.name) coef = static_cast<float>(x);
+    });
+  }
+}
+
+void refuse_model_flags(const CLI::App& app) {
+  ModelFlags unused;
+  const auto losses = loss_flags(unused);
+  for (const CLI::Option* option : app.get_options()) {
+    const bool describes = option->get_group() == kModelGroup || option->get_group() == kRoutingGroup;
+    const bool is_loss = std::any_of(losses.begin(), losses.end(), [&](const LossFlag& loss) { return option->get_name() == loss.flag; });
+    if (describes && !is_loss && option->count() > 0) fail_usage("--from brings its model, so {} has no meaning beside it; leave it out", option->get_name());
+  }
 }
 
 ModelConfig make_config(const ModelFlags& f, int64_t vocab, int64_t context) {

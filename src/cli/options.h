@@ -51,6 +51,11 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
 // Gives every option that was not on the command line the value that --config and then --preset have for it. Unknown names are refused with the nearest one.
 void apply_files(CLI::App& app, const ModelFlags& flags);
 
+// Beside weights that are there already: refuses every flag given so far that describes a model, but for those of set_losses.
+void refuse_model_flags(const CLI::App& app);
+// The coefficients of the auxiliary losses that the flags give, into `routing`; the others stay. Refused where its recipe has no such loss.
+void set_losses(RoutingOptions& routing, ModelFlags flags);
+
 // The model these flags describe, validated.
 ModelConfig make_config(const ModelFlags& flags, int64_t vocab, int64_t context);
 

@@ -22,6 +22,9 @@ LoadedModel start_model(const TrainFlags& f) {
     start.tokenizer = std::move(tokenizer);
   } else {
     start = load_model(f.from);
+    RoutingOptions routing = start.model->config().routing;
+    set_losses(routing, f.model);
+    start.model->set_losses(routing.coef);
   }
   return start;
 }
@@ -43,7 +46,7 @@ void add_weight(Mix& mix, const std::string& word) {
 void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
   const std::optional<std::string> folder = first_token_folder(f.data);
   if (!folder) return;
-  const bool asked = app.count("--tokenizer") > 0 || app.get_option("--tokenizer")->count() > 0;
+  const bool asked = app.count("--tokenizer") > 0;
   if (asked && f.tokenizer.starts_with("bpe:"))
     fail_usage("{} holds tokens already and brings their tokenizer; leave --tokenizer {} out, or name the text itself", *folder, f.tokenizer);
   if (asked) return;
@@ -54,6 +57,7 @@ void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
 }  // namespace
 
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
+  if (app.count("--from") > 0) refuse_model_flags(app);
   apply_files(app, f.model);
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
@@ -86,7 +90,10 @@ void Training::read_texts() {
   if (!checkpoint_ && corpus_->untrained() > 0) mark_dialogues(*fresh_.tokenizer);
   if (!checkpoint_) return;
   check_resumable(*checkpoint_, flags_.train, data_print(*corpus_, flags_.train.mix));
-  if (flags_.from.empty()) check_same_model(*checkpoint_, make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context));
+  ModelConfig asked = checkpoint_->loaded.model->config();
+  if (flags_.from.empty()) asked = make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context);
+  else set_losses(asked.routing, flags_.model);
+  check_same_model(*checkpoint_, asked);
 }
 
 TrainSummary Training::done() const {
@@ -123,7 +130,7 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
                  "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
                  "Tokens bring their own")
       ->capture_default_str();
-  app.add_option("--from", f.from, "start from the weights of this model folder");
+  app.add_option("--from", f.from, "start from the weights of this model folder, whose shape and recipe stay; the losses' coefficients may be others");
   add_model_options(app, f.model);
   add_train_options(app, f.train);
   app.add_option("--eval-every", f.train.eval_every, "steps between evaluations; 0: at the end only")->capture_default_str();

@@ -69,6 +69,8 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const { return config_; }
+  // Of the losses that training adds; they change no parameter.
+  void set_losses(const RoutingLosses& coef) { config_.routing.coef = coef; }
   // Every parameter once, in a fixed order.
   const std::vector<Param*>& params() const { return params_; }
   Param* find(std::string_view name);

@@ -2,9 +2,11 @@
 // cannot do what was asked. Hostile model files are in model_files_test.cpp.
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "hub/hub.h"
 #include "support/command.h"
 #include "text/tokenizer.h"
 
@@ -95,8 +97,30 @@ TEST_F(Command, LearnsATokenizerAndCountsItsBytes) {
   EXPECT_NEAR(score.at("bits_per_byte").get<double>(), nats / bytes / std::log(2.0), 1e-6);
   train_ok(folder_ / "taken", {"--tokenizer", out});
   EXPECT_EQ(slurp(folder_ / "taken/tokenizer.json"), slurp(out + "/tokenizer.json"));
-  refused({"--from", out, "--tokenizer", "bytes"}, 2, {"--from brings the tokenizer"});
   refused({"--tokenizer", "bpe:12"}, 2, {"bpe:12", "from 257"});
+}
+
+// The weights' shape and recipe stay as they are; what the losses are multiplied by does not belong to them.
+TEST_F(Command, StartsFromOtherWeights) {
+  const std::string first = folder_ / "first", out = folder_ / "second";
+  train_ok(first);
+  const auto from = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--from", first, "--data", text_, "--out", out, "--context", "16", "--batch", "2", "--schedule", "constant", "--warmup",
+                               "0", "--threads", "2", "--no-report"});
+    return more;
+  };
+  for (const auto& [flag, value] : std::map<std::string, std::string>{{"--layers", "7"}, {"--recipe", "switch"}, {"--stages", "{}"}, {"--dropout", "0.1"}}) {
+    expect_refused(from({flag, value}), 2, {"--from brings its model, so " + flag});
+    EXPECT_FALSE(fs::exists(out));
+  }
+  expect_refused(from({"--tokenizer", "bytes"}), 2, {"--from brings the tokenizer"});
+  expect_refused(from({"--device-loss", "0.5"}), 2, {"recipe 'olmoe' has no such loss", "--device-loss"});
+  ASSERT_EQ(moe_command(from({"--balance", "0.5", "--steps", "2"})).code, 0);
+  EXPECT_EQ(load_model(out).model->config().routing.coef.balance, 0.5f);
+  EXPECT_EQ(load_model(out).model->config().routing.coef.z, load_model(first).model->config().routing.coef.z);
+  expect_refused(from({"--balance", "0.25", "--steps", "4", "--resume"}), 2, {"cannot resume", "router_aux_loss_coef"});
+  for (const char* same : {"4", "6"}) EXPECT_EQ(moe_command(from({"--balance", "0.5", "--steps", same, "--resume"})).code, 0);
+  EXPECT_EQ(moe_command(from({"--steps", "7", "--resume"})).code, 0);
 }
 
 TEST_F(Command, TheOtherVerbsReadIt) {

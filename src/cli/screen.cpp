@@ -35,6 +35,8 @@ std::string human_count(double n) {
   return scaled(n, 1000, units, 6);
 }
 
+std::string counted(int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
+
 std::string human_bytes(double n) {
   static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
   return scaled(n, 1024, units, 5);

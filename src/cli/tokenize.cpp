@@ -29,8 +29,8 @@ Json to_json(const std::string& folder, const TokensIndex& index) {
 
 void describe(ProgressLine& screen, const std::string& folder, const TokensIndex& index) {
   const auto tokens = static_cast<double>(index.tokens());
-  std::string text = fmt::format("{}: {} tokens in {} documents, {} {}, {:.2f} bytes a token", folder, human_count(tokens), index.documents,
-                                 index.shards.size(), index.shards.size() == 1 ? "shard" : "shards", static_cast<double>(index.bytes()) / tokens);
+  std::string text = fmt::format("{}: {} tokens in {}, {}, {:.2f} bytes a token", folder, human_count(tokens), counted(index.documents, "document"),
+                                 counted(static_cast<int64_t>(index.shards.size()), "shard"), static_cast<double>(index.bytes()) / tokens);
   if (index.untrained > 0) text += fmt::format(", {:.1f}% learned from", 100 * (1 - static_cast<double>(index.untrained) / tokens));
   screen.log(text);
 }
@@ -39,8 +39,8 @@ int run_tokenize(Flags& f) {
   if (f.job.paths.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   f.job.threads = thread_count(f.job.threads);
   ProgressLine screen;
-  const std::atomic<bool>& stop = watch_interrupts();
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.job.paths);
+  const std::atomic<bool>& stop = watch_interrupts();  // only now: learning a tokenizer looks at no flag and leaves nothing behind
   const TokenizeResult result = tokenize(f.job, *tokenizer, [&](int64_t done, int64_t total) {
     if (stop) fail("interrupted; nothing was written to {}", f.job.out);
     screen.show(done / 1024, total / 1024, "KiB of text");

@@ -56,12 +56,16 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   }
   const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", ")) : fmt::format("{} domains", domains.size());
   const auto data_tokens = static_cast<double>(corpus.size());
-  screen.log(fmt::format("data: {} tokens in {} documents ({})", human_count(data_tokens), corpus.documents(), shown));
-  if (mixed) screen.log(fmt::format("data: an epoch visits {}, and of the other domains each window once", fmt::join(visits, ", ")));
+  screen.log(fmt::format("data: {} tokens in {} ({})", human_count(data_tokens), counted(corpus.documents(), "document"), shown));
+  if (mixed)
+    screen.log(fmt::format("data: an epoch visits {}{}{}", fmt::join(visits, ", "),
+                           visits.empty() || visits.size() == shares.size() ? "" : ", and of the other domains ",
+                           visits.size() == shares.size() ? "" : "each window once"));
   if (corpus.untrained() > 0)
     screen.log(fmt::format("data: {:.1f}% of the tokens are learned from", 100 * (1 - static_cast<double>(corpus.untrained()) / data_tokens)));
   if (held_out)
-    screen.log(fmt::format("data: {} tokens in {} documents are held out", human_count(static_cast<double>(held_out->size())), held_out->documents()));
+    screen.log(
+        fmt::format("data: {} tokens in {} are held out", human_count(static_cast<double>(held_out->size())), counted(held_out->documents(), "document")));
   if (corpus.skipped_binary() + corpus.skipped_empty() > 0)
     screen.log(fmt::format("data: passed over {} binary and {} empty files", corpus.skipped_binary(), corpus.skipped_empty()));
   if (!tokenizer.ids_are_bytes())
@@ -70,9 +74,10 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   screen.log(fmt::format("model: {} parameters, {} active for a token; recipe {}", human_count(static_cast<double>(cost.params.total())),
                          human_count(static_cast<double>(cost.params.active())), c.routing.recipe));
   const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
-  screen.log(fmt::format("run: {} steps of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {} threads", o.steps,
+  screen.log(fmt::format("run: {} of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {}", counted(o.steps, "step"),
                          o.batch * o.accumulate * o.context, human_count(static_cast<double>(tokens)),
-                         static_cast<double>(tokens) / (mixed ? static_cast<double>(windows * o.context) : data_tokens), name_of(o.dtype), o.threads));
+                         static_cast<double>(tokens) / (mixed ? static_cast<double>(windows * o.context) : data_tokens), name_of(o.dtype),
+                         counted(o.threads, "thread")));
   if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
@@ -122,9 +127,8 @@ int run_train(Flags& f, CLI::App& app) {
 
   if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
-  else screen.log(fmt::format("done: {} steps in {}; the model is in {}", summary.last.step, human_seconds(summary.last.seconds), training.out()));
-  if (summary.alarms > 0)
-    screen.log(fmt::format("{} alarm{} on the way, kept in {}/metrics.jsonl", summary.alarms, summary.alarms > 1 ? "s" : "", training.out()));
+  else screen.log(fmt::format("done: {} in {}; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds), training.out()));
+  if (summary.alarms > 0) screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl", counted(summary.alarms, "alarm"), training.out()));
   std::optional<std::string> report;
   if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
   if (f.json) {

@@ -1,6 +1,7 @@
 #include "text/tokenize.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -101,6 +102,7 @@ TokenizeResult tokenize(const TokenizeJob& job, const Tokenizer& tokenizer, cons
   result.skipped = each_source(job.paths, visit);
   result.train = train.finish();
   if (held_out) result.held_out = held_out->finish();
+  if (!split && result.train.shards.empty()) fail("there is nothing to make tokens of in {}: every document is empty", fmt::join(job.paths, ", "));
   if (result.train.shards.empty() || (held_out && result.held_out->shards.empty()))
     fail("a share of {} leaves nothing {}: the text has too few documents; give more text or another --hold-out", job.hold_out,
          result.train.shards.empty() ? "to train on" : "held out");

@@ -74,6 +74,23 @@ TEST_F(Data, TheScreenSaysWhatGoesWhere) {
   EXPECT_EQ(slurp(folder_ / "out/model.safetensors"), slurp(folder_ / "again/model.safetensors"));
 }
 
+TEST_F(Data, TheScreenCountsInWords) {
+  put(folder_ / "few/notes.txt", std::string(70, 'n'));
+  put(folder_ / "few/words.txt", std::string(300, 'w'));
+  const auto said = [&](const std::string& out, const std::vector<std::string>& mix) {
+    std::vector<std::string> words = train(out, {"--data", folder_ / "few", "--steps", "1", "--no-report", "--mix"});
+    words.insert(words.end(), mix.begin(), mix.end());
+    return ok(words).err;
+  };
+  const std::string same = said("a", {"notes=1.2"}), all = said("b", {"notes=2", "words=3"});
+  EXPECT_NE(same.find("an epoch visits each window once\n"), std::string::npos) << same;
+  EXPECT_NE(all.find("an epoch visits notes 4 windows for 2, words 27 windows for 9\n"), std::string::npos) << all;
+  EXPECT_NE(all.find("run: 1 step of"), std::string::npos) << all;
+  EXPECT_NE(all.find("done: 1 step in"), std::string::npos) << all;
+  const std::string made = ok({"tokenize", "--data", folder_ / "few/notes.txt", "--out", folder_ / "tokens"}).err;
+  EXPECT_NE(made.find("70 tokens in 1 document, 1 shard,"), std::string::npos) << made;
+}
+
 TEST_F(Data, RefusesWhatDoesNotGoTogether) {
   const auto refused = [&](const std::vector<std::string>& more, int code, const std::vector<std::string>& parts) {
     expect_refused(train("refused", more), code, parts);
@@ -96,6 +113,8 @@ TEST_F(Data, RefusesWhatDoesNotGoTogether) {
   expect_refused({"tokenize", "--data", folder_ / "none.txt", "--out", folder_ / "no"}, 1, {"none.txt"});
   expect_refused({"tokenize", "--data", in_}, 2, {"--out"});
   expect_refused({"tokenize", "--out", folder_ / "no"}, 2, {"--data"});
+  put(folder_ / "empty.jsonl", "{\"text\": \"\"}\n");
+  expect_refused({"tokenize", "--data", folder_ / "empty.jsonl", "--out", folder_ / "no"}, 1, {"empty.jsonl", "every document is empty"});
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 

@@ -54,6 +54,17 @@ void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
   f.own_tokenizer = true;
 }
 
+// The run keeps its own. A folder's is not looked at: it may be gone by now, and a vocabulary of fewer entries than asked for may be all that the text had.
+void check_same_tokenizer(const CLI::App& app, const TrainFlags& f, const Tokenizer& own) {
+  if (f.own_tokenizer || app.count("--tokenizer") == 0) return;
+  const bool bpe = f.tokenizer.starts_with("bpe:");
+  int64_t size = std::numeric_limits<int64_t>::max();
+  if (bpe) std::from_chars(f.tokenizer.data() + 4, f.tokenizer.data() + f.tokenizer.size(), size);
+  if (bpe ? own.ids_are_bytes() || own.vocab_size() > size : f.tokenizer == "bytes" && !own.ids_are_bytes())
+    fail_usage("cannot resume {}: its tokenizer is {} of {} entries, not {}; leave --tokenizer out or give the same one", f.out, own.spec(), own.vocab_size(),
+               printable(f.tokenizer));
+}
+
 }  // namespace
 
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
@@ -66,6 +77,7 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
   settle_tokenizer(app, f);
   if (f.resume && holds_model(f.out)) {
     checkpoint_ = load_checkpoint(f.out);
+    check_same_tokenizer(app, f, tokenizer());
     f.train = resumed_options(*checkpoint_, f.train);
   } else {
     check_unused(f.out);

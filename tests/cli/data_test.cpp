@@ -118,6 +118,18 @@ TEST_F(Data, RefusesWhatDoesNotGoTogether) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
+TEST_F(Data, ARunKeepsItsTokenizer) {
+  const auto steps = [&](const std::string& out, const char* n, const std::string& tokenizer) {
+    return train(out, {"--data", in_, "--schedule", "constant", "--warmup", "0", "--no-report", "--resume", "--steps", n, "--tokenizer", tokenizer});
+  };
+  ok(steps("bpe", "1", "bpe:300"));
+  ok(steps("bytes", "1", "bytes"));
+  for (const char* other : {"bytes", "bpe:299"}) expect_refused(steps("bpe", "2", other), 2, {"cannot resume", "bpe of 300 entries", other});
+  expect_refused(steps("bytes", "2", "bpe:300"), 2, {"cannot resume", "bytes of 256 entries", "bpe:300"});
+  ok(steps("bpe", "2", "bpe:300"));
+  ok(steps("bytes", "2", "bytes"));
+}
+
 TEST_F(Data, ResumesOnTokens) {
   ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "tokens"});
   const std::vector<std::string> same = {"--data", folder_ / "tokens", "--schedule", "constant", "--warmup", "0", "--mix", "talk=3"};

@@ -87,12 +87,13 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
   const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
   try {
     std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(), o.threads, o.dtype, [&](int64_t done, int64_t total) {
-      if (stop) fail("interrupted after {} of {} windows", done, total);
+      if (stop)
+        fail("interrupted after {} of {} windows; `moe inspect {} --text FILE --html {}/report.html` makes one", done, total, training.out(), training.out());
       screen.show(done, total, "windows for the report");
     });
     screen.log(fmt::format("report: {} (a page for the browser: curves, loads, who works on what)", path));
     return path;
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     screen.log(fmt::format("no report: {}", e.what()));
     return std::nullopt;
   }

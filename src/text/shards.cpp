@@ -154,8 +154,8 @@ void check_tokenizer(const std::string& folder, const Tokenizer& tokenizer) {
   const std::unique_ptr<Tokenizer> theirs = parse_tokenizer(own, path);
   fail(
       "{} holds tokens of another tokenizer ({}, {} entries) than this model's ({}, {} entries); make tokens for it with `moe tokenize --tokenizer`, or start a "
-      "new model without --tokenizer, which takes the folder's",
-      folder, theirs->spec(), theirs->vocab_size(), tokenizer.spec(), tokenizer.vocab_size());
+      "new model with --tokenizer {}",
+      folder, theirs->spec(), theirs->vocab_size(), tokenizer.spec(), tokenizer.vocab_size(), folder);
 }
 
 std::optional<std::string> first_token_folder(const std::vector<std::string>& paths) {

@@ -109,6 +109,8 @@ TEST_F(Data, RefusesWhatDoesNotGoTogether) {
   refused({"--data", folder_ / "tokens", "--tokenizer", "bpe:300"}, 2, {"brings their tokenizer"});
   ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "bpe"});
   refused({"--data", folder_ / "bpe", "--tokenizer", "bytes"}, 1, {"another tokenizer", "bpe", "bytes"});
+  refused({"--data", in_, "--eval-data", folder_ / "bpe"}, 1, {"another tokenizer", "--tokenizer " + folder_ / "bpe"});
+  ok(train("advised", {"--data", in_, "--eval-data", folder_ / "bpe", "--tokenizer", folder_ / "bpe", "--steps", "1", "--no-report"}));
   expect_refused({"tokenize", "--data", in_, "--out", folder_ / "bpe"}, 1, {"there already"});
   expect_refused({"tokenize", "--data", folder_ / "none.txt", "--out", folder_ / "no"}, 1, {"none.txt"});
   expect_refused({"tokenize", "--data", in_}, 2, {"--out"});

@@ -7,6 +7,7 @@
 
 #include "analyze/markup.h"
 #include "analyze/report_figures.h"
+#include "core/words.h"
 
 namespace moe {
 namespace {
@@ -29,10 +30,10 @@ void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
   if (best.ratio <= 1) return;
   out.push_back(fmt::format("Expert {} of layer {} is chosen by {} of the tokens of {}, {} its even share of {}.", best.expert, best.layer, percent(best.value),
                             domain_name(r, best.other), times(best.ratio), fine_percent(even)));
-  if (specialists == 0) out.push_back(fmt::format("No expert takes more than twice its even share of a domain ({} in all).", plural(experts, "expert")));
+  if (specialists == 0) out.push_back(fmt::format("No expert takes more than twice its even share of a domain ({} in all).", counted(experts, "expert")));
   else
-    out.push_back(
-        fmt::format("{} of {} {} more than twice the even share of some domain.", specialists, plural(experts, "expert"), specialists == 1 ? "takes" : "take"));
+    out.push_back(fmt::format("{} of {} {} more than twice the even share of some domain.", specialists, counted(experts, "expert"),
+                              specialists == 1 ? "takes" : "take"));
 }
 
 void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
@@ -47,7 +48,7 @@ void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
   int64_t dead = 0;
   double dropped = 0;
   for (const LayerStats& l : r.moe_layers) dead += l.dead, dropped = std::max(dropped, l.dropped);
-  if (dead > 0) out.push_back(fmt::format("{} dead: less than a hundredth of the mean load.", plural(dead, "expert") + (dead == 1 ? " is" : " are")));
+  if (dead > 0) out.push_back(fmt::format("{} dead: less than a hundredth of the mean load.", counted(dead, "expert") + (dead == 1 ? " is" : " are")));
   if (dropped > 0) out.push_back(fmt::format("Up to {} of a layer's choices found no room.", percent(dropped)));
 }
 
@@ -71,13 +72,11 @@ void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
 
 }  // namespace
 
-std::string plural(int64_t n, const std::string& one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
-
 std::string subtitle_of(const RoutingReport& r) {
-  if (r.moe_layers.empty() && r.experts == 0) return fmt::format("{}, all dense: nothing is routed", plural(r.layers, "layer"));
-  std::string out = r.moe_layers.empty() ? plural(r.layers, "layer") : plural(static_cast<int64_t>(r.moe_layers.size()), "MoE layer");
-  if (!r.moe_layers.empty() && static_cast<int64_t>(r.moe_layers.size()) < r.layers) out += fmt::format(" among {}", plural(r.layers, "layer"));
-  out += fmt::format(" of {}, {} for each token", plural(r.experts, "expert"), r.top_k);
+  if (r.moe_layers.empty() && r.experts == 0) return fmt::format("{}, all dense: nothing is routed", counted(r.layers, "layer"));
+  std::string out = r.moe_layers.empty() ? counted(r.layers, "layer") : counted(static_cast<int64_t>(r.moe_layers.size()), "MoE layer");
+  if (!r.moe_layers.empty() && static_cast<int64_t>(r.moe_layers.size()) < r.layers) out += fmt::format(" among {}", counted(r.layers, "layer"));
+  out += fmt::format(" of {}, {} for each token", counted(r.experts, "expert"), r.top_k);
   if (!r.recipe.empty()) out += "; recipe " + r.recipe;
   if (!r.tokenizer.empty()) out += "; tokenizer " + r.tokenizer;
   return out;
@@ -95,7 +94,7 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
   }
   if (h && !h->points.empty()) {
     const HistoryPoint& last = h->points.back();
-    facts.push_back({"Trained on", count(last.tokens), fmt::format("tokens in {}, {} a second", plural(last.step, "step"), compact(last.tokens_per_second))});
+    facts.push_back({"Trained on", count(last.tokens), fmt::format("tokens in {}, {} a second", counted(last.step, "step"), compact(last.tokens_per_second))});
   }
   if (h && !h->eval_ce.empty())
     facts.push_back({"Held-out loss", decimal(h->eval_ce.back().second, 3), fmt::format("nats per token, at step {}", h->eval_ce.back().first)});
@@ -106,7 +105,7 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
   if (tokens > 0)
     facts.push_back(
         {"Looked at", count(tokens),
-         fmt::format("tokens of {}, {} nats each", plural(static_cast<int64_t>(r.domains.size()), "domain"), decimal(nats / static_cast<double>(tokens), 3))});
+         fmt::format("tokens of {}, {} nats each", counted(static_cast<int64_t>(r.domains.size()), "domain"), decimal(nats / static_cast<double>(tokens), 3))});
   if (!r.moe_layers.empty()) {
     double worst = 0, sum = 0;
     for (const LayerStats& l : r.moe_layers) worst = std::max(worst, l.max_vio), sum += l.effective_experts;

@@ -15,9 +15,6 @@ struct Fact {
 };
 std::vector<Fact> facts_of(const RoutingReport&, const TrainingHistory*);
 
-// "1 layer", "2 layers".
-std::string plural(int64_t n, const std::string& one);
-
 // "4 MoE layers of 8 experts, 2 for each token; recipe olmoe".
 std::string subtitle_of(const RoutingReport&);
 

@@ -161,7 +161,7 @@ int run_inspect(const CLI::App& app, Flags& f) {
   if (f.json) {
     Json reply = inspect_reply(config, f.training);
     if (!f.text.texts.empty()) inspect_text(f.model, f.text, f.training.dtype, &reply);
-    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
+    print_json(reply);
     return 0;
   }
   print_text(config, cost, f.training);

@@ -12,7 +12,6 @@
 #include "analyze/html_report.h"
 #include "analyze/report_json.h"
 #include "analyze/report_pictures.h"
-#include "analyze/report_words.h"
 #include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
@@ -20,6 +19,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/words.h"
 #include "hub/hub.h"
 
 namespace moe::cli {
@@ -53,11 +53,11 @@ size_t name_width(const RoutingReport& r) {
 void print_texts(const RoutingReport& r) {
   int64_t tokens = 0;
   for (const DomainText& d : r.domains) tokens += d.tokens;
-  if (r.moe_layers.empty()) fmt::print("{}: {}, no MoE layer: there is no routing to look at\n", r.model, plural(r.layers, "dense layer"));
+  if (r.moe_layers.empty()) fmt::print("{}: {}, no MoE layer: there is no routing to look at\n", r.model, counted(r.layers, "dense layer"));
   else
     fmt::print("{}: recipe {}, {} of {} experts, {} chosen a token; routed {}\n", r.model, r.recipe,
-               plural(static_cast<int64_t>(r.moe_layers.size()), "MoE layer"), r.experts, r.top_k, r.routing);
-  fmt::print("{} tokens of {}, in windows of {}\n\n", human_count(static_cast<double>(tokens)), plural(static_cast<int64_t>(r.domains.size()), "text"),
+               counted(static_cast<int64_t>(r.moe_layers.size()), "MoE layer"), r.experts, r.top_k, r.routing);
+  fmt::print("{} tokens of {}, in windows of {}\n\n", human_count(static_cast<double>(tokens)), counted(static_cast<int64_t>(r.domains.size()), "text"),
              r.window);
   const size_t width = name_width(r);
   fmt::print("  {:<{}}{:>10}{:>14}\n", "text", width, "tokens", "nats/token");

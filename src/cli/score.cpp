@@ -120,7 +120,7 @@ int run_score(Flags& f) {
     Json reply = score_reply(s, plan);
     if (recorder) reply["record"] = f.record;
     if (replay) reply["replay"] = replay->to_json(f.replay);
-    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
+    print_json(reply);
     return 0;
   }
   fmt::print("{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per byte\n", s.tokens, s.windows, plan.options.window,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace moe::cli {
 namespace {
@@ -35,8 +36,6 @@ std::string human_count(double n) {
   return scaled(n, 1000, units, 6);
 }
 
-std::string counted(int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
-
 std::string human_bytes(double n) {
   static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
   return scaled(n, 1024, units, 5);
@@ -48,6 +47,8 @@ std::string human_seconds(double s) {
   if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
   return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
 }
+
+void print_json(const Json& json) { fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
 std::string wrapped(const std::string& text, size_t indent, size_t width) {
   std::string out;

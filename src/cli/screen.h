@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <utility>
+
+#include "core/json.h"
 
 namespace moe::cli {
 
@@ -19,10 +20,12 @@ void tell(fmt::format_string<T...> format, T&&... values) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-std::string human_count(double n);                      // 54.7M
-std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
-std::string human_bytes(double n);                      // 219 MiB
-std::string human_seconds(double s);                    // 2m05s
+std::string human_count(double n);    // 54.7M
+std::string human_bytes(double n);    // 219 MiB
+std::string human_seconds(double s);  // 2m05s
+
+// One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files may hold, become U+FFFD.
+void print_json(const Json&);
 
 // `text` broken between words into lines of at most `width` columns, all but the first with `indent` spaces before it; the first is taken to start there.
 std::string wrapped(const std::string& text, size_t indent, size_t width = 100);

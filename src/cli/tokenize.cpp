@@ -11,6 +11,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "text/bpe_train.h"
 
 namespace moe::cli {
@@ -53,7 +54,7 @@ int run_tokenize(Flags& f) {
   if (f.json) {
     Json reply = {{"vocab", result.train.vocab}, {"train", to_json(train, result.train)}};
     if (result.held_out) reply["valid"] = to_json(valid, *result.held_out);
-    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
+    print_json(reply);
   } else {
     screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train, result.held_out ? " --eval-data " + valid : ""));
   }

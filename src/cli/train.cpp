@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/threads.h"
+#include "core/words.h"
 #include "model/cost.h"
 #include "ops/ops.h"
 #include "train/alarms.h"
@@ -104,7 +105,7 @@ int run_train(Flags& f, CLI::App& app) {
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     tell("{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
-    if (f.json) fmt::print("{}\n", train_reply(training, training.done()).dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (f.json) print_json(train_reply(training, training.done()));
     return 0;
   }
   const std::atomic<bool>& stop = watch_interrupts();
@@ -135,7 +136,7 @@ int run_train(Flags& f, CLI::App& app) {
   if (f.json) {
     Json reply = train_reply(training, summary);
     if (report) reply["report"] = *report;
-    fmt::print("{}\n", reply.dump(-1, ' ', false, Json::error_handler_t::replace));
+    print_json(reply);
   }
   return 0;
 }

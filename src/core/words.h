@@ -1,0 +1,12 @@
+// Numbers with their nouns, for what people read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moe {
+
+std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
+
+}  // namespace moe

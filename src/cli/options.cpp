@@ -290,7 +290,7 @@ ModelConfig make_config(const ModelFlags& f, int64_t vocab, int64_t context) {
   if (f.qk_norm) c.qk_norm = choose(*f.qk_norm, "--qk-norm", qk_norms());
   if (f.norm_placement) c.norm_placement = choose(*f.norm_placement, "--norm-placement", norm_placements());
   if (f.bias) {
-    c.attention_bias = c.ffn_bias = *f.bias;
+    c.attention_bias = c.attention_out_bias = c.ffn_bias = *f.bias;
     c.norm_bias = *f.bias && c.norm == NormKind::layer;
   }
   if (f.tied) c.tied = *f.tied;

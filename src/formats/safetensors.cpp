@@ -121,11 +121,6 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
-void Safetensors::add(const std::string& name, Tensor value, const std::string& where) {
-  if (!by_name_.emplace(name, tensors_.size()).second) fail("{}: tensor \"{}\" stands in another file of this model too", where, printable(name));
-  tensors_.push_back({name, value});
-}
-
 void Safetensors::read(std::span<const std::byte> bytes, const std::string& where) {
   if (bytes.size() < kPrefix) fail("{}: {} bytes are too few for a safetensors file; it is damaged or cut short", where, bytes.size());
   uint64_t header_size = 0;
@@ -179,13 +174,13 @@ void Safetensors::read_index(const std::string& folder, const std::string& index
   }
   for (const std::string& file : files) {
     const std::string path = folder + "/" + file;
-    const size_t first = tensors_.size();
+    const size_t first = tensors().size();
     files_.emplace_back(path);
     read(files_.back().bytes(), path);
-    for (size_t i = first; i < tensors_.size(); ++i) {
-      const auto found = file_of.find(tensors_[i].name);
-      if (found == file_of.end()) fail("{}: tensor \"{}\" is not listed in {}", path, printable(tensors_[i].name), index_path);
-      if (found->second != file) fail("{}: tensor \"{}\" is listed in {} as part of {}", path, printable(tensors_[i].name), index_path, found->second);
+    for (size_t i = first; i < tensors().size(); ++i) {
+      const auto found = file_of.find(tensors()[i].name);
+      if (found == file_of.end()) fail("{}: tensor \"{}\" is not listed in {}", path, printable(tensors()[i].name), index_path);
+      if (found->second != file) fail("{}: tensor \"{}\" is listed in {} as part of {}", path, printable(tensors()[i].name), index_path, found->second);
     }
   }
   for (const auto& [name, file] : file_of)
@@ -217,18 +212,6 @@ Safetensors Safetensors::from_bytes(std::span<const std::byte> bytes, const std:
   result.path_ = where;
   result.read(bytes, where);
   return result;
-}
-
-Tensor Safetensors::get(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) fail("{}: there is no tensor \"{}\"{}", path_, printable(name), suggestion(name, names(), 0));
-  return tensors_[found->second].value;
-}
-
-std::vector<std::string> Safetensors::names() const {
-  std::vector<std::string> out;
-  for (const NamedTensor& tensor : tensors_) out.push_back(tensor.name);
-  return out;
 }
 
 namespace {

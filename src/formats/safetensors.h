@@ -14,42 +14,28 @@
 
 #include "core/file.h"
 #include "core/mmap.h"
+#include "formats/named_tensors.h"
 #include "tensor/tensor.h"
 
 namespace moe {
 
-struct NamedTensor {
-  std::string name;
-  Tensor value;  // a view; read-only pages when it comes from a file
-};
-
 // Everything a file says, checked: nothing in it can make a view leave the file. Tensors stand in the order of their data.
 // dtypes F32, BF16, F16, I32, rank up to 4; a rank of 0 reads as [1].
-class Safetensors {
+class Safetensors : public NamedTensors {
  public:
   // A .safetensors file, or a folder holding model.safetensors or model.safetensors.index.json with its shards.
   static Safetensors open(const std::string& path);
   // Bytes that something else owns and that outlive the result; `where` opens every message.
   static Safetensors from_bytes(std::span<const std::byte> bytes, const std::string& where);
 
-  const std::vector<NamedTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  bool contains(std::string_view name) const { return by_name_.contains(name); }
-  // Fails, naming the file and the nearest name, when it is not there.
-  Tensor get(std::string_view name) const;
-  std::vector<std::string> names() const;
-  const std::string& path() const { return path_; }
 
  private:
   void read(std::span<const std::byte> bytes, const std::string& where);
   void read_index(const std::string& folder, const std::string& index_path);
-  void add(const std::string& name, Tensor value, const std::string& where);
 
-  std::string path_;
-  std::vector<MappedFile> files_;                     // own the bytes that `tensors_` views
+  std::vector<MappedFile> files_;                     // own the bytes that the tensors view
   std::vector<std::unique_ptr<std::byte[]>> copies_;  // own tensors that a file stores at an address their dtype cannot be read from
-  std::vector<NamedTensor> tensors_;
-  std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
 };
 

@@ -99,6 +99,8 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (!c.routing.stages.empty()) return "its routing is a list of stages of its own";
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
+  if (c.rope_scaling.kind != RopeScaling::Kind::none) return "its rotary frequencies are scaled";
+  if (c.attention_bias != c.attention_out_bias) return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full) return "queries and keys are not normalised over all heads together";
   if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
   if (c.act != ops::Act::silu || !c.gated) return "its experts are not SwiGLU (\"hidden_act\" is not \"silu\")";
@@ -114,7 +116,8 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.dense_first != 0 || !c.moe_layers.empty()) return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
     return "its norms are not LayerNorms with epsilon 1e-5 before each sublayer";
-  if (c.norm_bias != c.attention_bias || c.norm_bias != c.ffn_bias) return "some of its parts have biases and some have none";
+  if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias || c.norm_bias != c.ffn_bias)
+    return "some of its parts have biases and some have none";
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";

@@ -149,6 +149,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.number("rope_theta", c.rope_theta, 0);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.flag("attention_bias", c.attention_bias);
+  v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);
   v.one_of("hidden_act", c.act, kActNames);
   v.flag("gated_mlp", c.gated);
@@ -271,6 +272,7 @@ ModelConfig read_olmoe(const JsonReader& reader) {
   if (c.width % c.heads != 0) fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}", reader.where(), c.heads, c.width);
   c.head_width = c.width / c.heads;
   c.dense_width = c.expert_width;
+  c.attention_out_bias = c.attention_bias;
   c.qk_norm = QkNorm::full;
   c.rope_theta = read_rope_theta(reader);
   const auto k = static_cast<double>(c.routing.top_k);

@@ -36,7 +36,7 @@ void check_is_model_folder(const std::string& folder) {
 }
 
 // Only what the file's own size justifies is ever allocated. A file that lacks some tensors is let through: it is refused with their names later.
-void check_size(const ModelConfig& config, const Safetensors& file) {
+void check_size(const ModelConfig& config, const NamedTensors& file) {
   double held = 0;
   for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
   const double wanted = parameter_count(config);
@@ -86,7 +86,7 @@ void check_save_target(const std::string& folder, Model& model) {
   }
 }
 
-LoadedModel load_model(const std::string& folder) {
+LoadedModel load_model(const std::string& folder, LoadFor) {
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture] = read_config(read_text(config_path), config_path);

@@ -17,9 +17,15 @@ struct LoadedModel {
   std::map<std::string, std::string> metadata;  // of model.safetensors, e.g. "step"
 };
 
-// Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing key that changes the mathematics, a tensor that is missing, has
-// another shape, or that nothing consumes.
-LoadedModel load_model(const std::string& folder);
+// What a loaded model is for.
+enum class LoadFor {
+  inference,  // weights keep the dtype of the file and lie in it, mapped, wherever the products can use them so
+  training,   // every parameter is f32 in the Model's own memory
+};
+
+// MODEL is a folder or a .gguf file, told apart by content. Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing key that
+// changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
+LoadedModel load_model(const std::string& path, LoadFor purpose = LoadFor::training);
 
 // Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ from what is there, then model.safetensors in one atomic step:
 // the folder is loadable at every moment. `dtype` f32 or bf16. Refuses where check_save_target does.

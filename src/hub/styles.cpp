@@ -11,7 +11,7 @@ namespace {
 std::vector<Style> make_styles() {
   ModelConfig gpt2;
   gpt2.norm = NormKind::layer;
-  gpt2.norm_bias = gpt2.attention_bias = gpt2.ffn_bias = true;
+  gpt2.norm_bias = gpt2.attention_bias = gpt2.attention_out_bias = gpt2.ffn_bias = true;
   gpt2.positions = Positions::learned;
   gpt2.act = ops::Act::gelu;
   gpt2.gated = false;

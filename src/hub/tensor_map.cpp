@@ -151,7 +151,7 @@ void check_shape(const FileTensor& want, const Tensor& got, const std::string& p
   fail("{}: tensor \"{}\" is {}, config.json asks for [{}]{}", path, want.name, describe(got), fmt::join(want.shape, ", "), hint);
 }
 
-void check_alias(const FileTensor& alias, const Safetensors& file) {
+void check_alias(const FileTensor& alias, const NamedTensors& file) {
   const Tensor& truth = alias.parts[0].value;
   std::vector<float> copy(static_cast<size_t>(truth.numel()));
   read_part(copy.data(), alias.parts[0], file.get(alias.name), 0);
@@ -183,7 +183,7 @@ double parameter_count(const ModelConfig& c) {
     const double projections = c.gated ? 2 : 1;
     return experts * ((projections + 1) * d * f + (c.ffn_bias ? projections * f + d : 0));
   };
-  double attention = 2 * d * q + 2 * d * kv + (c.attention_bias ? q + 2 * kv + d : 0);
+  double attention = 2 * d * q + 2 * d * kv + (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? d : 0);
   if (c.qk_norm != QkNorm::none) attention += c.qk_norm == QkNorm::full ? q + kv : 2 * static_cast<double>(c.head_width);
   const auto moe_layers = static_cast<double>(c.moe_layer_count()), layers = static_cast<double>(c.layers);
   double total = static_cast<double>(c.vocab) * d * (c.tied ? 1 : 2) + layers * (2 * norm + attention) +
@@ -200,7 +200,7 @@ double parameter_count(const ModelConfig& c) {
   return total + moe_layers * each;
 }
 
-void check_account(const std::vector<FileTensor>& map, const Safetensors& file) {
+void check_account(const std::vector<FileTensor>& map, const NamedTensors& file) {
   std::set<std::string_view> known;
   for (const FileTensor& tensor : map) known.insert(tensor.name);
   std::vector<std::string> unused;
@@ -217,7 +217,7 @@ void check_account(const std::vector<FileTensor>& map, const Safetensors& file) 
     if (file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path());
 }
 
-void read_tensors(const std::vector<FileTensor>& map, const Safetensors& file) {
+void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map) {
     if (tensor.alias) continue;
     const Tensor source = file.get(tensor.name);

@@ -31,9 +31,9 @@ std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 double parameter_count(const ModelConfig&);
 
 // Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An alias may be missing.
-void check_account(const std::vector<FileTensor>&, const Safetensors&);
+void check_account(const std::vector<FileTensor>&, const NamedTensors&);
 // Fills the parameters; the account must have been checked. bf16 and f16 become f32. An alias must hold the numbers of what it is an alias of.
-void read_tensors(const std::vector<FileTensor>&, const Safetensors&);
+void read_tensors(const std::vector<FileTensor>&, const NamedTensors&);
 // The items to write, in the order of the map, buffers always in f32; they view the Model's memory and share one buffer, so they are for one write at a time.
 std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>&, DType dtype, bool with_alias);
 

@@ -15,6 +15,24 @@ enum class NormPlacement { pre, post };
 enum class Positions { rope, learned };
 enum class QkNorm { none, head, full };  // RMSNorm of queries and keys, per head or over all heads together
 
+// How rotary frequencies f_c = theta^(-2c/C) are changed for contexts longer than a model was first trained on (transformers:modeling_rope_utils.py).
+// A wavelength is 2 pi / f; original = original_context.
+struct RopeScaling {
+  enum class Kind {
+    none,
+    linear,  // f / factor
+    llama3,  // f where the wavelength is under original / high_freq_factor, f / factor over original / low_freq_factor, between them a blend
+    yarn,    // f and f / factor blended over the c whose rotations in `original` lie between beta_fast and beta_slow; scores grow (arXiv 2309.00071)
+  };
+  Kind kind = Kind::none;
+  float factor = 1;
+  int64_t original_context = 0;                     // llama3 and yarn
+  float low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  float beta_fast = 32, beta_slow = 1;              // yarn
+  float attention_factor = 1;                       // yarn: what cosines and sines are multiplied by; the reader of a config works it out
+  bool truncate = true;                             // yarn: the blend's ends are rounded outwards to whole c
+};
+
 struct InitOptions {
   float std = 0.02f;
   float cut = 0;                // truncated normal at +-cut standard deviations; 0: plain normal
@@ -36,8 +54,10 @@ struct ModelConfig {
   bool norm_bias = false;
   Positions positions = Positions::rope;
   float rope_theta = 10000;
+  RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
-  bool attention_bias = false;
+  bool attention_bias = false;      // of queries, keys and values
+  bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin

@@ -11,7 +11,8 @@ int64_t norm_size(const ModelConfig& c) { return c.width * (c.norm == NormKind::
 int64_t attention_matrices(const ModelConfig& c) { return 2 * c.width * c.q_width() + 2 * c.width * c.kv_width(); }
 int64_t attention_size(const ModelConfig& c) {
   int64_t size = attention_matrices(c);
-  if (c.attention_bias) size += c.q_width() + 2 * c.kv_width() + c.width;
+  if (c.attention_bias) size += c.q_width() + 2 * c.kv_width();
+  if (c.attention_out_bias) size += c.width;
   if (c.qk_norm == QkNorm::head) size += 2 * c.head_width;
   if (c.qk_norm == QkNorm::full) size += c.q_width() + c.kv_width();
   return size;

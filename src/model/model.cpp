@@ -32,7 +32,7 @@ std::vector<T> copied(const Tensor& t) {
 
 }  // namespace
 
-Model::Model(ModelConfig config) : config_(std::move(config)) {
+Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), storage_(storage) {
   validate(config_);
   const int64_t d = config_.width;
   add(embedding_, "embed.weight", Role::matrix, {config_.vocab, d});
@@ -54,9 +54,23 @@ Model::Model(ModelConfig config) : config_(std::move(config)) {
 void Model::add(Param& param, const std::string& name, Role role, std::initializer_list<int64_t> shape) {
   param.name = name;
   param.role = role;
-  param.value = memory_.alloc_zeroed(DType::f32, shape);
+  param.value = storage_ == Storage::owned ? memory_.alloc_zeroed(DType::f32, shape) : Tensor(nullptr, DType::f32, shape);
   params_.push_back(&param);
 }
+
+void Model::bind(Param& param, Tensor value, std::vector<const void*> pieces) {
+  const Tensor& wanted = param.value;
+  if (value.rank != wanted.rank || value.shape != wanted.shape) fail("parameter \"{}\" does not have the shape of {}", param.name, describe(value));
+  if (!pieces.empty() && (value.rank != 3 || static_cast<int64_t>(pieces.size()) != value.shape[0]))
+    fail("parameter \"{}\" is given in {} pieces, which are not its experts", param.name, pieces.size());
+  param.value = value;
+  if (!pieces.empty()) param.value.data = const_cast<void*>(pieces[0]);
+  param.pieces = std::move(pieces);
+  param.budget = &budget_;
+  param.touched();
+}
+
+Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) { return memory_.alloc(dtype, shape); }
 
 void Model::add_norm(Norm& norm, const std::string& name, int64_t width) {
   norm.kind = config_.norm;
@@ -86,7 +100,7 @@ void Model::add_attention(Attention& attention, const std::string& name) {
   attention.rope_theta = c.rope_theta;
   const auto projection = [&](Param& weight, Param& bias, const char* which, Role role, int64_t out, int64_t in) {
     add(weight, name + which + ".weight", role, {out, in});
-    if (c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});
+    if (&weight == &attention.o ? c.attention_out_bias : c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});
   };
   projection(attention.q, attention.q_bias, "q", Role::matrix, c.q_width(), c.width);
   projection(attention.k, attention.k_bias, "k", Role::matrix, c.kv_width(), c.width);
@@ -146,6 +160,7 @@ void Model::initialise(uint64_t seed) {
 }
 
 void Model::enable_grads() {
+  if (storage_ != Storage::owned) fail_usage("a model whose weights lie in a file cannot be trained; load it for training");
   for (Param* param : params_) {
     if (!param->is_trained() || !param->grad.empty()) continue;
     param->grad = param->value;

@@ -62,9 +62,15 @@ struct ModelSaved {
   std::vector<LayerRouting> routing;  // MoE layers in order
 };
 
+// Where a new model's parameters lie.
+enum class Storage {
+  owned,  // f32, zero, in the Model's memory
+  bound,  // nowhere yet: whoever loads gives each parameter its memory by bind()
+};
+
 class Model {
  public:
-  explicit Model(ModelConfig);  // validates; parameters are zero
+  explicit Model(ModelConfig, Storage = Storage::owned);  // validates
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -75,7 +81,15 @@ class Model {
   const std::vector<Param*>& params() const { return params_; }
   Param* find(std::string_view name);
   void initialise(uint64_t seed);
-  // Gives every parameter that is trained a zero gradient.
+  // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a bank the places of its experts. Memory that the Model does
+  // not own stays alive by keep().
+  void bind(Param&, Tensor value, std::vector<const void*> pieces = {});
+  void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
+  // Memory of the Model's own, for what has to be copied from a file.
+  Tensor allocate(DType, std::initializer_list<int64_t> shape);
+  // How much memory the packed copies of bound weights may take; unlimited at first.
+  PackBudget& pack_budget() { return budget_; }
+  // Gives every parameter that is trained a zero gradient. Only for owned models.
   void enable_grads();
 
   // Fills `saved`; saved.hidden [N,D] holds the result. Randomness follows run.key.
@@ -105,7 +119,10 @@ class Model {
   void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;
 
   ModelConfig config_;
-  Arena memory_;     // parameters and gradients
+  Storage storage_;
+  Arena memory_;                                   // parameters and gradients
+  std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
+  PackBudget budget_;
   Param embedding_;  // [V,D]
   Param positions_;  // [context,D], learned positions only
   std::vector<std::unique_ptr<Block>> blocks_;

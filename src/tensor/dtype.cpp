@@ -1,15 +1,25 @@
 #include "tensor/dtype.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
 namespace moe {
 
-std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i32: return "i32";
-  }
-  return "?";
+namespace {
+
+constexpr std::string_view kNames[] = {"f32", "bf16", "f16", "i32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+}  // namespace
+
+std::string_view name_of(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }
+
+std::optional<DType> dtype_named(std::string_view name) {
+  for (size_t i = 0; i < std::size(kNames); ++i)
+    if (std::equal(name.begin(), name.end(), kNames[i].begin(), kNames[i].end(), [](char a, char b) { return lower(a) == b; })) return static_cast<DType>(i);
+  return std::nullopt;
 }
 
 float f16_to_f32(uint16_t half) {
@@ -18,6 +28,16 @@ float f16_to_f32(uint16_t half) {
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
   return sign ? -subnormal : subnormal;
+}
+
+// Below the smallest normal half the numbers are multiples of 2^-24, which nearbyint rounds to.
+uint16_t f32_to_f16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFFu;
+  const auto sign = static_cast<uint16_t>(u >> 16 & 0x8000u);
+  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
+  if (magnitude >= 0x477FF000u) return sign | 0x7C00u;  // rounds beyond 65504
+  if (magnitude < 0x38800000u) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::abs(x) * 0x1p24f)));
+  return static_cast<uint16_t>(sign | (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13);
 }
 
 }  // namespace moe

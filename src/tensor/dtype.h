@@ -1,26 +1,54 @@
-// Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN.
+// Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN. The quantised types are GGUF's: numbers of a row are stored
+// in blocks, each with scales of its own (tensor/quant.h); only weights have them.
 #pragma once
 
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace moe {
 
-enum class DType : uint8_t { f32, bf16, f16, i32 };
+enum class DType : uint8_t { f32, bf16, f16, i32, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
 
-constexpr size_t size_of(DType dtype) {
+// What is stored together along a row.
+struct BlockFormat {
+  int64_t elements;  // a row's length is a multiple of this
+  int64_t bytes;
+};
+
+constexpr BlockFormat block_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32: return {1, 4};
     case DType::bf16:
-    case DType::f16: return 2;
+    case DType::f16: return {1, 2};
+    case DType::q8_0: return {32, 34};
+    case DType::q4_0: return {32, 18};
+    case DType::q4_1: return {32, 20};
+    case DType::q5_0: return {32, 22};
+    case DType::q5_1: return {32, 24};
+    case DType::q4_k: return {256, 144};
+    case DType::q5_k: return {256, 176};
+    case DType::q6_k: return {256, 210};
   }
-  return 0;
+  return {1, 0};
 }
 
+constexpr bool is_quantised(DType dtype) { return block_of(dtype).elements > 1; }
+// Of a type whose numbers stand alone.
+constexpr size_t size_of(DType dtype) {
+  assert(!is_quantised(dtype));
+  return static_cast<size_t>(block_of(dtype).bytes);
+}
+// Of `elements` numbers of a row, whole blocks.
+constexpr int64_t bytes_of(DType dtype, int64_t elements) { return elements / block_of(dtype).elements * block_of(dtype).bytes; }
+
 std::string_view name_of(DType dtype);
+// The type called so ("q4_k"), in either case.
+std::optional<DType> dtype_named(std::string_view name);
 
 struct bf16 {
   uint16_t bits;
@@ -35,8 +63,9 @@ inline bf16 to_bf16(float x) {
   return {static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
 
-// IEEE half to f32, exact. Only read from files.
+// IEEE half to f32, exact, and back, rounding to nearest even; what is too large becomes infinity.
 float f16_to_f32(uint16_t half);
+uint16_t f32_to_f16(float x);
 
 template <class T>
 constexpr DType dtype_of();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -18,6 +19,12 @@ struct Packed {
   uint64_t backward_version = 0;
 };
 
+// How much memory the packed copies of weights that are never trained may take together. What does not fit is packed anew each time it is used.
+struct PackBudget {
+  int64_t limit = INT64_MAX;  // bytes
+  int64_t used = 0;
+};
+
 // What a parameter is for: decides its initial values, whether it is trained and whether it takes weight decay.
 enum class Role : uint8_t {
   matrix,    // embeddings, projections, routers, experts
@@ -31,16 +38,25 @@ enum class Role : uint8_t {
 struct Param {
   std::string name;  // e.g. "layers.0.ffn.experts.gate.weight"
   Role role = Role::matrix;
-  Tensor value;  // f32 master when training; owned by the Model
-  Tensor grad;   // f32, shape of value; empty = frozen; owned by the Model
+  Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view of a mapped file that the Model keeps
+  // [E] where each expert's matrix lies, when a file stores them apart; empty: one after another in `value`. Such a parameter is read by expert() only.
+  std::vector<const void*> pieces;
+  Tensor grad;  // f32, shape of value; empty = frozen; owned by the Model
   // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves a pass over memory that would only store zeros.
   bool grad_is_zero = false;
   uint64_t version = 1;  // raised by whoever writes `value`
   Packed packed_f32, packed_bf16;
+  PackBudget* budget = nullptr;  // the Model's; null: no limit
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
   bool is_trained() const { return role != Role::buffer; }
   bool present() const { return !value.empty(); }
+  // [O,I]: matrix e of a bank [E,O,I]; the whole of a matrix [O,I], which is a bank of one.
+  Tensor expert(int64_t e) const {
+    Tensor matrix = value.rank == 3 ? value.at(e) : value;
+    if (!pieces.empty()) matrix.data = const_cast<void*>(pieces[static_cast<size_t>(e)]);
+    return matrix;
+  }
   void touched() { ++version; }
 };
 

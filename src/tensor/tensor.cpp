@@ -10,7 +10,7 @@ namespace moe {
 Tensor::Tensor(void* memory, DType type, std::initializer_list<int64_t> dims) : data(memory), dtype(type), rank(static_cast<int>(dims.size())) {
   assert(rank >= 1 && rank <= 4);
   std::copy(dims.begin(), dims.end(), shape.begin());
-  row_bytes = cols() * static_cast<int64_t>(size_of(dtype));
+  row_bytes = bytes_of(dtype, cols());
 }
 
 int64_t Tensor::rows() const {

@@ -12,7 +12,8 @@
 namespace moe {
 
 // Up to four dimensions, the last one contiguous. `row_bytes` is the distance between consecutive rows (all leading dimensions flattened), so a slice of
-// columns is a view too. An empty tensor (no data) means "absent": no bias, a weight of one, a frozen parameter.
+// columns is a view too; of a quantised type, whose rows are blocks, only rows can be sliced. An empty tensor (no data) means "absent": no bias, a weight of
+// one, a frozen parameter.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -28,8 +29,8 @@ struct Tensor {
   int64_t cols() const { return shape[rank - 1]; }
   int64_t rows() const;
   int64_t numel() const { return rows() * cols(); }
-  int64_t bytes() const { return numel() * static_cast<int64_t>(size_of(dtype)); }
-  bool dense() const { return row_bytes == cols() * static_cast<int64_t>(size_of(dtype)); }
+  int64_t bytes() const { return rows() * bytes_of(dtype, cols()); }
+  bool dense() const { return row_bytes == bytes_of(dtype, cols()); }
 
   template <class T>
   T* as() const {

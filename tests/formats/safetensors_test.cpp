@@ -302,7 +302,7 @@ TEST_F(ShardsTest, WrongIndexesAreRefused) {
 TEST_F(ShardsTest, ATensorInTwoShardsIsRefused) {
   write_safetensors(folder_ / "model-2.safetensors", {{"a", draw(arena_, DType::f32, {4}, 3), DType::f32}});
   index(R"("a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors")");
-  EXPECT_FAILS(Safetensors::open(folder_.path()), "stands in another file");
+  EXPECT_FAILS(Safetensors::open(folder_.path()), "is there twice");
 }
 
 }  // namespace

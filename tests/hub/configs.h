@@ -44,7 +44,7 @@ inline ModelConfig small_nanomoe(bool bias, bool noise) {
   c.layers = 3;
   c.kv_heads = c.heads;
   c.norm = NormKind::layer;
-  c.norm_bias = c.attention_bias = c.ffn_bias = bias;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = bias;
   c.positions = Positions::learned;
   c.act = ops::Act::gelu;
   c.gated = false;
@@ -65,7 +65,7 @@ inline ModelConfig small_shared() {
   c.layers = 3;
   c.head_width = 4;
   c.norm = NormKind::layer;
-  c.norm_bias = c.attention_bias = c.ffn_bias = true;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
   c.norm_placement = NormPlacement::post;
   c.qk_norm = QkNorm::head;
   c.act = ops::Act::gelu_tanh;
@@ -83,7 +83,7 @@ inline std::vector<NamedConfig> small_configs() {
     for (const bool noise : {false, true})
       all.push_back({std::string("nanomoe") + (bias ? "_bias" : "") + (noise ? "_noise" : ""), small_nanomoe(bias, noise)});
   ModelConfig tied_olmoe = small_olmoe();
-  tied_olmoe.tied = tied_olmoe.attention_bias = true;
+  tied_olmoe.tied = tied_olmoe.attention_bias = tied_olmoe.attention_out_bias = true;
   all.push_back({"olmoe_tied_bias", tied_olmoe});
   ModelConfig dense = small_config();
   dense.act = ops::Act::relu;

@@ -91,7 +91,7 @@ TEST(Cost, CountsWhatAModelHolds) {
   c.norm = NormKind::layer;
   c.norm_bias = true;
   check("LayerNorm with bias");
-  c.attention_bias = c.ffn_bias = true;
+  c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
   check("biases");
   c.gated = false;
   check("biases without a gate");

@@ -23,7 +23,7 @@ ModelConfig routed(const char* name, int64_t experts, int64_t k) { return routed
 
 ModelConfig gpt(ModelConfig c) {
   c.norm = NormKind::layer;
-  c.norm_bias = c.attention_bias = c.ffn_bias = c.tied = true;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = true;
   c.positions = Positions::learned;
   c.act = ops::Act::gelu;
   c.gated = false;
@@ -86,7 +86,7 @@ std::vector<Case> architectures() {
   c = routed("olmoe", 4, 3);
   c.qk_norm = QkNorm::head;
   c.norm_placement = NormPlacement::post;
-  c.attention_bias = c.ffn_bias = true;
+  c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
   list.push_back({.name = "post-norm, QK-norm per head, biases in gated experts", .config = c});
   c = routed("mixtral", 4, 2);
   c.shared_experts = 2;

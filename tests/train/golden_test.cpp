@@ -51,7 +51,7 @@ struct Golden {
     c.context = j.at("max_position_embeddings");
     c.norm = NormKind::layer;
     c.norm_eps = j.at("layer_norm_eps");
-    c.norm_bias = c.attention_bias = c.ffn_bias = j.at("attention_bias");
+    c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = j.at("attention_bias");
     c.positions = Positions::learned;
     c.act = ops::Act::gelu;
     c.gated = false;

@@ -35,6 +35,55 @@ TEST(DType, HalfToF32IsExactForAllPatterns) {
   }
 }
 
+TEST(DType, HalfSurvivesTheRoundTripForAllPatterns) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const float wide = f16_to_f32(static_cast<uint16_t>(bits));
+    const uint16_t back = f32_to_f16(wide);
+    if (!std::isnan(wide)) EXPECT_EQ(back, bits);
+    else EXPECT_TRUE(std::isnan(f16_to_f32(back)) && (back & 0x8000) == (bits & 0x8000)) << bits;
+  }
+}
+
+// Between each two neighbouring halves, subnormal ones too: below the middle rounds down, above it up, the middle itself to the even one.
+TEST(DType, HalfRoundsToNearestEven) {
+  for (uint32_t low = 0; low < 0x7BFF; ++low) {
+    const float below = f16_to_f32(static_cast<uint16_t>(low)), above = f16_to_f32(static_cast<uint16_t>(low + 1));
+    const float middle = below + (above - below) / 2;  // exact
+    const uint32_t sign = low % 2 == 0 ? 0 : 0x8000;
+    const auto round = [&](float x) { return f32_to_f16(sign != 0 ? -x : x); };
+    EXPECT_EQ(round(std::nextafter(below, above)), sign | low);
+    EXPECT_EQ(round(std::nextafter(middle, below)), sign | low);
+    EXPECT_EQ(round(middle), sign | (low + (low & 1)));
+    EXPECT_EQ(round(std::nextafter(middle, above)), sign | (low + 1));
+  }
+}
+
+TEST(DType, HalfOfSpecialValues) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(f32_to_f16(infinity), 0x7C00);
+  EXPECT_EQ(f32_to_f16(-infinity), 0xFC00);
+  EXPECT_EQ(f32_to_f16(65504.0f), 0x7BFF) << "the largest half";
+  EXPECT_EQ(f32_to_f16(std::nextafter(65520.0f, 0.0f)), 0x7BFF);
+  EXPECT_EQ(f32_to_f16(65520.0f), 0x7C00) << "the middle to the next power of two";
+  EXPECT_EQ(f32_to_f16(std::numeric_limits<float>::max()), 0x7C00);
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0) << "half the smallest, a tie to the even zero";
+  EXPECT_EQ(f32_to_f16(std::nextafter(0x1p-25f, 1.0f)), 1);
+  EXPECT_EQ(f32_to_f16(-0.0f), 0x8000);
+  EXPECT_EQ(f32_to_f16(std::numeric_limits<float>::denorm_min()), 0);
+  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u}) EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(std::bit_cast<float>(nan))))) << nan;
+}
+
+TEST(DType, BlocksAndNames) {
+  EXPECT_EQ(bytes_of(DType::q8_0, 64), 68);
+  EXPECT_EQ(bytes_of(DType::q6_k, 512), 420);
+  EXPECT_FALSE(is_quantised(DType::f16));
+  EXPECT_TRUE(is_quantised(DType::q4_1));
+  EXPECT_EQ(dtype_named("Q4_K"), DType::q4_k);
+  EXPECT_EQ(dtype_named("bf16"), DType::bf16);
+  EXPECT_EQ(dtype_named("q4"), std::nullopt);
+  EXPECT_EQ(dtype_named(""), std::nullopt);
+}
+
 TEST(DType, Bf16SurvivesTheRoundTripForAllPatterns) {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const bf16 x{static_cast<uint16_t>(bits)};

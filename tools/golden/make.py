@@ -10,6 +10,7 @@ import sys
 import common
 import nanomoe
 import olmoe
+import quant
 import recipes
 
 FOLDER = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "data", "golden"))
@@ -21,6 +22,7 @@ def make_all(folder):
     recipes.make_all(folder)
     nanomoe.make_all(folder)
     olmoe.make_all(folder)
+    quant.make_all(folder)
 
 
 def check():

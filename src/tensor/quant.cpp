@@ -1,0 +1,211 @@
+#include "tensor/quant.h"
+
+#include "core/error.h"
+#include "tensor/quant_k.h"
+#include "tensor/quant_parts.h"
+
+namespace moe {
+namespace {
+
+constexpr int kBlock = 32;  // numbers that share a scale
+constexpr int kHalf = kBlock / 2;
+
+// ---- formats of 32: byte j of the nibbles holds numbers j (low) and j + 16 (high) -------------------------------------------------------------------
+// x = d q, q a signed byte.  d [half], q [32]
+void read_q8_0(float* out, const uint8_t* block) {
+  const float d = load_half(block);
+  const uint8_t* q = block + 2;
+  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(q[j]));
+}
+
+void write_q8_0(uint8_t* block, const float* x) {
+  float largest = 0;
+  for (int j = 0; j < kBlock; ++j) largest = std::abs(x[j]) > largest ? std::abs(x[j]) : largest;
+  const float d = largest / 127, inverse = finite_ratio(1, d);
+  store_half(block, d);
+  for (int j = 0; j < kBlock; ++j) block[2 + j] = static_cast<uint8_t>(nearest_away(clamped(x[j] * inverse, -127, 127)));
+}
+
+// x = d (q - 8).  d [half], nibbles [16]
+void read_q4_0(float* out, const uint8_t* block) {
+  const float d = load_half(block);
+  const uint8_t* q = block + 2;
+  for (int j = 0; j < kHalf; ++j) {
+    out[j] = d * static_cast<float>((q[j] & 15) - 8);
+    out[j + kHalf] = d * static_cast<float>((q[j] >> 4) - 8);
+  }
+}
+
+// x = d q + m.  d, m [half], nibbles [16]
+void read_q4_1(float* out, const uint8_t* block) {
+  const float d = load_half(block), m = load_half(block + 2);
+  const uint8_t* q = block + 4;
+  for (int j = 0; j < kHalf; ++j) {
+    out[j] = d * static_cast<float>(q[j] & 15) + m;
+    out[j + kHalf] = d * static_cast<float>(q[j] >> 4) + m;
+  }
+}
+
+// The fifth bits of 32 numbers, little end first, come before the nibbles.
+void read_five(int* q, const uint8_t* at) {
+  const uint32_t fifth = uint32_t{at[0]} | uint32_t{at[1]} << 8 | uint32_t{at[2]} << 16 | uint32_t{at[3]} << 24;
+  for (int j = 0; j < kHalf; ++j) {
+    q[j] = (at[4 + j] & 15) | static_cast<int>(fifth >> j & 1) << 4;
+    q[j + kHalf] = (at[4 + j] >> 4) | static_cast<int>(fifth >> (j + kHalf) & 1) << 4;
+  }
+}
+void write_five(uint8_t* at, const int* q) {
+  uint32_t fifth = 0;
+  for (int j = 0; j < kBlock; ++j) fifth |= static_cast<uint32_t>(q[j] >> 4) << j;
+  for (int i = 0; i < 4; ++i) at[i] = static_cast<uint8_t>(fifth >> 8 * i);
+  for (int j = 0; j < kHalf; ++j) at[4 + j] = static_cast<uint8_t>((q[j] & 15) | (q[j + kHalf] & 15) << 4);
+}
+
+// x = d (q - 16).  d [half], fifth bits [4], nibbles [16]
+void read_q5_0(float* out, const uint8_t* block) {
+  int q[kBlock];
+  read_five(q, block + 2);
+  const float d = load_half(block);
+  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(q[j] - 16);
+}
+
+// x = d q + m.  d, m [half], fifth bits [4], nibbles [16]
+void read_q5_1(float* out, const uint8_t* block) {
+  int q[kBlock];
+  read_five(q, block + 4);
+  const float d = load_half(block), m = load_half(block + 2);
+  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(q[j]) + m;
+}
+
+// The first number of largest magnitude becomes the lowest step, -kLevels/2, which is the step without a counterpart.
+template <int kLevels>
+float around_zero(int* q, const float* x) {
+  float largest = 0, with_sign = 0;
+  for (int j = 0; j < kBlock; ++j)
+    if (std::abs(x[j]) > largest) {
+      largest = std::abs(x[j]);
+      with_sign = x[j];
+    }
+  const float d = with_sign / (-kLevels / 2), inverse = finite_ratio(1, d);
+  for (int j = 0; j < kBlock; ++j) q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
+  return d;
+}
+
+// The smallest number becomes step 0, the largest the last.
+struct Span {
+  float d, m;
+};
+template <int kLevels>
+Span between_ends(int* q, const float* x) {
+  float low = x[0], high = x[0];
+  for (int j = 0; j < kBlock; ++j) {
+    low = x[j] < low ? x[j] : low;
+    high = x[j] > high ? x[j] : high;
+  }
+  const float d = (high - low) / (kLevels - 1), inverse = finite_ratio(1, d);
+  for (int j = 0; j < kBlock; ++j) q[j] = static_cast<int>(clamped((x[j] - low) * inverse + 0.5f, 0, kLevels - 1));
+  return {d, low};
+}
+
+void write_nibbles(uint8_t* at, const int* q) {
+  for (int j = 0; j < kHalf; ++j) at[j] = static_cast<uint8_t>(q[j] | q[j + kHalf] << 4);
+}
+
+void write_q4_0(uint8_t* block, const float* x) {
+  int q[kBlock];
+  store_half(block, around_zero<16>(q, x));
+  write_nibbles(block + 2, q);
+}
+
+void write_q4_1(uint8_t* block, const float* x) {
+  int q[kBlock];
+  const Span span = between_ends<16>(q, x);
+  store_half(block, span.d);
+  store_half(block + 2, span.m);
+  write_nibbles(block + 4, q);
+}
+
+void write_q5_0(uint8_t* block, const float* x) {
+  int q[kBlock];
+  store_half(block, around_zero<32>(q, x));
+  write_five(block + 2, q);
+}
+
+void write_q5_1(uint8_t* block, const float* x) {
+  int q[kBlock];
+  const Span span = between_ends<32>(q, x);
+  store_half(block, span.d);
+  store_half(block + 2, span.m);
+  write_five(block + 4, q);
+}
+
+// ---- rows ---------------------------------------------------------------------------------------------------------------------------------------------
+template <class F>
+void read_blocks(float* out, const void* in, DType from, int64_t n, F&& read) {
+  const BlockFormat format = block_of(from);
+  const auto* block = static_cast<const uint8_t*>(in);
+  for (int64_t i = 0; i < n; i += format.elements, block += format.bytes) read(out + i, block);
+}
+template <class F>
+void write_blocks(void* out, const float* in, DType to, int64_t n, F&& write) {
+  const BlockFormat format = block_of(to);
+  auto* block = static_cast<uint8_t*>(out);
+  for (int64_t i = 0; i < n; i += format.elements, block += format.bytes) write(block, in + i);
+}
+
+void need_blocks(DType dtype, int64_t n) {
+  if (n < 0 || n % block_of(dtype).elements != 0) fail("{} numbers are not whole blocks of {}, which have {}", n, name_of(dtype), block_of(dtype).elements);
+}
+
+}  // namespace
+
+void dequantise(float* out, const void* in, DType from, int64_t n) {
+  need_blocks(from, n);
+  switch (from) {
+    case DType::f32: std::memcpy(out, in, static_cast<size_t>(n) * sizeof(float)); return;
+    case DType::bf16:
+      return read_blocks(out, in, from, n, [](float* x, const uint8_t* at) {
+        bf16 narrow;
+        std::memcpy(&narrow, at, sizeof narrow);
+        *x = to_f32(narrow);
+      });
+    case DType::f16: return read_blocks(out, in, from, n, [](float* x, const uint8_t* at) { *x = load_half(at); });
+    case DType::q8_0: return read_blocks(out, in, from, n, read_q8_0);
+    case DType::q4_0: return read_blocks(out, in, from, n, read_q4_0);
+    case DType::q4_1: return read_blocks(out, in, from, n, read_q4_1);
+    case DType::q5_0: return read_blocks(out, in, from, n, read_q5_0);
+    case DType::q5_1: return read_blocks(out, in, from, n, read_q5_1);
+    case DType::q4_k: return read_blocks(out, in, from, n, read_q4_k);
+    case DType::q5_k: return read_blocks(out, in, from, n, read_q5_k);
+    case DType::q6_k: return read_blocks(out, in, from, n, read_q6_k);
+    case DType::i32: break;
+  }
+  fail("numbers of {} cannot be read as f32", name_of(from));
+}
+
+void quantise(void* out, const float* in, DType to, int64_t n) {
+  need_blocks(to, n);
+  switch (to) {
+    case DType::f32: std::memcpy(out, in, static_cast<size_t>(n) * sizeof(float)); return;
+    case DType::bf16:
+      return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) {
+        const bf16 narrow = to_bf16(*x);
+        std::memcpy(at, &narrow, sizeof narrow);
+      });
+    case DType::f16: return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) { store_half(at, *x); });
+    case DType::q8_0: return write_blocks(out, in, to, n, write_q8_0);
+    case DType::q4_0: return write_blocks(out, in, to, n, write_q4_0);
+    case DType::q4_1: return write_blocks(out, in, to, n, write_q4_1);
+    case DType::q5_0: return write_blocks(out, in, to, n, write_q5_0);
+    case DType::q5_1: return write_blocks(out, in, to, n, write_q5_1);
+    case DType::q4_k: return write_blocks(out, in, to, n, write_q4_k);
+    case DType::q6_k: return write_blocks(out, in, to, n, write_q6_k);
+    case DType::q5_k:
+    case DType::i32: break;
+  }
+  fail("{} is read but not made here; take q4_k or q6_k", name_of(to));
+}
+
+bool can_quantise(DType to) { return to != DType::q5_k && to != DType::i32; }
+
+}  // namespace moe

@@ -1,0 +1,40 @@
+// What both files of the block formats share: halves in memory, and rounding that no value can make undefined.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "tensor/dtype.h"
+
+namespace moe {
+
+inline float load_half(const uint8_t* at) {
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return f16_to_f32(bits);
+}
+inline void store_half(uint8_t* at, float x) {
+  const uint16_t bits = f32_to_f16(x);
+  std::memcpy(at, &bits, sizeof bits);
+}
+
+// Into [low, high]; NaN becomes low. Branches that compile to two vector instructions.
+inline float clamped(float x, float low, float high) {
+  const float above = x > low ? x : low;
+  return above < high ? above : high;
+}
+// To the nearest integer, ties to even, as long as |x| < 2^22: adding 1.5 * 2^23 leaves no bits behind the point. Larger ones stay large, so clamped() may
+// come after.
+inline float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+// To the nearest integer, ties away from zero, as an int; |x| < 2^22. The number below one half keeps what lies just below a tie from being added up to it.
+inline int nearest_away(float x) { return static_cast<int>(x + std::copysign(0.49999997f, x)); }
+// a / b; 0 where that is no number: b is 0, or so small that the quotient overflows (a scale of b is then far below the smallest half).
+inline float finite_ratio(float a, float b) {
+  const float ratio = a / b;
+  return std::isfinite(ratio) ? ratio : 0.0f;
+}
+
+}  // namespace moe

@@ -34,13 +34,24 @@ class Gguf : public NamedTensors {
   // Typed reading. Each fails, naming file, key and what stands there, when the key is missing or of another kind.
   bool flag(std::string_view key) const;
   int64_t integer(std::string_view key, int64_t low, int64_t high) const;
-  double number(std::string_view key) const;  // an integer counts too
+  double number(std::string_view key) const;  // an integer counts too; must be finite
   const std::string& text(std::string_view key) const;
+  const std::vector<std::string>& texts(std::string_view key) const;
+  const std::vector<int64_t>& integers(std::string_view key) const;
+  const std::vector<double>& numbers(std::string_view key) const;
+
+  // Owns the bytes that the tensors view, for whoever keeps views longer than this object.
+  std::shared_ptr<const void> memory() const;
 
  private:
-  void read(std::span<const std::byte> bytes, const std::string& where);
+  struct Memory;
 
-  std::shared_ptr<const MappedFile> file_;  // owns the bytes that the tensors view
+  void read(std::span<const std::byte> bytes);
+  const GgufValue& value(std::string_view key) const;
+  template <class T>
+  const T& typed(std::string_view key, const char* wanted) const;
+
+  std::shared_ptr<Memory> memory_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
 };
 

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "hub/config_json.h"
 #include "hub/configs.h"
@@ -47,6 +48,35 @@ void safetensors_seeds(const std::string& folder) {
       std::string(1, '\0') + R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"h":{"dtype":"F16","shape":[1,1,1,2],"data_offsets":[4,8]}})" +
           std::string(1, '\0') + "12345678");
   put(folder, "empty", std::string(1, '\0') + R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
+}
+
+// A value of every kind and tensors of several types, some of them as other programs would align them.
+void gguf_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  using Type = GgufEntry::Type;
+  std::vector<std::byte> zeros(4096);
+  const auto item = [&](const char* name, DType dtype, std::vector<int64_t> shape, int64_t rows) {
+    const int64_t cols = shape.back();
+    return GgufItem{name, dtype, std::move(shape), [&zeros, dtype, rows, cols](int64_t) { return Tensor(zeros.data(), dtype, {rows, cols}); }};
+  };
+  write_gguf(folder + "/whole",
+             {{"general.architecture", Type::string, std::string("llama")},
+              {"general.alignment_of", Type::u32, int64_t{32}},
+              {"llama.rope.freq_base", Type::f32, 10000.0},
+              {"tokenizer.ggml.add_bos_token", Type::boolean, true},
+              {"tokenizer.ggml.tokens", Type::strings, std::vector<std::string>{"<s>", "a", ""}},
+              {"tokenizer.ggml.scores", Type::f32s, std::vector<double>{0, -1, -2}},
+              {"tokenizer.ggml.token_type", Type::i32s, std::vector<int64_t>{3, 1, 6}}},
+             {item("token_embd.weight", DType::q8_0, {3, 32}, 3), item("blk.0.ffn_up_exps.weight", DType::q4_k, {2, 2, 256}, 4),
+              item("output_norm.weight", DType::f32, {5}, 1), item("blk.0.attn_q.weight", DType::f16, {2, 3}, 2)});
+  write_gguf(folder + "/keys", {{"k", Type::u64, int64_t{7}}, {"i", Type::i32, int64_t{-7}}, {"u", Type::u32s, std::vector<int64_t>{1, 2}}}, {});
+  std::string odd = read_text(folder + "/keys");
+  const std::string key = "general.alignment";
+  std::string entry(8, '\0');
+  entry[0] = static_cast<char>(key.size());
+  odd = odd.substr(0, 16) + std::string("\x01\0\0\0\0\0\0\0", 8) + entry + key + std::string("\x04\0\0\0\x01\0\0\0", 8);
+  put(folder, "odd", std::string(1, '\x01') + odd);
+  for (const char* name : {"whole", "keys"}) put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
 }
 
 void json_seeds(const std::string& folder) {
@@ -167,6 +197,7 @@ int main(int argc, char** argv) {
   const std::string out = argv[1];
   try {
     moe::safetensors_seeds(out + "/safetensors");
+    moe::gguf_seeds(out + "/gguf");
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::shards_seeds(out + "/shards");

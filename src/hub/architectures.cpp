@@ -133,9 +133,9 @@ std::string why_not_nanomoe(const ModelConfig& c) {
 std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 
 constexpr Architecture kArchitectures[] = {
-    {"OLMoE", "olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, kHuggingFaceNames, false},
-    {"nanoMoE", "moe_cpp", "MoeCppForCausalLM", why_not_nanomoe, read_moe_cpp, write_moe_cpp, kNanoMoeNames, true},
-    {"moe.cpp", "moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, kHuggingFaceNames, false},
+    {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, {"OLMoE", kHuggingFaceNames, kTiedHeadName}, false},
+    {"moe_cpp", "MoeCppForCausalLM", why_not_nanomoe, read_moe_cpp, write_moe_cpp, {"nanoMoE", kNanoMoeNames, kTiedHeadName}, true},
+    {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, {"moe.cpp", kHuggingFaceNames, kTiedHeadName}, false},
 };
 
 }  // namespace

@@ -86,21 +86,22 @@ void check_save_target(const std::string& folder, Model& model) {
   }
 }
 
-LoadedModel load_model(const std::string& folder, LoadFor) {
+LoadedModel load_model(const std::string& folder, LoadFor purpose) {
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture] = read_config(read_text(config_path), config_path);
-  const Safetensors file = Safetensors::open(folder);
-  check_size(config, file);
+  const auto file = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  check_size(config, *file);
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
   check_vocabulary(*loaded.tokenizer, config, folder);
-  loaded.model = std::make_unique<Model>(config);
-  const std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
-  check_account(map, file);
-  read_tensors(map, file);
-  for (Param* param : loaded.model->params()) param->touched();
-  loaded.metadata = file.metadata();
+  loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+  std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
+  check_account(map, *file);
+  bind_tensors(map, *file, *loaded.model, purpose);
+  if (purpose == LoadFor::inference) loaded.model->keep(file);
+  loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
+  loaded.metadata = file->metadata();
   return loaded;
 }
 

@@ -11,10 +11,13 @@
 
 namespace moe {
 
+struct ModelSource;  // hub/tensor_map.h
+
 struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::map<std::string, std::string> metadata;  // of model.safetensors, e.g. "step"
+  std::shared_ptr<const ModelSource> source;    // what it was read from
 };
 
 // What a loaded model is for.

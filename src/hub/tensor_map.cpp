@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -37,98 +39,166 @@ std::string filled(std::string_view pattern, std::string_view hole, int64_t numb
 
 std::vector<int64_t> shape_of(const Tensor& t) { return {t.shape.begin(), t.shape.begin() + t.rank}; }
 
-const NameRow& row_of(const Architecture& architecture, const ModelConfig& config, const Param& param, int64_t& layer) {
-  for (const NameRow& row : architecture.names) {
+const NameRow& row_of(const TensorNames& names, const ModelConfig& config, const Param& param, int64_t& layer) {
+  for (const NameRow& row : names.rows) {
     const auto found = match(row.ours, param.name);
     if (!found) continue;
     if (row.layers != Layers::all && config.is_moe(*found) != (row.layers == Layers::moe)) continue;
     layer = *found;
     return row;
   }
-  fail("{} has no tensor name for parameter \"{}\" ({})", architecture.title, param.name, describe(param.value));
+  fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name, describe(param.value));
 }
 
-void add_part(std::vector<FileTensor>& map, const NameRow& row, const std::string& name, Param& param) {
-  const Tensor& value = param.value;
-  std::vector<int64_t> shape = shape_of(value);
+// Joins a part to the tensor of this name, `dim` being the dimension along which parts follow each other.
+void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape, size_t dim, const FileTensor::Part& part) {
+  const auto open = std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
+  if (open == map.end()) {
+    map.push_back({.name = name, .shape = shape, .parts = {part}, .columns = dim == 1});
+    return;
+  }
+  open->shape[dim] += shape[dim];
+  open->parts.push_back(part);
+}
+
+void add_part(std::vector<FileTensor>& map, const NameRow& row, const std::string& name, Param& param, int64_t head_width) {
+  std::vector<int64_t> shape = shape_of(param.value);
+  const auto turn = [&] { std::swap(shape[shape.size() - 1], shape[shape.size() - 2]); };
+  const auto push = [&](const FileTensor::Part& part) { map.push_back({.name = name, .shape = shape, .parts = {part}}); };
   switch (row.layout) {
-    case Layout::same: map.push_back({name, shape, {{&param, value}}}); return;
+    case Layout::same: return push({&param});
     case Layout::per_expert:
       shape.erase(shape.begin());
-      for (int64_t e = 0; e < value.shape[0]; ++e) map.push_back({filled(name, "{e}", e), shape, {{&param, value.at(e)}}});
+      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, "{e}", e), .shape = shape, .parts = {{&param, e}}});
       return;
-    case Layout::bank_of_one:
+    case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
+    case Layout::transposed: turn(); return push({.param = &param, .transpose = true});
+    case Layout::transposed_one:
       shape.erase(shape.begin());
-      map.push_back({name, shape, {{&param, value.at(0)}}});
-      return;
-    case Layout::transposed:
-      std::swap(shape[1], shape[2]);
-      map.push_back({name, shape, {{&param, value, true}}});
-      return;
-    case Layout::bias_rows: map.push_back({name, {shape[0], 1, shape[1]}, {{&param, value}}}); return;
-    case Layout::fused: {
-      const auto open = std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
-      if (open == map.end()) {
-        map.push_back({name, shape, {{&param, value}}});
-        return;
-      }
-      open->shape[0] += shape[0];
-      open->parts.push_back({&param, value});
-    }
+      turn();
+      return push({.param = &param, .expert = 0, .transpose = true});
+    case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::fused: return join(map, name, shape, 0, {&param});
+    case Layout::fused_columns: turn(); return join(map, name, shape, 1, {.param = &param, .transpose = true});
+    case Layout::paired: return push({.param = &param, .pairs = head_width});
   }
 }
 
-// to [cols,rows] = from [rows,cols] transposed, load(i) being element i of `from`.
-template <class Load>
-void transpose(float* to, int64_t rows, int64_t cols, Load&& load) {
+// A part's matrices as they lie in the file: `count` of [rows, cols], `row_bytes` from row to row. A vector that is permuted has a number in each row.
+struct Source {
+  const char* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t count = 1, rows = 1, cols = 0, row_bytes = 0;
+
+  const char* row(int64_t matrix, int64_t r) const { return data + (matrix * rows + r) * row_bytes; }
+  bool dense() const { return row_bytes == bytes_of(dtype, cols); }
+};
+
+// Count, rows and columns of a part's matrices as the Model has them.
+Source shape_of(const FileTensor::Part& part) {
+  const Tensor& t = part.param->value;
+  Source shape{.count = t.rank == 3 && part.expert < 0 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
+  if (t.rank == 2 && part.expert >= 0) shape.rows = 1;  // of a bank of vectors
+  if (t.rank == 1 && part.pairs > 0) std::swap(shape.rows, shape.cols);
+  return shape;
+}
+
+// Calls f(part, source) for the parts of a tensor in turn.
+template <class F>
+void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
+  int64_t at = 0;  // numbers before the part; columns where parts stand side by side
+  for (const FileTensor::Part& part : tensor.parts) {
+    Source from = shape_of(part);
+    if (part.transpose) std::swap(from.rows, from.cols);
+    from.dtype = file.dtype;
+    from.data = static_cast<const char*>(file.data) + bytes_of(file.dtype, at);
+    from.row_bytes = tensor.columns ? file.row_bytes : bytes_of(file.dtype, from.cols);
+    at += tensor.columns ? from.cols : from.count * from.rows * from.cols;
+    f(part, from);
+  }
+}
+
+// Which row of the file is row r of a parameter whose heads of C rows lie in pairs there: (0, C/2), (1, C/2 + 1), ...
+int64_t paired_row(int64_t r, int64_t head) {
+  const int64_t half = head / 2, in_head = r % head;
+  return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
+}
+
+void to_floats(float* out, const void* in, DType dtype, int64_t n) {
+  switch (dtype) {
+    case DType::f32: std::memcpy(out, in, static_cast<size_t>(n) * sizeof(float)); return;
+    case DType::bf16:
+      for (int64_t i = 0; i < n; ++i) out[i] = to_f32(static_cast<const bf16*>(in)[i]);
+      return;
+    case DType::f16:
+      for (int64_t i = 0; i < n; ++i) out[i] = f16_to_f32(static_cast<const uint16_t*>(in)[i]);
+      return;
+    default: fail("{} weights cannot be read yet", name_of(dtype));
+  }
+}
+
+// to [cols,rows] = from [rows,cols] transposed.
+template <class T>
+void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stride) {
   constexpr int64_t kBlock = 32;  // both sides of a block stay in L1
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
     for (int64_t c0 = 0; c0 < cols; c0 += kBlock)
       for (int64_t c = c0; c < std::min(c0 + kBlock, cols); ++c)
-        for (int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r) to[c * rows + r] = load(r * cols + c);
+        for (int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r) to[c * to_stride + r] = from[r * cols + c];
 }
 
-// Calls f(load) with load(i) = element i of the dense tensor as f32.
-template <class F>
-void with_loader(const Tensor& t, F&& f) {
-  const void* data = t.data;
-  switch (t.dtype) {
-    case DType::f32: return f([p = static_cast<const float*>(data)](int64_t i) { return p[i]; });
-    case DType::bf16: return f([p = static_cast<const bf16*>(data)](int64_t i) { return to_f32(p[i]); });
-    case DType::f16: return f([p = static_cast<const uint16_t*>(data)](int64_t i) { return f16_to_f32(p[i]); });
-    case DType::i32: break;  // refused by check_account
-  }
-}
+constexpr int64_t kRowsAtOnce = 32;
 
-// One part's numbers, which begin at element `begin` of the file's tensor, into `to` in the parameter's order.
-void read_part(float* to, const FileTensor::Part& part, const Tensor& file, int64_t begin) {
-  const int64_t n = part.value.numel();
-  with_loader(file, [&](auto load) {
+// A part's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a type of the size of the file's numbers, which stay as they are.
+template <class T>
+void read_part(T* to, const FileTensor::Part& part, const Source& from) {
+  const auto convert = [&](T* out, const char* in) {
+    if constexpr (std::is_same_v<T, float>) to_floats(out, in, from.dtype, from.cols);
+    else std::memcpy(out, in, static_cast<size_t>(from.cols) * sizeof(T));
+  };
+  std::vector<T> strip(static_cast<size_t>(part.transpose ? kRowsAtOnce * from.cols : 0));
+  for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
     if (!part.transpose) {
-      for (int64_t i = 0; i < n; ++i) to[i] = load(begin + i);
-      return;
-    }
-    const int64_t rows = part.value.shape[2], cols = part.value.shape[1], each = rows * cols;
-    for (int64_t e = 0; e < part.value.shape[0]; ++e) transpose(to + e * each, rows, cols, [&](int64_t i) { return load(begin + e * each + i); });
-  });
-}
-
-// The tensor as the file has it, in `buffer`.
-Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
-  buffer.clear();
-  for (const FileTensor::Part& part : tensor.parts) {
-    const float* from = part.value.as<float>();
-    const size_t begin = buffer.size(), n = static_cast<size_t>(part.value.numel());
-    buffer.resize(begin + n);
-    if (!part.transpose) {
-      std::copy_n(from, n, buffer.data() + begin);
+      for (int64_t r = 0; r < from.rows; ++r) convert(to + r * from.cols, from.row(m, part.pairs > 0 ? paired_row(r, part.pairs) : r));
       continue;
     }
-    const int64_t rows = part.value.shape[1], cols = part.value.shape[2], each = rows * cols;
-    for (int64_t e = 0; e < part.value.shape[0]; ++e)
-      transpose(buffer.data() + begin + static_cast<size_t>(e * each), rows, cols, [&](int64_t i) { return from[e * each + i]; });
+    for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
+      const int64_t n = std::min(kRowsAtOnce, from.rows - r0);
+      for (int64_t r = 0; r < n; ++r) convert(strip.data() + r * from.cols, from.row(m, r0 + r));
+      transpose(to + r0, strip.data(), n, from.cols, from.rows);
+    }
   }
-  return Tensor(buffer.data(), DType::f32, {static_cast<int64_t>(buffer.size())});
+}
+
+// Matrix m of a part, wherever it lies. A vector is one row.
+Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
+  const Param& param = *part.param;
+  if (param.value.rank == 3) return param.expert(part.expert >= 0 ? part.expert : m);
+  return part.expert >= 0 ? param.value.at(part.expert) : param.value;
+}
+
+// The tensor as the file has it, f32, in `buffer`.
+Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
+  int64_t numbers = 1;
+  for (const int64_t n : tensor.shape) numbers *= n;
+  buffer.resize(static_cast<size_t>(numbers));
+  const Tensor file(buffer.data(), DType::f32, {numbers / tensor.shape.back(), tensor.shape.back()});
+  std::vector<float> rows;
+  each_source(tensor, file, [&](const FileTensor::Part& part, const Source& to) {
+    for (int64_t m = 0; m < to.count; ++m) {
+      const Tensor from = matrix_of(part, m);
+      rows.resize(static_cast<size_t>(to.rows * to.cols));
+      for (int64_t r = 0; r < from.rows(); ++r)
+        to_floats(rows.data() + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype, from.cols());
+      const auto place = [&](int64_t r) { return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r))); };
+      if (part.transpose) {
+        transpose(place(0), rows.data(), to.cols, to.rows, to.row_bytes / static_cast<int64_t>(sizeof(float)));
+        continue;
+      }
+      for (int64_t r = 0; r < to.rows; ++r) std::copy_n(rows.data() + r * to.cols, to.cols, place(part.pairs > 0 ? paired_row(r, part.pairs) : r));
+    }
+  });
+  return Tensor(buffer.data(), DType::f32, {numbers});
 }
 
 Tensor shaped(Tensor t, const std::vector<int64_t>& shape) {
@@ -139,7 +209,7 @@ Tensor shaped(Tensor t, const std::vector<int64_t>& shape) {
   }
 }
 
-void check_shape(const FileTensor& want, const Tensor& got, const std::string& path) {
+void check_shape(const FileTensor& want, const Tensor& got, const std::string& path, std::string_view asker) {
   if (got.dtype == DType::i32) fail("{}: tensor \"{}\" is {}; weights must be f32, bf16 or f16", path, want.name, describe(got));
   std::vector<int64_t> shape = shape_of(got);
   if (shape == want.shape) return;
@@ -148,32 +218,127 @@ void check_shape(const FileTensor& want, const Tensor& got, const std::string& p
     std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
     if (shape == want.shape) hint = "; it looks transposed";
   }
-  fail("{}: tensor \"{}\" is {}, config.json asks for [{}]{}", path, want.name, describe(got), fmt::join(want.shape, ", "), hint);
+  fail("{}: tensor \"{}\" is {}, {} asks for [{}]{}", path, want.name, describe(got), asker, fmt::join(want.shape, ", "), hint);
 }
 
 void check_alias(const FileTensor& alias, const NamedTensors& file) {
-  const Tensor& truth = alias.parts[0].value;
-  std::vector<float> copy(static_cast<size_t>(truth.numel()));
-  read_part(copy.data(), alias.parts[0], file.get(alias.name), 0);
-  if (std::memcmp(copy.data(), truth.data, static_cast<size_t>(truth.bytes())) != 0)
-    fail("{}: \"{}\" differs from the embedding, though config.json says \"tie_word_embeddings\": true", file.path(), alias.name);
+  const Tensor& truth = alias.parts[0].param->value;
+  const Tensor other = file.get(alias.name);
+  const auto cols = static_cast<size_t>(truth.cols());
+  std::vector<float> a(cols), b(cols);
+  const auto row = [&](std::vector<float>& out, const Tensor& t, int64_t r) {
+    to_floats(out.data(), static_cast<const char*>(t.data) + r * t.row_bytes, t.dtype, t.cols());
+  };
+  for (int64_t r = 0; r < truth.rows(); ++r) {
+    row(a, truth, r);
+    row(b, other, r);
+    if (std::memcmp(a.data(), b.data(), cols * sizeof(float)) != 0)
+      fail("{}: \"{}\" differs from the embedding, though config.json says \"tie_word_embeddings\": true", file.path(), alias.name);
+  }
+}
+
+void check_aliases(const std::vector<FileTensor>& map, const NamedTensors& file) {
+  for (const FileTensor& tensor : map)
+    if (tensor.alias && !tensor.parts.empty() && file.contains(tensor.name)) check_alias(tensor, file);
+}
+
+// Fills the parameters of a model that owns its memory.
+void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
+  for (const FileTensor& tensor : map) {
+    if (tensor.alias) continue;
+    each_source(tensor, file.get(tensor.name), [&](const FileTensor::Part& part, const Source& from) {
+      const Tensor& value = part.param->value;
+      read_part((part.expert >= 0 ? value.at(part.expert) : value).as<float>(), part, from);
+    });
+  }
+}
+
+// Whether a parameter keeps the dtype of its file: the operands of the large products and the table of embeddings. Routers, gates of shared experts and
+// learned positions are small, and what hangs on them is exact.
+bool keeps_dtype(const Param& param) {
+  const std::string_view name = param.name;
+  return param.is_matrix() && name.find(".router.") == std::string_view::npos && name.find("shared_gate") == std::string_view::npos &&
+         !name.starts_with("positions.");
+}
+
+struct BoundPart {
+  FileTensor::Part part;
+  Source from;
+};
+
+Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
+  const auto& d = shape.shape;
+  switch (shape.rank) {
+    case 1: return model.allocate(dtype, {d[0]});
+    case 2: return model.allocate(dtype, {d[0], d[1]});
+    default: return model.allocate(dtype, {d[0], d[1], d[2]});
+  }
+}
+
+// A copy in the order of the Model, of f32 or in the file's own dtype.
+Tensor copied(Model& model, const Param& param, const std::vector<BoundPart>& parts, DType dtype) {
+  const Tensor value = allocate_like(model, param.value, dtype);
+  auto* to = static_cast<char*>(value.data);
+  for (const auto& [part, from] : parts) {
+    if (dtype == DType::f32) read_part(reinterpret_cast<float*>(to), part, from);
+    else if (part.transpose) read_part(reinterpret_cast<uint16_t*>(to), part, from);
+    else {  // whole rows, so that blocks stay as they are
+      const Source bytes{.data = from.data, .count = from.count, .rows = from.rows, .cols = bytes_of(dtype, from.cols), .row_bytes = from.row_bytes};
+      read_part(to, part, bytes);
+    }
+    to += bytes_of(dtype, from.count * from.rows * from.cols);
+  }
+  return value;
+}
+
+void bind_param(Model& model, Param& param, const std::vector<BoundPart>& parts) {
+  const DType dtype = parts[0].from.dtype;
+  bool alike = true, as_it_is = true, transposed = false;
+  for (const auto& [part, from] : parts) {
+    alike = alike && from.dtype == dtype;
+    as_it_is = as_it_is && !part.transpose && part.pairs == 0 && from.dense();
+    transposed = transposed || part.transpose;
+  }
+  if (!keeps_dtype(param) || !alike || (transposed && is_quantised(dtype))) {
+    model.bind(param, copied(model, param, parts, DType::f32));
+    return;
+  }
+  if (!as_it_is) {
+    model.bind(param, copied(model, param, parts, dtype));
+    return;
+  }
+  Tensor value = param.value;
+  value.dtype = dtype;
+  value.data = const_cast<char*>(parts[0].from.data);
+  value.row_bytes = bytes_of(dtype, value.cols());
+  std::vector<const void*> pieces;
+  if (parts.size() > 1)
+    for (const BoundPart& piece : parts) pieces.push_back(piece.from.data);
+  model.bind(param, value, std::move(pieces));
 }
 
 }  // namespace
 
-std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) {
+std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
   for (Param* param : model.params()) {
     int64_t layer = -1;
-    const NameRow& row = row_of(architecture, model.config(), *param, layer);
-    add_part(map, row, filled(row.file, "{i}", layer), *param);
+    const NameRow& row = row_of(names, model.config(), *param, layer);
+    add_part(map, row, filled(row.file, "{i}", layer), *param, model.config().head_width);
   }
-  if (model.config().tied) {
+  if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.head_weight();
-    map.push_back({std::string(kTiedHeadName), shape_of(embedding.value), {{&embedding, embedding.value}}, true});
+    map.push_back({.name = std::string(names.tied_head), .shape = shape_of(embedding.value), .parts = {{&embedding}}, .alias = true});
+  }
+  for (const std::string_view buffer : names.buffers) {
+    const bool of_layers = buffer.find("{i}") != std::string_view::npos;
+    for (int64_t i = 0; i < (of_layers ? model.config().layers : 1); ++i)
+      map.push_back({.name = filled(buffer, "{i}", i), .shape = {}, .parts = {}, .alias = true});
   }
   return map;
 }
+
+std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) { return map_tensors(architecture.names, model); }
 
 // The sizes of Model's parameters, added up as its constructor makes them.
 double parameter_count(const ModelConfig& c) {
@@ -200,7 +365,7 @@ double parameter_count(const ModelConfig& c) {
   return total + moe_layers * each;
 }
 
-void check_account(const std::vector<FileTensor>& map, const NamedTensors& file) {
+void check_account(const std::vector<FileTensor>& map, const NamedTensors& file, std::string_view asker) {
   std::set<std::string_view> known;
   for (const FileTensor& tensor : map) known.insert(tensor.name);
   std::vector<std::string> unused;
@@ -208,39 +373,41 @@ void check_account(const std::vector<FileTensor>& map, const NamedTensors& file)
     if (!known.contains(tensor.name)) unused.push_back(tensor.name);
   for (const FileTensor& tensor : map) {
     if (file.contains(tensor.name)) continue;
-    if (!tensor.alias) fail("{}: there is no tensor \"{}\", which config.json asks for{}", file.path(), tensor.name, suggestion(tensor.name, unused, 0));
+    if (!tensor.alias) fail("{}: there is no tensor \"{}\", which {} asks for{}", file.path(), tensor.name, asker, suggestion(tensor.name, unused, 0));
   }
   if (!unused.empty())
-    fail("{}: tensor \"{}\" is no part of the model that config.json describes{}", file.path(), printable(unused[0]),
+    fail("{}: tensor \"{}\" is no part of the model that {} describes{}", file.path(), printable(unused[0]), asker,
          unused.size() > 1 ? fmt::format(", nor are {} others", unused.size() - 1) : "");
   for (const FileTensor& tensor : map)
-    if (file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path());
+    if (!tensor.parts.empty() && file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path(), asker);
 }
 
-void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
-  for (const FileTensor& tensor : map) {
-    if (tensor.alias) continue;
-    const Tensor source = file.get(tensor.name);
-    int64_t at = 0;
-    for (const FileTensor::Part& part : tensor.parts) {
-      read_part(part.value.as<float>(), part, source, at);
-      at += part.value.numel();
-    }
+void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model, LoadFor purpose) {
+  if (purpose == LoadFor::training) {
+    read_tensors(map, file);
+    for (Param* param : model.params()) param->touched();
+  } else {
+    std::map<const Param*, std::vector<BoundPart>> parts;
+    for (const FileTensor& tensor : map)
+      if (!tensor.alias)
+        each_source(tensor, file.get(tensor.name), [&](const FileTensor::Part& part, const Source& from) { parts[part.param].push_back({part, from}); });
+    for (Param* param : model.params()) bind_param(model, *param, parts.at(param));
   }
-  for (const FileTensor& tensor : map)
-    if (tensor.alias && file.contains(tensor.name)) check_alias(tensor, file);
+  check_aliases(map, file);
 }
 
 std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType dtype, bool with_alias) {
   const auto buffer = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
   for (const FileTensor& tensor : map) {
-    if (tensor.alias && !with_alias) continue;
+    if (tensor.parts.empty() || (tensor.alias && !with_alias)) continue;
     // Buffers take steps too small for bf16.
     const DType kept = tensor.parts[0].param->is_trained() ? dtype : DType::f32;
     SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
-    if (tensor.parts.size() == 1 && !tensor.parts[0].transpose) {
-      item.value = shaped(tensor.parts[0].value, tensor.shape);
+    const FileTensor::Part& part = tensor.parts[0];
+    const bool scattered = part.expert < 0 && !part.param->pieces.empty();
+    if (tensor.parts.size() == 1 && !part.transpose && part.pairs == 0 && !scattered && !is_quantised(part.param->value.dtype)) {
+      item.value = shaped(part.expert < 0 ? part.param->value : matrix_of(part, 0), tensor.shape);
       continue;
     }
     item.value.rank = static_cast<int>(tensor.shape.size());

@@ -1,39 +1,54 @@
 // Which tensor of a file is which part of which parameter. Loading and saving walk the same map, made from an architecture's rows of names.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "formats/safetensors.h"
 #include "hub/architectures.h"
+#include "hub/hub.h"
 #include "model/model.h"
 
 namespace moe {
 
-// One tensor as it lies in the file: its parts one after another along the rows.
+// One tensor as it lies in the file: its parts one after another.
 struct FileTensor {
   struct Part {
     Param* param = nullptr;
-    Tensor value;            // dense view of the parameter or of one expert of it; owned by the Model
+    int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
+    int64_t pairs = 0;       // C where the rows of each head of C stand in pairs in the file: 0, C/2, 1, C/2 + 1, ...; 0: as in the Model
   };
 
   std::string name;
   std::vector<int64_t> shape;
   std::vector<Part> parts;
-  bool alias = false;  // the tied head: a second name for what another tensor holds
+  bool columns = false;  // parts stand side by side along the columns, not one after another along the rows
+  bool alias = false;    // may be missing: a second name of a tied head, or, without parts, a table that programs store and nobody needs
+};
+
+// What a LoadedModel was read from.
+struct ModelSource {
+  std::shared_ptr<const NamedTensors> file;  // keeps the bytes
+  std::vector<FileTensor> map;
 };
 
 // Every parameter stands in the map once. Fails, naming it, when the rows do not name a parameter.
+std::vector<FileTensor> map_tensors(const TensorNames&, Model&);
 std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 
 // How many numbers a Model of this config holds, without making one. A double, so that hostile sizes cannot overflow.
 double parameter_count(const ModelConfig&);
 
 // Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An alias may be missing.
-void check_account(const std::vector<FileTensor>&, const NamedTensors&);
-// Fills the parameters; the account must have been checked. bf16 and f16 become f32. An alias must hold the numbers of what it is an alias of.
-void read_tensors(const std::vector<FileTensor>&, const NamedTensors&);
+// `asker` says what asks for them.
+void check_account(const std::vector<FileTensor>&, const NamedTensors&, std::string_view asker = "config.json");
+// Gives the parameters their numbers; the account must have been checked. An alias must hold the numbers of what it is an alias of.
+// training: a Model that owns its memory; every dtype becomes f32. inference: a bound Model; the operands of the large products (embedding, head, attention,
+// FFNs) are views of the file in its dtype, or copies in that dtype where the file has another order; everything else is an f32 copy. Who loads keeps the
+// file alive (Model::keep).
+void bind_tensors(const std::vector<FileTensor>&, const NamedTensors&, Model&, LoadFor);
 // The items to write, in the order of the map, buffers always in f32; they view the Model's memory and share one buffer, so they are for one write at a time.
 std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>&, DType dtype, bool with_alias);
 

@@ -6,12 +6,22 @@
 #include <vector>
 
 #include "tensor/arena.h"
+#include "tensor/pages.h"
 #include "tensor/tensor.h"
 
 namespace moe {
 
-// Weights of a product, packed by ops for one dtype. A cache: it may be dropped at any time and is rebuilt when `version` falls behind.
+// Copies of single experts, each made when rows first meet it, in room reserved for all of them. Opaque to everyone but ops.
+struct ExpertCopies {
+  Pages room;
+  int64_t expert_bytes = 0;
+  std::vector<uint64_t> version;  // [E] of the value that is packed; 0: never packed, and no memory taken
+};
+
+// Weights of a product, packed by ops for one dtype. A cache: it may be dropped at any time and is rebuilt when `version` falls behind. What is trained is
+// packed as a whole, since every step packs it anew; what only lies in a file, an expert at a time.
 struct Packed {
+  ExpertCopies forward_experts, backward_experts;
   Arena memory{0};
   void* forward = nullptr;  // opaque to everyone but ops
   void* backward = nullptr;
@@ -46,6 +56,7 @@ struct Param {
   bool grad_is_zero = false;
   uint64_t version = 1;  // raised by whoever writes `value`
   Packed packed_f32, packed_bf16;
+  ExpertCopies packed_blocks;    // of a quantised value, for products with its blocks
   PackBudget* budget = nullptr;  // the Model's; null: no limit
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }

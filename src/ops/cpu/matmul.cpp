@@ -1,14 +1,23 @@
 // The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of at most 256, one multiple of 16 and an exact tail of 1 to
 // 15, so that at most 31 primitives exist for each width and dtype; no row is padded. A row's bits do not depend on its block, so any cut is as good as any
 // other. A block meets all the matrices it was given with before the next block comes, so that it is read, or summed into, while it is in the cache.
-// Weights are packed when their version has moved. No exception leaves a parallel region: Guard carries the first one out.
+// Weights are packed when their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel region: Guard carries the first one
+// out.
 #include <vector>
 
 #include "ops/cpu/isa.h"
 #include "ops/cpu/products.h"
+#include "ops/cpu/row_product.h"
+#include "ops/cpu/weights.h"
 
 namespace moe::ops {
 namespace {
+
+// Rows [begin, end), at least one, meet this expert.
+struct Group {
+  int64_t expert, begin, end;
+  int64_t units() const { return round_up(end - begin, kUnit) / kUnit; }
+};
 
 struct Block {
   int64_t group, row, rows;  // rows [row, row + rows) of the whole matrix
@@ -29,23 +38,20 @@ void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t 
   }
 }
 
-Schedule schedule_rows(int threads, Offsets offsets) {
-  int64_t units = 0, groups = 0;
-  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
-    units += round_up(offsets[e + 1] - offsets[e], kUnit) / kUnit;
-    groups += offsets[e + 1] > offsets[e];
-  }
-  const bool together = groups < 2 * threads && units < 4 * threads;
+Schedule schedule_rows(int threads, std::span<const Group> groups) {
+  int64_t units = 0;
+  for (const Group& g : groups) units += g.units();
+  const bool together = static_cast<int64_t>(groups.size()) < 2 * threads && units < 4 * threads;
   const int parts = together ? 1 : threads;
   Schedule schedule;
   schedule.first.push_back(0);
   for (int part = 0; part < parts; ++part) {
     const Span share = partition(units, part, parts);
     int64_t unit = 0;  // of the group's first row
-    for (size_t e = 0; e + 1 < offsets.size(); ++e) {
-      const int64_t rows = offsets[e + 1] - offsets[e], here = round_up(rows, kUnit) / kUnit;
+    for (const Group& g : groups) {
+      const int64_t here = g.units();
       const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here), end = std::clamp<int64_t>(share.end - unit, 0, here);
-      cut_rows(schedule.blocks, static_cast<int64_t>(e), offsets[e] + begin * kUnit, offsets[e] + std::min(end * kUnit, rows));
+      cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit, std::min(g.begin + end * kUnit, g.end));
       unit += here;
     }
     schedule.first.push_back(schedule.blocks.size());
@@ -57,7 +63,7 @@ Schedule schedule_rows(int threads, Offsets offsets) {
 struct Part {
   Tensor out;  // [R, N]
   Picked in;   // [R, K]
-  PackedBank w;
+  CallWeight w;
   bool add;
   DType compute;
 
@@ -80,13 +86,13 @@ void run_part(const Part& p, const Block& block, const Product& product, const v
   const ArenaScope scope(scratch);
   const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
   void* to = p.direct_out() ? out.data : scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float));
-  product.run(to, in, p.w.data + block.group * p.w.expert_bytes, scratch.alloc_bytes(product.scratch_bytes()));
+  product.run(to, in, p.w.at(block.group), scratch.alloc_bytes(product.scratch_bytes()));
   if (!p.direct_out()) convert_matrix(out.data, out.dtype, source_of(out).stride, {to, DType::f32, out.cols()}, block.rows, out.cols(), p.add);
 }
 
 // `one_in`: all parts read the same rows.
-void multiply(Run& run, const std::vector<Part>& parts, bool one_in, Offsets offsets, int threads) {
-  const Schedule schedule = schedule_rows(threads, offsets);
+void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  const Schedule schedule = schedule_rows(threads, groups);
   const int shares = static_cast<int>(schedule.first.size()) - 1;
   const int inner_threads = shares == 1 ? threads : 1;
   // Found before the threads start, so that making one is never paid by many; [block, part].
@@ -110,6 +116,94 @@ void multiply(Run& run, const std::vector<Part>& parts, bool one_in, Offsets off
   parallel_shares(run, shares, [&](size_t share, Arena& scratch) {
     for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i) run_block(i, scratch);
   });
+}
+
+// What a single product of few rows needs to know of a part; stretch 0: it cannot do this part.
+RowProduct row_product_of(const Part& p) {
+  const bool forward = p.w.copy == Copy::forward;
+  const bool out_fits = p.out.dtype == DType::f32 || p.out.dtype == p.compute;
+  return {.layout = &weights_layout(p.in.cols(), p.out.cols(), p.compute),
+          .dtype = p.compute,
+          .stretch = forward && !p.add && out_fits ? sum_stretch(p.in.cols(), p.compute) : 0,
+          .row = {},
+          .rows = 0,
+          .packed = nullptr,
+          .out = nullptr,
+          .out_dtype = p.out.dtype,
+          .out_stride = p.out.row_bytes / element_size(p.out.dtype)};
+}
+
+// Where every expert has a few rows only, as when a text is written token by token, weights are all that is read: each thread takes an even share of all the
+// matrices' columns, so that the weights of a token's experts stream through once, without a pause between experts.
+bool multiply_rows(Run& run, const std::vector<Part>& parts, std::span<const Group> groups) {
+  for (const Group& g : groups)
+    if (g.end - g.begin > kMostSingleRows) return false;
+  std::vector<RowProduct> products;  // by part
+  std::vector<int64_t> first{0};     // first unit of a part in a group; units are blocks of columns
+  int64_t bytes = 0;
+  for (const Part& p : parts) {
+    products.push_back(row_product_of(p));
+    if (products.back().stretch == 0) return false;
+    first.push_back(first.back() + column_blocks(*products.back().layout));
+    bytes += static_cast<int64_t>(products.back().layout->bytes * groups.size());
+  }
+  constexpr int64_t kWorthThreads = 256 << 10;
+  const int shares = bytes < kWorthThreads ? 1 : run.threads;
+  const int64_t each = first.back();  // units of a group
+  const auto run_share = [&](size_t share, Arena& scratch) {
+    const Span mine = partition(each * static_cast<int64_t>(groups.size()), static_cast<int>(share), shares);
+    for (int64_t unit = mine.begin; unit < mine.end;) {
+      const ArenaScope scope(scratch);
+      const Group& g = groups[static_cast<size_t>(unit / each)];
+      const auto part = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), unit % each) - first.begin()) - 1;
+      const Part& p = parts[part];
+      const Block block{g.expert, g.begin, g.end - g.begin};
+      RowProduct product = products[part];
+      product.rows = block.rows;
+      product.packed = p.w.at(g.expert);
+      product.out = static_cast<char*>(p.out.data) + block.row * p.out.row_bytes;
+      const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
+      for (int64_t r = 0; r < block.rows; ++r) product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
+      const int64_t begin = unit % each - first[part], end = std::min(first[part + 1] - first[part], begin + mine.end - unit);
+      run_rows(product, begin, end);
+      unit += end - begin;
+    }
+  };
+  if (shares == 1) run_share(0, run.scratch);
+  else parallel_shares(run, shares, run_share);
+  return true;
+}
+
+void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  if (!groups.empty() && !multiply_rows(run, parts, groups)) multiply_blocks(run, parts, one_in, groups, threads);
+}
+
+// Experts whose copies find no room are packed in scratch, used and forgotten, as many at a time as this holds. Each such call reads the expert's weights from
+// the file, writes the copy and reads it: about three times the memory traffic of a packed expert where rows are few, little beside the products of a prompt.
+constexpr int64_t kPassingBytes = int64_t{64} << 20;
+
+void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  std::vector<CallWeight*> weights;
+  std::vector<int64_t> experts;
+  for (Part& p : parts) weights.push_back(&p.w);
+  for (const Group& g : groups) experts.push_back(g.expert);
+  pack_within_budget(run, weights, experts);
+  const auto is_packed = [&](const Group& g) {
+    return std::all_of(weights.begin(), weights.end(), [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
+  };
+  std::vector<Group> packed, passing;
+  for (const Group& g : groups) (is_packed(g) ? packed : passing).push_back(g);
+  multiply(run, parts, one_in, packed, threads);
+  for (size_t begin = 0, end = 0; begin < passing.size(); begin = end) {
+    const ArenaScope scope(run.scratch);
+    int64_t bytes = 0;
+    for (; end < passing.size() && (end == begin || bytes < kPassingBytes); ++end)
+      for (const CallWeight* w : weights) bytes += w->scratch_bytes();
+    const std::span<const int64_t> now(experts.data() + begin, end - begin);
+    for (size_t i = begin; i < end; ++i) experts[i] = passing[i].expert;
+    pack_into_scratch(run, weights, now);
+    multiply(run, parts, one_in, std::span(passing).subspan(begin, end - begin), threads);
+  }
 }
 
 // One matrix of a call as the caller gave it.
@@ -139,10 +233,13 @@ void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked,
     check_offsets(op, bank, a.in.rows(), offsets, a.w);
     if (a.in.rows() == 0) return;
     const DType compute = wide ? DType::f32 : compute_dtype(in.dtype);
-    parts.push_back({out, a.in, packed_bank(run, a.w, bank, compute, forward), add || (!forward && !parts.empty()), compute});
+    parts.push_back({out, a.in, call_weight(run, a.w, forward ? Copy::forward : Copy::backward, compute), add || (!forward && !parts.empty()), compute});
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
-  multiply(run, parts, forward, offsets, threads);
+  std::vector<Group> groups;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e] < offsets[e + 1]) groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
+  multiply_packing(run, parts, forward, groups, threads);
 }
 
 }  // namespace

@@ -74,13 +74,18 @@ HWY_INLINE void Transpose4(uint32_t* HWY_RESTRICT out, int64_t out_stride, const
 template <bool kStream>
 HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride, int64_t rows, int64_t cols) {
   const auto at = [&](int64_t r, int64_t c) { return in + r * in_stride + c; };
+  const auto word = [&](int64_t r, int64_t c) {  // a file may put pairs of bf16 at any even address
+    uint32_t w;
+    std::memcpy(&w, at(r, c), sizeof w);
+    return w;
+  };
   int64_t r = 0;
 #if HWY_TARGET <= HWY_AVX3
   const int64_t tiled_cols = cols / 16 * 16;
   for (; r + 16 <= rows; r += 16) {
     for (int64_t c = 0; c < tiled_cols; c += 16) Transpose16<kStream>(out + c * out_stride + r, out_stride, at(r, c), in_stride);
     for (int64_t c = tiled_cols; c < cols; ++c)
-      for (int64_t i = r; i < r + 16; ++i) out[c * out_stride + i] = *at(i, c);
+      for (int64_t i = r; i < r + 16; ++i) out[c * out_stride + i] = word(i, c);
   }
 #endif
 #if HWY_TARGET != HWY_SCALAR
@@ -88,11 +93,11 @@ HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, c
   for (; r + 4 <= rows; r += 4) {
     for (int64_t c = 0; c < whole_cols; c += 4) Transpose4(out + c * out_stride + r, out_stride, at(r, c), in_stride);
     for (int64_t c = whole_cols; c < cols; ++c)
-      for (int64_t i = r; i < r + 4; ++i) out[c * out_stride + i] = *at(i, c);
+      for (int64_t i = r; i < r + 4; ++i) out[c * out_stride + i] = word(i, c);
   }
 #endif
   for (; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) out[c * out_stride + r] = *at(r, c);
+    for (int64_t c = 0; c < cols; ++c) out[c * out_stride + r] = word(r, c);
 }
 
 template <bool kStream = false, class To, class From>
@@ -103,6 +108,9 @@ HWY_INLINE void ConvertRow(To* HWY_RESTRICT out, const From* HWY_RESTRICT in, in
     else Store(Load(d, in + c, part), d, out + c, part);
   });
 }
+
+HWY_INLINE float ToF32(float x) { return x; }
+HWY_INLINE float ToF32(Half x) { return f16_to_f32(x.bits); }
 
 // Words of bf16 pairs, `even` below `odd`, which may be null for zeros.
 template <bool kStream>
@@ -118,18 +126,19 @@ HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const bf16* even, const bf1
   }
   for (; c < n; ++c) out[c] = even[c].bits | (odd != nullptr ? uint32_t{odd[c].bits} << 16 : 0);
 }
-template <bool kStream>
-HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const float* even, const float* odd, int64_t n) {
+template <bool kStream, class T>
+HWY_INLINE void PairRows(uint32_t* HWY_RESTRICT out, const T* even, const T* odd, int64_t n) {
   const DF32 df;
   const hn::RebindToUnsigned<DF32> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t c = 0;
   for (; odd != nullptr && c + lanes <= n; c += lanes) {
-    const auto low = RoundBf16(df, hn::LoadU(df, even + c));
-    const auto high = RoundBf16(df, hn::LoadU(df, odd + c));
+    const auto low = RoundBf16(df, LoadF32(df, even + c));
+    const auto high = RoundBf16(df, LoadF32(df, odd + c));
     Put<kStream>(hn::Or(low, hn::ShiftLeft<16>(high)), d, out + c);
   }
-  for (; c < n; ++c) out[c] = to_bf16(even[c]).bits | (odd != nullptr ? uint32_t{to_bf16(odd[c]).bits} << 16 : 0);
+  const auto narrow = [](T x) { return uint32_t{to_bf16(ToF32(x)).bits}; };
+  for (; c < n; ++c) out[c] = narrow(even[c]) | (odd != nullptr ? narrow(odd[c]) << 16 : 0);
 }
 
 template <class T>
@@ -149,41 +158,60 @@ class Ahead {
   const char *at_, *end_;
 };
 
-template <bool kStream>
+// [rows, take] numbers from row `first`, column k on as words of the layout, kWords apart: f32, or pairs of bf16.
+template <class T>
+HWY_INLINE void FillWords(uint32_t* words, int64_t words_stride, bool halves, const Source& source, int64_t first, int64_t k, int64_t rows, int64_t take,
+                          Ahead& ahead) {
+  for (int64_t i = 0; i < rows; ++i) {
+    ahead.fetch(take * static_cast<int64_t>(sizeof(T)));
+    uint32_t* to = words + i * words_stride;
+    const T* from = At<T>(source, first + i, k);
+    if (!halves) {
+      ConvertRow(reinterpret_cast<float*>(to), from, take);
+      continue;
+    }
+    if (take % 2 != 0) to[take / 2] = 0;
+    if constexpr (std::is_same_v<T, bf16>) std::memcpy(to, from, static_cast<size_t>(take) * sizeof(bf16));
+    else ConvertRow(reinterpret_cast<bf16*>(to), from, take);
+  }
+}
+
+template <bool kStream, class T>
 void PackTransposedBlock(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
   const bool halves = dtype == DType::bf16;
   const int64_t first = block * l.n_block, n = std::min(l.n_block, l.cols - first);
   constexpr int64_t kRows = 64, kWords = 16;
+  const int64_t pair = halves ? 2 : 1;
+  // Rows that are already words of the layout are turned where they lie. (A row of bf16 pairs begins at a word if the rows' distance is even.)
+  const bool direct = halves ? std::is_same_v<T, bf16> && source.stride % 2 == 0 : std::is_same_v<T, float>;
   alignas(64) uint32_t words[kRows * kWords];
   Ahead ahead(hints);
   for (int64_t k = 0; k < l.inner; k += l.k_block) {
-    const int64_t depth = std::min(l.k_block, l.inner - k);
+    const int64_t depth = std::min(l.k_block, l.inner - k), whole = depth / pair * pair;
     auto* out =
         reinterpret_cast<uint32_t*>(static_cast<char*>(packed) + (k / l.k_block * l.k_stride + block * l.n_stride) * static_cast<int64_t>(size_of(dtype)));
     if (n < l.n_block || depth < l.k_block) std::memset(out, 0, static_cast<size_t>(l.k_block * l.n_block) * size_of(dtype));
     for (int64_t r = 0; r < n; r += kRows) {
       const int64_t rows = std::min(kRows, n - r);
-      if (!halves) {
-        ahead.fetch(rows * depth * 4);
-        TransposeWords<kStream>(out + r, l.n_block, At<uint32_t>(source, first + r, k), source.stride, rows, depth);
-        continue;
+      if (direct) {
+        ahead.fetch(rows * depth * static_cast<int64_t>(sizeof(T)));
+        TransposeWords<kStream>(out + r, l.n_block, reinterpret_cast<const uint32_t*>(At<T>(source, first + r, k)), source.stride / pair, rows, whole / pair);
       }
-      for (int64_t c = 0; c < depth; c += kWords * 2) {
-        const int64_t take = std::min(kWords * 2, depth - c);
-        for (int64_t i = 0; i < rows; ++i) {
-          ahead.fetch(take * 4);
-          if (take % 2 != 0) words[i * kWords + take / 2] = 0;
-          ConvertRow(reinterpret_cast<bf16*>(words + i * kWords), At<float>(source, first + r + i, k + c), take);
-        }
-        TransposeWords<kStream>(out + c / 2 * l.n_block + r, l.n_block, words, kWords, rows, (take + 1) / 2);
+      for (int64_t c = direct ? whole : 0; c < depth; c += kWords * pair) {
+        const int64_t take = std::min(kWords * pair, depth - c);
+        FillWords<T>(words, kWords, halves, source, first + r, k + c, rows, take, ahead);
+        TransposeWords<kStream>(out + c / pair * l.n_block + r, l.n_block, words, kWords, rows, (take + pair - 1) / pair);
       }
     }
   }
 }
 
 void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
-  if (hints.stream) PackTransposedBlock<true>(packed, layout, dtype, source, block, hints);
-  else PackTransposedBlock<false>(packed, layout, dtype, source, block, hints);
+  WithWeight(source.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    if (hints.stream) PackTransposedBlock<true, T>(packed, layout, dtype, source, block, hints);
+    else PackTransposedBlock<false, T>(packed, layout, dtype, source, block, hints);
+  });
 }
 
 template <bool kStream, class T>
@@ -206,7 +234,7 @@ HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype,
 }
 
 void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block, const PackHints& hints) {
-  WithFloat(source.dtype, [&](auto element) HWY_ATTR {
+  WithWeight(source.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     if (hints.stream) PackStraightRows<true, T>(packed, l, dtype, source, source_rows, block, hints);
     else PackStraightRows<false, T>(packed, l, dtype, source, source_rows, block, hints);

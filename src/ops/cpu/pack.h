@@ -1,4 +1,5 @@
-// Rearranges the right operand of a product into the layout oneDNN wants (PackLayout), out of f32 masters or activations of either dtype.
+// Rearranges the right operand of a product into the layout oneDNN wants (PackLayout), out of f32 masters, weights of a file
+// (f32, bf16, f16) or activations of either dtype.
 // All conversions f32 -> bf16 round to nearest even and keep NaN, as to_bf16 does.
 #pragma once
 
@@ -28,11 +29,12 @@ struct PackHints {
 constexpr bool streams(const PackLayout& layout) { return layout.n_block % 16 == 0 && layout.k_stride % 16 == 0 && layout.n_stride % 16 == 0; }
 void finish_streams();
 
-// One column of blocks (all k, columns [block * n_block, ...)) of w(k, n) = source(n, k), source [cols, inner] f32. w is `dtype`.
+// One column of blocks (all k, columns [block * n_block, ...)) of w(k, n) = source(n, k), source [cols, inner] f32, bf16 or f16. w is `dtype`.
 void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index, const PackHints& hints = {});
 int64_t column_blocks(const PackLayout& layout);
 
-// One row of blocks (k in [block * k_block, ...), all n) of w(k, n) = source(k, n) for k < source_rows, else 0. source [source_rows, cols] f32 or bf16.
+// One row of blocks (k in [block * k_block, ...), all n) of w(k, n) = source(k, n) for k < source_rows, else 0. source [source_rows, cols] f32,
+// bf16 or f16.
 void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index, const PackHints& hints = {});
 int64_t row_blocks(const PackLayout& layout);
 

@@ -33,9 +33,10 @@ inline Source source_of(const Picked& rows, int64_t row, int64_t col) {
   return {data, rows.x.dtype, stride, rows.row.data() + row};
 }
 
+// Weights of any type but integers; only those that are trained, in one piece of f32, have gradients.
 inline Bank checked_bank(const char* op, const Param& w) {
-  need(w.present() && w.value.dtype == DType::f32 && w.value.dense() && (w.value.rank == 2 || w.value.rank == 3), op, "w [O, I] or [E, O, I], f32 without gaps",
-       {{w.name.c_str(), w.value}});
+  need(w.present() && w.value.dtype != DType::i32 && w.value.dense() && (w.value.rank == 2 || w.value.rank == 3), op,
+       "w [O, I] or [E, O, I] of numbers, without gaps", {{w.name.c_str(), w.value}});
   return bank_of(w);
 }
 

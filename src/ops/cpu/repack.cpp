@@ -25,10 +25,11 @@ Bank bank_of(const Param& w) {
   return w.value.rank == 2 ? Bank{1, s[0], s[1]} : Bank{s[0], s[1], s[2]};
 }
 
-PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
+int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward) { return expert_bytes_of(layout_of(bank, dtype, forward)); }
+
+const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
   Packed& packed = dtype == DType::bf16 ? w.packed_bf16 : w.packed_f32;
-  const PackLayout& layout = layout_of(bank, dtype, forward);
-  const int64_t expert_bytes = expert_bytes_of(layout);
+  const int64_t expert_bytes = packed_expert_bytes(bank, dtype, forward);
   void*& data = forward ? packed.forward : packed.backward;
   const uint64_t& version = forward ? packed.forward_version : packed.backward_version;
   if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * expert_bytes));
@@ -40,7 +41,7 @@ PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool f
     });
     repacker.done(w);
   }
-  return {static_cast<const char*>(data), expert_bytes};
+  return static_cast<const char*>(data);
 }
 
 Repacker::Repacker(const Param& param, Which which) {

@@ -17,14 +17,12 @@ struct Bank {
 };
 Bank bank_of(const Param& w);
 
-struct PackedBank {
-  const char* data;
-  int64_t expert_bytes;
-};
+// Bytes from one expert's copy to the next.
+int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward);
 
-// The copy for products in `dtype`, packed now if its version is behind. `forward`: w(k, n) = value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K =
-// O, N = I.
-PackedBank packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward);
+// All experts of a weight that is trained, one after another, for products in `dtype`; packed now if the copy's version is behind. `forward`: w(k, n) =
+// value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K = O, N = I.
+const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward);
 
 // Packs the copies that a weight has, block by block: rows of one expert, as many as all layouts take whole. A block is read once, from the cache where an
 // optimizer has just written it, and serves every copy.

@@ -70,6 +70,16 @@ HWY_INLINE hn::Vec<D> LoadF32(D d, const bf16* p) {
   return WidenBf16(d, hn::LoadU(U16For<D>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
+// Half precision is only read, where weights are packed.
+struct Half {
+  uint16_t bits;
+};
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF32(D d, const Half* p) {
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
 template <class D>
 HWY_INLINE void StoreF32(hn::Vec<D> v, D d, float* p) {
   hn::StoreU(v, d, p);
@@ -110,6 +120,10 @@ HWY_INLINE hn::Vec<D> LoadF32N(D d, const bf16* p, size_t count) {
 #else
   return LoadTailBuffered(d, p, count);
 #endif
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF32N(D d, const Half* p, size_t count) {
+  return LoadTailBuffered(d, p, count);
 }
 template <class D>
 HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, float* p, size_t count) {
@@ -301,6 +315,12 @@ template <class F>
 HWY_INLINE void WithFloat(DType dtype, F&& f) {
   if (dtype == DType::bf16) f(bf16{});
   else f(float{});
+}
+// The same where a weight may also be of half precision.
+template <class F>
+HWY_INLINE void WithWeight(DType dtype, F&& f) {
+  if (dtype == DType::f16) f(Half{});
+  else WithFloat(dtype, f);
 }
 
 }  // namespace HWY_NAMESPACE

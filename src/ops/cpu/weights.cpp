@@ -1,0 +1,149 @@
+#include "ops/cpu/weights.h"
+
+#include <algorithm>
+
+#include "ops/cpu/check.h"
+#include "ops/cpu/pack.h"
+#include "tensor/quant.h"
+
+namespace moe::ops {
+namespace {
+
+// Trained ones lie in memory as f32, one expert after another, and change every step.
+bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && w.pieces.empty() && (w.budget == nullptr || !w.grad.empty()); }
+
+int64_t copy_bytes(const CallWeight& c) { return packed_expert_bytes(c.bank, c.dtype, c.copy == Copy::forward); }
+
+ExpertCopies& kept_copies(const CallWeight& c) {
+  Packed& packed = c.dtype == DType::bf16 ? c.w->packed_bf16 : c.w->packed_f32;
+  return c.copy == Copy::forward ? packed.forward_experts : packed.backward_experts;
+}
+
+// Copies that are f32 on their way to another layout are made of what was dequantised, which no budget foresees: they are never kept.
+bool may_be_kept(const CallWeight& c) { return !is_quantised(c.w->value.dtype) || c.copy == Copy::blocks; }
+
+// One expert of one weight, cut into pieces that any thread may do.
+struct Job {
+  const CallWeight* weight;
+  char* out;
+  Source source;
+  const PackLayout* layout;
+  int64_t pieces;
+};
+
+Job job_of(const CallWeight& c, int64_t expert, char* out) {
+  const Tensor rows = c.w->expert(expert);
+  const bool forward = c.copy == Copy::forward;
+  const PackLayout& layout = weights_layout(forward ? c.bank.in : c.bank.out, forward ? c.bank.out : c.bank.in, c.dtype);
+  return {&c, out, {rows.data, rows.dtype, c.bank.in}, &layout, forward ? column_blocks(layout) : row_blocks(layout)};
+}
+
+// The source's rows of one piece.
+Span rows_of(const Job& job, int64_t piece) {
+  const int64_t step = job.weight->copy == Copy::forward ? job.layout->n_block : job.layout->k_block;
+  return {std::min(piece * step, job.weight->bank.out), std::min((piece + 1) * step, job.weight->bank.out)};
+}
+
+// Copies of this size together do not stay in the caches until they are used.
+constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
+void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream) {
+  PackHints hints{.next = nullptr, .next_bytes = 0, .stream = stream && streams(*job.layout)};
+  if (next_job != nullptr) {
+    const Span rows = rows_of(*next_job, next_piece);
+    const int64_t row_bytes = bytes_of(next_job->source.dtype, next_job->source.stride);
+    hints.next = static_cast<const char*>(next_job->source.data) + rows.begin * row_bytes;
+    hints.next_bytes = (rows.end - rows.begin) * row_bytes;
+  }
+  if (job.weight->copy == Copy::forward) pack_transposed(job.out, *job.layout, job.weight->dtype, job.source, piece, hints);
+  else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, job.weight->bank.out, piece, hints);
+}
+
+void run_jobs(Run& run, const std::vector<Job>& jobs) {
+  std::vector<int64_t> first{0};  // piece of each job
+  int64_t elements = 0, bytes = 0;
+  for (const Job& job : jobs) {
+    first.push_back(first.back() + job.pieces);
+    bytes += job.weight->expert_bytes;
+    elements += job.weight->bank.out * job.weight->bank.in;
+  }
+  if (jobs.empty()) return;
+  const int64_t grain = std::max<int64_t>(1, kGrainElements * first.back() / std::max<int64_t>(1, elements));
+  parallel_for(run.threads, first.back(), grain, [&](int64_t begin, int64_t end, int) {
+    auto j = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) - first.begin()) - 1;
+    for (int64_t i = begin; i < end; ++i) {
+      const size_t here = j;
+      if (i + 1 == first[j + 1]) ++j;
+      run_piece(jobs[here], i - first[here], i + 1 < end ? &jobs[j] : nullptr, i + 1 - first[j], bytes >= kStreamBytes);
+    }
+    finish_streams();
+  });
+}
+
+// Room for one more copy, or null.
+char* room_for(const CallWeight& c, int64_t expert) {
+  ExpertCopies& kept = kept_copies(c);
+  const auto experts = static_cast<size_t>(c.bank.experts);
+  if (kept.version.empty()) kept.version.assign(experts, 0);
+  PackBudget* budget = c.w->budget;
+  const bool taken = kept.version[static_cast<size_t>(expert)] != 0;
+  if (!taken && budget != nullptr && budget->used + c.expert_bytes > budget->limit) return nullptr;
+  if (kept.room.empty()) {
+    kept.expert_bytes = c.expert_bytes;
+    kept.room = Pages(experts * static_cast<size_t>(c.expert_bytes));
+    if (kept.room.empty()) return nullptr;
+  }
+  if (!taken && budget != nullptr) budget->used += c.expert_bytes;
+  return kept.room.data() + expert * c.expert_bytes;
+}
+
+}  // namespace
+
+CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
+  CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype, .whole = nullptr, .experts = {}, .expert_bytes = 0};
+  c.expert_bytes = copy_bytes(c);
+  if (packs_as_a_whole(w)) c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
+  else c.experts.assign(static_cast<size_t>(c.bank.experts), nullptr);
+  return c;
+}
+
+void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+  std::vector<Job> jobs;
+  for (const int64_t e : experts)
+    for (CallWeight* c : weights) {
+      if (c->whole != nullptr || !may_be_kept(*c)) continue;
+      const char*& place = c->experts[static_cast<size_t>(e)];
+      char* room = room_for(*c, e);
+      if (room == nullptr) continue;
+      place = room;
+      uint64_t& version = kept_copies(*c).version[static_cast<size_t>(e)];
+      if (version == c->w->version) continue;
+      jobs.push_back(job_of(*c, e, room));
+      version = c->w->version;
+    }
+  run_jobs(run, jobs);
+}
+
+void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+  std::vector<Job> jobs;
+  for (const int64_t e : experts)
+    for (CallWeight* c : weights) {
+      if (c->at(e) != nullptr) continue;
+      auto* out = static_cast<char*>(run.scratch.alloc_bytes(static_cast<size_t>(c->expert_bytes)));
+      c->experts[static_cast<size_t>(e)] = out;
+      Job job = job_of(*c, e, out);
+      if (is_quantised(job.source.dtype)) {
+        auto* wide = static_cast<float*>(run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
+        const auto* rows = static_cast<const char*>(job.source.data);
+        const DType from = job.source.dtype;
+        parallel_for(run.threads, c->bank.out, row_grain(c->bank.in), [&](int64_t begin, int64_t end, int) {
+          dequantise(wide + begin * c->bank.in, rows + begin * bytes_of(from, c->bank.in), from, (end - begin) * c->bank.in);
+        });
+        job.source = {wide, DType::f32, c->bank.in};
+      }
+      jobs.push_back(job);
+    }
+  run_jobs(run, jobs);
+}
+
+}  // namespace moe::ops

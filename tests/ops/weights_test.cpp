@@ -1,0 +1,207 @@
+// Weights as files hold them: every type against its f32 twin, experts in pieces, copies made an expert at a time within a budget, and the law of rows over the
+// products of few rows and of many.
+#include <numeric>
+
+#include "core/error.h"
+#include "ops/cpu/row_product.h"
+#include "ops/ops.h"
+#include "support/check.h"
+#include "tensor/quant.h"
+
+namespace moe::test {
+namespace {
+
+using Offsets = std::vector<int64_t>;
+
+constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+
+// A bank in a file's type, and the same numbers as f32 in memory.
+struct Twins {
+  Param weight, master;
+};
+Twins draw_twins(Arena& arena, DType dtype, int64_t experts, int64_t out, int64_t in) {
+  Twins t;
+  const Tensor drawn = draw(arena, DType::f32, {experts, out, in}, 7);
+  t.weight.name = "experts.up.weight";
+  t.weight.value = Tensor(arena.alloc_bytes(static_cast<size_t>(experts * out * bytes_of(dtype, in))), dtype, {experts, out, in});
+  t.master.value = arena.alloc(DType::f32, {experts, out, in});
+  quantise(t.weight.value.data, drawn.as<float>(), dtype, drawn.numel());
+  dequantise(t.master.value.as<float>(), t.weight.value.data, dtype, drawn.numel());
+  return t;
+}
+
+// All bytes of a product's output. Forward: x [R, in] -> [R, out].
+std::vector<char> product(moe::Run& run, Param& w, DType x_dtype, const Offsets& offsets, bool forward, DType out_dtype = DType::f32, uint64_t seed = 3) {
+  Arena arena;
+  const int64_t rows = offsets.back(), out = w.value.shape[1], in = w.value.shape[2];
+  const Tensor x = draw(arena, x_dtype, {rows, forward ? in : out}, seed), y = arena.alloc_zeroed(out_dtype, {rows, forward ? out : in});
+  if (forward) ops::matmul_forward(run, y, x, w, offsets);
+  else ops::matmul_dx(run, y, x, w, offsets);
+  return {static_cast<char*>(y.data), static_cast<char*>(y.data) + y.bytes()};
+}
+
+class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
+ protected:
+  DType dtype = std::get<0>(GetParam()), x_dtype = std::get<1>(GetParam());
+  Arena arena;
+  moe::Run run{2};
+};
+
+TEST_P(Weights, GiveTheBitsOfTheirF32Twins) {
+  for (const auto& [out, in] : std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}})
+    for (const Offsets& offsets : {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 300, 301}})
+      for (bool forward : {true, false}) {
+        Twins t = draw_twins(arena, dtype, 3, out, in);
+        const std::vector<char> want = product(run, t.master, x_dtype, offsets, forward);
+        EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward), want) << out << " x " << in << " forward " << forward;
+        EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward), want) << "from the copies of the call before";
+        if (x_dtype == DType::bf16)
+          EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward, DType::bf16), product(run, t.master, x_dtype, offsets, forward, DType::bf16));
+      }
+}
+
+TEST_P(Weights, LieInPiecesAndAtAnyAddress) {
+  const Offsets offsets{0, 2, 2, 21};
+  Twins t = draw_twins(arena, dtype, 3, 48, 66);
+  Param apart;
+  apart.value = t.weight.value;
+  const auto bytes = static_cast<size_t>(t.weight.value.bytes() / 3);
+  for (int64_t e : {2, 0, 1}) {  // in another order than the experts', at odd distances
+    apart.pieces.resize(3);
+    auto* copy = static_cast<char*>(arena.alloc_bytes(bytes + 64)) + (dtype == DType::f32 ? 4 : 2) * (e + 1);
+    std::memcpy(copy, t.weight.expert(e).data, bytes);
+    apart.pieces[static_cast<size_t>(e)] = copy;
+  }
+  apart.value.data = const_cast<void*>(apart.pieces[0]);
+  for (bool forward : {true, false}) EXPECT_EQ(product(run, apart, x_dtype, offsets, forward), product(run, t.weight, x_dtype, offsets, forward));
+}
+
+TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
+  const Offsets few{0, 1, 2, 4}, many{0, 100, 117, 120};
+  Twins t = draw_twins(arena, dtype, 3, 70, 64);
+  for (const Offsets& offsets : {few, many})
+    for (bool forward : {true, false}) {
+      const std::vector<char> want = product(run, t.master, x_dtype, offsets, forward);
+      Param unlimited;
+      PackBudget all;
+      unlimited.value = t.weight.value;
+      unlimited.budget = &all;
+      EXPECT_EQ(product(run, unlimited, x_dtype, offsets, forward), want);
+      const int64_t each = all.used / 3;
+      ASSERT_EQ(each * 3, all.used);
+      ASSERT_GE(each, 70 * 64 * 2);
+      for (const int64_t fit : {0, 1, 2}) {
+        PackBudget budget{fit * each + each - 1, 0};
+        Param w;
+        w.value = t.weight.value;
+        w.budget = &budget;
+        const size_t held = run.scratch.mark().used;
+        EXPECT_EQ(product(run, w, x_dtype, offsets, forward), want) << fit << " copies";
+        EXPECT_EQ(product(run, w, x_dtype, offsets, forward), want) << fit << " copies, the second time";
+        EXPECT_EQ(budget.used, fit * each);
+        EXPECT_EQ(run.scratch.mark().used, held);
+      }
+    }
+}
+
+TEST_P(Weights, ArePackedWhereRowsMeetThem) {
+  Twins t = draw_twins(arena, dtype, 4, 64, 64);
+  PackBudget budget;
+  t.weight.budget = &budget;
+  product(run, t.weight, x_dtype, {0, 0, 3, 3, 3}, true);
+  const int64_t each = budget.used;
+  EXPECT_GE(each, 64 * 64 * 2);
+  EXPECT_LE(each, 64 * 64 * 4);
+  product(run, t.weight, x_dtype, {0, 0, 7, 7, 7}, true);
+  EXPECT_EQ(budget.used, each);
+  product(run, t.weight, x_dtype, {0, 2, 7, 7, 9}, true);
+  EXPECT_EQ(budget.used, 3 * each);
+  product(run, t.weight, x_dtype, {0, 2, 2, 2, 2}, false);
+  EXPECT_EQ(budget.used, 4 * each);
+}
+
+TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
+  Twins t = draw_twins(arena, dtype, 2, 32, 64);
+  PackBudget budget;
+  t.weight.budget = &budget;
+  const Offsets offsets{0, 2, 5};
+  const std::vector<char> before = product(run, t.weight, x_dtype, offsets, true);
+  const int64_t used = budget.used;
+  const Tensor other = draw(arena, DType::f32, {2, 32, 64}, 8);
+  quantise(t.weight.value.data, other.as<float>(), dtype, other.numel());
+  dequantise(t.master.value.as<float>(), t.weight.value.data, dtype, other.numel());
+  t.weight.touched();
+  const std::vector<char> after = product(run, t.weight, x_dtype, offsets, true);
+  EXPECT_NE(after, before);
+  EXPECT_EQ(after, product(run, t.master, x_dtype, offsets, true));
+  EXPECT_EQ(budget.used, used);
+}
+
+// Rows of all counts and threads have the bits of the longest run's; one to four rows go another way than more do.
+TEST_P(Weights, KeepTheLawOfRows) {
+  if (!ops::products_keep_row_bits()) GTEST_SKIP() << "products promise 1e-5 here, not bits";
+  const int64_t out = 130, most = 300;
+  for (const int64_t in : {384, 640, 1184}) {
+    Twins t = draw_twins(arena, dtype, 1, out, in);
+    const Tensor x = draw(arena, x_dtype, {most, in}, 3);
+    for (DType y_dtype : {DType::f32, x_dtype}) {
+      const Tensor all = arena.alloc(y_dtype, {most, out}), some = arena.alloc(y_dtype, {most, out});
+      ops::matmul_forward(run, all, x, t.weight, Offsets{0, most});
+      for (int threads : {1, 2})
+        for (const int64_t rows : {1, 2, 3, 4, 5, 17, 64, 299}) {
+          moe::Run other(threads);
+          const Tensor y = some.slice_rows(0, rows);
+          ops::matmul_forward(other, y, x.slice_rows(0, rows), t.weight, Offsets{0, rows});
+          EXPECT_EQ(std::memcmp(y.data, all.data, static_cast<size_t>(y.bytes())), 0) << rows << " rows of " << in << ", " << threads << " threads";
+        }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Weights, testing::Combine(testing::ValuesIn(kFloats), testing::Values(DType::f32, DType::bf16)), [](const auto& which) {
+  return std::string(name_of(std::get<0>(which.param))) + "_rows_" + std::string(name_of(std::get<1>(which.param)));
+});
+
+// Rows of a group are picked by a list, and factors share them, whichever way the product goes.
+TEST(WeightsOfFewRows, ArePickedAndShared) {
+  Arena arena;
+  moe::Run run(2);
+  const int64_t experts = 5, in = 512;
+  Twins gate = draw_twins(arena, DType::bf16, experts, 200, in), up = draw_twins(arena, DType::bf16, experts, 136, in);
+  for (DType x_dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = draw(arena, x_dtype, {4, in}, 5);
+    const std::vector<int32_t> token = {3, 1, 0, 2, 1};
+    const Offsets offsets{0, 1, 1, 3, 4, 5};
+    const Tensor y1 = arena.alloc(DType::f32, {5, 200}), y2 = arena.alloc(DType::f32, {5, 150}).slice_cols(7, 143);
+    ops::matmul_forward(run, {{gate.weight, y1}, {up.weight, y2}}, {x, token}, offsets);
+    for (auto& [twins, y] : {std::pair<Twins*, Tensor>{&gate, y1}, {&up, y2}})
+      for (size_t e = 0; e < experts; ++e)
+        for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
+          std::vector<double> want(static_cast<size_t>(y.cols()));
+          for (int64_t n = 0; n < y.cols(); ++n)
+            for (int64_t k = 0; k < in; ++k)
+              want[static_cast<size_t>(n)] +=
+                  static_cast<double>(get(x, token[static_cast<size_t>(r)], k)) * get(twins->master.value.at(static_cast<int64_t>(e)), n, k);
+          expect_near(values(y.slice_rows(r, r + 1)), want, 1e-5, "row " + std::to_string(r));
+        }
+  }
+}
+
+TEST(WeightsOfFewRows, HaveAProductOfTheirOwnWhereBf16Products) {
+  if (!ops::has_bf16_products()) GTEST_SKIP() << "no AVX-512 here";
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t inner : {64, 384, 576, 768, 1024, 1536, 2048, 4096}) EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);
+}
+
+TEST(WeightsOfFiles, RefuseGradientsUnlessTheyAreF32) {
+  Arena arena;
+  moe::Run run(1);
+  Twins t = draw_twins(arena, DType::bf16, 1, 8, 16);
+  const Tensor x = draw(arena, DType::f32, {3, 16}, 1), dy = draw(arena, DType::f32, {3, 8}, 2);
+  ops::matmul_dw(run, t.weight, dy, x, Offsets{0, 3});  // frozen
+  t.weight.grad = arena.alloc_zeroed(DType::f32, {1, 8, 16});
+  EXPECT_THROW(ops::matmul_dw(run, t.weight, dy, x, Offsets{0, 3}), Error);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -5,7 +5,7 @@
 //   acc = fma(scale_w[n,b] * scale_x[r,b], isum, acc)      isum = sum over i of (q_w[n,i] - offset) * q_x[r,i], exact in integers
 //   acc = fma(min_w[n,b], scale_x[r,b] * xsum[r,b], acc)   q4_1, q5_1, q4_k, q5_k only; xsum = sum over i of q_x[r,i]
 // q6_k has a scale for each 16 numbers: two isums a block, each with its own fma. So the bits depend neither on how many rows there are, nor on tiles, threads
-// or the instruction set (AVX2 and better; below it an fma rounds twice).
+// or the instruction set.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ struct QuantOut {
 void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
                     Span groups);
 
-// Rate of the same integer products out of registers on all threads, in operations a second (a multiplication and an addition count as two).
+// Rate of integer dot products of bytes (VPDPBUSD) out of registers on all threads, a multiplication and an addition counted as two operations; 0 without them.
 double measure_peak_int8(Run& run, double seconds);
 
 }  // namespace moe::ops

@@ -1,0 +1,301 @@
+// Products with quantised weights: the choice of the kernel, rows of x as records, and the kernels of machines without integer dot products of bytes
+// (quant_vnni.cpp has those). There a block of weights is unpacked into the cache once for all rows, and bytes are widened to 16 bits, whose products and sums
+// are exact. Loops over plain arrays are for the compiler to vectorise.
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/quant_product.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "ops/cpu/isa.h"
+#include "ops/cpu/quant_panels.h"
+#include "ops/cpu/simd-inl.h"
+#include "tensor/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+// ---- rows -----------------------------------------------------------------------------------------------------------------------------------------
+
+// x * id + 1.5 * 2^23 has x * id rounded to nearest even in its lowest bits, |x * id| <= 127.
+HWY_INLINE void QuantiseBlock(QuantRecord& out, const float* HWY_RESTRICT x) {
+  constexpr float kMagic = 12582912.0f, kLeast = 1e-36f;  // below it 127 / amax may be infinite
+  int32_t bits[32];
+  std::memcpy(bits, x, sizeof bits);
+  int32_t top = 0;  // of non-negative floats, order of bits is order of numbers, and beyond infinity come the NaNs
+  for (int i = 0; i < 32; ++i) {
+    const int32_t magnitude = bits[i] & 0x7FFFFFFF;
+    top = top < magnitude ? magnitude : top;
+  }
+  float amax;
+  std::memcpy(&amax, &top, 4);
+  const bool finite = top < 0x7F800000;
+  const float inverse = finite && amax > kLeast ? 127.0f / amax : 0.0f;
+  int32_t q[32];
+  float shifted[32];
+  for (int i = 0; i < 32; ++i) shifted[i] = (finite ? x[i] : 0.0f) * inverse + kMagic;
+  std::memcpy(q, shifted, sizeof q);
+  int32_t half = 0, rest = 0;
+  for (int i = 0; i < 32; ++i) q[i] -= 0x4B400000;
+  for (int i = 0; i < 16; ++i) half += q[i];
+  for (int i = 16; i < 32; ++i) rest += q[i];
+  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int8_t>(q[i]);
+  out.scale = !finite ? std::numeric_limits<float>::quiet_NaN() : inverse == 0 ? 0.0f : amax / 127.0f;
+  out.scaled_sum = out.scale * static_cast<float>(half + rest);
+  out.minus_sum = -(half + rest);
+  out.minus_half = -half;
+  out.minus_rest = -rest;
+}
+
+template <class T>
+HWY_INLINE void QuantiseRow(QuantRecord* out, const T* x, int64_t blocks) {
+  const DF32 d;
+  for (int64_t b = 0; b < blocks; ++b) {
+    alignas(64) float wide[32];
+    for (size_t i = 0; i < 32; i += hn::Lanes(d)) hn::Store(LoadF32(d, x + b * 32 + i), d, wide + i);
+    QuantiseBlock(out[b], wide);
+  }
+}
+
+void QuantiseRows(QuantRecord* out, const Source& x, int64_t in, Span rows) {
+  const int64_t blocks = in / kQuantBlock, stride = record_stride(in);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t at = (x.row != nullptr ? x.row[r] : r) * x.stride;
+    if (x.dtype == DType::bf16) QuantiseRow(out + r * stride, static_cast<const bf16*>(x.data) + at, blocks);
+    else QuantiseRow(out + r * stride, static_cast<const float*>(x.data) + at, blocks);
+  }
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kLanes = kQuantColumns;
+constexpr int64_t kTileRows = 16;
+
+// A block of all columns, ready for any number of rows.
+struct alignas(64) Unpacked {
+  int16_t even[8 * 32], odd[8 * 32];                 // of each step's four bytes, the first and third, the second and fourth
+  float first[kLanes], second[kLanes], min[kLanes];  // scales; of q6_k one for each half; min with its sign
+};
+
+HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT bits, DType dtype) {
+  if (dtype == DType::q8_0) {
+    std::memcpy(q, bits, 512);
+    return;
+  }
+  for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
+  for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
+  const bool one = panel_format(dtype).block_bytes == 320, two = dtype == DType::q6_k;
+  for (int s = 0; (one || two) && s < 8; ++s) {
+    const uint8_t* upper = bits + 256 + (two ? s / 4 * 64 : 0);
+    const int shift = two ? 2 * (s % 4) : s, mask = two ? 3 : 1;
+    for (int i = 0; i < 64; ++i) q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (upper[i] >> shift & mask) << 4);
+  }
+}
+
+HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
+  for (int64_t n = 0; n < kLanes; ++n) {
+    uint16_t h;
+    std::memcpy(&h, halves + 2 * n, 2);
+    out[n] = f16_to_f32(h);
+  }
+}
+
+HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype, const float* d, const float* dmin) {
+  uint8_t q[512];
+  UnpackBytes(q, bits, dtype);
+  for (int i = 0; i < 256; ++i) out.even[i] = q[2 * i];
+  for (int i = 0; i < 256; ++i) out.odd[i] = q[2 * i + 1];
+  if (!panel_format(dtype).is_k) {
+    WidenHalves(out.first, scales);
+    if (panel_format(dtype).has_min) WidenHalves(out.min, scales + 32);
+  } else if (dtype == DType::q6_k) {
+    for (int64_t n = 0; n < kLanes; ++n) out.first[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[n]));
+    for (int64_t n = 0; n < kLanes; ++n) out.second[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[kLanes + n]));
+  } else {
+    for (int64_t n = 0; n < kLanes; ++n) out.first[n] = d[n] * static_cast<float>(scales[n]);
+    for (int64_t n = 0; n < kLanes; ++n) out.min[n] = (0.0f - dmin[n]) * static_cast<float>(scales[kLanes + n]);
+  }
+}
+
+#if HWY_TARGET <= HWY_AVX2
+using DI32 = hn::CappedTag<int32_t, kLanes>;
+
+// acc += the steps [begin, end) of a block with its scale; all 16 columns.
+HWY_INLINE void AddSteps(float* HWY_RESTRICT acc, const Unpacked& w, const float* w_scale, const QuantRecord& x, int32_t start, int begin, int end) {
+  const DI32 d;
+  const hn::Repartition<int16_t, DI32> d16;
+  const hn::Rebind<float, DI32> df;
+  constexpr size_t kParts = kLanes / hn::MaxLanes(DI32());
+  hn::Vec<DI32> sum[kParts];
+  for (size_t p = 0; p < kParts; ++p) sum[p] = hn::Set(d, start);
+  auto unused = hn::Zero(d);
+  for (int s = begin; s < end; ++s) {
+    int32_t four;
+    std::memcpy(&four, x.q + 4 * s, 4);
+    const auto bytes = hn::BitCast(d16, hn::Set(d, four));
+    const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)), odd = hn::ShiftRight<8>(bytes);
+    for (size_t p = 0; p < kParts; ++p) {  // on x86 lane i of 32 bits gets the products of its own two halves
+      const size_t at = static_cast<size_t>(s) * 32 + p * hn::Lanes(d16);
+      sum[p] = hn::ReorderWidenMulAccumulate(d, hn::Load(d16, w.even + at), even, sum[p], unused);
+      sum[p] = hn::ReorderWidenMulAccumulate(d, hn::Load(d16, w.odd + at), odd, sum[p], unused);
+    }
+  }
+  const auto x_scale = hn::Set(df, x.scale);
+  for (size_t p = 0; p < kParts; ++p) {
+    const size_t at = p * hn::Lanes(df);
+    hn::Store(hn::MulAdd(hn::Mul(hn::Load(df, w_scale + at), x_scale), hn::ConvertTo(df, sum[p]), hn::Load(df, acc + at)), df, acc + at);
+  }
+}
+HWY_INLINE void AddMin(float* HWY_RESTRICT acc, const float* min, float scaled_sum) {
+  const hn::Rebind<float, DI32> df;
+  for (size_t at = 0; at < kLanes; at += hn::Lanes(df))
+    hn::Store(hn::MulAdd(hn::Load(df, min + at), hn::Set(df, scaled_sum), hn::Load(df, acc + at)), df, acc + at);
+}
+#else
+HWY_INLINE void AddSteps(float* acc, const Unpacked& w, const float* w_scale, const QuantRecord& x, int32_t start, int begin, int end) {
+  for (int64_t n = 0; n < kLanes; ++n) {
+    int32_t sum = start;
+    for (int64_t s = begin; s < end; ++s) {
+      const int8_t* q = x.q + 4 * s;
+      const int16_t *even = w.even + s * 32 + 2 * n, *odd = w.odd + s * 32 + 2 * n;
+      sum += even[0] * q[0] + odd[0] * q[1] + even[1] * q[2] + odd[1] * q[3];
+    }
+    acc[n] = std::fma(w_scale[n] * x.scale, static_cast<float>(sum), acc[n]);
+  }
+}
+HWY_INLINE void AddMin(float* acc, const float* min, float scaled_sum) {
+  for (int64_t n = 0; n < kLanes; ++n) acc[n] = std::fma(min[n], scaled_sum, acc[n]);
+}
+#endif
+
+HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x, DType dtype) {
+  const PanelFormat f = panel_format(dtype);
+  if (dtype == DType::q6_k) {
+    AddSteps(acc, w, w.first, x, x.minus_half * 32, 0, 4);
+    AddSteps(acc, w, w.second, x, x.minus_rest * 32, 4, 8);
+  } else {
+    AddSteps(acc, w, w.first, x, f.offset_shift < 0 ? 0 : x.minus_sum * (1 << f.offset_shift), 0, 8);
+    if (f.has_min) AddMin(acc, w.min, x.scaled_sum);
+  }
+}
+
+template <class T>
+HWY_INLINE void StoreColumns(T* out, const float* acc, int64_t columns, bool add) {
+  for (int64_t n = 0; n < columns; ++n) {
+    const float v = add ? to_f32(out[n]) + acc[n] : acc[n];
+    if constexpr (std::is_same_v<T, bf16>) out[n] = to_bf16(v);
+    else out[n] = v;
+  }
+}
+
+void MultiplyTile(const QuantTask& task, Span rows, int64_t group, const uint8_t* panel) {
+  const PanelFormat f = panel_format(task.dtype);
+  const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in);
+  alignas(64) float acc[kTileRows][kLanes] = {};
+  alignas(64) float d[kLanes] = {}, dmin[kLanes] = {};
+  Unpacked w;
+  const uint8_t* chunk = panel;
+  for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
+    const int64_t n = std::min(kChunkBlocks, blocks - begin);
+    const uint8_t *scales = chunk + (f.is_k ? kSuperBytes : 0), *bits = chunk + chunk_scale_bytes(f, n);
+    if (f.is_k) {
+      WidenHalves(d, chunk);
+      WidenHalves(dmin, chunk + 32);
+    }
+    for (int64_t b = 0; b < n; ++b) {
+      Unpack(w, scales + b * f.scale_bytes, bits + b * f.block_bytes, task.dtype, d, dmin);
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const int64_t record = task.row != nullptr ? task.row[r] : r;
+        AddBlock(acc[r - rows.begin], w, task.x[record * stride + begin + b], task.dtype);
+      }
+    }
+    chunk += chunk_bytes(f, n);
+  }
+  const int64_t column = group * kLanes, columns = std::min(kLanes, task.out_cols - column);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t at = r * task.out.stride + column;
+    if (task.out.dtype == DType::f32) StoreColumns(static_cast<float*>(task.out.data) + at, acc[r - rows.begin], columns, task.out.add);
+    else StoreColumns(static_cast<bf16*>(task.out.data) + at, acc[r - rows.begin], columns, task.out.add);
+  }
+}
+
+void MultiplyPlain(const QuantTask& task) {
+  const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
+  const auto* panels = reinterpret_cast<const uint8_t*>(task.panels);
+  for (int64_t g = task.groups.begin; g < task.groups.end; ++g)
+    for (int64_t r = 0; r < task.rows; r += kTileRows) MultiplyTile(task, {r, std::min(r + kTileRows, task.rows)}, g, panels + g * group_bytes);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe::ops {
+namespace {
+
+HWY_EXPORT(QuantiseRows);
+HWY_EXPORT(MultiplyPlain);
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+bool has_vnni() {
+  choose_isa();
+#if defined(__x86_64__)
+  static const bool has = (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
+}
+
+size_t quant_rows_bytes(int64_t rows, int64_t in) { return static_cast<size_t>(rows * record_stride(in)) * sizeof(QuantRecord); }
+
+void quant_rows(void* quantised, Source x, int64_t in, Span rows) {
+  choose_isa();
+  HWY_DYNAMIC_DISPATCH(QuantiseRows)(static_cast<QuantRecord*>(quantised), x, in, rows);
+}
+
+void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
+                    Span groups) {
+  const QuantTask task{out, static_cast<const QuantRecord*>(quantised), row, rows, static_cast<const char*>(panels), dtype, out_cols, in, groups};
+  if (has_vnni()) quant_multiply_vnni(task);
+  else HWY_DYNAMIC_DISPATCH(MultiplyPlain)(task);
+}
+
+// Without integer dot products of bytes: 0, there is no one instruction to compare with.
+double measure_peak_int8(Run& run, double seconds) {
+  constexpr int64_t kRounds = 1 << 16;
+  if (!has_vnni()) return 0;
+  std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);
+#pragma omp parallel num_threads(run.threads)
+  {
+    int32_t sink[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 3, 5};
+    vnni_loop(kRounds, sink);
+#pragma omp barrier
+    const auto start = Clock::now();
+    int64_t done = 0;
+    do done += vnni_loop(kRounds, sink);
+    while (seconds_since(start) < seconds);
+    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+  }
+  double total = 0;
+  for (const double rate : rates) total += rate;
+  return total;
+}
+
+}  // namespace moe::ops
+#endif  // HWY_ONCE

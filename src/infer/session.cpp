@@ -106,7 +106,7 @@ void Session::feed_chunk(std::span<const int32_t> ids) {
 Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit) {
   check_asked_for(model.config(), options.routing);
   validate(options);
-  const std::vector<int32_t> ids = tokenizer.encode(prompt);
+  const std::vector<int32_t> ids = tokenizer.encode_text(prompt);
   Session session(model, run, capacity_for(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens), options.routing);
   return generate(session, tokenizer, ids, options, emit);
 }
@@ -133,7 +133,7 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
   while (out.tokens < limit) {
     const int32_t id = sampler.next(logits);
     ++out.tokens;
-    const bool ended = tokenizer.eos_id() == id;
+    const bool ended = tokenizer.ends_text(id);
     if (!ended) out.text += decoder.push(id);
     bool hit = ended;
     const size_t certain = certain_length(out.text, options.stop, hit);

@@ -1,4 +1,5 @@
-// Byte-level BPE (Radford et al. 2019): the text is cut into pieces by a regular expression, each piece's bytes are merged into tokens.
+// BPE over bytes (Radford et al. 2019: a regular expression cuts the text, each piece's bytes are merged into tokens) and over characters (SentencePiece's
+// form: spaces become U+2581, a character that is no token becomes its bytes' tokens).
 #pragma once
 
 #include <array>
@@ -12,22 +13,45 @@
 
 #include "text/added_tokens.h"
 #include "text/merge_table.h"
+#include "text/normalizer.h"
 #include "text/tokenizer.h"
 
 namespace moe {
 
 constexpr int64_t kMaxVocab = int64_t{1} << 20;
+inline constexpr std::string_view kSpaceMark = "\u2581";  // what stands for a space in vocabularies over characters
+
+// Spaces become kSpaceMark, one is put in front.
+struct Metaspace {
+  enum class Prepend { always, first, never };  // before each part of the text that has none, before that which begins the text, nowhere
+  Prepend prepend = Prepend::always;
+  bool split = true;  // pieces begin at each mark
+  bool operator==(const Metaspace&) const = default;
+};
+
+// BPE over characters.
+struct Characters {
+  std::vector<std::string> words;  // what the vocabulary calls each id; empty where it has none
+  std::optional<Metaspace> metaspace;
+  bool byte_fallback = false;
+  int strip = 0;             // spaces that decode() takes from the front
+  bool strip_first = false;  // decode() takes all spaces from the front of the first token
+};
 
 struct BpeParts {
-  std::vector<std::string> pieces;  // the bytes of each id; empty where a file leaves an id out
-  std::vector<Merge> merges;        // in order of rank
-  std::array<int32_t, 256> byte_ids{};
-  // Looked for in the text, first these, then those in what is left: a tokenizer.json tells tokens apart by whether they see the normalised text.
+  std::vector<std::string> pieces;      // the bytes of each id; empty where a file leaves an id out
+  std::vector<Merge> merges;            // in order of rank
+  std::array<int32_t, 256> byte_ids{};  // -1: no token
+  std::optional<int32_t> unk;           // stands for what is no token; without it that is left out
+  bool fuse_unk = false;                // one for all that follow each other
+  std::vector<NormalizerStep> normalizer;
+  // Looked for in the text, first these, then those in what is left, normalised: a tokenizer.json tells tokens apart by whether they see the normalised text.
   std::vector<AddedToken> added, added_late;
   std::vector<std::string> patterns;  // as tokenizer.json writes them
   bool ignore_merges = false;         // a piece that is a token as a whole is taken so, whatever the merges
-  std::vector<bool> in_vocab;         // with ignore_merges: the ids that are bytes in the alphabet, so that a piece can be one
-  std::optional<int32_t> bos, eos;
+  std::vector<bool> in_vocab;         // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
+  std::optional<Characters> characters;
+  SpecialIds special;
   std::string json;  // to_json() gives back what was read
 };
 
@@ -37,7 +61,12 @@ std::unique_ptr<Tokenizer> make_bpe(BpeParts parts);
 // tokenizer.json of Hugging Face `tokenizers`. Fails with the part that cannot be honoured; `text` is what `file` was parsed from.
 BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::string& where);
 
-// tokenizer.json of a trained vocabulary: `pieces`, `merges` and `added`, split as GPT-2 does.
+// tokenizer.json that says all of the parts.
 std::string write_bpe(const BpeParts& parts);
+
+// <0x0A>: what vocabularies over characters call a byte.
+std::string byte_token(int byte);
+// What such a vocabulary's word stands for in a text.
+std::string word_bytes(std::string_view word);
 
 }  // namespace moe

@@ -1,4 +1,4 @@
-// tokenizer.json, read and written. What would change the ids and is not honoured is refused by its name, never passed over.
+// tokenizer.json, read. What would change the ids and is not honoured is refused by its name, never passed over.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kMaxAdded = 1 << 16;
 constexpr size_t kMaxAddedBytes = 256;
 constexpr size_t kMaxPatterns = 16;
+constexpr size_t kMaxReplaced = 64;
+constexpr int64_t kMaxStripped = 64;
 
 bool is_there(const Json& object, const char* key) { return object.contains(key) && !object[key].is_null(); }
 
@@ -38,8 +40,87 @@ std::string split_pattern(const Json& step, const std::string& where) {
   return pattern.get<std::string>("Regex");
 }
 
+// The vocabulary is over bytes where the decoder says so: spaces are then written in the byte alphabet, else with the mark.
+bool is_over_characters(const Json& file) {
+  if (!is_there(file, "decoder")) fail("it has no decoder");
+  if (const std::string type = type_of(file["decoder"]); type != "ByteLevel" && type != "Sequence" && type != "Metaspace")
+    fail("its decoder is {}", printable(type));
+  return type_of(file["decoder"]) != "ByteLevel";
+}
+
+std::string string_of(const Json& step, const std::string& where) {
+  const JsonReader reader(step, where);
+  const JsonReader pattern = reader.object("pattern");
+  if (!pattern.has("String")) fail("its {} has no String", type_of(step));
+  auto what = pattern.get<std::string>("String");
+  if (what.empty() || what.size() > kMaxReplaced) fail("its {} looks for {} bytes; 1 to {} are supported", type_of(step), what.size(), kMaxReplaced);
+  return what;
+}
+
+std::string content_of(const Json& step, const char* key, const std::string& where) {
+  auto content = JsonReader(step, where).get<std::string>(key);
+  if (content.size() > kMaxReplaced) fail("its {} writes {} bytes; at most {} are supported", type_of(step), content.size(), kMaxReplaced);
+  return content;
+}
+
+void read_normalizer(const Json& file, BpeParts& parts, const std::string& where) {
+  if (!is_there(file, "normalizer")) return;
+  const std::vector<Json> steps = steps_of(file["normalizer"], "normalizers");
+  if (steps.size() > kMaxPatterns) fail("its normalizer has {} steps", steps.size());
+  for (const Json& step : steps) {
+    using Kind = NormalizerStep::Kind;
+    const std::string type = type_of(step);
+    if (type == "NFC") parts.normalizer.push_back({Kind::nfc, "", ""});
+    else if (type == "Prepend") parts.normalizer.push_back({Kind::prepend, "", content_of(step, "prepend", where)});
+    else if (type == "Replace") parts.normalizer.push_back({Kind::replace, string_of(step, where), content_of(step, "content", where)});
+    else fail("its normalizer is {}", printable(type));
+  }
+}
+
+Metaspace read_metaspace(const Json& step, const std::string& where) {
+  const JsonReader reader(step, where);
+  if (reader.get<std::string>("replacement", std::string(kSpaceMark)) != kSpaceMark) fail("its Metaspace writes no U+2581 for a space");
+  Metaspace metaspace;
+  metaspace.split = reader.get<bool>("split", true);
+  if (reader.has("prepend_scheme")) {
+    using Prepend = Metaspace::Prepend;
+    const std::vector<Prepend> schemes = {Prepend::always, Prepend::first, Prepend::never};
+    metaspace.prepend = schemes[reader.get_one_of("prepend_scheme", {"always", "first", "never"})];
+  } else if (!reader.get<bool>("add_prefix_space", true)) {
+    metaspace.prepend = Metaspace::Prepend::never;  // as files before the scheme say it
+  }
+  return metaspace;
+}
+
+void read_metaspace_step(const Json& file, Characters& form, const std::string& where) {
+  if (!is_there(file, "pre_tokenizer")) return;
+  const std::vector<Json> steps = steps_of(file["pre_tokenizer"], "pretokenizers");
+  if (steps.size() != 1 || type_of(steps[0]) != "Metaspace") fail("its pre_tokenizer is {}", printable(steps.empty() ? "empty" : type_of(steps[0])));
+  form.metaspace = read_metaspace(steps[0], where);
+}
+
+// Replace U+2581 by a space, ByteFallback, Fuse, Strip; or Metaspace, which is the same but for where it strips.
+void read_decoder(const Json& file, BpeParts& parts, const std::string& where) {
+  if (!parts.characters) return;
+  if (type_of(file["decoder"]) == "Metaspace") {
+    parts.characters->strip_first = read_metaspace(file["decoder"], where).prepend != Metaspace::Prepend::never;
+    return;
+  }
+  const std::vector<Json> steps = steps_of(file["decoder"], "decoders");
+  const std::vector<std::string> known = {"Replace", "ByteFallback", "Fuse", "Strip"};
+  if (steps.size() < 3 || steps.size() > known.size()) fail("its decoder has {} steps", steps.size());
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (type_of(steps[i]) != known[i]) fail("step {} of its decoder is {}", i + 1, printable(type_of(steps[i])));
+  if (string_of(steps[0], where) != kSpaceMark || content_of(steps[0], "content", where) != " ") fail("its decoder writes no space for U+2581");
+  if (steps.size() < known.size()) return;
+  const JsonReader strip(steps[3], where);
+  if (strip.get<std::string>("content") != " " || strip.get_in<int64_t>("stop", 0, kMaxStripped, 0) != 0) fail("its decoder strips more than spaces in front");
+  parts.characters->strip = static_cast<int>(strip.get_in<int64_t>("start", 0, kMaxStripped, 0));
+}
+
 // Byte-level steps must come last: they turn the text into the alphabet.
 void read_pre_tokenizer(const Json& file, BpeParts& parts, const std::string& where) {
+  if (parts.characters) return read_metaspace_step(file, *parts.characters, where);
   if (!is_there(file, "pre_tokenizer")) fail("it has no pre_tokenizer");
   bool byte_level = false;
   for (const Json& step : steps_of(file["pre_tokenizer"], "pretokenizers")) {
@@ -68,19 +149,26 @@ void read_vocab(const Json& model, BpeParts& parts) {
   }
   parts.pieces.resize(static_cast<size_t>(top + 1));
   parts.in_vocab.resize(static_cast<size_t>(top + 1));
+  if (parts.characters) parts.characters->words.resize(static_cast<size_t>(top + 1));
   std::vector<bool> taken(static_cast<size_t>(top + 1));
   for (const auto& [token, value] : vocab.items()) {
     const auto id = value.get<size_t>();
     if (token.empty()) fail("a token is empty");
     if (taken[id]) fail("two tokens have the id {}", id);
     taken[id] = true;
+    if (parts.characters) {
+      parts.characters->words[id] = token;
+      parts.pieces[id] = word_bytes(token);
+      continue;
+    }
     const std::optional<std::string> bytes = from_alphabet(token);
     parts.in_vocab[id] = bytes.has_value();
     parts.pieces[id] = bytes.value_or(token);
   }
-  for (int b = 0; b < 256; ++b) {
-    if (!vocab.contains(byte_alphabet()[b])) fail("byte {} is no token", b);
-    parts.byte_ids[b] = vocab[byte_alphabet()[b]].get<int32_t>();
+  if (parts.characters) return;
+  for (size_t b = 0; b < 256; ++b) {
+    const auto place = vocab.find(byte_alphabet()[b]);
+    parts.byte_ids[b] = place == vocab.end() ? -1 : place->get<int32_t>();
   }
 }
 
@@ -112,6 +200,17 @@ void read_merges(const Json& model, BpeParts& parts) {
   }
 }
 
+void read_unknown(const JsonReader& model, const Json& vocab, BpeParts& parts) {
+  const bool byte_fallback = model.get<bool>("byte_fallback", false);
+  if (parts.characters) parts.characters->byte_fallback = byte_fallback;
+  else if (byte_fallback) fail("it falls back to bytes over bytes");
+  parts.fuse_unk = model.get<bool>("fuse_unk", false);
+  const auto unk = model.get<std::string>("unk_token", "");
+  if (unk.empty()) return;
+  if (!vocab.contains(unk)) fail("its unk_token {} is no token", printable(unk, 40));
+  parts.unk = vocab[unk].get<int32_t>();
+}
+
 void read_model(const Json& file, BpeParts& parts, const std::string& where) {
   const JsonReader model = JsonReader(file, where).object("model");
   if (const auto type = model.get<std::string>("type", "BPE"); type != "BPE") fail("its model is {}", printable(type));
@@ -121,6 +220,7 @@ void read_model(const Json& file, BpeParts& parts, const std::string& where) {
   model.object("vocab");
   parts.ignore_merges = model.get<bool>("ignore_merges", false);
   read_vocab(file["model"], parts);
+  read_unknown(model, file["model"]["vocab"], parts);
   read_merges(file["model"], parts);
 }
 
@@ -136,17 +236,20 @@ void read_added(const Json& file, BpeParts& parts, const std::string& where) {
     const std::string name = printable(content, 40);
     if (content.empty() || content.size() > kMaxAddedBytes) fail("an added token has {} bytes; 1 to {} are supported", content.size(), kMaxAddedBytes);
     if (!known.insert(content).second) fail("the added token {} occurs twice", name);
-    for (const char* key : {"single_word", "lstrip", "rstrip"})
-      if (token.get<bool>(key, false)) fail("the added token {} has {}", name, key);
+    if (token.get<bool>("single_word", false)) fail("the added token {} has single_word", name);
     if (static_cast<size_t>(id) >= parts.pieces.size()) parts.pieces.resize(static_cast<size_t>(id) + 1);
     const auto in_vocab = vocab.find(content);
     if (in_vocab != vocab.end() ? in_vocab->get<int32_t>() != id : !parts.pieces[static_cast<size_t>(id)].empty())
       fail("the added token {} has the id {}, which the vocabulary has otherwise", name, id);
     // "é" in the vocabulary is the byte E9, but in a text it is two bytes: one id cannot be both.
-    if (in_vocab != vocab.end() && parts.pieces[static_cast<size_t>(id)] != content) fail("the added token {} stands for other bytes in the vocabulary", name);
-    parts.pieces[static_cast<size_t>(id)] = content;
-    (token.get<bool>("normalized", true) ? parts.added_late : parts.added).push_back({id, content});
+    if (!parts.characters && in_vocab != vocab.end() && parts.pieces[static_cast<size_t>(id)] != content)
+      fail("the added token {} stands for other bytes in the vocabulary", name);
+    parts.pieces[static_cast<size_t>(id)] = parts.characters ? word_bytes(content) : content;
+    AddedToken added{id, content, token.get<bool>("special", false), token.get<bool>("lstrip", false), token.get<bool>("rstrip", false)};
+    (token.get<bool>("normalized", true) ? parts.added_late : parts.added).push_back(std::move(added));
   }
+  parts.in_vocab.resize(parts.pieces.size());
+  if (parts.characters) parts.characters->words.resize(parts.pieces.size());
 }
 
 std::optional<int32_t> added_id(const BpeParts& parts, std::string_view content) {
@@ -156,7 +259,7 @@ std::optional<int32_t> added_id(const BpeParts& parts, std::string_view content)
   return std::nullopt;
 }
 
-// The token put in front of a text by a template; encode() itself adds none.
+// The token put in front of a text by a template.
 void read_post_processor(const Json& file, BpeParts& parts) {
   if (!is_there(file, "post_processor")) return;
   for (const Json& step : steps_of(file["post_processor"], "processors")) {
@@ -164,65 +267,49 @@ void read_post_processor(const Json& file, BpeParts& parts) {
     if (type == "ByteLevel") continue;
     if (type != "TemplateProcessing") fail("its post_processor is {}", printable(type));
     const Json single = step.value("single", Json::array());
-    if (!single.is_array() || single.empty() || !single[0].is_object() || !single[0].contains("SpecialToken")) continue;
-    const Json& token = single[0]["SpecialToken"];
-    if (token.is_object() && token.contains("id") && token["id"].is_string()) parts.bos = added_id(parts, token["id"].get<std::string>());
+    if (!single.is_array()) fail("its post_processor has no list for a single text");
+    bool text_seen = false;
+    for (const Json& part : single) {
+      if (!part.is_object() || part.contains("SpecialToken") == part.contains("Sequence")) fail("a part of its post_processor is neither token nor text");
+      if (part.contains("Sequence")) {
+        text_seen = true;
+        continue;
+      }
+      const Json& token = part["SpecialToken"];
+      const std::string name = token.is_object() && token.contains("id") && token["id"].is_string() ? token["id"].get<std::string>() : "?";
+      if (text_seen) fail("its post_processor puts {} behind a text, which a model could not continue", printable(name, 40));
+      if (parts.special.add_bos) fail("its post_processor puts more than one token in front of a text");
+      parts.special.bos = added_id(parts, name);
+      if (!parts.special.bos) fail("its post_processor puts {} in front of a text, which is no added token", printable(name, 40));
+      parts.special.add_bos = true;
+    }
   }
 }
 
 // The format has no word for the token that ends a text, so it is known by its name.
 void find_end(BpeParts& parts) {
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "<|return|>", "<｜end▁of▁sentence｜>", "</s>"}) {
-    parts.eos = added_id(parts, name);
-    if (parts.eos) return;
+    parts.special.eos = added_id(parts, name);
+    if (parts.special.eos) return;
   }
 }
-
-Json byte_level(bool prefix_space) { return {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", true}}; }
 
 }  // namespace
 
 BpeParts read_bpe(const Json& file, std::string_view text, const std::string& where) {
   BpeParts parts;
-  read_model(file, parts, where);
-  for (const char* key : {"normalizer", "truncation", "padding"})
+  for (const char* key : {"truncation", "padding"})
     if (is_there(file, key)) fail("it has a {}", key);
-  if (!is_there(file, "decoder")) fail("it has no decoder");
-  if (const std::string type = type_of(file["decoder"]); type != "ByteLevel") fail("its decoder is {}", printable(type));
+  if (is_over_characters(file)) parts.characters.emplace();
+  read_model(file, parts, where);
+  read_normalizer(file, parts, where);
+  read_decoder(file, parts, where);
   read_pre_tokenizer(file, parts, where);
   read_added(file, parts, where);
   read_post_processor(file, parts);
   find_end(parts);
   parts.json = text;
   return parts;
-}
-
-std::string write_bpe(const BpeParts& parts) {
-  Json vocab = Json::object(), merges = Json::array(), added = Json::array();
-  std::set<size_t> apart;  // ids of added tokens are listed only as such
-  for (const AddedToken& token : parts.added) {
-    apart.insert(static_cast<size_t>(token.id));
-    added.push_back(
-        {{"id", token.id}, {"content", token.content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
-  }
-  for (size_t id = 0; id < parts.pieces.size(); ++id)
-    if (!apart.contains(id)) vocab[to_alphabet(parts.pieces[id])] = id;
-  for (const Merge& m : parts.merges)
-    merges.push_back(to_alphabet(parts.pieces[static_cast<size_t>(m.left)]) + " " + to_alphabet(parts.pieces[static_cast<size_t>(m.right)]));
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false},
-                      {"vocab", vocab},
-                      {"merges", merges}};
-  const Json tokenizer = {{"version", "1.0"},          {"truncation", nullptr},       {"padding", nullptr},
-                          {"added_tokens", added},     {"normalizer", nullptr},       {"pre_tokenizer", byte_level(false)},
-                          {"post_processor", nullptr}, {"decoder", byte_level(true)}, {"model", model}};
-  return tokenizer.dump(2) + "\n";
 }
 
 }  // namespace moe

@@ -156,7 +156,7 @@ int64_t parse_size(std::string_view digits) {
 
 void BpeLearner::add(std::string_view text) {
   static const Splitter splitter({std::string(kGpt2Pattern)});
-  static const AddedTokens marks({{0, kEndOfText}, {1, kMessageBegin}, {2, kMessageEnd}});
+  static const AddedTokens marks(std::vector<AddedToken>{{0, kEndOfText}, {1, kMessageBegin}, {2, kMessageEnd}});
   marks.split(text, [&](std::string_view part, int32_t id) {
     if (id >= 0) return;
     splitter.split(part, [&](std::string_view word) {
@@ -188,7 +188,7 @@ std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const
     parts.merges.push_back({left, right, place->second});
     trainer.merge(left, right, place->second);
   }
-  parts.eos = static_cast<int32_t>(parts.pieces.size());
+  parts.special.eos = static_cast<int32_t>(parts.pieces.size());
   for (const std::string& token : added) {
     parts.added.push_back({static_cast<int32_t>(parts.pieces.size()), token});
     parts.pieces.push_back(token);

@@ -77,6 +77,18 @@ std::string chat_template_jinja() {
       kMessageBegin, kMessageEnd, kMessageBegin);
 }
 
+std::string chat_template_of(const Tokenizer& tokenizer) {
+  const Json config = config_of(tokenizer);
+  const auto found = config.find(kTemplate);
+  if (found == config.end() || found->is_null()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_array())
+    for (const Json& named : *found)
+      if (named.is_object() && named.value("name", Json()) == "default" && named.contains("template") && named["template"].is_string())
+        return named["template"];
+  fail("{}: its {} is neither a text nor a list with a default", kConfig, kTemplate);
+}
+
 // Some folders have a list of named templates: any of them may hold the marks.
 Dialogues dialogues_of(const Tokenizer& tokenizer) {
   const Json config = config_of(tokenizer);

@@ -34,6 +34,8 @@ enum class Dialogues {
   other,   // one with other marks
 };
 Dialogues dialogues_of(const Tokenizer&);
+// The template's text, empty where there is none; of several that one named "default".
+std::string chat_template_of(const Tokenizer&);
 // Writes the template into the tokenizer's config, or takes any out.
 void mark_dialogues(Tokenizer&, bool trained = true);
 

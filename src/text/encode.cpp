@@ -15,16 +15,15 @@ namespace {
 constexpr size_t kBatchBytes = size_t{32} << 20;
 
 // A token is learned from when its first byte lies in one of the spans.
-std::vector<TokenSpan> untrained_tokens(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::vector<ByteSpan>& trained) {
+std::vector<TokenSpan> untrained_tokens(const std::vector<int64_t>& starts, const std::vector<ByteSpan>& trained) {
   std::vector<TokenSpan> out;
-  int64_t at = 0;
   size_t span = 0;
-  for (uint32_t i = 0; i < ids.size(); ++i) {
+  for (uint32_t i = 0; i < starts.size(); ++i) {
+    const int64_t at = starts[i];
     while (span < trained.size() && trained[span].end <= at) ++span;
     const bool learned = span < trained.size() && trained[span].begin <= at;
     if (!learned && !out.empty() && out.back().end == i) ++out.back().end;
     else if (!learned) out.push_back({i, i + 1});
-    at += static_cast<int64_t>(tokenizer.piece(ids[i]).size());
   }
   return out;
 }
@@ -35,7 +34,7 @@ EncodedRun encode(const Tokenizer& tokenizer, const TextRun& run) {
   else out.ids = tokenizer.encode(run.text());
   out.bytes = static_cast<int64_t>(run.text().size());
   out.held_out = run.held_out;
-  if (!run.all_trained) out.untrained = untrained_tokens(tokenizer, out.ids, run.trained);
+  if (!run.all_trained) out.untrained = untrained_tokens(tokenizer.starts(run.text()), run.trained);
   const std::optional<int32_t> end = tokenizer.eos_id();
   if (run.add_end && end && !out.ids.empty() && out.ids.back() != *end) out.ids.push_back(*end);
   if (out.tokens() >= std::numeric_limits<uint32_t>::max()) fail("a document of {} bytes is too long", out.bytes);

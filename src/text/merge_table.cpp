@@ -22,17 +22,20 @@ struct Candidate {
 
 }  // namespace
 
-MergeTable::MergeTable(const std::vector<Merge>& merges, const std::array<int32_t, 256>& byte_ids, int64_t vocab)
-    : byte_ids_(byte_ids), begin_(static_cast<size_t>(vocab) + 1) {
+MergeTable::MergeTable(const std::vector<Merge>& merges, int64_t vocab) : begin_(static_cast<size_t>(vocab) + 1) {
   struct Row {
     int32_t left;
     Entry entry;
+    size_t place;
   };
   std::vector<Row> rows(merges.size());
-  for (size_t i = 0; i < merges.size(); ++i) rows[i] = {merges[i].left, {merges[i].right, static_cast<int32_t>(i), merges[i].result}};
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const Merge& m = merges[i];
+    rows[i] = {m.left, {m.right, m.rank < 0 ? static_cast<int32_t>(i) : m.rank, m.result}, i};
+  }
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     if (a.left != b.left) return a.left < b.left;
-    return a.entry.right != b.entry.right ? a.entry.right < b.entry.right : a.entry.rank < b.entry.rank;
+    return a.entry.right != b.entry.right ? a.entry.right < b.entry.right : a.place < b.place;
   });
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + 1 < rows.size() && rows[i].left == rows[i + 1].left && rows[i].entry.right == rows[i + 1].entry.right) continue;
@@ -49,11 +52,11 @@ const MergeTable::Entry* MergeTable::find(int32_t left, int32_t right) const {
   return entry != last && entry->right == right ? entry : nullptr;
 }
 
-void MergeTable::encode(std::string_view piece, std::vector<int32_t>& ids) const {
-  if (piece.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) fail("a piece of text without a break has {} bytes; cut the file", piece.size());
-  const auto n = static_cast<int32_t>(piece.size());
-  std::vector<Symbol> symbols(piece.size());
-  for (int32_t i = 0; i < n; ++i) symbols[i] = {byte_ids_[static_cast<unsigned char>(piece[i])], i - 1, i + 1 < n ? i + 1 : -1};
+void MergeTable::encode(std::span<const int32_t> first, std::vector<int32_t>& ids) const {
+  if (first.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) fail("a piece of text without a break has {} bytes; cut the file", first.size());
+  const auto n = static_cast<int32_t>(first.size());
+  std::vector<Symbol> symbols(first.size());
+  for (int32_t i = 0; i < n; ++i) symbols[i] = {first[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1};
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
   const auto pair_at = [&](int32_t at) { return symbols[at].next < 0 ? nullptr : find(symbols[at].id, symbols[symbols[at].next].id); };
   const auto push = [&](int32_t at) {

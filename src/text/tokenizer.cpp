@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "text/bpe.h"
+#include "text/pattern.h"
 #include "text/utf8.h"
 
 namespace moe {
@@ -36,6 +38,7 @@ class ByteTokenizer : public Tokenizer {
 // A byte-level BPE without merges: every byte stays a token of its own.
 std::string ByteTokenizer::to_json() const {
   BpeParts parts;
+  parts.patterns.emplace_back(kGpt2Pattern);
   for (int b = 0; b < kBytes; ++b) parts.pieces.emplace_back(1, static_cast<char>(b));
   return write_bpe(parts);
 }
@@ -44,7 +47,8 @@ std::string ByteTokenizer::to_json() const {
 bool is_bytes(const BpeParts& parts) {
   for (int b = 0; b < kBytes; ++b)
     if (parts.byte_ids[b] != b) return false;
-  return parts.pieces.size() == kBytes && parts.merges.empty() && parts.added.empty() && parts.added_late.empty();
+  return parts.pieces.size() == kBytes && parts.merges.empty() && parts.added.empty() && parts.added_late.empty() && !parts.characters &&
+         parts.normalizer.empty();
 }
 
 // Newer folders keep the template of dialogues in a file of its own.
@@ -61,6 +65,24 @@ std::string read_config(const std::string& folder) {
 }
 
 }  // namespace
+
+std::vector<int64_t> Tokenizer::starts(std::string_view text) const {
+  std::vector<int64_t> at;
+  int64_t done = 0;
+  for (const int32_t id : encode(text)) {
+    at.push_back(done);
+    done += static_cast<int64_t>(piece(id).size());
+  }
+  return at;
+}
+
+std::vector<int32_t> Tokenizer::encode_text(std::string_view text) const {
+  std::vector<int32_t> ids = encode(text);
+  if (special_.add_bos && special_.bos) ids.insert(ids.begin(), *special_.bos);
+  return ids;
+}
+
+bool Tokenizer::ends_text(int32_t id) const { return special_.eos == id || std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end(); }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
@@ -82,7 +104,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
     if (is_bytes(parts)) return std::make_unique<ByteTokenizer>();
     return make_bpe(std::move(parts));
   } catch (const Error& e) {
-    fail("{}: this tokenizer is not supported: {}; supported is byte-level BPE without a normalizer", where, e.what());
+    fail("{}: this tokenizer is not supported: {}; supported are BPE over bytes, and over characters as SentencePiece writes it", where, e.what());
   }
 }
 

@@ -12,6 +12,13 @@
 
 namespace moe {
 
+// The tokens that mean something to whoever uses the ids.
+struct SpecialIds {
+  std::optional<int32_t> bos, eos;  // begins a text; ends a document
+  bool add_bos = false;             // the tokenizer puts bos in front of a text
+  std::vector<int32_t> ends;        // end what a model writes, besides eos
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -26,11 +33,19 @@ class Tokenizer {
   virtual std::string to_json() const = 0;
   // True when id i is byte i, so that text needs no encoding (the corpus then maps files instead of copying them).
   virtual bool ids_are_bytes() const { return false; }
-  virtual std::optional<int32_t> bos_id() const { return std::nullopt; }
-  virtual std::optional<int32_t> eos_id() const { return std::nullopt; }
+  // Where in `text` each token of encode(text) begins.
+  virtual std::vector<int64_t> starts(std::string_view text) const;
+  // encode(), behind bos where the tokenizer puts it there: what a model reads that is given a text.
+  std::vector<int32_t> encode_text(std::string_view text) const;
+
+  std::optional<int32_t> bos_id() const { return special_.bos; }
+  std::optional<int32_t> eos_id() const { return special_.eos; }
+  bool ends_text(int32_t id) const;
+  const SpecialIds& special() const { return special_; }
+  void set_special(SpecialIds special) { special_ = std::move(special); }
 
   // Bytes, not necessarily valid UTF-8.
-  std::string decode(std::span<const int32_t> ids) const;
+  virtual std::string decode(std::span<const int32_t> ids) const;
 
   // The content of tokenizer_config.json, a JSON object, or nothing: what the ids do not depend on, such as the template of dialogues (text/chat.h). Loading
   // and saving keep it.
@@ -39,6 +54,7 @@ class Tokenizer {
 
  private:
   std::string config_json_;
+  SpecialIds special_;
 };
 
 // "bytes"; anything else is a usage error that names what there is. What needs a text or a folder is made by choose_tokenizer (text/bpe_train.h).

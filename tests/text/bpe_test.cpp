@@ -290,11 +290,12 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
     EXPECT_FAILS(parse(json), reason);
     EXPECT_FAILS(parse(json), "t.json: this tokenizer is not supported");
   };
-  expect([](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, "it has a normalizer");
+  expect([](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, "its normalizer is NFKC");
+  expect([](Json& j) { j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}}; }, "its Replace has no String");
   expect([](Json& j) { j["truncation"] = {{"max_length", 4}}; }, "it has a truncation");
   expect([](Json& j) { j["model"]["dropout"] = 0.1; }, "it has dropout");
   expect([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "it has a end_of_word_suffix");
-  expect([](Json& j) { j["model"]["vocab"].erase("a"); }, "byte 97 is no token");
+  expect([](Json& j) { j["model"]["unk_token"] = "<unk>"; }, "its unk_token <unk> is no token");
   expect([](Json& j) { j["model"]["vocab"]["x"] = 97; }, "two tokens have the id 97");
   expect([](Json& j) { j["model"]["vocab"]["xx"] = -1; }, "is no number from 0 to 1048575");
   expect([](Json& j) { j["model"]["vocab"]["xx"] = 1e12; }, "is no number from 0 to 1048575");
@@ -310,9 +311,9 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
   expect(
       [](Json& j) {
         j["added_tokens"] = {added(300, "<x>")};
-        j["added_tokens"][0]["lstrip"] = true;
+        j["added_tokens"][0]["single_word"] = true;
       },
-      "the added token <x> has lstrip");
+      "the added token <x> has single_word");
   expect([](Json& j) { j["post_processor"] = {{"type", "RobertaProcessing"}}; }, "its post_processor is RobertaProcessing");
   const auto with_split = [&](const Json& split, const char* reason) {
     expect([&](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, j["pre_tokenizer"]}}}; }, reason);

@@ -77,11 +77,11 @@ TEST(ByteTokenizer, LoadsWhatItWrote) {
     const std::string message = changed(change);
     EXPECT_NE(message.find(reason), std::string::npos) << message;
     EXPECT_NE(message.find("t.json: this tokenizer is not supported"), std::string::npos) << message;
-    EXPECT_NE(message.find("supported is byte-level BPE"), std::string::npos) << message;
+    EXPECT_NE(message.find("supported are BPE over bytes"), std::string::npos) << message;
   };
   expect([](Json& j) { j["model"]["type"] = "Unigram"; }, "its model is Unigram");
   expect([](Json& j) { j["model"]["merges"].push_back("a b"); }, "merge 0 names ab, which is no token");
-  expect([](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, "it has a normalizer");
+  expect([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, "its normalizer is Lowercase");
   expect([](Json& j) { j["pre_tokenizer"] = nullptr; }, "it has no pre_tokenizer");
   expect([](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "its pre_tokenizer is Whitespace");
   expect([](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }, "puts a space");

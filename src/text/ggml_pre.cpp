@@ -1,0 +1,70 @@
+// Patterns as the models' own tokenizer.json files have them: llama.cpp's rewrite them for its matcher, with the same pieces.
+#include "text/ggml_pre.h"
+
+#include "core/error.h"
+#include "core/nearest.h"
+#include "text/pattern.h"
+
+namespace moe {
+namespace {
+
+constexpr std::string_view kLlama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt4o = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+                                    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+                                    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Unicode's cased letters as DeepSeek-LLM's tokenizer lists them; escaped are those that an editor might compose.
+constexpr std::string_view kDeepSeekLetters =
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBE"
+    "ῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"
+    "𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+constexpr std::string_view kDeepSeekPunctuation = R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)";
+constexpr std::string_view kDeepSeekEast = R"([一-龥ࠀ-一가-퟿]+)";
+constexpr std::string_view kDeepSeek3 =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+std::vector<GgmlPre> table() {
+  const auto one = [](std::string_view pattern) { return std::vector<std::string>{std::string(pattern)}; };
+  const std::string gpt2(kGpt2Pattern), digit = R"(\p{N})", line_end = "[\r\n]";
+  const std::string letters(kDeepSeekLetters), punctuation(kDeepSeekPunctuation), east(kDeepSeekEast);
+  return {
+      {{"gpt-2", "gpt2", "phi-2", "mpt"}, {gpt2}},
+      {{"olmo"}, {gpt2}, false, true},
+      {{"smollm", "starcoder", "refact"}, {digit, gpt2}},
+      {{"llama-bpe", "llama3", "llama-v3"}, one(kLlama3), true},
+      {{"dbrx", "smaug-bpe"}, one(kLlama3)},
+      {{"qwen2", "deepseek-r1-qwen"}, one(kQwen2), false, true},
+      {{"stablelm2"}, one(kQwen2)},
+      {{"tekken"}, one(kTekken), true},
+      {{"gpt-4o", "llama4"}, one(kGpt4o)},
+      {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},
+      {{"deepseek-coder"}, {line_end, R"(\s?\p{L}+)", R"(\s?\p{P}+)", east, digit}},
+      {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", std::string(kDeepSeek3)}},
+      // What a file without a name is read by.
+      {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", gpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
+  };
+}
+
+}  // namespace
+
+const std::vector<GgmlPre>& ggml_pres() {
+  static const std::vector<GgmlPre> rows = table();
+  return rows;
+}
+
+const GgmlPre& ggml_pre(std::string_view name) {
+  if (name.empty()) name = "default";
+  std::vector<std::string> known;
+  for (const GgmlPre& row : ggml_pres())
+    for (const std::string& candidate : row.names) {
+      if (candidate == name) return row;
+      known.push_back(candidate);
+    }
+  fail("its tokenizer.ggml.pre is \"{}\", which is not known{}", printable(name, 40), suggestion(printable(name, 40), known));
+}
+
+}  // namespace moe

@@ -1,0 +1,43 @@
+// What a tokenizer does to a text before it looks for tokens: the steps that tokenizer.json calls a normalizer, and where in the text each byte came from.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moe {
+
+struct NormalizerStep {
+  enum class Kind {
+    nfc,      // Unicode's composed form
+    prepend,  // puts `with` in front of what is not empty
+    replace,  // each `what` becomes `with`
+  };
+  Kind kind;
+  std::string what, with;
+  bool operator==(const NormalizerStep&) const = default;
+};
+
+// Leads from a byte of the normalised text back to the byte of the text it stands for.
+class SourceMap {
+ public:
+  struct Place {
+    size_t to, from;
+  };
+  void add_step(std::vector<Place> places, size_t length) { steps_.push_back({std::move(places), length}); }
+  size_t source(size_t at) const;
+  // `later` begins at byte `at` of what `earlier` leads back from.
+  static SourceMap behind(const SourceMap& earlier, size_t at, const SourceMap& later);
+
+ private:
+  struct Step {
+    std::vector<Place> places;  // ascending; between two of them bytes follow each other on both sides
+    size_t length;              // of the text before the step
+  };
+  std::vector<Step> steps_;
+};
+
+// Bytes that are not valid UTF-8 stay as they are. O(n log n) for any text. `map` may be null.
+std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text, SourceMap* map = nullptr);
+
+}  // namespace moe

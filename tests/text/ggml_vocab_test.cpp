@@ -1,0 +1,226 @@
+// Tokenizers out of GGUF's words and back, and what such a file may not say.
+#include "text/ggml_vocab.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/files.h"
+#include "text/bpe_train.h"
+#include "text/byte_alphabet.h"
+#include "text/ggml_pre.h"
+
+namespace moe::test {
+namespace {
+
+using Strings = std::vector<std::string>;
+using Ids = std::vector<int32_t>;
+
+constexpr std::string_view kText = "The cat's 1234 mice,\n\n  Gr\u00F6\u00DFe \u4E2D\u6587 \U0001F600  <s> a\tb  ";
+
+GgmlVocab over_bytes(const std::string& pre, const Strings& merges) {
+  GgmlVocab vocab;
+  vocab.model = "gpt2";
+  vocab.pre = pre;
+  for (int b = 0; b < 256; ++b) vocab.tokens.push_back(byte_alphabet()[static_cast<size_t>(b)]);
+  for (const std::string& merge : merges) {
+    vocab.merges.push_back(merge);
+    std::string token = merge;
+    token.erase(token.find(' '), 1);
+    vocab.tokens.push_back(token);
+  }
+  vocab.types.assign(vocab.tokens.size(), 1);
+  return vocab;
+}
+
+void add(GgmlVocab& vocab, const std::string& token, int32_t type, float score = 0) {
+  vocab.tokens.push_back(token);
+  vocab.types.push_back(type);
+  if (vocab.model == "llama") vocab.scores.push_back(score);
+}
+
+// <unk>, <s>, </s>, the bytes, then words in order of score.
+GgmlVocab over_characters(const Strings& words) {
+  GgmlVocab vocab;
+  vocab.model = "llama";
+  add(vocab, "<unk>", 2);
+  add(vocab, "<s>", 3);
+  add(vocab, "</s>", 3);
+  for (int b = 0; b < 256; ++b) add(vocab, fmt::format("<0x{:02X}>", b), 6);
+  for (const std::string& word : words) add(vocab, word, 1, -static_cast<float>(vocab.tokens.size()));
+  vocab.unk = 0;
+  vocab.bos = 1;
+  vocab.eos = 2;
+  return vocab;
+}
+
+Strings pieces_of(const Tokenizer& tokenizer, std::string_view text) {
+  Strings pieces;
+  for (const int32_t id : tokenizer.encode(text)) pieces.push_back(tokenizer.piece(id));
+  return pieces;
+}
+
+TEST(GgmlVocab, OverBytesSplitsByItsName) {
+  GgmlVocab vocab = over_bytes("smollm", {"1 2", "a b"});
+  add(vocab, "<|im_end|>", 3);
+  vocab.eos = 258;
+  vocab.eot = 65;
+  vocab.chat_template = "{{ x }}";
+  const auto smollm = make_ggml_tokenizer(vocab, "m.gguf");
+  EXPECT_EQ(pieces_of(*smollm, "12ab<|im_end|>"), (Strings{"1", "2", "ab", "<|im_end|>"}));
+  EXPECT_TRUE(smollm->ends_text(258) && smollm->ends_text(65) && !smollm->ends_text(66));
+  EXPECT_EQ(parse_json(smollm->config_json(), "c").at("chat_template"), "{{ x }}");
+  vocab.pre = "gpt-2";
+  EXPECT_EQ(pieces_of(*make_ggml_tokenizer(vocab, "m.gguf"), "12ab"), (Strings{"12", "ab"}));
+  vocab.pre = "llama-bpe";
+  vocab.bos = 258;
+  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), (Ids{258, 97})) << "llama.cpp puts it there unless the file says no";
+  vocab.add_bos = false;
+  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), Ids{97});
+  vocab.pre = "";
+  EXPECT_EQ(pieces_of(*make_ggml_tokenizer(vocab, "m.gguf"), "12"), Strings{"12"});
+}
+
+TEST(GgmlVocab, EveryNameHasPatternsThatAreRead) {
+  for (const GgmlPre& row : ggml_pres())
+    for (const std::string& name : row.names) {
+      const auto tokenizer = make_ggml_tokenizer(over_bytes(name, {"a b", "ab c"}), "m.gguf");
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode(kText)), kText) << name;
+      EXPECT_EQ(parse_tokenizer(tokenizer->to_json(), "t.json")->encode(kText), tokenizer->encode(kText)) << name;
+      const GgmlVocab again = ggml_vocab_of(*tokenizer);
+      EXPECT_EQ(again.pre, row.names[0]);
+      EXPECT_EQ(again.merges, (Strings{"a b", "ab c"}));
+    }
+}
+
+TEST(GgmlVocab, BytesWithoutATokenAreLeftOut) {
+  GgmlVocab vocab = over_bytes("gpt-2", {});
+  vocab.tokens['b'] = "<none>";
+  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode("abc"), (Ids{'a', 'c'}));
+}
+
+TEST(GgmlVocab, OverCharactersMergesByScore) {
+  const auto tokenizer = make_ggml_tokenizer(over_characters({"ab", "bc", "abc", "\u2581", "\u2581ab", "a", "b", "c", "\u00E9"}), "m.gguf");
+  EXPECT_EQ(pieces_of(*tokenizer, "abc"), (Strings{" ", "abc"})) << "ab first, then abc before _ab";
+  EXPECT_EQ(pieces_of(*tokenizer, "ab"), Strings{" ab"});
+  EXPECT_EQ(pieces_of(*tokenizer, "aabc bc"), (Strings{" ", "a", "abc", " ", "bc"}));
+  EXPECT_EQ(pieces_of(*tokenizer, "\u00E9d\n"), (Strings{" ", "\u00E9", "d", "\n"}));
+  EXPECT_EQ(tokenizer->encode("\u00E9d"), (Ids{262, 267, 3 + 'd'}));
+  EXPECT_EQ(pieces_of(*tokenizer, "a</s>a"), (Strings{" ", "a", "</s>", " ", "a"})) << "each part of the text gets a space";
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("  abc d\xFF")), "  abc d\xFF");
+  EXPECT_EQ(tokenizer->encode_text("b"), (Ids{1, 262, 265}));
+}
+
+TEST(GgmlVocab, OverCharactersTheSpaceInFrontMayBeLeftOut) {
+  GgmlVocab vocab = over_characters({"\u2581", "a"});
+  vocab.add_space_prefix = false;
+  const auto tokenizer = make_ggml_tokenizer(vocab, "m.gguf");
+  EXPECT_EQ(pieces_of(*tokenizer, "a a"), (Strings{"a", " ", "a"}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(" a")), " a");
+}
+
+TEST(GgmlVocab, OfEqualScoresTheLeftmostPairIsMerged) {
+  GgmlVocab vocab = over_characters({"a", "b", "c", "\u2581"});
+  add(vocab, "bc", 1, -1);
+  add(vocab, "ab", 1, -1);
+  EXPECT_EQ(pieces_of(*make_ggml_tokenizer(vocab, "m.gguf"), "abc"), (Strings{" ", "ab", "c"}));
+}
+
+TEST(GgmlVocab, ComesBackFromTokenizerJson) {
+  GgmlVocab vocab = over_characters({"ab", "\u2581", "abab", "\u2581ab", "a", "b", "\u2581\u2581", "b\u2581"});
+  const auto tokenizer = make_ggml_tokenizer(vocab, "m.gguf");
+  const auto read = parse_tokenizer(tokenizer->to_json(), "t.json");
+  for (const std::string text : {"abab ab  b a", "", " ", "ab", "</s>", "x</s> <s>y", "b b"}) {
+    EXPECT_EQ(read->encode(text), tokenizer->encode(text)) << text;
+    EXPECT_EQ(read->decode(read->encode(text)), tokenizer->decode(tokenizer->encode(text))) << text;
+  }
+  EXPECT_EQ(read->encode_text("a"), tokenizer->encode_text("a"));
+  const GgmlVocab again = ggml_vocab_of(*tokenizer);
+  EXPECT_EQ(again.tokens, vocab.tokens);
+  EXPECT_EQ(again.types, vocab.types);
+  EXPECT_EQ(again.bos, 1);
+  EXPECT_EQ(again.eos, 2);
+  EXPECT_EQ(again.unk, 0);
+  EXPECT_TRUE(*again.add_bos && *again.add_space_prefix);
+  const auto once_more = make_ggml_tokenizer(again, "m.gguf");
+  for (const std::string text : {"abab ab  b a", "b b", "aab bab\u00E9"}) EXPECT_EQ(once_more->encode(text), tokenizer->encode(text)) << text;
+}
+
+TEST(GgmlVocab, OurOwnTokenizersCanBeWritten) {
+  const auto bytes = make_tokenizer("bytes");
+  const GgmlVocab vocab = ggml_vocab_of(*bytes);
+  EXPECT_EQ(vocab.model, "gpt2");
+  EXPECT_EQ(vocab.pre, "gpt-2");
+  EXPECT_TRUE(make_ggml_tokenizer(vocab, "m.gguf")->encode(kText) == bytes->encode(kText));
+  const std::string_view text = "the cat and the dog, the cat's 12 12";
+  const auto learned = train_bpe(std::span(&text, 1), 265);
+  const GgmlVocab written = ggml_vocab_of(*learned);
+  EXPECT_EQ(written.pre, "gpt-2");
+  EXPECT_EQ(written.types.back(), 3);
+  EXPECT_EQ(written.eos, learned->eos_id());
+  const auto read = make_ggml_tokenizer(written, "m.gguf");
+  EXPECT_EQ(read->encode("the cat<|endoftext|>12"), learned->encode("the cat<|endoftext|>12"));
+  EXPECT_EQ(read->eos_id(), learned->eos_id());
+}
+
+TEST(GgmlVocab, RefusesWhatItCannotHonour) {
+  const auto expect = [](GgmlVocab vocab, const auto& change, const char* reason) {
+    change(vocab);
+    EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), reason);
+    EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), "m.gguf: this tokenizer is not supported");
+  };
+  const GgmlVocab bytes = over_bytes("gpt-2", {"a b"}), characters = over_characters({"ab", "a", "b"});
+  expect(
+      bytes, [](GgmlVocab& v) { v.pre = "smolm"; }, "its tokenizer.ggml.pre is \"smolm\", which is not known; did you mean \"smollm\"?");
+  expect(
+      bytes, [](GgmlVocab& v) { v.model = "bert"; }, "its tokenizer.ggml.model is \"bert\"; supported are gpt2 and llama");
+  expect(
+      bytes, [](GgmlVocab& v) { v.tokens.clear(); }, "it has 0 tokens");
+  expect(
+      bytes, [](GgmlVocab& v) { v.types.pop_back(); }, "it has 256 token types for 257 tokens");
+  expect(
+      bytes, [](GgmlVocab& v) { v.types[0] = 7; }, "a token has the type 7");
+  expect(
+      bytes, [](GgmlVocab& v) { v.tokens[1] = v.tokens[0]; }, "occurs twice, as 0 and 1");
+  expect(
+      bytes, [](GgmlVocab& v) { v.tokens[1] = "\xFF"; }, "is not UTF-8");
+  expect(
+      bytes, [](GgmlVocab& v) { v.tokens[1] = std::string(1025, 'x'); }, "a token has 1025 bytes");
+  expect(
+      bytes, [](GgmlVocab& v) { v.merges[0] = "ab"; }, "merge 0 is not two tokens");
+  expect(
+      bytes, [](GgmlVocab& v) { v.merges[0] = "b a"; }, "merge 0 (\"b a\") names what is no token");
+  expect(
+      bytes, [](GgmlVocab& v) { v.eos = 257; }, "its eos token is 257, and it has 257 tokens");
+  expect(
+      bytes, [](GgmlVocab& v) { v.add_eos = true; }, "puts a token behind a text");
+  expect(
+      characters, [](GgmlVocab& v) { v.scores.pop_back(); }, "it has 261 scores for 262 tokens");
+  expect(
+      characters, [](GgmlVocab& v) { v.scores[5] = std::numeric_limits<float>::quiet_NaN(); }, "is no number");
+  expect(
+      characters, [](GgmlVocab& v) { v.tokens[10] = "x"; }, "byte 7 is no token");
+}
+
+TEST(GgmlVocab, SaysWhatLlamaCppHasNoWordFor) {
+  Json json = parse_json(make_ggml_tokenizer(over_characters({"\u2581", "ab", "bc", "abc", "a", "b", "c"}), "m")->to_json(), "t");
+  const auto expect = [](const Json& changed, const char* reason) {
+    const auto tokenizer = parse_tokenizer(changed.dump(), "t.json");
+    EXPECT_FAILS(ggml_vocab_of(*tokenizer), reason);
+    EXPECT_FAILS(ggml_vocab_of(*tokenizer), "cannot be written into a GGUF file");
+  };
+  Json fewer = json;
+  fewer["model"]["merges"].erase(fewer["model"]["merges"].size() - 1);
+  expect(fewer, "leave out one way to make the token \"abc\"");
+  Json apart = json;
+  apart["model"]["merges"] = Json::parse(R"([["a", "bc"], ["a", "b"], ["b", "c"], ["ab", "c"]])");
+  expect(apart, "do not stand together");
+  Json split = parse_json(make_ggml_tokenizer(over_bytes("qwen2", {"a b"}), "m")->to_json(), "t");
+  split["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[ab]";
+  expect(split, "no name for the way it splits a text");
+  split["normalizer"] = {{"type", "Prepend"}, {"prepend", "x"}};
+  expect(split, "no word for its normalizer");
+}
+
+}  // namespace
+}  // namespace moe::test

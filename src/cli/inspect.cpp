@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "hub/config_json.h"
+#include "hub/gguf_model.h"
 #include "hub/hub.h"
 #include "model/cost.h"
 #include "model/variants.h"
@@ -140,15 +141,16 @@ ModelConfig preset_config(const std::string& name) {
 }
 
 ModelConfig config_of(const Flags& f) {
-  if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model folder, or --preset NAME in its place");
+  if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model, or --preset NAME in its place");
   if (!f.preset.empty()) return preset_config(f.preset);
+  if (is_gguf(f.model)) return gguf_config(f.model);
   const std::string path = f.model + "/config.json";
   return parse_config(read_text(path), path);
 }
 
 int run_inspect(const CLI::App& app, Flags& f) {
   check_text_options(app, f.text);
-  if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model folder to run");
+  if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model to run");
   const ModelConfig config = config_of(f);
   const ModelCost cost = count_cost(config, config.context);
   f.training.dtype = parse_train_dtype(f.dtype);
@@ -231,7 +233,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
 
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder; without --text only its config.json is read");
+  app.add_option("MODEL", f->model, "a model folder or a .gguf file; without --text only its configuration is read");
   app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();

@@ -40,18 +40,14 @@ class Gguf : public NamedTensors {
   const std::vector<int64_t>& integers(std::string_view key) const;
   const std::vector<double>& numbers(std::string_view key) const;
 
-  // Owns the bytes that the tensors view, for whoever keeps views longer than this object.
-  std::shared_ptr<const void> memory() const;
-
  private:
-  struct Memory;
-
   void read(std::span<const std::byte> bytes);
   const GgufValue& value(std::string_view key) const;
   template <class T>
   const T& typed(std::string_view key, const char* wanted) const;
 
-  std::shared_ptr<Memory> memory_;
+  MappedFile file_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;  // own tensors that a file stores at an address their dtype cannot be read from
   std::map<std::string, GgufValue, std::less<>> metadata_;
 };
 

@@ -247,11 +247,6 @@ std::string kind_name(const GgufValue& value) {
 
 }  // namespace
 
-struct Gguf::Memory {
-  MappedFile file;
-  std::vector<std::unique_ptr<std::byte[]>> copies;  // tensors that the file stores at an address their dtype cannot be read from
-};
-
 void Gguf::read(std::span<const std::byte> bytes) {
   const std::string& where = path_;
   if (bytes.size() < gguf::kMagic.size() || std::memcmp(bytes.data(), gguf::kMagic.data(), gguf::kMagic.size()) != 0)
@@ -281,9 +276,9 @@ void Gguf::read(std::span<const std::byte> bytes) {
   for (const Entry& entry : entries) {
     const std::byte* from = bytes.data() + data_start + entry.begin;
     if (reinterpret_cast<uintptr_t>(from) % address_step(entry.dtype) != 0) {
-      memory_->copies.push_back(std::make_unique_for_overwrite<std::byte[]>(entry.bytes));
-      std::memcpy(memory_->copies.back().get(), from, entry.bytes);
-      from = memory_->copies.back().get();
+      copies_.push_back(std::make_unique_for_overwrite<std::byte[]>(entry.bytes));
+      std::memcpy(copies_.back().get(), from, entry.bytes);
+      from = copies_.back().get();
     }
     add(entry.name, view_of(from, entry), where);
   }
@@ -292,21 +287,17 @@ void Gguf::read(std::span<const std::byte> bytes) {
 Gguf Gguf::open(const std::string& path) {
   Gguf result;
   result.path_ = path;
-  result.memory_ = std::make_shared<Memory>();
-  result.memory_->file = MappedFile(path);
-  result.read(result.memory_->file.bytes());
+  result.file_ = MappedFile(path);
+  result.read(result.file_.bytes());
   return result;
 }
 
 Gguf Gguf::from_bytes(std::span<const std::byte> bytes, const std::string& where) {
   Gguf result;
   result.path_ = where;
-  result.memory_ = std::make_shared<Memory>();
   result.read(bytes);
   return result;
 }
-
-std::shared_ptr<const void> Gguf::memory() const { return memory_; }
 
 const GgufValue& Gguf::value(std::string_view key) const {
   const auto found = metadata_.find(key);

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/mmap.h"
 #include "hub/config_json.h"
+#include "hub/gguf_model.h"
 #include "hub/tensor_map.h"
 
 namespace moe {
@@ -26,10 +26,7 @@ void check_is_model_folder(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (!fs::exists(status)) fail("{}: there is no such folder; {}", folder, kHolds);
-  if (fs::is_regular_file(status)) {
-    const bool gguf = MappedFile(folder).text().starts_with("GGUF");
-    fail("{}: this is a {}file, and this version reads folders only; {}", folder, gguf ? "GGUF " : "", kHolds);
-  }
+  if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
   for (const char* name : {"config.json", "tokenizer.json"})
     if (!is_there(folder + "/" + name)) fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
@@ -87,6 +84,7 @@ void check_save_target(const std::string& folder, Model& model) {
 }
 
 LoadedModel load_model(const std::string& folder, LoadFor purpose) {
+  if (is_gguf(folder)) return load_gguf(folder, purpose);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture] = read_config(read_text(config_path), config_path);

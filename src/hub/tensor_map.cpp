@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -133,7 +134,7 @@ void to_floats(float* out, const void* in, DType dtype, int64_t n) {
     case DType::f16:
       for (int64_t i = 0; i < n; ++i) out[i] = f16_to_f32(static_cast<const uint16_t*>(in)[i]);
       return;
-    default: fail("{} weights cannot be read yet", name_of(dtype));
+    default: dequantise(out, in, dtype, n);
   }
 }
 

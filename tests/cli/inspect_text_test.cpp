@@ -122,7 +122,7 @@ TEST_F(InspectText, DenseModelSaysSo) {
 
 TEST_F(InspectText, Refusals) {
   expect_refused({"inspect", model(), "--html", folder_ / "x.html"}, 2, {"--html needs a text", "--text FILE"});
-  expect_refused({"inspect", "--preset", "tiny", "--text", texts()}, 2, {"--text needs a model folder"});
+  expect_refused({"inspect", "--preset", "tiny", "--text", texts()}, 2, {"--text needs a model"});
   expect_refused({"inspect", model(), "--text", folder_ / "none.txt"}, 1, {"none.txt"});
   expect_refused({"inspect", model(), "--text", texts(), "--html", folder_ / "no/folder/x.html"}, 1, {"x.html"});
   expect_refused({"inspect", model(), "--text", texts(), "--against", *made_ / "dense"}, 1, {"--against must name an earlier checkpoint of the same model"});

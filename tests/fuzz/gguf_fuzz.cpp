@@ -31,7 +31,8 @@ void read(std::span<const std::byte> bytes) {
       sum += touch(tensor.value);
     }
     demand(total <= bytes.size());  // no byte belongs to two tensors
-    for (const auto& [key, value] : file.metadata()) {
+    for (const auto& entry : file.metadata()) {
+      const std::string& key = entry.first;
       accept_or_refuse([&] { sum += file.text(key).size(); });
       accept_or_refuse([&] { sum += static_cast<uint64_t>(file.integer(key, 0, 1 << 20)); });
       accept_or_refuse([&] { sum += file.number(key) > 0; });

@@ -333,9 +333,9 @@ TEST_F(Changed, HostileSizesAllocateNothing) {
 TEST_F(Changed, WhatIsNoModelFolder) {
   EXPECT_FAILS(load_model(folder_ / "nothing"), "there is no such folder; a model folder holds config.json, model.safetensors and tokenizer.json");
   put(folder_ / "m.gguf", "GGUF\x03");
-  EXPECT_FAILS(load_model(folder_ / "m.gguf"), "m.gguf: this is a GGUF file, and this version reads folders only");
+  EXPECT_FAILS(load_model(folder_ / "m.gguf"), "m.gguf: the version at offset 4 needs 4 bytes");
   put(folder_ / "text", "hello");
-  EXPECT_FAILS(load_model(folder_ / "text"), "text: this is a file, and this version reads folders only");
+  EXPECT_FAILS(load_model(folder_ / "text"), "text: this file is no GGUF, and a model folder holds");
   for (const char* name : {"config.json", "tokenizer.json"}) {
     start(small_olmoe());
     std::filesystem::remove(folder_ / name);

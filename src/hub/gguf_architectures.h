@@ -1,0 +1,59 @@
+// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data, and the names of its tensors. Source of every fact:
+// github ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp; gguf-py/gguf/constants.py for the names.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "hub/architectures.h"
+#include "model/config.h"
+
+namespace moe {
+
+enum class Biases { no, yes, any };
+
+// How an architecture says its shared experts.
+enum class SharedExperts {
+  none,
+  counted,  // expert_shared_count of them, each as wide as a routed one, weighing 1
+  gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
+};
+
+// One row. An architecture that has both dense and sparse models has a row for each.
+struct GgufArchitecture {
+  std::string_view name;  // "general.architecture"
+  std::string_view title;
+  std::string_view recipe;  // of the models that are read; empty: dense
+  TensorNames tensors;
+  NormKind norm = NormKind::rms;
+  Positions positions = Positions::rope;
+  QkNorm qk_norm = QkNorm::none;
+  ops::Act act = ops::Act::silu;
+  bool gated = true;
+  Biases attention_bias = Biases::no;      // of queries, keys and values
+  Biases attention_out_bias = Biases::no;  // of the projection back
+  Biases ffn_bias = Biases::no;
+  bool free_head_width = false;  // heads need not make up the width
+  bool shares_kv = true;         // fewer key/value heads than heads are possible
+  bool needs_head = false;       // a tied head is written a second time, as "output.weight"
+  bool renormalises = false;     // the weights of the chosen experts are divided by their sum
+  SharedExperts shared = SharedExperts::none;
+  bool dense_first = false;                               // leading_dense_block_count dense layers come first
+  std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
+  bool llama3_scaling = false;                            // a tensor "rope_freqs.weight" of factors is honoured
+
+  bool routes() const { return !recipe.empty(); }
+};
+
+constexpr std::string_view kGgufHead = "output.weight";
+
+std::span<const GgufArchitecture> gguf_architectures();
+// What of this model the row cannot say; empty when it can say all. `distance` (may be null): how many of its questions the model passed before.
+std::string why_not(const GgufArchitecture&, const ModelConfig&, int* distance = nullptr);
+// The first row that can say the model. Fails with the reason of the row that comes nearest.
+const GgufArchitecture& gguf_architecture_of(const ModelConfig&);
+// Fails, offering the nearest, when no architecture has this name; `routes` chooses among the rows of one.
+const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, const std::string& where);
+
+}  // namespace moe

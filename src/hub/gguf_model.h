@@ -1,0 +1,39 @@
+// A model in one GGUF file: loading it, and what llama.cpp needs to be told of one. What a name or a key means stands in the tables beside.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf.h"
+#include "hub/hub.h"
+#include "hub/tensor_map.h"
+
+namespace moe {
+
+// Told by content; false for what is no file.
+bool is_gguf(const std::string& path);
+LoadedModel load_gguf(const std::string& path, LoadFor purpose);
+// Only what its metadata and the shape of its embedding say.
+ModelConfig gguf_config(const std::string& path);
+
+// A GGUF to be, apart from the types of its numbers.
+struct GgufTarget {
+  std::vector<GgufEntry> metadata;
+  std::vector<FileTensor> tensors;  // parts are rows, one after another
+  std::vector<GgufItem> tables;     // that belong to no parameter and are written as they are
+};
+// Fails, naming the part that does not fit, where llama.cpp has no architecture for the model or no name for the tokenizer.
+GgufTarget gguf_target(Model&, const Tokenizer&);
+// What llama.cpp's kernels want in f32 whatever the rest is: vectors and routers.
+bool gguf_wants_f32(const FileTensor&);
+// "general.file_type" of what most of the numbers are in, and the version of the quantised formats.
+std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&);
+
+// The type of a tensor's numbers in the file; not asked where llama.cpp wants f32.
+using GgufTypeOf = std::function<DType(const FileTensor&)>;
+// Whole or not at all. Numbers that are in the wanted type already are copied as they are. `also`: entries of the user's own, as "general.name".
+void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of, int threads = 1, const std::vector<GgufEntry>& also = {});
+
+}  // namespace moe

@@ -1,0 +1,412 @@
+// Models in GGUF files: what is saved computes the same when it is loaded back, keys that change the mathematics cannot be left out, and what llama.cpp has no
+// words for is refused by name.
+#include <cmath>
+#include <set>
+
+#include "hub/configs.h"
+#include "hub/gguf_config.h"
+#include "hub/gguf_model.h"
+#include "support/check.h"
+#include "support/files.h"
+#include "tensor/quant.h"
+#include "text/tokenizer.h"
+
+namespace moe::test {
+namespace {
+
+ModelConfig dense_config() {
+  ModelConfig c = small_config();
+  c.vocab = 300;
+  c.width = 32;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 8;
+  c.dense_width = c.expert_width = 64;
+  c.layers = 3;
+  c.rope_theta = 5000;
+  c.norm_eps = 1e-6f;
+  return c;
+}
+
+ModelConfig moe_config(const char* recipe, int64_t experts = 4, int64_t top_k = 2) {
+  ModelConfig c = dense_config();
+  c.expert_width = c.dense_width = 32;
+  c.routing = default_options(find_recipe(recipe), experts, top_k, c.layers);
+  return c;
+}
+
+// A tiny model of each row of the table, and of what else the rows can say.
+std::vector<NamedConfig> gguf_configs() {
+  std::vector<NamedConfig> all;
+  ModelConfig gpt2 = dense_config();
+  gpt2.norm = NormKind::layer;
+  gpt2.norm_bias = gpt2.attention_bias = gpt2.attention_out_bias = gpt2.ffn_bias = gpt2.tied = true;
+  gpt2.positions = Positions::learned;
+  gpt2.act = ops::Act::gelu_tanh;
+  gpt2.gated = false;
+  gpt2.kv_heads = gpt2.heads;
+  all.push_back({"gpt2", gpt2});
+  ModelConfig qwen3 = dense_config();
+  qwen3.qk_norm = QkNorm::head;
+  qwen3.head_width = 16;
+  all.push_back({"qwen3", qwen3});
+  ModelConfig qwen2 = dense_config();
+  qwen2.attention_bias = qwen2.tied = true;
+  qwen2.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  all.push_back({"qwen2", qwen2});
+  ModelConfig llama = dense_config();
+  llama.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  llama.rope_theta = 500000;
+  all.push_back({"llama", llama});
+  ModelConfig biased = dense_config();
+  biased.attention_bias = biased.attention_out_bias = biased.ffn_bias = biased.tied = true;
+  biased.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+  all.push_back({"llama", biased});
+  all.push_back({"llama", moe_config("mixtral")});
+  ModelConfig olmoe = moe_config("olmoe");
+  olmoe.qk_norm = QkNorm::full;
+  olmoe.kv_heads = olmoe.heads;
+  all.push_back({"olmoe", olmoe});
+  ModelConfig qwen2moe = moe_config("qwen2-moe");
+  qwen2moe.attention_bias = true;
+  qwen2moe.shared_experts = 1;
+  qwen2moe.shared_width = 96;
+  qwen2moe.shared_gate = true;
+  all.push_back({"qwen2moe", qwen2moe});
+  ModelConfig qwen3moe = moe_config("qwen3-moe");
+  qwen3moe.qk_norm = QkNorm::head;
+  all.push_back({"qwen3moe", qwen3moe});
+  ModelConfig deepseek = moe_config("deepseek-moe", 6, 3);
+  deepseek.dense_first = 1;
+  deepseek.dense_width = 96;
+  deepseek.shared_experts = 2;
+  deepseek.shared_width = deepseek.expert_width;
+  all.push_back({"deepseek", deepseek});
+  return all;
+}
+
+std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 3) {
+  auto model = std::make_unique<Model>(config);
+  uint64_t index = 0;
+  for (Param* param : model->params()) {
+    const RngKey key = RngKey::from_seed(seed).fold(index++);
+    const float scale = param->role == Role::norm ? 0.2f : 0.3f, middle = param->role == Role::norm ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = middle + scale * normal(key, static_cast<uint64_t>(i));
+    param->touched();
+  }
+  return model;
+}
+
+// [N,V] of a fixed sequence.
+std::vector<double> logits_of(Model& model) {
+  moe::Run run(2);
+  std::vector<int32_t> ids, positions;
+  for (int32_t i = 0; i < 12; ++i) {
+    ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), 256)));
+    positions.push_back(i);
+  }
+  const std::vector<int64_t> bounds = {0, 12};
+  const Batch batch{ids, positions, bounds};
+  const ModelConfig& c = model.config();
+  const std::optional<RoutingSpec> spec = c.moe_layer_count() > 0 ? std::optional(eval_spec(c.routing)) : std::nullopt;
+  ModelSaved saved;
+  model.forward(run, {.batch = &batch, .routing = spec ? &*spec : nullptr}, saved);
+  const Tensor out = run.saved.alloc(DType::f32, {12, c.vocab});
+  model.logits(run, out, saved.hidden);
+  return values(out);
+}
+
+void save(const std::string& path, Model& model, DType dtype = DType::f32) {
+  save_gguf(
+      path, model, *make_tokenizer("bytes"), [&](const FileTensor& t) { return t.shape.back() % block_of(dtype).elements == 0 ? dtype : DType::f32; }, 2);
+}
+
+TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
+  std::set<std::string> seen;
+  for (const auto& [name, config] : gguf_configs()) {
+    SCOPED_TRACE(name);
+    seen.insert(name + (config.moe_layer_count() > 0 ? "+" : ""));
+    TempFolder folder;
+    const auto model = drawn_model(config);
+    const std::vector<double> want = logits_of(*model);
+    save(folder / "a.gguf", *model);
+    EXPECT_EQ(Gguf::open(folder / "a.gguf").text("general.architecture"), name);
+    EXPECT_TRUE(is_gguf(folder / "a.gguf"));
+    for (const LoadFor purpose : {LoadFor::training, LoadFor::inference}) {
+      const LoadedModel loaded = load_model(folder / "a.gguf", purpose);
+      EXPECT_EQ(logits_of(*loaded.model), want);
+      EXPECT_EQ(loaded.model->config().context, config.context);
+      EXPECT_EQ(loaded.model->config().tied, config.tied);
+      EXPECT_EQ(loaded.tokenizer->vocab_size(), 300);
+      // What was loaded saves to the same bytes.
+      save(folder / "b.gguf", *loaded.model);
+      EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
+    }
+  }
+  for (const GgufArchitecture& row : gguf_architectures()) EXPECT_TRUE(seen.contains(std::string(row.name) + (row.routes() ? "+" : ""))) << row.title;
+}
+
+// A quantised file is the model whose weights went through the same blocks in memory.
+TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
+  for (const DType dtype : {DType::q8_0, DType::bf16, DType::f16}) {
+    for (const auto& [name, config] : gguf_configs()) {
+      SCOPED_TRACE(fmt::format("{} {}", name, name_of(dtype)));
+      TempFolder folder;
+      const auto model = drawn_model(config);
+      save(folder / "a.gguf", *model, dtype);
+      const auto target = gguf_target(*model, *make_tokenizer("bytes"));
+      for (const FileTensor& tensor : target.tensors) {
+        if (gguf_wants_f32(tensor) || tensor.shape.back() % block_of(dtype).elements != 0) continue;
+        for (const FileTensor::Part& part : tensor.parts) {
+          const Tensor& value = part.param->value;
+          std::vector<std::byte> blocks(static_cast<size_t>(bytes_of(dtype, value.cols())));
+          for (int64_t r = 0; r < value.rows(); ++r) {
+            quantise(blocks.data(), value.row<float>(r), dtype, value.cols());
+            dequantise(value.row<float>(r), blocks.data(), dtype, value.cols());
+          }
+          part.param->touched();
+        }
+      }
+      EXPECT_EQ(logits_of(*load_model(folder / "a.gguf", LoadFor::training).model), logits_of(*model));
+      const LoadedModel bound = load_model(folder / "a.gguf", LoadFor::inference);
+      EXPECT_EQ(bound.model->find("layers.1.attn.o.weight")->value.dtype, dtype);
+      EXPECT_EQ(bound.model->find("layers.1.attn.q.weight")->value.dtype, dtype);
+      EXPECT_EQ(bound.model->find("layers.1.norm1.weight")->value.dtype, DType::f32);
+      // Rows of blocks are copied, not quantised again.
+      save(folder / "b.gguf", *bound.model, dtype);
+      EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
+    }
+  }
+}
+
+// llama.cpp turns neighbours where the architecture is `llama` or `deepseek`: row 2c + s of a head there is row c + s C/2 here.
+TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
+  for (const auto& [name, config] : gguf_configs()) {
+    if (config.positions == Positions::learned) continue;
+    SCOPED_TRACE(name);
+    TempFolder folder;
+    const auto model = drawn_model(config);
+    save(folder / "a.gguf", *model);
+    const Gguf file = Gguf::open(folder / "a.gguf");
+    const bool paired = name == "llama" || name == "deepseek";
+    const auto check = [&](const char* theirs, const char* ours) {
+      const Tensor there = file.get(theirs), here = model->find(ours)->value;
+      const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(), cols = here.rank == 1 ? 1 : here.cols();
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t c = r % width, from = paired ? r - c + c / 2 + (c % 2) * width / 2 : r;
+        for (int64_t i = 0; i < cols; ++i) ASSERT_EQ(there.as<float>()[r * cols + i], here.as<float>()[from * cols + i]) << theirs << " row " << r;
+      }
+    };
+    check("blk.1.attn_q.weight", "layers.1.attn.q.weight");
+    check("blk.1.attn_k.weight", "layers.1.attn.k.weight");
+    if (config.attention_bias) check("blk.1.attn_q.bias", "layers.1.attn.q.bias");
+    const Tensor v = file.get("blk.1.attn_v.weight");
+    EXPECT_EQ(std::memcmp(v.data, model->find("layers.1.attn.v.weight")->value.data, static_cast<size_t>(v.bytes())), 0);
+  }
+}
+
+TEST(GgufModel, ConfigsSurvive) {
+  for (const auto& [name, config] : gguf_configs()) {
+    SCOPED_TRACE(name);
+    TempFolder folder;
+    save(folder / "a.gguf", *drawn_model(config));
+    const ModelConfig got = gguf_config(folder / "a.gguf");
+    EXPECT_EQ(got.vocab, config.vocab);
+    EXPECT_EQ(got.norm_eps, config.norm_eps);
+    EXPECT_EQ(got.head_width, config.head_width);
+    EXPECT_EQ(got.kv_heads, config.kv_heads);
+    EXPECT_EQ(got.qk_norm, config.qk_norm);
+    EXPECT_EQ(got.attention_bias, config.attention_bias);
+    EXPECT_EQ(got.attention_out_bias, config.attention_out_bias);
+    EXPECT_EQ(got.ffn_bias, config.ffn_bias);
+    EXPECT_EQ(got.routing.recipe, config.routing.recipe);
+    EXPECT_EQ(got.routing.experts, config.routing.experts);
+    EXPECT_EQ(got.routing.top_k, config.routing.top_k);
+    EXPECT_EQ(got.shared_experts * got.shared_width, config.shared_experts * config.shared_width);
+    EXPECT_EQ(got.dense_first, config.dense_first);
+    if (config.positions == Positions::rope) EXPECT_EQ(got.rope_theta, config.rope_theta);
+    const RopeScaling &a = got.rope_scaling, &b = config.rope_scaling;
+    EXPECT_EQ(a.kind, b.kind);
+    EXPECT_EQ(a.factor, b.factor);
+    EXPECT_EQ(a.original_context, b.original_context);
+    EXPECT_FLOAT_EQ(a.attention_factor, b.attention_factor);
+  }
+}
+
+// Heads of 128 with theta 500000, as Llama 3.1 has them: what transformers' rope_type "llama3" divides its frequencies by.
+TEST(GgufModel, Llama3Factors) {
+  const RopeScaling scaling{.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  const std::vector<float> factors = llama3_factors(scaling, 500000, 128);
+  ASSERT_EQ(factors.size(), 64u);
+  const float blended[] = {1, 1.2075f, 1.5534f, 2.0263f, 2.6945f, 3.6843f, 5.2573f, 8};
+  for (size_t i = 0; i < 64; ++i) EXPECT_NEAR(factors[i], i < 28 ? 1 : i > 35 ? 8 : blended[i - 28], 1e-4) << i;
+}
+
+// A file of one architecture whose entries and tensors can be changed.
+class Changed : public ::testing::Test {
+ protected:
+  void start(const std::string& name) {
+    for (const auto& [row, config] : gguf_configs())
+      if (row == name) model_ = drawn_model(config);
+    ASSERT_NE(model_, nullptr);
+    const auto tokenizer = make_tokenizer("bytes");
+    target_ = gguf_target(*model_, *tokenizer);
+    save(path_, *model_);
+    file_ = std::make_unique<Gguf>(Gguf::open(path_));
+    for (const NamedTensor& t : file_->tensors()) tensors_.push_back(t);
+  }
+  GgufEntry& entry(const std::string& key) {
+    for (GgufEntry& entry : target_.metadata)
+      if (entry.key == key) return entry;
+    ADD_FAILURE() << key;
+    return target_.metadata[0];
+  }
+  std::string message() {
+    std::vector<GgufItem> items;
+    for (const NamedTensor& t : tensors_)
+      items.push_back({t.name, t.value.dtype, {t.value.shape.begin(), t.value.shape.begin() + t.value.rank}, [t](int64_t) { return t.value; }});
+    write_gguf(folder_ / "b.gguf", target_.metadata, items);
+    return message_of([&] { load_model(folder_ / "b.gguf", LoadFor::inference); });
+  }
+  void expect_refused(const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message()); }
+
+  TempFolder folder_;
+  std::string path_ = folder_ / "a.gguf";
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Gguf> file_;
+  GgufTarget target_;
+  std::vector<NamedTensor> tensors_;
+};
+
+TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
+  for (const char* name : {"gpt2", "llama", "deepseek", "qwen2moe"}) {
+    start(name);
+    const std::string prefix = std::string(name) + ".";
+    // Without these a file means what docs/gguf.md says, and llama.cpp does.
+    const std::set<std::string> optional = {"vocab_size",           "attention.key_length", "attention.value_length", "attention.head_count_kv",
+                                            "rope.dimension_count", "expert_weights_scale"};
+    const std::vector<GgufEntry> whole = target_.metadata;
+    int needed = 0;
+    for (const GgufEntry& entry : whole) {
+      if (!entry.key.starts_with(prefix) || optional.contains(entry.key.substr(prefix.size()))) continue;
+      if (entry.key == "qwen2moe.feed_forward_length") continue;  // every layer routes
+      target_.metadata = whole;
+      std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == entry.key; });
+      if (entry.key.ends_with("expert_count")) expect_refused(std::string(name) == "llama" ? "there are no experts" : "needs \"expert_count\"");
+      else expect_refused("key \"" + entry.key + "\" is missing");
+      ++needed;
+    }
+    EXPECT_GE(needed, 6) << name;
+    tensors_.clear();
+  }
+}
+
+TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
+  using Type = GgufEntry::Type;
+  start("deepseek");
+  const std::vector<GgufEntry> whole = target_.metadata;
+  const auto with = [&](const GgufEntry& entry) {
+    target_.metadata = whole;
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == entry.key; });
+    target_.metadata.push_back(entry);
+  };
+  with({"deepseek.expert_weights_scale", Type::f32, 2.5});
+  expect_refused("key \"deepseek.expert_weights_scale\" is 2.5; llama.cpp's versions differ in whether they apply it, so only 1 is supported");
+  with({"deepseek.expert_gating_func", Type::u32, int64_t{2}});
+  expect_refused("key \"deepseek.expert_gating_func\" is 2; the router is a softmax (1)");
+  with({"deepseek.expert_weights_norm", Type::boolean, true});
+  expect_refused("key \"deepseek.expert_weights_norm\" is true, but llama.cpp's graph of DeepSeekMoE does the other");
+  with({"deepseek.logit_scale", Type::f32, 0.5});
+  expect_refused("key \"deepseek.logit_scale\" is not known here, and it may change what the model computes");
+  with({"deepseek.rope.dimension_count", Type::u32, int64_t{4}});
+  expect_refused("heads are rotated whole, so only 8 is supported");
+  with({"deepseek.rope.scaling.type", Type::string, std::string("longrope")});
+  expect_refused("\"longrope\", which is not supported (none, linear and yarn are)");
+  with({"deepseek.expert_used_count", Type::u32, int64_t{7}});
+  expect_refused("key \"deepseek.expert_used_count\" is 7; it must be 1 to 6");
+  with({"deepseek.attention.head_count", Type::u32s, std::vector<int64_t>{4, 4, 4}});
+  expect_refused("key \"deepseek.attention.head_count\" is a list of integers; an integer is needed");
+  with({"deepseek.embedding_length", Type::u32, int64_t{1} << 23});
+  expect_refused("they do not belong together");
+  with({"deepseek.block_count", Type::u32, int64_t{4000}});
+  expect_refused("they do not belong together");
+  with({"general.architecture", Type::string, std::string("deepsek")});
+  expect_refused("architecture \"deepsek\" of key \"general.architecture\" is not supported; did you mean \"deepseek\"?");
+}
+
+TEST_F(Changed, TensorsAreRefusedByName) {
+  start("olmoe");
+  const std::vector<NamedTensor> whole = tensors_;
+  const auto find = [&](const char* name) { return std::ranges::find(tensors_, name, &NamedTensor::name); };
+  tensors_.erase(find("blk.1.ffn_up_exps.weight"));
+  expect_refused("there is no tensor \"blk.1.ffn_up_exps.weight\"");
+  tensors_ = whole;
+  find("blk.1.ffn_up_exps.weight")->name = "blk.1.ffn_up_exp.weight";
+  expect_refused("did you mean \"blk.1.ffn_up_exp.weight\"?");
+  tensors_ = whole;
+  tensors_.push_back({"blk.3.attn_norm.weight", find("blk.1.attn_norm.weight")->value});
+  expect_refused("tensor \"blk.3.attn_norm.weight\" is no part of the model");
+  tensors_ = whole;
+  find("blk.1.ffn_gate_inp.weight")->value = find("blk.1.ffn_gate_inp.weight")->value.reshape({32, 4});
+  expect_refused("it looks transposed");
+  tensors_ = whole;
+  const int32_t zeros[32] = {};
+  tensors_.erase(find("blk.1.attn_norm.weight"));
+  tensors_.push_back({"blk.1.attn_norm.weight", Tensor(const_cast<int32_t*>(zeros), DType::i32, {32})});
+  expect_refused("tensor \"blk.1.attn_norm.weight\" is i32 [32]; weights must be");
+}
+
+TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
+  start("llama");
+  model_.reset();
+  for (const auto& [row, config] : gguf_configs())
+    if (config.rope_scaling.kind == RopeScaling::Kind::llama3) model_ = drawn_model(config);
+  target_ = gguf_target(*model_, *make_tokenizer("bytes"));
+  save(path_, *model_);
+  const Gguf file = Gguf::open(path_);
+  tensors_ = file.tensors();
+  const float odd[] = {1, 3, 2, 8};
+  std::ranges::find(tensors_, "rope_freqs.weight", &NamedTensor::name)->value = Tensor(const_cast<float*>(odd), DType::f32, {4});
+  expect_refused("tensor \"rope_freqs.weight\" divides the rotary frequencies in another way than Llama 3's scaling");
+}
+
+// What llama.cpp cannot say is named.
+TEST(GgufModel, WhyNot) {
+  const auto refused = [](const ModelConfig& config, const char* reason) {
+    Model model(config);
+    TempFolder folder;
+    EXPECT_FAILS(save(folder / "a.gguf", model), reason);
+    EXPECT_TRUE(folder.entries().empty());
+  };
+  ModelConfig c = moe_config("olmoe");
+  c.qk_norm = QkNorm::full;
+  refused(c, "no architecture of llama.cpp can say this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
+  c.kv_heads = c.heads;
+  c.routing.norm_topk_prob = true;
+  refused(c, "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen by their sum");
+  c = moe_config("deepseek-v3");
+  c.shared_experts = 1;
+  c.shared_width = 32;
+  refused(c, "DeepSeekMoE (\"deepseek\") comes nearest, but recipe 'deepseek-v3' does not choose the k largest scores");
+  refused(moe_config("expert-choice"), "does not choose the k largest scores");
+  refused(moe_config("nanomoe"), "recipe 'nanomoe' has weights for its noise");
+  refused(small_shared(), "GPT-2 (\"gpt2\") comes nearest, but its positions are rotary");
+  c = dense_config();
+  c.act = ops::Act::gelu;
+  refused(c, "its activation is another");
+  c = moe_config("mixtral");
+  c.moe_every = 2;
+  refused(c, "layer 1 is dense");
+}
+
+// Training noise and capacity are no part of what a model computes when it is evaluated.
+TEST(GgufModel, RecipesThatEvaluateAlikeAreOneArchitecture) {
+  ModelConfig c = moe_config("switch", 4, 1);
+  c.qk_norm = QkNorm::full;
+  c.kv_heads = c.heads;
+  EXPECT_EQ(gguf_architecture_of(c).name, "olmoe");
+  EXPECT_EQ(gguf_architecture_of(moe_config("gshard")).title, "Mixtral");
+}
+
+}  // namespace
+}  // namespace moe::test

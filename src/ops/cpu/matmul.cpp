@@ -6,18 +6,11 @@
 #include <vector>
 
 #include "ops/cpu/isa.h"
-#include "ops/cpu/products.h"
+#include "ops/cpu/parts.h"
 #include "ops/cpu/row_product.h"
-#include "ops/cpu/weights.h"
 
 namespace moe::ops {
 namespace {
-
-// Rows [begin, end), at least one, meet this expert.
-struct Group {
-  int64_t expert, begin, end;
-  int64_t units() const { return round_up(end - begin, kUnit) / kUnit; }
-};
 
 struct Block {
   int64_t group, row, rows;  // rows [row, row + rows) of the whole matrix
@@ -58,21 +51,6 @@ Schedule schedule_rows(int threads, std::span<const Group> groups) {
   }
   return schedule;
 }
-
-// One matrix of a call. Forward it reads the rows all factors share and has an output of its own; backward the other way round.
-struct Part {
-  Tensor out;  // [R, N]
-  Picked in;   // [R, K]
-  CallWeight w;
-  bool add;
-  DType compute;
-
-  bool direct_in() const { return !in.listed() && in.x.dense() && in.x.dtype == compute; }
-  // Else the product goes to a dense copy in scratch, because `out` is a slice of columns or of another dtype.
-  bool direct_out() const { return out.dense() && (out.dtype == DType::f32 || out.dtype == compute); }
-  DType product_dtype() const { return direct_out() ? out.dtype : DType::f32; }
-  ProductShape shape(int64_t rows, int threads) const { return {rows, in.cols(), out.cols(), compute, product_dtype(), add && direct_out(), threads}; }
-};
 
 // The block's rows of `in` as the product wants them: where they lie, or gathered and converted in scratch.
 const void* rows_of(const Part& p, const Block& block, Arena& scratch) {
@@ -174,8 +152,11 @@ bool multiply_rows(Run& run, const std::vector<Part>& parts, std::span<const Gro
   return true;
 }
 
+// All parts are quantised, or none is.
 void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
-  if (!groups.empty() && !multiply_rows(run, parts, groups)) multiply_blocks(run, parts, one_in, groups, threads);
+  if (groups.empty()) return;
+  if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, parts, groups);
+  else if (!multiply_rows(run, parts, groups)) multiply_blocks(run, parts, one_in, groups, threads);
 }
 
 // Experts whose copies find no room are packed in scratch, used and forgotten, as many at a time as this holds. Each such call reads the expert's weights from
@@ -218,7 +199,7 @@ struct Asked {
 void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide = false) {
   choose_isa();
   const char* names[2] = {forward ? "y" : "dx", forward ? "x" : "dy"};
-  std::vector<Part> parts;
+  std::vector<Part> parts, quantised;
   int threads = 1;
   for (const Asked& a : asked) {
     const Bank bank = checked_bank(op, a.w);
@@ -233,13 +214,15 @@ void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked,
     check_offsets(op, bank, a.in.rows(), offsets, a.w);
     if (a.in.rows() == 0) return;
     const DType compute = wide ? DType::f32 : compute_dtype(in.dtype);
-    parts.push_back({out, a.in, call_weight(run, a.w, forward ? Copy::forward : Copy::backward, compute), add || (!forward && !parts.empty()), compute});
+    if (forward && is_quantised(a.w.value.dtype)) quantised.push_back({out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), add, compute});
+    else parts.push_back({out, a.in, call_weight(run, a.w, forward ? Copy::forward : Copy::backward, compute), add || (!forward && !parts.empty()), compute});
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
   std::vector<Group> groups;
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
     if (offsets[e] < offsets[e + 1]) groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
-  multiply_packing(run, parts, forward, groups, threads);
+  for (std::vector<Part>* together : {&parts, &quantised})
+    if (!together->empty()) multiply_packing(run, *together, forward, groups, threads);
 }
 
 }  // namespace

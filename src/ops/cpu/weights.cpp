@@ -4,6 +4,7 @@
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/quant_product.h"
 #include "tensor/quant.h"
 
 namespace moe::ops {
@@ -12,9 +13,13 @@ namespace {
 // Trained ones lie in memory as f32, one expert after another, and change every step.
 bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && w.pieces.empty() && (w.budget == nullptr || !w.grad.empty()); }
 
-int64_t copy_bytes(const CallWeight& c) { return packed_expert_bytes(c.bank, c.dtype, c.copy == Copy::forward); }
+int64_t copy_bytes(const CallWeight& c) {
+  if (c.copy == Copy::blocks) return static_cast<int64_t>(quant_panels_bytes(c.dtype, c.bank.out, c.bank.in));
+  return packed_expert_bytes(c.bank, c.dtype, c.copy == Copy::forward);
+}
 
 ExpertCopies& kept_copies(const CallWeight& c) {
+  if (c.copy == Copy::blocks) return c.w->packed_blocks;
   Packed& packed = c.dtype == DType::bf16 ? c.w->packed_bf16 : c.w->packed_f32;
   return c.copy == Copy::forward ? packed.forward_experts : packed.backward_experts;
 }
@@ -27,12 +32,13 @@ struct Job {
   const CallWeight* weight;
   char* out;
   Source source;
-  const PackLayout* layout;
+  const PackLayout* layout;  // null for panels
   int64_t pieces;
 };
 
 Job job_of(const CallWeight& c, int64_t expert, char* out) {
   const Tensor rows = c.w->expert(expert);
+  if (c.copy == Copy::blocks) return {&c, out, {rows.data, rows.dtype, c.bank.in}, nullptr, quant_groups(c.bank.out)};
   const bool forward = c.copy == Copy::forward;
   const PackLayout& layout = weights_layout(forward ? c.bank.in : c.bank.out, forward ? c.bank.out : c.bank.in, c.dtype);
   return {&c, out, {rows.data, rows.dtype, c.bank.in}, &layout, forward ? column_blocks(layout) : row_blocks(layout)};
@@ -40,7 +46,8 @@ Job job_of(const CallWeight& c, int64_t expert, char* out) {
 
 // The source's rows of one piece.
 Span rows_of(const Job& job, int64_t piece) {
-  const int64_t step = job.weight->copy == Copy::forward ? job.layout->n_block : job.layout->k_block;
+  const Copy copy = job.weight->copy;
+  const int64_t step = copy == Copy::blocks ? kQuantColumns : copy == Copy::forward ? job.layout->n_block : job.layout->k_block;
   return {std::min(piece * step, job.weight->bank.out), std::min((piece + 1) * step, job.weight->bank.out)};
 }
 
@@ -48,6 +55,11 @@ Span rows_of(const Job& job, int64_t piece) {
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
 void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream) {
+  const CallWeight& c = *job.weight;
+  if (c.copy == Copy::blocks) {
+    quant_pack(job.out, c.dtype, job.source.data, bytes_of(c.dtype, c.bank.in), c.bank.out, c.bank.in, {piece, piece + 1});
+    return;
+  }
   PackHints hints{.next = nullptr, .next_bytes = 0, .stream = stream && streams(*job.layout)};
   if (next_job != nullptr) {
     const Span rows = rows_of(*next_job, next_piece);
@@ -55,8 +67,8 @@ void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_
     hints.next = static_cast<const char*>(next_job->source.data) + rows.begin * row_bytes;
     hints.next_bytes = (rows.end - rows.begin) * row_bytes;
   }
-  if (job.weight->copy == Copy::forward) pack_transposed(job.out, *job.layout, job.weight->dtype, job.source, piece, hints);
-  else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, job.weight->bank.out, piece, hints);
+  if (c.copy == Copy::forward) pack_transposed(job.out, *job.layout, c.dtype, job.source, piece, hints);
+  else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, c.bank.out, piece, hints);
 }
 
 void run_jobs(Run& run, const std::vector<Job>& jobs) {
@@ -132,7 +144,7 @@ void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span
       auto* out = static_cast<char*>(run.scratch.alloc_bytes(static_cast<size_t>(c->expert_bytes)));
       c->experts[static_cast<size_t>(e)] = out;
       Job job = job_of(*c, e, out);
-      if (is_quantised(job.source.dtype)) {
+      if (is_quantised(job.source.dtype) && c->copy != Copy::blocks) {
         auto* wide = static_cast<float*>(run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
         const auto* rows = static_cast<const char*>(job.source.data);
         const DType from = job.source.dtype;

@@ -1,0 +1,221 @@
+// What writing a text costs, by the shapes of two published models with random weights of a file's type, bound as a loader binds them: the first and the second
+// prompt of 512, then tokens one by one, and what each product of a token takes alone. Bytes are the weights' that a token touches, as the file holds them.
+//   bench_decode [olmoe|qwen3moe|both] [bf16|q8_0|q4_0|f32|f16|all] [threads=2] [tokens=64] [prompt=512]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/threads.h"
+#include "infer/session.h"
+#include "median.h"
+#include "moe/recipes.h"
+#include "ops/ops.h"
+
+namespace {
+
+using namespace moe;
+using bench::median;
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+ModelConfig shape_named(const std::string& name) {
+  ModelConfig c;
+  const bool olmoe = name == "olmoe";
+  c.vocab = 49152;
+  c.width = 2048;
+  c.layers = 4;
+  c.heads = olmoe ? 16 : 32;
+  c.kv_heads = olmoe ? 16 : 4;
+  c.head_width = 128;
+  c.context = 4096;
+  c.qk_norm = olmoe ? QkNorm::full : QkNorm::head;
+  c.expert_width = olmoe ? 1024 : 768;
+  c.routing = default_options(find_recipe("olmoe"), olmoe ? 64 : 128, 8, 2);
+  return c;
+}
+
+// Numbers of no meaning but of a trained model's size, so that nothing overflows and routers spread their tokens.
+void fill_weight(Run& run, Tensor t) {
+  const int64_t block = block_of(t.dtype).bytes, blocks = t.bytes() / block;
+  auto* data = static_cast<unsigned char*>(t.data);
+  parallel_for(run.threads, blocks, 1 << 14, [&](int64_t begin, int64_t end, int) {
+    uint64_t state = static_cast<uint64_t>(begin) * 0x9E3779B97F4A7C15u + 1;
+    const auto next = [&] { return state = state * 6364136223846793005u + 1442695040888963407u, static_cast<uint32_t>(state >> 33); };
+    for (int64_t b = begin; b < end; ++b) {
+      unsigned char* to = data + b * block;
+      if (!is_quantised(t.dtype)) {
+        const float x = 0.07f * (static_cast<float>(next() & 0xFFFF) / 65536 - 0.5f);
+        if (t.dtype == DType::f32) std::memcpy(to, &x, 4);
+        const uint16_t half = t.dtype == DType::f16 ? f32_to_f16(x) : to_bf16(x).bits;
+        if (block == 2) std::memcpy(to, &half, 2);
+        continue;
+      }
+      for (int64_t i = 0; i < block; ++i) to[i] = static_cast<unsigned char>(next());
+      const uint16_t scale = f32_to_f16(t.dtype == DType::q8_0 ? 0.0003f : 0.004f);
+      std::memcpy(to, &scale, 2);
+    }
+  });
+}
+
+std::unique_ptr<Model> random_model(Run& run, const ModelConfig& config, DType dtype) {
+  auto model = std::make_unique<Model>(config, Storage::bound);
+  for (Param* p : model->params()) {
+    const bool router = p->name.find("router") != std::string::npos, embedding = p->name == "embed.weight";
+    const DType type = !p->is_matrix() || router ? DType::f32 : embedding && dtype != DType::bf16 ? DType::f32 : dtype;
+    Tensor value = p->value;
+    value.dtype = type;
+    value.row_bytes = bytes_of(type, value.cols());
+    value.data = model->allocate(DType::bf16, {value.bytes() / 2}).data;
+    if (p->role == Role::norm) std::fill_n(value.as<float>(), value.numel(), 1.0f);
+    else fill_weight(run, value);
+    model->bind(*p, value);
+  }
+  return model;
+}
+
+// Of the weights that one token touches, in the file's types.
+double token_bytes(const Model& model) {
+  double bytes = 0;
+  const ModelConfig& c = model.config();
+  for (const Param* p : model.params()) {
+    if (p->name == "embed.weight") continue;
+    const bool bank = p->name.find(".experts.") != std::string::npos;
+    bytes += static_cast<double>(p->value.bytes()) * (bank ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
+  }
+  return bytes;
+}
+
+// One kind of product of a token.
+struct Piece {
+  const char* name;
+  std::vector<std::string> factors;
+  bool routed, wide;
+  double seconds = 0, bytes = 0;  // over all layers
+};
+
+double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std::span<const int64_t> experts) {
+  const int64_t rows = experts.back();
+  std::vector<Param*> w;
+  for (const std::string& f : piece.factors) w.push_back(model.find(f == "head.weight" ? f : fmt::format("layers.{}.{}", layer, f)));
+  ArenaScope scope(run.saved);
+  const DType out = piece.wide ? DType::f32 : run.compute;
+  const Tensor x = run.saved.alloc_zeroed(run.compute, {rows, w[0]->value.cols()}), y = run.saved.alloc(out, {rows, w[0]->value.shape[w[0]->value.rank - 2]});
+  const Tensor second = run.saved.alloc(out, {rows, y.cols()});
+  const auto start = Clock::now();
+  if (w.size() == 2) ops::matmul_forward(run, {{*w[0], y}, {*w[1], second}}, x, experts);
+  else if (w[0]->value.dtype == DType::f32) ops::matmul_forward_f32(run, y, x, *w[0], experts);
+  else ops::matmul_forward(run, y, x, *w[0], experts);
+  return since(start);
+}
+
+// The products of a token in the order of the model, so that each finds its weights out of the caches; medians over rounds.
+std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
+  const ModelConfig& c = model.config();
+  std::vector<Piece> pieces = {Piece{"q", {"attn.q.weight"}, false, false},
+                               Piece{"k", {"attn.k.weight"}, false, false},
+                               Piece{"v", {"attn.v.weight"}, false, false},
+                               Piece{"o", {"attn.o.weight"}, false, true},
+                               Piece{"router", {"ffn.router.weight"}, false, true},
+                               Piece{"gate, up", {"ffn.experts.gate.weight", "ffn.experts.up.weight"}, true, false},
+                               Piece{"down", {"ffn.experts.down.weight"}, true, true},
+                               Piece{"head", {"head.weight"}, false, true}};
+  std::vector<std::vector<double>> times(pieces.size());
+  const std::vector<int64_t> one{0, 1};
+  for (int64_t round = 0; round < rounds; ++round) {
+    std::vector<double> sums(pieces.size());
+    for (int64_t layer = 0; layer < c.layers; ++layer) {
+      std::vector<int64_t> experts(static_cast<size_t>(c.routing.experts) + 1);
+      for (int64_t k = 0; k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
+      std::partial_sum(experts.begin(), experts.end(), experts.begin());
+      for (size_t p = 0; p < pieces.size(); ++p)
+        if (pieces[p].factors[0] != "head.weight" || layer + 1 == c.layers)
+          sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].routed ? experts : one);
+    }
+    for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);
+  }
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    pieces[p].seconds = median(times[p]);
+    for (const std::string& f : pieces[p].factors) {
+      if (f == "head.weight") pieces[p].bytes += static_cast<double>(model.find(f)->value.bytes());
+      else
+        pieces[p].bytes += static_cast<double>(c.layers * model.find("layers.0." + f)->value.bytes()) *
+                           (pieces[p].routed ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
+    }
+  }
+  return pieces;
+}
+
+// Seconds. A token after the prompt also reads the keys and values of all before it, one after eight tokens next to none.
+struct Speed {
+  double first_prompt, second_prompt, token_after_prompt, token;
+};
+
+double time_tokens(Session& session, std::span<const float> logits, int64_t tokens) {
+  std::vector<double> times;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const auto id = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const auto step = Clock::now();
+    logits = session.feed({&id, 1});
+    times.push_back(since(step));
+  }
+  return median(times);
+}
+
+Speed time_session(Run& run, Model& model, int64_t prompt, int64_t tokens) {
+  std::vector<int32_t> ids(static_cast<size_t>(prompt));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model.config().vocab));
+  Speed speed{};
+  for (double* to : {&speed.first_prompt, &speed.second_prompt}) {
+    Session session(model, run, prompt + tokens + 8);
+    const auto start = Clock::now();
+    const auto logits = session.feed(ids);
+    *to = since(start);
+    if (to == &speed.second_prompt) speed.token_after_prompt = time_tokens(session, logits, tokens);
+  }
+  Session session(model, run, prompt + tokens + 8);
+  speed.token = time_tokens(session, session.feed(std::span(ids).first(std::min<size_t>(8, ids.size()))), tokens);
+  return speed;
+}
+
+void measure(const std::string& shape, DType dtype, int threads, int64_t tokens, int64_t prompt) {
+  Run run(threads, dtype == DType::f32 || !ops::has_bf16_products() ? DType::f32 : DType::bf16);
+  const ModelConfig config = shape_named(shape);
+  const auto model = random_model(run, config, dtype);
+  const double rate = ops::measure_read_bandwidth(run, 0.5), bytes = token_bytes(*model);
+  const Speed speed = time_session(run, *model, prompt, tokens);
+  const double again = ops::measure_read_bandwidth(run, 0.5), best = std::max(rate, again);
+  fmt::print("{:9} {:5}  prompt of {}: first {:.2f} s ({:.0f} tok/s), second {:.2f} s ({:.0f} tok/s)   packed {} MiB\n", shape, name_of(dtype), prompt,
+             speed.first_prompt, static_cast<double>(prompt) / speed.first_prompt, speed.second_prompt, static_cast<double>(prompt) / speed.second_prompt,
+             model->pack_budget().used >> 20);
+  fmt::print("                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s of {:.1f} ({:.1f} and {:.1f} measured): {:.1f}%\n", speed.token * 1e3,
+             1 / speed.token, bytes / 1e6, bytes / speed.token / 1e9, best / 1e9, rate / 1e9, again / 1e9, 100 * bytes / speed.token / best);
+  fmt::print("                 a token after the prompt {:.2f} ms\n", speed.token_after_prompt * 1e3);
+  double sum = 0;
+  for (const Piece& p : time_pieces(run, *model, 15)) {
+    sum += p.seconds;
+    fmt::print("                   {:9} {:7.3f} ms {:6.1f} GB/s {:5.1f}%\n", p.name, p.seconds * 1e3, p.bytes / p.seconds / 1e9,
+               100 * p.bytes / p.seconds / best);
+  }
+  fmt::print("                   {:9} {:7.3f} ms\n", "the rest", (speed.token - sum) * 1e3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto argument = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
+  const std::string shape = argument(1, "both"), dtype = argument(2, "all");
+  for (const std::string& s : {std::string("olmoe"), std::string("qwen3moe")})
+    for (const DType d : {DType::bf16, DType::q8_0, DType::q4_0, DType::f32, DType::f16})
+      if ((shape == "both" || shape == s) && (dtype == name_of(d) || (dtype == "all" && d != DType::f32 && d != DType::f16)))
+        measure(s, d, std::atoi(argument(3, "2").c_str()), std::atoll(argument(4, "64").c_str()), std::atoll(argument(5, "512").c_str()));
+}

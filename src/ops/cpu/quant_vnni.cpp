@@ -21,7 +21,7 @@ HWY_PUSH_ATTRIBUTES("avx,avx2,fma,f16c,bmi,bmi2,avx512f,avx512vl,avx512dq,avx512
 namespace moe::ops {
 namespace {
 
-constexpr int kMostTileRows = 12;
+constexpr int kMostTileRows = 12, kMostPairRows = 6;
 // Rows whose records stay in the second cache while all columns pass.
 constexpr int64_t kCachedBytes = int64_t{400} << 10;
 // How far ahead of the product weights are fetched. The caches fetch ahead themselves, but not past the end of a page.
@@ -36,29 +36,24 @@ HWY_INLINE T load_as(const P* p) {
   return v;
 }
 
-// Weights of step kStep and of step 4 + kStep of a block, as bytes q + offset.
+// Weights of step kStep of a block, as bytes q + offset.
 template <DType kType, int kStep>
-HWY_INLINE void unpack(const char* bits, __m512i& low, __m512i& high) {
-  if constexpr (kType == DType::q8_0) {
-    low = _mm512_loadu_si512(bits + kStep * 64);
-    high = _mm512_loadu_si512(bits + (4 + kStep) * 64);
-    return;
-  }
-  const __m512i nibble = _mm512_set1_epi8(0x0F), both = _mm512_loadu_si512(bits + kStep * 64);
-  low = _mm512_and_si512(both, nibble);
-  high = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+HWY_INLINE __m512i step_of(const char* bits) {
+  if constexpr (kType == DType::q8_0) return _mm512_loadu_si512(bits + kStep * 64);
   constexpr int kAndOr = 0xEA;  // (a & b) | c
+  const __m512i both = _mm512_loadu_si512(bits + kStep % 4 * 64);
+  const __m512i lower = _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
   if constexpr (kType == DType::q5_0 || kType == DType::q5_1 || kType == DType::q5_k) {
-    const __m512i bit = _mm512_set1_epi8(0x10), fifth = _mm512_loadu_si512(bits + 256);
-    low = _mm512_ternarylogic_epi32(_mm512_slli_epi16(fifth, 4 - kStep), bit, low, kAndOr);
-    high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(fifth, kStep), bit, high, kAndOr);
+    constexpr int kLeft = kStep < 4 ? 4 - kStep : 0, kRight = kStep < 4 ? 0 : kStep - 4;
+    const __m512i fifth = _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256), kLeft), kRight);
+    return _mm512_ternarylogic_epi32(fifth, _mm512_set1_epi8(0x10), lower, kAndOr);
   }
   if constexpr (kType == DType::q6_k) {
-    constexpr int kLeft = kStep < 3 ? 4 - 2 * kStep : 0, kRight = kStep < 3 ? 0 : 2;
-    const __m512i two = _mm512_set1_epi8(0x30), a = _mm512_loadu_si512(bits + 256), b = _mm512_loadu_si512(bits + 320);
-    low = _mm512_ternarylogic_epi32(_mm512_srli_epi16(_mm512_slli_epi16(a, kLeft), kRight), two, low, kAndOr);
-    high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(_mm512_slli_epi16(b, kLeft), kRight), two, high, kAndOr);
+    constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0, kRight = kAt < 4 ? 0 : kAt - 4;
+    const __m512i upper = _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256 + kStep / 4 * 64), kLeft), kRight);
+    return _mm512_ternarylogic_epi32(upper, _mm512_set1_epi8(0x30), lower, kAndOr);
   }
+  return lower;
 }
 
 HWY_INLINE __m512 halves(const char* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
@@ -83,11 +78,6 @@ HWY_INLINE Scales scales_of(const char* chunk, __m512 d, __m512 minus_dmin, int6
   }
 }
 
-template <int kRows>
-struct Tile {
-  const QuantRecord* x[kRows];
-};
-
 template <DType kType>
 HWY_INLINE __m512i start_at(int32_t minus_sum) {
   constexpr int kShift = panel_format(kType).offset_shift;
@@ -95,47 +85,70 @@ HWY_INLINE __m512i start_at(int32_t minus_sum) {
   else return _mm512_slli_epi32(_mm512_set1_epi32(minus_sum), kShift);
 }
 
-// Steps kStep and 4 + kStep of all rows, each into its own sums, which may be the same.
-template <DType kType, int kRows, int kStep>
-HWY_INLINE void multiply_step(__m512i (&low_sum)[kRows], __m512i (&high_sum)[kRows], const Tile<kRows>& tile, int64_t at, const char* bits) {
-  __m512i low, high;
-  unpack<kType, kStep>(bits, low, high);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) low_sum[r] = _mm512_dpbusd_epi32(low_sum[r], low, _mm512_set1_epi32(load_as<int32_t>(tile.x[r][at].q + 4 * kStep)));
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) high_sum[r] = _mm512_dpbusd_epi32(high_sum[r], high, _mm512_set1_epi32(load_as<int32_t>(tile.x[r][at].q + 16 + 4 * kStep)));
-}
-template <DType kType, int kRows>
-HWY_INLINE void multiply_steps(__m512i (&low_sum)[kRows], __m512i (&high_sum)[kRows], const Tile<kRows>& tile, int64_t at, const char* bits) {
-  multiply_step<kType, kRows, 0>(low_sum, high_sum, tile, at, bits);
-  multiply_step<kType, kRows, 1>(low_sum, high_sum, tile, at, bits);
-  multiply_step<kType, kRows, 2>(low_sum, high_sum, tile, at, bits);
-  multiply_step<kType, kRows, 3>(low_sum, high_sum, tile, at, bits);
+// What a tile is working on: rows at their block, groups at theirs.
+template <int kRows, int kGroups>
+struct Tile {
+  const QuantRecord* x[kRows];
+  const char* bits[kGroups];
+  Scales scales[kGroups];
+  __m512 acc[kGroups][kRows];
+};
+// Loops over rows and groups are unrolled: all of sum and acc are registers.
+#define MOE_UNROLL _Pragma("GCC unroll 12")
+
+template <DType kType, int kStep, int kRows, int kGroups>
+HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
+  __m512i w[kGroups];
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = step_of<kType, kStep>(tile.bits[g]);
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512i four = _mm512_set1_epi32(load_as<int32_t>(tile.x[r]->q + 4 * kStep));
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = _mm512_dpbusd_epi32(sum[g][r], w[g], four);
+  }
 }
 
-// Adds block `at` of the rows to the tile.
-template <DType kType, int kRows>
-HWY_INLINE void multiply_block(__m512 (&acc)[kRows], const Tile<kRows>& tile, int64_t at, const char* bits, const Scales& scales) {
-  __m512i sum[kRows];
-  if constexpr (kType == DType::q6_k) {
-    __m512i rest[kRows];
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) sum[r] = start_at<kType>(tile.x[r][at].minus_half), rest[r] = start_at<kType>(tile.x[r][at].minus_rest);
-    multiply_steps<kType, kRows>(sum, rest, tile, at, bits);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 scale = _mm512_set1_ps(tile.x[r][at].scale);
-      acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(scales.first, scale), _mm512_cvtepi32_ps(sum[r]), acc[r]);
-      acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(scales.second, scale), _mm512_cvtepi32_ps(rest[r]), acc[r]);
+// Four steps from kFrom on.
+template <DType kType, int kFrom, int kRows, int kGroups>
+HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
+  multiply_step<kType, kFrom>(sum, tile);
+  multiply_step<kType, kFrom + 1>(sum, tile);
+  multiply_step<kType, kFrom + 2>(sum, tile);
+  multiply_step<kType, kFrom + 3>(sum, tile);
+}
+
+template <int kRows, int kGroups>
+HWY_INLINE void add_scaled(Tile<kRows, kGroups>& tile, const __m512i (&sum)[kGroups][kRows], bool second) {
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512 scale = _mm512_set1_ps(tile.x[r]->scale);
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+      const __m512 w = second ? tile.scales[g].second : tile.scales[g].first;
+      tile.acc[g][r] = _mm512_fmadd_ps(_mm512_mul_ps(w, scale), _mm512_cvtepi32_ps(sum[g][r]), tile.acc[g][r]);
     }
-  } else {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) sum[r] = start_at<kType>(tile.x[r][at].minus_sum);
-    multiply_steps<kType, kRows>(sum, sum, tile, at, bits);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(scales.first, _mm512_set1_ps(tile.x[r][at].scale)), _mm512_cvtepi32_ps(sum[r]), acc[r]);
-      if constexpr (panel_format(kType).has_min) acc[r] = _mm512_fmadd_ps(scales.min, _mm512_set1_ps(tile.x[r][at].scaled_sum), acc[r]);
+  }
+}
+
+// Adds a block to the tile.
+template <DType kType, int kRows, int kGroups>
+HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
+  __m512i sum[kGroups][kRows];
+  constexpr bool kHalves = kType == DType::q6_k;
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512i start = start_at<kType>(kHalves ? tile.x[r]->minus_half : tile.x[r]->minus_sum);
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = start;
+  }
+  multiply_half<kType, 0>(sum, tile);
+  if constexpr (kHalves) {
+    add_scaled(tile, sum, false);
+    MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+      const __m512i start = start_at<kType>(tile.x[r]->minus_rest);
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = start;
+    }
+  }
+  multiply_half<kType, 4>(sum, tile);
+  add_scaled(tile, sum, kHalves);
+  if constexpr (panel_format(kType).has_min) {
+    MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+      const __m512 scaled_sum = _mm512_set1_ps(tile.x[r]->scaled_sum);
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] = _mm512_fmadd_ps(tile.scales[g].min, scaled_sum, tile.acc[g][r]);
     }
   }
 }
@@ -161,49 +174,61 @@ HWY_INLINE void store(const QuantOut& out, int64_t row, int64_t column, __mmask1
   }
 }
 
-// Rows [row, row + kRows) by one group of columns.
-template <DType kType, int kRows>
-void multiply_tile(const QuantTask& task, int64_t row, int64_t group, const char* panel) {
+// What one call of a tile's kernel does: rows from `row` on, columns of the groups from `group` on, whose panels begin at `panel`.
+struct TileTask {
+  int64_t row, group;
+  const char* panel;
+  const char* next;  // fetched meanwhile, `next_step` bytes a block
+  int64_t next_step;
+};
+
+template <DType kType, int kRows, int kGroups>
+void multiply_tile(const QuantTask& task, const TileTask& at) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in);
-  Tile<kRows> tile;
-  for (int r = 0; r < kRows; ++r) tile.x[r] = task.x + (task.row != nullptr ? task.row[row + r] : row + r) * stride;
-  __m512 acc[kRows];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
-  const char* chunk = panel;
-  for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
-    const int64_t n = smaller(kChunkBlocks, blocks - begin);
-    const char* bits = chunk + chunk_scale_bytes(kFormat, n);
-    __m512 d = _mm512_setzero_ps(), minus_dmin = d;
-    if constexpr (kFormat.is_k) d = halves(chunk);
-    if constexpr (kFormat.is_k && kFormat.has_min) minus_dmin = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + 32));
+  const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in), group_bytes = static_cast<int64_t>(quant_group_bytes(kType, task.in));
+  Tile<kRows, kGroups> tile;
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] = task.x + (task.row != nullptr ? task.row[at.row + r] : at.row + r) * stride;
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.acc[g][r] = _mm512_setzero_ps();
+  const char *chunk = at.panel, *next = at.next;
+  for (int64_t left = blocks; left > 0; left -= kChunkBlocks) {
+    const int64_t n = smaller(kChunkBlocks, left), scale_bytes = chunk_scale_bytes(kFormat, n);
+    __m512 d[kGroups], minus_dmin[kGroups];
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+      d[g] = minus_dmin[g] = _mm512_setzero_ps();
+      if constexpr (kFormat.is_k) d[g] = halves(chunk + g * group_bytes);
+      if constexpr (kFormat.is_k && kFormat.has_min) minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
+    }
     for (int64_t b = 0; b < n; ++b) {
-      const char* block = bits + b * kFormat.block_bytes;
-      if constexpr (kRows <= 4) {
-        for (int64_t line = 0; line < kFormat.block_bytes; line += 64) _mm_prefetch(block + kFetchAhead + line, _MM_HINT_T0);
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+        tile.bits[g] = chunk + g * group_bytes + scale_bytes + b * kFormat.block_bytes;
+        tile.scales[g] = scales_of<kType>(chunk + g * group_bytes, d[g], minus_dmin[g], b);
       }
-      multiply_block<kType, kRows>(acc, tile, begin + b, block, scales_of<kType>(chunk, d, minus_dmin, b));
+      for (int64_t line = 0; line < at.next_step; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+      next += at.next_step;
+      multiply_block<kType>(tile);
+      MOE_UNROLL for (int r = 0; r < kRows; ++r)++ tile.x[r];
     }
     chunk += chunk_bytes(kFormat, n);
   }
-  const int64_t column = group * kQuantColumns, columns = smaller(kQuantColumns, task.out_cols - column);
-  const auto mask = static_cast<__mmask16>((1u << columns) - 1);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) store(task.out, row + r, column, mask, acc[r]);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+    const int64_t column = (at.group + g) * kQuantColumns, columns = smaller(kQuantColumns, task.out_cols - column);
+    const auto mask = static_cast<__mmask16>((1u << columns) - 1);
+    MOE_UNROLL for (int r = 0; r < kRows; ++r) store(task.out, at.row + r, column, mask, tile.acc[g][r]);
+  }
 }
 
-using TileKernel = void (*)(const QuantTask&, int64_t, int64_t, const char*);
+using TileKernel = void (*)(const QuantTask&, const TileTask&);
+// By rows - 1. A pair of groups shares the broadcasts, of which a core reads only as many as it multiplies.
 struct TileKernels {
-  TileKernel by_rows[kMostTileRows + 1];
+  TileKernel one[kMostTileRows], pair[kMostPairRows];
 };
 
-template <DType kType, int... kRows>
-constexpr TileKernels kernels(std::integer_sequence<int, kRows...>) {
-  return {{nullptr, &multiply_tile<kType, kRows + 1>...}};
+template <DType kType, int... kOne, int... kPair>
+constexpr TileKernels kernels(std::integer_sequence<int, kOne...>, std::integer_sequence<int, kPair...>) {
+  return {{&multiply_tile<kType, kOne + 1, 1>...}, {&multiply_tile<kType, kPair + 1, 2>...}};
 }
 template <DType kType>
-constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, kMostTileRows>());
+constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, kMostTileRows>(), std::make_integer_sequence<int, kMostPairRows>());
 
 const TileKernels& kernels_of(DType dtype) {
   switch (dtype) {
@@ -223,14 +248,20 @@ const TileKernels& kernels_of(DType dtype) {
 void quant_multiply_vnni(const QuantTask& task) {
   const TileKernels& tiles = kernels_of(task.dtype);
   const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
-  const int64_t record_bytes = record_stride(task.in) * static_cast<int64_t>(sizeof(QuantRecord));
+  const int64_t blocks = task.in / kQuantBlock, record_bytes = record_stride(task.in) * static_cast<int64_t>(sizeof(QuantRecord));
   const int64_t fit = kCachedBytes / record_bytes, together = fit < kMostTileRows ? kMostTileRows : fit;
   for (int64_t first = 0; first < task.rows; first += together) {
-    const int64_t rows = smaller(together, task.rows - first), count = (rows + kMostTileRows - 1) / kMostTileRows;
-    for (int64_t g = task.groups.begin; g < task.groups.end; ++g) {
+    const int64_t rows = smaller(together, task.rows - first);
+    for (int64_t g = task.groups.begin, step; g < task.groups.end; g += step) {
+      step = g + 1 < task.groups.end ? 2 : 1;
+      const int64_t most = step == 2 ? kMostPairRows : kMostTileRows, count = (rows + most - 1) / most;
+      const char* panel = task.panels + g * group_bytes;
+      const int64_t ahead = g + step < task.groups.end ? step * group_bytes : 0, next_step = (ahead / count / blocks + 63) / 64 * 64;
       for (int64_t t = 0; t < count; ++t) {  // tiles of nearly the same size
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
-        tiles.by_rows[mine.end - mine.begin](task, first + mine.begin, g, task.panels + g * group_bytes);
+        const int64_t most_tile = mine.end - mine.begin;
+        (step == 2 ? tiles.pair : tiles.one)[most_tile - 1](task,
+                                                            {first + mine.begin, g, panel, panel + step * group_bytes + t * next_step * blocks, next_step});
       }
     }
   }

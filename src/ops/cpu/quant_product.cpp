@@ -102,6 +102,14 @@ HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT
   }
 }
 
+#if HWY_TARGET <= HWY_AVX2
+HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
+  const hn::CappedTag<float, kLanes> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  for (size_t n = 0; n < kLanes; n += hn::Lanes(d))
+    hn::Store(hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves) + n)), d, out + n);
+}
+#else
 HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
   for (int64_t n = 0; n < kLanes; ++n) {
     uint16_t h;
@@ -109,12 +117,15 @@ HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
     out[n] = f16_to_f32(h);
   }
 }
+#endif
 
 HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype, const float* d, const float* dmin) {
   uint8_t q[512];
   UnpackBytes(q, bits, dtype);
-  for (int i = 0; i < 256; ++i) out.even[i] = q[2 * i];
-  for (int i = 0; i < 256; ++i) out.odd[i] = q[2 * i + 1];
+  uint16_t pairs[256];
+  std::memcpy(pairs, q, sizeof pairs);
+  for (int i = 0; i < 256; ++i) out.even[i] = static_cast<int16_t>(pairs[i] & 0xFF);
+  for (int i = 0; i < 256; ++i) out.odd[i] = static_cast<int16_t>(pairs[i] >> 8);
   if (!panel_format(dtype).is_k) {
     WidenHalves(out.first, scales);
     if (panel_format(dtype).has_min) WidenHalves(out.min, scales + 32);

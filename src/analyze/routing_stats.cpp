@@ -9,6 +9,7 @@
 #include "analyze/pieces.h"
 #include "core/error.h"
 #include "core/threads.h"
+#include "infer/evaluation.h"
 #include "model/cost.h"
 
 namespace moe {
@@ -53,9 +54,8 @@ RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& sp
 // A model with the stages it is evaluated by, and what it did with the last window it was given.
 class Observed {
  public:
-  Observed(Model& model, const std::optional<EvalRouting>& routing) : model_(model) {
+  Observed(Model& model, const RoutingStatsOptions& options) : model_(model), spec_(evaluation_spec(model.config(), options.routing, options.top_k_experts)) {
     const ModelConfig& config = model.config();
-    if (config.moe_layer_count() > 0) spec_ = eval_spec(config.routing, routing.value_or(default_eval(config.routing)));
     for (int64_t l = 0; l < config.layers; ++l)
       if (config.is_moe(l)) layers.push_back(l);
   }
@@ -191,9 +191,9 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   int64_t done = 0, total = 0;
   for (const TextDomain& domain : domains) total += plan.emplace_back(windows_of(domain, report.window, options.tokens)).count;
 
-  Observed now(model, options.routing);
+  Observed now(model, options);
   std::optional<Observed> before;
-  if (earlier) before.emplace(*earlier, options.routing);
+  if (earlier) before.emplace(*earlier, options);
   const bool token_choice = config.moe_layer_count() > 0 && !experts_choose(train_spec(config.routing).select);
   std::vector<LayerCounts> layers;
   for (const int64_t l : now.layers) layers.emplace_back(l, config.routing.experts, static_cast<int64_t>(domains.size()), token_choice);

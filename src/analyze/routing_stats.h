@@ -16,6 +16,7 @@ struct RoutingStatsOptions {
   int64_t window = 0;                  // tokens; 0: 2048, or the model's context where that is shorter
   int64_t sample = 256;                // tokens of a domain's piece of text, from the window in its middle
   std::optional<EvalRouting> routing;  // absent: default_eval
+  int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number
 };
 
 // The figures of every MoE layer, the loss of every domain and a sample of each; a dense model has no layers to show. The texts are cut into windows that do

@@ -62,7 +62,7 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     apply_options(app, options);
     const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, cli::generate_options(flags),
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
-    if (json != nullptr) *json = given(cli::generate_reply(text, out));
+    if (json != nullptr) *json = given(cli::generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
   });
 }
 

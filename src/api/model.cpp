@@ -6,7 +6,7 @@
 #include "api/call.h"
 #include "cli/options.h"
 #include "cli/replies.h"
-#include "train/options.h"
+#include "infer/evaluation.h"
 
 namespace moe::api {
 namespace {
@@ -54,8 +54,10 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     const std::string path = need_folder(folder, "moe_load: folder");
     const cli::ComputeFlags flags = compute_flags(options);
     const int threads = cli::thread_count(flags.threads);
-    const DType dtype = parse_train_dtype(flags.dtype);
-    *model = new moe_model(load_model(path), threads, dtype);
+    const std::optional<DType> asked = cli::parse_compute_dtype(flags.dtype);
+    LoadedModel loaded = load_model(path);
+    const DType dtype = asked.value_or(natural_dtype(*loaded.model));
+    *model = new moe_model(std::move(loaded), threads, dtype);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/screen.h"
@@ -19,8 +20,8 @@
 #include "hub/hub.h"
 #include "hub/tensor_map.h"
 #include "infer/dialogue.h"
+#include "infer/evaluation.h"
 #include "text/jsonl.h"
-#include "train/options.h"
 
 namespace moe::cli {
 namespace {
@@ -32,6 +33,7 @@ struct Flags {
   std::string model, system;
   GenerateFlags generate;
   ComputeFlags compute;
+  MemoryFlags memory;
   bool json = false;
 };
 
@@ -57,6 +59,7 @@ class Chat {
       : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.options.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
 
   void run();
+  const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
 
  private:
   struct Command {
@@ -69,7 +72,7 @@ class Chat {
 
   void take(const std::string& line);
   void obey(const std::string& line);
-  void say(const std::function<Reply(const EmitText&)>& reply);
+  void say(const std::function<Reply(const EmitText&, const KeepReading&)>& reply);
   void note_end(const Reply& reply) const;
 
   void help(const std::string&);
@@ -84,6 +87,7 @@ class Chat {
   int64_t max_tokens_, context_;
   bool terminal_;  // a person types; else lines come through a pipe
   bool done_ = false;
+  std::vector<std::vector<int64_t>> expert_rows_;  // of the session
 };
 
 const std::vector<Chat::Command>& Chat::commands() {
@@ -117,7 +121,7 @@ void Chat::take(const std::string& line) {
   if (line.find_first_not_of(kBlanks) == std::string::npos) return;
   if (line.starts_with('/') && !line.starts_with("//")) return obey(line);
   const std::string text = line.starts_with("//") ? line.substr(1) : line;
-  say([&](const EmitText& emit) { return dialogue_.ask(text, emit); });
+  say([&](const EmitText& emit, const KeepReading& keep) { return dialogue_.ask(text, emit, keep); });
 }
 
 void Chat::obey(const std::string& line) {
@@ -134,15 +138,18 @@ void Chat::obey(const std::string& line) {
   fail_usage("{} is no command (a message that begins so is typed with //){}", printable(name, 40), suggestion(name.substr(0, 40), names));
 }
 
-void Chat::say(const std::function<Reply(const EmitText&)>& reply) {
+void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& reply) {
   const Interruptible interrupt;
-  const Reply r = reply([&](const std::string& text) {
-    if (!json_) {
-      fmt::print("{}", text);
-      std::fflush(stdout);
-    }
-    return !interrupt.asked();
-  });
+  const Reply r = reply(
+      [&](const std::string& text) {
+        if (!json_) {
+          fmt::print("{}", text);
+          std::fflush(stdout);
+        }
+        return !interrupt.asked();
+      },
+      [&] { return !interrupt.asked(); });
+  expert_rows_ = r.generated.expert_rows;
   const Generated& g = r.generated;
   if (json_) {
     const Json line = {{"prompt", r.prompt}, {"text", g.text},    {"prompt_tokens", g.prompt_tokens}, {"read_tokens", g.read_tokens}, {"tokens", g.tokens},
@@ -158,6 +165,7 @@ void Chat::say(const std::function<Reply(const EmitText&)>& reply) {
 // What a reader may wonder about.
 void Chat::note_end(const Reply& r) const {
   if (r.let_go > 0) tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
+  if (r.generated.finish == "interrupted" && r.generated.tokens == 0) tell("note: interrupted while the message was being read; it is as if it had not been said\n");
   if (r.generated.finish != "length") return;
   if (r.generated.tokens < max_tokens_) tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
   else tell("note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
@@ -179,7 +187,7 @@ void Chat::set_system(const std::string& text) {
 }
 
 void Chat::regenerate(const std::string&) {
-  say([&](const EmitText& emit) { return dialogue_.ask_again(emit); });
+  say([&](const EmitText& emit, const KeepReading& keep) { return dialogue_.ask_again(emit, keep); });
 }
 
 void Chat::save(const std::string& path) {
@@ -201,16 +209,20 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
 
 int run_chat(const Flags& f) {
   const GenerateOptions options = generate_options(f.generate);
-  const LoadedModel loaded = load_model(f.model);
+  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   const int64_t context = loaded.model->config().context;
-  Run run(thread_count(f.compute.threads), parse_train_dtype(f.compute.dtype));
+  Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(*loaded.model)));
+  const bool large = prepare_memory(f.model, *loaded.model, f.memory, options.session, run.compute, context);
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
   if (isatty(STDIN_FILENO) == 1)
     tell("{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
          human_count(parameter_count(loaded.model->config())), context);
-  Chat(dialogue, f, context).run();
+  Chat chat(dialogue, f, context);
+  chat.run();
+  if (large || f.memory.hot_set) tell_hot_set(hot_set(*loaded.model, chat.expert_rows()));
   return 0;
 }
 
@@ -219,11 +231,12 @@ int run_chat(const Flags& f) {
 Action add_chat(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   f->generate.options.max_tokens = kReplyTokens;
-  app.add_option("MODEL", f->model, "a model folder")->required();
+  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
   app.add_option("--system", f->system, "what stands before the dialogue");
   add_generate_options(app, f->generate);
   app.get_option("--tokens")->description("most tokens of a reply");
   add_compute_options(app, f->compute);
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "each reply as one JSON object on standard output");
   app.footer("Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end.");
   return [f] { return run_chat(*f); };

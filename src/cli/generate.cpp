@@ -1,18 +1,23 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/routing_options.h"
+#include "cli/screen.h"
 #include "cli/verbs.h"
+#include "core/error.h"
 #include "core/json.h"
+#include "core/nearest.h"
 #include "hub/hub.h"
+#include "infer/evaluation.h"
 #include "infer/session.h"
-#include "train/options.h"
 
 namespace moe::cli {
 namespace {
@@ -21,20 +26,41 @@ struct Flags {
   std::string model, prompt;
   GenerateFlags generate;
   ComputeFlags compute;
+  MemoryFlags memory;
   bool json = false;
 };
 
+const std::vector<std::string>& cache_dtypes() {
+  static const std::vector<std::string> names = {"f32", "bf16", "f16", "q8_0"};
+  return names;
+}
+
+DType parse_cache_dtype(const std::string& name) {
+  if (std::find(cache_dtypes().begin(), cache_dtypes().end(), name) == cache_dtypes().end())
+    fail_usage("--cache-dtype is \"{}\"{}", printable(name), suggestion(name, cache_dtypes()));
+  return *dtype_named(name);
+}
+
+// What prompt lookup did, for a person who watches.
+void tell_lookup(const Generated& out) {
+  tell("prompt lookup: {} of {} guessed tokens were right; {:.1f} tokens/s\n", out.accepted, out.proposed,
+       static_cast<double>(out.tokens) / std::max(out.decode_seconds, 1e-9));
+}
+
 int run_generate(Flags& f) {
   const GenerateOptions options = generate_options(f.generate);
-  const LoadedModel loaded = load_model(f.model);
-  Run run(thread_count(f.compute.threads), parse_train_dtype(f.compute.dtype));
+  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  const LoadedModel loaded = load_model(f.model, LoadFor::inference);
+  Model& model = *loaded.model;
+  Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
+  const bool large = prepare_memory(f.model, model, f.memory, options.session, run.compute, static_cast<int64_t>(f.prompt.size()) + options.max_tokens);
   const std::atomic<bool>* stop = nullptr;  // none while a long prompt is read: Ctrl-C then ends the process, as there is no text to be kept
   const auto begin = [&] {                  // not before it is certain that something follows
     if (stop != nullptr) return;
     stop = &watch_interrupts();
     if (!f.json) fmt::print("{}", f.prompt);
   };
-  const Generated out = generate(*loaded.model, run, *loaded.tokenizer, f.prompt, options, [&](const std::string& text) {
+  const Generated out = generate(model, run, *loaded.tokenizer, f.prompt, options, [&](const std::string& text) {
     begin();
     if (!f.json) {
       fmt::print("{}", text);
@@ -42,12 +68,18 @@ int run_generate(Flags& f) {
     }
     return !*stop;
   });
+  const bool tell_hot = large || f.memory.hot_set;
   if (f.json) {
-    fmt::print("{}\n", generate_reply(f.prompt, out));
-  } else {
-    begin();
-    fmt::print("\n");
+    Json reply = generate_reply(f.prompt, out);
+    if (tell_hot) reply["hot_set"] = to_json(hot_set(model, out.expert_rows));
+    print_json(reply);
+    return 0;
   }
+  begin();
+  fmt::print("\n");
+  std::fflush(stdout);
+  if (options.prompt_lookup > 0) tell_lookup(out);
+  if (tell_hot) tell_hot_set(hot_set(model, out.expert_rows));
   return 0;
 }
 
@@ -67,25 +99,40 @@ void add_generate_options(CLI::App& app, GenerateFlags& f) {
             "--routing", f.routing,
             "dropless, or threshold: models whose experts choose their tokens generate only by the thresholds learned in training, and only when asked"),
         eval_routing_names());
+  add_top_k_experts(app, f.options.session.top_k_experts);
+  app.add_option("--prompt-lookup", f.options.prompt_lookup,
+                 "guess up to so many tokens from what the text said before and check them in one step; the text stays the same. 0: off")
+      ->capture_default_str();
+  takes(app.add_option("--cache-dtype", f.cache_dtype, "how keys and values are kept: f32, bf16, f16 or q8_0; default: as the products compute"),
+        cache_dtypes());
 }
 
 GenerateOptions generate_options(const GenerateFlags& f) {
   GenerateOptions options = f.options;
-  if (!f.routing.empty()) options.routing = parse_eval_routing(f.routing, "--routing");
+  if (!f.cache_dtype.empty()) options.session.cache_dtype = parse_cache_dtype(f.cache_dtype);
+  if (!f.routing.empty()) options.session.routing = parse_eval_routing(f.routing, "--routing");
   return options;
 }
 
-std::string generate_reply(const std::string& prompt, const Generated& out) {
-  const Json reply = {{"prompt", prompt}, {"text", out.text}, {"prompt_tokens", out.prompt_tokens}, {"tokens", out.tokens}, {"finish", out.finish}};
-  return reply.dump(-1, ' ', false, Json::error_handler_t::replace);
+Json generate_reply(const std::string& prompt, const Generated& out) {
+  return {{"prompt", prompt},
+          {"text", out.text},
+          {"prompt_tokens", out.prompt_tokens},
+          {"tokens", out.tokens},
+          {"finish", out.finish},
+          {"prompt_ids", out.prompt_ids},
+          {"ids", out.ids},
+          {"proposed", out.proposed},
+          {"accepted", out.accepted}};
 }
 
 Action add_generate(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder")->required();
+  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
   app.add_option("-p,--prompt", f->prompt, "the text to continue")->required();
   add_generate_options(app, f->generate);
   add_compute_options(app, f->compute);
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_generate(*f); };
 }

@@ -28,7 +28,7 @@ namespace moe::cli {
 namespace {
 
 struct Flags {
-  std::string model, preset, dtype = "f32";
+  std::string model, preset, dtype = "auto";
   TrainingShape training{.batch = 8, .context = 0};
   TextFlags text;
   bool json = false;
@@ -153,16 +153,17 @@ int run_inspect(const CLI::App& app, Flags& f) {
   if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model to run");
   const ModelConfig config = config_of(f);
   const ModelCost cost = count_cost(config, config.context);
-  f.training.dtype = parse_train_dtype(f.dtype);
+  const std::optional<DType> asked = parse_compute_dtype(f.dtype);
+  f.training.dtype = asked.value_or(DType::f32);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
   if (!f.text.texts.empty() && !f.json) {
-    inspect_text(f.model, f.text, f.training.dtype, nullptr);
+    inspect_text(f.model, f.text, asked, nullptr);
     return 0;
   }
   if (f.json) {
     Json reply = inspect_reply(config, f.training);
-    if (!f.text.texts.empty()) inspect_text(f.model, f.text, f.training.dtype, &reply);
+    if (!f.text.texts.empty()) inspect_text(f.model, f.text, asked, &reply);
     print_json(reply);
     return 0;
   }
@@ -237,7 +238,7 @@ Action add_inspect(CLI::App& app) {
   app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();
-  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training and for --text")->capture_default_str();
+  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training (auto: f32) and for --text (auto: as in moe score)")->capture_default_str();
   app.add_flag("--recompute", f->training.recompute, "for the memory of training");
   app.add_flag("--json", f->json, "one JSON object on standard output");
   add_text_options(app, f->text);

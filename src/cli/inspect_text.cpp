@@ -21,6 +21,7 @@
 #include "core/file.h"
 #include "core/words.h"
 #include "hub/hub.h"
+#include "infer/evaluation.h"
 
 namespace moe::cli {
 namespace {
@@ -148,28 +149,29 @@ void add_text_options(CLI::App& app, TextFlags& f) {
   takes(app.add_option("--routing", f.routing, "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose")
             ->group(group),
         eval_routing_names());
+  add_top_k_experts(app, f.stats.top_k_experts)->group(group);
   app.add_option("--threads", f.threads, "0: all cores")->group(group)->capture_default_str();
 }
 
 void check_text_options(const CLI::App& app, const TextFlags& f) {
   if (!f.texts.empty()) return;
-  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--threads"})
+  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--top-k-experts", "--threads"})
     if (app.count(flag) > 0) fail_usage("{} needs a text to look at: add --text FILE", flag);
 }
 
-void inspect_text(const std::string& folder, const TextFlags& f, DType dtype, Json* json) {
+void inspect_text(const std::string& folder, const TextFlags& f, std::optional<DType> dtype, Json* json) {
   RoutingStatsOptions options = f.stats;
   if (!f.routing.empty()) options.routing = parse_eval_routing(f.routing, "--routing");
-  const LoadedModel loaded = load_model(folder);
+  const LoadedModel loaded = load_model(folder, LoadFor::inference);
   const RoutingOptions& recipe = loaded.model->config().routing;
   const bool routed = loaded.model->config().moe_layer_count() > 0;
   LoadedModel earlier;
-  if (!f.against.empty()) earlier = load_model(f.against);
+  if (!f.against.empty()) earlier = load_model(f.against, LoadFor::inference);
   const Corpus corpus(f.texts, *loaded.tokenizer);
   std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
   if (!f.html.empty()) page.emplace(f.html);
   if (!f.pictures.empty()) make_folder(f.pictures);
-  Run run(thread_count(f.threads), dtype);
+  Run run(thread_count(f.threads), dtype.value_or(natural_dtype(*loaded.model)));
   RoutingReport report;
   {
     ProgressLine progress;

@@ -35,6 +35,11 @@ const std::vector<Choice<NormPlacement>>& norm_placements() {
   return choices;
 }
 
+const std::vector<std::string>& compute_dtypes() {
+  static const std::vector<std::string> names = {"auto", "f32", "bf16"};
+  return names;
+}
+
 constexpr const char *kModelGroup = "Model", *kRoutingGroup = "Routing";
 
 // What a JSON value would be on the command line; lists give one word an entry, a mix one a domain. Stages may stand in the file as they are.
@@ -199,8 +204,17 @@ int thread_count(int asked) {
 }
 
 void add_compute_options(CLI::App& app, ComputeFlags& f) {
-  app.add_option("--dtype", f.dtype, "f32 or bf16 products")->capture_default_str();
+  takes(app.add_option("--dtype", f.dtype, "f32 or bf16 products; auto: bf16 where most weights are of 2 bytes and this machine multiplies bf16, else f32")
+            ->capture_default_str(),
+        compute_dtypes());
   app.add_option("--threads", f.threads, "0: all cores")->capture_default_str();
+}
+
+std::optional<DType> parse_compute_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  if (name == "f32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  fail_usage("--dtype is \"{}\"{}", printable(name), suggestion(name, compute_dtypes()));
 }
 
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused) {

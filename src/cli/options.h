@@ -37,10 +37,12 @@ void add_train_options(CLI::App& app, TrainOptions& train);
 
 // What the products of the other verbs run in.
 struct ComputeFlags {
-  std::string dtype = "f32";
+  std::string dtype = "auto";
   int threads = 0;
 };
 void add_compute_options(CLI::App& app, ComputeFlags& flags);
+// Of a --dtype of inference; nothing for auto, where the model decides (natural_dtype).
+std::optional<DType> parse_compute_dtype(const std::string& name);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 

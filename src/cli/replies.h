@@ -19,11 +19,11 @@ namespace moe::cli {
 
 struct GenerateFlags {
   GenerateOptions options;
-  std::string routing;
+  std::string routing, cache_dtype;
 };
 void add_generate_options(CLI::App& app, GenerateFlags& flags);
 GenerateOptions generate_options(const GenerateFlags&);
-std::string generate_reply(const std::string& prompt, const Generated&);
+Json generate_reply(const std::string& prompt, const Generated&);
 
 struct ScoreFlags {
   ScoreOptions options{.window = 0};  // 0: the default

@@ -82,6 +82,11 @@ RoutingOptions routing_options(const RoutingFlags& f, int64_t moe_layers) {
   return options;
 }
 
+CLI::Option* add_top_k_experts(CLI::App& app, int64_t& top_k_experts) {
+  return app.add_option("--top-k-experts", top_k_experts, "experts a token takes, fewer or more than the model was trained with; 0: the model's number")
+      ->capture_default_str();
+}
+
 std::vector<std::string> eval_routing_names() { return names_of(eval_choices()); }
 
 EvalRouting parse_eval_routing(std::string_view name, const char* flag) { return choose(name, flag, eval_choices()); }

@@ -29,6 +29,9 @@ const Recipe& chosen_recipe(const RoutingFlags&);
 // The recipe with these numbers, for a model with `moe_layers` MoE layers.
 RoutingOptions routing_options(const RoutingFlags&, int64_t moe_layers);
 
+// --top-k-experts of the verbs that run a model over a text.
+CLI::Option* add_top_k_experts(CLI::App& app, int64_t& top_k_experts);
+
 // Evaluation as --eval and --routing spell it; `flag` is named where `name` is none of them.
 std::vector<std::string> eval_routing_names();
 EvalRouting parse_eval_routing(std::string_view name, const char* flag);

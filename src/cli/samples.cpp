@@ -63,8 +63,8 @@ TrainingSamples::TrainingSamples(const SampleFlags& flags, Training& training, c
   }
   if (flags.prompt.empty()) fail_usage("--sample-every needs a text to continue: --sample-prompt TEXT");
   if (flags.tokens < 1 || flags.tokens > kMostTokens) fail_usage("--sample-tokens is {}; it must be at least 1 and at most {}", flags.tokens, kMostTokens);
-  if (!flags.routing.empty()) options_.routing = parse_eval_routing(flags.routing, "--sample-routing");
-  if (training.model().config().moe_layer_count() > 0) check_routing(training.model().config().routing, options_.routing);
+  if (!flags.routing.empty()) options_.session.routing = parse_eval_routing(flags.routing, "--sample-routing");
+  if (training.model().config().moe_layer_count() > 0) check_routing(training.model().config().routing, options_.session.routing);
   run_ = std::make_unique<Run>(training.options().threads, training.options().dtype);
   write(1);  // what else is wrong with the prompt is said now and not after the first N steps
 }

@@ -16,9 +16,9 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "hub/hub.h"
+#include "infer/evaluation.h"
 #include "infer/routing_record.h"
 #include "text/corpus.h"
-#include "train/options.h"
 
 namespace moe::cli {
 namespace {
@@ -85,8 +85,9 @@ RecordInfo record_info(const ScorePlan& plan, const Tokenizer& tokenizer, const 
 
 int run_score(Flags& f) {
   if (f.score.options.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
-  const DType dtype = parse_train_dtype(f.compute.dtype);
-  const LoadedModel loaded = load_model(f.model);
+  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  const LoadedModel loaded = load_model(f.model, LoadFor::inference);
+  const DType dtype = asked.value_or(natural_dtype(*loaded.model));
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;
   if (!f.replay.empty()) replay.emplace(f.replay, f.score);
@@ -102,7 +103,7 @@ int run_score(Flags& f) {
   const auto scored = std::span(ids).first(static_cast<size_t>(windows * plan.options.window));
   std::optional<RoutingRecorder> recorder;
   if (!f.record.empty()) {
-    recorder.emplace(f.record, config, record_info(plan, *loaded.tokenizer, f.compute.dtype, spec.slots(), windows), scored);
+    recorder.emplace(f.record, config, record_info(plan, *loaded.tokenizer, std::string(name_of(dtype)), spec.slots(), windows), scored);
     plan.options.on_routing = [&](int64_t window, int64_t layer, const MoeLayer::Saved& saved) { recorder->add(window, layer, saved); };
   }
   if (replay) replay->join(plan.options, config, spec, *loaded.tokenizer, scored);
@@ -141,6 +142,7 @@ void add_score_options(CLI::App& app, ScoreFlags& f) {
             "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "
             "or threshold where experts choose"),
         eval_routing_names());
+  add_top_k_experts(app, f.options.top_k_experts);
   app.add_flag("--per-token", f.options.per_token, "with --json: the ids and their log-probabilities (null for the first of each window)");
 }
 
@@ -173,7 +175,7 @@ Json score_reply(const Score& s, const ScorePlan& plan) {
 
 Action add_score(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder")->required();
+  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
   app.add_option("--text", f->text, "a text file, or a folder of them")->required();
   add_score_options(app, f->score);
   add_compute_options(app, f->compute);

@@ -19,9 +19,9 @@ int64_t room_for_reply(int64_t context, int64_t max_tokens) { return std::min(st
 }  // namespace
 
 Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options)
-    : tokenizer_(tokenizer), options_(std::move(options)), context_(model.config().context), session_(model, run, context_, options_.routing) {
+    : tokenizer_(tokenizer), options_(std::move(options)), context_(model.config().context), session_(model, run, context_, options_.session) {
   validate(options_);
-  check_asked_for(model.config(), options_.routing);
+  check_asked_for(model.config(), options_.session.routing);
   // A model that begins another message has ended its reply.
   options_.stop.insert(options_.stop.end(), {kMessageEnd, kMessageBegin});
 }
@@ -63,33 +63,43 @@ Dialogue::Prompt Dialogue::fit_prompt() {
   }
 }
 
-Reply Dialogue::reply(const EmitText& emit) {
+Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep) {
   const size_t first = first_;
   Prompt prompt = fit_prompt();
   GenerateOptions options = options_;
   options.sampler.seed += replies_;
-  Generated generated = generate(session_, tokenizer_, prompt.ids, options, emit);
+  Generated generated = generate(session_, tokenizer_, prompt.ids, options, emit, keep);
+  if (generated.finish == "interrupted" && generated.tokens == 0) {
+    first_ = first;
+    return {std::move(prompt.text), std::move(generated), 0};
+  }
   ++replies_;
   turns_.push_back({"assistant", generated.text});
   return {std::move(prompt.text), std::move(generated), static_cast<int64_t>(first_ - first)};
 }
 
-Reply Dialogue::ask(const std::string& text, const EmitText& emit) {
+Reply Dialogue::ask(const std::string& text, const EmitText& emit, const KeepReading& keep) {
+  const size_t before = turns_.size();
   turns_.push_back({"user", text});
   try {
-    return reply(emit);
+    Reply r = reply(emit, keep);
+    if (turns_.size() == before + 1) turns_.pop_back();
+    return r;
   } catch (...) {
     turns_.pop_back();
     throw;
   }
 }
 
-Reply Dialogue::ask_again(const EmitText& emit) {
+Reply Dialogue::ask_again(const EmitText& emit, const KeepReading& keep) {
   if (turns_.empty()) fail_usage("there is no reply yet that another could stand for");
+  const size_t size = turns_.size();
   const Message before = std::move(turns_.back());
   turns_.pop_back();
   try {
-    return reply(emit);
+    Reply r = reply(emit, keep);
+    if (turns_.size() < size) turns_.push_back(before);
+    return r;
   } catch (...) {
     turns_.push_back(before);
     throw;

@@ -22,10 +22,10 @@ class Dialogue {
   Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions);
 
   // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the text holds a mark of the template or, with the system message,
-  // does not fit the context.
-  Reply ask(const std::string& text, const EmitText&);
+  // does not fit the context. Where `keep` ends the reading of the prompt, everything is left as it was too, and the reply is empty and "interrupted".
+  Reply ask(const std::string& text, const EmitText&, const KeepReading& keep = {});
   // Takes the last reply back and draws another one; a usage error where there is none.
-  Reply ask_again(const EmitText&);
+  Reply ask_again(const EmitText&, const KeepReading& keep = {});
   // Stands before the first message from now on; empty: nothing does.
   void set_system(const std::string& text);
   // Forgets everything but the system message.
@@ -41,7 +41,7 @@ class Dialogue {
   };
   Prompt fit_prompt();
   [[noreturn]] void fail_too_long(int64_t tokens, int64_t most) const;
-  Reply reply(const EmitText&);
+  Reply reply(const EmitText&, const KeepReading&);
 
   const Tokenizer& tokenizer_;
   GenerateOptions options_;

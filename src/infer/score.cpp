@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "infer/evaluation.h"
 
 namespace moe {
 namespace {
@@ -37,8 +38,7 @@ int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
 }
 
 RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) {
-  if (config.moe_layer_count() == 0) return {};
-  return eval_spec(config.routing, options.routing.value_or(default_eval(config.routing)));
+  return evaluation_spec(config, options.routing, options.top_k_experts);
 }
 
 Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,

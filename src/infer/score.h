@@ -17,6 +17,7 @@ struct ScoreOptions {
   int64_t windows = 0;    // at most this many; 0: all
   bool per_token = false;
   std::optional<EvalRouting> routing;  // absent: default_eval
+  int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number
   // Asked before a window for the choices that its MoE layers take, [window,K] each (moe/replay.h). Absent: the routers choose.
   std::function<std::vector<Tensor>(int64_t window)> recorded = {};
   // Told what each MoE layer did in a window, while its views are alive.

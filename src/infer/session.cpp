@@ -1,9 +1,13 @@
 #include "infer/session.h"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <numeric>
 
 #include "core/error.h"
+#include "infer/evaluation.h"
+#include "infer/lookup.h"
 
 namespace moe {
 namespace {
@@ -55,6 +59,8 @@ void validate(const GenerateOptions& options) {
   if (options.max_tokens > kMaxTokens) fail_usage("-n is {}; at most {} are possible", options.max_tokens, kMaxTokens);
   for (const std::string& stop : options.stop)
     if (stop.empty()) fail_usage("an empty --stop would end every text at once");
+  if (options.prompt_lookup < 0 || options.prompt_lookup > kMostGuesses)
+    fail_usage("--prompt-lookup is {}; give 0 (off) to {} tokens", options.prompt_lookup, kMostGuesses);
   validate(options.sampler);
 }
 
@@ -65,31 +71,43 @@ void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked
              way_out(config.routing));
 }
 
-Session::Session(Model& model, Run& run, int64_t capacity, std::optional<EvalRouting> routing)
-    : model_(model), run_(run), cache_(model.config(), run.compute, 1, capacity), logits_(static_cast<size_t>(model.config().vocab)) {
+Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)
+    : model_(model), run_(run), routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
+      cache_(model.config(), options.cache_dtype.value_or(run.compute), 1, capacity) {
   if (model.config().moe_layer_count() == 0) return;
-  const RoutingOptions& options = model.config().routing;
-  const EvalRouting wanted = routing.value_or(default_eval(options));
-  if (const std::string_view reason = not_causal_because(options, wanted); !reason.empty())
-    fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}", options.recipe, reason, way_out(options));
-  routing_ = eval_spec(options, wanted);
+  const RoutingOptions& recipe = model.config().routing;
+  if (const std::string_view reason = not_causal_because(recipe, options.routing.value_or(default_eval(recipe))); !reason.empty())
+    fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}", recipe.recipe, reason, way_out(recipe));
+  expert_rows_.assign(static_cast<size_t>(model.config().moe_layer_count()), std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
 }
 
-std::span<const float> Session::feed(std::span<const int32_t> ids) {
+std::span<const float> Session::feed(std::span<const int32_t> ids, int64_t rows, const KeepReading& keep) {
   if (ids.empty()) fail_usage("nothing to continue from: the prompt has no tokens; give at least one character with -p");
-  for (size_t at = 0; at < ids.size(); at += kPromptChunk) feed_chunk(ids.subspan(at, std::min<size_t>(kPromptChunk, ids.size() - at)));
+  const int64_t count = static_cast<int64_t>(ids.size()), vocab = model_.config().vocab;
+  if (rows < 1 || rows > count) fail_usage("logits of {} tokens are asked for where {} are fed", rows, count);
+  logits_.resize(static_cast<size_t>(rows * vocab));
+  for (int64_t at = 0; at < count; at += kPromptChunk) {
+    if (keep && !keep()) return {};
+    const int64_t end = std::min(at + kPromptChunk, count), first = std::max(at, count - rows);  // [first,end): the tokens here whose logits are wanted
+    Tensor logits;
+    if (first < end) logits = Tensor(logits_.data() + (first - (count - rows)) * vocab, DType::f32, {end - first, vocab});
+    feed_chunk(ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), logits);
+  }
   return logits_;
 }
 
-std::span<const float> Session::read(std::span<const int32_t> ids) {
+std::span<const float> Session::read(std::span<const int32_t> ids, const KeepReading& keep) {
   const auto differs = std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first;
-  auto held = static_cast<size_t>(differs - ids.begin());
-  if (held == ids.size() && held > 0) --held;  // the logits are kept of the last token fed only
-  ids_.resize(held);
-  return feed(ids.subspan(held));
+  auto held = differs - ids.begin();
+  if (held == std::ssize(ids) && held > 0) --held;  // the logits are kept of the last tokens fed only
+  cut(held);
+  return feed(ids.subspan(static_cast<size_t>(held)), 1, keep);
 }
 
-void Session::feed_chunk(std::span<const int32_t> ids) {
+void Session::cut(int64_t length) { ids_.resize(static_cast<size_t>(std::min(length, this->length()))); }
+
+// logits [n,V] of the last n of the tokens; absent: none are wanted.
+void Session::feed_chunk(std::span<const int32_t> ids, Tensor logits) {
   const auto count = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<int32_t>(length()));
@@ -98,60 +116,125 @@ void Session::feed_chunk(std::span<const int32_t> ids) {
   ArenaScope scope(run_.saved);
   ModelSaved saved;
   model_.forward(run_, {&batch, &routing_, Keep::nothing, &cache_}, saved);
-  model_.logits(run_, Tensor(logits_.data(), DType::f32, {1, model_.config().vocab}), saved.hidden.slice_rows(count - 1, count));
+  if (!logits.empty()) model_.logits(run_, logits, saved.hidden.slice_rows(count - logits.rows(), count));
+  for (size_t i = 0; i < saved.routing.size(); ++i)
+    for (size_t e = 0; e < saved.routing[i].counts.size(); ++e) expert_rows_[i][e] += saved.routing[i].counts[e];
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   fed_ += count;
 }
 
-Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit) {
-  check_asked_for(model.config(), options.routing);
-  validate(options);
-  const std::vector<int32_t> ids = tokenizer.encode_text(prompt);
-  Session session(model, run, capacity_for(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens), options.routing);
-  return generate(session, tokenizer, ids, options, emit);
+namespace {
+
+// The text of one generation: what was drawn, what of it may be shown, and whether it has come to its end.
+class Writer {
+ public:
+  Writer(const Tokenizer& tokenizer, const GenerateOptions& options, const EmitText& emit, Generated& out)
+      : tokenizer_(tokenizer), options_(options), emit_(emit), decoder_(tokenizer), out_(out) {}
+
+  // False: the text ends here.
+  bool take(int32_t id) {
+    ++out_.tokens;
+    out_.ids.push_back(id);
+    const bool ended = tokenizer_.ends_text(id);
+    if (!ended) out_.text += decoder_.push(id);
+    bool hit = ended;
+    const size_t certain = certain_length(out_.text, options_.stop, hit);
+    if (!hit && show(certain)) return true;
+    out_.finish = hit ? "stop" : "interrupted";
+    out_.text.resize(certain);  // a dialogue goes on with what was seen
+    if (hit) show(certain);
+    return false;
+  }
+  void finish() {
+    out_.text += decoder_.finish();
+    show(out_.text.size());
+  }
+
+ private:
+  bool show(size_t end) {
+    if (end <= shown_) return true;
+    const std::string text = out_.text.substr(shown_, end - shown_);
+    shown_ = end;
+    return emit_(text);
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& options_;
+  const EmitText& emit_;
+  StreamDecoder decoder_;
+  Generated& out_;
+  size_t shown_ = 0;
+};
+
+// Draws until the text ends; false where it was ended. Each round feeds the last token drawn together with the guesses of what follows it. The draw after a
+// row is that token's successor as long as every guess before it was right, so what is drawn is what would be drawn without guesses, and the draws are counted
+// the same.
+bool write_text(Session& session, Sampler& sampler, std::span<const float> logits, int64_t limit, int64_t lookup, Writer& writer, Generated& out) {
+  std::vector<int32_t> fed;  // the last token drawn and the guesses
+  while (out.tokens < limit) {
+    const size_t rows = std::max<size_t>(fed.size(), 1), vocab = logits.size() / rows;
+    int32_t id = 0;
+    size_t right = 0;  // guesses
+    for (size_t row = 0; row < rows; ++row) {
+      id = sampler.next(logits.subspan(row * vocab, vocab));
+      const bool guessed = row + 1 < rows && fed[row + 1] == id;
+      if (guessed) ++out.accepted;
+      if (!writer.take(id)) return false;
+      if (!guessed) break;
+      ++right;
+    }
+    if (out.tokens >= limit) break;
+    session.cut(session.length() - static_cast<int64_t>(rows - 1 - right));
+    std::vector<int32_t> text(session.ids().begin(), session.ids().end());
+    text.push_back(id);
+    fed = {id};
+    if (lookup > 0) {
+      const std::vector<int32_t> guesses = look_up(text, std::min(lookup, limit - out.tokens - 1));
+      out.proposed += std::ssize(guesses);
+      fed.insert(fed.end(), guesses.begin(), guesses.end());
+    }
+    logits = session.feed(fed, std::ssize(fed));
+  }
+  return true;
 }
 
-Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt, const GenerateOptions& options, const EmitText& emit) {
+double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+}  // namespace
+
+Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit,
+                   const KeepReading& keep) {
+  check_asked_for(model.config(), options.session.routing);
+  validate(options);
+  const std::vector<int32_t> ids = tokenizer.encode_text(prompt);
+  Session session(model, run, capacity_for(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens), options.session);
+  return generate(session, tokenizer, ids, options, emit, keep);
+}
+
+Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt, const GenerateOptions& options, const EmitText& emit,
+                   const KeepReading& keep) {
   validate(options);
   Sampler sampler(options.sampler);
   for (int32_t id : prompt) sampler.accept(id);
-  StreamDecoder decoder(tokenizer);
   Generated out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
+  out.prompt_ids.assign(prompt.begin(), prompt.end());
   out.finish = "length";
-  size_t shown = 0;
-  const auto show = [&](size_t end) {
-    if (end <= shown) return true;
-    const std::string text = out.text.substr(shown, end - shown);
-    shown = end;
-    return emit(text);
-  };
   const int64_t fed = session.fed();
-  std::span<const float> logits = session.read(prompt);
+  const auto start = std::chrono::steady_clock::now();
+  const std::span<const float> logits = session.read(prompt, keep);
+  out.prompt_seconds = seconds_since(start);
   out.read_tokens = session.fed() - fed;
-  const int64_t limit = std::min(options.max_tokens, session.capacity() - session.length() + 1);
-  while (out.tokens < limit) {
-    const int32_t id = sampler.next(logits);
-    ++out.tokens;
-    const bool ended = tokenizer.ends_text(id);
-    if (!ended) out.text += decoder.push(id);
-    bool hit = ended;
-    const size_t certain = certain_length(out.text, options.stop, hit);
-    if (hit) {
-      out.finish = "stop";
-      out.text.resize(certain);
-      show(certain);
-      return out;
-    }
-    if (!show(certain)) {
-      out.finish = "interrupted";
-      out.text.resize(certain);  // a dialogue goes on with what was seen
-      return out;
-    }
-    if (out.tokens < limit) logits = session.feed(std::span(&id, 1));
+  if (logits.empty()) {
+    out.finish = "interrupted";
+    return out;
   }
-  out.text += decoder.finish();
-  show(out.text.size());
+  Writer writer(tokenizer, options, emit, out);
+  const int64_t limit = std::min(options.max_tokens, session.capacity() - session.length() + 1);
+  const auto middle = std::chrono::steady_clock::now();
+  if (write_text(session, sampler, logits, limit, options.prompt_lookup, writer, out)) writer.finish();
+  out.decode_seconds = seconds_since(middle);
+  out.expert_rows = session.expert_rows();
   return out;
 }
 

@@ -244,11 +244,11 @@ TEST(Generate, ExpertChoiceHasToBeAskedForItsThresholds) {
   set_thresholds(*f.model, 0.3f);
   EXPECT_USAGE(f.generate(), "--routing threshold");
   EXPECT_FAILS(f.generate(), "later tokens");
-  f.options.routing = EvalRouting::as_trained;
+  f.options.session.routing = EvalRouting::as_trained;
   EXPECT_USAGE(f.generate(), "--routing threshold");
-  f.options.routing = EvalRouting::dropless;
+  f.options.session.routing = EvalRouting::dropless;
   EXPECT_USAGE(f.generate(), "expert-choice");
-  f.options.routing = EvalRouting::threshold;
+  f.options.session.routing = EvalRouting::threshold;
   const Generated out = f.generate();
   EXPECT_EQ(out.tokens, 12);
   set_thresholds(*f.model, 0.9f);
@@ -257,7 +257,7 @@ TEST(Generate, ExpertChoiceHasToBeAskedForItsThresholds) {
   // By thresholds no token feels a later one, so pieces give the bits of the whole.
   set_thresholds(*f.model, 0.3f);
   const std::vector<int32_t> ids = drawn_ids(50);
-  Session whole(*f.model, f.run, 50), pieces(*f.model, f.run, 50, EvalRouting::threshold);
+  Session whole(*f.model, f.run, 50), pieces(*f.model, f.run, 50, {.routing = EvalRouting::threshold});
   const std::vector<float> want = copy(whole.feed(ids));
   pieces.feed(std::span(ids).first(17));
   EXPECT_TRUE(same_rows(copy(pieces.feed(std::span(ids).subspan(17))), want));
@@ -267,7 +267,7 @@ TEST(Generate, ASoftmaxOverTokensCannotBeContinued) {
   Fixture f(routed_config("expert-choice-notes"));
   EXPECT_USAGE(f.generate(), "can be scored but not continued");
   for (const EvalRouting routing : {EvalRouting::as_trained, EvalRouting::threshold}) {
-    f.options.routing = routing;
+    f.options.session.routing = routing;
     EXPECT_USAGE(f.generate(), "expert-choice-notes");
   }
 }
@@ -275,17 +275,17 @@ TEST(Generate, ASoftmaxOverTokensCannotBeContinued) {
 TEST(Generate, ARoutingWithBuffersIsRefused) {
   for (const char* recipe : {"gshard", "switch", "nanomoe"}) {
     Fixture f(routed_config(recipe));
-    f.options.routing = EvalRouting::as_trained;
+    f.options.session.routing = EvalRouting::as_trained;
     EXPECT_USAGE(f.generate(), "--routing dropless");
-    f.options.routing = EvalRouting::dropless;
+    f.options.session.routing = EvalRouting::dropless;
     const std::string text = f.generate().text;
-    f.options.routing = {};
+    f.options.session.routing = {};
     EXPECT_EQ(f.generate().text, text) << recipe;
   }
   Fixture f(routed_config("olmoe"));
-  f.options.routing = EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
+  f.options.session.routing = EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
   EXPECT_EQ(f.generate().tokens, 12);
-  f.options.routing = EvalRouting::threshold;
+  f.options.session.routing = EvalRouting::threshold;
   EXPECT_USAGE(f.generate(), "threshold");
 }
 

@@ -6,6 +6,7 @@
 #include "support/gradient.h"
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
+#include "tensor/quant.h"
 
 namespace moe::test {
 namespace {
@@ -41,6 +42,35 @@ TEST(Embedding, ForwardCopiesAndAccumulates) {
       EXPECT_EQ(values(y.view), want);
       EXPECT_TRUE(y.intact());
     }
+}
+
+// A table in a file's own type: what dequantise() makes of its rows, in bits.
+TEST(Embedding, ReadsTablesOfEveryType) {
+  const auto ids = drawn_ids(67, 11);
+  const int64_t cols = 512;
+  for (DType dtype : {DType::f16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k}) {
+    Arena arena;
+    const Tensor numbers = draw(arena, DType::f32, {11, cols}, 1), read = arena.alloc(DType::f32, {11, cols});
+    Param table;
+    table.value = arena.alloc(dtype, {11, cols});
+    for (int64_t r = 0; r < 11; ++r) {
+      char* at = static_cast<char*>(table.value.data) + r * table.value.row_bytes;
+      quantise(at, numbers.row<float>(r), dtype, cols);
+      dequantise(read.row<float>(r), at, dtype, cols);
+    }
+    for (int threads : {1, 2}) {
+      moe::Run run(threads);
+      const Fenced y(arena, DType::f32, 67, cols, 2);
+      const auto want = twin::embedding_forward(values(read), ids, static_cast<size_t>(cols));
+      auto sum = values(y.view);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += want[i];
+      ops::embedding_forward_acc(run, y.view, table, ids);
+      expect_near(y.view, sum, tolerance(DType::f32), std::string(name_of(dtype)));
+      ops::embedding_forward(run, y.view, table, ids);
+      EXPECT_EQ(values(y.view), want) << name_of(dtype);
+      EXPECT_TRUE(y.intact());
+    }
+  }
 }
 
 TEST(Embedding, BackwardAddsRepeatedIdsForAnyThreads) {

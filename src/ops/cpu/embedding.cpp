@@ -12,6 +12,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/ops.h"
+#include "tensor/quant.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -58,11 +59,30 @@ void need_ids(const char* op, const Param& table, std::span<const int32_t> ids) 
   }
 }
 
+// Rows of a table whose numbers lie in blocks, or in halves.
+void decoded_rows(Run& run, Tensor y, const Tensor& table, std::span<const int32_t> ids, bool accumulate) {
+  const int64_t cols = y.cols();
+  parallel_for(run.threads, y.rows(), row_grain(cols), [&](int64_t begin, int64_t end, int thread) {
+    Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
+    const ArenaScope scope(scratch);
+    float* row = accumulate ? scratch.alloc(DType::f32, {cols}).as<float>() : nullptr;
+    for (int64_t r = begin; r < end; ++r) {
+      float* to = y.row<float>(r);
+      const void* from = static_cast<const char*>(table.data) + ids[static_cast<size_t>(r)] * table.row_bytes;
+      dequantise(accumulate ? row : to, from, table.dtype, cols);
+      for (int64_t c = 0; accumulate && c < cols; ++c) to[c] += row[c];
+    }
+  });
+}
+
 void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> ids, bool accumulate, const char* op) {
   choose_isa();
   need(!y.empty() && y.dtype == DType::f32 && y.rows() == static_cast<int64_t>(ids.size()), op, "y [N,D] f32 with an id for each row", {{"y", y}});
-  need(table.present() && is_float(table.value) && table.value.cols() == y.cols(), op, "table [V,D] f32 or bf16", {{"y", y}, {"table", table.value}});
+  need(table.present() && table.value.dtype != DType::i32 && table.value.cols() == y.cols(), op, "table [V,D] of floats or blocks",
+       {{"y", y}, {"table", table.value}});
+  need(table.value.cols() % block_of(table.value.dtype).elements == 0, op, "rows of whole blocks", {{"table", table.value}});
   need_ids(op, table, ids);
+  if (!is_float(table.value)) return decoded_rows(run, y, table.value, ids, accumulate);
   parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(EmbeddingRows)(y, table.value, ids.data(), accumulate, begin, end);
   });

@@ -22,14 +22,14 @@ Tensor Attention::project(Run& run, Tensor x, Param& weight, const Param& bias, 
     norm->forward(run, as_norm_rows(*norm, normed), as_norm_rows(*norm, y), saved);
     y = normed;
   }
-  if (rotate) ops::rope_acc(run, y, batch.positions, head_width, rope_theta, false);
+  if (rotate) ops::rope_acc(run, y, batch.positions, *rope, false);
   return y;
 }
 
 void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, bool rotate,
                                  const Batch& batch, const Norm::Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  if (rotate) ops::rope_acc(run, dy, batch.positions, head_width, rope_theta, true);
+  if (rotate) ops::rope_acc(run, dy, batch.positions, *rope, true);
   if (norm) {
     Tensor dprojected = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
     norm->backward(run, as_norm_rows(*norm, dprojected), as_norm_rows(*norm, dy), saved);
@@ -44,18 +44,18 @@ void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy
 void Attention::forward(Run& run, Tensor y, Tensor x, const Batch& batch, KvCache* cache, int64_t layer, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   std::optional<Norm> none;
-  saved.q = project(run, x, q, q_bias, q_norm, rotary, batch, saved.q_norm);
-  saved.k = project(run, x, k, k_bias, k_norm, rotary, batch, saved.k_norm);
+  saved.q = project(run, x, q, q_bias, q_norm, rope.has_value(), batch, saved.q_norm);
+  saved.k = project(run, x, k, k_bias, k_norm, rope.has_value(), batch, saved.k_norm);
   Norm::Saved unused;
   saved.v = project(run, x, v, v_bias, none, false, batch, unused);
   ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
   if (cache) {
-    cache->store(layer, batch, saved.k, saved.v);
+    cache->store(run, layer, batch, saved.k, saved.v);
     kv = cache->view(layer, batch);
   }
   saved.o = run.saved.alloc(x.dtype, {x.rows(), heads * head_width});
   saved.lse = run.saved.alloc(DType::f32, {x.rows(), heads});
-  ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, heads, kv_heads, 1 / std::sqrt(static_cast<float>(head_width)));
+  ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, heads, kv_heads, 1 / std::sqrt(static_cast<float>(head_width)), window);
   ops::matmul_forward(run, y, saved.o, o, all);
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
 }
@@ -71,9 +71,9 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Batch& 
   ops::matmul_dx(run, do_, dy, o, all);
   const ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv, saved.o, saved.lse, batch.positions, heads, kv_heads,
-                          1 / std::sqrt(static_cast<float>(head_width)));
-  project_backward(run, dx, false, dq, x, q, q_bias, q_norm, rotary, batch, saved.q_norm);
-  project_backward(run, dx, true, dk, x, k, k_bias, k_norm, rotary, batch, saved.k_norm);
+                          1 / std::sqrt(static_cast<float>(head_width)), window);
+  project_backward(run, dx, false, dq, x, q, q_bias, q_norm, rope.has_value(), batch, saved.q_norm);
+  project_backward(run, dx, true, dk, x, k, k_bias, k_norm, rope.has_value(), batch, saved.k_norm);
   project_backward(run, dx, true, dv, x, v, v_bias, none, false, batch, {});
 }
 

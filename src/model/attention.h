@@ -15,8 +15,8 @@ struct Attention {
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   int64_t heads = 1, kv_heads = 1, head_width = 1;
-  bool rotary = true;
-  float rope_theta = 10000;
+  int64_t window = 0;                  // keys a query sees, 0: all before it
+  std::optional<ops::RopeTable> rope;  // absent: positions are not rotary
 
   // Views into run.saved.
   struct Saved {

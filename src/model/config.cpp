@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/rope.h"
 
 namespace moe {
 namespace {
@@ -47,6 +48,8 @@ void validate(const ModelConfig& c) {
   if (!(c.dropout >= 0 && c.dropout < 1)) fail_usage("dropout is {}; it must be at least 0 and below 1", c.dropout);
   if (!(c.norm_eps > 0)) fail_usage("the norm's epsilon is {}; it must be above 0", c.norm_eps);
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
+  validate(c.rope_scaling);
+  if (c.attention_window < 0) fail_usage("the attention window is {}; it must be 0 (none) or the number of tokens that each token sees", c.attention_window);
   if (c.norm == NormKind::rms && c.norm_bias) fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, "--moe-every");
   if (c.dense_first < 0) fail_usage("--dense-first is {}; it must be at least 0", c.dense_first);

@@ -56,6 +56,7 @@ struct ModelConfig {
   float rope_theta = 10000;
   RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
+  int64_t attention_window = 0;     // keys a token sees, itself among them; 0: all before it
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;

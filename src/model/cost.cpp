@@ -36,6 +36,13 @@ int64_t router_buffers(const ModelConfig& c) {
 bool has_shared(const ModelConfig& c) { return c.shared_experts > 0; }
 int64_t shared_width(const ModelConfig& c) { return c.shared_experts * c.shared_width; }
 
+// Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens W/2 and the others W.
+double average_keys(const ModelConfig& c, int64_t context) {
+  const auto s = static_cast<double>(context), w = static_cast<double>(c.attention_window);
+  if (c.attention_window == 0 || c.attention_window >= context) return s / 2;
+  return w * (s - w / 2) / s;
+}
+
 }  // namespace
 
 ParamCount count_params(const ModelConfig& c) {
@@ -56,12 +63,13 @@ ParamCount count_params(const ModelConfig& c) {
   return n;
 }
 
-// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C (S/2); norms, activations and the embedding's lookup are not counted.
+// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys seen; norms, activations and the embedding's lookup are not
+// counted.
 FlopCount count_flops(const ModelConfig& c, int64_t context) {
   const auto moe = static_cast<double>(c.moe_layer_count()), layers = static_cast<double>(c.layers);
   FlopCount f;
   f.projections = 2 * layers * static_cast<double>(attention_matrices(c));
-  f.scores = 4 * layers * static_cast<double>(c.q_width()) * (static_cast<double>(context) / 2);
+  f.scores = 4 * layers * static_cast<double>(c.q_width()) * average_keys(c, context);
   f.dense_ffn = 2 * (layers - moe) * static_cast<double>(expert_matrices(c, c.dense_width));
   f.head = 2 * static_cast<double>(c.vocab * c.width);
   if (moe == 0) return f;

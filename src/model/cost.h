@@ -32,7 +32,7 @@ ParamCount count_params(const ModelConfig&);
 // Floating-point operations of one token's forward, a product of [1,I] with [I,O] being 2 I O. Training is three times that.
 struct FlopCount {
   double projections = 0;  // of attention
-  double scores = 0;       // of attention: queries with keys, weights with values, S/2 keys on average
+  double scores = 0;       // of attention: queries with keys, weights with values, S/2 keys on average (fewer with a window)
   double dense_ffn = 0;
   double experts = 0;  // the K chosen ones
   double shared = 0;

@@ -7,17 +7,23 @@
 #include "model/batch.h"
 #include "model/config.h"
 #include "tensor/arena.h"
+#include "tensor/run.h"
 
 namespace moe {
 
 // One contiguous run of `capacity` positions for each sequence; layers side by side. Owns its memory.
 class KvCache {
  public:
+  // Keys and values are kept in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32). Fails (usage) for another, or a model that it does not fit.
   KvCache(const ModelConfig&, DType dtype, int64_t sequences, int64_t capacity);
 
+  // What one token takes in all layers.
+  static int64_t bytes_per_token(const ModelConfig&, DType dtype);
+
   int64_t capacity() const { return capacity_; }
-  // Copies the batch's new keys and values to their places (sequence s of the batch is sequence s of the cache).  k, v [N, G*C]
-  void store(int64_t layer, const Batch&, Tensor k, Tensor v);
+  // Copies the batch's new keys and values to their places (sequence s of the batch is sequence s of the cache), rounded to the cache's dtype.
+  // k, v [N, G*C] A
+  void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // bounds as in the batch; valid as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;
 

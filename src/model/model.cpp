@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "model/rope.h"
 
 namespace moe {
 namespace {
@@ -96,8 +97,8 @@ void Model::add_attention(Attention& attention, const std::string& name) {
   attention.heads = c.heads;
   attention.kv_heads = c.kv_heads;
   attention.head_width = c.head_width;
-  attention.rotary = c.positions == Positions::rope;
-  attention.rope_theta = c.rope_theta;
+  attention.window = c.attention_window;
+  if (c.positions == Positions::rope) attention.rope = make_rope_table(c.head_width, c.rope_theta, c.rope_scaling);
   const auto projection = [&](Param& weight, Param& bias, const char* which, Role role, int64_t out, int64_t in) {
     add(weight, name + which + ".weight", role, {out, in});
     if (&weight == &attention.o ? c.attention_out_bias : c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});

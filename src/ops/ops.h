@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "tensor/param.h"
 #include "tensor/run.h"
@@ -84,11 +85,16 @@ void zero(Run&, Tensor y);
 // y = keep(r, c) ? x / (1 - p) : 0, where keep is drawn from (key, r * D + c). With p == 0 or an empty key y = x. It is its own backward. y may be x.  [N,D]
 void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
 
-// Rotates pairs (c, c + C/2) of each head by positions[n] * theta^(-2c/C), in place; `inverse` turns back (its own backward).  x [N, H*C] A, H = cols /
-// head_width
-void rope_acc(Run&, Tensor x, std::span<const int32_t> positions, int64_t head_width, float theta, bool inverse);
+// How fast each pair of a head turns, and what it is multiplied by on the way (model/rope.h makes it).
+struct RopeTable {
+  std::vector<double> frequency;  // [C/2] radians a position
+  double factor = 1;
+};
+// Turns pairs (c, c + C/2) of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; `inverse` turns back and multiplies by it
+// too: the adjoint, so each is the other's backward.  x [N, H*C] A, H = cols / C
+void rope_acc(Run&, Tensor x, std::span<const int32_t> positions, const RopeTable& table, bool inverse);
 
-// y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D]
+// y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
 // The same, added to y: learned positions.
 void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
@@ -115,19 +121,19 @@ void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std
 // Where the keys and values of each sequence lie. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at position p is row first_row[s] + p.
 // In training the view lies over Saved (first_row[s] = bounds[s]), in generation over a session's cache.
 struct KvView {
-  Tensor k;                            // [rows, G*C] A or f32
+  Tensor k;                            // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32)
   Tensor v;                            // [rows, G*Cv], k's dtype
   std::span<const int64_t> bounds;     // [S+1] query rows
   std::span<const int64_t> first_row;  // [S]
 };
-// Query row n at position p = positions[n] sees keys 0..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running maximum, so chunking
-// changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v.  o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent when not needed); q
-// [N,H*C] A
-void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-                       float scale);
+// Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of them, p-W+1..p. Keys are walked in fixed blocks of 64 counted
+// from position 0 with a running maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v.
+// o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent when not needed); q [N,H*C] A
+void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale,
+                       int64_t window = 0);
 // dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] = bounds[s], positions from 0).
 void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
-                        int64_t heads, int64_t kv_heads, float scale);
+                        int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
 
 // ---- softmax of rows (ops/cpu/softmax.cpp) ------------------------------------------------------------------------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] = logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent

@@ -162,6 +162,12 @@ TEST(Cost, Flops) {
   const FlopCount f = count_flops(c, 64);
   EXPECT_EQ(f.projections, 2 * 2 * (8 * 8 + 8 * 4 + 8 * 4 + 8 * 8));
   EXPECT_EQ(f.scores, 4 * 2 * 8 * 32);
+  // Of 64 tokens with a window of 16 the first 16 see 8 keys on average and the other 48 see 16.
+  ModelConfig windowed = c;
+  windowed.attention_window = 16;
+  EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 2 * 8 * 14.0);
+  windowed.attention_window = 64;
+  EXPECT_EQ(count_flops(windowed, 64).scores, f.scores);
   EXPECT_EQ(f.dense_ffn, 2 * 3 * 8 * 16);
   EXPECT_EQ(f.experts, 2 * 2 * 3 * 8 * 12);
   EXPECT_EQ(f.router, 2 * 8 * 4);

@@ -98,6 +98,10 @@ std::vector<Case> architectures() {
   c.ffn_bias = true;
   c.act = ops::Act::gelu_tanh;
   list.push_back({.name = "gated shared experts with bias, layers by list", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.attention_window = 2;
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .beta_fast = 2, .beta_slow = 1, .attention_factor = 1.25f};
+  list.push_back({.name = "a window of two tokens, rotary frequencies scaled by YaRN", .config = c});
   c = gpt(routed("nanomoe", 4, 2));
   c.act = ops::Act::relu;
   c.dropout = 0.2f;

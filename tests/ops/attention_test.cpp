@@ -11,6 +11,7 @@
 #include "ops/ops.h"
 #include "support/check.h"
 #include "support/twins_attention.h"
+#include "tensor/quant.h"
 
 namespace moe::test {
 namespace {
@@ -21,8 +22,8 @@ using Rows = std::vector<int64_t>;  // lengths of sequences
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width) {
-  return {heads, kv_heads, width, value_width, 1 / std::sqrt(static_cast<double>(width))};
+AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width, int64_t window = 0) {
+  return {heads, kv_heads, width, value_width, 1 / std::sqrt(static_cast<double>(width)), window};
 }
 
 Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
@@ -60,9 +61,12 @@ struct Case {
   }
 
   ops::KvView view() const { return {k, v, rows.bounds, rows.first_row}; }
-  void forward(Run& run) { ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale)); }
+  void forward(Run& run) {
+    ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+  }
   void backward(Run& run) {
-    ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale));
+    ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale),
+                            shape.window);
   }
 };
 
@@ -96,27 +100,58 @@ INSTANTIATE_TEST_SUITE_P(shapes, AttentionTwin,
                                                           shape_of(70, 1, 8, 8), shape_of(2, 2, 1, 5)),
                                           testing::Values(Rows{1}, Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 130, 16, 0})));
 
+// Windows of a key, within a block, of a block, over blocks, and longer than the sequence.
+INSTANTIATE_TEST_SUITE_P(windows, AttentionTwin,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(shape_of(4, 2, 16, 8, 2), shape_of(4, 2, 16, 8, 17), shape_of(4, 1, 16, 8, 64),
+                                                          shape_of(3, 3, 20, 33, 65), shape_of(2, 1, 33, 12, 100), shape_of(70, 1, 8, 8, 130),
+                                                          shape_of(2, 2, 8, 8, 1000)),
+                                          testing::Values(Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 330, 16, 0})));
+
+TEST(Attention, a_window_of_one_token_is_its_own_value) {
+  const AttentionShape shape = shape_of(4, 2, 8, 16, 1);
+  Case c({130}, shape, DType::f32);
+  moe::Run run(2);
+  c.forward(run);
+  for (int64_t n = 0; n < 130; ++n)
+    for (int64_t h = 0; h < 4; ++h)
+      for (int64_t i = 0; i < 16; ++i) ASSERT_EQ(get(c.o, n, h * 16 + i), get(c.v, n, h / 2 * 16 + i));
+}
+
+// A window as long as the sequence is none.
+TEST(Attention, a_long_window_changes_no_bit) {
+  Case a({150, 64}, shape_of(4, 2, 20, 33), DType::f32), b({150, 64}, shape_of(4, 2, 20, 33, 150), DType::f32);
+  moe::Run run(2);
+  for (Case* c : {&a, &b}) {
+    c->forward(run);
+    c->backward(run);
+  }
+  for (const auto& [x, y] : {std::pair{a.o, b.o}, {a.lse, b.lse}, {a.dq, b.dq}, {a.dk, b.dk}, {a.dv, b.dv}}) EXPECT_TRUE(same_bits(x, y));
+}
+
 TEST(Attention, twin_backward_is_the_derivative) {
-  const AttentionShape shape = shape_of(4, 2, 3, 2);
-  Case c({3, 1, 0, 4}, shape, DType::f32);
-  const auto q = values(c.q), k = values(c.k), v = values(c.v), dout = values(c.dout);
-  const auto grads = twin::attention_backward(dout, q, k, v, c.rows, shape);
-  const auto to_dual = [](const std::vector<double>& x) { return std::vector<Dual<double>>(x.begin(), x.end()); };
-  const auto qd = to_dual(q), kd = to_dual(k), vd = to_dual(v);
-  // d<dout, o> / dx[i] for each element of one input.
-  const auto derivative = [&](size_t which, size_t size) {
-    std::vector<double> out(size);
-    for (size_t i = 0; i < size; ++i) {
-      auto inputs = std::array{qd, kd, vd};
-      inputs[which][i].d = 1;
-      const auto o = twin::attention_forward(inputs[0], inputs[1], inputs[2], c.rows, shape).o;
-      for (size_t j = 0; j < o.size(); ++j) out[i] += dout[j] * o[j].d;
-    }
-    return out;
-  };
-  expect_near(grads.dq, derivative(0, q.size()), kTwinDual, "dq");
-  expect_near(grads.dk, derivative(1, k.size()), kTwinDual, "dk");
-  expect_near(grads.dv, derivative(2, v.size()), kTwinDual, "dv");
+  for (int64_t window : {0, 2}) {
+    const AttentionShape shape = shape_of(4, 2, 3, 2, window);
+    Case c({3, 1, 0, 4}, shape, DType::f32);
+    const auto q = values(c.q), k = values(c.k), v = values(c.v), dout = values(c.dout);
+    const auto grads = twin::attention_backward(dout, q, k, v, c.rows, shape);
+    const auto to_dual = [](const std::vector<double>& x) { return std::vector<Dual<double>>(x.begin(), x.end()); };
+    const auto qd = to_dual(q), kd = to_dual(k), vd = to_dual(v);
+    // d<dout, o> / dx[i] for each element of one input.
+    const auto derivative = [&](size_t which, size_t size) {
+      std::vector<double> out(size);
+      for (size_t i = 0; i < size; ++i) {
+        auto inputs = std::array{qd, kd, vd};
+        inputs[which][i].d = 1;
+        const auto o = twin::attention_forward(inputs[0], inputs[1], inputs[2], c.rows, shape).o;
+        for (size_t j = 0; j < o.size(); ++j) out[i] += dout[j] * o[j].d;
+      }
+      return out;
+    };
+    expect_near(grads.dq, derivative(0, q.size()), kTwinDual, "dq");
+    expect_near(grads.dk, derivative(1, k.size()), kTwinDual, "dk");
+    expect_near(grads.dv, derivative(2, v.size()), kTwinDual, "dv");
+  }
 }
 
 // Small integers make the scores exact, so that only the softmax is on trial: differences of hundreds, all of it shifted by 10^4.
@@ -158,7 +193,8 @@ class AttentionLaw : public testing::TestWithParam<std::tuple<DType, AttentionSh
 
 INSTANTIATE_TEST_SUITE_P(shapes, AttentionLaw,
                          testing::Combine(testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33), shape_of(5, 1, 16, 8))));
+                                          testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33), shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
+                                                          shape_of(16, 2, 16, 8, 5))));
 
 // The prompt in chunks from a cache. All that no query of the chunk sees is NaN: rows before the sequence and keys behind the chunk.
 TEST_P(AttentionLaw, chunks_from_a_cache) {
@@ -182,7 +218,7 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
       const Rows bounds{0, end - begin}, first_row{kBefore};
       const auto positions = std::span(whole.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
       ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end), whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
-                             positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale));
+                             positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
     }
     EXPECT_TRUE(same_bits(o, whole.o)) << "o in chunks of " << chunk;
     EXPECT_TRUE(same_bits(lse, whole.lse)) << "lse in chunks of " << chunk;
@@ -205,7 +241,7 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
     const Tensor lse = batch.arena.alloc(DType::f32, {to - from, shape.heads});
     ops::attention_forward(run, o, lse, batch.q.slice_rows(from, to), {batch.k.slice_rows(from, to), batch.v.slice_rows(from, to), bounds, first_row},
                            std::span(batch.rows.positions).subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)), shape.heads, shape.kv_heads,
-                           static_cast<float>(shape.scale));
+                           static_cast<float>(shape.scale), shape.window);
     EXPECT_TRUE(same_bits(o, batch.o.slice_rows(from, to))) << "sequence " << s;
     EXPECT_TRUE(same_bits(lse, batch.lse.slice_rows(from, to))) << "sequence " << s;
     for (int64_t n = std::max(from, to - 3 * static_cast<int64_t>(s + 1)); n < to; ++n) {
@@ -220,7 +256,7 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
   for (int64_t i = 0; i < count; ++i)
     for (int64_t c = 0; c < q.cols(); ++c) set(q, i, c, get(batch.q, mixed_rows[static_cast<size_t>(i)], c));
   ops::attention_forward(run, o, Tensor(), q, {batch.k, batch.v, mixed.bounds, mixed.first_row}, mixed.positions, shape.heads, shape.kv_heads,
-                         static_cast<float>(shape.scale));
+                         static_cast<float>(shape.scale), shape.window);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = mixed_rows[static_cast<size_t>(i)];
     EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1))) << "row " << n;
@@ -262,20 +298,82 @@ TEST_P(AttentionLaw, later_tokens_change_nothing) {
   EXPECT_TRUE(same_bits(a.dq.slice_rows(0, kChanged), b.dq.slice_rows(0, kChanged)));
 }
 
-// Keys of a lower precision than the activations: a bf16 cache under f32 queries.
-TEST(Attention, cache_of_another_dtype) {
-  const AttentionShape shape = shape_of(4, 2, 16, 24);
-  Case c({100}, shape, DType::f32);
-  const Tensor k = c.arena.alloc(DType::bf16, {100, c.k.cols()}), v = c.arena.alloc(DType::bf16, {100, c.v.cols()});
-  for (int64_t n = 0; n < 100; ++n) {
-    for (int64_t i = 0; i < k.cols(); ++i) set(k, n, i, get(c.k, n, i));
-    for (int64_t i = 0; i < v.cols(); ++i) set(v, n, i, get(c.v, n, i));
+// ---- caches of other dtypes --------------------------------------------------------------------------------------------------------------------------------
+
+// The same numbers in another dtype, and what that dtype made of them, in f32.
+struct Stored {
+  Tensor stored, read;
+};
+Stored store_as(Arena& arena, const Tensor& x, DType dtype) {
+  const int64_t rows = x.rows(), cols = x.cols();
+  Stored s{arena.alloc(dtype, {rows, cols}), arena.alloc(DType::f32, {rows, cols})};
+  std::vector<float> row(static_cast<size_t>(cols));
+  for (int64_t n = 0; n < rows; ++n) {
+    for (int64_t c = 0; c < cols; ++c) row[static_cast<size_t>(c)] = get(x, n, c);
+    char* at = static_cast<char*>(s.stored.data) + n * s.stored.row_bytes;
+    quantise(at, row.data(), dtype, cols);
+    dequantise(s.read.row<float>(n), at, dtype, cols);
   }
-  c.k = k;
-  c.v = v;
+  return s;
+}
+
+class AttentionCache : public testing::TestWithParam<std::tuple<DType, DType, AttentionShape>> {};
+
+INSTANTIATE_TEST_SUITE_P(dtypes, AttentionCache,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Values(DType::f32, DType::bf16, DType::f16, DType::q8_0),
+                                          testing::Values(shape_of(4, 2, 32, 64), shape_of(32, 2, 128, 128), shape_of(6, 3, 64, 32, 70),
+                                                          shape_of(14, 1, 96, 32))));
+
+// Attending what is stored gives the bits of attending what dequantise() reads: as a batch, from a cache in chunks, and for any number of threads.
+TEST_P(AttentionCache, reads_what_is_stored) {
+  const auto& [dtype, cached, shape] = GetParam();
+  constexpr int64_t kLength = 200;
+  Case wide({kLength}, shape, dtype);
+  const Stored k = store_as(wide.arena, wide.k, cached), v = store_as(wide.arena, wide.v, cached);
+  wide.k = k.read;
+  wide.v = v.read;
+  moe::Run run(2);
+  wide.forward(run);
+  for (const int threads : {1, 2, 3})
+    for (const int64_t chunk : {1, 9, 64, 200}) {
+      moe::Run other(threads);
+      const Tensor o = nan_filled(wide.arena, dtype, kLength, wide.o.cols());
+      for (int64_t begin = threads == 2 ? 0 : 150; begin < kLength; begin += chunk) {
+        const int64_t end = std::min(begin + chunk, kLength);
+        const Rows bounds{0, end - begin}, first_row{0};
+        ops::attention_forward(other, o.slice_rows(begin, end), Tensor(), wide.q.slice_rows(begin, end), {k.stored, v.stored, bounds, first_row},
+                               std::span(wide.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), shape.heads,
+                               shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+      }
+      const int64_t from = threads == 2 ? 0 : 150;
+      EXPECT_TRUE(same_bits(o.slice_rows(from, kLength), wide.o.slice_rows(from, kLength))) << threads << " threads, chunks of " << chunk;
+    }
+  expect_near(wide.o, twin::attention_forward(values(wide.q), values(k.read), values(v.read), wide.rows, shape).o, tolerance(dtype), "o");
+}
+
+// Odd widths of half precision: tails of vectors.
+TEST(Attention, half_precision_of_any_width) {
+  const AttentionShape shape = shape_of(4, 2, 20, 33);
+  Case c({100}, shape, DType::f32);
+  const Stored k = store_as(c.arena, c.k, DType::f16), v = store_as(c.arena, c.v, DType::f16);
+  c.k = k.stored;
+  c.v = v.stored;
   moe::Run run(2);
   c.forward(run);
-  expect_near(c.o, twin::attention_forward(values(c.q), values(k), values(v), c.rows, shape).o, kTwinF32, "o");
+  expect_near(c.o, twin::attention_forward(values(c.q), values(k.read), values(v.read), c.rows, shape).o, kTwinF32, "o");
+}
+
+TEST(Attention, refuses_heads_that_are_no_whole_blocks) {
+  Case c({5}, shape_of(4, 2, 16, 32), DType::f32);
+  c.k = c.arena.alloc(DType::q8_0, {5, 32});
+  c.v = c.arena.alloc(DType::q8_0, {5, 64});
+  moe::Run run(1);
+  try {
+    c.forward(run);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("heads of 16 numbers, which are not whole blocks of 32"), std::string::npos) << error.what();
+  }
 }
 
 // ---- entry checks ------------------------------------------------------------------------------------------------------------------------------------
@@ -313,6 +411,7 @@ TEST(Attention, refuses_what_does_not_fit) {
   expect_refused("bounds for 1 sequences", [](Case& c) { c.rows.first_row.pop_back(); });
   expect_refused("would be row 11", [](Case& c) { c.rows.positions.back() = 6; });
   expect_refused("position -1", [](Case& c) { c.rows.positions[3] = -1; });
+  expect_refused("the window is -1", [](Case& c) { c.shape.window = -1; });
   expect_refused("first key in row -5", [](Case& c) { c.rows.first_row[1] = -5; });
 }
 

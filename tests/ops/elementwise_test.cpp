@@ -149,10 +149,17 @@ struct RopeCase {
   int64_t heads, width;
 };
 
+ops::RopeTable rope_table(int64_t width, double factor = 1) {
+  ops::RopeTable table{{}, factor};
+  for (int64_t c = 0; c < width / 2; ++c) table.frequency.push_back(std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(width)));
+  return table;
+}
+
 TEST(Rope, AgreesWithTwinAndTurnsBack) {
   for (const auto& [heads, width] : {RopeCase{1, 2}, RopeCase{3, 6}, RopeCase{2, 64}, RopeCase{3, 66}, RopeCase{1, 128}})
     for (DType dtype : kFloats)
       for (bool inverse : {false, true}) {
+        const ops::RopeTable table = rope_table(width, heads == 3 ? 1.25 : 1);
         const std::string what = label(inverse ? "rope back" : "rope", {dtype}, width);
         moe::Run run(2);
         Arena arena;
@@ -160,11 +167,13 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
         for (int32_t n = 0; n < 67; ++n) positions.push_back(n % 9 == 0 ? 100000 + n : n % 31);  // repeated, unsorted, and far ones
         const Fenced x(arena, dtype, 67, heads * width, 1);
         const auto before = values(x.view);
-        ops::rope_acc(run, x.view, positions, width, 10000, inverse);
-        expect_near(x.view, twin::rope(before, positions, heads, width, 10000, inverse), tolerance(dtype), what);
+        ops::rope_acc(run, x.view, positions, table, inverse);
+        expect_near(x.view, twin::rope(before, positions, heads, table.frequency, table.factor, inverse), tolerance(dtype), what);
         EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
-        ops::rope_acc(run, x.view, positions, width, 10000, !inverse);
-        expect_near(x.view, before, tolerance(dtype), what + " and back");
+        ops::rope_acc(run, x.view, positions, table, !inverse);
+        auto twice = before;
+        for (double& v : twice) v *= table.factor * table.factor;
+        expect_near(x.view, twice, tolerance(dtype), what + " and back");
         EXPECT_TRUE(x.intact()) << what;
       }
 }
@@ -172,8 +181,10 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
 TEST(Rope, TwinInverseIsItsBackward) {
   const std::vector<int32_t> positions = {0, 5, 17};
   const auto x = drawn(3 * 2 * 6, 1), dy = drawn(3 * 2 * 6, 2);
-  expect_near(twin::rope(dy, positions, 2, 6, 10000, true),
-              dual_gradient(x, [&](const DualVector& at) { return inner(twin::rope(at, positions, 2, 6, 10000, false), dy); }), kTwinDual, "dx");
+  const ops::RopeTable table = rope_table(6, 1.5);
+  expect_near(twin::rope(dy, positions, 2, table.frequency, table.factor, true),
+              dual_gradient(x, [&](const DualVector& at) { return inner(twin::rope(at, positions, 2, table.frequency, table.factor, false), dy); }), kTwinDual,
+              "dx");
 }
 
 TEST(Rope, LawOfRows) {
@@ -185,7 +196,7 @@ TEST(Rope, LawOfRows) {
           std::vector<int32_t> positions;
           for (int32_t row : which) positions.push_back(row * 7 % 113);
           const Tensor x = pick(run.saved, pool, which);
-          ops::rope_acc(run, x, positions, 66, 10000, false);
+          ops::rope_acc(run, x, positions, rope_table(66), false);
           return x;
         },
         label("rope", {dtype}, 66));
@@ -200,8 +211,8 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::add(run, x, x, y), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
-  EXPECT_THROW(ops::rope_acc(run, x, two, 8, 10000, false), Error);
-  EXPECT_THROW(ops::rope_acc(run, x, three, 3, 10000, false), Error);
+  EXPECT_THROW(ops::rope_acc(run, x, two, rope_table(8), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, x, three, rope_table(6), false), Error);
   try {
     ops::add(run, x, x, y);
   } catch (const Error& error) {

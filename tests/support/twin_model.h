@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/rope.h"
 #include "support/twin_router.h"
 
 namespace moe::test {
@@ -150,14 +151,15 @@ class TwinModel {
         }
     }
     if (c_.positions != Positions::rope) return y;
+    const ops::RopeTable rope = make_rope_table(c_.head_width, c_.rope_theta, c_.rope_scaling);
     for (size_t n = 0; n < y.size(); ++n)
       for (size_t head = 0; head < y[n].size(); head += width)
         for (size_t i = 0; i < width / 2; ++i) {
-          const double angle = in_->positions[n] * std::pow(static_cast<double>(c_.rope_theta), -2.0 * static_cast<double>(i) / static_cast<double>(width));
+          const double angle = in_->positions[n] * rope.frequency[i];
           T &a = y[n][head + i], &b = y[n][head + i + width / 2];
           const T a0 = a, b0 = b;
-          a = a0 * T(std::cos(angle)) - b0 * T(std::sin(angle));
-          b = b0 * T(std::cos(angle)) + a0 * T(std::sin(angle));
+          a = a0 * T(rope.factor * std::cos(angle)) - b0 * T(rope.factor * std::sin(angle));
+          b = b0 * T(rope.factor * std::cos(angle)) + a0 * T(rope.factor * std::sin(angle));
         }
     return y;
   }
@@ -171,7 +173,8 @@ class TwinModel {
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
       for (auto n = static_cast<size_t>(in_->bounds[s]); n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
         for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
-          const size_t begin = static_cast<size_t>(in_->bounds[s]), kv = head / group * width;
+          const size_t whole = static_cast<size_t>(in_->bounds[s]), window = static_cast<size_t>(c_.attention_window);
+          const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole, kv = head / group * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {
             T dot{};

@@ -16,6 +16,7 @@ struct AttentionShape {
   int64_t heads = 1, kv_heads = 1;
   int64_t width = 1, value_width = 1;  // of one head: queries and keys, values
   double scale = 1;
+  int64_t window = 0;  // keys a query sees; 0: all before it
 };
 
 // Which rows belong together. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at position p is row first_row[s] + p; query n sees keys
@@ -43,13 +44,15 @@ struct AttentionOut {
   std::vector<T> lse;  // [N, heads]
 };
 
-// Calls f(query row n, head h, key/value head g, first key row, number of keys seen) for every query of every head.
+// Calls f(query row n, head h, key/value head g, row of the first key seen, number of keys seen) for every query of every head.
 template <class F>
 void for_each_query(const AttentionRows& rows, const AttentionShape& shape, F&& f) {
   for (size_t s = 0; s + 1 < rows.bounds.size(); ++s)
     for (int64_t n = rows.bounds[s]; n < rows.bounds[s + 1]; ++n)
-      for (int64_t h = 0; h < shape.heads; ++h)
-        f(n, h, h * shape.kv_heads / shape.heads, rows.first_row[s], int64_t{rows.positions[static_cast<size_t>(n)]} + 1);
+      for (int64_t h = 0; h < shape.heads; ++h) {
+        const int64_t before = int64_t{rows.positions[static_cast<size_t>(n)]} + 1, seen = shape.window > 0 ? std::min(before, shape.window) : before;
+        f(n, h, h * shape.kv_heads / shape.heads, rows.first_row[s] + before - seen, seen);
+      }
 }
 
 // score_j = scale <q, k_j>;  lse = log sum_j e^score_j;  o = sum_j e^(score_j - lse) v_j.  q [N, heads*width]; k [rows, kv_heads*width]; v [rows,

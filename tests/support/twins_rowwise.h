@@ -100,19 +100,20 @@ inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vec
 
 // ---- rope, embedding, dropout -----------------------------------------------------------------------------------------------------------------------------
 
-// Rotates the pair (c, c + C/2) of each head by positions[n] theta^(-2c/C), the other way when `inverse`.  x [N, heads*C]; its backward is its inverse.
+// Turns the pair (c, c + C/2) of each head by positions[n] frequency[c] and multiplies it by `factor`, the other way when `inverse`.  x [N, heads*C]; its
+// backward is its inverse.
 template <class T>
-std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int64_t heads, int64_t head_width, double theta, bool inverse) {
-  const int64_t half = head_width / 2;
+std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int64_t heads, const std::vector<double>& frequency, double factor, bool inverse) {
+  const int64_t half = static_cast<int64_t>(frequency.size()), head_width = 2 * half;
   for (size_t n = 0; n < positions.size(); ++n) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t c = 0; c < half; ++c) {
-        const double angle = (inverse ? -1 : 1) * positions[n] * std::pow(theta, -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
+        const double angle = (inverse ? -1 : 1) * positions[n] * frequency[static_cast<size_t>(c)];
         T& low = x[static_cast<size_t>((static_cast<int64_t>(n) * heads + h) * head_width + c)];
         T& high = x[static_cast<size_t>((static_cast<int64_t>(n) * heads + h) * head_width + c + half)];
         const T a = low, b = high;
-        low = a * T(std::cos(angle)) - b * T(std::sin(angle));
-        high = b * T(std::cos(angle)) + a * T(std::sin(angle));
+        low = a * T(factor * std::cos(angle)) - b * T(factor * std::sin(angle));
+        high = b * T(factor * std::cos(angle)) + a * T(factor * std::sin(angle));
       }
     }
   }

@@ -12,6 +12,7 @@ import nanomoe
 import olmoe
 import quant
 import recipes
+import rope
 
 FOLDER = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "data", "golden"))
 TOLERANCE = 1e-5
@@ -23,6 +24,7 @@ def make_all(folder):
     nanomoe.make_all(folder)
     olmoe.make_all(folder)
     quant.make_all(folder)
+    rope.make_all(folder)
 
 
 def check():

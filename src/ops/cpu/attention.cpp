@@ -18,7 +18,7 @@ constexpr int64_t kGrain = int64_t{1} << 16;
 void check_matrix(std::string_view op, std::string_view name, const Tensor& t, int64_t rows, int64_t cols, DType dtype) {
   if (t.empty() || t.rank != 2 || t.rows() != rows || t.cols() != cols || t.dtype != dtype)
     fail("{}: {} is {}; expected {} [{}, {}]", op, name, t.empty() ? "absent" : describe(t), name_of(dtype), rows, cols);
-  if (t.row_bytes % static_cast<int64_t>(size_of(dtype)) != 0)
+  if (!is_quantised(dtype) && t.row_bytes % static_cast<int64_t>(size_of(dtype)) != 0)
     fail("{}: the rows of {} lie {} bytes apart, which is no multiple of an element of {}", op, name, t.row_bytes, name_of(dtype));
 }
 
@@ -27,15 +27,25 @@ void check_float(std::string_view op, std::string_view name, const Tensor& t) {
   if (t.dtype != DType::f32 && t.dtype != DType::bf16) fail("{}: {} is {}; only f32 and bf16 can be attended", op, name, describe(t));
 }
 
+void check_cached(std::string_view op, std::string_view name, const Tensor& t, int64_t width) {
+  if (t.empty() || t.rank != 2) fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
+  if (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::q8_0)
+    fail("{}: {} is {}; only f32, bf16, f16 and q8_0 can be attended", op, name, describe(t));
+  if (width % block_of(t.dtype).elements != 0)
+    fail("{}: {} is {}, of heads of {} numbers, which are not whole blocks of {}", op, name, describe(t), width, block_of(t.dtype).elements);
+}
+
 void check_heads(std::string_view op, const AttentionCall& call) {
   const Tensor &q = call.q, &k = call.kv->k, &v = call.kv->v;
   check_float(op, "q", q);
-  check_float(op, "k", k);
-  check_float(op, "v", v);
   if (call.heads < 1 || call.kv_heads < 1 || call.heads % call.kv_heads != 0)
     fail("{}: {} query heads cannot share {} key/value heads; choose a number of key/value heads that divides the heads", op, call.heads, call.kv_heads);
   if (q.cols() % call.heads != 0) fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
+  if (v.empty() || v.rank != 2) fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
   if (v.cols() % call.kv_heads != 0) fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
+  check_cached(op, "k", k, call.width());
+  check_cached(op, "v", v, call.value_width());
+  if (call.window < 0) fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op, call.window);
   check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
   check_matrix(op, "k", k, k.rows(), call.kv_heads * call.width(), k.dtype);
   check_matrix(op, "v", v, k.rows(), v.cols(), k.dtype);
@@ -70,7 +80,10 @@ void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int
     for (int64_t begin = 0; begin < columns; begin += columns_per_task) {
       const int64_t end = std::min(begin + columns_per_task, columns);
       int64_t work = 0;
-      for (int64_t j = begin; j < end; j += call.group()) work += (call.positions[static_cast<size_t>(first + j / call.group())] + 1) * call.group();
+      for (int64_t j = begin; j < end; j += call.group()) {
+        const int64_t position = call.positions[static_cast<size_t>(first + j / call.group())];
+        work += (position + 1 - call.first_seen(position)) * call.group();
+      }
       tasks.push_back({sequence, g, begin, end, work});
     }
 }
@@ -100,7 +113,7 @@ void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionT
 }  // namespace
 
 void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-                       float scale) {
+                       float scale, int64_t window) {
   constexpr std::string_view op = "attention_forward";
   if (positions.empty() && q.empty()) return;
   const AttentionCall call{.o = o,
@@ -114,7 +127,8 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
                            .positions = positions,
                            .heads = heads,
                            .kv_heads = kv_heads,
-                           .scale = scale};
+                           .scale = scale,
+                           .window = window};
   check_heads(op, call);
   check_rows(op, call);
   check_matrix(op, "o", o, q.rows(), heads * call.value_width(), q.dtype);
@@ -126,7 +140,7 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
 }
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse,
-                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale) {
+                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale, int64_t window) {
   constexpr std::string_view op = "attention_backward";
   if (positions.empty() && q.empty()) return;
   const AttentionCall call{.o = o,
@@ -140,7 +154,8 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
                            .positions = positions,
                            .heads = heads,
                            .kv_heads = kv_heads,
-                           .scale = scale};
+                           .scale = scale,
+                           .window = window};
   check_heads(op, call);
   check_rows(op, call);
   check_matrix(op, "k", kv.k, q.rows(), kv.k.cols(), q.dtype);

@@ -86,30 +86,43 @@ void load_queries(const AttentionCall& call, const Workspace& w, int64_t head, i
   std::fill(w.dq, w.dq + queries * w.width_padded, 0.0f);
 }
 
-// w.p = exp(s - lse), w.ds = p (dp - delta) for one vector of queries from `column` on. On the diagonal key j is seen by query j and those after it.
-template <bool kDiagonal>
-HWY_INLINE void softmax_gradient(const Workspace& w, int64_t column, int64_t keys, int64_t stride) {
+// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the block's first key and sees none before the last `window`.
+struct Sight {
+  int64_t ahead, window;
+};
+
+// w.p = exp(s - lse), w.ds = p (dp - delta) for one vector of queries from `column` on.
+template <bool kMasked>
+HWY_INLINE void softmax_gradient(const Workspace& w, int64_t column, int64_t keys, int64_t stride, Sight sight) {
   const DF32 d;
   const I32For<DF32> di;
   const auto lse = hn::LoadU(d, w.lse + column);
   const auto delta = hn::LoadU(d, w.delta + column);
-  const auto query = hn::Iota(di, static_cast<int32_t>(column));
+  const auto last = hn::Iota(di, static_cast<int32_t>(column + sight.ahead));
+  const auto first = hn::Sub(last, hn::Set(di, static_cast<int32_t>(sight.window - 1)));
   for (int64_t j = 0; j < keys; ++j) {
     float* score = w.p + j * stride + column;
     float* gradient = w.ds + j * stride + column;
     auto p = exp_softmax(d, hn::Sub(hn::LoadU(d, score), lse));
-    if constexpr (kDiagonal) p = hn::IfThenZeroElse(hn::RebindMask(d, hn::Gt(hn::Set(di, static_cast<int32_t>(j)), query)), p);
+    if constexpr (kMasked) {
+      const auto key = hn::Set(di, static_cast<int32_t>(j));
+      p = hn::IfThenZeroElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))), p);
+    }
     hn::StoreU(p, d, score);
     hn::StoreU(hn::Mul(p, hn::Sub(hn::LoadU(d, gradient), delta)), d, gradient);
   }
 }
 
-// A key block that every query of the block sees whole.
-void whole_block(const AttentionCall& call, const Workspace& w, BlockB k, BlockB v, float* dk, float* dv, int64_t queries) {
+// A key block before the queries' own, seen whole by all of them or, at the window's edge, in part.
+void earlier_block(const AttentionCall& call, const Workspace& w, BlockB k, BlockB v, float* dk, float* dv, int64_t queries, Sight sight) {
+  const bool whole = sight.ahead + queries <= sight.window;
   const int64_t padded = padded_width(queries);
   block_product<false>(kAttentionBlock, padded, call.width(), {k.data, k.ld, 1}, w.qt, padded, w.p, padded);
   block_product<false>(kAttentionBlock, padded, call.value_width(), {v.data, v.ld, 1}, w.dout_t, padded, w.ds, padded);
-  for (int64_t c = 0; c < padded; c += lanes_f32()) softmax_gradient<false>(w, c, kAttentionBlock, padded);
+  for (int64_t c = 0; c < padded; c += lanes_f32()) {
+    if (whole) softmax_gradient<false>(w, c, kAttentionBlock, padded, sight);
+    else softmax_gradient<true>(w, c, kAttentionBlock, padded, sight);
+  }
   block_product<true>(kAttentionBlock, w.value_padded, queries, {w.p, padded, 1}, w.dout, w.value_padded, dv, w.value_padded);
   block_product<true>(kAttentionBlock, w.width_padded, queries, {w.ds, padded, 1}, w.q, w.width_padded, dk, w.width_padded);
   block_product<true>(queries, w.width_padded, kAttentionBlock, {w.ds, 1, padded}, k.data, k.ld, w.dq, w.width_padded);
@@ -117,13 +130,13 @@ void whole_block(const AttentionCall& call, const Workspace& w, BlockB k, BlockB
 
 // The block on the diagonal has as many keys as queries. Panels of one vector of queries meet the keys up to their last query; the products that sum over
 // queries begin, for a panel of keys, at the first query that sees one of them, so no score outside the computed panels is read.
-void diagonal_block(const AttentionCall& call, const Workspace& w, BlockB k, BlockB v, float* dk, float* dv, int64_t queries) {
+void diagonal_block(const AttentionCall& call, const Workspace& w, BlockB k, BlockB v, float* dk, float* dv, int64_t queries, Sight sight) {
   const int64_t padded = padded_width(queries), lanes = lanes_f32();
   for (int64_t c = 0; c < padded; c += lanes) {
     const int64_t seen = std::min(c + lanes, queries), rows = seen - c;
     block_product<false>(seen, lanes, call.width(), {k.data, k.ld, 1}, w.qt + c, padded, w.p + c, padded);
     block_product<false>(seen, lanes, call.value_width(), {v.data, v.ld, 1}, w.dout_t + c, padded, w.ds + c, padded);
-    softmax_gradient<true>(w, c, seen, padded);
+    softmax_gradient<true>(w, c, seen, padded, sight);
     block_product<true>(rows, w.width_padded, seen, {w.ds + c, 1, padded}, k.data, k.ld, w.dq + c * w.width_padded, w.width_padded);
   }
   for (int64_t c = 0; c < queries; c += lanes) {
@@ -146,13 +159,14 @@ void backward_task(const AttentionCall& call, const AttentionTask& task, Arena& 
     for (int64_t query = 0; query < length; query += kAttentionBlock) {
       const int64_t queries = std::min(kAttentionBlock, length - query);
       load_queries(call, w, head, first + query, queries);
-      for (int64_t key = 0; key <= query; key += kAttentionBlock) {
+      for (int64_t key = call.first_seen(query) / kAttentionBlock * kAttentionBlock; key <= query; key += kAttentionBlock) {
         const int64_t keys = key < query ? kAttentionBlock : queries;
         const BlockB k = view_block(kv.k, first + key, keys, task.kv_head * width, width, w.k_copy, false);
         const BlockB v = view_block(kv.v, first + key, keys, task.kv_head * value_width, value_width, w.v_copy, false);
         float *dk = w.dk + key * w.width_padded, *dv = w.dv + key * w.value_padded;
-        if (key < query) whole_block(call, w, k, v, dk, dv, queries);
-        else diagonal_block(call, w, k, v, dk, dv, queries);
+        const Sight sight{query - key, call.window > 0 ? std::min(call.window, length) : length};
+        if (key < query) earlier_block(call, w, k, v, dk, dv, queries, sight);
+        else diagonal_block(call, w, k, v, dk, dv, queries, sight);
       }
       for (int64_t i = 0; i < queries; ++i) store_row(call.dq, first + query + i, head * width, width, w.dq + i * w.width_padded, call.scale);
     }

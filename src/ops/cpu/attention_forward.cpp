@@ -3,7 +3,8 @@
 // vector, each column alone, and keys are read where they lie, one broadcast at a time. For each block of 64 keys, with m the running maximum and l the running
 // sum of a column:
 //   s_jc = <k_j, scale q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');  l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
-// and at the end o / l and lse = m + log l. A key beyond a column's position has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not.
+// and at the end o / l and lse = m + log l. A key beyond a column's position or before its window has s = -inf, p = +0 exactly, so it changes no bit whether it
+// is walked or not.
 
 #include "ops/cpu/targets.h"
 
@@ -29,6 +30,9 @@ struct Columns {
   int64_t count, padded;  // columns; a multiple of the lanes
   int64_t widest;         // the last key any column sees
   int64_t narrowest;      // the last key every column sees
+  int64_t oldest;         // the first key any column sees
+  int64_t newest;         // the first key that every column sees
+  int32_t reach;          // a column at position p sees nothing before p - reach
   int64_t value_padded;   // Cv padded
   int32_t* position;      // [padded]
   float* qt;              // [C padded, padded] scale * q, transposed
@@ -76,6 +80,10 @@ Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena
   const auto [low, high] = std::minmax_element(x.position, x.position + x.count);
   x.narrowest = *low;
   x.widest = *high;
+  x.oldest = call.first_seen(*low);
+  x.newest = call.first_seen(*high);
+  x.reach = call.window > 0 ? static_cast<int32_t>(std::min<int64_t>(call.window - 1, std::numeric_limits<int32_t>::max() / 2))
+                            : std::numeric_limits<int32_t>::max() / 2;
   std::fill(x.highest, x.highest + x.padded, -std::numeric_limits<float>::infinity());
   std::fill(x.total, x.total + x.padded, 0.0f);
   std::fill(x.out, x.out + x.padded * x.value_padded, 0.0f);
@@ -90,21 +98,26 @@ HWY_INLINE void softmax_vector(const Columns& x, int64_t column, int64_t first_k
   const auto minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
   float* score = x.score + column;
   const auto visible = hn::Sub(hn::LoadU(di, x.position + column), hn::Set(di, static_cast<int32_t>(first_key)));
+  const auto before_window = hn::Sub(visible, hn::Set(di, x.reach));
   const auto before = hn::LoadU(d, x.highest + column);
   auto highest = before;
   for (int64_t j = 0; j < keys; ++j) {
     auto s = hn::LoadU(d, score + j * x.padded);
     if constexpr (kMasked) {
-      const auto hidden = hn::Gt(hn::Set(di, static_cast<int32_t>(j)), visible);
+      const auto key = hn::Set(di, static_cast<int32_t>(j));
+      const auto hidden = hn::Or(hn::Gt(key, visible), hn::Lt(key, before_window));
       s = hn::IfThenElse(hn::RebindMask(d, hidden), minus_infinity, s);
       hn::StoreU(s, d, score + j * x.padded);
     }
     highest = hn::Max(highest, s);
   }
-  const auto shrink = exp_softmax(d, hn::Sub(before, highest));
+  // A column that has seen nothing yet keeps a maximum of -inf and sums of 0; -inf - -inf must not come about.
+  auto level = highest;
+  if constexpr (kMasked) level = hn::IfThenZeroElse(hn::Eq(highest, minus_infinity), highest);
+  const auto shrink = exp_softmax(d, hn::Sub(before, level));
   auto total = hn::Mul(hn::LoadU(d, x.total + column), shrink);
   for (int64_t j = 0; j < keys; ++j) {
-    const auto p = exp_softmax(d, hn::Sub(hn::LoadU(d, score + j * x.padded), highest));
+    const auto p = exp_softmax(d, hn::Sub(hn::LoadU(d, score + j * x.padded), level));
     hn::StoreU(p, d, score + j * x.padded);
     total = hn::Add(total, p);
   }
@@ -150,21 +163,24 @@ void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& s
   const KvView& kv = *call.kv;
   const int64_t width = call.width(), value_width = call.value_width();
   const Columns x = load_columns(call, task, scratch);
-  const bool few = x.count <= kTileRows;
-  for (int64_t first_key = 0; first_key <= x.widest; first_key += kAttentionBlock) {
+  const bool k_once = x.padded <= lanes_f32(), v_once = x.count <= 2 * kTileRows;
+  for (int64_t first_key = x.oldest / kAttentionBlock * kAttentionBlock; first_key <= x.widest; first_key += kAttentionBlock) {
     const int64_t keys = std::min(kAttentionBlock, x.widest + 1 - first_key);
-    const int64_t row = kv.first_row[static_cast<size_t>(task.sequence)] + first_key;
-    const BlockB k = view_block(kv.k, row, keys, task.kv_head * width, width, x.k_copy, few);
-    const BlockB v = view_block(kv.v, row, keys, task.kv_head * value_width, value_width, x.v_copy, few);
-    if (first_key + keys - 1 <= x.narrowest) {
+    const int64_t unseen = std::max<int64_t>(x.oldest - first_key, 0);  // keys before every column's window, which are not read
+    const int64_t row = kv.first_row[static_cast<size_t>(task.sequence)] + first_key + unseen;
+    const BlockB k = view_block(kv.k, row, keys - unseen, task.kv_head * width, width, x.k_copy, k_once);
+    const BlockB v = view_block(kv.v, row, keys - unseen, task.kv_head * value_width, value_width, x.v_copy, v_once);
+    if (first_key >= x.newest && first_key + keys - 1 <= x.narrowest) {
       attend_block(call, x, 0, x.padded, k, v, first_key, keys, false);
       continue;
     }
-    // On the diagonal a panel of one vector meets only the keys that one of its columns sees.
+    // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of its columns sees.
     for (int64_t c = 0; c < x.padded; c += lanes_f32()) {
-      const int64_t last_seen = *std::max_element(x.position + c, x.position + c + lanes_f32());
-      const int64_t seen = std::min(keys, last_seen + 1 - first_key);
-      if (seen > 0) attend_block(call, x, c, c + lanes_f32(), k, v, first_key, seen, true);
+      const auto [low, high] = std::minmax_element(x.position + c, x.position + c + lanes_f32());
+      const int64_t begin = std::max<int64_t>(call.first_seen(*low) - first_key, 0), end = std::min<int64_t>(keys, *high + 1 - first_key);
+      if (begin >= end) continue;
+      const int64_t skipped = begin - unseen;
+      attend_block(call, x, c, c + lanes_f32(), {k.data + skipped * k.ld, k.ld}, {v.data + skipped * v.ld, v.ld}, first_key + begin, end - begin, true);
     }
   }
   store_columns(call, task, x);

@@ -23,7 +23,10 @@ struct AttentionCall {
   std::span<const int32_t> positions;
   int64_t heads, kv_heads;
   float scale;
+  int64_t window;  // keys a query sees, 0: all before it
 
+  // The first key that a query at `position` sees.
+  int64_t first_seen(int64_t position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
   int64_t group() const { return heads / kv_heads; }
   int64_t width() const { return q.cols() / heads; }
   int64_t value_width() const { return kv->v.cols() / kv_heads; }

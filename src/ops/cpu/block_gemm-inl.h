@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "ops/cpu/simd-inl.h"
 #include "tensor/arena.h"
@@ -46,7 +47,7 @@ HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64
   const DF32 d;
   const int64_t lanes = lanes_f32();
   VF32 sum[kRows][kVectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = kAdd ? hn::LoadU(d, c + i * ldc + j * lanes) : hn::Zero(d);
@@ -55,14 +56,14 @@ HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64
     VF32 row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
       const VF32 x = hn::Set(d, at[i * a.row]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(x, row[j], sum[i][j]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, c + i * ldc + j * lanes);
@@ -70,6 +71,10 @@ HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64
 
 template <bool kAdd, int kVectors>
 HWY_NOINLINE void panel_product(int64_t m, BlockA a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
+  // A chain of fused multiply-adds waits for itself: where a row has one vector only, twice the rows keep the units busy.
+  if constexpr (kVectors == 1)
+    for (; m >= 2 * kTileRows; m -= 2 * kTileRows, a.data += 2 * kTileRows * a.row, c += 2 * kTileRows * ldc)
+      tile_product<kAdd, 2 * kTileRows, 1>(a, b, ldb, c, ldc, depth);
   for (; m >= kTileRows; m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc) tile_product<kAdd, kTileRows, kVectors>(a, b, ldb, c, ldc, depth);
   switch (m) {
     case 5: return tile_product<kAdd, 5, kVectors>(a, b, ldb, c, ldc, depth);
@@ -117,10 +122,32 @@ HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int
   for (int64_t c = padded_width(cols); c < padded; c += lanes_f32()) hn::StoreU(hn::Zero(d), d, dst + c);
 }
 
+// The same of q8_0 blocks, as dequantise() reads them; cols is whole blocks and so whole vectors.
+inline void load_blocks(float* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT block, int64_t cols, float scale) {
+  const DF32 d;
+  const I32For<DF32> di;
+  const hn::Rebind<int8_t, DF32> d8;
+  constexpr BlockFormat format = block_of(DType::q8_0);
+  const VF32 factor = hn::Set(d, scale);
+  for (int64_t c = 0; c < cols; c += format.elements, block += format.bytes) {
+    uint16_t half;
+    std::memcpy(&half, block, sizeof half);
+    const VF32 step = hn::Set(d, f16_to_f32(half));
+    for (int64_t i = 0; i < format.elements; i += lanes_f32()) {
+      const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(block) + sizeof half + i)));
+      hn::StoreU(hn::Mul(factor, hn::Mul(step, q)), d, dst + c + i);
+    }
+  }
+}
+
 // Columns [col, col + cols) of row r of t.
 inline void load_row(float* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols, int64_t padded, float scale) {
-  if (t.dtype == DType::bf16) load_row(dst, t.row<bf16>(r) + col, cols, padded, scale);
-  else load_row(dst, t.row<float>(r) + col, cols, padded, scale);
+  switch (t.dtype) {
+    case DType::bf16: return load_row(dst, t.row<bf16>(r) + col, cols, padded, scale);
+    case DType::f16: return load_row(dst, reinterpret_cast<const Half*>(static_cast<const char*>(t.data) + r * t.row_bytes) + col, cols, padded, scale);
+    case DType::q8_0: return load_blocks(dst, static_cast<const uint8_t*>(t.data) + r * t.row_bytes + bytes_of(DType::q8_0, col), cols, scale);
+    default: return load_row(dst, t.row<float>(r) + col, cols, padded, scale);
+  }
 }
 
 // Columns [col, col + cols) of row r of t = factor * src, rounded once. Adding 0 turns -0 into +0: whether a sum of underflowing terms ends as -0 depends on

@@ -35,13 +35,13 @@ void RopeRow(X* x, const float* cosine, const float* sine, int64_t heads, int64_
   }
 }
 
-// table [U, 2, C/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
-void RopeRows(Tensor x, const float* table, const int32_t* slot, int64_t half, bool inverse, int64_t begin, int64_t end) {
+// turns [U, 2, C/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
+void RopeRows(Tensor x, const float* turns, const int32_t* slot, int64_t half, bool inverse, int64_t begin, int64_t end) {
   const int64_t heads = x.cols() / (2 * half);
   const float sign = inverse ? -1.0f : 1.0f;
   WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
-      const float* turn = table + slot[r] * 2 * half;
+      const float* turn = turns + slot[r] * 2 * half;
       RopeRow(x.row<decltype(of_x)>(r), turn, turn + half, heads, half, sign);
     }
   });
@@ -59,12 +59,12 @@ HWY_EXPORT(RopeRows);
 
 }  // namespace
 
-void rope_acc(Run& run, Tensor x, std::span<const int32_t> positions, int64_t head_width, float theta, bool inverse) {
+void rope_acc(Run& run, Tensor x, std::span<const int32_t> positions, const RopeTable& table, bool inverse) {
   choose_isa();
   need(!x.empty() && is_float(x) && x.rows() == static_cast<int64_t>(positions.size()), "rope", "x [N, H*C] f32 or bf16 with a position for each row",
        {{"x", x}});
-  need(head_width > 0 && head_width % 2 == 0 && x.cols() % head_width == 0, "rope", "an even head width that divides the width of x", {{"x", x}});
-  const int64_t rows = x.rows(), half = head_width / 2;
+  const int64_t rows = x.rows(), half = static_cast<int64_t>(table.frequency.size());
+  need(half > 0 && x.cols() % (2 * half) == 0, "rope", "two numbers of each head for every frequency", {{"x", x}});
   const ArenaScope scope(run.scratch);
   int32_t* distinct = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
   int32_t* slot = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
@@ -73,20 +73,18 @@ void rope_acc(Run& run, Tensor x, std::span<const int32_t> positions, int64_t he
   const int64_t count = std::unique(distinct, distinct + rows) - distinct;
   for (int64_t r = 0; r < rows; ++r) slot[r] = static_cast<int32_t>(std::lower_bound(distinct, distinct + count, positions[static_cast<size_t>(r)]) - distinct);
 
-  double* frequency = static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(half) * sizeof(double)));
-  for (int64_t c = 0; c < half; ++c) frequency[c] = std::pow(static_cast<double>(theta), -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
-  float* table = run.scratch.alloc(DType::f32, {count, 2 * half}).as<float>();
+  float* turns = run.scratch.alloc(DType::f32, {count, 2 * half}).as<float>();
   parallel_for(run.threads, count, std::max<int64_t>(1, 512 / half), [&](int64_t begin, int64_t end, int) {
     for (int64_t u = begin; u < end; ++u) {
       for (int64_t c = 0; c < half; ++c) {
-        const double angle = distinct[u] * frequency[c];
-        table[u * 2 * half + c] = static_cast<float>(std::cos(angle));
-        table[u * 2 * half + half + c] = static_cast<float>(std::sin(angle));
+        const double angle = distinct[u] * table.frequency[static_cast<size_t>(c)];
+        turns[u * 2 * half + c] = static_cast<float>(table.factor * std::cos(angle));
+        turns[u * 2 * half + half + c] = static_cast<float>(table.factor * std::sin(angle));
       }
     }
   });
   parallel_for(run.threads, rows, row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(RopeRows)(x, table, slot, half, inverse, begin, end);
+    HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns, slot, half, inverse, begin, end);
   });
 }
 

@@ -1,0 +1,14 @@
+// The frequencies of rotary positions, worked out once for a model.
+#pragma once
+
+#include "model/config.h"
+
+namespace moe {
+
+// frequency[c] = theta^(-2c/C), changed as `scaling` says; factor is its attention_factor.
+ops::RopeTable make_rope_table(int64_t head_width, float theta, const RopeScaling& scaling);
+
+// Throws (usage) when the numbers of a scaling have no meaning.
+void validate(const RopeScaling&);
+
+}  // namespace moe

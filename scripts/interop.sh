@@ -3,7 +3,8 @@
 # random routings of every recipe by `moe route` equal those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in
 # nanoMoE's model with equal log-probabilities, a routing record says what transformers' router does, `tokenizers` encodes as `moe` does, the chat
 # template of a model folder makes of 20 dialogues the prompts that `moe chat` makes, and the figures of `moe inspect --text` are those of OLMoE's
-# definitions in NumPy.
+# definitions in NumPy. And the other way: tiny random models of every family, written by transformers, give the same log-probabilities here in one piece and
+# token by token, choose the same experts, and load back there as they were.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,6 +68,26 @@ record_and_compare() {
   "$peers/bin/python" tools/interop/record_check.py "$work/$1" "$work/$1.record"
 }
 
+# family_and_compare CASE [DTYPE [SHARD]]: a tiny random model that transformers (deepseek: a reference of ours) wrote, scored here in one piece and token by
+# token against it; its experts recorded and compared where it has some; saved here and loaded back there.
+family_and_compare() {
+  local case=$1 out="$work/families/$1-${2:-f32}${3:+-sharded}" python="$peers/bin/python" tool=tools/interop/architectures.py
+  "$python" $tool write "$case" "$out" --tokenizer "$work/bytes/tokenizer.json" --dtype "${2:-f32}" ${3:+--shard "$3"} || return 1
+  [ -z "${3:-}" ] || [ -e "$out/model.safetensors.index.json" ] || { echo "no shards in $out"; return 1; }
+  "$bin" score "$out" --text "$work/score512.txt" --window 512 --dtype f32 --per-token --json >"$out.json" || return 1
+  "$python" $tool check "$out" "$out.json" --window 512 || return 1
+  "$bin" score "$out" --text "$work/score512.txt" --window 512 --dtype f32 --chunk 1 --per-token --json >"$out.chunk.json" || return 1
+  "$python" $tool check "$out" "$out.chunk.json" --window 512 || return 1
+  if grep -q experts_per_tok "$out/config.json"; then
+    "$bin" score "$out" --text "$work/score512.txt" --window 512 --dtype f32 --record "$out.record" || return 1
+    "$python" $tool check "$out" --window 512 --record "$out.record" || return 1
+  fi
+  [ -z "${2:-}" ] || return 0
+  "$bin" train --from "$out" --data "$work/text.txt" --out "$out.saved" --context 64 --batch 1 --steps 1 --warmup 0 --lr 0 \
+    --dtype f32 || return 1
+  "$python" $tool same "$out" "$out.saved" --ids "$out.json" --window 512
+}
+
 # chat_and_compare NAME TOKENIZER: trains on dialogues, talks with the model and compares the prompts with those of transformers.
 chat_and_compare() {
   local out="$work/$1" data="$work/dialogues.jsonl"
@@ -92,6 +113,13 @@ if [ -x "$bin" ]; then
   check "20 dialogues over BPE in transformers" chat_and_compare chat-bpe bpe:400
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare
+  "$bin" train --data "$work/text.txt" --out "$work/bytes" --layers 1 --width 16 --heads 2 --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32
+  head -c 512 "$work/text.txt" >"$work/score512.txt"
+  for case in $("$peers/bin/python" tools/interop/architectures.py list); do check "$case of transformers" family_and_compare "$case"; done
+  for dtype in bf16 f16; do
+    for case in llama gpt2 mixtral; do check "$case of transformers in $dtype" family_and_compare "$case" $dtype; done
+  done
+  check "qwen3_moe of transformers in shards" family_and_compare qwen3_moe bf16 100KB
 else
   check "the command is there" test -x "$bin"
 fi

@@ -137,6 +137,8 @@ void add_score_options(CLI::App& app, ScoreFlags& f) {
   app.add_option("--window", f.options.window,
                  "tokens a window; windows do not overlap, the remainder is dropped; default: 2048, or the model's context where that is shorter");
   app.add_option("--windows", f.options.windows, "at most this many; 0: all")->capture_default_str();
+  app.add_option("--chunk", f.options.chunk, "read a window through the cache that generation uses, this many tokens at a time; 0: in one piece")
+      ->capture_default_str();
   takes(app.add_option(
             "--routing", f.routing,
             "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "

@@ -1,5 +1,5 @@
 // The table of architectures that a model folder can be written as: what each cannot say, its config keys, its tensor names. Adding one is adding a row.
-// The order is the order of preference when a model is saved: the first row that can say the model is taken.
+// A model is saved as the model_type it was read as while that can say it; else the order is the order of preference, and the first row that can is taken.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -41,6 +41,7 @@ struct TensorNames {
   std::span<const NameRow> rows;
   std::string_view tied_head;                      // under which a tied head may stand a second time; empty: it has no second name
   std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow from the config: read over, never written
+  std::string_view prefix = {};                    // that some writers leave off every name
 };
 
 struct Architecture {
@@ -49,7 +50,7 @@ struct Architecture {
   std::string (*why_not)(const ModelConfig&);  // what of this model it cannot say; empty when it can say all
   ModelConfig (*read)(const JsonReader&);
   void (*write)(Json&, const ModelConfig&);
-  TensorNames names;
+  const TensorNames* names;
   bool stores_tied_head;  // a tied head is written a second time under its own name; reading takes it or leaves it
 };
 
@@ -62,6 +63,9 @@ const Architecture& architecture_of(const ModelConfig&);
 const Architecture& architecture_of(const ModelConfig&, std::string_view model_type, const std::string& where);
 // Fails, offering the nearest, when there is no such model_type.
 const Architecture& find_model_type(std::string_view model_type, const std::string& where);
+
+// What of a routing is not dropless top-k of a softmax, its weights scaled by nothing; empty when it is that. For architectures of other programs.
+std::string why_not_plain_routing(const RoutingOptions&);
 
 // A config.json and the row whose names its tensors have.
 struct FolderConfig {

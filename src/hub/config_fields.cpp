@@ -1,135 +1,11 @@
-// The lists of fields, and the two visitors that walk them: one reads a JsonReader, one writes a Json. Both check the same ranges, so that what is written
-// can be read. Floats are written as the shortest decimal that reads back as the same float.
+// The lists of fields of moe_cpp, which holds everything, and of olmoe, which is what a new model is saved as where it can be.
 #include "hub/config_fields.h"
 
-#include <algorithm>
-#include <cfloat>
-#include <nlohmann/json.hpp>
-#include <type_traits>
-
-#include "core/error.h"
-#include "core/nearest.h"
-#include "moe/spec_json.h"
+#include "hub/field_visitors.h"
+#include "hub/rope_fields.h"
 
 namespace moe {
 namespace {
-
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // as validate() has it
-constexpr int64_t kMaxLayers = 4096;            // bounds the work that a hostile file can ask for before its tensors are looked at
-
-const std::vector<std::string> kNormNames = {"rms", "layer"};
-const std::vector<std::string> kPlacementNames = {"pre", "post"};
-const std::vector<std::string> kPositionNames = {"rope", "learned"};
-const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
-const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};  // as transformers calls them
-
-// Visitors. A field is (key, member, lowest, highest); `extra` fields have a default and stand in the file only when they differ from it.
-class FieldReader {
- public:
-  explicit FieldReader(const JsonReader& from) : from_(from) {}
-
-  void size(const char* key, int64_t& x, int64_t low, int64_t high = kMaxSize) { x = from_.get_in<int64_t>(key, low, high); }
-  void number(const char* key, float& x, double low) { x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX)); }
-  void flag(const char* key, bool& x) { x = from_.get<bool>(key); }
-  template <class E>
-  void one_of(const char* key, E& x, const std::vector<std::string>& names) {
-    x = static_cast<E>(from_.get_one_of(key, names));
-  }
-  void recipe(const char* key, std::string& x) { x = recipe_name(key); }
-  void optional(const char* key, std::optional<bool>& x) {
-    if (from_.has(key)) x = from_.get<bool>(key);
-  }
-  void optional(const char* key, std::optional<float>& x, double low) {
-    if (from_.has(key)) x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));
-  }
-  void optional(const char* key, std::optional<int64_t>& x, int64_t low) {
-    if (from_.has(key)) x = from_.get_in<int64_t>(key, low, kMaxSize);
-  }
-  template <class E>
-  void optional(const char* key, std::optional<E>& x, const std::vector<std::string>& names) {
-    if (from_.has(key)) x = static_cast<E>(from_.get_one_of(key, names));
-  }
-  // Bad stages are refused here, where the file's name is known.
-  void stages(const char* key, std::string& x) {
-    if (!from_.has(key)) return;
-    x = from_.value(key).dump();
-    parse_stages(x, fmt::format("{}: \"{}\"", from_.where(), key));
-  }
-  void layer_list(const char* key, std::vector<int64_t>& x) {
-    if (!from_.has(key)) return;
-    x = from_.get<std::vector<int64_t>>(key);
-    for (size_t i = 0; i < x.size(); ++i)
-      if (x[i] < 0 || x[i] >= kMaxLayers || (i > 0 && x[i] <= x[i - 1]))
-        fail("{}: \"{}\" must list layers from 0 on, each once and in rising order; entry {} is {}", from_.where(), key, i, x[i]);
-  }
-  void extra(const char* key, float& x, float otherwise, double low) {
-    x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest_decimal(otherwise)));
-  }
-  void extra(const char* key, bool& x, bool otherwise) { x = from_.get<bool>(key, otherwise); }
-  void extra_recipe(const char* key, std::string& x, const char* otherwise) { x = from_.has(key) ? recipe_name(key) : otherwise; }
-
- private:
-  std::string recipe_name(const char* key) {
-    std::vector<std::string> names;
-    for (const Recipe& recipe : recipes()) names.emplace_back(recipe.name);
-    return names[from_.get_one_of(key, names)];
-  }
-
-  const JsonReader& from_;
-};
-
-class FieldWriter {
- public:
-  explicit FieldWriter(Json& to) : to_(to) {}
-
-  void size(const char* key, const int64_t& x, int64_t low, int64_t high = kMaxSize) { to_[key] = checked<int64_t>(key, x, low, high); }
-  void number(const char* key, const float& x, double low) { to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX)); }
-  void flag(const char* key, const bool& x) { to_[key] = x; }
-  template <class E>
-  void one_of(const char* key, const E& x, const std::vector<std::string>& names) {
-    to_[key] = names.at(static_cast<size_t>(x));
-  }
-  void recipe(const char* key, const std::string& x) { to_[key] = x; }
-  void optional(const char* key, const std::optional<bool>& x) {
-    if (x) to_[key] = *x;
-  }
-  void optional(const char* key, const std::optional<float>& x, double low) {
-    if (x) number(key, *x, low);
-  }
-  void optional(const char* key, const std::optional<int64_t>& x, int64_t low) {
-    if (x) size(key, *x, low);
-  }
-  template <class E>
-  void optional(const char* key, const std::optional<E>& x, const std::vector<std::string>& names) {
-    if (x) one_of(key, *x, names);
-  }
-  void stages(const char* key, const std::string& x) {
-    if (!x.empty()) to_[key] = parse_json(x, "the routing stages");
-  }
-  void layer_list(const char* key, std::vector<int64_t> x) {
-    std::sort(x.begin(), x.end());
-    x.erase(std::unique(x.begin(), x.end()), x.end());
-    if (!x.empty()) to_[key] = x;
-  }
-  void extra(const char* key, const float& x, float otherwise, double low) {
-    if (x != otherwise) number(key, x, low);
-  }
-  void extra(const char* key, const bool& x, bool otherwise) {
-    if (x != otherwise) to_[key] = x;
-  }
-  void extra_recipe(const char* key, const std::string& x, const char* otherwise) {
-    if (x != otherwise) to_[key] = x;
-  }
-
- private:
-  template <class T>
-  T checked(const char* key, T x, std::type_identity_t<double> low, double high) {
-    if (!(static_cast<double>(x) >= low && static_cast<double>(x) <= high)) fail_usage("\"{}\" is {}, config.json holds {} to {}", key, x, low, high);
-    return x;
-  }
-
-  Json& to_;
-};
 
 // Everything a ModelConfig holds. `Config` is ModelConfig or const ModelConfig.
 template <class Visitor, class Config>
@@ -210,30 +86,6 @@ void visit_olmoe(Visitor& v, Config& c) {
   v.extra("init_scale_residual", c.init.scale_residual, false);
 }
 
-std::string text_of(const JsonReader& reader, const char* key) { return printable(reader.value(key).dump(-1, ' ', true, Json::error_handler_t::replace)); }
-
-// {"rope_type": "default", "rope_theta": t} as transformers 5 has it, rope_theta and rope_scaling beside each other as transformers 4 had it, or both.
-float read_rope_theta(const JsonReader& reader) {
-  if (reader.has("rope_scaling")) {
-    const JsonReader scaling = reader.object("rope_scaling");
-    const char* key = scaling.has("rope_type") ? "rope_type" : "type";
-    if (scaling.get<std::string>(key) != "default")
-      fail("{}: \"rope_scaling\" is {}; only the plain rotary embedding is supported", reader.where(), text_of(reader, "rope_scaling"));
-  }
-  if (!reader.has("rope_parameters")) return static_cast<float>(reader.get_in<double>("rope_theta", 0, FLT_MAX));
-  const JsonReader rope = reader.object("rope_parameters");
-  if (rope.get<std::string>("rope_type", "default") != "default")
-    fail("{}: \"rope_type\" is {}; only \"default\", the plain rotary embedding, is supported", rope.where(), text_of(rope, "rope_type"));
-  const auto theta = static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX));
-  if (rope.get<double>("partial_rotary_factor", 1) != 1)
-    fail("{}: \"partial_rotary_factor\" is {}; only heads that are rotated whole are supported", rope.where(), text_of(rope, "partial_rotary_factor"));
-  rope.refuse_unknown();
-  if (reader.has("rope_theta") && static_cast<float>(reader.get<double>("rope_theta")) != theta)
-    fail("{}: \"rope_theta\" is {}, but \"rope_parameters\" says {}; make them equal", reader.where(), text_of(reader, "rope_theta"),
-         text_of(rope, "rope_theta"));
-  return theta;
-}
-
 // What transformers' architecture has and ours has not must be switched off.
 void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
   if (reader.has("clip_qkv"))
@@ -244,24 +96,39 @@ void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
     fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(), text_of(reader, "head_dim"), c.head_width);
 }
 
-// Whether the recipe renormalises the chosen weights where the config says nothing.
-bool renormalises(const RoutingOptions& routing) {
-  const auto* weigh = std::get_if<ChosenScores>(&find_recipe(routing.recipe).train.weigh);
+}  // namespace
+
+bool renormalises(std::string_view recipe) {
+  const auto* weigh = std::get_if<ChosenScores>(&find_recipe(recipe).train.weigh);
   return weigh != nullptr && weigh->renormalise != ChosenScores::Renormalise::never;
 }
 
-}  // namespace
+float read_coefficient(const JsonReader& reader, const char* key, double unit) {
+  return static_cast<float>(unit * reader.get_in<double>(key, 0, FLT_MAX / unit));
+}
+
+void write_coefficient(Json& json, const char* key, float ours, double unit) {
+  FieldWriter(json).number(key, ours, 0);
+  const double coef = shortest_decimal(ours) / unit;
+  json[key] = static_cast<float>(coef * unit) == ours ? coef : static_cast<double>(ours) / unit;
+}
+
+void write_token_ids(Json& json) {
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[key] = nullptr;
+}
 
 ModelConfig read_moe_cpp(const JsonReader& reader) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_moe_cpp(fields, c);
+  c.rope_scaling = read_rope_scaling(reader);
   return c;
 }
 
 void write_moe_cpp(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_moe_cpp(fields, c);
+  if (c.rope_scaling.kind != RopeScaling::Kind::none) json["rope_scaling"] = rope_scaling_json(c.rope_scaling);
 }
 
 // transformers' balance loss is K where ours is 1 (all choices are counted and not divided by K), so its coefficient is ours / K.
@@ -274,10 +141,9 @@ ModelConfig read_olmoe(const JsonReader& reader) {
   c.dense_width = c.expert_width;
   c.attention_out_bias = c.attention_bias;
   c.qk_norm = QkNorm::full;
-  c.rope_theta = read_rope_theta(reader);
-  const auto k = static_cast<double>(c.routing.top_k);
-  c.routing.coef.balance = static_cast<float>(k * reader.get_in<double>("router_aux_loss_coef", 0, FLT_MAX / k));
-  if (const bool renormalise = reader.get<bool>("norm_topk_prob"); renormalise != renormalises(c.routing)) c.routing.norm_topk_prob = renormalise;
+  read_rope(reader, c);
+  c.routing.coef.balance = read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (const bool renormalise = reader.get<bool>("norm_topk_prob"); renormalise != renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
   refuse_switched_on(reader, c);
   return c;
 }
@@ -285,58 +151,78 @@ ModelConfig read_olmoe(const JsonReader& reader) {
 void write_olmoe(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_olmoe(fields, c);
-  fields.number("rope_theta", c.rope_theta, 0);
-  json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", shortest_decimal(c.rope_theta)}};
-  const auto k = static_cast<double>(c.routing.top_k);
-  fields.number("router_aux_loss_coef", c.routing.coef.balance, 0);
-  const double coef = shortest_decimal(c.routing.coef.balance) / k;
-  json["router_aux_loss_coef"] = static_cast<float>(coef * k) == c.routing.coef.balance ? coef : static_cast<double>(c.routing.coef.balance) / k;
-  json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing));
+  write_rope(json, c);
+  write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance, static_cast<double>(c.routing.top_k));
+  json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing.recipe));
   json["attention_dropout"] = 0.0;
   json["clip_qkv"] = nullptr;
   json["output_router_logits"] = false;
-  // transformers has defaults of its own for these; id 1, say, would get no gradient.
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[key] = nullptr;
+  write_token_ids(json);
 }
 
 const std::vector<std::string>& ignored_config_keys() {
   static const std::vector<std::string> keys = {"_attn_implementation",
                                                 "_commit_hash",
                                                 "_name_or_path",
-                                                "add_cross_attention",
                                                 "architectures",
                                                 "auto_map",
+                                                "bad_words_ids",
                                                 "begin_suppress_tokens",
                                                 "bos_token_id",
                                                 "chunk_size_feed_forward",
                                                 "cross_attention_hidden_size",
                                                 "decoder_start_token_id",
+                                                "diversity_penalty",
+                                                "do_sample",
                                                 "dtype",
+                                                "early_stopping",
+                                                "encoder_no_repeat_ngram_size",
                                                 "eos_token_id",
+                                                "exponential_decay_length_penalty",
                                                 "finetuning_task",
                                                 "forced_bos_token_id",
                                                 "forced_eos_token_id",
                                                 "id2label",
                                                 "is_decoder",
                                                 "is_encoder_decoder",
+                                                "is_llama_config",
                                                 "label2id",
+                                                "length_penalty",
+                                                "max_length",
+                                                "max_sequence_length",
+                                                "min_length",
+                                                "n_ctx",
+                                                "no_repeat_ngram_size",
+                                                "num_beam_groups",
+                                                "num_beams",
+                                                "num_return_sequences",
                                                 "output_attentions",
                                                 "output_hidden_states",
                                                 "output_router_logits",
+                                                "output_scores",
                                                 "pad_token_id",
                                                 "prefix",
                                                 "pretraining_tp",
                                                 "problem_type",
                                                 "pruned_heads",
+                                                "remove_invalid_values",
+                                                "repetition_penalty",
                                                 "return_dict",
+                                                "return_dict_in_generate",
                                                 "sep_token_id",
                                                 "suppress_tokens",
                                                 "task_specific_params",
+                                                "temperature",
+                                                "tf_legacy_loss",
                                                 "tie_encoder_decoder",
                                                 "tokenizer_class",
+                                                "top_k",
+                                                "top_p",
                                                 "torch_dtype",
                                                 "torchscript",
+                                                "transformers.js_config",
                                                 "transformers_version",
+                                                "typical_p",
                                                 "use_bfloat16",
                                                 "use_cache"};
   return keys;

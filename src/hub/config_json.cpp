@@ -18,7 +18,8 @@ FolderConfig read_config(std::string_view text, const std::string& where) {
   const Json json = parse_json(text, where, kMaxConfigBytes);
   const JsonReader reader(json, where);
   const auto model_type = reader.get<std::string>("model_type");
-  const ModelConfig config = find_model_type(model_type, where).read(reader);
+  ModelConfig config = find_model_type(model_type, where).read(reader);
+  config.model_type = model_type;
   reader.refuse_unknown(ignored_config_keys());
   try {
     validate(config);

@@ -28,6 +28,10 @@ void check_is_model_folder(const std::string& folder) {
   if (!fs::exists(status)) fail("{}: there is no such folder; {}", folder, kHolds);
   if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
+  for (const char* other : {"tokenizer.model", "vocab.json"})
+    if (is_there(folder + "/config.json") && !is_there(folder + "/tokenizer.json") && is_there(folder + "/" + other))
+      fail("{}: there is no tokenizer.json in this folder, only {}; have transformers write one: AutoTokenizer.from_pretrained(..).save_pretrained(..)", folder,
+           other);
   for (const char* name : {"config.json", "tokenizer.json"})
     if (!is_there(folder + "/" + name)) fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
 }
@@ -95,6 +99,7 @@ LoadedModel load_model(const std::string& folder, LoadFor purpose) {
   check_vocabulary(*loaded.tokenizer, config, folder);
   loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
   std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
+  drop_prefix(map, architecture->names->prefix, *file);
   check_account(map, *file);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);

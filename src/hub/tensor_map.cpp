@@ -339,7 +339,16 @@ std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   return map;
 }
 
-std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) { return map_tensors(architecture.names, model); }
+std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) { return map_tensors(*architecture.names, model); }
+
+void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const NamedTensors& file) {
+  if (prefix.empty()) return;
+  for (FileTensor& tensor : map) {
+    if (file.contains(tensor.name) || !tensor.name.starts_with(prefix)) continue;
+    const std::string bare = tensor.name.substr(prefix.size());
+    if (file.contains(bare)) tensor.name = bare;
+  }
+}
 
 // The sizes of Model's parameters, added up as its constructor makes them.
 double parameter_count(const ModelConfig& c) {

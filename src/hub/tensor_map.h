@@ -38,6 +38,9 @@ struct ModelSource {
 std::vector<FileTensor> map_tensors(const TensorNames&, Model&);
 std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 
+// Takes the names that the file has without the prefix, as some writers leave it off.
+void drop_prefix(std::vector<FileTensor>&, std::string_view prefix, const NamedTensors&);
+
 // How many numbers a Model of this config holds, without making one. A double, so that hostile sizes cannot overflow.
 double parameter_count(const ModelConfig&);
 

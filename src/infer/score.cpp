@@ -11,20 +11,27 @@
 namespace moe {
 namespace {
 
-// nll [window]: of each next token; the last entry is 0.
-void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward pass, std::vector<float>& nll) {
+// nll [window]: of each next token; the last entry is 0. A chunk after the first finds the keys and values of those before it in the cache.
+void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward pass, int64_t chunk, std::vector<float>& nll) {
   const auto window = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
   std::iota(positions.begin(), positions.end(), 0);
   targets.push_back(ops::kIgnoreTarget);
-  const std::vector<int64_t> bounds = {0, window};
-  const Batch batch{ids, positions, bounds};
   nll.resize(ids.size());
-  ArenaScope scope(run.saved);
-  ModelSaved saved;
-  pass.batch = &batch;
-  model.forward(run, pass, saved);
-  model.loss_forward(run, Tensor(nll.data(), DType::f32, {window}), targets, saved);
+  std::optional<KvCache> cache;
+  if (chunk > 0) pass.cache = &cache.emplace(model.config(), run.compute, 1, window);
+  else chunk = window;
+  for (int64_t begin = 0; begin < window; begin += chunk) {
+    const int64_t count = std::min(chunk, window - begin);
+    const auto part = [&](auto& all) { return std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)); };
+    const std::vector<int64_t> bounds = {0, count};
+    const Batch batch{part(ids), part(positions), bounds};
+    ArenaScope scope(run.saved);
+    ModelSaved saved;
+    pass.batch = &batch;
+    model.forward(run, pass, saved);
+    model.loss_forward(run, Tensor(part(nll).data(), DType::f32, {count}), part(targets), saved);
+  }
 }
 
 }  // namespace
@@ -32,6 +39,8 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward
 int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
   if (options.window < 2) fail_usage("--window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
   if (options.windows < 0) fail_usage("--windows is {}; it must be 0 (all) or above", options.windows);
+  if (options.chunk < 0) fail_usage("--chunk is {}; it must be 0 (a window in one piece) or above", options.chunk);
+  if (options.chunk > 0 && (options.recorded || options.on_routing)) fail_usage("routing is recorded and replayed in whole windows; leave --chunk out");
   const int64_t whole = tokens / options.window;
   if (whole == 0) fail("the text has {} tokens, less than one window of {}; lower --window", tokens, options.window);
   return options.windows > 0 ? std::min(options.windows, whole) : whole;
@@ -45,6 +54,10 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
             const std::function<void(int64_t, int64_t)>& progress) {
   const int64_t windows = scored_windows(static_cast<int64_t>(ids.size()), options);
   const RoutingSpec routing = scored_routing(model.config(), options);
+  if (options.chunk > 0 && model.config().moe_layer_count() > 0)
+    if (const std::string_view reason = not_causal_because(model.config().routing, options.routing.value_or(default_eval(model.config().routing)));
+        !reason.empty())
+      fail_usage("--chunk reads a text from left to right, which this routing cannot: {}", reason);
   int64_t window = 0;
   std::vector<Tensor> recorded;
   const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {
@@ -60,7 +73,7 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
   for (window = 0; window < windows; ++window) {
     const auto text = ids.subspan(static_cast<size_t>(window * options.window), static_cast<size_t>(options.window));
     if (options.recorded) recorded = options.recorded(window);
-    window_losses(model, run, text, pass, nll);
+    window_losses(model, run, text, pass, options.chunk, nll);
     double sum = 0;
     for (size_t i = 0; i + 1 < text.size(); ++i) {
       sum += nll[i];

@@ -15,6 +15,7 @@ namespace moe {
 struct ScoreOptions {
   int64_t window = 2048;  // tokens; window - 1 of them are predicted
   int64_t windows = 0;    // at most this many; 0: all
+  int64_t chunk = 0;      // a window is read through a cache, so many tokens at a time, as a session reads; 0: in one piece
   bool per_token = false;
   std::optional<EvalRouting> routing;  // absent: default_eval
   int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number

@@ -76,6 +76,7 @@ struct ModelConfig {
   std::vector<int64_t> moe_layers;  // ... unless listed here
   RoutingOptions routing;
   InitOptions init;
+  std::string model_type;  // that hub/ read it as and saves it as while that can say it; empty: whatever can
 
   bool is_moe(int64_t layer) const;
   int64_t moe_layer_count() const;

@@ -33,13 +33,16 @@ void expect_same(const RoutingOptions& a, const RoutingOptions& b) {
 // Floats too are compared exactly.
 void expect_same(const ModelConfig& a, const ModelConfig& b) {
   for (auto member : {&ModelConfig::vocab, &ModelConfig::width, &ModelConfig::layers, &ModelConfig::heads, &ModelConfig::kv_heads, &ModelConfig::head_width,
-                      &ModelConfig::context, &ModelConfig::dense_width, &ModelConfig::expert_width, &ModelConfig::shared_experts, &ModelConfig::shared_width,
-                      &ModelConfig::moe_every, &ModelConfig::dense_first})
+                      &ModelConfig::context, &ModelConfig::shared_experts, &ModelConfig::shared_width, &ModelConfig::moe_every, &ModelConfig::dense_first})
     EXPECT_EQ(a.*member, b.*member);
+  // Widths that no layer has need not survive.
+  if (b.moe_layer_count() < b.layers) EXPECT_EQ(a.dense_width, b.dense_width);
+  if (b.moe_layer_count() > 0) EXPECT_EQ(a.expert_width, b.expert_width);
   for (auto member : {&ModelConfig::norm_eps, &ModelConfig::rope_theta, &ModelConfig::dropout}) EXPECT_EQ(a.*member, b.*member);
-  for (auto member :
-       {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
+  for (auto member : {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::attention_out_bias, &ModelConfig::ffn_bias, &ModelConfig::gated,
+                      &ModelConfig::tied, &ModelConfig::shared_gate})
     EXPECT_EQ(a.*member, b.*member);
+  EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
   EXPECT_EQ(a.positions, b.positions);
@@ -149,27 +152,31 @@ TEST(Config, FloatsOfAnyShapeSurvive) {
   }
 }
 
-TEST(Config, TheTypeIsTheSmallestThatCanSayIt) {
+TEST(Config, TheTypeIsTheFirstThatCanSayIt) {
+  const std::map<std::string, std::string> others = {
+      {"olmoe", "olmoe"},        {"olmoe_tied_bias", "olmoe"},  {"mixtral_as_olmoe", "olmoe"},  {"dense_tied", "llama"},
+      {"recipe_dense", "llama"}, {"recipe_mixtral", "mixtral"}, {"recipe_qwen3-moe", "mixtral"}};
   for (const NamedConfig& named : small_configs())
-    EXPECT_EQ(json_of(named.config)["model_type"], named.name.find("olmoe") != std::string::npos && named.name != "recipe_olmoe" ? "olmoe" : "moe_cpp")
-        << named.name;
-  // Each part that olmoe cannot say makes it moe_cpp.
-  const auto becomes_moe_cpp = [](auto change) {
+    EXPECT_EQ(json_of(named.config)["model_type"], others.contains(named.name) ? others.at(named.name) : "moe_cpp") << named.name;
+  // Each part that olmoe cannot say makes it another type.
+  const auto becomes = [](const char* type, auto change) {
     ModelConfig c = small_olmoe();
     change(c);
-    EXPECT_EQ(json_of(c)["model_type"], "moe_cpp");
+    EXPECT_EQ(json_of(c)["model_type"], type);
   };
-  becomes_moe_cpp([](ModelConfig& c) { c.dropout = 0.1f; });
-  becomes_moe_cpp([](ModelConfig& c) { c.qk_norm = QkNorm::head; });
-  becomes_moe_cpp([](ModelConfig& c) { c.head_width = 4; });
-  becomes_moe_cpp([](ModelConfig& c) { c.shared_experts = c.shared_width = 1; });
-  becomes_moe_cpp([](ModelConfig& c) { c.moe_every = 2; });
-  becomes_moe_cpp([](ModelConfig& c) { c.act = ops::Act::gelu; });
-  becomes_moe_cpp([](ModelConfig& c) { c.gated = false; });
-  becomes_moe_cpp([](ModelConfig& c) { c.ffn_bias = true; });
-  becomes_moe_cpp([](ModelConfig& c) { c.positions = Positions::learned; });
-  becomes_moe_cpp([](ModelConfig& c) { c.norm = NormKind::layer; });
-  becomes_moe_cpp([](ModelConfig& c) { c.norm_placement = NormPlacement::post; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.dropout = 0.1f; });
+  becomes("qwen3_moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.head_width = 4; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.shared_experts = c.shared_width = 1; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.moe_every = 2; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.act = ops::Act::gelu; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.gated = false; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.ffn_bias = true; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.positions = Positions::learned; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.norm = NormKind::layer; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.norm_placement = NormPlacement::post; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.model_type = "moe_cpp"; });  // as what it was read
+  becomes("olmoe", [](ModelConfig& c) { c.model_type = "llama"; });      // which cannot say it
   for (const RoutingOptions& routing : small_routings(4, 2)) {
     ModelConfig c = small_olmoe();
     c.routing = routing;
@@ -207,11 +214,10 @@ TEST(Config, RopeInEitherFormButNotInTwo) {
   EXPECT_EQ(parse(new_form).rope_theta, 12345.678f);
   EXPECT_FAILS(parse(with(both, "rope_theta", 500)), "\"rope_theta\" is 500, but \"rope_parameters\" says 12345.678");
   EXPECT_FAILS(parse(without(old_form, "rope_theta")), "\"rope_theta\" is missing");
-  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}})), "\"rope_type\" is \"yarn\"");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 1e4}})), "\"rope_type\" is \"dynamic\"");
   EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "default"}})), "\"rope_theta\" is missing");
   EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_theta", 1e4}, {"factor", 2}})), "\"factor\" is not known");
   EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}})), "\"partial_rotary_factor\" is 0.5");
-  EXPECT_FAILS(parse(with(old_form, "rope_scaling", {{"type", "linear"}, {"factor", 2}})), "\"rope_scaling\" is {");
   EXPECT_EQ(parse(with(old_form, "rope_scaling", nullptr)).rope_theta, 12345.678f);
 }
 
@@ -240,7 +246,8 @@ TEST(Config, WhatCannotBeHonouredIsRefused) {
 TEST(Config, ModelTypesAndUnknownKeys) {
   const Json olmoe = json_of(small_olmoe());
   EXPECT_FAILS(parse(with(olmoe, "model_type", "olmo")), "config.json: \"model_type\" is \"olmo\", which this version does not read; did you mean \"olmoe\"?");
-  EXPECT_FAILS(parse(with(olmoe, "model_type", "qwen3_moe")), "known are olmoe, moe_cpp");
+  EXPECT_FAILS(parse(with(olmoe, "model_type", "bert")),
+               "known are olmoe, moe_cpp, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, gpt2, deepseek");
   EXPECT_FAILS(parse(without(olmoe, "model_type")), "\"model_type\" is missing");
   EXPECT_FAILS(parse(with(olmoe, "norm_topk_probs", true)), "\"norm_topk_probs\" is not known here; did you mean \"norm_topk_prob\"?");
   EXPECT_FAILS(parse(with(json_of(small_shared()), "shared_expert_gated", true)), "did you mean \"shared_expert_gate\"?");

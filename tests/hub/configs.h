@@ -77,6 +77,50 @@ inline ModelConfig small_shared() {
   return c;
 }
 
+// One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
+inline std::vector<NamedConfig> small_families() {
+  std::vector<NamedConfig> all;
+  const auto add = [&](const char* type, const char* recipe, auto change) {
+    ModelConfig c = small_config();
+    c.model_type = type;
+    c.expert_width = c.dense_width;
+    change(c);
+    c.routing.recipe = recipe;
+    if (find_recipe(recipe).has_router()) c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
+    all.push_back({type, c});
+  };
+  add("llama", "dense", [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
+  add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4; });
+  add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
+  add("qwen3", "dense", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6; });
+  add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
+  add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
+    c.attention_bias = c.shared_gate = true;
+    c.shared_experts = 1;
+    c.shared_width = 10;
+    c.expert_width = 6;
+    c.layers = 3;
+    c.moe_layers = {0, 2};
+  });
+  add("qwen3_moe", "qwen3-moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.expert_width = 6; });
+  add("gpt2", "dense", [](ModelConfig& c) {
+    c.norm = NormKind::layer;
+    c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = true;
+    c.positions = Positions::learned;
+    c.act = ops::Act::gelu_tanh;
+    c.gated = false;
+    c.kv_heads = c.heads;
+    c.dropout = 0.1f;
+  });
+  add("deepseek", "deepseek-moe", [](ModelConfig& c) {
+    c.layers = 3;
+    c.dense_first = 1;
+    c.shared_experts = 2;
+    c.shared_width = c.expert_width = 6;
+  });
+  return all;
+}
+
 inline std::vector<NamedConfig> small_configs() {
   std::vector<NamedConfig> all = {{"olmoe", small_olmoe()}, {"shared", small_shared()}};
   for (const bool bias : {false, true})

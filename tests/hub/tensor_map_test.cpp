@@ -93,7 +93,7 @@ TEST_F(TensorMap, EveryKindInEveryDtype) {
   for (const NamedConfig& named : small_configs())
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(named.name + " " + std::string(name_of(dtype)));
-      expect_bound(architecture_of(named.config).names, named.config, dtype);
+      expect_bound(*architecture_of(named.config).names, named.config, dtype);
     }
 }
 
@@ -177,7 +177,7 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
 TEST_F(TensorMap, ViewsOfTheFile) {
   const ModelConfig config = small_olmoe();
   const auto model = drawn_model(config);
-  const TensorNames names = architecture_of(config).names;
+  const TensorNames names = *architecture_of(config).names;
   const Safetensors file = written(names, *model, DType::bf16);
   Model bound(config, Storage::bound);
   bind_tensors(map_tensors(names, bound), file, bound, LoadFor::inference);
@@ -191,7 +191,7 @@ TEST_F(TensorMap, ViewsOfTheFile) {
 
   const ModelConfig fused = small_nanomoe(false, false);
   const auto nanomoe = drawn_model(fused);
-  const TensorNames theirs = architecture_of(fused).names;
+  const TensorNames theirs = *architecture_of(fused).names;
   const Safetensors other = written(theirs, *nanomoe, DType::f32);
   Model rows(fused, Storage::bound);
   bind_tensors(map_tensors(theirs, rows), other, rows, LoadFor::inference);

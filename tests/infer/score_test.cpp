@@ -77,6 +77,22 @@ TEST(Score, IsTheMeanOverWindowsOfWhatASessionSays) {
   EXPECT_NEAR(s.bits_per_byte, total / std::numbers::ln2 / static_cast<double>(bytes), 1e-5);
 }
 
+// A row's result does not depend on how many rows there are, so the bits are the same.
+TEST(Score, InChunksThroughACacheToo) {
+  Fixture f;
+  f.options.per_token = true;
+  const Score whole = f.score();
+  for (const int64_t chunk : {1, 3, 10, 64}) {
+    f.options.chunk = chunk;
+    EXPECT_EQ(f.score().logprobs, whole.logprobs) << chunk;
+  }
+  f.options.chunk = -1;
+  EXPECT_FAILS(f.score(), "--chunk is -1");
+  f.options.chunk = 1;
+  f.options.on_routing = [](int64_t, int64_t, const MoeLayer::Saved&) {};
+  EXPECT_FAILS(f.score(), "leave --chunk out");
+}
+
 TEST(Score, PerTokenBeginsEveryWindowWithNothing) {
   Fixture f;
   EXPECT_TRUE(f.score().ids.empty());

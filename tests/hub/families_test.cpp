@@ -1,0 +1,330 @@
+// Families of other programs: what they publish is read as what it is, every key that decides about the mathematics is needed, what is saved as a family
+// comes back as it, and a folder with one wrong tensor is refused whatever is wrong with it.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "hub/architectures.h"
+#include "hub/config_json.h"
+#include "hub/configs.h"
+#include "hub/hub.h"
+#include "hub/tensor_map.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+Json published(const std::string& name) { return read_json(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config/published_" + name + ".json"); }
+ModelConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
+Json with(Json json, const std::string& key, const Json& value) {
+  json[key] = value;
+  return json;
+}
+Json without(Json json, const std::string& key) {
+  json.erase(key);
+  return json;
+}
+
+TEST(Families, PublishedConfigs) {
+  const ModelConfig llama2 = parse(published("llama_2_7b"));
+  EXPECT_EQ(llama2.rope_theta, 10000);
+  EXPECT_EQ(llama2.dense_width, 11008);
+  EXPECT_EQ(llama2.head_width, 128);
+  EXPECT_FALSE(llama2.attention_bias || llama2.ffn_bias || llama2.tied);
+  const ModelConfig llama31 = parse(published("llama_3_1_8b"));
+  EXPECT_EQ(llama31.rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_EQ(llama31.rope_scaling.factor, 8);
+  EXPECT_EQ(llama31.rope_scaling.original_context, 8192);
+  EXPECT_EQ(llama31.rope_scaling.high_freq_factor, 4);
+  EXPECT_EQ(llama31.rope_theta, 500000);
+  EXPECT_EQ(parse(published("llama_3_2_1b")).head_width, 64);
+  const ModelConfig smol = parse(published("smollm2_135m"));
+  EXPECT_EQ(smol.head_width, 64);
+  EXPECT_EQ(smol.kv_heads, 3);
+  EXPECT_TRUE(smol.tied);
+  EXPECT_EQ(parse(published("tinyllama_1_1b")).kv_heads, 4);
+  EXPECT_EQ(parse(published("mistral_7b_v0_3")).vocab, 32768);
+  for (const char* name : {"qwen2_5_0_5b", "qwen2_7b"}) {
+    const ModelConfig c = parse(published(name));
+    EXPECT_TRUE(c.attention_bias && !c.attention_out_bias) << name;
+  }
+  const ModelConfig qwen3 = parse(published("qwen3_0_6b"));
+  EXPECT_EQ(qwen3.qk_norm, QkNorm::head);
+  EXPECT_EQ(qwen3.head_width, 128);
+  const ModelConfig a27 = parse(published("qwen1_5_moe_a2_7b"));
+  EXPECT_EQ(a27.routing.experts, 60);
+  EXPECT_EQ(a27.shared_width, 5632);
+  EXPECT_TRUE(a27.shared_gate && a27.attention_bias && !a27.attention_out_bias);
+  EXPECT_EQ(a27.moe_layer_count(), 24);
+  const auto weigh = [](const ModelConfig& c) { return std::get<ChosenScores>(eval_spec(c.routing).weigh).renormalise; };
+  EXPECT_EQ(weigh(a27), ChosenScores::Renormalise::never);
+  const ModelConfig a3b = parse(published("qwen3_30b_a3b"));
+  EXPECT_EQ(a3b.routing.recipe, "qwen3-moe");
+  EXPECT_NE(weigh(a3b), ChosenScores::Renormalise::never);
+  EXPECT_EQ(a3b.head_width, 128);
+  const ModelConfig mixtral = parse(published("mixtral_8x7b"));
+  EXPECT_EQ(mixtral.expert_width, 14336);
+  EXPECT_NE(weigh(mixtral), ChosenScores::Renormalise::never);
+  EXPECT_FLOAT_EQ(mixtral.routing.coef.balance, 0.04f);
+  const ModelConfig gpt2 = parse(published("gpt2"));
+  EXPECT_TRUE(gpt2.tied && gpt2.norm_bias && gpt2.attention_out_bias && !gpt2.gated);
+  EXPECT_EQ(gpt2.act, ops::Act::gelu_tanh);
+  EXPECT_EQ(gpt2.dense_width, 3072);
+  EXPECT_EQ(gpt2.dropout, 0.1f);
+  EXPECT_EQ(parse(published("olmoe_1b_7b_0924")).qk_norm, QkNorm::full);
+  const ModelConfig deepseek = parse(published("deepseek_moe_16b"));
+  EXPECT_EQ(deepseek.moe_layer_count(), 27);
+  EXPECT_EQ(deepseek.shared_experts * deepseek.shared_width, 2816);
+  EXPECT_EQ(deepseek.dense_width, 10944);
+  EXPECT_EQ(weigh(deepseek), ChosenScores::Renormalise::never);
+  EXPECT_EQ(deepseek.routing.balance_over, BalanceOver::sequence);
+}
+
+// Keys without which a published config still means the same: no part of the mathematics, or the meaning of their absence is the family's own.
+TEST(Families, EveryKeyThatDecidesIsNeeded) {
+  const std::set<std::string> never = {"architectures",
+                                       "attention_dropout",
+                                       "auto_map",
+                                       "bos_token_id",
+                                       "eos_token_id",
+                                       "initializer_range",
+                                       "is_llama_config",
+                                       "n_ctx",
+                                       "output_router_logits",
+                                       "pad_token_id",
+                                       "pretraining_tp",
+                                       "rope_interleaved",
+                                       "task_specific_params",
+                                       "torch_dtype",
+                                       "transformers.js_config",
+                                       "use_cache",
+                                       "use_mrope",
+                                       "max_window_layers"};
+  const std::map<std::string, std::set<std::string>> of_family = {
+      // Not known when the family was published, or visible in the tensors (widths of heads, biases).
+      {"llama", {"num_key_value_heads", "attention_bias", "mlp_bias", "head_dim"}},
+      {"mistral", {"head_dim"}},
+      {"qwen2", {"head_dim", "sliding_window"}},
+      {"qwen3", {"sliding_window"}},
+      {"mixtral", {"head_dim"}},
+      {"qwen2_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
+      {"qwen3_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
+      {"gpt2", {"attn_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"}},
+      {"olmoe", {"clip_qkv"}},
+      {"deepseek", {"n_shared_experts"}},
+  };
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config")) {
+    if (!entry.path().filename().string().starts_with("published_")) continue;
+    const Json full = read_json(entry.path());
+    const std::string type = full["model_type"];
+    if (entry.path().stem() == "published_mistral_7b_v0_1") continue;  // refused as it is, below
+    SCOPED_TRACE(entry.path().filename().string());
+    EXPECT_NO_THROW(parse(full));
+    for (const auto& item : full.items()) {
+      const std::string& key = item.key();
+      const bool early = type == "llama" && !full.contains("rope_theta") && key == "transformers_version";
+      const bool free = (never.contains(key) && !(type == "olmoe" && key == "initializer_range")) || (key == "transformers_version" && !early) ||
+                        (key == "rope_scaling" && item.value().is_null()) || (of_family.at(type).contains(key));
+      if (free) EXPECT_NO_THROW(parse(without(full, key))) << key;
+      else if (key == "rope_scaling") EXPECT_EQ(parse(without(full, key)).rope_scaling.kind, RopeScaling::Kind::none);  // what a scaling is, it says whole
+      else EXPECT_FAILS(parse(without(full, key)), early ? "\"rope_theta\" is missing" : fmt::format("\"{}\" is missing", key));
+    }
+  }
+}
+
+TEST(Families, RopeScalings) {
+  const Json base = published("tinyllama_1_1b");
+  const Json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"original_max_position_embeddings", 512}};
+  const Json yarn = {{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}};
+  EXPECT_EQ(parse(with(base, "rope_scaling", {{"type", "linear"}, {"factor", 2.5}})).rope_scaling.factor, 2.5f);
+  EXPECT_EQ(parse(with(base, "rope_scaling", llama3)).rope_scaling.original_context, 512);
+  const RopeScaling y = parse(with(base, "rope_scaling", yarn)).rope_scaling;
+  EXPECT_FLOAT_EQ(y.attention_factor, static_cast<float>(0.1 * std::log(4.0) + 1));
+  EXPECT_EQ(y.beta_fast, 32);
+  EXPECT_TRUE(y.truncate);
+  EXPECT_EQ(parse(with(base, "rope_scaling", with(yarn, "attention_factor", 1.5))).rope_scaling.attention_factor, 1.5f);
+  const Json scaled = with(with(yarn, "mscale", 0.707), "mscale_all_dim", 1.0);
+  EXPECT_FLOAT_EQ(parse(with(base, "rope_scaling", scaled)).rope_scaling.attention_factor,
+                  static_cast<float>((0.1 * 0.707 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1)));
+  // The same in the new form.
+  Json modern = without(base, "rope_theta");
+  modern["rope_parameters"] = llama3;
+  modern["rope_parameters"]["rope_theta"] = 7000;
+  EXPECT_EQ(parse(modern).rope_theta, 7000);
+  EXPECT_EQ(parse(modern).rope_scaling.kind, RopeScaling::Kind::llama3);
+  for (const Json& scaling : {llama3, yarn})
+    for (const auto& item : scaling.items())
+      if (item.key() != "type" && item.key() != "rope_type")
+        EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))), fmt::format("\"{}\" is missing", item.key()));
+  for (const char* kind : {"dynamic", "longrope", "su", "proportional"})
+    EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})), fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
+  EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))), "\"beta_fast\" is not known");
+  EXPECT_FAILS(parse(with(base, "rope_scaling", with(with(yarn, "rope_type", "linear"), "factor", 2))), "make them equal");
+  EXPECT_FAILS(parse(with(modern, "rope_scaling", yarn)), "but \"rope_parameters\" is");
+  for (const Json& scaling : {Json{{"type", "linear"}, {"factor", 2.5}}, llama3, scaled}) {
+    const ModelConfig c = parse(with(base, "rope_scaling", scaling));
+    const std::string text = config_to_json(c);
+    EXPECT_EQ(config_to_json(parse_config(text, "again")), text);
+    EXPECT_EQ(parse_config(text, "again").rope_scaling.attention_factor, c.rope_scaling.attention_factor);
+  }
+}
+
+TEST(Families, WhatIsNotSupportedIsRefusedByName) {
+  const auto refused = [](const char* name, const char* key, const Json& value, const std::string& why) {
+    EXPECT_FAILS(parse(with(published(name), key, value)), fmt::format("\"{}\" is ", key));
+    EXPECT_FAILS(parse(with(published(name), key, value)), why);
+  };
+  refused("smollm2_135m", "rope_interleaved", true, "neighbours");
+  refused("smollm2_135m", "attention_dropout", 0.1, "only 0");
+  refused("smollm2_135m", "hidden_act", "quick_gelu", "quick_gelu");
+  refused("qwen2_7b", "use_mrope", true, "several axes");
+  EXPECT_FAILS(parse(published("mistral_7b_v0_1")), "\"sliding_window\" is 4096 and \"max_position_embeddings\" 32768");
+  EXPECT_NO_THROW(parse(with(published("mistral_7b_v0_1"), "sliding_window", 32768)));
+  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", Json::array({"full_attention"}))), "\"layer_types\" lists 1 layers");
+  EXPECT_FAILS(parse(with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 3)), "\"max_window_layers\" is 3");
+  EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window", true)));  // no layer is beyond max_window_layers
+  refused("qwen3_30b_a3b", "use_sliding_window", true, "only false");
+  refused("mixtral_8x7b", "router_jitter_noise", 0.1, "only 0");
+  refused("gpt2", "scale_attn_weights", false, "not supported");
+  refused("gpt2", "scale_attn_by_inverse_layer_idx", true, "not supported");
+  refused("gpt2", "add_cross_attention", true, "not supported");
+  refused("gpt2", "embd_pdrop", 0.3, "one dropout");
+  refused("deepseek_moe_16b", "scoring_func", "sigmoid", "only \"softmax\"");
+  refused("deepseek_moe_16b", "routed_scaling_factor", 16, "only 1");
+  refused("deepseek_moe_16b", "topk_method", "group_limited_greedy", "only \"greedy\"");
+  refused("deepseek_moe_16b", "kv_lora_rank", 512, "latent attention");
+  EXPECT_FAILS(parse(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 49)), "no layer routes");
+  EXPECT_FAILS(parse(with(published("llama_3_2_1b"), "quantization_config", Json::object())), "\"quantization_config\" is not known");
+  EXPECT_EQ(parse(with(published("qwen3_30b_a3b"), "norm_topk_prob", false)).routing.recipe, "qwen2-moe");
+  const ModelConfig sparse = parse(with(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 2), "mlp_only_layers", {1, 5}));
+  EXPECT_EQ(sparse.moe_layer_count(), 22);
+  EXPECT_TRUE(sparse.is_moe(3) && !sparse.is_moe(5) && !sparse.is_moe(2));
+  // As transformers 5 writes it.
+  Json renamed = with(without(published("qwen3_30b_a3b"), "num_experts"), "num_local_experts", 128);
+  EXPECT_EQ(parse(renamed).routing.experts, 128);
+}
+
+std::unique_ptr<Model> drawn_model(const ModelConfig& config) {
+  auto model = std::make_unique<Model>(config);
+  uint64_t index = 0;
+  for (Param* param : model->params()) {
+    const RngKey key = RngKey::from_seed(5).fold(index++);
+    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+  }
+  return model;
+}
+
+class FamilyFolder : public ::testing::Test {
+ protected:
+  void start(const ModelConfig& config) {
+    model_ = drawn_model(config);
+    save_model(folder_.path(), *model_, *make_tokenizer("bytes"));
+  }
+  void rewrite(const std::function<bool(SafetensorsItem&)>& change, std::vector<SafetensorsItem> also = {}) {
+    const Safetensors file = Safetensors::open(folder_.path());
+    std::vector<SafetensorsItem> items = std::move(also);
+    for (const NamedTensor& tensor : file.tensors()) {
+      SafetensorsItem item{tensor.name, tensor.value, tensor.value.dtype};
+      if (change(item)) items.push_back(item);
+    }
+    write_safetensors(folder_ / "model.safetensors", items);
+  }
+  std::string message() {
+    return message_of([&] { load_model(folder_.path(), LoadFor::inference); });
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(FamilyFolder, EachComesBackAsItself) {
+  for (const NamedConfig& named : small_families()) {
+    SCOPED_TRACE(named.name);
+    std::filesystem::remove_all(folder_.path());
+    start(named.config);
+    const Json json = read_json(folder_ / "config.json");
+    EXPECT_EQ(json["model_type"], named.name);
+    const LoadedModel loaded = load_model(folder_.path());
+    EXPECT_EQ(config_to_json(loaded.model->config()), config_to_json(named.config));
+    ASSERT_EQ(loaded.model->params().size(), model_->params().size());
+    for (size_t i = 0; i < model_->params().size(); ++i)
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value)) << model_->params()[i]->name;
+  }
+}
+
+// One tensor removed, added, twice, transposed, renamed: five refusals.
+TEST_F(FamilyFolder, OneWrongTensor) {
+  for (const NamedConfig& named : small_families()) {
+    SCOPED_TRACE(named.name);
+    const auto again = [&] {
+      std::filesystem::remove_all(folder_.path());
+      start(named.config);
+    };
+    again();
+    std::string victim, vector;
+    const Safetensors file = Safetensors::open(folder_.path());
+    for (const NamedTensor& t : file.tensors()) {
+      if (t.value.rank == 2 && t.value.shape[0] != t.value.shape[1] && t.name.find(".1.") != std::string::npos) victim = t.name;
+      if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos) vector = t.name;
+    }
+    ASSERT_FALSE(victim.empty() || vector.empty());
+    rewrite([&](SafetensorsItem& item) { return item.name != victim; });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no tensor \"" + victim + "\"", message());
+    again();
+    float number = 0;
+    rewrite([](SafetensorsItem&) { return true; }, {{"model.layers.1.extra.weight", Tensor(&number, DType::f32, {1}), DType::f32}});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "tensor \"model.layers.1.extra.weight\" is no part of the model", message());
+    again();
+    std::string bytes = slurp(folder_ / "model.safetensors");
+    const size_t at = bytes.find('"' + vector + '"');
+    ASSERT_NE(at, std::string::npos);
+    bytes[bytes.find(".1.", at) + 1] = '0';
+    put(folder_ / "model.safetensors", bytes);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stands twice", message());
+    again();
+    rewrite([&](SafetensorsItem& item) {
+      if (item.name == victim) item.value = item.value.reshape({item.value.shape[1], item.value.shape[0]});
+      return true;
+    });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it looks transposed", message());
+    again();
+    rewrite([&](SafetensorsItem& item) {
+      if (item.name == victim) item.name += "s";
+      return true;
+    });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "did you mean \"" + victim + "s\"?", message());
+  }
+}
+
+// GPT-2's own files leave off the prefix and store the causal mask; old Llamas store the angles.
+TEST_F(FamilyFolder, OlderFiles) {
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "gpt2" && named.name != "llama") continue;
+    std::filesystem::remove_all(folder_.path());
+    start(named.config);
+    const bool gpt2 = named.name == "gpt2";
+    std::vector<float> table(16 * 16);
+    rewrite(
+        [&](SafetensorsItem& item) {
+          if (gpt2) item.name = item.name.substr(std::string("transformer.").size());
+          return true;
+        },
+        {gpt2 ? SafetensorsItem{"h.0.attn.bias", Tensor(table.data(), DType::f32, {1, 1, 16, 16}), DType::f32}
+              : SafetensorsItem{"model.layers.1.self_attn.rotary_emb.inv_freq", Tensor(table.data(), DType::f32, {1}), DType::f32}});
+    const LoadedModel loaded = load_model(folder_.path());
+    for (size_t i = 0; i < model_->params().size(); ++i)
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value)) << model_->params()[i]->name;
+  }
+}
+
+TEST_F(FamilyFolder, WithoutATokenizerThatCanBeRead) {
+  start(small_families()[0].config);
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  put(folder_ / "tokenizer.model", "x");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no tokenizer.json in this folder, only tokenizer.model", message());
+}
+
+}  // namespace
+}  // namespace moe::test

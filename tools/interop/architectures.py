@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Tiny random models of every family as transformers writes them (deepseek: as its reference does), and the comparison of what `moe` makes of them: the
+log-probabilities of 512 tokens in one piece and token by token, the experts that were chosen, and what `moe` saves, loaded back by transformers.
+
+  architectures.py list
+  architectures.py write CASE FOLDER --tokenizer FILE [--dtype f16]
+  architectures.py check FOLDER SCORES --window W [--record FILE] [--tolerance T]
+  architectures.py same FOLDER SAVED [--ids SCORES --window W]
+"""
+import argparse
+import json
+import os
+import shutil
+import sys
+
+import numpy
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import deepseek_reference
+import scores
+
+MARGIN = 1e-5          # routers that are nearer than this to choosing another expert may do so
+MAY_DIFFER = 0.001     # of the tokens of a layer
+LOGITS = 1e-6          # of what was saved and loaded back
+
+SIZES = dict(vocab_size=256, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+DENSE = dict(SIZES, intermediate_size=64)
+EXPERTS = dict(SIZES, intermediate_size=64, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
+
+CASES = {
+    "llama": ("LlamaConfig", DENSE),
+    "llama-biases": ("LlamaConfig", dict(DENSE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=16)),
+    "llama-linear": ("LlamaConfig", dict(DENSE, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0))),
+    "llama-llama3": ("LlamaConfig", dict(DENSE, rope_parameters=LLAMA3)),
+    "llama-yarn": ("LlamaConfig", dict(DENSE, rope_parameters=YARN)),
+    "mistral": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
+    "mistral-window": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=100)),
+    "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
+    "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
+    "gpt2": ("GPT2Config", dict(vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=1024)),
+    "olmoe": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3)),
+    "mixtral": ("MixtralConfig", dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(EXPERTS, shared_expert_intermediate_size=40)),
+    "qwen2_moe-sparse": ("Qwen2MoeConfig", dict(EXPERTS, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], shared_expert_intermediate_size=40)),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(EXPERTS, head_dim=16, norm_topk_prob=True)),
+    "deepseek": (None, dict(DENSE, num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2,
+                            first_k_dense_replace=1, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax", aux_loss_alpha=0.001, seq_aux=True,
+                            hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, attention_bias=False, tie_word_embeddings=False,
+                            model_type="deepseek", architectures=["DeepseekForCausalLM"])),
+}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def randomise(model):
+    """Numbers that make every part count: fresh norms are one, biases zero and logits nearly so, and a mistake in them would not show."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * drawn)
+            else:
+                parameter.copy_((0.5 if name.endswith("gate.weight") or "embed" in name or "wte" in name else 0.2) * drawn)
+
+
+def write(case, folder, tokenizer, dtype, shard):
+    name, sizes = CASES[case]
+    torch.manual_seed(1)
+    os.makedirs(folder, exist_ok=True)
+    if name:
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**sizes))
+        randomise(model)
+        model.to(DTYPES[dtype]).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    else:
+        model = deepseek_reference.DeepSeekMoe(sizes)
+        randomise(model)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(sizes, file, indent=2)
+        save_file({n: t.detach().to(DTYPES[dtype]).contiguous() for n, t in model.state_dict().items()}, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    shutil.copy(tokenizer, os.path.join(folder, "tokenizer.json"))
+
+
+def is_deepseek(folder):
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        return json.load(file)["model_type"] == "deepseek"
+
+
+class Reference:
+    """logits(ids [1,T]) [1,T,V] and, after it, router probabilities {layer: [T,E]}; f32 whatever the folder holds."""
+
+    def __init__(self, folder):
+        self.probs = {}
+        if is_deepseek(folder):
+            self.model = deepseek_reference.load(folder)
+            return
+        self.model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, local_files_only=True,
+                                                                            attn_implementation="eager", experts_implementation="eager")
+        wrong = {kind: sorted(names)[:4] for kind, names in info.items() if names}
+        if wrong:
+            raise SystemExit(f"{folder}: transformers did not take every tensor: {wrong}")
+        self.model.eval()
+        self.k = getattr(self.model.config, "num_experts_per_tok", None)
+        for index, layer in enumerate(getattr(self.model.base_model, "layers", [])):
+            gate = getattr(layer.mlp, "gate", None)
+            if gate is not None:
+                gate.register_forward_hook(lambda gate, x, _, index=index: self.probs.__setitem__(index, (x[0].reshape(-1, gate.weight.shape[1]) @ gate.weight.T).softmax(-1)))
+
+    def logits(self, ids):
+        with torch.no_grad():
+            if isinstance(self.model, deepseek_reference.DeepSeekMoe):
+                out = self.model(ids)
+                self.probs = self.model.router_probs()
+                return out
+            return self.model(ids, use_cache=False).logits
+
+
+def compare_record(reference, path):
+    """Every token's experts are the K largest probabilities; those whose K-th and next are nearer than MARGIN may be others and are listed."""
+    with safe_open(path, framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    ids, bounds = tensors["ids"], tensors["bounds"]
+    tokens, differing, lines = 0, 0, []
+    layers = sorted(int(name.split(".")[1]) for name in tensors if name.endswith(".experts"))
+    for begin, end in zip(bounds[:-1], bounds[1:]):
+        reference.logits(torch.from_numpy(ids[begin:end].astype(numpy.int64))[None])
+        if sorted(reference.probs) != layers:
+            raise SystemExit(f"layers {layers} are recorded, {sorted(reference.probs)} route")
+        for layer, probs in reference.probs.items():
+            ours = numpy.sort(tensors[f"layers.{layer}.experts"][begin:end], 1)
+            k = ours.shape[1]
+            best, which = probs.topk(k + 1, -1)
+            theirs = numpy.sort(which[:, :k].numpy(), 1)
+            margin = (best[:, k - 1] - best[:, k]).numpy()
+            tokens += len(ours)
+            for token in numpy.flatnonzero((ours != theirs).any(1)):
+                differing += 1
+                lines.append(f"layer {layer} token {begin + token}: {ours[token].tolist()} here, {theirs[token].tolist()} there, margin {margin[token]:.1e}")
+                if margin[token] >= MARGIN:
+                    raise SystemExit("another choice: " + lines[-1])
+    for line in lines:
+        print(line)
+    print(f"choices of {tokens} tokens of {len(layers)} layers: {differing} differ, each within {MARGIN:.0e} (allowed {MAY_DIFFER:.1%} of them)")
+    return 0 if differing <= MAY_DIFFER * tokens else 1
+
+
+def same(folder, saved, ids_path, window):
+    ids, _ = scores.read(ids_path, window)
+    with open(os.path.join(saved, "config.json"), encoding="utf-8") as a, open(os.path.join(folder, "config.json"), encoding="utf-8") as b:
+        types = json.load(a)["model_type"], json.load(b)["model_type"]
+    if types[0] != types[1]:
+        raise SystemExit(f"{saved} is {types[0]}, {folder} is {types[1]}")
+    worst = float((Reference(saved).logits(ids[:1]) - Reference(folder).logits(ids[:1])).abs().max())
+    print(f"{types[0]} as we save it: largest difference of a logit {worst:.1e} (allowed {LOGITS:.0e})")
+    return 0 if worst <= LOGITS else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=["list", "write", "check", "same"])
+    parser.add_argument("what", nargs="?", help="a case, or a folder")
+    parser.add_argument("other", nargs="?", help="the folder to write, the scores, or the folder that was saved")
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--dtype", default="f32", choices=DTYPES)
+    parser.add_argument("--shard", help="largest shard, as transformers spells it")
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--record")
+    parser.add_argument("--ids")
+    args = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if args.verb == "list":
+        print("\n".join(CASES))
+        return 0
+    if args.verb == "write":
+        write(args.what, args.other, args.tokenizer, args.dtype, args.shard)
+        return 0
+    if args.verb == "same":
+        return same(args.what, args.other, args.ids, args.window)
+    reference = Reference(args.what)
+    if args.record:
+        return compare_record(reference, args.record)
+    return scores.compare(("the reference" if is_deepseek(args.what) else "transformers " + transformers.__version__), reference.logits, args.other, args.window)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -83,9 +83,9 @@ family_and_compare() {
     "$python" $tool check "$out" --window 512 --record "$out.record" || return 1
   fi
   [ -z "${2:-}" ] || return 0
-  "$bin" train --from "$out" --data "$work/text.txt" --out "$out.saved" --context 64 --batch 1 --steps 1 --warmup 0 --lr 0 \
+  "$bin" train --from "$out" --data "$work/text.txt" --out "$out.saved" --context 64 --batch 1 --steps 1 --warmup 0 --save-every 1 \
     --dtype f32 || return 1
-  "$python" $tool same "$out" "$out.saved" --ids "$out.json" --window 512
+  "$python" $tool same "$out" "$out.saved/checkpoint-0" --ids "$out.json" --window 512
 }
 
 # chat_and_compare NAME TOKENIZER: trains on dialogues, talks with the model and compares the prompts with those of transformers.

@@ -1,6 +1,6 @@
 // What writing a text costs, by the shapes of two published models with random weights of a file's type, bound as a loader binds them: the first and the second
 // prompt of 512, then tokens one by one, and what each product of a token takes alone. Bytes are the weights' that a token touches, as the file holds them.
-//   bench_decode [olmoe|qwen3moe|both] [bf16|q8_0|q4_0|f32|f16|all] [threads=2] [tokens=64] [prompt=512]
+//   bench_decode [olmoe|qwen3moe|smollm2|both] [bf16|q8_0|q4_0|f32|f16|q4_1|all] [threads=2] [tokens=64] [prompt=512]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,6 +41,14 @@ ModelConfig shape_named(const std::string& name) {
   c.qk_norm = olmoe ? QkNorm::full : QkNorm::head;
   c.expert_width = olmoe ? 1024 : 768;
   c.routing = default_options(find_recipe("olmoe"), olmoe ? 64 : 128, 8, 2);
+  if (name != "smollm2") return c;
+  c.width = 576;
+  c.layers = c.dense_first = 30;
+  c.heads = 9;
+  c.kv_heads = 3;
+  c.head_width = 64;
+  c.qk_norm = QkNorm::none;
+  c.dense_width = 1536;
   return c;
 }
 
@@ -89,7 +97,7 @@ double token_bytes(const Model& model) {
   const ModelConfig& c = model.config();
   for (const Param* p : model.params()) {
     if (p->name == "embed.weight") continue;
-    const bool bank = p->name.find(".experts.") != std::string::npos;
+    const bool bank = p->value.rank == 3 && p->value.shape[0] > 1;
     bytes += static_cast<double>(p->value.bytes()) * (bank ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
   }
   return bytes;
@@ -129,19 +137,23 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
                                Piece{"gate, up", {"ffn.experts.gate.weight", "ffn.experts.up.weight"}, true, false},
                                Piece{"down", {"ffn.experts.down.weight"}, true, true},
                                Piece{"head", {"head.weight"}, false, true}};
+  const bool dense = c.moe_layer_count() == 0;
+  if (dense) pieces.erase(pieces.begin() + 4);
   std::vector<std::vector<double>> times(pieces.size());
   const std::vector<int64_t> one{0, 1};
   for (int64_t round = 0; round < rounds; ++round) {
     std::vector<double> sums(pieces.size());
     for (int64_t layer = 0; layer < c.layers; ++layer) {
-      std::vector<int64_t> experts(static_cast<size_t>(c.routing.experts) + 1);
-      for (int64_t k = 0; k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
+      std::vector<int64_t> experts(static_cast<size_t>(dense ? 1 : c.routing.experts) + 1);
+      if (dense) experts[1] = 1;
+      for (int64_t k = 0; !dense && k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
       std::partial_sum(experts.begin(), experts.end(), experts.begin());
       for (size_t p = 0; p < pieces.size(); ++p)
         if (pieces[p].factors[0] != "head.weight" || layer + 1 == c.layers)
           sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].routed ? experts : one);
     }
-    for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);
+    if (round >= rounds / 2)  // by then most experts have been packed
+      for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);
   }
   for (size_t p = 0; p < pieces.size(); ++p) {
     pieces[p].seconds = median(times[p]);
@@ -149,21 +161,24 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
       if (f == "head.weight") pieces[p].bytes += static_cast<double>(model.find(f)->value.bytes());
       else
         pieces[p].bytes += static_cast<double>(c.layers * model.find("layers.0." + f)->value.bytes()) *
-                           (pieces[p].routed ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
+                           (pieces[p].routed && !dense ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
     }
   }
   return pieces;
 }
 
-// Seconds. A token after the prompt also reads the keys and values of all before it, one after eight tokens next to none.
+// Seconds. A token after the prompt also reads the keys and values of all before it, one after eight tokens next to none. Rates of reading memory are taken in
+// between, because a shared machine's change from second to second: each stretch of tokens is held against the rates before and after it.
 struct Speed {
-  double first_prompt, second_prompt, token_after_prompt, token;
+  double first_prompt = 0, second_prompt = 0;
+  std::vector<double> after_prompt, token, rate;  // by stretch; one rate more
 };
 
-double time_tokens(Session& session, std::span<const float> logits, int64_t tokens) {
+double time_tokens(Session& session, std::span<const float>& logits, int64_t tokens) {
   std::vector<double> times;
   for (int64_t i = 0; i < tokens; ++i) {
-    const auto id = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    // Not the likeliest: a model without meaning soon repeats itself, and finds its experts in the cache.
+    const auto id = static_cast<int32_t>((session.length() * 7919 + 17) % static_cast<int64_t>(logits.size()));
     const auto step = Clock::now();
     logits = session.feed({&id, 1});
     times.push_back(since(step));
@@ -172,18 +187,24 @@ double time_tokens(Session& session, std::span<const float> logits, int64_t toke
 }
 
 Speed time_session(Run& run, Model& model, int64_t prompt, int64_t tokens) {
+  constexpr int64_t kStretches = 6;
   std::vector<int32_t> ids(static_cast<size_t>(prompt));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model.config().vocab));
-  Speed speed{};
+  Speed speed;
   for (double* to : {&speed.first_prompt, &speed.second_prompt}) {
-    Session session(model, run, prompt + tokens + 8);
+    Session session(model, run, prompt);
     const auto start = Clock::now();
-    const auto logits = session.feed(ids);
+    session.feed(ids);
     *to = since(start);
-    if (to == &speed.second_prompt) speed.token_after_prompt = time_tokens(session, logits, tokens);
   }
-  Session session(model, run, prompt + tokens + 8);
-  speed.token = time_tokens(session, session.feed(std::span(ids).first(std::min<size_t>(8, ids.size()))), tokens);
+  Session after(model, run, prompt + tokens + kStretches), alone(model, run, 8 + tokens + kStretches);
+  auto logits = after.feed(ids), few = alone.feed(std::span(ids).first(std::min<size_t>(8, ids.size())));
+  speed.rate.push_back(ops::measure_read_bandwidth(run, 0.1));
+  for (int64_t i = 0; i < kStretches; ++i) {
+    speed.token.push_back(time_tokens(alone, few, tokens / kStretches + 1));
+    speed.rate.push_back(ops::measure_read_bandwidth(run, 0.1));
+    speed.after_prompt.push_back(time_tokens(after, logits, tokens / kStretches + 1));
+  }
   return speed;
 }
 
@@ -191,22 +212,27 @@ void measure(const std::string& shape, DType dtype, int threads, int64_t tokens,
   Run run(threads, dtype == DType::f32 || !ops::has_bf16_products() ? DType::f32 : DType::bf16);
   const ModelConfig config = shape_named(shape);
   const auto model = random_model(run, config, dtype);
-  const double rate = ops::measure_read_bandwidth(run, 0.5), bytes = token_bytes(*model);
+  const double bytes = token_bytes(*model);
   const Speed speed = time_session(run, *model, prompt, tokens);
-  const double again = ops::measure_read_bandwidth(run, 0.5), best = std::max(rate, again);
+  const double best = median(speed.rate), token = median(speed.token);
+  std::vector<double> shares;
+  for (size_t i = 0; i < speed.token.size(); ++i) shares.push_back(bytes / speed.token[i] / ((speed.rate[i] + speed.rate[i + 1]) / 2));
   fmt::print("{:9} {:5}  prompt of {}: first {:.2f} s ({:.0f} tok/s), second {:.2f} s ({:.0f} tok/s)   packed {} MiB\n", shape, name_of(dtype), prompt,
              speed.first_prompt, static_cast<double>(prompt) / speed.first_prompt, speed.second_prompt, static_cast<double>(prompt) / speed.second_prompt,
              model->pack_budget().used >> 20);
-  fmt::print("                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s of {:.1f} ({:.1f} and {:.1f} measured): {:.1f}%\n", speed.token * 1e3,
-             1 / speed.token, bytes / 1e6, bytes / speed.token / 1e9, best / 1e9, rate / 1e9, again / 1e9, 100 * bytes / speed.token / best);
-  fmt::print("                 a token after the prompt {:.2f} ms\n", speed.token_after_prompt * 1e3);
+  fmt::print(
+      "                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s; of the read rate {:.1f}% ({:.1f}..{:.1f}), {:.1f} GB/s ({:.1f}..{:.1f})\n",
+      token * 1e3, 1 / token, bytes / 1e6, bytes / token / 1e9, 100 * median(shares), 100 * *std::min_element(shares.begin(), shares.end()),
+      100 * *std::max_element(shares.begin(), shares.end()), best / 1e9, *std::min_element(speed.rate.begin(), speed.rate.end()) / 1e9,
+      *std::max_element(speed.rate.begin(), speed.rate.end()) / 1e9);
+  fmt::print("                 a token after the prompt {:.2f} ms\n", median(speed.after_prompt) * 1e3);
   double sum = 0;
-  for (const Piece& p : time_pieces(run, *model, 15)) {
+  for (const Piece& p : time_pieces(run, *model, 60)) {
     sum += p.seconds;
     fmt::print("                   {:9} {:7.3f} ms {:6.1f} GB/s {:5.1f}%\n", p.name, p.seconds * 1e3, p.bytes / p.seconds / 1e9,
                100 * p.bytes / p.seconds / best);
   }
-  fmt::print("                   {:9} {:7.3f} ms\n", "the rest", (speed.token - sum) * 1e3);
+  fmt::print("                   {:9} {:7.3f} ms\n", "the rest", (token - sum) * 1e3);
 }
 
 }  // namespace
@@ -214,8 +240,9 @@ void measure(const std::string& shape, DType dtype, int threads, int64_t tokens,
 int main(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
   const std::string shape = argument(1, "both"), dtype = argument(2, "all");
-  for (const std::string& s : {std::string("olmoe"), std::string("qwen3moe")})
-    for (const DType d : {DType::bf16, DType::q8_0, DType::q4_0, DType::f32, DType::f16})
-      if ((shape == "both" || shape == s) && (dtype == name_of(d) || (dtype == "all" && d != DType::f32 && d != DType::f16)))
+  for (const std::string& s : {std::string("olmoe"), std::string("qwen3moe"), std::string("smollm2")})
+    for (const DType d : {DType::bf16, DType::q8_0, DType::q4_0, DType::f32, DType::f16, DType::q4_1})
+      if ((shape == s || (shape == "both" && s != "smollm2")) &&
+          (dtype == name_of(d) || (dtype == "all" && d != DType::f32 && d != DType::f16 && d != DType::q4_1)))
         measure(s, d, std::atoi(argument(3, "2").c_str()), std::atoll(argument(4, "64").c_str()), std::atoll(argument(5, "512").c_str()));
 }

@@ -21,7 +21,9 @@ namespace moe::ops {
 
 // ---- products (ops/cpu/matmul.cpp) ------------------------------------------------------------------------------------------------------------
 // Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
-// The dtype of x (or dy) decides the compute dtype; w's f32 master is packed for it when its version has moved. Empty groups are legal.
+// The dtype of x (or dy) decides the compute dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else an expert at a
+// time when rows first meet it, within w.budget. Quantised w multiplies rows that are rounded to blocks of bytes (ops/cpu/quant_product.h); a gradient goes
+// through its numbers in the compute dtype. Empty groups are legal.
 
 // Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of them into the cache right before they need it, so that no
 // dispatched copy of the tokens is ever written to memory.
@@ -57,7 +59,7 @@ void matmul_dx(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> of
 void matmul_dx(Run&, Tensor dx, std::initializer_list<Factor> factors, std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
 void matmul_dx_acc(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
-// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad).
+// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w that is trained is f32.
 void matmul_dw(Run&, Param& w, Picked dy, Picked x, std::span<const int64_t> offsets);
 void matmul_dw(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
 

@@ -46,6 +46,10 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
   Arena arena;
   moe::Run run{2};
 
+  // The least a packed copy can take.
+  int64_t least_copy(const Param& w) const {
+    return is_quantised(dtype) ? w.value.bytes() : w.value.numel() * (x_dtype == DType::bf16 && ops::has_bf16_products() ? 2 : 4);
+  }
   // A width the type can have, about this.
   int64_t width(int64_t about) const { return (about + block_of(dtype).elements - 1) / block_of(dtype).elements * block_of(dtype).elements; }
   // What a forward product must equal: the twin's bits, or of a quantised weight, whose products round x to bytes, its numbers within a percent.
@@ -64,7 +68,7 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
 
 TEST_P(Weights, AreTheirF32Twins) {
   for (const auto& [out, about] : std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}})
-    for (const Offsets& offsets : {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 300, 301}}) {
+    for (const Offsets& offsets : {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 61, 62}}) {
       const int64_t in = width(about);
       Twins t = draw_twins(arena, dtype, 3, out, in);
       for (bool forward : {true, false}) {
@@ -110,7 +114,7 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
         ASSERT_EQ(all.used, 0) << "what a gradient needs of a quantised weight is not kept";
         continue;
       }
-      ASSERT_GE(each, t.weight.value.bytes() / 3);
+      ASSERT_GE(each, least_copy(t.weight) / 3);
       for (const int64_t fit : {0, 1, 2}) {
         PackBudget budget{fit * each + each - 1, 0};
         Param w;
@@ -131,7 +135,7 @@ TEST_P(Weights, ArePackedWhereRowsMeetThem) {
   t.weight.budget = &budget;
   product(run, t.weight, x_dtype, {0, 0, 3, 3, 3}, true);
   const int64_t each = budget.used;
-  EXPECT_GE(each, t.weight.value.bytes() / 4);
+  EXPECT_GE(each, least_copy(t.weight) / 4);
   EXPECT_LE(each, t.weight.value.bytes() / 4 * 2);
   product(run, t.weight, x_dtype, {0, 0, 7, 7, 7}, true);
   EXPECT_EQ(budget.used, each);
@@ -162,6 +166,7 @@ TEST_P(Weights, KeepTheLawOfRows) {
   if (!is_quantised(dtype) && !ops::products_keep_row_bits()) GTEST_SKIP() << "products promise 1e-5 here, not bits";
   const int64_t out = 130, most = 300;
   for (const int64_t about : {384, 640, 1184}) {
+    if (is_quantised(dtype) && about > 384) continue;
     const int64_t in = width(about);
     Twins t = draw_twins(arena, dtype, 1, out, in);
     const Tensor x = draw(arena, x_dtype, {most, in}, 3);

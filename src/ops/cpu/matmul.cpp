@@ -117,12 +117,12 @@ bool multiply_rows(Run& run, const std::vector<Part>& parts, std::span<const Gro
   for (const Group& g : groups)
     if (g.end - g.begin > kMostSingleRows) return false;
   std::vector<RowProduct> products;  // by part
-  std::vector<int64_t> first{0};     // first unit of a part in a group; units are blocks of columns
+  std::vector<int64_t> first{0};     // unit of a part in a group; units are kRowUnit columns
   int64_t bytes = 0;
   for (const Part& p : parts) {
     products.push_back(row_product_of(p));
     if (products.back().stretch == 0) return false;
-    first.push_back(first.back() + column_blocks(*products.back().layout));
+    first.push_back(first.back() + (p.out.cols() + kRowUnit - 1) / kRowUnit);
     bytes += static_cast<int64_t>(products.back().layout->bytes * groups.size());
   }
   constexpr int64_t kWorthThreads = 256 << 10;

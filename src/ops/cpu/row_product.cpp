@@ -22,8 +22,7 @@ namespace {
 
 #define MOE_ROWS_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
-constexpr int kVectors = 4;  // of 16 columns: a block of 64
-constexpr int64_t kBlockColumns = 16 * kVectors;
+constexpr int64_t kBlockColumns = 64;  // four vectors of 16
 constexpr int64_t kAheadBytes = 4096;  // what lies this far ahead is fetched: the hardware stops at each page
 
 // Words of 32 bits: an f32, or a pair of bf16.
@@ -39,12 +38,12 @@ MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int6
   else _mm256_mask_storeu_epi16(static_cast<bf16*>(p.out) + at, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
-// One block of columns for kRows rows.
-template <int kRows, bool kHalves>
-MOE_ROWS_TARGET void block_rows(const RowProduct& p, int64_t block) {
-  constexpr int64_t kStep = kHalves ? 2 : 1;
+// kVectors vectors of columns of one block, from unit `unit` on, for kRows rows.
+template <int kRows, bool kHalves, int kVectors>
+MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
+  constexpr int64_t kStep = kHalves ? 2 : 1, kUnitsEach = kBlockColumns / kRowUnit;
   const PackLayout& l = *p.layout;
-  const char* weights = static_cast<const char*>(p.packed) + block * l.n_stride * (kHalves ? 2 : 4);
+  const char* weights = static_cast<const char*>(p.packed) + unit / kUnitsEach * l.n_stride * (kHalves ? 2 : 4) + unit % kUnitsEach * kRowUnit * 4;
   __m512 total[kRows][kVectors] = {};
   for (int64_t k = 0; k < l.inner; k += p.stretch) {
     __m512 sum[kRows][kVectors];
@@ -70,17 +69,30 @@ MOE_ROWS_TARGET void block_rows(const RowProduct& p, int64_t block) {
       for (int v = 0; v < kVectors; ++v) total[r][v] = k == 0 ? sum[r][v] : _mm512_add_ps(total[r][v], sum[r][v]);
   }
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) store_columns(p, r, block * kBlockColumns + v * 16, total[r][v]);
+    for (int v = 0; v < kVectors; ++v) store_columns(p, r, unit * kRowUnit + v * 16, total[r][v]);
+}
+
+template <int kRows, bool kHalves>
+void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
+  // Whole blocks are read as they lie; a share may begin or end in the middle of one.
+  for (int64_t unit = begin; unit < end;) {
+    if (unit % 2 == 0 && unit + 2 <= end) {
+      unit_rows<kRows, kHalves, 4>(p, unit);
+      unit += 2;
+    } else {
+      unit_rows<kRows, kHalves, 2>(p, unit++);
+    }
+  }
 }
 
 template <bool kHalves>
-void blocks_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  for (int64_t b = begin; b < end; ++b) switch (p.rows) {
-      case 1: block_rows<1, kHalves>(p, b); break;
-      case 2: block_rows<2, kHalves>(p, b); break;
-      case 3: block_rows<3, kHalves>(p, b); break;
-      default: block_rows<4, kHalves>(p, b); break;
-    }
+void some_rows(const RowProduct& p, int64_t begin, int64_t end) {
+  switch (p.rows) {
+    case 1: return units_rows<1, kHalves>(p, begin, end);
+    case 2: return units_rows<2, kHalves>(p, begin, end);
+    case 3: return units_rows<3, kHalves>(p, begin, end);
+    default: return units_rows<4, kHalves>(p, begin, end);
+  }
 }
 
 // Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without gaps.
@@ -99,7 +111,7 @@ int64_t find_stretch(int64_t inner, DType dtype) {
   Arena memory;
   const auto noise = [&](int64_t n, uint64_t seed) {
     auto* x = memory.alloc(DType::f32, {n}).as<float>();
-    for (int64_t i = 0; i < n; ++i) x[i] = normal(RngKey::from_seed(seed), static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < n; ++i) x[i] = uniform(RngKey::from_seed(seed), static_cast<uint64_t>(i)) - 0.5f;
     return x;
   };
   const float *w = noise(kCols * inner, 1), *x = noise(kRows * inner, 2);
@@ -119,7 +131,7 @@ int64_t find_stretch(int64_t inner, DType dtype) {
               .out = got.data(),
               .out_dtype = DType::f32,
               .out_stride = kCols},
-             0, 1);
+             0, kBlockColumns / kRowUnit);
     if (std::memcmp(want.data(), got.data(), sizeof want) == 0) return stretch;
   }
   return 0;
@@ -141,8 +153,8 @@ int64_t sum_stretch(int64_t inner, DType dtype) {
 }
 
 void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
-  if (product.dtype == DType::bf16) blocks_rows<true>(product, begin, end);
-  else blocks_rows<false>(product, begin, end);
+  if (product.dtype == DType::bf16) some_rows<true>(product, begin, end);
+  else some_rows<false>(product, begin, end);
 }
 
 #else

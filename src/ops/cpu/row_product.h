@@ -11,6 +11,7 @@
 namespace moe::ops {
 
 constexpr int64_t kMostSingleRows = 4;
+constexpr int64_t kRowUnit = 32;  // columns that threads share out
 
 // Numbers of k that oneDNN sums before it adds to what stands; 0: unknown, so that run_rows() may not be used.
 int64_t sum_stretch(int64_t inner, DType dtype);
@@ -26,7 +27,7 @@ struct RowProduct {
   DType out_dtype;  // f32, or bf16 where dtype is
   int64_t out_stride;
 };
-// Columns of the blocks [begin, end), of layout->n_block each.
+// Columns [begin, end) in units of kRowUnit.
 void run_rows(const RowProduct& product, int64_t begin, int64_t end);
 
 }  // namespace moe::ops

@@ -76,7 +76,8 @@ std::vector<GgufEntry> gguf_vocab_entries(GgmlVocab vocab, int64_t rows) {
   out.push_back({name("tokens"), Type::strings, std::move(vocab.tokens)});
   if (!vocab.scores.empty()) out.push_back({name("scores"), Type::f32s, std::vector<double>(vocab.scores.begin(), vocab.scores.end())});
   out.push_back({name("token_type"), Type::i32s, std::vector<int64_t>(vocab.types.begin(), vocab.types.end())});
-  if (!vocab.merges.empty()) out.push_back({name("merges"), Type::strings, std::move(vocab.merges)});
+  // llama.cpp asks for the list where there are no merges too.
+  if (!vocab.merges.empty() || vocab.scores.empty()) out.push_back({name("merges"), Type::strings, std::move(vocab.merges)});
   for (const IdKey& id : kIds)
     if (vocab.*id.id) out.push_back({name(id.key), Type::u32, int64_t{*(vocab.*id.id)}});
   for (const FlagKey& flag : kFlags)

@@ -1,4 +1,4 @@
-// What this machine can do (peak), what the engine makes of it op by op (ops), and in whole training steps (train).
+// What this machine can do (peak), what the engine makes of it op by op (ops), in whole training steps (train), and with a MODEL (bench_model.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +7,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench.h"
 #include "cli/options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
+#include "core/error.h"
 #include "core/json.h"
 #include "ops/ops.h"
 #include "train/trainer.h"
@@ -25,25 +27,11 @@ constexpr int kRepeats = 7;
 struct Flags {
   ModelFlags model;
   TrainOptions train;
+  BenchModelFlags bench;
   int64_t warmup_steps = 2;
   int threads = 0;
   bool json = false;
 };
-
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
-struct Peak {
-  double f32, bf16, read;  // FLOP/s, FLOP/s (0 without bf16 products), bytes/s
-  double of(DType dtype) const { return dtype == DType::bf16 && bf16 > 0 ? bf16 : f32; }
-};
-
-Peak measure_peak(Run& run) {
-  return {ops::measure_peak_flops(run, DType::f32, kPeakSeconds), ops::has_bf16_products() ? ops::measure_peak_flops(run, DType::bf16, kPeakSeconds) : 0,
-          ops::measure_read_bandwidth(run, kPeakSeconds)};
-}
 
 int run_peak(const Flags& f) {
   Run run(thread_count(f.threads));
@@ -224,10 +212,21 @@ int run_train(Flags& f, CLI::App& app) {
 
 }  // namespace
 
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+Peak measure_peak(Run& run) {
+  return {ops::measure_peak_flops(run, DType::f32, kPeakSeconds), ops::has_bf16_products() ? ops::measure_peak_flops(run, DType::bf16, kPeakSeconds) : 0,
+          ops::measure_read_bandwidth(run, kPeakSeconds)};
+}
+
 Action add_bench(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   f->train.steps = 5;
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
+  add_bench_model_options(app, f->bench);
   CLI::App* peak = app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads");
   CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that");
   CLI::App* train = app.add_subcommand("train", "whole training steps on random tokens");
@@ -236,7 +235,17 @@ Action add_bench(CLI::App& app) {
   add_model_options(*train, f->model);
   add_train_options(*train, f->train);
   train->add_option("--warmup-steps", f->warmup_steps, "steps before the timed ones")->capture_default_str();
-  return [f, peak, ops, train] { return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train(*f, *train); };
+  return [f, &app, peak, ops, train] {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    if (chosen.empty()) {
+      if (f->bench.model.empty()) fail_usage("moe bench is followed by peak, ops, train or a MODEL");
+      return run_bench_model(f->bench);
+    }
+    for (const CLI::Option* option : app.get_options())
+      if (option->count() > 0)
+        fail_usage("{} stands before '{}', where it is about a MODEL; write it behind or leave it out", option->get_name(), chosen[0]->get_name());
+    return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train(*f, *train);
+  };
 }
 
 }  // namespace moe::cli

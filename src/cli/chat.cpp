@@ -165,7 +165,8 @@ void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& 
 // What a reader may wonder about.
 void Chat::note_end(const Reply& r) const {
   if (r.let_go > 0) tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
-  if (r.generated.finish == "interrupted" && r.generated.tokens == 0) tell("note: interrupted while the message was being read; it is as if it had not been said\n");
+  if (r.generated.finish == "interrupted" && r.generated.tokens == 0)
+    tell("note: interrupted while the message was being read; it is as if it had not been said\n");
   if (r.generated.finish != "length") return;
   if (r.generated.tokens < max_tokens_) tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
   else tell("note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);

@@ -12,9 +12,7 @@
 #include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
-#include "core/error.h"
 #include "core/json.h"
-#include "core/nearest.h"
 #include "hub/hub.h"
 #include "infer/evaluation.h"
 #include "infer/session.h"
@@ -29,17 +27,6 @@ struct Flags {
   MemoryFlags memory;
   bool json = false;
 };
-
-const std::vector<std::string>& cache_dtypes() {
-  static const std::vector<std::string> names = {"f32", "bf16", "f16", "q8_0"};
-  return names;
-}
-
-DType parse_cache_dtype(const std::string& name) {
-  if (std::find(cache_dtypes().begin(), cache_dtypes().end(), name) == cache_dtypes().end())
-    fail_usage("--cache-dtype is \"{}\"{}", printable(name), suggestion(name, cache_dtypes()));
-  return *dtype_named(name);
-}
 
 // What prompt lookup did, for a person who watches.
 void tell_lookup(const Generated& out) {
@@ -103,27 +90,20 @@ void add_generate_options(CLI::App& app, GenerateFlags& f) {
   app.add_option("--prompt-lookup", f.options.prompt_lookup,
                  "guess up to so many tokens from what the text said before and check them in one step; the text stays the same. 0: off")
       ->capture_default_str();
-  takes(app.add_option("--cache-dtype", f.cache_dtype, "how keys and values are kept: f32, bf16, f16 or q8_0; default: as the products compute"),
-        cache_dtypes());
+  add_cache_dtype(app, f.cache_dtype);
 }
 
 GenerateOptions generate_options(const GenerateFlags& f) {
   GenerateOptions options = f.options;
-  if (!f.cache_dtype.empty()) options.session.cache_dtype = parse_cache_dtype(f.cache_dtype);
+  options.session.cache_dtype = parse_cache_dtype(f.cache_dtype);
   if (!f.routing.empty()) options.session.routing = parse_eval_routing(f.routing, "--routing");
   return options;
 }
 
 Json generate_reply(const std::string& prompt, const Generated& out) {
-  return {{"prompt", prompt},
-          {"text", out.text},
-          {"prompt_tokens", out.prompt_tokens},
-          {"tokens", out.tokens},
-          {"finish", out.finish},
-          {"prompt_ids", out.prompt_ids},
-          {"ids", out.ids},
-          {"proposed", out.proposed},
-          {"accepted", out.accepted}};
+  return {{"prompt", prompt},     {"text", out.text},         {"prompt_tokens", out.prompt_tokens},
+          {"tokens", out.tokens}, {"finish", out.finish},     {"prompt_ids", out.prompt_ids},
+          {"ids", out.ids},       {"proposed", out.proposed}, {"accepted", out.accepted}};
 }
 
 Action add_generate(CLI::App& app) {

@@ -238,7 +238,8 @@ Action add_inspect(CLI::App& app) {
   app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();
-  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training (auto: f32) and for --text (auto: as in moe score)")->capture_default_str();
+  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training (auto: f32) and for --text (auto: as in moe score)")
+      ->capture_default_str();
   app.add_flag("--recompute", f->training.recompute, "for the memory of training");
   app.add_flag("--json", f->json, "one JSON object on standard output");
   add_text_options(app, f->text);

@@ -23,8 +23,8 @@ void add_text_options(CLI::App& app, TextFlags& flags);
 // A usage error where a flag asks for something that only a text gives.
 void check_text_options(const CLI::App& app, const TextFlags& flags);
 
-// `dtype` absent: natural_dtype. Looks at the model on the texts and writes the page when one was asked for. Adds "routing" and, where the folder has a metrics.jsonl, "history" to `json`;
-// without one (null) the tables go to the screen.
+// `dtype` absent: natural_dtype. Looks at the model on the texts and writes the page when one was asked for. Adds "routing" and, where the folder has a
+// metrics.jsonl, "history" to `json`; without one (null) the tables go to the screen.
 void inspect_text(const std::string& model, const TextFlags& flags, std::optional<DType> dtype, Json* json);
 
 }  // namespace moe::cli

@@ -8,9 +8,10 @@
 namespace moe::cli {
 
 void add_memory_options(CLI::App& app, MemoryFlags& f) {
-  app.add_option("--pack-memory", f.packed,
-                 "what copies of a file's weights in the layout of the products may take, as in 4G; what does not fit is packed anew at each use. Default: half of "
-                 "the free memory");
+  app.add_option(
+      "--pack-memory", f.packed,
+      "what copies of a file's weights in the layout of the products may take, as in 4G; what does not fit is packed anew at each use. Default: half of "
+      "the free memory");
   app.add_flag("--hot-set", f.hot_set, "say on standard error how few experts took most of the tokens; without it only for a model larger than memory");
 }
 
@@ -19,8 +20,9 @@ bool prepare_memory(const std::string& path, Model& model, const MemoryFlags& f,
   model.pack_budget().limit = f.packed.empty() ? plan.packed : parse_bytes(f.packed, "--pack-memory");
   if (!plan.larger_than_memory()) return false;
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  tell("note: {} holds {} of weights and {} of memory are free: the rest is read from the disk whenever it is needed. Packed copies may take {} (--pack-memory)\n",
-       path, size(plan.weights), size(plan.available), size(model.pack_budget().limit));
+  tell(
+      "note: {} holds {} of weights and {} of memory are free: the rest is read from the disk whenever it is needed. Packed copies may take {} (--pack-memory)\n",
+      path, size(plan.weights), size(plan.available), size(model.pack_budget().limit));
   return true;
 }
 

@@ -40,6 +40,11 @@ const std::vector<std::string>& compute_dtypes() {
   return names;
 }
 
+const std::vector<std::string>& cache_dtypes() {
+  static const std::vector<std::string> names = {"f32", "bf16", "f16", "q8_0"};
+  return names;
+}
+
 constexpr const char *kModelGroup = "Model", *kRoutingGroup = "Routing";
 
 // What a JSON value would be on the command line; lists give one word an entry, a mix one a domain. Stages may stand in the file as they are.
@@ -215,6 +220,17 @@ std::optional<DType> parse_compute_dtype(const std::string& name) {
   if (name == "f32") return DType::f32;
   if (name == "bf16") return DType::bf16;
   fail_usage("--dtype is \"{}\"{}", printable(name), suggestion(name, compute_dtypes()));
+}
+
+void add_cache_dtype(CLI::App& app, std::string& dtype) {
+  takes(app.add_option("--cache-dtype", dtype, "how keys and values are kept: f32, bf16, f16 or q8_0; default: as the products compute"), cache_dtypes());
+}
+
+std::optional<DType> parse_cache_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (std::find(cache_dtypes().begin(), cache_dtypes().end(), name) == cache_dtypes().end())
+    fail_usage("--cache-dtype is \"{}\"{}", printable(name), suggestion(name, cache_dtypes()));
+  return dtype_named(name);
 }
 
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused) {

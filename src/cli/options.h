@@ -43,6 +43,9 @@ struct ComputeFlags {
 void add_compute_options(CLI::App& app, ComputeFlags& flags);
 // Of a --dtype of inference; nothing for auto, where the model decides (natural_dtype).
 std::optional<DType> parse_compute_dtype(const std::string& name);
+// --cache-dtype; nothing where it was not given: as the products compute.
+void add_cache_dtype(CLI::App& app, std::string& dtype);
+std::optional<DType> parse_cache_dtype(const std::string& name);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 

@@ -31,6 +31,20 @@ MemoryPlan plan_memory(const Model& model, int64_t available, int64_t cache) {
   return plan;
 }
 
+int64_t decode_bytes(Model& model, int64_t top_k) {
+  const ModelConfig& c = model.config();
+  int64_t bytes = 0;
+  for (const Param* param : model.params()) bytes += param->value.bytes();
+  for (int64_t layer = 0; layer < c.layers; ++layer)
+    if (c.is_moe(layer)) bytes -= (c.routing.experts - top_k) * expert_bytes(model, layer);
+  const auto one_row = [&](const char* table) {
+    if (const Param* p = model.find(table)) bytes -= (p->value.rows() - 1) * bytes_of(p->value.dtype, p->value.cols());
+  };
+  if (!c.tied) one_row("embed.weight");
+  one_row("positions.weight");
+  return bytes;
+}
+
 HotSet hot_set(Model& model, const std::vector<std::vector<int64_t>>& rows) {
   struct Expert {
     int64_t rows, bytes;

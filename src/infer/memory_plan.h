@@ -21,6 +21,9 @@ MemoryPlan plan_memory(const Model&, int64_t available, int64_t cache);
 // Of keys and values of `tokens` tokens in all layers, bytes.
 int64_t cache_bytes(const ModelConfig&, DType dtype, int64_t tokens);
 
+// Bytes of weights that writing one token reads, `top_k` experts of each MoE layer: of the embedding one row, unless it is the head too.
+int64_t decode_bytes(Model&, int64_t top_k);
+
 // How few experts took most of the tokens.
 struct HotSet {
   struct Part {

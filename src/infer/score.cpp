@@ -46,9 +46,7 @@ int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
   return options.windows > 0 ? std::min(options.windows, whole) : whole;
 }
 
-RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) {
-  return evaluation_spec(config, options.routing, options.top_k_experts);
-}
+RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) { return evaluation_spec(config, options.routing, options.top_k_experts); }
 
 Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,
             const std::function<void(int64_t, int64_t)>& progress) {

@@ -72,7 +72,9 @@ void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked
 }
 
 Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)
-    : model_(model), run_(run), routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
+    : model_(model),
+      run_(run),
+      routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
       cache_(model.config(), options.cache_dtype.value_or(run.compute), 1, capacity) {
   if (model.config().moe_layer_count() == 0) return;
   const RoutingOptions& recipe = model.config().routing;

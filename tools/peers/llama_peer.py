@@ -31,8 +31,8 @@ class Runner:
         self.random = random.Random(1)
 
     def _decode(self, ids):
-        batch = ll.llama_batch_get_one((ll.llama_token * len(ids))(*ids), len(ids))
-        if ll.llama_decode(self.context, batch) != 0:
+        tokens = (ll.llama_token * len(ids))(*ids)  # the batch is a view of it
+        if ll.llama_decode(self.context, ll.llama_batch_get_one(tokens, len(ids))) != 0:
             raise SystemExit("llama_decode failed")
         return ll.llama_get_logits_ith(self.context, -1)
 

@@ -1,0 +1,35 @@
+// What the parts of `moe bench` share: the machine's peak, and the median.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/memory.h"
+#include "cli/options.h"
+#include "cli/replies.h"
+
+namespace moe::cli {
+
+double median(std::vector<double> x);
+
+struct Peak {
+  double f32, bf16, read;  // FLOP/s, FLOP/s (0 without bf16 products), bytes/s
+  double of(DType dtype) const { return dtype == DType::bf16 && bf16 > 0 ? bf16 : f32; }
+};
+Peak measure_peak(Run& run);
+
+struct BenchModelFlags {
+  std::string model, cache_dtype;
+  int64_t prompt = 512, tokens = 128, repeats = 3, top_k_experts = 0;
+  uint64_t seed = 1;
+  ComputeFlags compute;
+  MemoryFlags memory;
+  bool json = false;
+};
+// MODEL is optional here: the words peak, ops and train may stand in its place.
+void add_bench_model_options(CLI::App& app, BenchModelFlags& flags);
+int run_bench_model(const BenchModelFlags& flags);
+
+}  // namespace moe::cli

@@ -1,0 +1,150 @@
+// Prompt lookup: what is guessed, and that a text is the same, token for token, with guesses as without.
+#include "infer/lookup.h"
+
+#include "infer/session.h"
+#include "support/files.h"
+#include "support/routings.h"
+#include "support/same_rows.h"
+#include "support/tiny_model.h"
+
+namespace moe::test {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+TEST(LookUp, FollowsTheLongestMatchAndOfEqualOnesTheLatest) {
+  EXPECT_EQ(look_up(Ids{1, 2, 3, 4, 5, 1, 2, 3}, 8), (Ids{4, 5, 1})) << "three agree, so three are guessed";
+  EXPECT_EQ(look_up(Ids{1, 2, 3, 4, 5, 1, 2, 3}, 2), (Ids{4, 5}));
+  EXPECT_EQ(look_up(Ids{9, 1, 2, 7, 9, 8, 1, 2, 6, 0, 9, 1, 2}, 4), (Ids{7, 9, 8})) << "9 1 2 agrees for longer than the later 1 2";
+  EXPECT_EQ(look_up(Ids{1, 2, 7, 0, 1, 2, 8, 5, 1, 2}, 4), (Ids{8, 5})) << "the later of two";
+  EXPECT_EQ(look_up(Ids{4, 4, 4, 4}, 8), (Ids{4})) << "what follows ends with the text";
+}
+
+TEST(LookUp, OneTokenIsNoMatch) {
+  EXPECT_EQ(look_up(Ids{1, 2, 3, 2}, 8), Ids{});
+  EXPECT_EQ(look_up(Ids{1, 2, 1, 2}, 0), Ids{});
+  EXPECT_EQ(look_up(Ids{}, 8), Ids{});
+  EXPECT_EQ(look_up(Ids{1}, 8), Ids{});
+}
+
+TEST(LookUp, NeverGuessesMoreThanItsLimit) {
+  const Ids same(500, 3);
+  EXPECT_LE(look_up(same, 1000).size(), static_cast<size_t>(kMostGuesses));
+}
+
+struct Fixture {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
+  moe::Run run;
+  GenerateOptions options;
+
+  explicit Fixture(const RoutingOptions& routing, DType dtype = DType::f32) : run(2, dtype) {
+    ModelConfig config = plain_config();
+    config.routing = routing;
+    config.init.std = 0.3f;
+    model = fresh(config);
+    options.max_tokens = 90;
+    options.sampler.seed = 3;
+    if (default_eval(routing) == EvalRouting::threshold) options.session.routing = EvalRouting::threshold;
+    // Sharp enough that a text comes back to what it said.
+    options.sampler.temperature = 0.2f;
+  }
+  Generated generate(int64_t lookup) {
+    options.prompt_lookup = lookup;
+    return moe::generate(*model, run, *tokenizer, "the router sends the router sends", options, [](const std::string&) { return true; });
+  }
+};
+
+TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
+  if (!ops::products_keep_row_bits()) GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
+  int64_t accepted = 0, refused = 0;
+  for (const RoutingOptions& routing : small_routings(4, 2)) {
+    if (!not_causal_because(routing, default_eval(routing)).empty()) continue;
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const float temperature : {0.0f, 0.2f, 1.0f}) {
+        Fixture f(routing, dtype);
+        f.options.sampler.temperature = temperature;
+        f.options.sampler.repeat_penalty = temperature == 1.0f ? 1.1f : 1.0f;
+        const Generated plain = f.generate(0), guessed = f.generate(8);
+        EXPECT_EQ(plain.ids, guessed.ids) << routing.recipe << " " << name_of(dtype) << " at temperature " << temperature;
+        EXPECT_EQ(plain.text, guessed.text);
+        EXPECT_EQ(plain.proposed, 0);
+        EXPECT_LE(guessed.accepted, guessed.proposed);
+        accepted += guessed.accepted;
+        refused += guessed.proposed - guessed.accepted;
+      }
+  }
+  EXPECT_GT(accepted, 500) << "right guesses have been met";
+  EXPECT_GT(refused, 100) << "and wrong ones, which have to leave no trace";
+}
+
+TEST(PromptLookup, EndsWhereTheTextEnds) {
+  Fixture f(small_routing("olmoe", 4, 2));
+  f.options.sampler.temperature = 0;
+  const Generated whole = f.generate(0);
+  for (int64_t n = 1; n < 20; ++n) {
+    f.options.max_tokens = n;
+    const Generated part = f.generate(8);
+    EXPECT_EQ(part.tokens, n);
+    EXPECT_EQ(part.ids, Ids(whole.ids.begin(), whole.ids.begin() + n));
+  }
+}
+
+TEST(PromptLookup, ASessionGoesOnFromWhatWasSaid) {
+  Fixture f(small_routing("olmoe", 4, 2));
+  f.options.sampler.temperature = 0;
+  f.options.prompt_lookup = 8;
+  Session kept(*f.model, f.run, 400), other(*f.model, f.run, 400);
+  std::string said = "the router sends the router sends";
+  for (int round = 0; round < 3; ++round) {
+    const Generated a = generate(kept, *f.tokenizer, f.tokenizer->encode(said), f.options, [](const std::string&) { return true; });
+    other.cut(0);
+    GenerateOptions plain = f.options;
+    plain.prompt_lookup = 0;
+    const Generated b = generate(other, *f.tokenizer, f.tokenizer->encode(said), plain, [](const std::string&) { return true; });
+    EXPECT_EQ(a.ids, b.ids) << "round " << round;
+    said += "the";
+  }
+}
+
+TEST(Session, GivesTheLogitsOfTheLastRowsWhateverTheChunks) {
+  Fixture f(small_routing("olmoe", 4, 2));
+  Ids ids;
+  for (int32_t i = 0; i < 530; ++i) ids.push_back(i * 37 % 256);
+  Session all(*f.model, f.run, 530), one(*f.model, f.run, 530);
+  const auto vocab = static_cast<size_t>(f.model->config().vocab);
+  const std::span<const float> rows = all.feed(ids, 30);  // the chunks of 512 end among them
+  ASSERT_EQ(rows.size(), 30 * vocab);
+  one.feed(std::span(ids).first(500));
+  for (size_t r = 0; r < 30; ++r) {
+    const std::span<const float> got = one.feed(std::span(ids).subspan(500 + r, 1)), want = rows.subspan(r * vocab, vocab);
+    EXPECT_TRUE(same_rows({got.begin(), got.end()}, {want.begin(), want.end()})) << "row " << r;
+  }
+  EXPECT_FAILS(all.feed(Ids{1, 2}, 3), "3 tokens");
+}
+
+TEST(Session, GoesBack) {
+  Fixture f(small_routing("olmoe", 4, 2));
+  Session wandered(*f.model, f.run, 20), straight(*f.model, f.run, 20);
+  wandered.feed(Ids{1, 2, 3, 4, 5, 6});
+  wandered.cut(3);
+  EXPECT_EQ(wandered.length(), 3);
+  const std::span<const float> got = wandered.feed(Ids{9, 8});
+  const std::span<const float> want = straight.feed(Ids{1, 2, 3, 9, 8});
+  EXPECT_TRUE(same_rows({got.begin(), got.end()}, {want.begin(), want.end()}));
+}
+
+TEST(Generate, ReadingOfALongPromptCanBeEnded) {
+  Fixture f(small_routing("olmoe", 4, 2));
+  int asked = 0;
+  const Generated out = generate(
+      *f.model, f.run, *f.tokenizer, std::string(1300, 'a'), f.options, [](const std::string&) { return true; }, [&] { return ++asked < 3; });
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(out.finish, "interrupted");
+  EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";
+  EXPECT_EQ(out.tokens, 0);
+  EXPECT_EQ(out.text, "");
+}
+
+}  // namespace
+}  // namespace moe::test

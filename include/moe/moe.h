@@ -31,7 +31,7 @@ MOE_API const char* moe_version(void);
 MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
-/* options: "threads" (0: all cores), "dtype" ("f32" or "bf16") of the products. */
+/* options: "threads" (0: all cores), "dtype" ("f32", "bf16", or "auto": f32, as loaded weights are) of the products. */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */
@@ -50,8 +50,8 @@ typedef int (*moe_on_text)(void* user, const char* text, size_t bytes);
 /* options: those of `moe generate`. json: what `moe generate --json` prints. on_text and json may be NULL. */
 MOE_API moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json);
 
-/* options: "window", "windows", "routing" of `moe score`. logprobs: NULL, or [count]: of each id given those before it in its window, NaN where there is none
- * (the first of each window, the dropped remainder). json: NULL, or what `moe score --json` prints. */
+/* options: "window", "windows", "routing", "top-k-experts" of `moe score`. logprobs: NULL, or [count]: of each id given those before it in its window, NaN
+ * where there is none (the first of each window, the dropped remainder). json: NULL, or what `moe score --json` prints. */
 MOE_API moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const char* options, float* logprobs, char** json);
 /* logits [count, vocab]: of the id after each of one sequence. */
 MOE_API moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count, float* logits);

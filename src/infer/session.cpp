@@ -187,10 +187,10 @@ bool write_text(Session& session, Sampler& sampler, std::span<const float> logit
     }
     if (out.tokens >= limit) break;
     session.cut(session.length() - static_cast<int64_t>(rows - 1 - right));
-    std::vector<int32_t> text(session.ids().begin(), session.ids().end());
-    text.push_back(id);
     fed = {id};
     if (lookup > 0) {
+      std::vector<int32_t> text(session.ids().begin(), session.ids().end());
+      text.push_back(id);
       const std::vector<int32_t> guesses = look_up(text, std::min(lookup, limit - out.tokens - 1));
       out.proposed += std::ssize(guesses);
       fed.insert(fed.end(), guesses.begin(), guesses.end());

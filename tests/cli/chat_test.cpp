@@ -301,6 +301,23 @@ TEST_F(Chat, CtrlCEndsAReplyAndThenTheChat) {
   set_context(2000);
 }
 
+// The system message is long enough that it is still being read.
+TEST_F(Chat, CtrlCWhileAMessageIsReadTakesItBack) {
+  set_context(200000);
+  Child child({"chat", model(), "--system", std::string(120000, 'x'), "--threads", "2"}, true);
+  child.read_until("> ");
+  child.type("hello\n");
+  child.read_until("\n");
+  usleep(300000);
+  child.type("\x03");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "interrupted while the message was being read", child.read_until("> "));
+  child.type("/regenerate\n");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no reply yet", child.read_until("\n> "));
+  child.type("\x04");
+  EXPECT_EQ(child.wait(), 0);
+  set_context(2000);
+}
+
 TEST_F(Chat, CtrlDEndsTheChat) {
   Child child({"chat", model()}, true);
   child.read_until("> ");

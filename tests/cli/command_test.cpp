@@ -234,10 +234,14 @@ TEST_F(Command, HelpNamesEveryOption) {
        "stages "
        "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss device-loss communication-loss"},
       {"tokenize", "data tokenizer out hold-out threads json"},
-      {"generate", "prompt temperature top-k top-p min-p repeat-penalty seed stop routing"},
-      {"chat", "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing dtype threads json"},
-      {"score", "text window windows routing json per-token"},
-      {"inspect", "json preset"},
+      {"generate",
+       "prompt temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts prompt-lookup dtype cache-dtype pack-memory hot-set threads json"},
+      {"chat",
+       "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts prompt-lookup dtype cache-dtype pack-memory hot-set threads "
+       "json"},
+      {"score", "text window windows routing top-k-experts dtype json per-token"},
+      {"inspect", "json preset top-k-experts"},
+      {"bench", "prompt tokens repeats seed top-k-experts dtype cache-dtype pack-memory hot-set threads json"},
       {"route", "recipe stages experts top-k capacity-factor expert-groups groups-kept routed-scaling-factor eval logits seed draw json"},
       {"recipes", "json"}};
   for (const auto& [verb, options] : promised) {

@@ -59,23 +59,21 @@ class Pool:
         self.packed = {}
 
     def matrix(self, index, rows, cols, fmt):
-        count, starts = rows * cols, POOL // 256
-        at = index * 7919 * 256 % (starts * 256)
         if fmt not in self.packed:
             self.packed[fmt] = quants.quantize(self.numbers.reshape(-1, 256), TYPES[fmt]).reshape(-1).view(np.uint8)
-        bytes_of = self.packed[fmt]
-        unit = len(bytes_of) // POOL if fmt == "bf16" else len(bytes_of) * 256 // POOL
-        begin, size = (at * unit, count * unit) if fmt == "bf16" else (at // 256 * unit, count // 256 * unit)
+        data = self.packed[fmt]
+        unit = len(data) * 256 // POOL  # bytes of 256 numbers
+        begin, size = index * 7919 % (POOL // 256) * unit, rows * cols // 256 * unit
         parts = []
         while size > 0:  # the pool is a ring
-            part = bytes_of[begin:begin + size]
+            part = data[begin:begin + size]
             parts.append(part)
             begin, size = 0, size - len(part)
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def chunks(pool, index, shape, fmt):
-    """A tensor's bytes, matrix by matrix. Vectors are ones and routers random, both f32 where the format is GGUF's."""
+    """A tensor's bytes, matrix by matrix; of a vector the numbers, all ones."""
     if len(shape) == 1:
         yield np.ones(shape, np.float32)
     elif len(shape) == 2:

@@ -111,9 +111,12 @@ class _Sampling(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str]
     routing: str | None
+    top_k_experts: int | None
+    prompt_lookup: int | None
+    cache_dtype: str | None
 
 
-def load(folder: Folder, *, threads: int = 0, dtype: str = "f32") -> Model:
+def load(folder: Folder, *, threads: int = 0, dtype: str = "auto") -> Model:
     """Loads a model folder (config.json, model.safetensors, tokenizer.json).
 
     Parameters
@@ -123,7 +126,7 @@ def load(folder: Folder, *, threads: int = 0, dtype: str = "f32") -> Model:
     threads : int
         Threads of a call; 0: all cores.
     dtype : str
-        "f32" or "bf16": of the products, whatever the file holds.
+        "f32" or "bf16": of the products, whatever the file holds. "auto": f32, as loaded weights are.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")
@@ -231,6 +234,9 @@ class Model:
         seed: int | None = None,
         stop: str | Sequence[str] = (),
         routing: str | None = None,
+        top_k_experts: int | None = None,
+        prompt_lookup: int | None = None,
+        cache_dtype: str | None = None,
         on_text: Callable[[str], object] | None = None,
     ) -> Generation:
         """Continues a text. The same prompt, options and seed give the text `moe generate` gives.
@@ -247,6 +253,12 @@ class Model:
             The text ends before the first of these.
         routing : str
             "dropless" or "threshold"; models whose experts choose their tokens generate only by "threshold", and only when asked.
+        top_k_experts : int
+            Experts a token takes; default: the model's number.
+        prompt_lookup : int
+            Guess up to so many tokens from what the text said before and check them in one step; the text stays the same. Default: 0, none.
+        cache_dtype : str
+            How keys and values are kept: "f32", "bf16", "f16" or "q8_0"; default: as the products compute.
         on_text : callable
             Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
             is raised here.
@@ -265,6 +277,9 @@ class Model:
             "seed": seed,
             "stop": _stops(stop),
             "routing": routing,
+            "top_k_experts": top_k_experts,
+            "prompt_lookup": prompt_lookup,
+            "cache_dtype": cache_dtype,
         }
         given = as_text(prompt, "prompt")
         wanted = as_options(options)
@@ -291,6 +306,9 @@ class Model:
         seed: int | None = None,
         stop: str | Sequence[str] = (),
         routing: str | None = None,
+        top_k_experts: int | None = None,
+        prompt_lookup: int | None = None,
+        cache_dtype: str | None = None,
     ) -> Stream:
         """`generate` as an iterator over its text, piece by piece; the model works in a thread of its own and is taken until the end.
 
@@ -307,10 +325,21 @@ class Model:
             "seed": seed,
             "stop": stop,
             "routing": routing,
+            "top_k_experts": top_k_experts,
+            "prompt_lookup": prompt_lookup,
+            "cache_dtype": cache_dtype,
         }
         return Stream(self, as_text(prompt, "prompt"), sampling)
 
-    def score(self, text_or_ids: Text | ArrayLike, *, window: int | None = None, windows: int | None = None, routing: str | None = None) -> Score:
+    def score(
+        self,
+        text_or_ids: Text | ArrayLike,
+        *,
+        window: int | None = None,
+        windows: int | None = None,
+        routing: str | None = None,
+        top_k_experts: int | None = None,
+    ) -> Score:
         """How well the model predicts a text or a sequence of ids [N]; the figures are those of `moe score`.
 
         Parameters
@@ -322,10 +351,12 @@ class Model:
             At most so many; default: all.
         routing : str
             "dropless"; "as-trained", with the recipe's capacity for evaluation; or "threshold", learned in training where experts choose.
+        top_k_experts : int
+            Experts a token takes; default: the model's number.
         """
         ids = self.encode(text_or_ids) if isinstance(text_or_ids, (str, bytes, bytearray, memoryview)) else self._ids(text_or_ids)
         logprobs = np.empty(ids.size, np.float32)
-        wanted = as_options({"window": window, "windows": windows, "routing": routing})
+        wanted = as_options({"window": window, "windows": windows, "routing": routing, "top_k_experts": top_k_experts})
         with self._use() as handle:
             reply: Mapping[str, Any] = call_for_json(LIBRARY.moe_score, handle, ids.ctypes.data, ids.size, wanted, _floats(logprobs))
         return Score(

@@ -1,0 +1,62 @@
+"""llama.cpp as an oracle: logits, perplexity, greedy tokens and its own quantiser, through llama-cpp-python (pinned in tools/requirements-llama.txt)."""
+import ctypes
+import math
+
+import llama_cpp
+import numpy as np
+
+FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k": 14, "q6_k": 18, "bf16": 32}
+GGML_TYPE_Q6_K = 14
+
+
+class Engine:
+    def __init__(self, path, context, threads=2, batch=512):
+        self.path = str(path)
+        self.llama = llama_cpp.Llama(model_path=self.path, n_ctx=context, n_batch=batch, n_threads=threads, n_threads_batch=threads, logits_all=True,
+                                     verbose=False)
+
+    def tokenize(self, text):
+        """Ids of a text (bytes) in one piece, no token added."""
+        return self.llama.tokenize(text, add_bos=False, special=False)
+
+    def logits(self, ids):
+        """[n, V] f32; a view until the next call."""
+        self.llama.reset()
+        self.llama.eval(list(ids))
+        return self.llama.scores[:len(ids)]
+
+    def cross_entropy(self, ids):
+        """Mean over the n - 1 predictions of a window."""
+        logits, total = self.logits(ids), 0.0
+        for begin in range(0, len(ids) - 1, 128):
+            rows = logits[begin:min(begin + 128, len(ids) - 1)].astype(np.float64)
+            top = rows.max(axis=1)
+            targets = np.asarray(ids[begin + 1:begin + 1 + len(rows)])
+            total += float((top + np.log(np.exp(rows - top[:, None]).sum(axis=1)) - rows[np.arange(len(rows)), targets]).sum())
+        return total / (len(ids) - 1)
+
+    def perplexity(self, windows):
+        """exp of the mean over windows of their cross-entropies."""
+        return math.exp(sum(self.cross_entropy(window) for window in windows) / len(windows))
+
+    def next_logits(self, ids):
+        """[V] after the last of the ids."""
+        return np.array(self.logits(ids)[-1], dtype=np.float64)
+
+    def extend(self, token):
+        """[V] after one more token."""
+        self.llama.eval([int(token)])
+        return np.array(self.llama.scores[self.llama.n_tokens - 1], dtype=np.float64)
+
+    def close(self):
+        self.llama.close()
+
+
+def quantise(source, target, name, threads=2, pure=False):
+    """llama.cpp's own quantiser; `pure`: every matrix in this type, but for the head, which has Q6_K."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.nthread, params.ftype, params.pure = threads, FILE_TYPES[name], pure
+    if pure:
+        params.output_tensor_type = GGML_TYPE_Q6_K
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+        raise SystemExit(f"llama.cpp could not quantise {source} to {name}")

@@ -21,6 +21,7 @@ const std::vector<Verb>& verbs() {
       {"generate", "continue a text", add_generate},
       {"chat", "talk with a model in the terminal", add_chat},
       {"score", "how well a model predicts a text", add_score},
+      {"convert", "between folders and GGUF files, quantised or not; prints what became of each tensor", add_convert},
       {"inspect", "parameters, arithmetic and memory of a model; with --text, what its routers do", add_inspect},
       {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
       {"route", "work a routing recipe out on given numbers", add_route},

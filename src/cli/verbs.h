@@ -24,6 +24,7 @@ Action add_tokenize(CLI::App& app);
 Action add_generate(CLI::App& app);
 Action add_chat(CLI::App& app);
 Action add_score(CLI::App& app);
+Action add_convert(CLI::App& app);
 Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);

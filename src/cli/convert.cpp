@@ -1,0 +1,167 @@
+// Turns a model from one file into another: folder or GGUF, quantised or not, with the account of what became of its tensors.
+#include "hub/convert.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_tree.h"
+#include "cli/options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/nearest.h"
+#include "core/words.h"
+#include "infer/score.h"
+#include "text/corpus.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr int64_t kWindow = 2048;
+
+struct Flags {
+  std::string in, out, quant, dtype, verify;
+  int threads = 0;
+  bool json = false;
+};
+
+const std::vector<std::string>& quant_names() {
+  static const std::vector<std::string> names = {"q8_0", "q6_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0"};
+  return names;
+}
+const std::vector<std::string>& dtype_names() {
+  static const std::vector<std::string> names = {"f32", "bf16", "f16"};
+  return names;
+}
+
+DType named(const std::string& name, const char* option, const std::vector<std::string>& names) {
+  const std::optional<DType> dtype = dtype_named(name);
+  if (!dtype || std::find(names.begin(), names.end(), name_of(*dtype)) == names.end())
+    fail_usage("{}: no type is called '{}'{}", option, name, suggestion(name, names));
+  return *dtype;
+}
+
+std::optional<DType> asked_type(const Flags& f) {
+  if (!f.quant.empty() && !f.dtype.empty()) fail_usage("--quant and --dtype both choose the type of the weights; give one of them");
+  if (!f.quant.empty()) {
+    const std::optional<DType> dtype = dtype_named(f.quant);
+    if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with --dtype {}", f.quant, f.quant);
+    return named(f.quant, "--quant", quant_names());
+  }
+  if (f.dtype.empty()) return std::nullopt;
+  const std::optional<DType> dtype = dtype_named(f.dtype);
+  if (dtype && is_quantised(*dtype)) fail_usage("{} is a quantised type; ask for it with --quant {}", f.dtype, f.dtype);
+  return named(f.dtype, "--dtype", dtype_names());
+}
+
+// The text that --verify scores, as tokens of the model.
+std::vector<int32_t> read_ids(const std::string& path, const Tokenizer& tokenizer, const ScoreOptions& options) {
+  const Corpus corpus({path}, tokenizer);
+  std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
+  corpus.fill(0, corpus.size(), ids.data());
+  scored_windows(corpus.size(), options);  // fails where there is not one
+  return ids;
+}
+
+Score scored(LoadedModel& model, const std::vector<int32_t>& ids, const ScoreOptions& options, int threads) {
+  ProgressLine progress;
+  const std::atomic<bool>& stop = watch_interrupts();
+  Run run(threads, DType::f32);
+  return score(*model.model, run, *model.tokenizer, ids, options, [&](int64_t done, int64_t total) {
+    if (stop) fail("interrupted while scoring; the model is written");
+    progress.show(done, total, "windows");
+  });
+}
+
+void print_account(const ConvertReport& report, const std::string& out) {
+  fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}\n", "tensors", "of", "become", "of", "before", "after");
+  for (const ConvertedRow& row : report.rows) {
+    const std::string example = row.targets == 1 ? row.example : fmt::format("{} ...", row.example);
+    fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}  {}\n", row.sources, name_of(row.from), row.targets, name_of(row.to),
+               human_bytes(static_cast<double>(row.bytes_before)), human_bytes(static_cast<double>(row.bytes_after)),
+               row.why.empty() ? example : fmt::format("{}: {}", example, row.why));
+  }
+  if (report.aliases > 0) fmt::print("{} more: copies of what is written once\n", counted(report.aliases, "tensor"));
+  if (report.quantised_twice > 0)
+    fmt::print("note: {} quantised from quantised numbers, which loses more than from the original\n", counted(report.quantised_twice, "tensor"));
+  fmt::print("{}: {} read once, {} written once, {} numbers; {} became {}\n", out, counted(report.sources, "tensor"), counted(report.targets, "tensor"),
+             human_count(static_cast<double>(report.numbers)), human_bytes(static_cast<double>(report.bytes_before)),
+             human_bytes(static_cast<double>(report.bytes_after)));
+}
+
+Json to_json(const ConvertReport& report) {
+  Json rows = Json::array();
+  for (const ConvertedRow& row : report.rows)
+    rows.push_back({{"from", name_of(row.from)},
+                    {"to", name_of(row.to)},
+                    {"why", row.why},
+                    {"sources", row.sources},
+                    {"targets", row.targets},
+                    {"bytes_before", row.bytes_before},
+                    {"bytes_after", row.bytes_after},
+                    {"example", row.example}});
+  return {{"tensors", rows},           {"sources", report.sources},           {"targets", report.targets},        {"aliases", report.aliases},
+          {"numbers", report.numbers}, {"bytes_before", report.bytes_before}, {"bytes_after", report.bytes_after}};
+}
+
+Json to_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
+
+int run_convert(const Flags& f) {
+  ConvertOptions options{.dtype = asked_type(f), .threads = thread_count(f.threads)};
+  if (options.dtype) check_asked(*options.dtype, target_of(f.out));
+  LoadedModel before = load_model(f.in, LoadFor::inference);
+  check_convert_target(f.in, f.out, before);
+  const ScoreOptions rule{.window = std::min(kWindow, before.model->config().context)};
+  std::vector<int32_t> ids;
+  if (!f.verify.empty()) ids = read_ids(f.verify, *before.tokenizer, rule);
+
+  ConvertReport report;
+  {
+    ProgressLine progress;
+    const std::atomic<bool>& stop = watch_interrupts();
+    options.progress = [&](int64_t done, int64_t total) {
+      if (stop) fail("interrupted; nothing was written to {}", f.out);
+      progress.show(done >> 10, total >> 10, "KiB");
+    };
+    report = convert_model(before, f.in, f.out, options);
+  }
+  Json reply = to_json(report);
+  if (!f.json) print_account(report, f.out);
+  if (!f.verify.empty()) {
+    const Score first = scored(before, ids, rule, options.threads);
+    LoadedModel after = load_model(f.out, LoadFor::inference);
+    const Score second = scored(after, read_ids(f.verify, *after.tokenizer, rule), rule, options.threads);
+    const double change = second.perplexity / first.perplexity - 1;
+    if (!f.json)
+      fmt::print("perplexity on {} ({} windows of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n", f.verify, first.windows, rule.window,
+                 first.perplexity, second.perplexity, second.perplexity - first.perplexity, 100 * change);
+    reply["verify"] = {{"text", f.verify}, {"windows", first.windows}, {"window", rule.window}, {"before", to_json(first)}, {"after", to_json(second)}};
+  }
+  if (f.json) print_json(reply);
+  return 0;
+}
+
+}  // namespace
+
+Action add_convert(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option("IN", f->in, "a model: a folder or a .gguf file")->required();
+  app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
+  takes(app.add_option("--quant", f->quant,
+                       "quantise (GGUF only): q8_0, q6_k, q5_1, q5_0, q4_k, q4_1 or q4_0. Norms, biases and routers stay f32, the head keeps more bits; "
+                       "where rows are no multiple of the type's block the nearest type that fits is taken, and printed (docs/quantisation.md)"),
+        quant_names());
+  takes(app.add_option("--dtype", f->dtype, "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder cannot hold that"),
+        dtype_names());
+  app.add_option("--verify", f->verify,
+                 "a text, or a folder of them: score it before and after, by the rule of windows of moe score, and print both perplexities");
+  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  return [f] { return run_convert(*f); };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,315 @@
+#include "hub/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/threads.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "hub/config_json.h"
+#include "hub/gather.h"
+#include "hub/gguf_model.h"
+#include "tensor/quant.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kChunk = int64_t{16} << 20;  // bytes of f32 held at a time; a turned matrix comes whole
+
+// A tensor of the target, with what becomes of it.
+struct Planned {
+  FileTensor tensor;
+  DType from;  // as its numbers are stored in the source; f32 where they are stored in several types
+  DType to;
+  std::string_view why;
+  bool as_stored;  // its bytes are taken as they are
+
+  int64_t bytes() const {
+    const FileRows walk = rows_of(tensor);
+    return walk.rows * bytes_of(to, walk.cols);
+  }
+};
+
+// In how each parameter is stored in the source: the types of the tensors it comes from.
+struct Stored {
+  DType dtype;
+  bool mixed = false;
+};
+using StoredTypes = std::map<const Param*, Stored>;
+
+StoredTypes stored_types(const LoadedModel& model) {
+  StoredTypes types;
+  for (const FileTensor& tensor : model.source->map) {
+    if (tensor.alias || !model.source->file->contains(tensor.name)) continue;
+    const DType dtype = model.source->file->get(tensor.name).dtype;
+    for (const FileTensor::Part& part : tensor.parts) {
+      const auto [entry, is_new] = types.emplace(part.param, Stored{dtype});
+      entry->second.mixed = entry->second.mixed || entry->second.dtype != dtype;
+    }
+  }
+  return types;
+}
+
+Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types, std::optional<DType> asked, Target target) {
+  const Param& first = *tensor.parts[0].param;
+  Stored stored = types.at(&first);
+  bool as_stored = is_quantised(stored.dtype) && !tensor.columns;
+  for (const FileTensor::Part& part : tensor.parts) {
+    const Stored& other = types.at(part.param);
+    stored.mixed = stored.mixed || other.mixed || other.dtype != stored.dtype;
+    as_stored = as_stored && !part.transpose && part.param->value.dtype == stored.dtype;
+  }
+  if (stored.mixed) stored.dtype = DType::f32;
+  TypeChoice choice = choose_type(kind_of(*model.model, first), tensor.shape.back(), stored.dtype, asked, target);
+  if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
+  as_stored = as_stored && !stored.mixed && choice.dtype == stored.dtype;
+  return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};
+}
+
+// The source's side of the account: each of its tensors stands in the map once, and together they are the model.
+void settle_source(const LoadedModel& model, const std::string& in, ConvertReport& report) {
+  std::map<std::string_view, int> times;
+  Coverage consumed;
+  for (const FileTensor& tensor : model.source->map) {
+    if (!model.source->file->contains(tensor.name)) {
+      if (!tensor.alias) fail("{}: the account does not come out: there is no tensor \"{}\"", in, tensor.name);
+      continue;
+    }
+    ++times[tensor.name];
+    ++report.sources;
+    report.bytes_before += model.source->file->get(tensor.name).bytes();
+    report.aliases += tensor.alias ? 1 : 0;
+    if (!tensor.alias) consumed.add(tensor);
+  }
+  for (const NamedTensor& tensor : model.source->file->tensors())
+    if (times[tensor.name] != 1) fail("{}: the account does not come out: tensor \"{}\" was consumed {} times", in, tensor.name, times[tensor.name]);
+  consumed.settle(model.model->params(), in);
+  report.numbers = consumed.numbers();
+}
+
+void add_rows(ConvertReport& report, const std::vector<Planned>& plan, const LoadedModel& model) {
+  std::map<const Param*, size_t> row_of;  // of the first target that holds the parameter
+  for (const Planned& p : plan) {
+    auto row = std::find_if(report.rows.begin(), report.rows.end(), [&](const ConvertedRow& r) { return r.from == p.from && r.to == p.to && r.why == p.why; });
+    if (row == report.rows.end()) row = report.rows.insert(row, {.from = p.from, .to = p.to, .why = p.why, .example = p.tensor.name});
+    ++row->targets;
+    row->bytes_after += p.bytes();
+    for (const FileTensor::Part& part : p.tensor.parts) row_of.emplace(part.param, static_cast<size_t>(row - report.rows.begin()));
+    ++report.targets;
+    report.bytes_after += p.bytes();
+    report.quantised_twice += is_quantised(p.from) && is_quantised(p.to) && p.from != p.to ? 1 : 0;
+  }
+  for (const FileTensor& tensor : model.source->map) {
+    if (tensor.alias || !model.source->file->contains(tensor.name)) continue;
+    ConvertedRow& row = report.rows[row_of.at(tensor.parts[0].param)];
+    ++row.sources;
+    row.bytes_before += model.source->file->get(tensor.name).bytes();
+  }
+}
+
+// The largest number that does not become infinite in this type. The scales of quantised blocks are f16.
+float largest_of(DType to) {
+  if (to == DType::f32) return FLT_MAX;
+  return to == DType::bf16 ? 3.3895e38f : 65504;
+}
+
+// Makes the tensors of the target, a few rows at a time, and counts what it did.
+class Feed {
+ public:
+  Feed(const LoadedModel& model, std::string in, const ConvertOptions& options, int64_t bytes)
+      : model_(model), in_(std::move(in)), options_(options), bytes_(bytes) {}
+
+  // The next rows of a tensor, in its type; they stay until the next call.
+  Tensor next(const Planned& p) {
+    const FileRows walk = rows_of(p.tensor);
+    const int64_t begin = done_[p.tensor.name];
+    const int64_t many = std::max<int64_t>(1, kChunk / 4 / (walk.cols * walk.step)) * walk.step;
+    const int64_t end = std::min(walk.rows, begin + many), n = end - begin;
+    if (n <= 0) fail("{}: the account does not come out: tensor \"{}\" is asked for twice", in_, p.tensor.name);
+    floats_.resize(static_cast<size_t>(n * walk.cols));
+    Coverage again;
+    gather_rows(floats_.data(), p.tensor, begin, end, options_.threads, p.tensor.alias ? again : read_);
+    check(p, begin * walk.cols);
+    const int64_t row_bytes = bytes_of(p.to, walk.cols);
+    out_.resize(static_cast<size_t>(n * row_bytes));
+    if (p.as_stored) gather_stored(out_.data(), p.tensor, p.to, begin, end, options_.threads, again);
+    else
+      parallel_for(options_.threads, n, 1,
+                   [&](int64_t r0, int64_t r1, int) { quantise(out_.data() + r0 * row_bytes, floats_.data() + r0 * walk.cols, p.to, (r1 - r0) * walk.cols); });
+    done_[p.tensor.name] = end;
+    written_ += n * row_bytes;
+    if (options_.progress) options_.progress(written_, bytes_);
+    if (walk.cols == 1) return Tensor(out_.data(), p.to, {n});
+    return Tensor(out_.data(), p.to, {n, walk.cols});
+  }
+  bool is_done(const Planned& p) const {
+    const auto found = done_.find(p.tensor.name);
+    return found != done_.end() && found->second == rows_of(p.tensor).rows;
+  }
+  // The target's side of the account.
+  void settle(const std::vector<Planned>& plan, const std::string& out) const {
+    for (const Planned& p : plan)
+      if (!is_done(p)) fail("{}: the account does not come out: tensor \"{}\" was not written whole", out, p.tensor.name);
+    if (written_ != bytes_) fail("{}: the account does not come out: {} bytes of tensors instead of {}", out, written_, bytes_);
+    read_.settle(model_.model->params(), out);
+  }
+
+ private:
+  // That what lies in floats_ can be said in the new type. `first` is its first number in the tensor.
+  void check(const Planned& p, int64_t first) const {
+    const float limit = largest_of(p.to);
+    const auto n = static_cast<int64_t>(floats_.size());
+    std::atomic<int64_t> bad{n};  // the first one, so that the message does not depend on the threads
+    parallel_for(options_.threads, n, 1 << 16, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (std::fabs(floats_[static_cast<size_t>(i)]) <= limit) continue;
+        for (int64_t known = bad; i < known && !bad.compare_exchange_weak(known, i);) {
+        }
+        return;
+      }
+    });
+    if (bad == n) return;
+    const float x = floats_[static_cast<size_t>(bad)];
+    const std::string where = fmt::format("{}: number {} of tensor \"{}\"", in_, first + bad, p.tensor.name);
+    if (!std::isfinite(x)) fail("{} is {}; a model with such weights computes nothing; nothing was written", where, x);
+    fail("{} is {}, and {} ends at {}; take --dtype {}; nothing was written", where, x, name_of(p.to), limit, p.to == DType::bf16 ? "f32" : "bf16 or f32");
+  }
+
+  const LoadedModel& model_;
+  std::string in_;
+  const ConvertOptions& options_;
+  int64_t bytes_;
+  int64_t written_ = 0;
+  std::map<std::string, int64_t> done_;  // rows of each tensor
+  Coverage read_;
+  std::vector<float> floats_;
+  std::vector<char> out_;
+};
+
+// What a file that this one was made from says of itself.
+void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
+  for (const auto& [key, value] : model.metadata) {
+    const bool there = std::any_of(metadata.begin(), metadata.end(), [&](const GgufEntry& entry) { return entry.key == key; });
+    if (key.starts_with("general.") && !there) metadata.push_back({key, GgufEntry::Type::string, value});
+  }
+}
+
+void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, GgufTarget target, Feed& feed) {
+  std::vector<GgufItem> items = std::move(target.tables);
+  for (const Planned& p : plan) {
+    const bool last = &p == &plan.back();
+    items.push_back({p.tensor.name, p.to, p.tensor.shape, [&, last](int64_t) {
+                       const Tensor rows = feed.next(p);
+                       if (last && feed.is_done(p)) feed.settle(plan, out);  // before the file takes its name
+                       return rows;
+                     }});
+  }
+  for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
+  keep_general(target.metadata, model);
+  write_gguf(out, target.metadata, items);
+}
+
+void write_as_folder(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, Feed& feed) {
+  std::vector<SafetensorsItem> items;
+  for (const Planned& p : plan) {
+    Tensor shape(nullptr, p.to, {1});
+    shape.rank = static_cast<int>(p.tensor.shape.size());
+    std::copy(p.tensor.shape.begin(), p.tensor.shape.end(), shape.shape.begin());
+    items.push_back({.name = p.tensor.name, .value = shape, .dtype = p.to});
+  }
+  SafetensorsWriter writer(out + "/model.safetensors", items, model.metadata);
+  for (const Planned& p : plan)
+    for (int64_t at = 0; !feed.is_done(p);) {
+      const Tensor rows = feed.next(p);
+      writer.put(p.tensor.name, at, rows);
+      at += rows.numel();
+    }
+  feed.settle(plan, out);
+  write_atomically(out + "/config.json", config_to_json(model.model->config()));
+  write_atomically(out + "/tokenizer.json", model.tokenizer->to_json());
+  if (!model.tokenizer->config_json().empty()) write_atomically(out + "/tokenizer_config.json", model.tokenizer->config_json());
+  writer.commit();
+}
+
+// What stands on the disk is what was planned.
+void check_written(const NamedTensors& file, const std::vector<Planned>& plan, size_t tables) {
+  if (file.tensors().size() != plan.size() + tables)
+    fail("{}: the account does not come out: {} tensors were planned, {} are there", file.path(), plan.size() + tables, file.tensors().size());
+  for (const Planned& p : plan) {
+    const Tensor got = file.get(p.tensor.name);
+    if (got.dtype != p.to || !std::equal(p.tensor.shape.begin(), p.tensor.shape.end(), got.shape.begin(), got.shape.begin() + got.rank))
+      fail("{}: the account does not come out: tensor \"{}\" is {}", file.path(), p.tensor.name, describe(got));
+  }
+}
+
+std::vector<FileTensor> folder_tensors(Model& model) {
+  const Architecture& architecture = architecture_of(model.config());
+  std::vector<FileTensor> tensors = map_tensors(architecture, model);
+  std::erase_if(tensors, [&](const FileTensor& t) { return t.alias && (t.parts.empty() || !architecture.stores_tied_head); });
+  return tensors;
+}
+
+// Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this one.
+bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors) {
+  const Gguf file = Gguf::open(path);
+  return std::all_of(tensors.begin(), tensors.end(), [&](const FileTensor& want) {
+    if (!file.contains(want.name)) return false;
+    const Tensor got = file.get(want.name);
+    return std::equal(want.shape.begin(), want.shape.end(), got.shape.begin(), got.shape.begin() + got.rank);
+  });
+}
+
+}  // namespace
+
+Target target_of(const std::string& out) { return out.ends_with(".gguf") ? Target::gguf : Target::folder; }
+
+void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model) {
+  std::error_code error;
+  if (fs::equivalent(in, out, error)) fail("{} is the model itself; choose another name for the result", out);
+  if (target_of(out) == Target::folder) return check_save_target(out, *model.model);
+  if (!fs::exists(out, error)) return;
+  if (fs::is_directory(out, error)) fail("{} is a folder; choose the name of a file", out);
+  bool same = false;
+  try {
+    same = holds_same(out, gguf_target(*model.model, *model.tokenizer).tensors);
+  } catch (const Error& e) {
+    fail("{} is there and will not be replaced ({}); choose another name or delete it first", out, e.what());
+  }
+  if (!same) fail("{} holds another model; choose another name or delete it first", out);
+}
+
+ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options) {
+  const Target target = target_of(out);
+  if (options.dtype) check_asked(*options.dtype, target);
+  ConvertReport report;
+  settle_source(model, in, report);
+  GgufTarget gguf;
+  if (target == Target::gguf) gguf = gguf_target(*model.model, *model.tokenizer);
+  const std::vector<FileTensor> tensors = target == Target::gguf ? gguf.tensors : folder_tensors(*model.model);
+  report.tables = static_cast<int64_t>(gguf.tables.size());
+  const StoredTypes types = stored_types(model);
+  std::vector<Planned> plan;
+  for (const FileTensor& tensor : tensors) plan.push_back(plan_tensor(tensor, model, types, options.dtype, target));
+  add_rows(report, plan, model);
+  Feed feed(model, in, options, report.bytes_after);
+  if (target == Target::gguf) {
+    write_as_gguf(out, model, plan, std::move(gguf), feed);
+    check_written(Gguf::open(out), plan, static_cast<size_t>(report.tables));
+  } else {
+    write_as_folder(out, model, plan, feed);
+    check_written(Safetensors::open(out), plan, 0);
+  }
+  return report;
+}
+
+}  // namespace moe

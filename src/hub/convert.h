@@ -1,0 +1,53 @@
+// From one file of a model to another: Hugging Face folder or GGUF, in the types asked for, a few rows at a time, so that a model larger than memory converts.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/hub.h"
+#include "hub/quant_policy.h"
+
+namespace moe {
+
+struct ConvertOptions {
+  std::optional<DType> dtype;  // of the weights of products, embedding and head: --quant or --dtype; absent: as they are
+  int threads = 1;
+  // Told how many bytes of the result are there, of how many; may throw, and then nothing is left behind.
+  std::function<void(int64_t done, int64_t total)> progress = {};
+};
+
+// Tensors that went the same way.
+struct ConvertedRow {
+  DType from = DType::f32, to = DType::f32;
+  std::string_view why;  // `to` is not what was asked for; empty where it is
+  int64_t sources = 0, targets = 0;
+  int64_t bytes_before = 0, bytes_after = 0;
+  std::string example;  // the first target's name
+};
+
+// What a conversion did: the account of its tensors, which has come out when there is a report.
+struct ConvertReport {
+  std::vector<ConvertedRow> rows;  // in the order of the targets' first appearance
+  int64_t sources = 0, targets = 0;
+  int64_t numbers = 0;  // of the model; each was read once and written once
+  int64_t bytes_before = 0, bytes_after = 0;
+  int64_t aliases = 0;          // sources that hold a tied head a second time, or a table nobody needs
+  int64_t tables = 0;           // targets that hold no parameter and follow from the configuration
+  int64_t quantised_twice = 0;  // targets quantised from quantised numbers
+};
+
+// A path that ends in .gguf is a GGUF file, any other a folder.
+Target target_of(const std::string& out);
+
+// Fails where `out` must not be replaced: the model itself, another model, something that is no model. Asked before the work.
+void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model);
+
+// Writes the model that was loaded from `in` (for inference) to `out`, whole or not at all. Refuses, naming tensor or parameter: numbers that are not finite
+// or too large for the new type, and any account that does not come out: every tensor of the source is consumed once, every number of the model written once,
+// every tensor of the target written once.
+ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options);
+
+}  // namespace moe

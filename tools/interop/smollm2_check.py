@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Compares `moe` with llama.cpp on the same files and the same tokens.
+
+  smollm2_check.py score   --bin MOE MODEL.gguf TEXT      perplexity of a GGUF file, and that both cut the text into the same tokens
+  smollm2_check.py greedy  --bin MOE MODEL.gguf           32 tokens after each of five prompts
+  smollm2_check.py export  --bin MOE FOLDER TEXT          a model trained here, converted to several types: llama.cpp runs them, with equal perplexity
+  smollm2_check.py quality --bin MOE MODEL TEXT           what quantising costs: our quantiser in our engine, llama.cpp's in llama.cpp
+"""
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+
+import llama_engine
+
+TOLERANCE = 0.005  # of perplexities, relative
+GAP = 0.05         # of logits, where the greedy token may differ
+TOKENS = 32
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "<|im_start|>user\nWhat is a mixture of experts?<|im_end|>\n<|im_start|>assistant\n",
+    "def fibonacci(n):\n",
+    "Water boils at 100 degrees Celsius because",
+]
+
+
+def moe(binary, *words):
+    """The JSON object that a verb prints."""
+    done = subprocess.run([binary, *map(str, words), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"moe {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout)
+
+
+def our_score(args, model, per_token=True):
+    return moe(args.bin, "score", model, "--text", args.text, "--window", args.window, "--windows", args.windows, "--dtype", "f32",
+               *(["--per-token"] if per_token else []))
+
+
+def their_perplexity(args, model, ids):
+    engine = llama_engine.Engine(model, args.window)
+    windows = [ids[begin:begin + args.window] for begin in range(0, len(ids), args.window)]
+    perplexity = engine.perplexity(windows)
+    engine.close()
+    return perplexity
+
+
+def difference(ours, theirs):
+    return f"perplexity {ours:.4f} here, {theirs:.4f} in llama.cpp, {100 * (ours / theirs - 1):+.3f}%"
+
+
+def check_score(args):
+    ours = our_score(args, args.model)
+    engine = llama_engine.Engine(args.model, 8)
+    theirs = engine.tokenize(pathlib.Path(args.text).read_bytes())[:len(ours["ids"])]
+    engine.close()
+    wrong = next((i for i, (a, b) in enumerate(zip(ours["ids"], theirs)) if a != b), None)
+    if wrong is not None or len(theirs) != len(ours["ids"]):
+        raise SystemExit(f"the texts are cut differently: from token {wrong} on {ours['ids'][wrong:wrong + 5]} here, {theirs[wrong:wrong + 5]} in llama.cpp")
+    reference = their_perplexity(args, args.model, ours["ids"])
+    print(f"{ours['windows']} windows of {ours['window']}, {len(theirs)} equal ids: {difference(ours['perplexity'], reference)} "
+          f"(allowed {100 * TOLERANCE}%)")
+    return abs(ours["perplexity"] / reference - 1) <= TOLERANCE
+
+
+def check_greedy(args):
+    engine = llama_engine.Engine(args.model, 256)
+    good = True
+    for prompt in PROMPTS:
+        ours = moe(args.bin, "generate", args.model, "-p", prompt, "-n", TOKENS, "--temperature", 0)
+        logits = engine.next_logits(ours["prompt_ids"])
+        verdict = f"{len(ours['ids'])} tokens equal"
+        for step, token in enumerate(ours["ids"]):
+            best = int(logits.argmax())
+            if token != best:
+                gap = float(logits[best] - logits[token])
+                good = good and gap < GAP
+                verdict = f"{step} tokens equal, then {token} here and {best} in llama.cpp, whose logits are {gap:.4f} apart (allowed {GAP})"
+                break
+            logits = engine.extend(token)
+        print(f"{prompt[:40]!r}: {verdict}")
+    print(f"{len(PROMPTS)} prompts, {TOKENS} tokens each: {'equal' if good else 'DIFFERENT'} but for ties")
+    return good
+
+
+def convert(args, source, target, *how):
+    return moe(args.bin, "convert", source, target, *how)
+
+
+def asked(name):
+    return ["--dtype" if name in ("f32", "bf16", "f16") else "--quant", name]
+
+
+def check_export(args):
+    good = True
+    with tempfile.TemporaryDirectory() as work:
+        for name in args.types:
+            path = f"{work}/{name}.gguf"
+            account = convert(args, args.model, path, *asked(name))
+            ours = our_score(args, path)
+            theirs = their_perplexity(args, path, ours["ids"])
+            good = good and abs(ours["perplexity"] / theirs - 1) <= TOLERANCE
+            types = ", ".join(sorted({row["to"] for row in account["tensors"]}))
+            print(f"{name} ({types}): {difference(ours['perplexity'], theirs)}")
+    print(f"{', '.join(args.types)}: perplexities {'within' if good else 'NOT within'} {100 * TOLERANCE}% of llama.cpp's")
+    return good
+
+
+def weight_error(path, truth):
+    """Root of the mean square of what quantising changed, over the quantised tensors, relative to the numbers' own."""
+    wrong = total = 0.0
+    for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.tensor_type in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
+            continue
+        got = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
+        want = truth[tensor.name]
+        wrong, total = wrong + float(((got - want) ** 2).sum()), total + float((want ** 2).sum())
+    return math.sqrt(wrong / total)
+
+
+def check_quality(args):
+    """Of each type: the rise over the engine's own perplexity of the file that both quantisers start from."""
+    good = True
+    with tempfile.TemporaryDirectory() as work:
+        base = f"{work}/base.gguf"
+        convert(args, args.model, base, "--dtype", args.base)
+        truth = {t.name: t.data.astype(np.float64) for t in gguf.GGUFReader(base).tensors}
+        start = our_score(args, base)
+        ours0, theirs0 = start["perplexity"], their_perplexity(args, base, start["ids"])
+        print(f"{args.base}: {difference(ours0, theirs0)}")
+        for name in args.types:
+            mine, other = f"{work}/ours-{name}.gguf", f"{work}/theirs-{name}.gguf"
+            convert(args, base, mine, *asked(name))
+            llama_engine.quantise(base, other, name, pure=name.endswith("_k"))
+            ours, theirs = our_score(args, mine, False)["perplexity"], their_perplexity(args, other, start["ids"])
+            crossed = our_score(args, other, False)["perplexity"]
+            rise, their_rise = ours / ours0 - 1, theirs / theirs0 - 1
+            good = good and rise <= their_rise
+            print(f"{name}: {ours:.4f} here, {theirs:.4f} in llama.cpp; rises {100 * rise:+.4f}% and {100 * their_rise:+.4f}%; llama.cpp's file here "
+                  f"{100 * (crossed / ours0 - 1):+.4f}%; error of weights {weight_error(mine, truth):.6f} and {weight_error(other, truth):.6f}")
+    print(f"{', '.join(args.types)} raise perplexity {'no more' if good else 'MORE'} than in llama.cpp")
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["score", "greedy", "export", "quality"])
+    parser.add_argument("model")
+    parser.add_argument("text", nargs="?")
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--window", type=int, default=2048)
+    parser.add_argument("--windows", type=int, default=24)
+    parser.add_argument("--types", nargs="+", default=["q8_0", "q5_0"])
+    parser.add_argument("--base", default="f16", help="what is quantised")
+    args = parser.parse_args()
+    check = {"score": check_score, "greedy": check_greedy, "export": check_export, "quality": check_quality}[args.what]
+    return 0 if check(args) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -41,8 +41,6 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t sequences, int6
   for (int64_t s = 0; s < sequences; ++s) first_row_.push_back(s * capacity);
 }
 
-int64_t KvCache::bytes_per_token(const ModelConfig& config, DType dtype) { return 2 * config.layers * bytes_of(dtype, config.kv_width()); }
-
 void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tensor v) {
   const auto l = static_cast<size_t>(layer);
   std::vector<int64_t> row;

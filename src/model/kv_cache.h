@@ -17,9 +17,6 @@ class KvCache {
   // Keys and values are kept in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32). Fails (usage) for another, or a model that it does not fit.
   KvCache(const ModelConfig&, DType dtype, int64_t sequences, int64_t capacity);
 
-  // What one token takes in all layers.
-  static int64_t bytes_per_token(const ModelConfig&, DType dtype);
-
   int64_t capacity() const { return capacity_; }
   // Copies the batch's new keys and values to their places (sequence s of the batch is sequence s of the cache), rounded to the cache's dtype.
   // k, v [N, G*C] A

@@ -112,12 +112,5 @@ TEST(KvCacheChecks, RefusesWhatItCannotKeep) {
   EXPECT_NO_THROW(KvCache(c, DType::f16, 1, 8));
 }
 
-TEST(KvCacheChecks, BytesOfAToken) {
-  const ModelConfig c = wide_heads(0);
-  EXPECT_EQ(KvCache::bytes_per_token(c, DType::f32), 2 * c.layers * 64 * 4);
-  EXPECT_EQ(KvCache::bytes_per_token(c, DType::f16), 2 * c.layers * 64 * 2);
-  EXPECT_EQ(KvCache::bytes_per_token(c, DType::q8_0), 2 * c.layers * 68);
-}
-
 }  // namespace
 }  // namespace moe::test

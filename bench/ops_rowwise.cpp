@@ -2,6 +2,7 @@
 // Shapes are those of a training step: 2048 tokens, width 384, expert width 1024 with two experts a token, and 8M parameters for the optimizer.
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 

@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "ops/cpu/quant_product.h"
 #include "support/check.h"
+#include "tensor/quant.h"
 
 namespace moe::test {
 namespace {
@@ -127,9 +128,11 @@ struct Weights {
     const int64_t groups = ops::quant_groups(out);
     for (int64_t g = groups; g-- > 0;) ops::quant_pack(panels, dtype, rows.data(), row_bytes, out, in, {g, g + 1});
   }
-  double value(int64_t n, int64_t i) const {
-    const WeightBlock& b = w[static_cast<size_t>(n)][static_cast<size_t>(i / 32)];
-    return static_cast<double>(b.scale[i % 32 / 16]) * b.q[i % 32] + b.min;
+  // [O,I] in f32, as everyone else reads the blocks.
+  std::vector<float> numbers() const {
+    std::vector<float> v(static_cast<size_t>(out * in));
+    for (int64_t n = 0; n < out; ++n) dequantise(v.data() + n * in, rows.data() + n * row_bytes, dtype, in);
+    return v;
   }
 };
 
@@ -203,6 +206,7 @@ TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
   for (DType dtype : kTypes) {
     const int64_t rows = 6, out = 37, in = 512;
     const Weights w(dtype, out, in, 17);
+    const std::vector<float> weights = w.numbers();
     Arena memory;
     const Tensor x = draw_rows(memory, DType::f32, rows, in, 18);
     const std::vector<float> v = floats(x);
@@ -215,7 +219,7 @@ TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
         double of_blocks = 0, of_rows = 0, magnitude = 0, bound = 0;
         for (int64_t i = 0; i < in; ++i) {
           const RowBlock& b = blocks[static_cast<size_t>(r)][static_cast<size_t>(i / 32)];
-          const double weight = w.value(n, i), number = static_cast<double>(b.scale) * b.q[i % 32];
+          const double weight = weights[static_cast<size_t>(n * in + i)], number = static_cast<double>(b.scale) * b.q[i % 32];
           of_blocks += weight * number;
           of_rows += weight * v[static_cast<size_t>(r * in + i)];
           magnitude += std::abs(weight * number);
@@ -325,6 +329,7 @@ TEST(QuantProduct, AddsAndRoundsOnce) {
 TEST(QuantProduct, RowsOfEveryKind) {
   constexpr int64_t kOut = 16, kIn = 64;
   const Weights w(DType::q8_0, kOut, kIn, 67);
+  const std::vector<float> weights = w.numbers();
   Arena memory;
   const Tensor x = draw_rows(memory, DType::f32, 6, kIn, 68), y = memory.alloc(DType::f32, {6, kOut}), z = memory.alloc(DType::f32, {6, kOut});
   for (int64_t i = 0; i < kIn; ++i) {
@@ -343,7 +348,9 @@ TEST(QuantProduct, RowsOfEveryKind) {
     EXPECT_NEAR(y.row<float>(3)[n], 0, 1e-35);
     EXPECT_TRUE(std::isnan(y.row<float>(4)[n]) && std::isnan(y.row<float>(5)[n]));
     double want = 0, magnitude = 0;
-    for (int64_t i = 0; i < kIn; ++i) want += w.value(n, i) * x.row<float>(2)[i], magnitude += std::abs(w.value(n, i) * 1e36);
+    for (int64_t i = 0; i < kIn; ++i)
+      want += static_cast<double>(weights[static_cast<size_t>(n * kIn + i)]) * x.row<float>(2)[i],
+          magnitude += std::abs(weights[static_cast<size_t>(n * kIn + i)] * 1e36);
     EXPECT_NEAR(y.row<float>(2)[n], want, 1e-6 * magnitude);
   }
   const std::vector<int32_t> list = {5, 0, 3, 0, 2, 1};

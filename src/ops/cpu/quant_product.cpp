@@ -27,44 +27,42 @@ namespace HWY_NAMESPACE {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------------------------------------
 
-// x * id + 1.5 * 2^23 has x * id rounded to nearest even in its lowest bits, |x * id| <= 127.
-HWY_INLINE void QuantiseBlock(QuantRecord& out, const float* HWY_RESTRICT x) {
-  constexpr float kMagic = 12582912.0f, kLeast = 1e-36f;  // below it 127 / amax may be infinite
-  int32_t bits[32];
-  std::memcpy(bits, x, sizeof bits);
-  int32_t top = 0;  // of non-negative floats, order of bits is order of numbers, and beyond infinity come the NaNs
-  for (int i = 0; i < 32; ++i) {
-    const int32_t magnitude = bits[i] & 0x7FFFFFFF;
-    top = top < magnitude ? magnitude : top;
-  }
+// Of floats that are not negative the order of the bits is the order of the numbers, and beyond infinity come the NaNs. What is not finite may become any byte:
+// its scale is NaN.
+template <class T>
+HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<int32_t, decltype(d)> di;
+  const hn::Rebind<int8_t, decltype(d)> bytes;
+  const size_t lanes = hn::Lanes(d);
+  auto top = hn::Zero(di);
+  for (size_t i = 0; i < 32; i += lanes) top = hn::Max(top, hn::And(hn::BitCast(di, LoadF32(d, x + i)), hn::Set(di, 0x7FFFFFFF)));
+  const int32_t top_bits = hn::GetLane(hn::MaxOfLanes(di, top));
   float amax;
-  std::memcpy(&amax, &top, 4);
-  const bool finite = top < 0x7F800000;
-  const float inverse = finite && amax > kLeast ? 127.0f / amax : 0.0f;
-  int32_t q[32];
-  float shifted[32];
-  for (int i = 0; i < 32; ++i) shifted[i] = (finite ? x[i] : 0.0f) * inverse + kMagic;
-  std::memcpy(q, shifted, sizeof q);
-  int32_t half = 0, rest = 0;
-  for (int i = 0; i < 32; ++i) q[i] -= 0x4B400000;
-  for (int i = 0; i < 16; ++i) half += q[i];
-  for (int i = 16; i < 32; ++i) rest += q[i];
-  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int8_t>(q[i]);
-  out.scale = !finite ? std::numeric_limits<float>::quiet_NaN() : inverse == 0 ? 0.0f : amax / 127.0f;
-  out.scaled_sum = out.scale * static_cast<float>(half + rest);
-  out.minus_sum = -(half + rest);
-  out.minus_half = -half;
-  out.minus_rest = -rest;
+  std::memcpy(&amax, &top_bits, 4);
+  constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
+  const bool finite = top_bits < 0x7F800000, zero = finite && amax <= kLeast;
+  const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / amax);
+  const auto quantise = [&](size_t first) HWY_ATTR {  // 16 numbers; their sum
+    auto sum = hn::Zero(di);
+    for (size_t i = first; i < first + 16; i += lanes) {
+      const auto q = hn::NearestInt(hn::Mul(LoadF32(d, x + i), inverse));
+      hn::StoreU(hn::DemoteTo(bytes, q), bytes, out.q + i);
+      sum = hn::Add(sum, q);
+    }
+    return hn::GetLane(hn::SumOfLanes(di, sum));
+  };
+  const int32_t half = quantise(0), rest = quantise(16);
+  out.scale = finite ? (zero ? 0.0f : amax / 127.0f) : std::numeric_limits<float>::quiet_NaN();
+  out.minus_half = finite ? -half : 0;
+  out.minus_rest = finite ? -rest : 0;
+  out.minus_sum = out.minus_half + out.minus_rest;
+  out.scaled_sum = out.scale * static_cast<float>(-out.minus_sum);
 }
 
 template <class T>
 HWY_INLINE void QuantiseRow(QuantRecord* out, const T* x, int64_t blocks) {
-  const DF32 d;
-  for (int64_t b = 0; b < blocks; ++b) {
-    alignas(64) float wide[32];
-    for (size_t i = 0; i < 32; i += hn::Lanes(d)) hn::Store(LoadF32(d, x + b * 32 + i), d, wide + i);
-    QuantiseBlock(out[b], wide);
-  }
+  for (int64_t b = 0; b < blocks; ++b) QuantiseBlock(out[b], x + b * kQuantBlock);
 }
 
 void QuantiseRows(QuantRecord* out, const Source& x, int64_t in, Span rows) {

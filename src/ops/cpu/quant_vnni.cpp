@@ -1,6 +1,7 @@
 // Products with quantised weights where AVX-512 has integer dot products (VPDPBUSD: 16 lanes of four unsigned by signed bytes); Highway 1.0.3 has no name for
-// them. A tile is up to 12 rows by 16 columns: a step of the weights is unpacked once for all rows, whose bytes come as broadcasts of four. Each row needs 8
-// dot products, a conversion, a multiplication and an fma for a block, so 80% of the peak of dot products is the bound. The law is in quant_product.h.
+// them. A tile is up to 6 rows by two groups of columns (or 12 by one): a step of the weights is unpacked once for all rows, whose bytes come as broadcasts of
+// four and serve both groups. A row needs 8 dot products, a multiplication and an fma for a block and 16 columns on the same two units, so 80% of the peak of
+// dot products is the bound (73% with a minimum). The law is in quant_product.h.
 #include "ops/cpu/quant_panels.h"
 
 #if defined(__x86_64__)
@@ -24,8 +25,6 @@ namespace {
 constexpr int kMostTileRows = 12, kMostPairRows = 6;
 // Rows whose records stay in the second cache while all columns pass.
 constexpr int64_t kCachedBytes = int64_t{400} << 10;
-// How far ahead of the product weights are fetched. The caches fetch ahead themselves, but not past the end of a page.
-constexpr int64_t kFetchAhead = 4096;
 
 // Nothing of the standard library that is no template of this file's types: the linker could keep the copy made here for machines without these instructions.
 HWY_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

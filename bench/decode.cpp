@@ -44,6 +44,7 @@ ModelConfig shape_named(const std::string& name) {
   if (name != "smollm2") return c;
   c.width = 576;
   c.layers = c.dense_first = 30;
+  c.routing = {};
   c.heads = 9;
   c.kv_heads = 3;
   c.head_width = 64;
@@ -71,6 +72,8 @@ void fill_weight(Run& run, Tensor t) {
       for (int64_t i = 0; i < block; ++i) to[i] = static_cast<unsigned char>(next());
       const uint16_t scale = f32_to_f16(t.dtype == DType::q8_0 ? 0.0003f : 0.004f);
       std::memcpy(to, &scale, 2);
+      const uint16_t least = f32_to_f16(-8 * 0.004f);
+      if (t.dtype == DType::q4_1) std::memcpy(to + 2, &least, 2);
     }
   });
 }

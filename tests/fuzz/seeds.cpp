@@ -16,6 +16,8 @@
 #include "formats/safetensors.h"
 #include "hub/config_json.h"
 #include "hub/configs.h"
+#include "hub/gguf_config.h"
+#include "hub/gguf_vocab.h"
 #include "moe/recipes.h"
 #include "moe/spec_json.h"
 #include "tensor/arena.h"
@@ -77,6 +79,32 @@ void gguf_seeds(const std::string& folder) {
   odd = odd.substr(0, 16) + std::string("\x01\0\0\0\0\0\0\0", 8) + entry + key + std::string("\x04\0\0\0\x01\0\0\0", 8);
   put(folder, "odd", std::string(1, '\x01') + odd);
   for (const char* name : {"whole", "keys"}) put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
+}
+
+// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they are read with.
+void gguf_config_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::vector<float> ones(4096, 1.0f);
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    ModelConfig c = test::small_config();
+    c.vocab = 4;
+    c.norm = row.norm;
+    c.positions = row.positions;
+    if (!row.llama3_scaling)
+      c.rope_scaling = {.kind = row.qk_norm == QkNorm::head ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear, .factor = 2, .original_context = 8};
+    if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
+    if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
+    std::vector<GgufEntry> entries = gguf_config_entries(row, c);
+    GgmlVocab vocab{.model = "llama", .pre = "default", .tokens = {"<unk>", "a", "b"}, .scores = {0, -1, -2}, .merges = {"a b"}, .bos = 0, .add_bos = true};
+    for (GgufEntry& entry : gguf_vocab_entries(std::move(vocab), c.vocab)) entries.push_back(std::move(entry));
+    const auto tensor = [&](const char* name, std::vector<int64_t> shape) {
+      const int64_t cols = shape.back(), rows = shape.size() == 2 ? shape[0] : 1;
+      return GgufItem{name, DType::f32, std::move(shape), [&ones, rows, cols](int64_t) { return Tensor(ones.data(), DType::f32, {rows, cols}); }};
+    };
+    std::vector<GgufItem> items = {tensor("token_embd.weight", {c.vocab, c.width})};
+    if (row.llama3_scaling) items.push_back(tensor("rope_freqs.weight", {c.head_width / 2}));
+    write_gguf(folder + "/" + std::string(row.title), entries, items);
+  }
 }
 
 void json_seeds(const std::string& folder) {
@@ -198,6 +226,7 @@ int main(int argc, char** argv) {
   try {
     moe::safetensors_seeds(out + "/safetensors");
     moe::gguf_seeds(out + "/gguf");
+    moe::gguf_config_seeds(out + "/gguf_config");
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::shards_seeds(out + "/shards");

@@ -97,6 +97,7 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.dense_first = row.dense_first ? keys.size("leading_dense_block_count", 0, c.layers) : 0;
   c.dense_width = c.dense_first > 0 ? keys.size("feed_forward_length", 1) : c.expert_width;
   keys.ignore("feed_forward_length");
+  keys.need_number("expert_feed_forward_length", static_cast<double>(c.expert_width), "experts are as wide as \"feed_forward_length\"");
   if (row.shared == SharedExperts::counted) {
     c.shared_experts = keys.size("expert_shared_count", 1);
     c.shared_width = c.expert_width;

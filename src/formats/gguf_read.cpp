@@ -304,14 +304,14 @@ const GgufValue& Gguf::value(std::string_view key) const {
   if (found != metadata_.end()) return found->second;
   std::vector<std::string> known;
   for (const auto& [name, ignored] : metadata_) known.push_back(printable(name));
-  fail("{}: key \"{}\" is missing{}", path_, key, suggestion(key, known, 0));
+  fail("{}: key \"{}\" is missing{}", path_, printable(key), suggestion(key, known, 0));
 }
 
 template <class T>
 const T& Gguf::typed(std::string_view key, const char* wanted) const {
   const GgufValue& found = value(key);
   const T* typed = std::get_if<T>(&found);
-  if (typed == nullptr) fail("{}: key \"{}\" is {}; {} is needed", path_, key, kind_name(found), wanted);
+  if (typed == nullptr) fail("{}: key \"{}\" is {}; {} is needed", path_, printable(key), kind_name(found), wanted);
   return *typed;
 }
 
@@ -323,7 +323,7 @@ const std::vector<double>& Gguf::numbers(std::string_view key) const { return ty
 
 int64_t Gguf::integer(std::string_view key, int64_t low, int64_t high) const {
   const int64_t x = typed<int64_t>(key, "an integer");
-  if (x < low || x > high) fail("{}: key \"{}\" is {}; it must be {} to {}", path_, key, x, low, high);
+  if (x < low || x > high) fail("{}: key \"{}\" is {}; it must be {} to {}", path_, printable(key), x, low, high);
   return x;
 }
 
@@ -331,7 +331,7 @@ double Gguf::number(std::string_view key) const {
   const GgufValue& found = value(key);
   if (const auto* whole = std::get_if<int64_t>(&found)) return static_cast<double>(*whole);
   const double x = typed<double>(key, "a number");
-  if (!std::isfinite(x)) fail("{}: key \"{}\" is {}, which is no finite number", path_, key, x);
+  if (!std::isfinite(x)) fail("{}: key \"{}\" is {}, which is no finite number", path_, printable(key), x);
   return x;
 }
 

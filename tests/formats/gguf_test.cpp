@@ -78,6 +78,10 @@ TEST(Gguf, EveryKindOfValueSurvives) {
   EXPECT_FAILS(file.integer("f", 0, 9), "key \"f\" is a number; an integer is needed");
   EXPECT_FAILS(file.text("ss"), "key \"ss\" is a list of texts; a text is needed");
   EXPECT_FAILS(file.flag("c"), "key \"c\" is missing");
+  EXPECT_FAILS(file.flag("c\n"), "key \"c?\" is missing");
+  // A key of a file may hold anything.
+  const std::string bytes = Bytes(0, 1).key("k\n", 0).number(uint8_t{9}).done();
+  EXPECT_FAILS(parse(bytes).integer("k\n", 0, 5), "key \"k?\" is 9; it must be 0 to 5");
 }
 
 // One tensor of each type that can be written, from f32 in parts of uneven size, and the same from rows that are quantised already.

@@ -55,7 +55,7 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     const cli::ComputeFlags flags = compute_flags(options);
     const int threads = cli::thread_count(flags.threads);
     const std::optional<DType> asked = cli::parse_compute_dtype(flags.dtype);
-    LoadedModel loaded = load_model(path);
+    LoadedModel loaded = load_model(path, LoadFor::inference);
     const DType dtype = asked.value_or(natural_dtype(*loaded.model));
     *model = new moe_model(std::move(loaded), threads, dtype);
   });

@@ -21,6 +21,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
+  if (c.attention_window > 0) return "its attention has a window";
   if (c.attention_bias != c.attention_out_bias) return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full) return "queries and keys are not normalised over all heads together";
   if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
@@ -40,6 +41,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias || c.norm_bias != c.ffn_bias)
     return "some of its parts have biases and some have none";
   if (c.positions != Positions::learned) return "its positions are not learned";
+  if (c.attention_window > 0) return "its attention has a window";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);

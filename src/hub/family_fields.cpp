@@ -111,13 +111,6 @@ void visit_experts(Visitor& v, Config& c, const Family& f) {
   v.size("moe_layer_freq", c.moe_every, 1);
 }
 
-// Sliding windows.
-void read_window(const JsonReader& reader, const ModelConfig& c, int64_t window) {
-  if (window < c.context)
-    fail("{}: \"sliding_window\" is {} and \"max_position_embeddings\" {}; attention that ends before the context does is not supported", reader.where(),
-         window, c.context);
-}
-
 int64_t window_of(const JsonReader& reader) { return reader.get_in<int64_t>("sliding_window", 1, kMaxSize); }
 
 // qwen: the layers from max_window_layers on have a window, the others none; transformers 5 also lists what each layer is.
@@ -137,23 +130,24 @@ void read_qwen_window(const JsonReader& reader, ModelConfig& c, Window rule) {
   if (rule == Window::never) refuse(reader, "use_sliding_window", "layers with and without a window are not supported in this family, only false");
   if (first >= c.layers) return;
   if (first > 0) refuse(reader, "max_window_layers", "layers with and without a window in one model are not supported");
-  read_window(reader, c, window_of(reader));
+  c.attention_window = window_of(reader);
 }
 
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.window == Window::mistral) {
     need_to_stand(reader, "sliding_window", "the number of tokens that attention reaches back, or null for all");
-    if (reader.has("sliding_window")) read_window(reader, c, window_of(reader));
+    if (reader.has("sliding_window")) c.attention_window = window_of(reader);
   }
   if (f.window == Window::qwen || f.window == Window::never) read_qwen_window(reader, c, f.window);
 }
 
 void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   if (f.window == Window::none) return;
-  json["sliding_window"] = nullptr;
+  const bool used = c.attention_window > 0;
+  json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == Window::mistral) return;
-  json["use_sliding_window"] = false;
-  if (f.kind != FamilyKind::qwen3_moe) json["max_window_layers"] = c.layers;
+  json["use_sliding_window"] = used;
+  if (f.kind != FamilyKind::qwen3_moe) json["max_window_layers"] = used ? 0 : c.layers;
 }
 
 // Layers i with (i + 1) mod decoder_sparse_step == 0 that are not listed in mlp_only_layers route.
@@ -230,6 +224,8 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_sizes(fields, c, f);
+  if (c.head_width == 0)
+    fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then \"head_dim\" is needed", reader.where(), c.heads, c.width);
   if (f.biases == Biases::qkv && f.kind != FamilyKind::qwen2_moe) c.attention_bias = true;
   c.attention_out_bias = f.biases == Biases::flag && c.attention_bias;
   c.qk_norm = f.qk_norm;
@@ -327,6 +323,7 @@ std::string why_not_gpt2(const ModelConfig& c) {
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre) return "its norms are not LayerNorms before each sublayer";
   if (!c.norm_bias || !c.attention_bias || !c.attention_out_bias || !c.ffn_bias) return "some of its parts have no biases";
   if (c.positions != Positions::learned) return "its positions are not learned";
+  if (c.attention_window > 0) return "its attention has a window";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
@@ -353,6 +350,7 @@ std::string why_not_experts(const ModelConfig& c, const Family& f) {
 std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
+  if (c.attention_window > 0 && f.window != Window::mistral && f.window != Window::qwen) return "its attention has a window";
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm) return f.qk_norm == QkNorm::none ? "queries and keys are normalised" : "queries and keys are not normalised for each head";

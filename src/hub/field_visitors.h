@@ -89,6 +89,7 @@ class FieldReader {
   void extra(const char* key, float& x, float otherwise, double low) {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest_decimal(otherwise)));
   }
+  void extra(const char* key, int64_t& x, int64_t otherwise, int64_t low) { x = from_.get_in<int64_t>(key, low, kMaxSize, otherwise); }
   void extra(const char* key, bool& x, bool otherwise) { x = from_.get<bool>(key, otherwise); }
   void extra_recipe(const char* key, std::string& x, const char* otherwise) { x = from_.has(key) ? recipe_name(key) : otherwise; }
 
@@ -141,6 +142,9 @@ class FieldWriter {
   }
   void extra(const char* key, const float& x, float otherwise, double low) {
     if (x != otherwise) number(key, x, low);
+  }
+  void extra(const char* key, const int64_t& x, int64_t otherwise, int64_t low) {
+    if (x != otherwise) size(key, x, low);
   }
   void extra(const char* key, const bool& x, bool otherwise) {
     if (x != otherwise) to_[key] = x;

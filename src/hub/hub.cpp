@@ -63,7 +63,7 @@ void write_if_different(const std::string& path, const std::string& text) {
 // Whether the folder holds a model now: a half of one need not be spared.
 bool holds_model(const std::string& folder) {
   try {
-    load_model(folder);
+    load_model(folder, LoadFor::inference);
     return true;
   } catch (const Error&) {
     return false;

@@ -35,7 +35,10 @@ float yarn_attention_factor(const JsonReader& reader, float factor) {
   const auto mscale = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(factor)) + 1; };
   const float over = number_or(reader, "mscale", 0), under = number_or(reader, "mscale_all_dim", 0);
   const double derived = over > 0 && under > 0 ? mscale(over) / mscale(under) : mscale(1);
-  return reader.has("attention_factor") ? number(reader, "attention_factor") : static_cast<float>(derived);
+  if (reader.has("attention_factor")) return number(reader, "attention_factor");
+  if (!(derived >= FLT_MIN && derived <= FLT_MAX))
+    fail("{}: \"mscale\" is {} and \"mscale_all_dim\" {}, which scores cannot be scaled by", reader.where(), over, under);
+  return static_cast<float>(derived);
 }
 
 RopeScaling scaling_of(const JsonReader& reader) {

@@ -43,6 +43,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
                       &ModelConfig::tied, &ModelConfig::shared_gate})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
+  EXPECT_EQ(a.attention_window, b.attention_window);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
   EXPECT_EQ(a.positions, b.positions);
@@ -78,6 +79,7 @@ Json without(Json json, const std::string& key) {
 
 TEST(Config, SmallOnesSurvive) {
   for (const NamedConfig& named : small_configs()) expect_round_trip(named.config, named.name);
+  for (const NamedConfig& named : small_families()) expect_round_trip(named.config, named.name);
 }
 
 TEST(Config, EveryRecipeSurvives) {
@@ -164,6 +166,7 @@ TEST(Config, TheTypeIsTheFirstThatCanSayIt) {
     change(c);
     EXPECT_EQ(json_of(c)["model_type"], type);
   };
+  becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5; });
   becomes("moe_cpp", [](ModelConfig& c) { c.dropout = 0.1f; });
   becomes("qwen3_moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head; });
   becomes("moe_cpp", [](ModelConfig& c) { c.head_width = 4; });

@@ -90,9 +90,9 @@ inline std::vector<NamedConfig> small_families() {
     all.push_back({type, c});
   };
   add("llama", "dense", [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
-  add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4; });
+  add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
   add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
-  add("qwen3", "dense", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6; });
+  add("qwen3", "dense", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });
   add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
   add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
     c.attention_bias = c.shared_gate = true;

@@ -41,9 +41,13 @@ encode_and_compare() {
   "$peers/bin/python" tools/interop/tokenizer_check.py --model "$out" --text "$text" --ids "$out.json" --window 32
 }
 
-encode_as_llama3() {
-  "$peers/bin/python" tools/interop/tokenizer_check.py --learn "$work/llama3" --text "$work/mixed.txt" || return 1
-  encode_and_compare theirs "$work/llama3"
+# tokenize_and_compare FAMILY: a tokenizer in the form of that family, learned by `tokenizers`: the ids of the mixed text.
+tokenize_and_compare() {
+  local out="$work/family-$1" text="$work/mixed.txt"
+  "$peers/bin/python" tools/interop/tokenizer_check.py --learn "$out" --family "$1" --text "$text" || return 1
+  rm -rf "$out/tokens"
+  "$bin" tokenize --data "$text" --tokenizer "$out" --out "$out/tokens" || return 1
+  "$peers/bin/python" tools/interop/tokenizer_check.py --model "$out" --text "$text" --shards "$out/tokens"
 }
 
 # The figures of a report on two texts, worked out again from routing records and by transformers; the weights before training are the earlier checkpoint.
@@ -108,9 +112,13 @@ if [ -x "$bin" ]; then
   check "a routing record against transformers' router" record_and_compare olmoe
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
-  check "a BPE of tokenizers, split as Llama 3 does" encode_as_llama3
+  for family in gpt2 llama3 qwen2 smollm2 olmoe deepseek-llm deepseek-v3 llama2 mistral always never; do
+    check "a tokenizer in the form of $family" tokenize_and_compare "$family"
+  done
   check "20 dialogues over bytes in transformers" chat_and_compare chat-bytes bytes
   check "20 dialogues over BPE in transformers" chat_and_compare chat-bpe bpe:400
+  check "20 dialogues by each template in transformers" "$peers/bin/python" tools/interop/chat_check.py --bin "$bin" --model "$work/chat-bpe" \
+    --templates "$work/templates"
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare
   "$bin" train --data "$work/text.txt" --out "$work/bytes" --layers 1 --width 16 --heads 2 --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32

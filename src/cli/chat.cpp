@@ -201,11 +201,8 @@ void Chat::save(const std::string& path) {
 }
 
 void note_training(const Tokenizer& tokenizer, const std::string& model) {
-  switch (dialogues_of(tokenizer)) {
-    case Dialogues::none: tell("note: {} was not trained on dialogues (its folder has no chat template): it only continues the text of one\n", model); break;
-    case Dialogues::other: tell("note: {} has a chat template of its own, but this dialogue is written as ChatML\n", model); break;
-    case Dialogues::chatml: break;
-  }
+  if (dialogues_of(tokenizer) == Dialogues::none)
+    tell("note: {} was not trained on dialogues (it has no chat template): it only continues the text of one, written as ChatML\n", model);
 }
 
 int run_chat(const Flags& f) {

@@ -9,6 +9,7 @@
 #include "hub/config_json.h"
 #include "hub/gguf_model.h"
 #include "hub/tensor_map.h"
+#include "text/tokenizer_config.h"
 
 namespace moe {
 namespace {
@@ -117,6 +118,7 @@ void save_model(const std::string& folder, Model& model, const Tokenizer& tokeni
   write_if_different(folder + "/config.json", config_to_json(model.config()));
   write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
   if (!tokenizer.config_json().empty()) write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
+  if (const std::string generation = generation_json(tokenizer); !generation.empty()) write_if_different(folder + "/generation_config.json", generation);
   write_safetensors(folder + "/model.safetensors", items, metadata);
 }
 

@@ -19,11 +19,15 @@ int64_t room_for_reply(int64_t context, int64_t max_tokens) { return std::min(st
 }  // namespace
 
 Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options)
-    : tokenizer_(tokenizer), options_(std::move(options)), context_(model.config().context), session_(model, run, context_, options_.session) {
+    : tokenizer_(tokenizer),
+      template_(chat_template(tokenizer)),
+      options_(std::move(options)),
+      context_(model.config().context),
+      session_(model, run, context_, options_.session) {
   validate(options_);
   check_asked_for(model.config(), options_.session.routing);
   // A model that begins another message has ended its reply.
-  options_.stop.insert(options_.stop.end(), {kMessageEnd, kMessageBegin});
+  options_.stop.insert(options_.stop.end(), template_.stops.begin(), template_.stops.end());
 }
 
 std::vector<Message> Dialogue::messages_from(size_t turn) const {
@@ -39,7 +43,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
     std::vector<Message> messages;
     if (!system.empty()) messages.push_back({"system", system});
     messages.push_back({"user", ""});
-    return static_cast<int64_t>(tokenizer_.encode(chat_prompt(messages)).size());
+    return static_cast<int64_t>(tokenizer_.encode(chat_prompt(messages, template_)).size());
   };
   const std::string limit = fmt::format("of the model's context of {} a prompt may take {}", context_, most);
   if (const int64_t marks = around(""); marks > most)
@@ -53,7 +57,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
 Dialogue::Prompt Dialogue::fit_prompt() {
   const int64_t most = context_ - room_for_reply(context_, options_.max_tokens);
   for (size_t first = first_;; first += kTurn) {
-    Prompt prompt{chat_prompt(messages_from(first)), {}};
+    Prompt prompt{chat_prompt(messages_from(first), template_), {}};
     prompt.ids = tokenizer_.encode(prompt.text);
     if (static_cast<int64_t>(prompt.ids.size()) <= most) {
       first_ = first;
@@ -107,7 +111,7 @@ Reply Dialogue::ask_again(const EmitText& emit, const KeepReading& keep) {
 }
 
 void Dialogue::set_system(const std::string& text) {
-  if (!text.empty()) check_messages(std::vector<Message>{{"system", text}});
+  if (!text.empty()) check_messages(std::vector<Message>{{"system", text}}, template_);
   system_ = text;
 }
 

@@ -17,8 +17,8 @@ struct Reply {
 
 class Dialogue {
  public:
-  // Model, run and tokenizer outlive it. `max_tokens` is of a reply. The n-th reply is drawn from seed + n - 1, so the first is what generate() gives.
-  // Usage errors: as generate().
+  // Model, run and tokenizer outlive it. The tokenizer's template says how messages are written; fails where that is not known. `max_tokens` is of a reply. The
+  // n-th reply is drawn from seed + n - 1, so the first is what generate() gives. Usage errors: as generate().
   Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions);
 
   // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the text holds a mark of the template or, with the system message,
@@ -44,6 +44,7 @@ class Dialogue {
   Reply reply(const EmitText&, const KeepReading&);
 
   const Tokenizer& tokenizer_;
+  ChatTemplate template_;
   GenerateOptions options_;
   int64_t context_;
   Session session_;

@@ -11,17 +11,8 @@ namespace {
 
 uint64_t key(uint32_t node, char byte) { return uint64_t{node} << 8 | static_cast<unsigned char>(byte); }
 
-// The bytes of the white space (Unicode's White_Space) that `text` begins with, one character; 0 where there is none.
-size_t space_at(std::string_view text) {
-  if (text.empty()) return 0;
-  if (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')) return 1;
-  for (const std::string_view space : {"\u0085", "\u00A0", "\u1680", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"})
-    if (text.starts_with(space)) return space.size();
-  return text.size() >= 3 && text.starts_with("\xE2\x80") && static_cast<unsigned char>(text[2]) <= 0x8A ? 3 : 0;  // U+2000..200A
-}
-
 size_t end_of_space(std::string_view text, size_t at) {
-  while (const size_t length = space_at(text.substr(at))) at += length;
+  while (const size_t length = space_length(text.substr(at))) at += length;
   return at;
 }
 
@@ -29,7 +20,7 @@ size_t begin_of_space(std::string_view text, size_t at, size_t least) {
   while (at > least) {
     size_t before = at - 1;
     while (before > least && at - before < 3 && (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
-    if (space_at(text.substr(before)) != at - before) return at;
+    if (space_length(text.substr(before)) != at - before) return at;
     at = before;
   }
   return at;

@@ -1,7 +1,6 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "core/nearest.h"
 #include "text/bpe.h"
 #include "text/pattern.h"
+#include "text/tokenizer_config.h"
 #include "text/utf8.h"
 
 namespace moe {
@@ -49,19 +49,6 @@ bool is_bytes(const BpeParts& parts) {
     if (parts.byte_ids[b] != b) return false;
   return parts.pieces.size() == kBytes && parts.merges.empty() && parts.added.empty() && parts.added_late.empty() && !parts.characters &&
          parts.normalizer.empty();
-}
-
-// Newer folders keep the template of dialogues in a file of its own.
-std::string read_config(const std::string& folder) {
-  const std::string path = folder + "/tokenizer_config.json", template_path = folder + "/chat_template.jinja";
-  std::string text = std::filesystem::exists(path) ? read_text(path) : "";
-  const bool has_template = std::filesystem::exists(template_path);
-  if (text.empty() && !has_template) return text;
-  Json config = text.empty() ? Json::object() : parse_json(text, path);
-  JsonReader(config, path);
-  if (!has_template) return text;
-  config["chat_template"] = read_text(template_path);
-  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -111,7 +98,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   std::unique_ptr<Tokenizer> tokenizer = parse_tokenizer(read_text(path, kJsonMaxBytes), path);
-  tokenizer->set_config_json(read_config(folder));
+  tokenizer->set_config_json(read_tokenizer_config(folder));
+  apply_folder(*tokenizer, folder);
   return tokenizer;
 }
 

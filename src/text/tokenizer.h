@@ -39,7 +39,7 @@ class Tokenizer {
   std::vector<int32_t> encode_text(std::string_view text) const;
 
   std::optional<int32_t> bos_id() const { return special_.bos; }
-  std::optional<int32_t> eos_id() const { return special_.eos; }
+  virtual std::optional<int32_t> eos_id() const { return special_.eos; }
   bool ends_text(int32_t id) const;
   const SpecialIds& special() const { return special_; }
   void set_special(SpecialIds special) { special_ = std::move(special); }

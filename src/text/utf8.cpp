@@ -21,6 +21,14 @@ Utf8Step utf8_step(std::string_view bytes) {
   return bytes.size() < length ? Utf8Step{Kind::cut, static_cast<int>(bytes.size())} : Utf8Step{Kind::character, static_cast<int>(length)};
 }
 
+size_t space_length(std::string_view text) {
+  if (text.empty()) return 0;
+  if (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')) return 1;
+  for (const std::string_view space : {"\u0085", "\u00A0", "\u1680", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"})
+    if (text.starts_with(space)) return space.size();
+  return text.size() >= 3 && text.starts_with("\xE2\x80") && static_cast<unsigned char>(text[2]) <= 0x8A ? 3 : 0;  // U+2000..200A
+}
+
 std::string readable_name(std::string_view name) {
   std::string out;
   while (!name.empty()) {

@@ -19,6 +19,9 @@ struct Utf8Step {
 // `bytes` must not be empty.
 Utf8Step utf8_step(std::string_view bytes);
 
+// The bytes of the white space (Unicode's White_Space) that `text` begins with, one character; 0 where there is none.
+size_t space_length(std::string_view text);
+
 // A file's name as tables, JSON and pages can hold it: UTF-8 on one line. Control characters, and bytes that are no character, become U+FFFD.
 std::string readable_name(std::string_view name);
 

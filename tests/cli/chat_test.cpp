@@ -151,8 +151,12 @@ TEST_F(Chat, SaysWhatTheModelIsNot) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues", chat("").err);
   put(config, Json{{"chat_template", chat_template_jinja()}}.dump());
   EXPECT_EQ(chat("").err, "");
-  put(config, R"({"chat_template": "{{ '[INST]' + messages[0]['content'] }}"})");
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a chat template of its own", chat("").err);
+  put(config, R"({"chat_template": "{{ '<start_of_turn>' + messages[0]['content'] }}"})");
+  expect_refused({"chat", model()}, 1, {"chat template is not known", "ChatML", "Llama 3", "Mistral"});
+  put(config, R"({"chat_template": "{{ '<|start_header_id|><|eot_id|>' }}"})");
+  EXPECT_EQ(chat("").err, "");
+  EXPECT_NE(chat(" Hi \n", {"--json", "-n", "1"}).out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"),
+            std::string::npos);
   put(config, R"({"chat_template": )");
   expect_refused({"chat", model()}, 1, {"tokenizer_config.json", "line 1"});
   std::filesystem::remove(config);

@@ -1,4 +1,6 @@
 // Writes the valid files that the fuzzers start from: OUT/<fuzzer>/<seed>. Usage: fuzz_seeds OUT
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +24,7 @@
 #include "moe/spec_json.h"
 #include "tensor/arena.h"
 #include "text/bpe_train.h"
+#include "text/ggml_vocab.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
 
@@ -129,8 +132,30 @@ void tokenizer_seeds(const std::string& folder) {
                                       "seed");
   llama["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]})", "seed");
   put(folder, "llama", llama.dump());
+  Json composed = parse_json(trained, "seed");
+  composed["normalizer"] = {{"type", "NFC"}};
+  composed["added_tokens"][0]["rstrip"] = composed["added_tokens"][0]["normalized"] = true;
+  put(folder, "composed", composed.dump());
+  GgmlVocab scored;
+  scored.model = "llama";
+  for (int b = 0; b < 256; ++b) scored.tokens.push_back(fmt::format("<0x{:02X}>", b));
+  scored.types.assign(scored.tokens.size(), 6);
+  for (const char* word : {"a", "t", "th", "\u2581", "\u2581t", "the", "h", "e", "</s>"}) scored.tokens.emplace_back(word);
+  scored.types.resize(scored.tokens.size(), 1);
+  scored.types.back() = 3;
+  for (size_t i = 0; i < scored.tokens.size(); ++i) scored.scores.push_back(-static_cast<float>(i));
+  Json characters = parse_json(make_ggml_tokenizer(scored, "seed")->to_json(), "seed");
+  put(folder, "characters", characters.dump());
+  characters["normalizer"] = nullptr;
+  characters["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
+  put(folder, "metaspace", characters.dump());
   put(folder, "small", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
   put(folder, "utf8", "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF");
+}
+
+void ggml_vocab_seeds(const std::string& folder) {
+  put(folder, "bytes", std::string("\x20") + "cEnd\nnth\nnthe\nmt h\nmth e\n");
+  put(folder, "characters", std::string("\x01") + "na\nzth\nyt\nxh\nc</s>\nn\u2581\nz\u2581th\n");
 }
 
 // What `moe tokenize` writes, each behind the byte that tells what it is.
@@ -229,6 +254,7 @@ int main(int argc, char** argv) {
     moe::gguf_config_seeds(out + "/gguf_config");
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
+    moe::ggml_vocab_seeds(out + "/ggml_vocab");
     moe::shards_seeds(out + "/shards");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");

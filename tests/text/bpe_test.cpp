@@ -272,6 +272,147 @@ TEST(BpeFile, AddedTokensComeFirstAndTheLongestCounts) {
   EXPECT_EQ(parse(json)->bos_id(), 257);
 }
 
+// SentencePiece's form: <unk>, <s>, </s>, the bytes, then words; `words` are "a b" for a merge or a character.
+Json over_characters(const Strings& words, const Json& normalizer, const Json& pre_tokenizer) {
+  Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}}, merges = Json::array();
+  for (int b = 0; b < 256; ++b) vocab[byte_token(b)] = 3 + b;
+  for (const std::string& word : words) {
+    std::string token = word;
+    if (const size_t space = word.find(' '); space != std::string::npos) {
+      merges.push_back(word);
+      token.erase(space, 1);
+    }
+    vocab[token] = vocab.size();
+  }
+  Json tokens = Json::array();
+  for (const char* mark : {"<unk>", "<s>", "</s>"}) tokens.push_back({{"id", tokens.size()}, {"content", mark}, {"normalized", false}, {"special", true}});
+  return {{"added_tokens", tokens},
+          {"normalizer", normalizer},
+          {"pre_tokenizer", pre_tokenizer},
+          {"decoder",
+           parse_json(R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+              {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})",
+                      "t")},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}, {"unk_token", "<unk>"}, {"fuse_unk", true}, {"byte_fallback", true}}}};
+}
+
+const Strings kWords = {"\u2581", "a", "b", "\u2581 a", "a b", "\u2581 \u2581", "\u2581\u2581 \u2581\u2581"};
+const char* kLlamaNormalizer = R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})";
+
+Json metaspace(const char* scheme, bool split) { return {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}}; }
+
+TEST(BpeOverCharacters, SpacesAreMarksAndUnknownCharactersBytes) {
+  const auto tokenizer = parse(over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr));
+  EXPECT_EQ(pieces_of(*tokenizer, "ab a"), (Strings{" a", "b", " a"}));
+  EXPECT_EQ(pieces_of(*tokenizer, "bab"), (Strings{" ", "b", "ab"}));
+  EXPECT_EQ(pieces_of(*tokenizer, "    a"), (Strings{"    ", " a"}));
+  EXPECT_EQ(tokenizer->encode("\u00E9"), (std::vector<int32_t>{259, 3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(pieces_of(*tokenizer, "a</s>a"), (Strings{" a", "</s>", " a"}));
+  for (const std::string text : {"ab  \u4E2D a\n\tb ", "", " ", "a\xFF\xE2\x82", "x<s", "\u2581"}) {
+    const std::string back = tokenizer->decode(tokenizer->encode(text));
+    EXPECT_EQ(back, text == "\u2581" ? " " : text);
+    EXPECT_EQ(tokenizer->starts(text).size(), tokenizer->encode(text).size());
+  }
+}
+
+TEST(BpeOverCharacters, MetaspacePutsItsMarkWhereTheSchemeSays) {
+  const auto pieces = [](const char* scheme, bool split, const char* text) {
+    return pieces_of(*parse(over_characters(kWords, nullptr, metaspace(scheme, split))), text);
+  };
+  EXPECT_EQ(pieces("first", false, "a</s>a"), (Strings{" a", "</s>", "a"}));
+  EXPECT_EQ(pieces("first", false, "</s>a"), (Strings{"</s>", "a"}));
+  EXPECT_EQ(pieces("always", false, "a</s>a"), (Strings{" a", "</s>", " a"}));
+  EXPECT_EQ(pieces("always", false, " a"), Strings{" a"}) << "a mark that is there is enough";
+  EXPECT_EQ(pieces("never", false, "a a"), (Strings{"a", " a"}));
+  EXPECT_EQ(pieces("always", false, "a   a"), (Strings{" a", "  ", " a"}));
+  EXPECT_EQ(pieces("always", true, "a   a"), (Strings{" a", " ", " ", " a"}));
+}
+
+TEST(BpeOverCharacters, UnknownCharactersWithoutBytes) {
+  Json json = over_characters(kWords, nullptr, metaspace("never", false));
+  json["model"]["byte_fallback"] = false;
+  EXPECT_EQ(parse(json)->encode("ccac"), (std::vector<int32_t>{0, 260, 0}));
+  json["model"]["fuse_unk"] = false;
+  EXPECT_EQ(parse(json)->encode("ccac"), (std::vector<int32_t>{0, 0, 260, 0}));
+  json["model"]["unk_token"] = nullptr;
+  EXPECT_EQ(parse(json)->encode("ccac"), std::vector<int32_t>{260});
+}
+
+// A word that goes on after a space forbids cutting the text at spaces; the ids are those of the definition either way.
+TEST(BpeOverCharacters, WordsMayHoldSpaces) {
+  Strings words = {"\u2581", "a", "b", "a \u2581", "a\u2581 b"};
+  const auto tokenizer = parse(over_characters(words, nullptr, metaspace("never", false)));
+  EXPECT_EQ(pieces_of(*tokenizer, "aa b a "), (Strings{"a", "a b", " ", "a "}));
+}
+
+TEST(BpeOverCharacters, LongTextsTakeNoQuadraticTime) {
+  const auto tokenizer = parse(over_characters({"a", "a a", "aa aa", "\u2581"}, nullptr, metaspace("first", false)));
+  EXPECT_EQ(tokenizer->encode(std::string(size_t{1} << 20, 'a')).size(), (size_t{1} << 18) + 1);
+  EXPECT_EQ(tokenizer->encode(std::string(size_t{1} << 18, ' ')).size(), size_t{1} << 18);
+}
+
+// What is learned from of a dialogue stands at these places.
+TEST(BpeOverCharacters, TokensBeginWhereTheTextSays) {
+  const auto tokenizer = parse(over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr));
+  EXPECT_EQ(pieces_of(*tokenizer, "ab a</s> b\u00E9"), (Strings{" a", "b", " a", "</s>", "  ", "b", "\xC3", "\xA9"}));
+  EXPECT_EQ(tokenizer->starts("ab a</s> b\u00E9"), (std::vector<int64_t>{0, 1, 2, 4, 8, 9, 10, 11}));
+  const auto first = parse(over_characters(kWords, nullptr, metaspace("first", true)));
+  EXPECT_EQ(first->starts("ab a</s> b"), (std::vector<int64_t>{0, 1, 2, 4, 8, 9}));
+}
+
+TEST(BpeOverCharacters, RefusesWhatItCannotHonour) {
+  const auto expect = [](const auto& change, const char* reason) {
+    Json json = over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr);
+    change(json);
+    EXPECT_FAILS(parse(json), reason);
+  };
+  expect([](Json& j) { j["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "its pre_tokenizer is Whitespace");
+  expect([](Json& j) { j["pre_tokenizer"] = metaspace("sometimes", true); }, "sometimes");
+  expect([](Json& j) { j["decoder"]["decoders"][1]["type"] = "Metaspace"; }, "step 2 of its decoder is Metaspace");
+  expect([](Json& j) { j["decoder"]["decoders"][3]["stop"] = 1; }, "strips more than spaces in front");
+  expect([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, "its decoder is WordPiece");
+  expect([](Json& j) { j["model"]["unk_token"] = "<none>"; }, "its unk_token <none> is no token");
+  expect([](Json& j) { j["normalizer"]["normalizers"][0]["type"] = "Lowercase"; }, "its normalizer is Lowercase");
+}
+
+TEST(BpeFile, ComposesTheTextBetweenAddedTokens) {
+  Json json = tokenizer_json({});
+  json["normalizer"] = {{"type", "NFC"}};
+  json["added_tokens"] = {added(256, "e\u0301"), added(257, "o\u0308", true)};
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(tokenizer->encode("a\u0308"), (std::vector<int32_t>{0xC3, 0xA4}));
+  EXPECT_EQ(tokenizer->encode("e\u0301\u00E9"), (std::vector<int32_t>{256, 0xC3, 0xA9})) << "sought in the text itself";
+  EXPECT_EQ(tokenizer->encode("\u00F6"), std::vector<int32_t>{257}) << "sought in the composed text";
+  EXPECT_EQ(tokenizer->starts("ao\u0308\nb"), (std::vector<int64_t>{0, 1, 4, 5}));
+}
+
+TEST(BpeFile, AddedTokensTakeTheSpaceBesideThem) {
+  Json json = tokenizer_json({});
+  json["added_tokens"] = {added(256, "<l>"), added(257, "<r>"), added(258, "<b>")};
+  json["added_tokens"][0]["lstrip"] = json["added_tokens"][2]["lstrip"] = true;
+  json["added_tokens"][1]["rstrip"] = json["added_tokens"][2]["rstrip"] = true;
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(tokenizer->encode("a \u2003<l> b"), (std::vector<int32_t>{'a', 256, ' ', 'b'}));
+  EXPECT_EQ(tokenizer->encode(" <r> \u3000\nb"), (std::vector<int32_t>{' ', 257, 'b'}));
+  EXPECT_EQ(tokenizer->encode("<r>  <l> <b> "), (std::vector<int32_t>{257, 256, 258}));
+}
+
+TEST(BpeFile, APostProcessorMayPutATokenInFront) {
+  Json json = tokenizer_json({});
+  json["added_tokens"] = {added(256, "<s>"), added(257, "</s>")};
+  const auto with = [&](const char* single) {
+    json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", parse_json(single, "t")}};
+    return parse(json);
+  };
+  const auto tokenizer = with(R"([{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}])");
+  EXPECT_EQ(tokenizer->encode_text("a"), (std::vector<int32_t>{256, 'a'}));
+  EXPECT_EQ(tokenizer->encode("a"), std::vector<int32_t>{'a'});
+  EXPECT_EQ(with(R"([{"Sequence": {"id": "A"}}])")->encode_text("a"), std::vector<int32_t>{'a'});
+  EXPECT_FAILS(with(R"([{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}])"), "puts </s> behind a text");
+  EXPECT_FAILS(with(R"([{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}])"), "which is no added token");
+}
+
 TEST(BpeFile, SplitsAsLlama3WritesThem) {
   Json json = tokenizer_json({"1 2"});
   json["pre_tokenizer"] = parse_json(R"({"type": "Sequence", "pretokenizers": [

@@ -5,6 +5,7 @@
 
 #include "core/json.h"
 #include "support/files.h"
+#include "text/tokenizer_config.h"
 #include "text/utf8.h"
 
 namespace moe::test {
@@ -88,6 +89,38 @@ TEST(ByteTokenizer, LoadsWhatItWrote) {
   expect([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, "its post_processor is BertProcessing");
   EXPECT_FAILS(parse_tokenizer("{}", "t.json"), "t.json: \"model\" is missing");
   EXPECT_FAILS(load_tokenizer(folder / "no"), "No such file");
+}
+
+TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
+  TempFolder folder;
+  Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
+  json["added_tokens"] = Json::array();
+  for (const char* name : {"<s>", "<|endoftext|>", "<|im_end|>", "<|eot|>"})
+    json["added_tokens"].push_back({{"id", 256 + json["added_tokens"].size()}, {"content", name}, {"normalized", false}});
+  put(folder / "tokenizer.json", json.dump());
+  const auto special = [&] { return load_tokenizer(folder.path())->special(); };
+  EXPECT_EQ(special().eos, 257) << "by its name";
+  EXPECT_FALSE(special().bos || special().add_bos);
+
+  put(folder / "tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "add_bos_token": true, "eos_token": "<|im_end|>"})");
+  EXPECT_EQ(special().bos, 256);
+  EXPECT_TRUE(special().add_bos);
+  EXPECT_EQ(special().eos, 257);
+  EXPECT_EQ(special().ends, std::vector<int32_t>{258});
+  EXPECT_EQ(generation_json(*load_tokenizer(folder.path())), "") << "eos_token says it already";
+
+  put(folder / "generation_config.json", R"({"eos_token_id": [257, 259, 500]})");
+  put(folder / "config.json", R"({"eos_token_id": 258})");
+  EXPECT_EQ(special().ends, (std::vector<int32_t>{258, 259})) << "500 is a row of the model without a token";
+  const auto tokenizer = load_tokenizer(folder.path());
+  for (const int32_t id : {257, 258, 259}) EXPECT_TRUE(tokenizer->ends_text(id));
+  EXPECT_FALSE(tokenizer->ends_text(256));
+  EXPECT_EQ(parse_json(generation_json(*tokenizer), "t"), parse_json(R"({"eos_token_id": [257, 258, 259]})", "t"));
+
+  put(folder / "generation_config.json", R"({"eos_token_id": -1})");
+  EXPECT_FAILS(load_tokenizer(folder.path()), "generation_config.json: eos_token_id holds -1");
+  put(folder / "generation_config.json", R"({"eos_token_id": "x"})");
+  EXPECT_FAILS(load_tokenizer(folder.path()), "eos_token_id");
 }
 
 TEST(Utf8, StepsFollowTheUnicodeStandard) {

@@ -2,18 +2,21 @@
 """Compares `moe`'s BPE with Hugging Face `tokenizers`, id by id.
 
   --write TEXT      10,000 lines of mixed text, the same each time: code, emoji, Chinese, German, French, random Unicode
-  --learn FOLDER    a tokenizer.json as Llama 3 has it, learned by `tokenizers` from --text
+  --learn FOLDER    a tokenizer.json as --family has it, learned by `tokenizers` from --text
+  --shards FOLDER   compares what `moe tokenize --tokenizer MODEL` wrote there of --text with what `tokenizers` makes of MODEL/tokenizer.json
   --ids SCORES      compares what `moe score FOLDER --text TEXT --window W --per-token --json` read with what `tokenizers` makes of FOLDER/tokenizer.json
 """
 import argparse
 import json
 import os
 import random
+import re
 import sys
 import unicodedata
 
+import numpy as np
 import tokenizers
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LINES = 10000
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -41,6 +44,8 @@ def line(rng, kind):
         return "".join(any_character(rng) for _ in range(rng.randrange(1, 40)))
     if kind == 2:
         return "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(rng.randrange(1, 30))) + rng.choice("。，！?1") + str(rng.randrange(10**6))
+    if kind == 6 and rng.random() < 0.1:
+        return unicodedata.normalize("NFD", " ".join(rng.choices(GERMAN + FRENCH, k=8))) + rng.choice(["  <x> \t", "<x>", " </s>x", "<s> y", " of\u0308l", "각\u11a8", "\u2581a b"])
     words = [GERMAN, FRENCH, ENGLISH, EMOJI + ENGLISH][kind - 3]
     return "".join(rng.choice(words) + (rng.choice(SPACES) if rng.random() < 0.2 else " ") for _ in range(rng.randrange(1, 14)))
 
@@ -52,21 +57,99 @@ def write(path):
             file.write(line(rng, i % 7) + rng.choice(["\n", "\n", "\n", "\n\n", " \n"]))
 
 
-def learn(folder, text):
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)])
+LETTERS = "".join(chr(c) for c in range(0x530) if unicodedata.category(chr(c)) in ("Lu", "Ll", "Lt"))  # as a class; DeepSeek-LLM's lists more of them
+MARK = "\u2581"
+
+
+def split(*patterns):
+    return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+
+
+def byte_level(use_regex=False):
+    return pre_tokenizers.ByteLevel(False, use_regex=use_regex)
+
+
+def deepseek_llm():
+    letters = re.sub(r"([\[\]\\^-])", r"\\\1", LETTERS)
+    return split("[\r\n]", r"\s?[" + letters + "]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+") + [pre_tokenizers.Digits(True), byte_level()]
+
+
+DEEPSEEK3 = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
+
+# Over bytes: normalizer, steps that split, ignore_merges, marks, those in front of a text.
+BYTES = {
+    "gpt2": (None, [byte_level(True)], False, ["<|endoftext|>"], None),
+    "llama3": (None, split(LLAMA3) + [byte_level()], True, ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "<|begin_of_text|>"),
+    "qwen2": (normalizers.NFC(), split(LLAMA3.replace("{1,3}", "")) + [byte_level()], False, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], None),
+    "smollm2": (None, [pre_tokenizers.Digits(True), byte_level(True)], False, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], None),
+    "olmoe": (normalizers.NFC(), [byte_level(True)], False, ["|||IP_ADDRESS|||", "<|endoftext|>"], None),
+    "deepseek-llm": (normalizers.Sequence([]), deepseek_llm(), False, ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
+    "deepseek-v3": (None, split(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3) + [byte_level()], False, ["<｜begin▁of▁sentence｜>", "<｜User｜>"], "<｜begin▁of▁sentence｜>"),
+}
+# Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
+CHARACTERS = {"llama2": None, "mistral": "first", "always": "always", "never": "never"}
+
+
+def learn_bytes(text, normalizer, steps, ignore_merges, marks, front):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|end_of_text|>", "the router", "the router takes"]
-    tokenizer.train([text], trainers.BpeTrainer(vocab_size=3000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=special, show_progress=False))
+    marks = marks + ["the router", "the router takes"]
+    tokenizer.train([text], trainers.BpeTrainer(vocab_size=3000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=marks, show_progress=False))
+    # Words that see the normalised text and take the space around them.
+    tokenizer.add_tokens([AddedToken("    ", normalized=True), AddedToken("o\u0308l", normalized=True), AddedToken("<x>", lstrip=True, rstrip=True, normalized=False)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    if front:
+        template = processors.TemplateProcessing(single=f"{front} $A", pair=f"{front} $A {front} $B", special_tokens=[(front, tokenizer.token_to_id(front))])
+        tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, template])
+    return tokenizer
+
+
+def learn_characters(text, scheme):
+    """A vocabulary in the order of SentencePiece, where the place is the score, and of each token every way to cut it in two as a merge."""
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
+    learner.train([text], trainers.BpeTrainer(vocab_size=2500, limit_alphabet=300, show_progress=False))
+    words = [word for word, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1]) if len(word) > 1] + [MARK * n for n in (16, 8, 4, 2)][::-1]
+    words += [word for word in learner.get_vocab() if len(word) == 1]
+    words = list(dict.fromkeys(words + [MARK]))
+    vocab = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + words)}
+    cuts = [(word[:i], word[i:]) for word in words for i in range(1, len(word))]
+    merges = [cut for cut in cuts if cut[0] in vocab and cut[1] in vocab]
+    merges.sort(key=lambda cut: (vocab[cut[0] + cut[1]], vocab[cut[0]], vocab[cut[1]]))
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    strip = [decoders.Strip(" ", 1, 0)] if scheme != "never" else []
+    if scheme:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=scheme == "always")
+    else:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()] + strip)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in ("<unk>", "<s>", "</s>")])
+    return tokenizer
+
+
+def learn(folder, text, family):
+    tokenizer = learn_bytes(text, *BYTES[family]) if family in BYTES else learn_characters(text, CHARACTERS[family])
     os.makedirs(folder, exist_ok=True)
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
 
 
-def compare(folder, text_path, scores_path, window):
+def shard_ids(folder):
+    """The ids of a folder that `moe tokenize` wrote (src/text/shards.h), which has one shard here."""
+    with open(os.path.join(folder, "tokens.json"), encoding="utf-8") as file:
+        index = json.load(file)
+    width = 1 if index["vocab"] <= 1 << 8 else 2 if index["vocab"] <= 1 << 16 else 4
+    [shard] = index["shards"]
+    return np.fromfile(os.path.join(folder, shard["file"]), dtype=f"<u{width}", count=shard["tokens"]).tolist()
+
+
+def compare(folder, text_path, ours, window):
+    """`window`: a last one of fewer ids may be missing."""
     with open(text_path, encoding="utf-8", newline="") as file:
         text = file.read()
-    with open(scores_path, encoding="utf-8") as file:
-        ours = json.load(file)["ids"]
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     theirs = tokenizer.encode(text, add_special_tokens=False).ids
     if not len(theirs) - window < len(ours) <= len(theirs):
@@ -75,7 +158,9 @@ def compare(folder, text_path, scores_path, window):
         if a != b:
             around = tokenizer.decode(theirs[max(0, i - 5):i + 5], skip_special_tokens=False)
             raise SystemExit(f"id {i} is {a}, tokenizers has {b}, near {ascii(around)}")
-    if tokenizer.decode(theirs, skip_special_tokens=False) != text:
+    back = tokenizer.decode(theirs, skip_special_tokens=False)
+    composed = tokenizer.normalizer.normalize_str(text) if isinstance(tokenizer.normalizer, normalizers.NFC) else text
+    if re.sub(" *<x>\\s*", "<x>", back) != re.sub(" *<x>\\s*", "<x>", composed):
         raise SystemExit("tokenizers does not decode to the text")
     lines = text.count("\n")
     if lines < LINES or len(set(theirs)) < 1000:
@@ -88,6 +173,8 @@ def main():
     parser.add_argument("--write", metavar="TEXT")
     parser.add_argument("--learn", metavar="FOLDER")
     parser.add_argument("--ids", metavar="SCORES")
+    parser.add_argument("--shards", metavar="FOLDER")
+    parser.add_argument("--family", choices=[*BYTES, *CHARACTERS], default="llama3")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--text")
     parser.add_argument("--window", type=int)
@@ -95,9 +182,12 @@ def main():
     if args.write:
         write(args.write)
     if args.learn:
-        learn(args.learn, args.text)
+        learn(args.learn, args.text, args.family)
     if args.ids:
-        compare(args.model, args.text, args.ids, args.window)
+        with open(args.ids, encoding="utf-8") as file:
+            compare(args.model, args.text, json.load(file)["ids"], args.window)
+    if args.shards:
+        compare(args.model, args.text, shard_ids(args.shards), 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 from moe_cpp._errors import Error
 
 # What Debian 12 calls the packages of the libraries that libmoe.so needs.
-PACKAGES = ("libdnnl2", "libfmt9", "libgomp1", "libhwy1", "libpcre2-8-0", "libstdc++6", "ocl-icd-libopencl1")
+PACKAGES = ("libdnnl2", "libfmt9", "libgomp1", "libhwy1", "libpcre2-8-0", "libstdc++6", "libutf8proc2", "ocl-icd-libopencl1")
 
 ON_TEXT = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 ON_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p)

@@ -50,6 +50,7 @@ std::optional<DType> asked_type(const Flags& f) {
   if (!f.quant.empty()) {
     const std::optional<DType> dtype = dtype_named(f.quant);
     if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with --dtype {}", f.quant, f.quant);
+    if (dtype == DType::q5_k) return dtype;  // refused with what to take instead
     return named(f.quant, "--quant", quant_names());
   }
   if (f.dtype.empty()) return std::nullopt;

@@ -1,0 +1,85 @@
+// `moe convert` as a user runs it: what it prints, what it writes, and what it refuses in one line.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A model made once; its rows are whole blocks of 32, those of its experts' way down too.
+class Convert : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = new TempFolder;
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
+    put(*made_ / "text.txt", text);
+    const CommandResult r = moe_command(
+        {"train",   "--data", *made_ / "text.txt", "--out", *made_ / "m", "--width", "64",      "--heads", "2",       "--layers", "1", "--experts", "4",
+         "--top-k", "2",      "--expert-width",    "32",    "--context",  "32",      "--batch", "2",       "--steps", "3"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
+
+  std::string model() const { return *made_ / "m"; }
+  std::string text() const { return *made_ / "text.txt"; }
+  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
+
+  static TempFolder* made_;
+  TempFolder folder_;
+};
+TempFolder* Convert::made_ = nullptr;
+
+TEST_F(Convert, PrintsTheAccountAndBothPerplexities) {
+  const CommandResult r = moe_command({"convert", model(), folder_ / "m.gguf", "--quant", "q4_0", "--verify", text()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.out, "norms, biases, routers and positions stay f32");
+  has(r.out, "output.weight: the head keeps more bits");
+  has(r.out, "tensors read once");
+  has(r.out, "written once");
+  has(r.out, "perplexity on " + text());
+  const CommandResult again = moe_command({"score", folder_ / "m.gguf", "--text", text(), "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  has(r.out, fmt::format("{:.4f} after", Json::parse(again.out)["perplexity"].get<double>()));
+}
+
+TEST_F(Convert, JsonHoldsTheSame) {
+  const CommandResult r = moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(), "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json reply = Json::parse(r.out);
+  EXPECT_EQ(reply["sources"], reply["targets"]);
+  EXPECT_EQ(reply["bytes_after"].get<int64_t>() * 2, reply["bytes_before"].get<int64_t>());
+  ASSERT_EQ(reply["tensors"].size(), 1u);
+  EXPECT_EQ(reply["tensors"][0]["from"], "f32");
+  EXPECT_EQ(reply["tensors"][0]["to"], "bf16");
+  const double before = reply["verify"]["before"]["perplexity"], after = reply["verify"]["after"]["perplexity"];
+  EXPECT_NEAR(after / before, 1, 0.02);
+  EXPECT_NE(after, before);
+}
+
+TEST_F(Convert, Refusals) {
+  const std::string out = folder_ / "out", gguf = folder_ / "out.gguf";
+  expect_refused({"convert", model(), out, "--quant", "q8_0"}, 2, {"q8_0", ".gguf", "--dtype"});
+  expect_refused({"convert", model(), gguf, "--quant", "q9_0"}, 2, {"--quant", "q9_0", "q8_0"});
+  expect_refused({"convert", model(), gguf, "--quant", "bf16"}, 2, {"--dtype bf16"});
+  expect_refused({"convert", model(), gguf, "--dtype", "q8_0"}, 2, {"--quant q8_0"});
+  expect_refused({"convert", model(), gguf, "--dtype", "bf16", "--quant", "q8_0"}, 2, {"--quant", "--dtype"});
+  expect_refused({"convert", model(), gguf, "--quant", "q5_k"}, 2, {"q5_k"});
+  expect_refused({"convert", model(), model()}, 1, {"is the model itself"});
+  expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});
+  put(folder_ / "short.txt", "x");
+  expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1, {"window"});
+  put(folder_ / "text.gguf", "text");
+  expect_refused({"convert", model(), folder_ / "text.gguf"}, 1, {"text.gguf", "choose another name"});
+  EXPECT_EQ(slurp(folder_ / "text.gguf"), "text");
+  EXPECT_FALSE(fs::exists(out) || fs::exists(gguf));
+}
+
+}  // namespace
+}  // namespace moe::test

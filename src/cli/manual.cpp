@@ -81,13 +81,14 @@ std::string synopsis(const CommandInfo& command) {
   for (const OptionInfo& o : command.positionals) line += o.required ? " " + italic(o.names[0]) : " [" + italic(o.names[0]) + "]";
   for (const OptionInfo& o : command.flags)
     if (o.required) line += " " + bold(o.names.back()) + " " + italic(o.type);
-  if (!command.verbs.empty()) line += " " + italic("VERB");
+  if (!command.verbs.empty() && command.positionals.empty()) line += " " + italic("VERB");
   return line + " [" + italic("OPTION") + "]...\n";
 }
 
 std::string verb_section(const CommandInfo& verb) {
-  if (verb.verbs.empty()) return fmt::format(".SS {}\n{}.br\n{}\n{}", roff(verb.path), synopsis(verb), roff(sentence(verb.summary)), options_of(verb, false));
-  std::string text;
+  std::string text;  // a command that is only a way to others has nothing of its own to tell
+  if (verb.verbs.empty() || !verb.positionals.empty())
+    text = fmt::format(".SS {}\n{}.br\n{}\n{}", roff(verb.path), synopsis(verb), roff(sentence(verb.summary)), options_of(verb, false));
   for (const CommandInfo& below : verb.verbs) text += verb_section(below);
   return text;
 }
@@ -120,7 +121,8 @@ std::string manual_page(const CommandInfo& command, bool whole) {
   page += fmt::format(".SH DESCRIPTION\n{}\n", roff(sentence(command.summary)));
   if (whole) page += "A \\fIMODEL\\fR is a folder. Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to standard error.\n";
   if (!whole) {
-    page += command.verbs.empty() ? ".SH OPTIONS\n" + options_of(command, true) : ".SH VERBS\n";
+    if (command.verbs.empty() || !command.positionals.empty()) page += ".SH OPTIONS\n" + options_of(command, true);
+    if (!command.verbs.empty()) page += ".SH VERBS\n";
     for (const CommandInfo& below : command.verbs) page += verb_section(below);
   } else {
     page += ".SH VERBS\n";

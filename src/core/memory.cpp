@@ -43,7 +43,7 @@ std::optional<std::string> group_of(const std::string& root, const std::string& 
   for (std::string line; std::getline(in, line);) {  // hierarchy:controllers:path
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    if (line.substr(first + 1, second - first - 1) == controllers) return line.substr(second + 1);
+    if (line.substr(first + 1, second - first - 1) == controllers && line.substr(second + 1).starts_with('/')) return line.substr(second + 1);
   }
   return std::nullopt;
 }

@@ -74,7 +74,7 @@ TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
         refused += guessed.proposed - guessed.accepted;
       }
   }
-  EXPECT_GT(accepted, 500) << "right guesses have been met";
+  EXPECT_GT(accepted, 100) << "right guesses have been met";
   EXPECT_GT(refused, 100) << "and wrong ones, which have to leave no trace";
 }
 

@@ -16,13 +16,11 @@ namespace {
 // Bytes in; out comes "<id>" for every token, so that a text tells its tokens and every stop string spans several. Its end is any id one likes.
 class SpelledTokenizer : public Tokenizer {
  public:
-  std::optional<int32_t> end;
   int64_t vocab_size() const override { return 256; }
   std::string spec() const override { return "spelled"; }
   std::vector<int32_t> encode(std::string_view text) const override { return make_tokenizer("bytes")->encode(text); }
   std::string piece(int32_t id) const override { return fmt::format("<{}>", id); }
   std::string to_json() const override { return ""; }
-  std::optional<int32_t> eos_id() const override { return end; }
 };
 
 template <class F>
@@ -166,7 +164,7 @@ TEST(Generate, EndsAtTheTokenizersEnd) {
   Fixture f;
   const std::string whole = f.generate().text;
   const size_t third = whole.find('<', whole.find('<', 1) + 1);
-  f.tokenizer.end = std::stoi(whole.substr(third + 1));
+  f.tokenizer.set_special({.eos = std::stoi(whole.substr(third + 1))});
   const Generated out = f.generate();
   EXPECT_EQ(out.finish, "stop");
   EXPECT_EQ(out.text, whole.substr(0, whole.find(f.tokenizer.piece(*f.tokenizer.end))));

@@ -107,7 +107,8 @@ def write_gguf(path, s, fmt, pool):
     w.add_rope_freq_base(s["theta"])
     w.add_expert_count(s["experts"])
     w.add_expert_used_count(s["top_k"])
-    w.add_expert_feed_forward_length(s["expert_width"])
+    if s["arch"] == "qwen3moe":  # OLMoE's experts have the feed-forward length
+        w.add_expert_feed_forward_length(s["expert_width"])
     w.add_file_type(FILE_TYPES[fmt])
     w.add_quantization_version(2)
     w.add_tokenizer_model("gpt2")

@@ -167,7 +167,7 @@ TEST(Generate, EndsAtTheTokenizersEnd) {
   f.tokenizer.set_special({.eos = std::stoi(whole.substr(third + 1))});
   const Generated out = f.generate();
   EXPECT_EQ(out.finish, "stop");
-  EXPECT_EQ(out.text, whole.substr(0, whole.find(f.tokenizer.piece(*f.tokenizer.end))));
+  EXPECT_EQ(out.text, whole.substr(0, whole.find(f.tokenizer.piece(*f.tokenizer.eos_id()))));
   EXPECT_LE(out.tokens, 3);
 }
 

@@ -69,7 +69,7 @@ std::vector<int32_t> Tokenizer::encode_text(std::string_view text) const {
   return ids;
 }
 
-bool Tokenizer::ends_text(int32_t id) const { return special_.eos == id || std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end(); }
+bool Tokenizer::ends_text(int32_t id) const { return eos_id() == id || std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end(); }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;

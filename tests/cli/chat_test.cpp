@@ -155,8 +155,7 @@ TEST_F(Chat, SaysWhatTheModelIsNot) {
   expect_refused({"chat", model()}, 1, {"chat template is not known", "ChatML", "Llama 3", "Mistral"});
   put(config, R"({"chat_template": "{{ '<|start_header_id|><|eot_id|>' }}"})");
   EXPECT_EQ(chat("").err, "");
-  EXPECT_NE(chat(" Hi \n", {"--json", "-n", "1"}).out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"),
-            std::string::npos);
+  EXPECT_NE(chat(" Hi \n", {"--json"}).out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"), std::string::npos);
   put(config, R"({"chat_template": )");
   expect_refused({"chat", model()}, 1, {"tokenizer_config.json", "line 1"});
   std::filesystem::remove(config);

@@ -188,6 +188,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.qk_norm == c.qk_norm, c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
                                       : c.qk_norm == QkNorm::head ? "queries and keys are normalised for each head"
                                                                   : "queries and keys are normalised over all heads together"),
+      needs(c.attention_window == 0 || c.attention_window >= c.context, "its attention sees a window of the last tokens only"),
       needs(row.act == c.act, "its activation is another"),
       needs(row.gated == c.gated, c.gated ? "its FFNs have gates" : "its FFNs have no gates"),
       comparable ? why_not_shared(row, c) : "",

@@ -75,7 +75,7 @@ struct Golden {
     const Safetensors file = Safetensors::open(folder / "model.safetensors");
     const std::vector<FileTensor> map = map_tensors(architecture_of(config), *model);
     check_account(map, file);
-    read_tensors(map, file);
+    bind_tensors(map, file, *model, LoadFor::training);
     return model;
   }
 };

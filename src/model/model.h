@@ -89,6 +89,7 @@ class Model {
   Tensor allocate(DType, std::initializer_list<int64_t> shape);
   // How much memory the packed copies of bound weights may take; unlimited at first.
   PackBudget& pack_budget() { return budget_; }
+  const PackBudget& pack_budget() const { return budget_; }
   // Gives every parameter that is trained a zero gradient. Only for owned models.
   void enable_grads();
 

@@ -26,7 +26,7 @@ RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
   const float* factors = stored.as<float>();
   const float largest = *std::max_element(factors, factors + stored.numel());
   if (std::all_of(factors, factors + stored.numel(), [](float x) { return x == 1; })) return {};
-  for (int64_t original = 256; original <= int64_t{1} << 20; original *= 2) {
+  for (int64_t original = 16; original <= int64_t{1} << 20; original *= 2) {
     // A short head may have no frequency that is divided by the whole factor.
     for (const float factor : {largest, 2.0f, 4.0f, 8.0f, 16.0f, 32.0f, 64.0f}) {
       RopeScaling scaling{.kind = RopeScaling::Kind::llama3, .factor = factor, .original_context = original};

@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
-"""Tiny random models of every family as transformers writes them (deepseek: as its reference does), and the comparison of what `moe` makes of them: the
-log-probabilities of 512 tokens in one piece and token by token, the experts that were chosen, and what `moe` saves, loaded back by transformers.
-
-  architectures.py list
-  architectures.py write CASE FOLDER --tokenizer FILE [--dtype f16]
-  architectures.py check FOLDER SCORES --window W [--record FILE] [--tolerance T]
-  architectures.py same FOLDER SAVED [--ids SCORES --window W]
+"""Tiny random models of every family as transformers writes them (deepseek: as its reference does), and what `moe` makes of them: the log-probabilities
+of 512 tokens in one piece and token by token, the experts that were chosen, the same from a GGUF file, and what `moe` saves, loaded back by transformers. One
+process, because loading transformers takes longer than all of that. Prints a line or more for each model and at last how many passed.
 """
 import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 
 import numpy
@@ -25,6 +22,7 @@ import scores
 MARGIN = 1e-5          # routers that are nearer than this to choosing another expert may do so
 MAY_DIFFER = 0.001     # of the tokens of a layer
 LOGITS = 1e-6          # of what was saved and loaded back
+WINDOW = 512
 
 SIZES = dict(vocab_size=256, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
 DENSE = dict(SIZES, intermediate_size=64)
@@ -43,7 +41,8 @@ CASES = {
     "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
     "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
     "gpt2": ("GPT2Config", dict(vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=1024)),
-    "olmoe": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3)),
+    "olmoe": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3, num_key_value_heads=4)),
+    "olmoe-shared-kv": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3)),
     "mixtral": ("MixtralConfig", dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
     "qwen2_moe": ("Qwen2MoeConfig", dict(EXPERTS, shared_expert_intermediate_size=40)),
     "qwen2_moe-sparse": ("Qwen2MoeConfig", dict(EXPERTS, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], shared_expert_intermediate_size=40)),
@@ -53,6 +52,8 @@ CASES = {
                             hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, attention_bias=False, tie_word_embeddings=False,
                             model_type="deepseek", architectures=["DeepseekForCausalLM"])),
 }
+# What llama.cpp's architectures cannot say, and the words of the refusal.
+NOT_IN_GGUF = {"mistral-window": "window", "olmoe-shared-kv": "heads share keys and values", "qwen2_moe-sparse": "is dense"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -159,32 +160,92 @@ def same(folder, saved, ids_path, window):
     return 0 if worst <= LOGITS else 1
 
 
+class Moe:
+    """The command, on one text; each call leaves its result in a file and returns the path."""
+
+    def __init__(self, binary, work, text, train_text):
+        self.binary, self.work, self.text, self.train_text = binary, work, text, train_text
+
+    def run(self, *args, to=None):
+        done = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"moe {' '.join(map(str, args))}: exit {done.returncode}: {done.stderr.strip()}")
+        if to:
+            with open(to, "w", encoding="utf-8") as file:
+                file.write(done.stdout)
+        return to
+
+    def score(self, model, *more):
+        return self.run("score", model, "--text", self.text, "--window", WINDOW, "--dtype", "f32", "--per-token", "--json", *more, to=model + ".json")
+
+    def record(self, model):
+        self.run("score", model, "--text", self.text, "--window", WINDOW, "--dtype", "f32", "--record", model + ".record")
+        return model + ".record"
+
+    def saved(self, model):
+        """The folder as it is written again before the first step of a training."""
+        out = model + ".saved"
+        self.run("train", "--from", model, "--data", self.train_text, "--out", out, "--context", 64, "--batch", 1, "--steps", 1, "--warmup", 0, "--save-every", 1,
+                 "--dtype", "f32")
+        return os.path.join(out, "checkpoint-0")
+
+    def gguf(self, model):
+        self.run("convert", model, model + ".gguf")
+        return model + ".gguf"
+
+
+def check_case(moe, case, dtype, shard, tokenizer):
+    """Raises SystemExit, or returns False, where something differs."""
+    folder = os.path.join(moe.work, f"{case}-{dtype}" + ("-sharded" if shard else ""))
+    write(case, folder, tokenizer, dtype, shard)
+    if shard and not os.path.exists(os.path.join(folder, "model.safetensors.index.json")):
+        raise SystemExit("there are no shards")
+    reference = Reference(folder)
+    name = "the reference" if is_deepseek(folder) else "transformers " + transformers.__version__
+    good = scores.compare(name, reference.logits, moe.score(folder), WINDOW) == 0
+    good &= scores.compare(name + ", token by token", reference.logits, moe.score(folder, "--chunk", 1), WINDOW) == 0
+    if reference.probs:
+        good &= compare_record(reference, moe.record(folder)) == 0
+    if dtype != "f32":
+        return good
+    good &= same(folder, moe.saved(folder), folder + ".json", WINDOW) == 0
+    if case not in NOT_IN_GGUF:
+        return good and scores.compare(name + ", from GGUF", reference.logits, moe.score(moe.gguf(folder)), WINDOW) == 0
+    try:
+        moe.gguf(folder)
+    except SystemExit as refusal:
+        print(refusal)
+        return good and NOT_IN_GGUF[case] in str(refusal)
+    raise SystemExit("it became a GGUF file, which cannot say it")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["list", "write", "check", "same"])
-    parser.add_argument("what", nargs="?", help="a case, or a folder")
-    parser.add_argument("other", nargs="?", help="the folder to write, the scores, or the folder that was saved")
-    parser.add_argument("--tokenizer")
-    parser.add_argument("--dtype", default="f32", choices=DTYPES)
-    parser.add_argument("--shard", help="largest shard, as transformers spells it")
-    parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--record")
-    parser.add_argument("--ids")
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--work", required=True, help="a folder for the models")
+    parser.add_argument("--text", required=True, help="one window of bytes to score")
+    parser.add_argument("--train-text", required=True, help="something to take one step on")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json of bytes")
+    parser.add_argument("cases", nargs="*", metavar="CASE[:DTYPE[:SHARD]]", help="default: all in f32, three in the halves, one in shards")
     args = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    if args.verb == "list":
-        print("\n".join(CASES))
-        return 0
-    if args.verb == "write":
-        write(args.what, args.other, args.tokenizer, args.dtype, args.shard)
-        return 0
-    if args.verb == "same":
-        return same(args.what, args.other, args.ids, args.window)
-    reference = Reference(args.what)
-    if args.record:
-        return compare_record(reference, args.record)
-    return scores.compare(("the reference" if is_deepseek(args.what) else "transformers " + transformers.__version__), reference.logits, args.other, args.window)
+    os.makedirs(args.work, exist_ok=True)
+    moe = Moe(args.bin, args.work, args.text, args.train_text)
+    cases = args.cases or [*CASES, *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")), "qwen3_moe:bf16:100KB"]
+    failed = []
+    for case in cases:
+        name, dtype, shard = (case.split(":") + ["f32", None])[:2] + [(case.split(":") + [None, None, None])[2]]
+        print(f"{case}:", flush=True)
+        try:
+            good = check_case(moe, name, dtype, shard, args.tokenizer)
+        except SystemExit as e:
+            print(e)
+            good = False
+        if not good:
+            failed.append(case)
+    print(f"{len(cases) - len(failed)} of {len(cases)} models as they should be" + (f", not {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

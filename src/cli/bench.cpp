@@ -21,7 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kPeakSeconds = 0.5;
 constexpr int kRepeats = 7;
 
 struct Flags {

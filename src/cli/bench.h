@@ -12,6 +12,8 @@
 
 namespace moe::cli {
 
+constexpr double kPeakSeconds = 0.5;  // that a peak is measured for
+
 double median(std::vector<double> x);
 
 struct Peak {

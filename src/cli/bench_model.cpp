@@ -128,6 +128,9 @@ int run_bench_model(const BenchModelFlags& f) {
   Session session(model, run, f.prompt + f.tokens, options);
   measure(f, model, session, start, speed);
   const Peak peak = measure_peak(run);
+  const double integers = mostly_quantised(model) ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
+  const double limit = integers > 0 ? integers : peak.of(run.compute);
+  const std::string_view products = integers > 0 ? "int8" : name_of(run.compute);
 
   const auto prompt = static_cast<double>(f.prompt), tokens = static_cast<double>(f.tokens);
   const double flops = prompt_flops(config, f.prompt) / median(speed.prompt), bytes = static_cast<double>(decode_bytes(model, config.routing.top_k)),
@@ -148,8 +151,9 @@ int run_bench_model(const BenchModelFlags& f) {
                   {"bytes_per_token", bytes},
                   {"read_bytes_per_second", peak.read},
                   {"share_of_read_rate", read / peak.read},
-                  {"peak_flops", peak.of(run.compute)},
-                  {"share_of_peak", flops / peak.of(run.compute)}};
+                  {"products", products},
+                  {"peak_flops", limit},
+                  {"share_of_peak", flops / limit}};
     if (tell_hot) reply["hot_set"] = to_json(hot_set(model, speed.expert_rows));
     print_json(reply);
     return 0;
@@ -157,10 +161,10 @@ int run_bench_model(const BenchModelFlags& f) {
   const auto line = [](const char* what, double n, const std::vector<double>& seconds) {
     fmt::print("{:<18}{:9.1f} tokens/s, worst {:.1f}", what, n / median(seconds), n / *std::max_element(seconds.begin(), seconds.end()));
   };
-  fmt::print("{}: {} products, {} cache, {} threads; median of {} once the weights are packed\n", f.model, name_of(run.compute), cache, run.threads,
+  fmt::print("{}: {} activations, {} cache, {} threads; median of {} once the weights are packed\n", f.model, name_of(run.compute), cache, run.threads,
              speed.prompt.size());
   line(fmt::format("prompt of {}", f.prompt).c_str(), prompt, speed.prompt);
-  fmt::print("; {:.1f}% of the {:.0f} GFLOP/s {} peak\n", 100 * flops / peak.of(run.compute), peak.of(run.compute) / 1e9, name_of(run.compute));
+  fmt::print("; {:.1f}% of the {:.0f} Gop/s {} peak\n", 100 * flops / limit, limit / 1e9, products);
   line(fmt::format("{} tokens", f.tokens).c_str(), tokens, speed.decode);
   fmt::print("; {:.1f}% of the read rate of {:.1f} GB/s ({} of weights a token)\n", 100 * read / peak.read, peak.read / 1e9, human_bytes(bytes));
   fmt::print("{:<18}{:9.2f} s after the start, {:.2f} s of it loading\n", "first token", speed.first_token, speed.load);

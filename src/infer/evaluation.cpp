@@ -34,16 +34,27 @@ RoutingSpec evaluation_spec(const ModelConfig& config, std::optional<EvalRouting
   return spec;
 }
 
-DType natural_dtype(const Model& model) {
-  if (!ops::has_bf16_products()) return DType::f32;
-  int64_t halves = 0, all = 0;
+namespace {
+
+// Whether more than half of the matrices' numbers are of a dtype that `is` accepts.
+template <class Is>
+bool mostly(const Model& model, Is&& is) {
+  int64_t such = 0, all = 0;
   for (const Param* param : model.params()) {
     if (!param->is_matrix()) continue;
-    const int64_t numbers = param->value.numel();
-    all += numbers;
-    if (param->value.dtype == DType::bf16 || param->value.dtype == DType::f16) halves += numbers;
+    all += param->value.numel();
+    if (is(param->value.dtype)) such += param->value.numel();
   }
-  return 2 * halves > all ? DType::bf16 : DType::f32;
+  return 2 * such > all;
 }
+
+}  // namespace
+
+DType natural_dtype(const Model& model) {
+  const bool halves = mostly(model, [](DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; });
+  return halves && ops::has_bf16_products() ? DType::bf16 : DType::f32;
+}
+
+bool mostly_quantised(const Model& model) { return mostly(model, is_quantised); }
 
 }  // namespace moe

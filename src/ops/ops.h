@@ -173,6 +173,8 @@ bool products_keep_row_bits();
 const char* isa_name();  // of the Highway kernels, e.g. "AVX3_ZEN4"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`.  dtype f32 or bf16 (dpbf16)
 double measure_peak_flops(Run&, DType dtype, double seconds);
+// The same of the integer dot products that quantised weights are multiplied by: multiplications and additions of bytes a second; 0 without VPDPBUSD.
+double measure_peak_int8(Run&, double seconds);
 // Bytes/s of reading a buffer larger than the caches on all threads.
 double measure_read_bandwidth(Run&, double seconds);
 

@@ -58,15 +58,17 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def randomise(model):
-    """Numbers that make every part count: fresh norms are one, biases zero and logits nearly so, and a mistake in them would not show."""
+    """Numbers that make every part count: fresh norms are one, biases zero and logits nearly so, and a mistake in them would not show. An embedding that is the
+    head too is drawn smaller: logits of 30 and more would be compared to the last bits of f32."""
     generator = torch.Generator().manual_seed(2)
+    embedding = 0.2 if getattr(getattr(model, "config", None), "tie_word_embeddings", False) else 0.5
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             drawn = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 parameter.add_(0.2 * drawn)
             else:
-                parameter.copy_((0.5 if name.endswith("gate.weight") or "embed" in name or "wte" in name else 0.2) * drawn)
+                parameter.copy_((embedding if "embed" in name or "wte" in name else 0.5 if name.endswith("gate.weight") else 0.2) * drawn)
 
 
 def write(case, folder, tokenizer, dtype, shard):

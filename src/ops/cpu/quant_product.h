@@ -50,7 +50,4 @@ struct QuantOut {
 void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
                     Span groups);
 
-// Rate of integer dot products of bytes (VPDPBUSD) out of registers on all threads, a multiplication and an addition counted as two operations; 0 without them.
-double measure_peak_int8(Run& run, double seconds);
-
 }  // namespace moe::ops

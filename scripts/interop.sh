@@ -74,7 +74,7 @@ record_and_compare() {
 
 # What we write as GGUF, read and written again by the gguf package, gives the same scores to the last digit.
 rewrite_and_compare() {
-  "$bin" convert "$work/olmoe" "$work/ours.gguf" --quant q8_0 || return 1
+  "$bin" convert "$work/reported" "$work/ours.gguf" --quant q8_0 || return 1
   "$peers/bin/python" tools/interop/gguf_rewrite.py "$work/ours.gguf" "$work/theirs.gguf" || return 1
   for file in ours theirs; do "$bin" score "$work/$file.gguf" --text "$work/score.txt" --window 32 --json >"$work/$file.json" || return 1; done
   cmp "$work/ours.json" "$work/theirs.json" || return 1

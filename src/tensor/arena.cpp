@@ -44,9 +44,9 @@ void* Arena::alloc_bytes(size_t bytes) {
 }
 
 Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
-  int64_t n = 1;
-  for (int64_t d : shape) n *= d;
-  return Tensor(alloc_bytes(static_cast<size_t>(n) * size_of(dtype)), dtype, shape);
+  Tensor t(nullptr, dtype, shape);
+  t.data = alloc_bytes(static_cast<size_t>(t.bytes()));
+  return t;
 }
 
 Tensor Arena::alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape) {

@@ -27,8 +27,8 @@ namespace HWY_NAMESPACE {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------------------------------------
 
-// Of floats that are not negative the order of the bits is the order of the numbers, and beyond infinity come the NaNs. What is not finite may become any byte:
-// its scale is NaN.
+// Of floats that are not negative the order of the bits is the order of the numbers, and beyond infinity come the NaNs. A block that holds one that is not
+// finite is zeros with a scale of NaN.
 template <class T>
 HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
   const hn::CappedTag<float, 16> d;
@@ -40,8 +40,13 @@ HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
   const int32_t top_bits = hn::GetLane(hn::MaxOfLanes(di, top));
   float amax;
   std::memcpy(&amax, &top_bits, 4);
+  if (top_bits >= 0x7F800000) {
+    out = {};
+    out.scale = out.scaled_sum = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
   constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
-  const bool finite = top_bits < 0x7F800000, zero = finite && amax <= kLeast;
+  const bool zero = amax <= kLeast;
   const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / amax);
   const auto quantise = [&](size_t first) HWY_ATTR {  // 16 numbers; their sum
     auto sum = hn::Zero(di);
@@ -53,9 +58,9 @@ HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
     return hn::GetLane(hn::SumOfLanes(di, sum));
   };
   const int32_t half = quantise(0), rest = quantise(16);
-  out.scale = finite ? (zero ? 0.0f : amax / 127.0f) : std::numeric_limits<float>::quiet_NaN();
-  out.minus_half = finite ? -half : 0;
-  out.minus_rest = finite ? -rest : 0;
+  out.scale = zero ? 0.0f : amax / 127.0f;
+  out.minus_half = -half;
+  out.minus_rest = -rest;
   out.minus_sum = out.minus_half + out.minus_rest;
   out.scaled_sum = out.scale * static_cast<float>(-out.minus_sum);
 }

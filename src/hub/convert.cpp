@@ -199,7 +199,7 @@ class Feed {
 // What a file that this one was made from says of itself.
 void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
   for (const auto& [key, value] : model.metadata) {
-    const bool there = std::any_of(metadata.begin(), metadata.end(), [&](const GgufEntry& entry) { return entry.key == key; });
+    const bool there = std::any_of(metadata.begin(), metadata.end(), [&name = key](const GgufEntry& entry) { return entry.key == name; });
     if (key.starts_with("general.") && !there) metadata.push_back({key, GgufEntry::Type::string, value});
   }
 }

@@ -90,7 +90,7 @@ class BpeTokenizer : public Tokenizer {
 
   int64_t vocab_size() const override { return static_cast<int64_t>(parts_.pieces.size()); }
   std::string spec() const override { return "bpe"; }
-  std::string to_json() const override { return parts_.json; }
+  std::string to_json() const override { return parts_.json.empty() ? write_bpe(parts_) : parts_.json; }
 
   std::string piece(int32_t id) const override {
     if (id < 0 || id >= vocab_size()) fail("token id {} is outside the tokenizer's 0..{}", id, vocab_size() - 1);

@@ -52,7 +52,7 @@ struct BpeParts {
   std::vector<bool> in_vocab;         // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
   std::optional<Characters> characters;
   SpecialIds special;
-  std::string json;  // to_json() gives back what was read
+  std::string json;  // to_json() gives back what was read; empty: it is written when asked for
 };
 
 // Fails with the part of `parts.patterns` that cannot be honoured.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/json.h"
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
@@ -147,7 +148,11 @@ std::string write_bpe(const BpeParts& parts) {
                           {"post_processor", post_processor(parts)},
                           {"decoder", decoder(parts)},
                           {"model", model}};
-  return tokenizer.dump(2) + "\n";
+  try {
+    return tokenizer.dump(2) + "\n";
+  } catch (const Json::type_error&) {
+    fail("a token of this vocabulary is not UTF-8, so it has no tokenizer.json");
+  }
 }
 
 }  // namespace moe

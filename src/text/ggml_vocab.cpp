@@ -45,6 +45,8 @@ void check(const GgmlVocab& vocab) {
     if (id && (*id < 0 || static_cast<size_t>(*id) >= size)) fail("its {} token is {}, and it has {} tokens", name, *id, size);
   };
   in_range("bos", vocab.bos);
+  // tokenizer.json names it by its text, which a byte need not be.
+  if (vocab.bos && !vocab.types.empty() && vocab.types[static_cast<size_t>(*vocab.bos)] == byte) fail("its bos token {} is a byte", *vocab.bos);
   in_range("eos", vocab.eos);
   in_range("eot", vocab.eot);
   in_range("unknown", vocab.unk);
@@ -181,7 +183,6 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
     const bool add_bos = vocab.bos && vocab.add_bos.value_or(!over_bytes || ggml_pre(vocab.pre).names[0] == "llama-bpe");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
-    parts.json = write_bpe(parts);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
     tokenizer->set_config_json(config_of(vocab, add_bos));
     return tokenizer;

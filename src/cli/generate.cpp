@@ -36,6 +36,7 @@ void tell_lookup(const Generated& out) {
 
 int run_generate(Flags& f) {
   const GenerateOptions options = generate_options(f.generate);
+  validate(options);  // before a large model is loaded for nothing
   const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   Model& model = *loaded.model;

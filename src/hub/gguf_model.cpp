@@ -1,96 +1,37 @@
 #include "hub/gguf_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include "core/error.h"
+#include "hub/gather.h"
 #include "hub/gguf_config.h"
 #include "hub/gguf_vocab.h"
-#include "tensor/quant.h"
 #include "text/ggml_vocab.h"
 
 namespace moe {
 namespace {
 
+constexpr std::string_view kAsker = "the file's metadata";
 constexpr int64_t kBlockNumbers = int64_t{1} << 22;  // of a tensor, gathered at a time
 
-// Only what the file's own size justifies is ever allocated. A file that lacks some tensors is let through: it is refused with their names later.
-void check_size(const ModelConfig& config, const Gguf& file) {
-  double held = 0;
-  for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
-  const double wanted = parameter_count(config);
-  constexpr double kSlack = 1 << 16;
-  if (wanted > 2 * held + kSlack)
-    fail("{}: its metadata describe a model of {:.0f} numbers, but its tensors hold {:.0f}; they do not belong together", file.path(), wanted, held);
-}
-
-// Rows of a tensor of the file, as the Model has them.
-struct Block {
-  Tensor matrix;       // [O,I]
-  int64_t begin, end;  // rows of the file
-  int64_t pairs;       // as FileTensor::Part has it
-};
-
-std::vector<Block> blocks_of(const FileTensor& tensor) {
-  std::vector<Block> blocks;
-  const auto add = [&](const Tensor& matrix, int64_t pairs) {
-    const int64_t step = std::max<int64_t>(1, kBlockNumbers / matrix.cols());
-    for (int64_t begin = 0; begin < matrix.rows(); begin += step) blocks.push_back({matrix, begin, std::min(begin + step, matrix.rows()), pairs});
-  };
-  for (const FileTensor::Part& part : tensor.parts) {
-    const Param& param = *part.param;
-    if (part.transpose || tensor.columns) fail("tensor \"{}\" has no rows of the model's", tensor.name);
-    if (param.value.rank == 3 && part.expert < 0)
-      for (int64_t e = 0; e < param.value.shape[0]; ++e) add(param.expert(e), part.pairs);
-    else add(part.expert >= 0 ? param.expert(part.expert) : param.value, part.pairs);
-  }
-  return blocks;
-}
-
-// Which row of the Model stands in row r of the file: the inverse of tensor_map's order of pairs.
-int64_t source_row(int64_t r, int64_t pairs) {
-  if (pairs == 0) return r;
-  const int64_t in_head = r % pairs;
-  return r - in_head + (in_head % 2) * (pairs / 2) + in_head / 2;
-}
-
-// As they are, where they have the wanted type and order; else in `buffer`: rows of that type, or of f32 for the writer to convert.
-Tensor gathered(const Block& block, DType wanted, std::vector<std::byte>& buffer) {
-  const Tensor& from = block.matrix;
-  const int64_t n = block.end - block.begin;
-  if (from.dtype == wanted && block.pairs == 0) return from.slice_rows(block.begin, block.end);
-  const DType dtype = from.dtype == wanted ? wanted : DType::f32;
-  const int64_t bytes = bytes_of(dtype, from.cols());
-  buffer.resize(static_cast<size_t>(n * bytes));
-  for (int64_t r = 0; r < n; ++r) {
-    const char* row = static_cast<const char*>(from.data) + source_row(block.begin + r, block.pairs) * from.row_bytes;
-    if (dtype == from.dtype) std::memcpy(buffer.data() + r * bytes, row, static_cast<size_t>(bytes));
-    else dequantise(reinterpret_cast<float*>(buffer.data() + r * bytes), row, from.dtype, from.cols());
-  }
-  return Tensor(buffer.data(), dtype, {n, from.cols()});
-}
-
-// The parts of a vector one after another, f32.
-Tensor joined(const std::vector<FileTensor::Part>& parts, std::vector<std::byte>& buffer) {
-  std::vector<float> numbers;
-  for (const FileTensor::Part& part : parts) {
-    const Tensor value = part.expert >= 0 ? part.param->value.at(part.expert) : part.param->value;
-    std::vector<float> ours(static_cast<size_t>(value.cols()));
-    dequantise(ours.data(), value.data, value.dtype, value.cols());
-    for (int64_t i = 0; i < value.cols(); ++i) numbers.push_back(ours[static_cast<size_t>(source_row(i, part.pairs))]);
-  }
-  buffer.resize(numbers.size() * sizeof(float));
-  std::memcpy(buffer.data(), numbers.data(), buffer.size());
-  return Tensor(buffer.data(), DType::f32, {static_cast<int64_t>(numbers.size())});
-}
-
-GgufItem item_of(const FileTensor& tensor, DType dtype, const std::shared_ptr<std::vector<std::byte>>& buffer) {
-  if (tensor.shape.size() == 1) return {tensor.name, dtype, tensor.shape, [parts = tensor.parts, buffer](int64_t) { return joined(parts, *buffer); }};
-  const auto blocks = std::make_shared<const std::vector<Block>>(blocks_of(tensor));
-  return {tensor.name, dtype, tensor.shape, [blocks, dtype, buffer](int64_t part) { return gathered(blocks->at(static_cast<size_t>(part)), dtype, *buffer); }};
+// A tensor's rows, some at a time: as they are where all of them have the wanted type, else f32 for the writer to convert.
+GgufItem item_of(const FileTensor& tensor, DType dtype, int threads) {
+  const bool as_stored = std::ranges::all_of(tensor.parts, [&](const FileTensor::Part& part) { return part.param->value.dtype == dtype; });
+  const DType given = as_stored ? dtype : DType::f32;
+  const FileRows walk = rows_of(tensor);
+  const int64_t step = tensor.shape.size() == 1 ? walk.rows : std::max<int64_t>(1, kBlockNumbers / walk.cols / walk.step) * walk.step;
+  const auto buffer = std::make_shared<std::vector<std::byte>>();
+  return {tensor.name, dtype, tensor.shape, [=](int64_t part) {
+            const int64_t begin = part * step, end = std::min(begin + step, walk.rows), n = end - begin;
+            Coverage nobody_asks;
+            buffer->resize(static_cast<size_t>(n * bytes_of(given, walk.cols)));
+            if (as_stored) gather_stored(buffer->data(), tensor, dtype, begin, end, threads, nobody_asks);
+            else gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, begin, end, threads, nobody_asks);
+            return walk.cols == 1 ? Tensor(buffer->data(), given, {n}) : Tensor(buffer->data(), given, {n, walk.cols});
+          }};
 }
 
 // llama.h, enum llama_ftype; 1024 says that it was guessed.
@@ -126,14 +67,14 @@ ModelConfig gguf_config(const std::string& path) { return read_gguf_config(Gguf:
 LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
   const auto file = std::make_shared<const Gguf>(Gguf::open(path));
   const auto [config, architecture] = read_gguf_config(*file);
-  check_size(config, *file);
+  check_size(config, *file, kAsker);
   LoadedModel loaded;
   loaded.tokenizer = make_ggml_tokenizer(read_gguf_vocab(*file), path);
   if (loaded.tokenizer->vocab_size() > config.vocab)
     fail("{}: the tokenizer has {} tokens, but the embedding has {} rows", path, loaded.tokenizer->vocab_size(), config.vocab);
   loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
   std::vector<FileTensor> map = map_tensors(architecture->tensors, *loaded.model);
-  check_account(map, *file, "the file's metadata");
+  check_account(map, *file, kAsker);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   for (const auto& [key, value] : file->metadata())
@@ -177,13 +118,11 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items) {
   return out;
 }
 
-void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer, const GgufTypeOf& type_of, int threads, const std::vector<GgufEntry>& also) {
+void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer, const GgufTypeOf& type_of, int threads) {
   GgufTarget target = gguf_target(model, tokenizer);
-  const auto buffer = std::make_shared<std::vector<std::byte>>();
   std::vector<GgufItem> items = std::move(target.tables);
-  for (const FileTensor& tensor : target.tensors) items.push_back(item_of(tensor, gguf_wants_f32(tensor) ? DType::f32 : type_of(tensor), buffer));
+  for (const FileTensor& tensor : target.tensors) items.push_back(item_of(tensor, gguf_wants_f32(tensor) ? DType::f32 : type_of(tensor), threads));
   for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
-  target.metadata.insert(target.metadata.end(), also.begin(), also.end());
   write_gguf(path, target.metadata, items, threads);
 }
 

@@ -33,7 +33,7 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&);
 
 // The type of a tensor's numbers in the file; not asked where llama.cpp wants f32.
 using GgufTypeOf = std::function<DType(const FileTensor&)>;
-// Whole or not at all. Numbers that are in the wanted type already are copied as they are. `also`: entries of the user's own, as "general.name".
-void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of, int threads = 1, const std::vector<GgufEntry>& also = {});
+// Whole or not at all. Numbers that are in the wanted type already are copied as they are.
+void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of, int threads = 1);
 
 }  // namespace moe

@@ -37,16 +37,6 @@ void check_is_model_folder(const std::string& folder) {
     if (!is_there(folder + "/" + name)) fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
 }
 
-// Only what the file's own size justifies is ever allocated. A file that lacks some tensors is let through: it is refused with their names later.
-void check_size(const ModelConfig& config, const NamedTensors& file) {
-  double held = 0;
-  for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
-  const double wanted = parameter_count(config);
-  constexpr double kSlack = 1 << 16;
-  if (wanted > 2 * held + kSlack)
-    fail("{}: config.json describes a model of {:.0f} numbers, but the tensors here hold {:.0f}; they do not belong together", file.path(), wanted, held);
-}
-
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& where) {
   if (tokenizer.vocab_size() > config.vocab)
     fail("{}: the tokenizer has {} tokens, but the model's vocabulary is {}", where, tokenizer.vocab_size(), config.vocab);

@@ -375,6 +375,15 @@ double parameter_count(const ModelConfig& c) {
   return total + moe_layers * each;
 }
 
+void check_size(const ModelConfig& config, const NamedTensors& file, std::string_view asker) {
+  double held = 0;
+  for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
+  const double wanted = parameter_count(config);
+  constexpr double kSlack = 1 << 16;
+  if (wanted > 2 * held + kSlack)
+    fail("{}: {} asks for a model of {:.0f} numbers, but the tensors here hold {:.0f}; they do not belong together", file.path(), asker, wanted, held);
+}
+
 void check_account(const std::vector<FileTensor>& map, const NamedTensors& file, std::string_view asker) {
   std::set<std::string_view> known;
   for (const FileTensor& tensor : map) known.insert(tensor.name);

@@ -44,6 +44,9 @@ void drop_prefix(std::vector<FileTensor>&, std::string_view prefix, const NamedT
 // How many numbers a Model of this config holds, without making one. A double, so that hostile sizes cannot overflow.
 double parameter_count(const ModelConfig&);
 
+// Fails where the config asks for many more numbers than the file holds, so that only what the file's own size justifies is ever allocated. A file that lacks
+// some tensors is let through: check_account refuses it with their names.
+void check_size(const ModelConfig&, const NamedTensors&, std::string_view asker = "config.json");
 // Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An alias may be missing.
 // `asker` says what asks for them.
 void check_account(const std::vector<FileTensor>&, const NamedTensors&, std::string_view asker = "config.json");

@@ -42,6 +42,7 @@ struct TensorNames {
   std::string_view tied_head;                      // under which a tied head may stand a second time; empty: it has no second name
   std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow from the config: read over, never written
   std::string_view prefix = {};                    // that some writers leave off every name
+  std::span<const NameRow> otherwise = {};         // what `rows` do not name
 };
 
 struct Architecture {

@@ -69,7 +69,7 @@ constexpr NameRow kGpt2Names[] = {
     {"head.weight", kGgufHead},
 };
 
-// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_rope.h).
+// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 
 // In order of preference when a model is written.

@@ -41,13 +41,14 @@ std::string filled(std::string_view pattern, std::string_view hole, int64_t numb
 std::vector<int64_t> shape_of(const Tensor& t) { return {t.shape.begin(), t.shape.begin() + t.rank}; }
 
 const NameRow& row_of(const TensorNames& names, const ModelConfig& config, const Param& param, int64_t& layer) {
-  for (const NameRow& row : names.rows) {
-    const auto found = match(row.ours, param.name);
-    if (!found) continue;
-    if (row.layers != Layers::all && config.is_moe(*found) != (row.layers == Layers::moe)) continue;
-    layer = *found;
-    return row;
-  }
+  for (const std::span<const NameRow> rows : {names.rows, names.otherwise})
+    for (const NameRow& row : rows) {
+      const auto found = match(row.ours, param.name);
+      if (!found) continue;
+      if (row.layers != Layers::all && config.is_moe(*found) != (row.layers == Layers::moe)) continue;
+      layer = *found;
+      return row;
+    }
   fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name, describe(param.value));
 }
 

@@ -50,48 +50,19 @@ constexpr NameRow kHuggingFaceNames[] = {
     {"head.weight", kTiedHeadName},
 };
 
-// Mixtral's experts: w1 is the gate, w3 up, w2 down.
+// Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
 constexpr NameRow kMixtralNames[] = {
-    {"embed.weight", "model.embed_tokens.weight"},
-    {"layers.{i}.norm1.weight", "model.layers.{i}.input_layernorm.weight"},
-    {"layers.{i}.attn.q.weight", "model.layers.{i}.self_attn.q_proj.weight"},
-    {"layers.{i}.attn.k.weight", "model.layers.{i}.self_attn.k_proj.weight"},
-    {"layers.{i}.attn.v.weight", "model.layers.{i}.self_attn.v_proj.weight"},
-    {"layers.{i}.attn.o.weight", "model.layers.{i}.self_attn.o_proj.weight"},
-    {"layers.{i}.norm2.weight", "model.layers.{i}.post_attention_layernorm.weight"},
     {"layers.{i}.ffn.router.weight", "model.layers.{i}.block_sparse_moe.gate.weight"},
     {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight", Layout::per_expert, Layers::moe},
     {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight", Layout::per_expert, Layers::moe},
     {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight", Layout::per_expert, Layers::moe},
-    {"final_norm.weight", "model.norm.weight"},
-    {"head.weight", kTiedHeadName},
 };
 
-// DeepSeek's shared experts are one FFN.
+// DeepSeek's own: its shared experts are one FFN.
 constexpr NameRow kDeepSeekNames[] = {
-    {"embed.weight", "model.embed_tokens.weight"},
-    {"layers.{i}.norm1.weight", "model.layers.{i}.input_layernorm.weight"},
-    {"layers.{i}.attn.q.weight", "model.layers.{i}.self_attn.q_proj.weight"},
-    {"layers.{i}.attn.q.bias", "model.layers.{i}.self_attn.q_proj.bias"},
-    {"layers.{i}.attn.k.weight", "model.layers.{i}.self_attn.k_proj.weight"},
-    {"layers.{i}.attn.k.bias", "model.layers.{i}.self_attn.k_proj.bias"},
-    {"layers.{i}.attn.v.weight", "model.layers.{i}.self_attn.v_proj.weight"},
-    {"layers.{i}.attn.v.bias", "model.layers.{i}.self_attn.v_proj.bias"},
-    {"layers.{i}.attn.o.weight", "model.layers.{i}.self_attn.o_proj.weight"},
-    {"layers.{i}.attn.o.bias", "model.layers.{i}.self_attn.o_proj.bias"},
-    {"layers.{i}.norm2.weight", "model.layers.{i}.post_attention_layernorm.weight"},
-    {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.mlp.gate_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.mlp.up_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.mlp.down_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.router.weight", "model.layers.{i}.mlp.gate.weight"},
-    {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.mlp.experts.{e}.gate_proj.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.mlp.experts.{e}.up_proj.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.mlp.experts.{e}.down_proj.weight", Layout::per_expert, Layers::moe},
     {"layers.{i}.ffn.shared.gate.weight", "model.layers.{i}.mlp.shared_experts.gate_proj.weight", Layout::bank_of_one},
     {"layers.{i}.ffn.shared.up.weight", "model.layers.{i}.mlp.shared_experts.up_proj.weight", Layout::bank_of_one},
     {"layers.{i}.ffn.shared.down.weight", "model.layers.{i}.mlp.shared_experts.down_proj.weight", Layout::bank_of_one},
-    {"final_norm.weight", "model.norm.weight"},
-    {"head.weight", kTiedHeadName},
 };
 
 // GPT-2's weights are Conv1D's, [in, out].
@@ -158,8 +129,8 @@ constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias", "trans
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kLlamaTensors = {"Llama", kHuggingFaceNames, kTiedHeadName, kRotaryTables};
-const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames, kTiedHeadName, kRotaryTables};
-const TensorNames kDeepSeekTensors = {"DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables};
+const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kDeepSeekTensors = {"DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 

@@ -151,6 +151,14 @@ constexpr int32_t kIgnoreTarget = -1;
 void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits, std::span<const int32_t> targets);
 // dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows.  dlogits [N,V] A (may be logits' memory when f32)
 void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, std::span<const int32_t> targets, float scale);
+// Beside a teacher's logits, with p = e^(teacher - teacher_lse) and q = e^(logits - lse) over the same vocabulary:
+// kl[n] = sum_v p[n,v] (log p[n,v] - log q[n,v]), 0 where the target is kIgnoreTarget; teacher_lse[n] = logsumexp_v teacher[n,v].
+// kl, teacher_lse, lse [N] f32; teacher, logits [N,V] f32
+void divergence_forward(Run&, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits, Tensor lse, std::span<const int32_t> targets);
+// The gradient of scale * sum_n ((1 - share) nll[n] + share kl[n]): dlogits = scale * (q - (1 - share) [v == targets[n]] - share p), 0 for ignored rows.
+// dlogits [N,V] A (may be logits' memory when f32)
+void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher, Tensor teacher_lse, std::span<const int32_t> targets, float scale,
+                         float share);
 
 // ---- optimizer (ops/cpu/optimizer.cpp) --------------------------------------------------------------------------------------------------------------
 // Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not finite.

@@ -1,4 +1,4 @@
-// Cross-entropy against its twin, with logits as large as f32 takes them.
+// Cross-entropy and the divergence from a teacher against their twins, with logits as large as f32 takes them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -129,6 +129,89 @@ TEST(CrossEntropy, TargetsOutsideTheVocabularyAreNamed) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("target 8 of row 1 is not a column of logits f32 [2, 8]"), std::string::npos) << error.what();
   }
+}
+
+TEST(Divergence, TwinBackwardAgreesWithDual) {
+  const auto targets = drawn_targets(5, 6);
+  const auto logits = drawn(5 * 6, 1), teacher = drawn(5 * 6, 2);
+  const auto loss = [&](const DualVector& at) {
+    Dual<double> sum;
+    for (const Dual<double>& nll : twin::cross_entropy_forward(at, targets, 6).nll) sum += Dual<double>(0.7) * nll;
+    for (const Dual<double>& kl : twin::divergence_forward(teacher, at, targets, 6)) sum += Dual<double>(0.3) * kl;
+    return sum * Dual<double>(0.25);
+  };
+  expect_near(twin::divergence_backward(teacher, logits, targets, 6, 0.25, 0.3), dual_gradient(logits, loss), kTwinDual, "dlogits");
+}
+
+TEST(Divergence, ForwardAndBackwardAgreeWithTwin) {
+  for (int64_t cols : {2, 7, 63, 65, 384, 5003})
+    for (DType dtype : kFloats)
+      for (float share : {0.3f, 1.0f}) {
+        const std::string what = label("divergence", {dtype}, cols);
+        moe::Run run(2);
+        Arena arena;
+        const int64_t rows = 41;
+        const auto targets = drawn_targets(rows, cols);
+        const Fenced logits(arena, DType::f32, rows, cols, 1, 3), teacher(arena, DType::f32, rows, cols, 2, 3), dlogits(arena, dtype, rows, cols);
+        const Tensor nll = arena.alloc(DType::f32, {rows}), lse = arena.alloc(DType::f32, {rows});
+        const Tensor kl = arena.alloc(DType::f32, {rows}), teacher_lse = arena.alloc(DType::f32, {rows});
+        ops::cross_entropy_forward(run, nll, lse, logits.view, targets);
+        ops::divergence_forward(run, kl, teacher_lse, teacher.view, logits.view, lse, targets);
+        const auto size = static_cast<size_t>(cols);
+        expect_near(kl, twin::divergence_forward(values(teacher.view), values(logits.view), targets, size), tolerance(DType::f32), what + " kl");
+        EXPECT_EQ(get(kl, 0, 3), 0) << "an ignored target";
+        ops::divergence_backward(run, dlogits.view, logits.view, lse, teacher.view, teacher_lse, targets, 0.125f, share);
+        expect_near(dlogits.view, twin::divergence_backward(values(teacher.view), values(logits.view), targets, size, 0.125, share), tolerance(dtype),
+                    what + " dlogits");
+        for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(get(dlogits.view, 3, c), 0) << "an ignored target";
+        if (dtype == DType::f32) {
+          ops::divergence_backward(run, logits.view, logits.view, lse, teacher.view, teacher_lse, targets, 0.125f, share);
+          EXPECT_TRUE(same_bits(logits.view, dlogits.view)) << what << " in place";
+        }
+        EXPECT_TRUE(logits.intact() && teacher.intact() && dlogits.intact()) << what;
+      }
+}
+
+TEST(Divergence, OfATeacherWhoAgreesIsExactlyZero) {
+  moe::Run run(2);
+  Arena arena;
+  const Tensor logits = draw(arena, DType::f32, {30, 385}, 1, 4);
+  const Tensor nll = arena.alloc(DType::f32, {30}), lse = arena.alloc(DType::f32, {30}), kl = arena.alloc(DType::f32, {30}),
+               other = arena.alloc(DType::f32, {30});
+  const auto targets = drawn_targets(30, 385);
+  ops::cross_entropy_forward(run, nll, lse, logits, targets);
+  ops::divergence_forward(run, kl, other, logits, logits, lse, targets);
+  EXPECT_EQ(norm(values(kl)), 0);
+  EXPECT_TRUE(same_bits(lse, other));
+}
+
+TEST(Divergence, LawOfRows) {
+  Arena arena;
+  const Tensor pool = draw(arena, DType::f32, {300, 385}, 1, 4), taught = draw(arena, DType::f32, {300, 385}, 2, 4);
+  const auto all = drawn_targets(300, 385);
+  expect_law_of_rows(
+      [&](moe::Run& run, std::span<const int32_t> which) {
+        const int64_t n = static_cast<int64_t>(which.size());
+        std::vector<int32_t> targets;
+        for (int32_t id : which) targets.push_back(all[static_cast<size_t>(id)]);
+        const Tensor logits = pick(run.saved, pool, which), teacher = pick(run.saved, taught, which);
+        const Tensor nll = run.saved.alloc(DType::f32, {n, 1}), lse = run.saved.alloc(DType::f32, {n, 1});
+        const Tensor kl = run.saved.alloc(DType::f32, {n, 1}), teacher_lse = run.saved.alloc(DType::f32, {n, 1});
+        ops::cross_entropy_forward(run, nll, lse, logits, targets);
+        ops::divergence_forward(run, kl, teacher_lse, teacher, logits, lse, targets);
+        ops::divergence_backward(run, logits, logits, lse, teacher, teacher_lse, targets, 0.01f, 0.4f);
+        return join(run.saved, {kl, teacher_lse, logits});
+      },
+      "divergence");
+}
+
+TEST(Divergence, AnotherVocabularyIsRefused) {
+  moe::Run run(1);
+  Arena arena;
+  const Tensor logits = draw(arena, DType::f32, {2, 8}, 1), teacher = draw(arena, DType::f32, {2, 9}, 1);
+  const Tensor kl = arena.alloc(DType::f32, {2}), lse = arena.alloc(DType::f32, {2}), teacher_lse = arena.alloc(DType::f32, {2});
+  EXPECT_THROW(ops::divergence_forward(run, kl, teacher_lse, teacher, logits, lse, std::vector<int32_t>{0, 1}), Error);
+  EXPECT_THROW(ops::divergence_backward(run, logits, logits, lse, teacher, teacher_lse, std::vector<int32_t>{0, 1}, 1, 0.5f), Error);
 }
 
 }  // namespace

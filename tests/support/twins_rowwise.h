@@ -265,6 +265,34 @@ inline Vector cross_entropy_backward(const Vector& logits, const std::vector<int
   return dlogits;
 }
 
+// sum_v p_v (log p_v - log q_v) with p and q the softmaxes of a teacher's logits and of these, 0 for ignored rows.  [N]
+template <class T>
+std::vector<T> divergence_forward(const Vector& teacher, const std::vector<T>& logits, const std::vector<int32_t>& targets, size_t cols) {
+  const std::vector<double> of_teacher = cross_entropy_forward(teacher, targets, cols).lse;
+  const std::vector<T> of_student = cross_entropy_forward(logits, targets, cols).lse;
+  std::vector<T> kl(targets.size(), T(0.0));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const size_t n = i / cols;
+    if (targets[n] == ops::kIgnoreTarget) continue;
+    const double log_p = teacher[i] - of_teacher[n];
+    kl[n] += T(std::exp(log_p)) * (T(log_p) - (logits[i] - of_student[n]));
+  }
+  return kl;
+}
+
+// dlogits = scale (q - (1 - share) [v = target] - share p), 0 for ignored rows.  [N,cols]
+inline Vector divergence_backward(const Vector& teacher, const Vector& logits, const std::vector<int32_t>& targets, size_t cols, double scale, double share) {
+  const std::vector<double> of_teacher = cross_entropy_forward(teacher, targets, cols).lse, of_student = cross_entropy_forward(logits, targets, cols).lse;
+  Vector dlogits(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const size_t n = i / cols;
+    if (targets[n] == ops::kIgnoreTarget) continue;
+    const double hit = static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0;
+    dlogits[i] = scale * (std::exp(logits[i] - of_student[n]) - (1 - share) * hit - share * std::exp(teacher[i] - of_teacher[n]));
+  }
+  return dlogits;
+}
+
 // ---- optimizer ----------------------------------------------------------------------------------------------------------------------------------------------
 
 // One step of AdamW as PyTorch defines it; value, m and v are updated in place.  all one size

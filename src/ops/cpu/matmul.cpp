@@ -5,6 +5,7 @@
 // out.
 #include <vector>
 
+#include "ops/banks.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/parts.h"
 #include "ops/cpu/row_product.h"
@@ -113,38 +114,39 @@ RowProduct row_product_of(const Part& p) {
 
 // Where every expert has a few rows only, as when a text is written token by token, weights are all that is read: each thread takes an even share of all the
 // matrices' columns, so that the weights of a token's experts stream through once, without a pause between experts.
-bool multiply_rows(Run& run, const std::vector<Part>& parts, std::span<const Group> groups) {
-  for (const Group& g : groups)
-    if (g.end - g.begin > kMostSingleRows) return false;
-  std::vector<RowProduct> products;  // by part
-  std::vector<int64_t> first{0};     // unit of a part in a group; units are kRowUnit columns
+bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
+  for (const Meeting& m : meetings)
+    if (m.group->end - m.group->begin > kMostSingleRows) return false;
+  std::vector<RowProduct> products;  // [meetings]
+  std::vector<int64_t> first{0};     // work of the meetings before; a unit of kRowUnit columns takes as much of it as there are inner numbers
   int64_t bytes = 0;
-  for (const Part& p : parts) {
-    products.push_back(row_product_of(p));
+  for (const auto& [p, g] : meetings) {
+    products.push_back(row_product_of(*p));
     if (products.back().stretch == 0) return false;
-    first.push_back(first.back() + (p.out.cols() + kRowUnit - 1) / kRowUnit);
-    bytes += static_cast<int64_t>(products.back().layout->bytes * groups.size());
+    first.push_back(first.back() + (p->out.cols() + kRowUnit - 1) / kRowUnit * p->in.cols());
+    bytes += static_cast<int64_t>(products.back().layout->bytes);
   }
   constexpr int64_t kWorthThreads = 256 << 10;
   const int shares = bytes < kWorthThreads ? 1 : run.threads;
-  const int64_t each = first.back();  // units of a group
   const auto run_share = [&](size_t share, Arena& scratch) {
-    const Span mine = partition(each * static_cast<int64_t>(groups.size()), static_cast<int>(share), shares);
-    for (int64_t unit = mine.begin; unit < mine.end;) {
+    const Span mine = partition(first.back(), static_cast<int>(share), shares);
+    for (size_t i = 0; i < meetings.size(); ++i) {
+      const Part& p = *meetings[i].part;
+      const Group& g = *meetings[i].group;
+      // Units that begin in this share.
+      const int64_t inner = p.in.cols(), units = (first[i + 1] - first[i]) / inner;
+      const auto unit_at = [&](int64_t work) { return work <= first[i] ? 0 : std::min((work - first[i] + inner - 1) / inner, units); };
+      const int64_t begin = unit_at(mine.begin), end = unit_at(mine.end);
+      if (begin >= end) continue;
       const ArenaScope scope(scratch);
-      const Group& g = groups[static_cast<size_t>(unit / each)];
-      const auto part = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), unit % each) - first.begin()) - 1;
-      const Part& p = parts[part];
       const Block block{g.expert, g.begin, g.end - g.begin};
-      RowProduct product = products[part];
+      RowProduct product = products[i];
       product.rows = block.rows;
       product.packed = p.w.at(g.expert);
       product.out = static_cast<char*>(p.out.data) + block.row * p.out.row_bytes;
       const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
       for (int64_t r = 0; r < block.rows; ++r) product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
-      const int64_t begin = unit % each - first[part], end = std::min(first[part + 1] - first[part], begin + mine.end - unit);
       run_rows(product, begin, end);
-      unit += end - begin;
     }
   };
   if (shares == 1) run_share(0, run.scratch);
@@ -155,8 +157,11 @@ bool multiply_rows(Run& run, const std::vector<Part>& parts, std::span<const Gro
 // All parts are quantised, or none is.
 void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
   if (groups.empty()) return;
-  if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, parts, groups);
-  else if (!multiply_rows(run, parts, groups)) multiply_blocks(run, parts, one_in, groups, threads);
+  std::vector<Meeting> meetings;
+  for (const Group& g : groups)
+    for (const Part& p : parts) meetings.push_back({&p, &g});
+  if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, meetings);
+  else if (!multiply_rows(run, meetings)) multiply_blocks(run, parts, one_in, groups, threads);
 }
 
 // Experts whose copies find no room are packed in scratch, used and forgotten, as many at a time as this holds. Each such call reads the expert's weights from
@@ -194,13 +199,20 @@ struct Asked {
   Picked in;
 };
 
+// A call that was checked: the parts whose weights are not quantised, those whose are, and the groups that all of them meet.
+struct Checked {
+  std::vector<Part> parts, quantised;
+  std::vector<Group> groups;
+  int threads = 1;
+};
+
 // Both directions: `forward` goes from I to O. The first part adds to what stands in its output if `add`; the others do if all share one output.
 // `wide`: the product is f32 whatever the input is.
-void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide = false) {
+Checked check_call(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide) {
   choose_isa();
   const char* names[2] = {forward ? "y" : "dx", forward ? "x" : "dy"};
-  std::vector<Part> parts, quantised;
-  int threads = 1;
+  Checked checked;
+  auto& [parts, quantised, groups, threads] = checked;
   for (const Asked& a : asked) {
     const Bank bank = checked_bank(op, a.w);
     const Tensor &out = a.out, &in = a.in.x;
@@ -212,17 +224,56 @@ void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked,
          {{names[0], out}, {names[1], in}, {a.w.name.c_str(), a.w.value}});
     need_listed(op, a.in);
     check_offsets(op, bank, a.in.rows(), offsets, a.w);
-    if (a.in.rows() == 0) return;
+    if (a.in.rows() == 0) return {};
     const DType compute = wide ? DType::f32 : compute_dtype(in.dtype);
     if (forward && is_quantised(a.w.value.dtype)) quantised.push_back({out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), add, compute});
     else parts.push_back({out, a.in, call_weight(run, a.w, forward ? Copy::forward : Copy::backward, compute), add || (!forward && !parts.empty()), compute});
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
-  std::vector<Group> groups;
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
     if (offsets[e] < offsets[e + 1]) groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
-  for (std::vector<Part>* together : {&parts, &quantised})
-    if (!together->empty()) multiply_packing(run, *together, forward, groups, threads);
+  return checked;
+}
+
+void multiply_checked(Run& run, Checked& checked, bool forward) {
+  for (std::vector<Part>* together : {&checked.parts, &checked.quantised})
+    if (!together->empty()) multiply_packing(run, *together, forward, checked.groups, checked.threads);
+}
+
+void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide = false) {
+  Checked checked = check_call(run, op, asked, offsets, forward, add, wide);
+  multiply_checked(run, checked, forward);
+}
+
+// All of the calls' products at once, where all are of one kind, find room for their copies, and have few rows; else nothing is multiplied.
+bool multiply_together(Run& run, std::vector<Checked>& calls) {
+  std::vector<Meeting> meetings;
+  bool quantised = false, plain = false;
+  for (Checked& call : calls) {
+    quantised = quantised || !call.quantised.empty();
+    plain = plain || !call.parts.empty();
+  }
+  if (quantised && plain) return false;
+  for (Checked& call : calls) {
+    std::vector<Part>& parts = quantised ? call.quantised : call.parts;
+    std::vector<CallWeight*> weights;
+    std::vector<int64_t> experts;
+    for (Part& p : parts) weights.push_back(&p.w);
+    for (const Group& g : call.groups) {
+      if (g.end - g.begin > kMostSingleRows) return false;
+      experts.push_back(g.expert);
+    }
+    pack_within_budget(run, weights, experts);
+    for (const Group& g : call.groups)
+      for (const Part& p : parts) {
+        if (p.w.at(g.expert) == nullptr) return false;
+        meetings.push_back({&p, &g});
+      }
+  }
+  if (meetings.empty()) return true;
+  if (!quantised) return multiply_rows(run, meetings);
+  multiply_quantised(run, meetings);
+  return true;
 }
 
 }  // namespace
@@ -233,6 +284,17 @@ void matmul_forward(Run& run, std::initializer_list<Factor> factors, Picked x, O
   std::vector<Asked> asked;
   for (const Factor& f : factors) asked.push_back({f.w, f.y, x});
   checked_multiply(run, "matmul_forward", asked, offsets, true, false);
+}
+
+void matmul_forward_banks(Run& run, std::span<const BankFactors> banks) {
+  std::vector<Checked> calls;
+  for (const BankFactors& bank : banks) {
+    std::vector<Asked> asked;
+    for (const Factor& f : bank.factors) asked.push_back({f.w, f.y, bank.x});
+    calls.push_back(check_call(run, "matmul_forward", asked, bank.offsets, true, false, false));
+  }
+  if (calls.size() > 1 && multiply_together(run, calls)) return;
+  for (Checked& call : calls) multiply_checked(run, call, true);
 }
 
 void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {

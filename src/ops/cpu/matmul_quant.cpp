@@ -32,6 +32,7 @@ Records quantised_rows(Run& run, const Picked& x) {
 struct Stretch {
   const Part* part;
   const Group* group;
+  size_t records;  // those that its rows are read from
   int64_t cost;    // of one group of columns
   int64_t before;  // of all earlier stretches
   int64_t columns() const { return quant_groups(part->w.bank.out); }
@@ -48,23 +49,29 @@ void run_stretch(const Stretch& s, const Records& x, Span columns) {
 
 }  // namespace
 
-void multiply_quantised(Run& run, const std::vector<Part>& parts, std::span<const Group> groups) {
+void multiply_quantised(Run& run, std::span<const Meeting> meetings) {
   const ArenaScope scope(run.scratch);
-  const Records x = quantised_rows(run, parts.front().in);
+  std::vector<Records> records;
+  std::vector<const Picked*> inputs;  // what `records` were made of
   std::vector<Stretch> stretches;
   int64_t total = 0;
-  for (const Group& g : groups)
-    for (const Part& p : parts) {
-      stretches.push_back({&p, &g, (g.end - g.begin + kFetchRows) * p.w.bank.in, total});
-      total += stretches.back().cost * stretches.back().columns();
+  for (const auto& [p, g] : meetings) {
+    const auto same = [&in = p->in](const Picked* known) { return known->x.data == in.x.data && known->row.data() == in.row.data(); };
+    const auto known = static_cast<size_t>(std::find_if(inputs.begin(), inputs.end(), same) - inputs.begin());
+    if (known == inputs.size()) {
+      inputs.push_back(&p->in);
+      records.push_back(quantised_rows(run, p->in));
     }
+    stretches.push_back({p, g, known, (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
+    total += stretches.back().cost * stretches.back().columns();
+  }
   constexpr int64_t kWorthThreads = int64_t{1} << 16;  // cost of 64 Ki numbers of weights, about 5 microseconds
   parallel_for(run.threads, run.threads, total < kWorthThreads ? run.threads : 1, [&](int64_t begin, int64_t end, int) {
     const int64_t first = total * begin / run.threads, last = total * end / run.threads;
     for (const Stretch& s : stretches) {
       const auto column = [&](int64_t cost) { return std::clamp<int64_t>((cost - s.before + s.cost - 1) / s.cost, 0, s.columns()); };
       const Span mine{first <= s.before ? 0 : column(first), last <= s.before ? 0 : column(last)};
-      if (mine.begin < mine.end) run_stretch(s, x, mine);
+      if (mine.begin < mine.end) run_stretch(s, records[s.records], mine);
     }
   });
 }

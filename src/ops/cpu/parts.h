@@ -30,7 +30,13 @@ struct Part {
   ProductShape shape(int64_t rows, int threads) const { return {rows, in.cols(), out.cols(), compute, product_dtype(), add && direct_out(), threads}; }
 };
 
-// y = x w^T where all parts' weights are panels of quantised values (quant_product.h) and read the same rows.
-void multiply_quantised(Run& run, const std::vector<Part>& parts, std::span<const Group> groups);
+// The rows of a group at one matrix. Parts of one call may have groups of their own.
+struct Meeting {
+  const Part* part;
+  const Group* group;
+};
+
+// y = x w^T where all parts' weights are panels of quantised values (quant_product.h).
+void multiply_quantised(Run& run, std::span<const Meeting> meetings);
 
 }  // namespace moe::ops

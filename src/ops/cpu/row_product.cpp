@@ -74,9 +74,10 @@ MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
 
 template <int kRows, bool kHalves>
 void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  // Whole blocks are read as they lie; a share may begin or end in the middle of one.
+  // Whole blocks are read as they lie; a share may begin or end in the middle of one. Of a narrow matrix, such as a router's, only the columns that it has.
   for (int64_t unit = begin; unit < end;) {
-    if (unit % 2 == 0 && unit + 2 <= end) {
+    if (p.layout->cols - unit * kRowUnit <= kRowUnit / 2) unit_rows<kRows, kHalves, 1>(p, unit++);
+    else if (unit % 2 == 0 && unit + 2 <= end) {
       unit_rows<kRows, kHalves, 4>(p, unit);
       unit += 2;
     } else {

@@ -1,0 +1,21 @@
+// Products of several banks at the same moment, as a layer's routed and shared experts have them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace moe::ops {
+
+// The rows of one bank and the matrices they meet.
+struct BankFactors {
+  std::vector<Factor> factors;
+  Picked x;                          // [R,I] A
+  std::span<const int64_t> offsets;  // [E+1]
+};
+// matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by token, the weights of all banks stream through in one parallel
+// region.
+void matmul_forward_banks(Run&, std::span<const BankFactors> banks);
+
+}  // namespace moe::ops

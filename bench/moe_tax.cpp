@@ -41,7 +41,7 @@ struct Layer {
     add(layer.experts.down, {experts, d, f}, 3);
     if (experts == 1) return;
     layer.router.emplace();
-    add(layer.router->weight, {experts, d}, 4);
+    add(layer.router->logit.weight, {experts, d}, 4);
     spec = train_spec({.recipe = "olmoe", .experts = experts, .top_k = k});
   }
 };

@@ -30,4 +30,8 @@ bytes=$(stat -c %s "$out/report.html")
 "$python" tools/report_check.py "$out/report.html" "$out/screenshots"
 # Each picture is drawn by a browser as an image: well-formed and of the size it says.
 "$python" tools/report_check.py --pictures "$out/pictures" "$out/screenshots"
+# The page of two models held against each other: this one and its quantised twin.
+"$moe" convert "$work/model" "$work/twin.gguf" --quant q8_0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+"$moe" compare "$work/model" "$work/twin.gguf" --text "$work/texts/prose.txt" --windows 20 --prompt 32 --tokens 8 --html "$out/comparison.html" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+"$python" tools/report_check.py "$out/comparison.html" "$out/screenshots" --expect compared decode_rate drift same_choices load
 echo "report: $bytes bytes, $(find "$out/pictures" -name '*.svg' | wc -l) pictures"

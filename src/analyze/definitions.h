@@ -13,7 +13,7 @@ struct Definition {
   std::string_view source;  // where the definition stands; empty: common
 };
 
-// In the order of a report: of a layer, then of texts, then of a run.
+// In the order of a report: of a layer, then of texts, then of a run, then of a conversion.
 std::span<const Definition> definitions();
 // Fails on a key that is not in the list.
 const Definition& definition(std::string_view key);

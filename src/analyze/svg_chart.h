@@ -59,6 +59,23 @@ struct StackChart {
 };
 Drawing draw_stack(const StackChart&);
 
+// Named points, those of one colour joined in the order given: what is bought against what it costs.
+struct Point {
+  double x = 0, y = 0;
+  std::string name, says;  // beside the point, and under the pointer
+  std::string colour;
+  bool ringed = false;  // the one that matters
+  bool above = false;   // its name stands above it, apart from the others'
+};
+struct PointChart {
+  std::string label, x_title, y_title;
+  Unit x_unit = Unit::number;
+  std::vector<Point> points;
+  bool log_y = true;  // y is told by factors
+  double width = kPanelWidth, height = 250;
+};
+Drawing draw_points(const PointChart&);
+
 struct Bar {
   std::string name, text;
   double value = 0;

@@ -211,11 +211,6 @@ int run_train(Flags& f, CLI::App& app) {
 
 }  // namespace
 
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
 Peak measure_peak(Run& run) {
   return {ops::measure_peak_flops(run, DType::f32, kPeakSeconds), ops::has_bf16_products() ? ops::measure_peak_flops(run, DType::bf16, kPeakSeconds) : 0,
           ops::measure_read_bandwidth(run, kPeakSeconds)};

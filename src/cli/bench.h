@@ -1,4 +1,4 @@
-// What the parts of `moe bench` share: the machine's peak, and the median.
+// What the parts of `moe bench` share: the machine's peak.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -9,12 +9,11 @@
 #include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
+#include "infer/speed.h"
 
 namespace moe::cli {
 
 constexpr double kPeakSeconds = 0.5;  // that a peak is measured for
-
-double median(std::vector<double> x);
 
 struct Peak {
   double f32, bf16, read;  // FLOP/s, FLOP/s (0 without bf16 products), bytes/s
@@ -24,8 +23,8 @@ Peak measure_peak(Run& run);
 
 struct BenchModelFlags {
   std::string model, cache_dtype;
-  int64_t prompt = 512, tokens = 128, repeats = 3, top_k_experts = 0;
-  uint64_t seed = 1;
+  SpeedOptions speed;
+  int64_t top_k_experts = 0;
   ComputeFlags compute;
   MemoryFlags memory;
   bool json = false;

@@ -38,5 +38,12 @@ T choose(std::string_view name, const char* flag, const std::vector<Choice<T>>& 
     if (c.name == name) return c.value;
   fail_usage("{} has no value '{}'{}", flag, name, suggestion(name, names_of(choices)));
 }
+// The same where `names` are those of the enum's values, in their order.
+template <class T>
+T choose(std::string_view name, const char* flag, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return static_cast<T>(i);
+  fail_usage("{} has no value '{}'{}", flag, name, suggestion(name, names));
+}
 
 }  // namespace moe::cli

@@ -1,4 +1,4 @@
-// Turns a model from one file into another: folder or GGUF, quantised or not, with the account of what became of its tensors.
+// Turns a model from one file into another: folder or GGUF, quantised or not, an adapter merged or not, with the account of what became of its tensors.
 #include "hub/convert.h"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "core/words.h"
+#include "hub/adapter.h"
 #include "infer/score.h"
 #include "text/corpus.h"
 
@@ -24,7 +25,7 @@ namespace {
 constexpr int64_t kWindow = 2048;
 
 struct Flags {
-  std::string in, out, quant, dtype, verify;
+  std::string in, out, adapter, quant, dtype, verify;
   int threads = 0;
   bool json = false;
 };
@@ -92,6 +93,8 @@ void print_account(const ConvertReport& report, const std::string& out) {
   fmt::print("{}: {} read once, {} written once, {} numbers; {} became {}\n", out, counted(report.sources, "tensor"), counted(report.targets, "tensor"),
              human_count(static_cast<double>(report.numbers)), human_bytes(static_cast<double>(report.bytes_before)),
              human_bytes(static_cast<double>(report.bytes_after)));
+  if (!report.why_own.empty())
+    fmt::print("note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as any other\n", out, report.why_own);
 }
 
 Json to_json(const ConvertReport& report) {
@@ -105,8 +108,10 @@ Json to_json(const ConvertReport& report) {
                     {"bytes_before", row.bytes_before},
                     {"bytes_after", row.bytes_after},
                     {"example", row.example}});
-  return {{"tensors", rows},           {"sources", report.sources},           {"targets", report.targets},        {"aliases", report.aliases},
-          {"numbers", report.numbers}, {"bytes_before", report.bytes_before}, {"bytes_after", report.bytes_after}};
+  Json reply = {{"tensors", rows},           {"sources", report.sources},           {"targets", report.targets},        {"aliases", report.aliases},
+                {"numbers", report.numbers}, {"bytes_before", report.bytes_before}, {"bytes_after", report.bytes_after}};
+  if (!report.why_own.empty()) reply["not_for_llama_cpp"] = report.why_own;
+  return reply;
 }
 
 Json to_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
@@ -115,6 +120,13 @@ int run_convert(const Flags& f) {
   ConvertOptions options{.dtype = asked_type(f), .threads = thread_count(f.threads)};
   if (options.dtype) check_asked(*options.dtype, target_of(f.out));
   LoadedModel before = load_model(f.in, LoadFor::inference);
+  std::optional<MergedAdapter> merged;
+  if (!f.adapter.empty()) {
+    merged = merge_adapter(before, f.adapter, options.threads);
+    if (!f.json)
+      fmt::print("adapter {}: added to {} matrices, the largest change {:.2g} of a matrix (norms){}\n", f.adapter, merged->matrices, merged->largest,
+                 merged->whole > 0 ? fmt::format("; {} replaced", counted(merged->whole, "tensor")) : "");
+  }
   check_convert_target(f.in, f.out, before);
   const ScoreOptions rule{.window = std::min(kWindow, before.model->config().context)};
   std::vector<int32_t> ids;
@@ -131,6 +143,7 @@ int run_convert(const Flags& f) {
     report = convert_model(before, f.in, f.out, options);
   }
   Json reply = to_json(report);
+  if (merged) reply["adapter"] = {{"folder", f.adapter}, {"matrices", merged->matrices}, {"replaced", merged->whole}, {"largest_change", merged->largest}};
   if (!f.json) print_account(report, f.out);
   if (!f.verify.empty()) {
     const Score first = scored(before, ids, rule, options.threads);
@@ -152,6 +165,10 @@ Action add_convert(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   app.add_option("IN", f->in, "a model: a folder or a .gguf file")->required();
   app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
+  app.add_option(
+      "--adapter", f->adapter,
+      "merge a low-rank adapter into the weights: a folder of adapter_config.json and adapter_model.safetensors as PEFT and moe train --tune lora leave "
+      "them. --verify then scores the merged weights before and after the change of type");
   takes(app.add_option("--quant", f->quant,
                        "quantise (GGUF only): q8_0, q6_k, q5_1, q5_0, q4_k, q4_1 or q4_0. Norms, biases and routers stay f32, the head keeps more bits; "
                        "where rows are no multiple of the type's block the nearest type that fits is taken, and printed (docs/quantisation.md)"),

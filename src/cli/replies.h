@@ -54,6 +54,6 @@ using OnRouted = std::function<void(size_t index, const RoutingSpec&, const Json
 // `file`: one input of moe/route.h, or {"cases": [inputs]}; `where` opens every message.
 std::string route_reply(const RouteFlags&, Json& file, const std::string& where, const OnRouted& on_routed = {});
 
-Json train_reply(const Training&, const TrainSummary&);
+Json train_reply(Training&, const TrainSummary&);
 
 }  // namespace moe::cli

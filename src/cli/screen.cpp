@@ -15,31 +15,12 @@ namespace {
 constexpr int kBarWidth = 20;
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
 
-std::string scaled(double n, double step, const char* const* units, int count) {
-  int u = 0;
-  while (n >= step && u + 1 < count) {
-    n /= step;
-    ++u;
-  }
-  return u == 0 ? fmt::format("{:.0f}{}", n, units[0]) : fmt::format("{:.{}f}{}", n, n < 10 ? 2 : n < 100 ? 1 : 0, units[u]);
-}
-
 size_t columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
 }
 
 }  // namespace
-
-std::string human_count(double n) {
-  static const char* const units[] = {"", "k", "M", "G", "T", "P"};
-  return scaled(n, 1000, units, 6);
-}
-
-std::string human_bytes(double n) {
-  static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
-  return scaled(n, 1024, units, 5);
-}
 
 std::string human_seconds(double s) {
   const auto whole = static_cast<int64_t>(std::llround(std::max(0.0, s)));

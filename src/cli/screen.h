@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/words.h"
 
 namespace moe::cli {
 
@@ -20,8 +21,6 @@ void tell(fmt::format_string<T...> format, T&&... values) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-std::string human_count(double n);    // 54.7M
-std::string human_bytes(double n);    // 219 MiB
 std::string human_seconds(double s);  // 2m05s
 
 // One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files may hold, become U+FFFD.

@@ -35,6 +35,7 @@ constexpr double kPeakSeconds = 0.3;
 std::string describe_step(const StepResult& r, const TrainOptions& o, double peak, bool routed) {
   const double left = r.tokens_per_second > 0 ? static_cast<double>((o.steps - r.step) * o.batch * o.accumulate * o.context) / r.tokens_per_second : 0;
   std::string text = fmt::format("ce {:.3f}", r.ce);
+  if (r.kl) text += fmt::format("  kl {:.3f}", *r.kl);
   each_loss(r, [&](const char* name, double x) {
     if (x != 0) text += fmt::format("  {} {:.2f}", name, x);
   });
@@ -82,6 +83,27 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
+// What is trained, where it is not simply everything of a new model.
+void describe_tuning(ProgressLine& screen, Training& training) {
+  const TrainOptions& o = training.options();
+  if (training.teacher())
+    screen.log(fmt::format("teacher: {}; the loss is {:.3g} ce + {:.3g} kl", training.teacher_path(), 1 - o.teacher_weight, o.teacher_weight));
+  if (o.tune == Tune::all && !training.from_weights()) return;
+  int64_t total = 0, trained = 0;
+  std::vector<std::string> parts;
+  for (const TrainedPart& part : trained_parts(training.model(), o)) {
+    total += part.total;
+    trained += part.trained;
+    const auto share = 100 * static_cast<double>(part.trained) / static_cast<double>(part.total);
+    parts.push_back(part.trained == 0            ? fmt::format("{} none", part.name)
+                    : part.trained == part.total ? fmt::format("{} all {}", part.name, human_count(static_cast<double>(part.total)))
+                                                 : fmt::format("{} {} on {} ({:.2f}%)", part.name, human_count(static_cast<double>(part.trained)),
+                                                               human_count(static_cast<double>(part.total)), share));
+  }
+  screen.log(fmt::format("trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune), human_count(static_cast<double>(trained)),
+                         human_count(static_cast<double>(total)), 100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
+}
+
 // The report's path. A run is done without it, so what keeps it from being written is only said.
 std::optional<std::string> leave_report(ProgressLine& screen, Training& training, const std::atomic<bool>& stop) {
   const TrainOptions& o = training.options();
@@ -111,7 +133,13 @@ int run_train(Flags& f, CLI::App& app) {
   const std::atomic<bool>& stop = watch_interrupts();
   TrainingSamples samples(f.samples, training, stop);
   ProgressLine screen;
+  if (training.must_fit()) {
+    screen.log("measuring how long a step takes");
+    training.fit();
+    screen.log(fmt::format("--minutes {:g}: there is time for {}; --resume keeps that number", options.minutes, counted(options.steps, "step")));
+  }
   describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
+  describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
   const double peak = ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds);
@@ -143,11 +171,15 @@ int run_train(Flags& f, CLI::App& app) {
 
 }  // namespace
 
-Json train_reply(const Training& training, const TrainSummary& summary) {
+Json train_reply(Training& training, const TrainSummary& summary) {
   const StepResult& last = summary.last;
   Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
                 {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted},
                 {"alarms", summary.alarms}};
+  if (last.kl) reply["kl"] = *last.kl;
+  Json& trained = reply["trained"] = Json::object();
+  for (const TrainedPart& part : trained_parts(training.model(), training.options()))
+    trained[std::string(part.name)] = {{"trained", part.trained}, {"total", part.total}};
   if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
   return reply;
 }

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <limits>
 
+#include "cli/command_tree.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "text/bpe_train.h"
@@ -65,11 +66,25 @@ void check_same_tokenizer(const CLI::App& app, const TrainFlags& f, const Tokeni
                printable(f.tokenizer));
 }
 
+// Options that mean nothing beside what was asked for, or without what they hang on.
+void check_tuning(const CLI::App& app, const TrainFlags& f) {
+  if (f.train.tune != Tune::all && f.from.empty() && !f.resume)
+    fail_usage("--tune {} trains a part of a model that is there already; name it with --from", name_of(f.train.tune));
+  if (!tunes_adapters(f.train.tune))
+    for (const char* flag : {"--lora-rank", "--lora-alpha"})
+      if (app.count(flag) > 0) fail_usage("{} is of adapters, which --tune {} has none of; add --tune lora or leave it out", flag, name_of(f.train.tune));
+  if (f.teacher.empty() && app.count("--teacher-weight") > 0) fail_usage("--teacher-weight needs a teacher; name one with --teacher");
+  if (app.count("--minutes") > 0 && app.count("--steps") > 0)
+    fail_usage("--minutes works out how many steps there are time for; leave --steps out, or --minutes");
+  if (app.count("--minutes") > 0 && f.train.minutes <= 0) fail_usage("--minutes is {}; it must be above 0", f.train.minutes);
+}
+
 }  // namespace
 
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
   if (app.count("--from") > 0) refuse_model_flags(app);
   apply_files(app, f.model);
+  check_tuning(app, f);
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
   if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
@@ -78,15 +93,43 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
   if (f.resume && holds_model(f.out)) {
     checkpoint_ = load_checkpoint(f.out);
     check_same_tokenizer(app, f, tokenizer());
+    if (f.train.minutes > 0) f.train.steps = checkpoint_->options.steps;
     f.train = resumed_options(*checkpoint_, f.train);
   } else {
     check_unused(f.out);
   }
+  asked_warmup_ = f.train.warmup;
   f.train = resolved(f.train);
   validate(f.train);
   if (is_done()) return;
   if (!checkpoint_) fresh_ = start_model(f);
+  read_teacher();
   read_texts();
+}
+
+void Training::read_teacher() {
+  if (!flags_.teacher.empty()) {
+    teacher_ = load_model(flags_.teacher, LoadFor::inference);
+    const Tokenizer &own = tokenizer(), &other = *teacher_.tokenizer;
+    const int64_t size = model().config().vocab, taught = teacher_.model->config().vocab;
+    if (taught != size) fail("--teacher {}: its vocabulary is {}, the model's {}; a teacher must predict the same tokens", flags_.teacher, taught, size);
+    if (own.vocab_size() != other.vocab_size())
+      fail("--teacher {}: its tokenizer has {} tokens, the model's {}; a teacher must predict the same tokens", flags_.teacher, other.vocab_size(),
+           own.vocab_size());
+    for (int32_t id = 0; id < own.vocab_size(); ++id)
+      if (own.piece(id) != other.piece(id))
+        fail("--teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the same tokens", flags_.teacher, id, printable(other.piece(id)),
+             printable(own.piece(id)));
+  }
+  if (checkpoint_) check_same_teacher(*checkpoint_, teacher());
+}
+
+void Training::fit() {
+  TrainOptions& o = flags_.train;
+  o.steps = fitted_steps(model(), o, *corpus_, teacher());
+  o.warmup = asked_warmup_;  // the default is a share of the steps
+  o = resolved(o);
+  validate(o);
 }
 
 void Training::read_texts() {
@@ -118,9 +161,33 @@ TrainSummary Training::done() const {
 }
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {
-  const TrainJob job{flags_.out, flags_.train, &*corpus_, held_out(), start().tokenizer.get()};
+  const TrainJob job{flags_.out, flags_.train, &*corpus_, held_out(), start().tokenizer.get(), teacher(), flags_.from};
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }
+
+namespace {
+
+void add_tuning_options(CLI::App& app, TrainFlags& f) {
+  const std::string group = "Recovering and fine-tuning";
+  takes(
+      app.add_option_function<std::string>(
+             "--tune", [&f](const std::string& name) { f.train.tune = parse_tune(name); },
+             "what is trained: all; router: the routers with their biases and scales; lora: low-rank adapters of the matrices of attention and FFNs, which are "
+             "also left in OUT/adapter as PEFT has them; lora+router: both. The rest stays as --from has it. Default: all")
+          ->group(group),
+      {"all", "router", "lora", "lora+router"});
+  app.add_option("--lora-rank", f.train.lora_rank, "rank of an adapter")->group(group)->capture_default_str();
+  app.add_option("--lora-alpha", f.train.lora_alpha, "an adapter counts alpha / rank times")->group(group)->capture_default_str();
+  app.add_option("--teacher", f.teacher,
+                 "a model of the same vocabulary, a folder or a .gguf file, whose predictions are learned too: the loss is (1 - w) ce + w KL(teacher || model)")
+      ->group(group);
+  app.add_option("--teacher-weight", f.train.teacher_weight, "that w, above 0 and at most 1")->group(group)->capture_default_str();
+  app.add_option("--minutes", f.train.minutes,
+                 "in place of --steps: as many steps as there is time for, by how long a few take at the start; the schedule is fitted to that number")
+      ->group(group);
+}
+
+}  // namespace
 
 void add_training_options(CLI::App& app, TrainFlags& f) {
   app.add_option(
@@ -142,9 +209,13 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
                  "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
                  "Tokens bring their own")
       ->capture_default_str();
-  app.add_option("--from", f.from, "start from the weights of this model folder, whose shape and recipe stay; the losses' coefficients may be others");
+  app.add_option(
+      "--from", f.from,
+      "start from the weights of this model, a folder or a .gguf file, whose shape, recipe and tokenizer stay; the losses' coefficients may be others. "
+      "Trained weights want a smaller --lr: some 3e-5 to 3e-4 (docs/training.md)");
   add_model_options(app, f.model);
   add_train_options(app, f.train);
+  add_tuning_options(app, f);
   app.add_option("--eval-every", f.train.eval_every, "steps between evaluations; 0: at the end only")->capture_default_str();
   app.add_option("--save-every", f.train.save_every, "steps between checkpoints; 0: at the end only. Also keeps the first weights in OUT/checkpoint-0")
       ->capture_default_str();

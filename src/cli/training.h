@@ -16,7 +16,7 @@ struct TrainFlags {
   ModelFlags model;
   TrainOptions train;
   std::vector<std::string> data, eval_data;
-  std::string out, tokenizer = "bytes", from;
+  std::string out, tokenizer = "bytes", from, teacher;
   bool own_tokenizer = false;  // the texts are tokens already, whose folder brings it
   bool resume = false;
 };
@@ -34,6 +34,9 @@ class Training {
   bool is_done() const { return checkpoint_ && checkpoint_->step == flags_.train.steps; }
   // What is known of that run; its last ce is not and is NaN.
   TrainSummary done() const;
+  // With --minutes a new run measures first how long a step takes, and settles how many there is time for; before that the number of steps has no meaning.
+  bool must_fit() const { return !checkpoint_ && flags_.train.minutes > 0; }
+  void fit();
   TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
 
   const std::string& out() const { return flags_.out; }
@@ -42,15 +45,21 @@ class Training {
   const Tokenizer& tokenizer() const { return *start().tokenizer; }
   const Corpus& corpus() const { return *corpus_; }                             // not when is_done()
   const Corpus* held_out() const { return held_out_ ? &*held_out_ : nullptr; }  // null: none was given
+  Model* teacher() { return teacher_.model.get(); }                             // null: there is none
+  const std::string& teacher_path() const { return flags_.teacher; }
+  bool from_weights() const { return !flags_.from.empty(); }
   std::optional<int64_t> resumed_from() const { return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt; }
 
  private:
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
+  void read_teacher();
   void read_texts();
 
   TrainFlags& flags_;
   std::optional<Checkpoint> checkpoint_;
-  LoadedModel fresh_;  // without a checkpoint
+  LoadedModel fresh_;    // without a checkpoint
+  LoadedModel teacher_;  // empty: none
+  std::optional<int64_t> asked_warmup_;
   std::optional<Corpus> corpus_, held_out_;
 };
 

@@ -8,5 +8,7 @@
 namespace moe {
 
 std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
+std::string human_count(double n);                      // 54.7M
+std::string human_bytes(double n);                      // 219 MiB
 
 }  // namespace moe

@@ -26,7 +26,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (c.qk_norm != QkNorm::full) return "queries and keys are not normalised over all heads together";
   if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
   if (c.act != ops::Act::silu || !c.gated) return "its experts are not SwiGLU (\"hidden_act\" is not \"silu\")";
-  if (c.ffn_bias) return "its experts have biases";
+  if (c.ffn_bias || c.expert_down_bias) return "its experts have biases";
   if (c.shared_experts > 0) return "it has shared experts";
   if (c.dropout != 0) return "it has dropout";
   return "";
@@ -38,7 +38,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.dense_first != 0 || !c.moe_layers.empty()) return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
     return "its norms are not LayerNorms with epsilon 1e-5 before each sublayer";
-  if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias || c.norm_bias != c.ffn_bias)
+  if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias || c.norm_bias != c.ffn_bias || c.expert_down_bias)
     return "some of its parts have biases and some have none";
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
@@ -91,8 +91,10 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
   const RoutingSpec spec = train_spec(routing);
   const auto* select = std::get_if<TopK>(&spec.select);
   const auto* weigh = std::get_if<ChosenScores>(&spec.weigh);
-  if (!std::holds_alternative<NoNoise>(spec.noise) || !std::holds_alternative<SoftmaxScore>(spec.score) || select == nullptr || select->bias ||
-      !std::holds_alternative<KeepSecond>(spec.second) || !std::holds_alternative<Dropless>(spec.capacity) || weigh == nullptr || weigh->scale != 1)
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  if (linear == nullptr || linear->bias || !std::holds_alternative<NoNoise>(spec.noise) || !std::holds_alternative<SoftmaxScore>(spec.score) ||
+      select == nullptr || select->bias || !std::holds_alternative<KeepSecond>(spec.second) || !std::holds_alternative<Dropless>(spec.capacity) ||
+      weigh == nullptr || weigh->scale != 1)
     return fmt::format("recipe '{}' routes in another way than by dropless top-k of a softmax", routing.recipe);
   if (!routing.stages.empty()) return "its routing is a list of stages of its own";
   return "";

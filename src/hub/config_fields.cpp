@@ -28,6 +28,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);
+  v.extra("expert_down_bias", c.expert_down_bias, false);
   v.one_of("hidden_act", c.act, kActNames);
   v.flag("gated_mlp", c.gated);
   v.flag("tie_word_embeddings", c.tied);

@@ -297,6 +297,7 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   if (target == Target::gguf) gguf = gguf_target(*model.model, *model.tokenizer);
   const std::vector<FileTensor> tensors = target == Target::gguf ? gguf.tensors : folder_tensors(*model.model);
   report.tables = static_cast<int64_t>(gguf.tables.size());
+  report.why_own = gguf.why_own;
   const StoredTypes types = stored_types(model);
   std::vector<Planned> plan;
   for (const FileTensor& tensor : tensors) plan.push_back(plan_tensor(tensor, model, types, options.dtype, target));

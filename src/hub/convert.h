@@ -37,6 +37,7 @@ struct ConvertReport {
   int64_t aliases = 0;          // sources that hold a tied head a second time, or a table nobody needs
   int64_t tables = 0;           // targets that hold no parameter and follow from the configuration
   int64_t quantised_twice = 0;  // targets quantised from quantised numbers
+  std::string why_own;          // why llama.cpp does not run a GGUF that was written; empty where it does
 };
 
 // A path that ends in .gguf is a GGUF file, any other a folder.

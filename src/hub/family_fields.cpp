@@ -360,6 +360,7 @@ std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
   if (f.kind == FamilyKind::qwen2 && !c.attention_bias) return "queries, keys and values have no biases";
   if (c.ffn_bias && f.kind != FamilyKind::llama) return "its FFNs have biases";
   if (!f.moe) return c.moe_layer_count() > 0 ? "some of its layers route" : "";
+  if (c.expert_down_bias) return "its experts have biases";
   return why_not_experts(c, f);
 }
 

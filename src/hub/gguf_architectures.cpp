@@ -69,6 +69,29 @@ constexpr NameRow kGpt2Names[] = {
     {"head.weight", kGgufHead},
 };
 
+// moe.cpp's own form: llama.cpp's names where it has one for such a part (of any architecture), ours in its manner where it has none.
+constexpr NameRow kOwnNames[] = {
+    {"positions.weight", "position_embd.weight"},
+    {"layers.{i}.norm1.bias", "blk.{i}.attn_norm.bias"},
+    {"layers.{i}.norm2.bias", "blk.{i}.ffn_norm.bias"},
+    {"layers.{i}.ffn.router.up.weight", "blk.{i}.ffn_gate_inp_up.weight"},
+    {"layers.{i}.ffn.router.logit_bias", "blk.{i}.ffn_gate_inp.bias"},
+    {"layers.{i}.ffn.router.scale", "blk.{i}.ffn_gate_inp.scale"},
+    {"layers.{i}.ffn.router.noise.weight", "blk.{i}.ffn_gate_inp_noise.weight"},
+    {"layers.{i}.ffn.router.bias", "blk.{i}.exp_probs_b.bias"},
+    {"layers.{i}.ffn.router.threshold", "blk.{i}.exp_probs_threshold.bias"},
+    {"layers.{i}.ffn.experts.gate.bias", "blk.{i}.ffn_gate_exps.bias", Layout::same, Layers::moe},
+    {"layers.{i}.ffn.experts.up.bias", "blk.{i}.ffn_up_exps.bias", Layout::same, Layers::moe},
+    {"layers.{i}.ffn.experts.down.bias", "blk.{i}.ffn_down_exps.bias", Layout::same, Layers::moe},
+    {"layers.{i}.ffn.shared.gate.bias", "blk.{i}.ffn_gate_shexp.bias", Layout::bank_of_one},
+    {"layers.{i}.ffn.shared.up.bias", "blk.{i}.ffn_up_shexp.bias", Layout::bank_of_one},
+    {"layers.{i}.ffn.shared.down.bias", "blk.{i}.ffn_down_shexp.bias", Layout::bank_of_one},
+    {"final_norm.bias", "output_norm.bias"},
+};
+
+// Its config is config.json's, so that only names are said here.
+constexpr GgufArchitecture kOwn = {.name = "moe_cpp", .title = "moe.cpp", .tensors = {"moe.cpp", kOwnNames, kGgufHead, {}, {}, kNames<false>}};
+
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 
@@ -142,6 +165,8 @@ bool fits(Biases wanted, bool has) { return wanted == Biases::any || (wanted == 
 std::string why_not_routing(const ModelConfig& c, bool renormalises) {
   const RoutingSpec train = train_spec(c.routing), spec = eval_spec(c.routing);
   const auto recipe = [&](std::string_view what) { return fmt::format("recipe '{}' {}", c.routing.recipe, what); };
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  if (linear == nullptr || linear->bias) return recipe("does not score by a matrix alone");
   if (std::holds_alternative<LearnedNoise>(train.noise)) return recipe("has weights for its noise");
   const auto* top = std::get_if<TopK>(&spec.select);
   if (top == nullptr || top->bias || selection_bias(train.select)) return recipe("does not choose the k largest scores");
@@ -196,10 +221,12 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(fits(row.attention_bias, c.attention_bias), c.attention_bias ? "queries, keys and values have biases" : "queries, keys and values have no biases"),
       needs(fits(row.attention_out_bias, c.attention_out_bias),
             c.attention_out_bias ? "the projection after attention has a bias" : "the projection after attention has no bias"),
+      needs(!c.expert_down_bias || c.moe_layer_count() == 0, "its experts have biases"),
       needs(fits(row.ffn_bias, c.ffn_bias), c.ffn_bias ? "its FFNs have biases" : "its FFNs have no biases"),
       needs(row.free_head_width || c.q_width() == c.width, fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width)),
       needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
       needs(c.rope_scaling.kind != RopeScaling::Kind::llama3 || row.llama3_scaling, "its rotary frequencies are scaled as Llama 3's are"),
+      needs(c.rope_scaling.kind != RopeScaling::Kind::yarn || c.rope_scaling.truncate, "the ends of its YaRN's blend are not rounded"),
   };
   passed = 0;
   for (const std::string& reason : answers) {
@@ -220,24 +247,27 @@ std::string why_not(const GgufArchitecture& row, const ModelConfig& config, int*
   return reason;
 }
 
-const GgufArchitecture& gguf_architecture_of(const ModelConfig& config) {
+const GgufArchitecture& own_gguf_architecture() { return kOwn; }
+
+GgufForm gguf_form_of(const ModelConfig& config) {
   const GgufArchitecture* nearest_row = nullptr;
   std::string nearest_reason;
   int furthest = -1;
   for (const GgufArchitecture& row : kRows) {
     int passed = 0;
     std::string reason = why_not(row, config, &passed);
-    if (reason.empty()) return row;
+    if (reason.empty()) return {&row, ""};
     if (passed <= furthest) continue;
     furthest = passed;
     nearest_row = &row;
     nearest_reason = std::move(reason);
   }
-  fail("no architecture of llama.cpp can say this model; {} (\"{}\") comes nearest, but {}", nearest_row->title, nearest_row->name, nearest_reason);
+  return {&kOwn, fmt::format("none of its architectures can say this model; {} (\"{}\") comes nearest, but {}", nearest_row->title, nearest_row->name,
+                             nearest_reason)};
 }
 
 const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, const std::string& where) {
-  std::vector<std::string> known;
+  std::vector<std::string> known = {std::string(kOwn.name)};
   bool is_known = false;
   for (const GgufArchitecture& row : kRows) {
     if (row.name == name && row.routes() == routes) return row;

@@ -1,4 +1,5 @@
-// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data, and the names of its tensors. Source of every fact:
+// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data, and the names of its tensors; and the form of our own
+// for what none of them can say. Source of every fact:
 // github ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp; gguf-py/gguf/constants.py for the names.
 #pragma once
 
@@ -51,8 +52,15 @@ constexpr std::string_view kGgufHead = "output.weight";
 std::span<const GgufArchitecture> gguf_architectures();
 // What of this model the row cannot say; empty when it can say all. `distance` (may be null): how many of its questions the model passed before.
 std::string why_not(const GgufArchitecture&, const ModelConfig&, int* distance = nullptr);
-// The first row that can say the model. Fails with the reason of the row that comes nearest.
-const GgufArchitecture& gguf_architecture_of(const ModelConfig&);
+// "moe_cpp": any model, its config.json in a key. No row of the table: llama.cpp does not know it, and of its fields only name, title and tensors count.
+const GgufArchitecture& own_gguf_architecture();
+
+struct GgufForm {
+  const GgufArchitecture* architecture = nullptr;
+  std::string why_own;  // why llama.cpp does not run it; empty where it does
+};
+// The first row that can say the model, else our own with the reason of the row that comes nearest.
+GgufForm gguf_form_of(const ModelConfig&);
 // Fails, offering the nearest, when no architecture has this name; `routes` chooses among the rows of one.
 const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, const std::string& where);
 

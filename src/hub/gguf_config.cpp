@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "hub/config_json.h"
 #include "hub/gguf_keys.h"
 
 namespace moe {
@@ -13,6 +14,7 @@ constexpr int64_t kMaxLayers = 4096;  // as config.json has it
 constexpr const char* kEps = "attention.layer_norm_epsilon";
 constexpr const char* kRmsEps = "attention.layer_norm_rms_epsilon";
 constexpr const char* kFactors = "rope_freqs.weight";
+constexpr const char* kOwnConfig = "config";  // moe_cpp.config
 
 // llama.cpp multiplies cosines and sines of YaRN by 1 + 0.1 ln(factor) beside its key of a further factor (ggml, ggml_rope_yarn).
 float yarn_growth(float factor) { return 1 + 0.1f * std::log(factor); }
@@ -134,12 +136,18 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix, const
   out.push_back({prefix + "rope.scaling.type", Type::string, std::string(s.kind == RopeScaling::Kind::linear ? "linear" : "yarn")});
   number("rope.scaling.factor", s.factor);
   if (s.kind == RopeScaling::Kind::linear) return;
-  if (!s.truncate) fail("llama.cpp rounds the ends of YaRN's blend, this model does not");
   size("rope.scaling.original_context_length", s.original_context);
   number("rope.scaling.yarn_beta_fast", s.beta_fast);
   number("rope.scaling.yarn_beta_slow", s.beta_slow);
   const float further = s.attention_factor / yarn_growth(s.factor);
   if (std::fabs(further - 1) > 1e-6f) number("rope.scaling.attn_factor", further);
+}
+
+// Our own form holds the text of a config.json, read as one.
+GgufModelConfig read_own(const Gguf& file, GgufKeys& keys) {
+  const std::string& text = keys.text(kOwnConfig);
+  keys.refuse_unknown();
+  return {read_config(text, fmt::format("{}: key \"{}\"", file.path(), keys.name(kOwnConfig))).config, &own_gguf_architecture()};
 }
 
 }  // namespace
@@ -163,6 +171,7 @@ std::vector<float> llama3_factors(const RopeScaling& s, float theta, int64_t hea
 GgufModelConfig read_gguf_config(const Gguf& file) {
   const std::string& name = file.text("general.architecture");
   GgufKeys keys(file, name);
+  if (name == own_gguf_architecture().name) return read_own(file, keys);
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
   const GgufArchitecture& row = find_gguf_architecture(name, routes, file.path());
   ModelConfig c;
@@ -199,6 +208,10 @@ std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture& row, const Mo
   using Type = GgufEntry::Type;
   const std::string prefix = std::string(row.name) + ".";
   std::vector<GgufEntry> out = {{"general.architecture", Type::string, std::string(row.name)}, {"general.type", Type::string, std::string("model")}};
+  if (&row == &own_gguf_architecture()) {
+    out.push_back({prefix + kOwnConfig, Type::string, config_to_json(c)});
+    return out;
+  }
   const auto size = [&](std::string_view key, int64_t x) { out.push_back({prefix + std::string(key), Type::u32, x}); };
   size("block_count", c.layers);
   size("context_length", c.context);

@@ -9,6 +9,7 @@
 #include "hub/gather.h"
 #include "hub/gguf_config.h"
 #include "hub/gguf_vocab.h"
+#include "hub/quant_policy.h"
 #include "text/ggml_vocab.h"
 
 namespace moe {
@@ -86,14 +87,16 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
 
 GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   const ModelConfig& c = model.config();
-  const GgufArchitecture& row = gguf_architecture_of(c);
+  const auto [architecture, why_own] = gguf_form_of(c);
+  const GgufArchitecture& row = *architecture;
   if (tokenizer.vocab_size() > c.vocab) fail("the tokenizer has {} tokens, but the model's vocabulary is {}", tokenizer.vocab_size(), c.vocab);
   GgufTarget target;
+  target.why_own = why_own;
   target.metadata = gguf_config_entries(row, c);
   for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab)) target.metadata.push_back(std::move(entry));
   for (FileTensor& tensor : map_tensors(row.tensors, model))
     if (!tensor.parts.empty() && (!tensor.alias || row.needs_head)) target.tensors.push_back(std::move(tensor));
-  if (c.rope_scaling.kind == RopeScaling::Kind::llama3) {
+  if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3) {
     auto factors = std::make_shared<std::vector<float>>(llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));
     const auto n = static_cast<int64_t>(factors->size());
     target.tables.push_back({"rope_freqs.weight", DType::f32, {n}, [factors, n](int64_t) { return Tensor(factors->data(), DType::f32, {n}); }});
@@ -101,7 +104,10 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   return target;
 }
 
-bool gguf_wants_f32(const FileTensor& tensor) { return tensor.shape.size() == 1 || tensor.name.ends_with(".ffn_gate_inp.weight"); }
+bool gguf_wants_f32(const Model& model, const FileTensor& tensor) {
+  const WeightKind kind = kind_of(model, *tensor.parts[0].param);
+  return kind == WeightKind::small || kind == WeightKind::buffer;
+}
 
 std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items) {
   std::map<DType, int64_t> numbers;
@@ -121,7 +127,7 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items) {
 void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer, const GgufTypeOf& type_of, int threads) {
   GgufTarget target = gguf_target(model, tokenizer);
   std::vector<GgufItem> items = std::move(target.tables);
-  for (const FileTensor& tensor : target.tensors) items.push_back(item_of(tensor, gguf_wants_f32(tensor) ? DType::f32 : type_of(tensor), threads));
+  for (const FileTensor& tensor : target.tensors) items.push_back(item_of(tensor, gguf_wants_f32(model, tensor) ? DType::f32 : type_of(tensor), threads));
   for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
   write_gguf(path, target.metadata, items, threads);
 }

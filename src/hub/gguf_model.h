@@ -1,4 +1,5 @@
-// A model in one GGUF file: loading it, and what llama.cpp needs to be told of one. What a name or a key means stands in the tables beside.
+// A model in one GGUF file: loading it, and what llama.cpp needs to be told of one; what it cannot be told takes a form of our own. What a name or a key means
+// stands in the tables beside.
 #pragma once
 
 #include <functional>
@@ -23,15 +24,16 @@ struct GgufTarget {
   std::vector<GgufEntry> metadata;
   std::vector<FileTensor> tensors;  // parts are rows, one after another
   std::vector<GgufItem> tables;     // that belong to no parameter and are written as they are
+  std::string why_own;              // why llama.cpp does not run it; empty where it does
 };
-// Fails, naming the part that does not fit, where llama.cpp has no architecture for the model or no name for the tokenizer.
+// Fails where llama.cpp has no name for the tokenizer.
 GgufTarget gguf_target(Model&, const Tokenizer&);
-// What llama.cpp's kernels want in f32 whatever the rest is: vectors and routers.
-bool gguf_wants_f32(const FileTensor&);
+// What stays f32 whatever the rest is: norms, biases, routers, positions and buffers.
+bool gguf_wants_f32(const Model&, const FileTensor&);
 // "general.file_type" of what most of the numbers are in, and the version of the quantised formats.
 std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&);
 
-// The type of a tensor's numbers in the file; not asked where llama.cpp wants f32.
+// The type of a tensor's numbers in the file; not asked where gguf_wants_f32.
 using GgufTypeOf = std::function<DType(const FileTensor&)>;
 // Whole or not at all. Numbers that are in the wanted type already are copied as they are.
 void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of, int threads = 1);

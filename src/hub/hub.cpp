@@ -2,6 +2,7 @@
 #include "hub/hub.h"
 
 #include <filesystem>
+#include <numeric>
 #include <optional>
 
 #include "core/error.h"
@@ -49,6 +50,24 @@ std::optional<std::string> text_if_there(const std::string& path) {
 
 void write_if_different(const std::string& path, const std::string& text) {
   if (text_if_there(path) != text) write_atomically(path, text);
+}
+
+// The items, each of which tells when its turn has come.
+std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items, const std::function<void(int64_t, int64_t)>& progress) {
+  if (!progress) return items;
+  const auto numbers = [](const SafetensorsItem& item) {
+    return std::accumulate(item.value.shape.begin(), item.value.shape.begin() + item.value.rank, int64_t{1}, std::multiplies<>());
+  };
+  int64_t total = 0;
+  for (const SafetensorsItem& item : items) total += numbers(item);
+  const auto done = std::make_shared<int64_t>(0);
+  for (SafetensorsItem& item : items)
+    item.produce = [=, value = item.value, produce = item.produce, count = numbers(item)] {
+      progress(*done, total);
+      *done += count;
+      return produce ? produce() : value;
+    };
+  return items;
 }
 
 // Whether the folder holds a model now: a half of one need not be spared.
@@ -99,7 +118,8 @@ LoadedModel load_model(const std::string& folder, LoadFor purpose) {
   return loaded;
 }
 
-void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata) {
+void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata,
+                const std::function<void(int64_t done, int64_t total)>& progress) {
   if (dtype != DType::f32 && dtype != DType::bf16) fail_usage("a model is saved as f32 or bf16, not {}", name_of(dtype));
   check_vocabulary(tokenizer, model.config(), folder);
   check_save_target(folder, model);
@@ -109,7 +129,7 @@ void save_model(const std::string& folder, Model& model, const Tokenizer& tokeni
   write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
   if (!tokenizer.config_json().empty()) write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
   if (const std::string generation = generation_json(tokenizer); !generation.empty()) write_if_different(folder + "/generation_config.json", generation);
-  write_safetensors(folder + "/model.safetensors", items, metadata);
+  write_safetensors(folder + "/model.safetensors", told(items, progress), metadata);
 }
 
 }  // namespace moe

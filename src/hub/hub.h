@@ -2,6 +2,7 @@
 // what it cannot keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,7 +33,9 @@ LoadedModel load_model(const std::string& path, LoadFor purpose = LoadFor::train
 
 // Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ from what is there, then model.safetensors in one atomic step:
 // the folder is loadable at every moment. `dtype` f32 or bf16. Refuses where check_save_target does.
-void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32, const std::map<std::string, std::string>& metadata = {});
+// `progress` is told before each tensor how many numbers are written, of how many; may throw, and then no tensors are there that were not there before.
+void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32, const std::map<std::string, std::string>& metadata = {},
+                const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // Makes the folder if need be and fails when it holds another model, whose tensors do not fit this one's config: replacing it could not be done in one
 // step. A trainer asks before it starts.

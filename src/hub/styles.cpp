@@ -56,6 +56,13 @@ std::string_view style_of_recipe(std::string_view recipe) {
   return "llama";
 }
 
+RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k, int64_t moe_layers) {
+  const char* recipe = dense.qk_norm == QkNorm::full ? "olmoe" : dense.qk_norm == QkNorm::head ? "qwen3-moe" : "mixtral";
+  RoutingOptions options = default_options(find_recipe(recipe), experts, top_k, moe_layers);
+  if (find_recipe(recipe).norm_topk_prob_is_open) options.norm_topk_prob = true;
+  return options;
+}
+
 int64_t default_dense_width(const Style& style, int64_t width) { return round_to_16(style.ffn_factor * static_cast<double>(width)); }
 
 int64_t default_expert_width(const Style& style, int64_t width, int64_t top_k) {

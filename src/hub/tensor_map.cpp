@@ -355,24 +355,27 @@ void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const Na
 double parameter_count(const ModelConfig& c) {
   const auto d = static_cast<double>(c.width), q = static_cast<double>(c.q_width()), kv = static_cast<double>(c.kv_width());
   const double norm = d * (c.norm_bias && c.norm == NormKind::layer ? 2 : 1);
-  const auto bank = [&](double experts, double f) {
+  const auto bank = [&](double experts, double f, bool down_bias) {
     const double projections = c.gated ? 2 : 1;
-    return experts * ((projections + 1) * d * f + (c.ffn_bias ? projections * f + d : 0));
+    return experts * ((projections + 1) * d * f + (c.ffn_bias ? projections * f : 0) + (down_bias ? d : 0));
   };
+  const bool down_bias = c.ffn_bias || c.expert_down_bias;
   double attention = 2 * d * q + 2 * d * kv + (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? d : 0);
   if (c.qk_norm != QkNorm::none) attention += c.qk_norm == QkNorm::full ? q + kv : 2 * static_cast<double>(c.head_width);
   const auto moe_layers = static_cast<double>(c.moe_layer_count()), layers = static_cast<double>(c.layers);
   double total = static_cast<double>(c.vocab) * d * (c.tied ? 1 : 2) + layers * (2 * norm + attention) +
-                 (layers - moe_layers) * bank(1, static_cast<double>(c.dense_width));
+                 (layers - moe_layers) * bank(1, static_cast<double>(c.dense_width), c.ffn_bias);
   if (c.positions == Positions::learned) total += static_cast<double>(c.context) * d;
   if (c.norm_placement == NormPlacement::pre) total += norm;
   if (moe_layers == 0) return total;
   const auto experts = static_cast<double>(c.routing.experts);
   const RoutingSpec spec = train_spec(c.routing);
-  const int matrices = (needs_logits(spec.select) ? 1 : 0) + (std::holds_alternative<LearnedNoise>(spec.noise) ? 1 : 0);
-  const int buffers = (selection_bias(spec.select) ? 1 : 0) + (experts_choose(spec.select) ? 1 : 0);
-  double each = experts * (d * matrices + buffers) + bank(experts, static_cast<double>(c.expert_width));
-  if (c.shared_experts > 0) each += bank(1, static_cast<double>(c.shared_experts) * static_cast<double>(c.shared_width)) + (c.shared_gate ? d : 0);
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  const int matrices = needs_logits(spec.select) + (!linear && c.gated) + std::holds_alternative<LearnedNoise>(spec.noise);
+  const int vectors =
+      (linear && linear->bias) + std::holds_alternative<OnePlusScaled>(spec.weigh) + (selection_bias(spec.select) != nullptr) + experts_choose(spec.select);
+  double each = experts * (d * matrices + vectors) + bank(experts, static_cast<double>(c.expert_width), down_bias);
+  if (c.shared_experts > 0) each += bank(1, static_cast<double>(c.shared_experts) * static_cast<double>(c.shared_width), down_bias) + (c.shared_gate ? d : 0);
   return total + moe_layers * each;
 }
 

@@ -53,8 +53,16 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, const BlockPass& 
 
 void Block::forward(Run& run, Tensor out, Tensor h, const BlockPass& pass, Saved& saved) {
   Tensor u = run.saved.alloc(DType::f32, {h.rows(), h.cols()});
+  forward_attention(run, u, h, pass, saved);
+  forward_ffn(run, out, u, pass, saved);
+}
+
+void Block::forward_attention(Run& run, Tensor u, Tensor h, const BlockPass& pass, Saved& saved) {
   sublayer_forward(run, u, h, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
                    [&](Tensor y, Tensor x) { attention.forward(run, y, x, *pass.batch, pass.cache, pass.layer, saved.attention); });
+}
+
+void Block::forward_ffn(Run& run, Tensor out, Tensor u, const BlockPass& pass, Saved& saved) {
   const RouterInput input{pass.batch->ids, pass.batch->bounds, pass.step_counts, pass.recorded, pass.layer};
   sublayer_forward(run, out, u, norm2, pass, site_key(pass, kFfnDropout), saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, input, pass.routing, site_key(pass, kRouterNoise), saved.ffn); });

@@ -42,6 +42,9 @@ struct Block {
 
   // out, h [N,D] f32, different memory
   void forward(Run&, Tensor out, Tensor h, const BlockPass&, Saved&);
+  // Its halves: u from h, out from u.  u [N,D] f32; different memory
+  void forward_attention(Run&, Tensor u, Tensor h, const BlockPass&, Saved&);
+  void forward_ffn(Run&, Tensor out, Tensor u, const BlockPass&, Saved&);
   // dh [N,D] f32: on entry the gradient of the block's output, on return of its input
   void backward(Run&, Tensor dh, const BlockPass&, const RoutingLosses& coef, const Saved&);
 

@@ -60,6 +60,7 @@ struct ModelConfig {
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;
+  bool expert_down_bias = false;  // routed and shared experts add a bias after `down`, though nothing else of an FFN has one
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
   bool tied = false;  // the head is the embedding

@@ -20,11 +20,19 @@ int64_t attention_size(const ModelConfig& c) {
 
 // One expert of width F: gate and up [F,D], down [D,F]; without a gate two matrices.
 int64_t expert_matrices(const ModelConfig& c, int64_t f) { return (c.gated ? 3 : 2) * c.width * f; }
-int64_t expert_size(const ModelConfig& c, int64_t f) { return expert_matrices(c, f) + (c.ffn_bias ? (c.gated ? 2 : 1) * f + c.width : 0); }
+int64_t dense_size(const ModelConfig& c, int64_t f) { return expert_matrices(c, f) + (c.ffn_bias ? (c.gated ? 2 : 1) * f + c.width : 0); }
+int64_t expert_size(const ModelConfig& c, int64_t f) { return dense_size(c, f) + (c.expert_down_bias && !c.ffn_bias ? c.width : 0); }
 
 int64_t router_matrices(const ModelConfig& c) {
   const RoutingSpec spec = train_spec(c.routing);
-  return c.routing.experts * c.width * ((needs_logits(spec.select) ? 1 : 0) + (std::holds_alternative<LearnedNoise>(spec.noise) ? 1 : 0));
+  const bool gated_logits = std::holds_alternative<AnalyticLogits>(spec.logits) && c.gated;
+  return c.routing.experts * c.width * ((needs_logits(spec.select) ? 1 : 0) + gated_logits + std::holds_alternative<LearnedNoise>(spec.noise));
+}
+// A bias of the logits and a scale of the weights are one number an expert.
+int64_t router_vectors(const ModelConfig& c) {
+  const RoutingSpec spec = train_spec(c.routing);
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  return c.routing.experts * ((linear && linear->bias) + std::holds_alternative<OnePlusScaled>(spec.weigh));
 }
 
 // A selection bias and a threshold are one number an expert.
@@ -53,11 +61,11 @@ ParamCount count_params(const ModelConfig& c) {
   const int64_t moe = c.moe_layer_count(), dense = c.layers - moe;
   n.norms = norm_size(c) * (2 * c.layers + (c.norm_placement == NormPlacement::pre ? 1 : 0));
   n.attention = c.layers * attention_size(c);
-  n.dense_ffn = dense * expert_size(c, c.dense_width);
+  n.dense_ffn = dense * dense_size(c, c.dense_width);
   if (moe == 0) return n;
   n.experts = moe * c.routing.experts * expert_size(c, c.expert_width);
   n.experts_active = moe * c.routing.top_k * expert_size(c, c.expert_width);
-  n.router = moe * router_matrices(c);
+  n.router = moe * (router_matrices(c) + router_vectors(c));
   n.buffers = moe * router_buffers(c);
   if (has_shared(c)) n.shared = moe * (expert_size(c, shared_width(c)) + (c.shared_gate ? c.width : 0));
   return n;

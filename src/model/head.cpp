@@ -20,6 +20,13 @@ void each_chunk(int64_t rows, int64_t vocab, F&& f) {
 
 Tensor part(const Tensor& vector, int64_t begin, int64_t end) { return Tensor(vector.as<float>() + begin, DType::f32, {end - begin}); }
 
+// Rows [begin, end) of the teacher's logits, in scratch.
+Tensor teacher_logits(Run& run, const HeadTeacher& teacher, int64_t begin, int64_t end) {
+  Tensor logits = run.scratch.alloc(DType::f32, {end - begin, teacher.weight->value.rows()});
+  head_logits(run, logits, teacher.x.slice_rows(begin, end), *teacher.weight);
+  return logits;
+}
+
 }  // namespace
 
 void head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
@@ -27,16 +34,21 @@ void head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
   ops::matmul_forward(run, out, x, weight, all);
 }
 
-void head_loss_forward(Run& run, Tensor nll, Tensor x, Param& weight, std::span<const int32_t> targets, HeadSaved& saved) {
+void head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const HeadTeacher& teacher,
+                       HeadSaved& saved) {
   const int64_t rows = x.rows(), vocab = weight.value.rows();
-  saved = {x, run.saved.alloc(DType::f32, {rows}), {}};
+  saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}};
+  if (teacher.weight != nullptr) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
   if (rows * vocab * 4 <= kKeepBytes) saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
     head_logits(run, logits, x.slice_rows(begin, end), weight);
-    ops::cross_entropy_forward(run, part(nll, begin, end), part(saved.lse, begin, end), logits,
-                               targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    ops::cross_entropy_forward(run, part(nll, begin, end), part(saved.lse, begin, end), logits, wanted);
+    if (teacher.weight == nullptr) return;
+    const Tensor taught = teacher_logits(run, teacher, begin, end);
+    ops::divergence_forward(run, part(kl, begin, end), part(saved.teacher_lse, begin, end), taught, logits, part(saved.lse, begin, end), wanted);
   });
 }
 
@@ -49,8 +61,14 @@ void head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const int3
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
     if (saved.logits.empty()) head_logits(run, logits, x, weight);
     Tensor dlogits = run.scratch.alloc(x.dtype, {end - begin, vocab});
-    ops::cross_entropy_backward(run, dlogits, logits, part(saved.lse, begin, end),
-                                targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), scale);
+    const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    const Tensor lse = part(saved.lse, begin, end);
+    if (saved.teacher.weight == nullptr) {
+      ops::cross_entropy_backward(run, dlogits, logits, lse, wanted, scale);
+    } else {
+      const Tensor taught = teacher_logits(run, saved.teacher, begin, end);
+      ops::divergence_backward(run, dlogits, logits, lse, taught, part(saved.teacher_lse, begin, end), wanted, scale, saved.teacher.share);
+    }
     ops::matmul_dx(run, dx.slice_rows(begin, end), dlogits, weight, all);
     ops::matmul_dw(run, weight, dlogits, x, all);
   });

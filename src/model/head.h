@@ -1,4 +1,5 @@
 // The head with its loss. Logits are large, so they are made a chunk of rows at a time; backward makes them again unless all of them were small enough to keep.
+// Beside a teacher the loss is (1 - share) nll + share KL(teacher || student) over the whole vocabulary, and its logits too exist a chunk at a time only.
 #pragma once
 
 #include <span>
@@ -7,18 +8,27 @@
 
 namespace moe {
 
+// What another model of the same vocabulary made of the same rows.
+struct HeadTeacher {
+  Tensor x;                 // [N,D'] A, after its final norm; alive until backward
+  Param* weight = nullptr;  // [V,D'] of its head; null: nobody teaches
+  float share = 0;          // of the divergence in the loss
+};
+
 // Views into run.saved.
 struct HeadSaved {
   Tensor x;       // [N,D] A
   Tensor lse;     // [N] f32
   Tensor logits;  // [N,V] f32, absent when they were too large to keep
+  HeadTeacher teacher;
+  Tensor teacher_lse;  // [N] f32, absent without a teacher
 };
 
 // out [N,V] f32; x [N,D] A; weight [V,D]
 void head_logits(Run&, Tensor out, Tensor x, Param& weight);
-// nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget.  x [N,D] A
-void head_loss_forward(Run&, Tensor nll, Tensor x, Param& weight, std::span<const int32_t> targets, HeadSaved&);
-// dx [N,D] f32: gradient of scale * sum(nll)
+// nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget; kl [N] f32: KL(teacher || student), likewise, absent without a teacher.  x [N,D] A
+void head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const HeadTeacher&, HeadSaved&);
+// dx [N,D] f32: gradient of scale * sum(loss)
 void head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const HeadSaved&);
 
 }  // namespace moe

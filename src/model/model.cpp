@@ -80,16 +80,15 @@ void Model::add_norm(Norm& norm, const std::string& name, int64_t width) {
   if (config_.norm_bias && norm.kind == NormKind::layer) add(norm.bias, name + ".bias", Role::bias, {width});
 }
 
-void Model::add_bank(ExpertBank& bank, const std::string& name, int64_t experts, int64_t width) {
+void Model::add_bank(ExpertBank& bank, const std::string& name, int64_t experts, int64_t width, bool down_bias) {
   const int64_t d = config_.width;
   bank.act = config_.act;
   if (config_.gated) add(bank.gate, name + "gate.weight", Role::matrix, {experts, width, d});
   add(bank.up, name + "up.weight", Role::matrix, {experts, width, d});
   add(bank.down, name + "down.weight", Role::residual, {experts, d, width});
-  if (!config_.ffn_bias) return;
-  if (config_.gated) add(bank.gate_bias, name + "gate.bias", Role::bias, {experts, width});
-  add(bank.up_bias, name + "up.bias", Role::bias, {experts, width});
-  add(bank.down_bias, name + "down.bias", Role::bias, {experts, d});
+  if (config_.ffn_bias && config_.gated) add(bank.gate_bias, name + "gate.bias", Role::bias, {experts, width});
+  if (config_.ffn_bias) add(bank.up_bias, name + "up.bias", Role::bias, {experts, width});
+  if (down_bias) add(bank.down_bias, name + "down.bias", Role::bias, {experts, d});
 }
 
 void Model::add_attention(Attention& attention, const std::string& name) {
@@ -120,7 +119,12 @@ void Model::add_attention(Attention& attention, const std::string& name) {
 void Model::add_router(Router& router, const std::string& name) {
   const RoutingSpec spec = train_spec(config_.routing);
   const int64_t experts = config_.routing.experts, d = config_.width;
-  if (needs_logits(spec.select)) add(router.weight, name + "weight", Role::matrix, {experts, d});
+  if (needs_logits(spec.select)) add(router.logit.weight, name + "weight", Role::matrix, {experts, d});
+  router.logit.act = config_.act;
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  if (!linear && config_.gated) add(router.logit.up, name + "up.weight", Role::matrix, {experts, d});
+  if (linear && linear->bias) add(router.logit.bias, name + "logit_bias", Role::bias, {experts});
+  if (std::holds_alternative<OnePlusScaled>(spec.weigh)) add(router.scale, name + "scale", Role::bias, {experts});
   if (std::holds_alternative<LearnedNoise>(spec.noise)) add(router.noise, name + "noise.weight", Role::matrix, {experts, d});
   if (selection_bias(spec.select)) add(router.bias, name + "bias", Role::buffer, {experts});
   if (experts_choose(spec.select)) add(router.threshold, name + "threshold", Role::buffer, {experts});
@@ -129,15 +133,15 @@ void Model::add_router(Router& router, const std::string& name) {
 void Model::add_ffn(MoeLayer& ffn, const std::string& name, bool is_moe) {
   const ModelConfig& c = config_;
   if (!is_moe) {
-    add_bank(ffn.experts, name + "experts.", 1, c.dense_width);
+    add_bank(ffn.experts, name + "experts.", 1, c.dense_width, c.ffn_bias);
     return;
   }
   ffn.router.emplace();
   add_router(*ffn.router, name + "router.");
-  add_bank(ffn.experts, name + "experts.", c.routing.experts, c.expert_width);
+  add_bank(ffn.experts, name + "experts.", c.routing.experts, c.expert_width, c.ffn_bias || c.expert_down_bias);
   if (c.shared_experts == 0) return;
   ffn.shared.emplace();
-  add_bank(*ffn.shared, name + "shared.", 1, c.shared_experts * c.shared_width);
+  add_bank(*ffn.shared, name + "shared.", 1, c.shared_experts * c.shared_width, c.ffn_bias || c.expert_down_bias);
   if (c.shared_gate) add(ffn.shared_gate, name + "shared_gate.weight", Role::matrix, {1, c.width});
 }
 
@@ -156,14 +160,15 @@ void Model::initialise(uint64_t seed) {
   }
   if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;
   for (Block* block : moe_blocks_)
-    for (Param* param : {&block->ffn.router->weight, &block->ffn.router->noise})
+    for (Param* param : {&block->ffn.router->logit.weight, &block->ffn.router->logit.up, &block->ffn.router->noise})
       if (param->present()) std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
 }
 
-void Model::enable_grads() {
+void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
   if (storage_ != Storage::owned) fail_usage("a model whose weights lie in a file cannot be trained; load it for training");
   for (Param* param : params_) {
-    if (!param->is_trained() || !param->grad.empty()) continue;
+    if (wanted && !wanted(*param)) param->grad = {};
+    if (!param->is_trained() || !param->grad.empty() || (wanted && !wanted(*param))) continue;
     param->grad = param->value;
     param->grad.data = memory_.alloc_bytes(static_cast<size_t>(param->value.bytes()));
     std::memset(param->grad.data, 0, static_cast<size_t>(param->value.bytes()));
@@ -239,10 +244,14 @@ void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
 
 void Model::logits(Run& run, Tensor out, Tensor hidden) { head_logits(run, out, hidden, head_weight()); }
 
-void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved) {
+void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved) { loss_forward(run, nll, {}, targets, {}, saved); }
+
+void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_t> targets, const HeadTeacher& teacher, ModelSaved& saved) {
   for (int32_t t : targets)
     if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab)) fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
-  head_loss_forward(run, nll, saved.hidden, head_weight(), targets, saved.head);
+  if (teacher.weight && teacher.weight->value.rows() != config_.vocab)
+    fail("the teacher's vocabulary is {}, the model's {}; they must be the same", teacher.weight->value.rows(), config_.vocab);
+  head_loss_forward(run, nll, kl, saved.hidden, head_weight(), targets, teacher, saved.head);
 }
 
 void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {

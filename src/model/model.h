@@ -90,8 +90,8 @@ class Model {
   // How much memory the packed copies of bound weights may take; unlimited at first.
   PackBudget& pack_budget() { return budget_; }
   const PackBudget& pack_budget() const { return budget_; }
-  // Gives every parameter that is trained a zero gradient. Only for owned models.
-  void enable_grads();
+  // Gives every parameter that is trained, and that `wanted` names where it is given, a zero gradient; the others are frozen. Only for owned models.
+  void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
   // Fills `saved`; saved.hidden [N,D] holds the result. Randomness follows run.key.
   void forward(Run&, const Forward&, ModelSaved& saved);
@@ -99,22 +99,27 @@ class Model {
   void logits(Run&, Tensor out, Tensor hidden);
   // nll [N] f32
   void loss_forward(Run&, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved);
-  // Adds the gradient of scale * sum(nll) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
+  // The same beside a teacher of the same vocabulary: kl [N] f32 too, and backward is of (1 - share) nll + share kl.
+  void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets, const HeadTeacher& teacher, ModelSaved& saved);
+  // Adds the gradient of scale * sum(loss) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
   void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved);
   // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
   void end_step(const RoutingSpec& training, std::span<const LayerStep> layers);
 
+  // For who walks the layers one by one, as a conversion does.
+  Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
+  // h [N,D] f32: the input of block 0
+  void embed(Run&, Tensor h, const Batch&);
   // The matrix of the head: its own or the embedding's.
   Param& head_weight() { return config_.tied ? embedding_ : head_; }
 
  private:
   void add(Param&, const std::string& name, Role role, std::initializer_list<int64_t> shape);
   void add_norm(Norm&, const std::string& name, int64_t width);
-  void add_bank(ExpertBank&, const std::string& name, int64_t experts, int64_t width);
+  void add_bank(ExpertBank&, const std::string& name, int64_t experts, int64_t width, bool down_bias);
   void add_attention(Attention&, const std::string& name);
   void add_ffn(MoeLayer&, const std::string& name, bool is_moe);
   void add_router(Router&, const std::string& name);
-  void embed(Run&, Tensor h, const Batch&);
   int64_t moe_index(int64_t layer) const;
   BlockPass block_pass(const ModelSaved&, int64_t layer) const;
   void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;

@@ -66,6 +66,7 @@ int64_t saved_router(const Sizes& s) {
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
+  if (std::holds_alternative<AnalyticLogits>(s.spec.logits)) bytes += s.n * kF32 * s.spec.experts * (s.c.gated ? 2 : 1);  // products
   return bytes;
 }
 
@@ -95,7 +96,8 @@ int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t expert
 int64_t scratch_router(const Sizes& s) {
   if (!needs_logits(s.spec.select)) return 0;
   const bool jittered = std::holds_alternative<InputJitter>(s.spec.noise);
-  return s.n * kF32 * ((1 + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts + s.spec.slots()) + (jittered ? s.stream() : 0);
+  const int64_t products = std::holds_alternative<AnalyticLogits>(s.spec.logits) ? 4 : 0;  // the score again, its gradient, those of the products
+  return s.n * kF32 * ((1 + products + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts + s.spec.slots()) + (jittered ? s.stream() : 0);
 }
 
 int64_t scratch_ffn(const Sizes& s, bool moe) {

@@ -1,23 +1,42 @@
 #include "moe/experts.h"
 
+#include <vector>
+
+#include "moe/banks.h"
+#include "ops/banks.h"
+
 namespace moe {
 
 void ExpertBank::forward(Run& run, Tensor out, const Rows& rows, Saved& saved) {
-  const DType dtype = rows.x.x.dtype;
-  const int64_t count = rows.x.rows();
-  saved = {};
-  if (gate.present()) saved.gate = run.saved.alloc(dtype, {count, width()});
-  saved.up = run.saved.alloc(dtype, {count, width()});
-  if (gate.present()) ops::matmul_forward(run, {{gate, saved.gate}, {up, saved.up}}, rows.x, rows.offsets);
-  else ops::matmul_forward(run, saved.up, rows.x, up, rows.offsets);
-  if (gate_bias.present()) ops::bias_forward_acc(run, saved.gate, gate_bias, {}, rows.offsets);
-  if (up_bias.present()) ops::bias_forward_acc(run, saved.up, up_bias, {}, rows.offsets);
+  const BankPass pass{this, out, &rows, &saved};
+  forward_banks(run, std::span(&pass, 1));
+}
+
+void forward_banks(Run& run, std::span<const BankPass> passes) {
+  std::vector<ops::BankFactors> products;
+  for (const auto& [bank, out, rows, saved] : passes) {
+    const DType dtype = rows->x.x.dtype;
+    const int64_t count = rows->x.rows();
+    *saved = {};
+    std::vector<ops::Factor> factors;
+    if (bank->gate.present()) factors.push_back({bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
+    factors.push_back({bank->up, saved->up = run.saved.alloc(dtype, {count, bank->width()})});
+    products.push_back({std::move(factors), rows->x, rows->offsets});
+  }
+  ops::matmul_forward_banks(run, products);
 
   ArenaScope scope(run.scratch);
-  Tensor hidden = run.scratch.alloc(dtype, {count, width()});
-  ops::ffn_act_forward(run, hidden, saved.gate, saved.up, rows.weight, act);
-  ops::matmul_forward(run, out, hidden, down, rows.offsets);
-  if (down_bias.present()) ops::bias_forward_acc(run, out, down_bias, rows.weight, rows.offsets);
+  products.clear();
+  for (const auto& [bank, out, rows, saved] : passes) {
+    if (bank->gate_bias.present()) ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
+    if (bank->up_bias.present()) ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
+    Tensor hidden = run.scratch.alloc(saved->up.dtype, {saved->up.rows(), bank->width()});
+    ops::ffn_act_forward(run, hidden, saved->gate, saved->up, rows->weight, bank->act);
+    products.push_back({{{bank->down, out}}, hidden, rows->offsets});
+  }
+  ops::matmul_forward_banks(run, products);
+  for (const auto& [bank, out, rows, saved] : passes)
+    if (bank->down_bias.present()) ops::bias_forward_acc(run, out, bank->down_bias, rows->weight, rows->offsets);
 }
 
 // With h = weight * a:  dh = dout Wdown,  dWdown += dout^T h,  dweight = <dh, a> + <dout, bdown>.

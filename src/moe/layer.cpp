@@ -2,9 +2,28 @@
 
 #include <array>
 
+#include "moe/banks.h"
 #include "moe/stage_math.h"
 
 namespace moe {
+namespace {
+
+// Tokens up to which reading weights takes longer than multiplying, so that the shared experts' products pass beside the routed ones'.
+constexpr int64_t kFewTokens = 4;
+
+// What the shared experts see: every token, weighed by its gate where there is one.
+Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
+  Tensor weight;  // [N]
+  if (gate.present()) {
+    const std::array<int64_t, 2> all = {0, x.rows()};
+    weight = run.saved.alloc(DType::f32, {x.rows()});
+    ops::matmul_forward(run, weight.reshape({x.rows(), 1}), x, gate, all);
+    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = sigmoid(weight.as<float>()[n]);
+  }
+  return whole(run.saved, x, weight);
+}
+
+}  // namespace
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, const RoutingSpec* spec, RngKey key, Saved& saved) {
   if (router) {
@@ -12,6 +31,15 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, c
     saved.rows = dispatch(saved.plan, x);
     ArenaScope scope(run.scratch);
     Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
+    if (shared && x.rows() <= kFewTokens) {
+      saved.shared_rows = shared_rows_of(run, x, shared_gate);
+      Tensor beside = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
+      const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts}, {&*shared, beside, &saved.shared_rows, &saved.shared}};
+      forward_banks(run, passes);
+      combine(run, y, saved.plan, out);
+      ops::add(run, y, y, beside);
+      return;
+    }
     experts.forward(run, out, saved.rows, saved.experts);
     combine(run, y, saved.plan, out);
   } else {
@@ -25,7 +53,7 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingS
   if (router) {
     ArenaScope scope(run.scratch);
     // A router without a matrix learns nothing from the weights' gradient.
-    Tensor dweight = router->weight.present() ? run.scratch.alloc(DType::f32, {saved.plan.rows()}) : Tensor{};
+    Tensor dweight = router->logit.weight.present() ? run.scratch.alloc(DType::f32, {saved.plan.rows()}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
     experts.backward(run, drows, dweight, dispatch(saved.plan, dy).x, saved.rows, saved.experts);
     combine(run, dx, saved.plan, drows);
@@ -37,14 +65,7 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingS
 }
 
 void MoeLayer::shared_forward(Run& run, Tensor y, Tensor x, Saved& saved) {
-  Tensor weight;  // [N]
-  if (shared_gate.present()) {
-    const std::array<int64_t, 2> all = {0, x.rows()};
-    weight = run.saved.alloc(DType::f32, {x.rows()});
-    ops::matmul_forward(run, weight.reshape({x.rows(), 1}), x, shared_gate, all);
-    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = sigmoid(weight.as<float>()[n]);
-  }
-  saved.shared_rows = whole(run.saved, x, weight);
+  saved.shared_rows = shared_rows_of(run, x, shared_gate);
   ArenaScope scope(run.scratch);
   Tensor out = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
   shared->forward(run, out, saved.shared_rows, saved.shared);

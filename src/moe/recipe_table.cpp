@@ -377,12 +377,45 @@ Recipe hash() {
   return r;
 }
 
+// Experts cut out of a dense network: each starts with the weight that its neurons had there.
+Recipe cut_out() {
+  Recipe r;
+  r.default_experts = 6;
+  r.default_top_k = 3;
+  r.train.select = TopK{.k = 3, .bias = SelectionBias{}};
+  r.train.weigh = OnePlusScaled{};
+  return r;
+}
+
+Recipe cmoe() {
+  Recipe r = cut_out();
+  r.name = "cmoe";
+  r.title = "a dense network's neurons as experts, scored by what one neuron of each puts out";
+  r.source = "Pei et al. 2025, arXiv 2502.04416, section 4, eq. 7-9; github JarvisPei/CMoE, CMoE_model.py";
+  r.formula = "z_e = |silu(g_e . x) (u_e . x)|;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 at first;  b_e += rate sign(mean(c) - c_e)";
+  r.differs =
+      "The paper's equation 8 has no absolute value, its code has. There the rows g and u are divided by their norms, x is not, and b is no part of the "
+      "checkpoint.";
+  r.train.logits = AnalyticLogits{};
+  return r;
+}
+
+Recipe carved() {
+  Recipe r = cut_out();
+  r.name = "carved";
+  r.title = "a dense network's neurons as experts, scored by a linear map fitted to what they put out";
+  r.source = "moe carve (docs/carving.md); gates and bias as Pei et al. 2025, arXiv 2502.04416, eq. 9";
+  r.formula = "z = Wg x + c;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 at first;  b_e += rate sign(mean(c) - c_e)";
+  r.train.logits = LinearLogits{.bias = true};
+  return r;
+}
+
 Recipe custom() {
   Recipe r;
   r.name = "custom";
   r.title = "stages from a JSON file";
   r.source = "the user's (docs/recipes.md, \"custom from JSON\")";
-  r.formula = "noise -> score -> select -> weigh -> second -> capacity, as the file says";
+  r.formula = "noise -> logits -> score -> select -> weigh -> second -> capacity, as the file says";
   r.default_experts = 8;
   r.default_top_k = 2;
   return r;
@@ -391,9 +424,11 @@ Recipe custom() {
 }  // namespace
 
 std::vector<Recipe> make_recipe_table() {
-  return {dense(),   shazeer(),      gshard(),      switch_transformer(), glam(),  st_moe(),  expert_choice(), expert_choice_notes(),
-          nanomoe(), deepseek_moe(), deepseek_v2(), deepseek_v3(),        olmoe(), mixtral(), qwen2_moe(),     qwen3_moe(),
-          hash(),    custom()};
+  return {dense(),   shazeer(),      gshard(),        switch_transformer(),
+          glam(),    st_moe(),       expert_choice(), expert_choice_notes(),
+          nanomoe(), deepseek_moe(), deepseek_v2(),   deepseek_v3(),
+          olmoe(),   mixtral(),      qwen2_moe(),     qwen3_moe(),
+          hash(),    cmoe(),         carved(),        custom()};
 }
 
 }  // namespace moe

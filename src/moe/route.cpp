@@ -29,7 +29,7 @@ RoutingPlan make_routing(Run& run, RouteInput& g, const RoutingSpec& spec, Route
   Tensor clean = g.logits;
   if (clean.empty()) {
     clean = run.saved.alloc(DType::f32, {g.tokens, g.experts});
-    ops::matmul_forward(run, clean, g.x, g.router.weight, all);
+    g.router.logit.forward(run, clean, g.x, spec.logits, saved.made);
   }
   saved.logits = clean;
   if (!g.noise.empty()) {
@@ -166,8 +166,9 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const RoutingSpec& spec
   Tensor dz = logits_like(), dclean, dsigma;
   if (!saved.clean.empty()) dclean = logits_like();
   if (!saved.sigma.empty()) dsigma = logits_like();
-  Router::decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, g.coef, saved);
+  g.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, g.coef, saved);
   reply["dlogits"] = numbers_of(dz);
+  if (g.router.scale.present()) reply["dscale"] = numbers_of(g.router.scale.grad.as<float>(), g.experts);
   if (!dclean.empty()) reply["dclean"] = numbers_of(dclean);
   if (!dsigma.empty()) reply["dsigma"] = numbers_of(dsigma);
   if (g.x.empty()) return;
@@ -184,11 +185,12 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const RoutingSpec& spec
       ops::matmul_dx_acc(run, dx, draw, g.router.noise, all);
     }
     for (int64_t i = 0; !dclean.empty() && i < dz.numel(); ++i) dz.as<float>()[i] += dclean.as<float>()[i];
-    ops::matmul_dw(run, g.router.weight, dz, g.x, all);
-    ops::matmul_dx_acc(run, dx, dz, g.router.weight, all);
+    g.router.logit.backward_acc(run, dx, dz, g.x, spec.logits, saved.made);
   }
   reply["dx"] = numbers_of(dx);
-  reply["dweight"] = numbers_of(g.router.weight.grad);
+  reply["dweight"] = numbers_of(g.router.logit.weight.grad);
+  if (g.router.logit.up.present()) reply["dup_weight"] = numbers_of(g.router.logit.up.grad);
+  if (g.router.logit.bias.present()) reply["dlogit_bias"] = numbers_of(g.router.logit.bias.grad.as<float>(), g.experts);
   if (g.router.noise.present()) reply["dnoise_weight"] = numbers_of(g.router.noise.grad);
 }
 

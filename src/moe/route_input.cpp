@@ -34,6 +34,7 @@ class Numbers {
     fill(out.as<float>(), value, fmt::format("\"{}\"", key));
     return out;
   }
+  Tensor vector_or_zeros(const char* key, int64_t size) const { return from_.has(key) ? vector(key, size) : memory_.alloc_zeroed(DType::f32, {size}); }
   std::vector<int64_t> whole(const char* key, int64_t size, int64_t low) const {
     array(from_.value(key), key, size);
     const auto out = from_.get<std::vector<int64_t>>(key);
@@ -64,7 +65,16 @@ class Numbers {
 
 void set(Param& param, Tensor value, Arena& memory) {
   param.value = value;
-  if (value.rank == 2) param.grad = memory.alloc_zeroed(DType::f32, {value.rows(), value.cols()});
+  param.grad = value.rank == 2 ? memory.alloc_zeroed(DType::f32, {value.rows(), value.cols()}) : memory.alloc_zeroed(DType::f32, {value.numel()});
+}
+
+// The matrices that make logits of x.
+void read_logit_params(RouteInput& g, const JsonReader& from, const Numbers& numbers, const RoutingSpec& spec) {
+  LogitParams& logit = g.router.logit;
+  set(logit.weight, numbers.matrix("weight", spec.experts, g.x.cols()), g.memory);
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  if (linear && linear->bias) set(logit.bias, numbers.vector_or_zeros("logit_bias", spec.experts), g.memory);
+  if (!linear && from.has("up_weight")) set(logit.up, numbers.matrix("up_weight", spec.experts, g.x.cols()), g.memory);
 }
 
 // The numbers that a choice is made from.
@@ -74,7 +84,7 @@ void read_scored(RouteInput& g, const JsonReader& from, const Numbers& numbers, 
     if (from.has("logits")) fail("{}: \"x\" and \"logits\" exclude each other; give one of them", from.where());
     g.x = numbers.matrix("x", -1, -1);
     g.tokens = g.x.rows();
-    set(g.router.weight, numbers.matrix("weight", spec.experts, g.x.cols()), g.memory);
+    read_logit_params(g, from, numbers, spec);
     if (from.has("noise_weight")) {
       if (!learned) fail("{}: \"noise_weight\" has no meaning for stages without learned noise; leave it out", from.where());
       set(g.router.noise, numbers.matrix("noise_weight", spec.experts, g.x.cols()), g.memory);
@@ -93,11 +103,11 @@ void read_scored(RouteInput& g, const JsonReader& from, const Numbers& numbers, 
 
 void read_selection(RouteInput& g, const JsonReader& from, const Numbers& numbers, const RoutingSpec& spec) {
   if (selection_bias(spec.select)) {
-    if (from.has("bias")) g.router.bias.value = numbers.vector("bias", spec.experts);
-    else g.router.bias.value = g.memory.alloc_zeroed(DType::f32, {spec.experts});
+    g.router.bias.value = numbers.vector_or_zeros("bias", spec.experts);
   } else if (from.has("bias")) {
     fail("{}: \"bias\" has no meaning for stages without a selection bias; leave it out, or take deepseek-v3", from.where());
   }
+  if (std::holds_alternative<OnePlusScaled>(spec.weigh)) set(g.router.scale, numbers.vector_or_zeros("scale", spec.experts), g.memory);
   if (std::holds_alternative<ThresholdChoice>(spec.select)) g.router.threshold.value = numbers.vector("threshold", spec.experts);
   else if (from.has("threshold")) fail("{}: \"threshold\" has no meaning here; only expert choice evaluated by thresholds reads it", from.where());
 }

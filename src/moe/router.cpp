@@ -58,7 +58,7 @@ void replay(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
 }
 
 // Scores, the choice with its weights, and the losses, which look at all chosen pairs, sent or not.
-void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tokens, const SelectContext& context) {
+void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tokens, const SelectContext& context, Tensor scale) {
   const int64_t k = spec.slots();
   if (!saved.logits.empty()) {
     saved.lse = run.saved.alloc(DType::f32, {tokens});
@@ -73,7 +73,7 @@ void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tok
   select_forward(run, saved.choice, saved.selected, saved.cutoff, saved.scores, spec.experts, context, spec.select);
   if (!saved.input.recorded.empty()) replay(run, spec, saved);
   saved.weights = run.saved.alloc(DType::f32, {tokens, k});
-  weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
+  weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, {weigh_bounds(spec, saved.input, tokens), scale}, spec.weigh);
 
   if (spec.losses.balance) {
     Tensor counts = run.saved.alloc(DType::i32, {spec.experts});
@@ -119,7 +119,7 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
 
 }  // namespace
 
-void Router::logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
+void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
   const int64_t tokens = x.rows();
   const std::array<int64_t, 2> all = {0, tokens};
   saved.x = x;
@@ -130,7 +130,7 @@ void Router::logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
     jitter(run, saved.x, saved.x, *jittered, saved.key);
   }
   saved.logits = run.saved.alloc(DType::f32, {tokens, spec.experts});
-  ops::matmul_forward_f32(run, saved.logits, saved.x, weight, all);
+  logit.forward(run, saved.logits, saved.x, spec.logits, saved.made);
   const auto* learned = std::get_if<LearnedNoise>(&spec.noise);
   if (!learned || saved.key.empty()) return;
   if (spec.losses.load || spec.losses.z_of_clean) saved.clean = copied(run.saved, saved.logits);
@@ -146,7 +146,7 @@ RoutingPlan Router::forward(Run& run, Tensor x, const RouterInput& input, const 
   saved = Saved{};
   saved.input = input;
   saved.key = key;
-  if (needs_logits(spec.select)) logits(run, x, spec, saved);
+  if (needs_logits(spec.select)) make_logits(run, x, spec, saved);
   else if (static_cast<int64_t>(input.ids.size()) != x.rows())
     fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(), input.ids.size());
   return decide(run, spec, saved);
@@ -161,7 +161,7 @@ RoutingPlan Router::decide(Run& run, const RoutingSpec& spec, Saved& saved) cons
     if (!threshold.present()) fail("routing by thresholds needs the {} thresholds of a model trained with expert choice; this one has none", spec.experts);
     context.threshold = threshold.value;
   }
-  choose(run, spec, saved, tokens, context);
+  choose(run, spec, saved, tokens, context, scale.value);
   return place(run, spec, saved);
 }
 
@@ -191,7 +191,9 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
   Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
   aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, loss_input(spec, saved), spec.losses, coef);
-  weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, saved.selected, weigh_bounds(spec, saved.input, tokens), spec.weigh);
+  if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved.scores, saved.choice, saved.selected);
+  weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, saved.selected, {weigh_bounds(spec, saved.input, tokens), scale.value},
+                     spec.weigh);
   const bool of_clean = z_reads_clean(spec, saved);
   Tensor dlse;  // [N]
   if (coef.z != 0 && !of_clean) {
@@ -218,8 +220,7 @@ void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan
   const auto* jitter_stage = std::get_if<InputJitter>(&spec.noise);
   const bool jittered = jitter_stage && !saved.key.empty();
   Tensor dx_seen = jittered ? run.scratch.alloc_zeroed(DType::f32, {tokens, dx.cols()}) : dx;
-  ops::matmul_dw(run, weight, dz, saved.x, all);
-  ops::matmul_dx_acc(run, dx_seen, dz, weight, all);
+  logit.backward_acc(run, dx_seen, dz, saved.x, spec.logits, saved.made);
   if (!draw.empty()) {
     ops::matmul_dw(run, noise, draw, saved.x, all);
     ops::matmul_dx_acc(run, dx_seen, draw, noise, all);

@@ -13,6 +13,7 @@ namespace moe {
 struct RoutingSpec {
   int64_t experts = 0;
   NoiseStage noise;
+  LogitStage logits;
   ScoreStage score;
   SelectStage select;
   WeighStage weigh;
@@ -27,15 +28,17 @@ struct RoutingSpec {
 void validate(const RoutingSpec&);
 
 struct Router {
-  Param weight;     // [E,D]; absent for hash routing
-  Param noise;      // [E,D], present for LearnedNoise
-  Param bias;       // [E] buffer, present with a SelectionBias
-  Param threshold;  // [E] buffer, present where experts choose
+  LogitParams logit;  // absent for hash routing
+  Param noise;        // [E,D], present for LearnedNoise
+  Param scale;        // [E], present for OnePlusScaled
+  Param bias;         // [E] buffer, present with a SelectionBias
+  Param threshold;    // [E] buffer, present where experts choose
 
   // Views into run.saved, and of what `input` views.
   struct Saved {
     RouterInput input;
-    Tensor x;               // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
+    Tensor x;  // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
+    LogitParams::Saved made;
     Tensor raw;             // [N,E] f32, before softplus; absent without drawn noise
     Tensor clean, sigma;    // [N,E] f32, logits before the noise and its scale; absent unless a loss reads them
     Tensor logits;          // [N,E] f32, with the noise; absent for hash routing, like lse and scores
@@ -62,15 +65,16 @@ struct Router {
   // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
   void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef, const Saved&);
   // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma what goes to the clean ones and to the noise's scale
-  // directly, present where saved.clean and saved.sigma are.  dz, dclean, dsigma [N,E] f32, written; dweight [R] or absent (only losses)
-  static void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef,
-                              const Saved&);
+  // directly, present where saved.clean and saved.sigma are; `scale` gets its gradient here.  dz, dclean, dsigma [N,E] f32, written; dweight [R] or absent
+  // (only losses)
+  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef,
+                       const Saved&);
   // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds towards `cutoff` [E] (the mean over the step's micro-batches;
   // empty where experts do not choose).
   void end_step(const RoutingSpec&, std::span<const int64_t> counts, std::span<const double> cutoff);
 
  private:
-  void logits(Run&, Tensor x, const RoutingSpec&, Saved&);
+  void make_logits(Run&, Tensor x, const RoutingSpec&, Saved&);
 };
 
 }  // namespace moe

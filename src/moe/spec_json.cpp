@@ -191,6 +191,7 @@ void visit_losses(Visitor& v, Losses& losses) {
 template <class Visitor, class Spec, class Capacity>
 void visit_stages(Visitor& v, Spec& spec, Capacity& eval) {
   v("noise", spec.noise);
+  v("logits", spec.logits);
   v("score", spec.score);
   v("select", spec.select);
   v("weigh", spec.weigh);

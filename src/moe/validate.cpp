@@ -86,6 +86,8 @@ void check_select(const RoutingSpec& spec) {
 // Hash routing has neither logits nor scores, so a stage that works on them has nothing to do.
 void check_hash(const RoutingSpec& spec) {
   if (!is<NoNoise>(spec.noise)) fail_usage("hash routing has no logits, so noise has no effect; use \"none\", or a learned selection such as \"top_k\"");
+  if (const auto* linear = std::get_if<LinearLogits>(&spec.logits); linear == nullptr || linear->bias)
+    fail_usage("hash routing has no logits, so how they are made is not read; leave the stage at its default (use \"linear\")");
   if (!is<SoftmaxScore>(spec.score)) fail_usage("hash routing computes no scores, so the score stage is not read; leave it at its default (use \"softmax\")");
   if (!is<UnitWeight>(spec.weigh)) fail_usage("hash routing has no scores to weigh the experts by; use the weighing \"one\", or the selection \"top_k\"");
   if (!is<KeepSecond>(spec.second)) fail_usage("hash routing weighs every expert 1, so a second choice has no weight to be judged by; use \"all\"");
@@ -134,6 +136,7 @@ void check_second(const RoutingSpec& spec) {
   if (const int64_t k = spec.slots(); k != 2) fail_usage("a policy for the second choice needs top-k 2, not {}; take 2, or use \"all\"", k);
   if (const auto* random = std::get_if<RandomSecond>(&spec.second); random && !(random->full > 0 && random->full <= 1))
     fail_usage("the random second choice is always kept from a weight of {} on; give \"full\" a number above 0 and at most 1 (GShard uses 0.5)", random->full);
+  if (is<OnePlusScaled>(spec.weigh)) fail_usage("weights of 1 and more leave no second choice out; use \"all\", or the weighing \"scores\"");
   const auto* threshold = std::get_if<ThresholdSecond>(&spec.second);
   if (!threshold) return;
   const auto* w = std::get_if<ChosenScores>(&spec.weigh);

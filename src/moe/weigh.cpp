@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "moe/stage_math.h"
+#include "ops/ops.h"
 
 namespace moe {
 namespace {
@@ -73,6 +74,21 @@ void weigh_softmax_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor
   });
 }
 
+void one_plus_scaled(Run& run, Tensor w, Tensor s, Tensor scale, Tensor choice, Tensor selected) {
+  each_token(run, choice.rows(), [&](int64_t n) {
+    const int32_t *expert = choice.row<int32_t>(n), *taken = selected.row<int32_t>(n);
+    for (int64_t i = 0; i < choice.cols(); ++i) w.row<float>(n)[i] = taken[i] != 0 ? 1 + scale.as<float>()[expert[i]] * s.row<float>(n)[expert[i]] : 0;
+  });
+}
+
+void one_plus_scaled_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor scale, Tensor choice, Tensor selected) {
+  each_token(run, choice.rows(), [&](int64_t n) {
+    const int32_t *expert = choice.row<int32_t>(n), *taken = selected.row<int32_t>(n);
+    for (int64_t i = 0; i < choice.cols(); ++i)
+      if (taken[i] != 0) ds.row<float>(n)[expert[i]] += dw.row<float>(n)[i] * scale.as<float>()[expert[i]];
+  });
+}
+
 // f(n, slot, expert) for every selected pair of the tokens [begin, end), in token order.
 template <class F>
 void each_selected(Span tokens, Tensor choice, Tensor selected, F&& f) {
@@ -132,6 +148,7 @@ bool constant_when_alone(const WeighStage& stage) {
                         [](ChosenSoftmax) { return true; },
                         [](TokenSoftmax) { return false; },
                         [](UnitWeight) { return true; },
+                        [](OnePlusScaled) { return false; },
                     },
                     stage);
 }
@@ -141,16 +158,17 @@ bool renormalises_after_drop(const WeighStage& stage) {
   return scores != nullptr && scores->renormalise == Renormalise::after_drop;
 }
 
-void weigh_forward(Run& run, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds, const WeighStage& stage) {
+void weigh_forward(Run& run, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext& context, const WeighStage& stage) {
   std::visit(Overloaded{
                  [&](const ChosenScores& scores) { weigh_scores(run, w, s, choice, selected, scores); },
                  [&](ChosenSoftmax) { weigh_softmax(run, w, s, choice, selected); },
-                 [&](TokenSoftmax) { weigh_tokens(run, w, s, choice, selected, bounds); },
+                 [&](TokenSoftmax) { weigh_tokens(run, w, s, choice, selected, context.bounds); },
                  [&](UnitWeight) {
                    each_token(run, choice.rows(), [&](int64_t n) {
                      for (int64_t i = 0; i < choice.cols(); ++i) w.row<float>(n)[i] = selected.row<int32_t>(n)[i] != 0 ? 1 : 0;
                    });
                  },
+                 [&](OnePlusScaled) { one_plus_scaled(run, w, s, context.scale, choice, selected); },
              },
              stage);
 }
@@ -183,15 +201,22 @@ void weigh_kept_backward(Run& run, Tensor dw, Tensor w, Tensor kept) {
   });
 }
 
-void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds,
+void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext& context,
                         const WeighStage& stage) {
   std::visit(Overloaded{
                  [&](const ChosenScores& scores) { weigh_scores_backward_acc(run, ds, dw, w, s, choice, selected, scores); },
                  [&](ChosenSoftmax) { weigh_softmax_backward_acc(run, ds, dw, w, choice, selected); },
-                 [&](TokenSoftmax) { weigh_tokens_backward_acc(run, ds, dw, w, choice, selected, bounds); },
+                 [&](TokenSoftmax) { weigh_tokens_backward_acc(run, ds, dw, w, choice, selected, context.bounds); },
                  [](UnitWeight) {},
+                 [&](OnePlusScaled) { one_plus_scaled_backward_acc(run, ds, dw, context.scale, choice, selected); },
              },
              stage);
+}
+
+void weigh_scale_backward(Run& run, Param& scale, Tensor dw, Tensor s, Tensor choice, Tensor selected) {
+  ops::settle_grad(run, scale);
+  each_selected({0, choice.rows()}, choice, selected,
+                [&](int64_t n, int64_t i, int64_t e) { scale.grad.as<float>()[e] += dw.row<float>(n)[i] * s.row<float>(n)[e]; });
 }
 
 }  // namespace moe

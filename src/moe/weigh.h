@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
+#include "tensor/param.h"
 #include "tensor/run.h"
 
 namespace moe {
@@ -41,21 +42,35 @@ struct UnitWeight {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight>;
+// w = 1 + scale_e s_e, scale_e learned from 0 on: what is cut out of a dense network starts as the network's own part (CMoE, arXiv 2502.04416, eq. 9).
+struct OnePlusScaled {
+  static constexpr std::string_view kName = "one_plus_scaled";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight, OnePlusScaled>;
 
 // Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets no gradient.
 bool constant_when_alone(const WeighStage&);
 bool renormalises_after_drop(const WeighStage&);
 
-// Before any drop (for after_drop: not yet divided).  w [N,K] f32; s [N,E] f32 (absent for UnitWeight); choice, selected [N,K] i32;
-// bounds [S+1]: the scopes of TokenSoftmax
-void weigh_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds, const WeighStage&);
+// What a weighing reads beside the scores.
+struct WeighContext {
+  std::vector<int64_t> bounds;  // [S+1] the scopes of TokenSoftmax; empty: one
+  Tensor scale;                 // [E] f32, of OnePlusScaled
+};
+
+// Before any drop (for after_drop: not yet divided).  w [N,K] f32; s [N,E] f32 (absent for UnitWeight); choice, selected [N,K] i32
+void weigh_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext&, const WeighStage&);
 // After the drops: divides w by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept; only for after_drop, whose scale must be 1 (the division
 // would undo it).  w [N,K]; kept [N,K] i32
 void weigh_kept_forward(Run&, Tensor w, Tensor kept);
 // dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  dw [N,K]; w [N,K] before it; kept [N,K] i32
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 // ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw, w [N,K] (w as weigh_forward made it)
-void weigh_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> bounds, const WeighStage&);
+void weigh_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext&, const WeighStage&);
+
+// scale.grad[choice] += dw s of OnePlusScaled, tokens in order.  scale [E]; dw [N,K]; s [N,E]
+void weigh_scale_backward(Run&, Param& scale, Tensor dw, Tensor s, Tensor choice, Tensor selected);
 
 }  // namespace moe

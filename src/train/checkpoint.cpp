@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "formats/safetensors.h"
+#include "hub/adapter.h"
 #include "hub/config_json.h"
 
 namespace moe {
@@ -26,15 +28,22 @@ std::string model_path(const std::string& folder) { return folder + "/model.safe
 std::string trainer_name(int64_t step) { return fmt::format("{}{}{}", kPrefix, step, kSuffix); }
 std::string trainer_path(const std::string& folder, int64_t step) { return folder + "/" + trainer_name(step); }
 
-// A parameter without a gradient has no moments.
-std::vector<size_t> with_moments(const Trainer& trainer, const Model& model) {
-  std::vector<size_t> list;
-  for (size_t i = 0; i < model.params().size(); ++i)
-    if (!trainer.optimizer().m(i).empty()) list.push_back(i);
-  return list;
-}
-
 std::string moment_name(const char* which, const Param& param) { return fmt::format("{}.{}", which, param.name); }
+
+// f(name, tensor, squares): everything of a trainer that its model does not hold.
+template <class F>
+void each_state(const Trainer& trainer, F&& f) {
+  const Optimizer& optimizer = trainer.optimizer();
+  for (size_t i = 0; i < optimizer.params().size(); ++i) {
+    f(moment_name("m", *optimizer.params()[i]), optimizer.m(i), false);
+    f(moment_name("v", *optimizer.params()[i]), optimizer.v(i), true);
+  }
+  for (const auto& adapter : trainer.trainable().adapters()) {
+    f(moment_name("start", *adapter->base), adapter->frozen, false);
+    f(adapter->a.name, adapter->a.value, false);
+    f(adapter->b.name, adapter->b.value, false);
+  }
+}
 
 int64_t parse_step(const std::string& text, const std::string& where) {
   int64_t step = -1;
@@ -81,7 +90,7 @@ void remove_others(const std::string& folder, int64_t step) {
   for (const auto& path : old) std::filesystem::remove(path, ignored);
 }
 
-void copy_moment(const Safetensors& file, const std::string& name, const Tensor& to, bool squares) {
+void copy_state(const Safetensors& file, const std::string& name, const Tensor& to, bool squares) {
   const Tensor from = file.get(name);
   if (from.dtype != DType::f32 || from.numel() != to.numel() || from.cols() != to.cols())
     fail("{}: {} is {}, but the model's parameter is {}; the file belongs to another model", file.path(), name, describe(from), describe(to));
@@ -93,7 +102,55 @@ void copy_moment(const Safetensors& file, const std::string& name, const Tensor&
   }
 }
 
+// FNV-1a.
+struct Hash {
+  uint64_t value = 0xcbf29ce484222325u;
+  void add(const void* bytes, size_t count) {
+    for (size_t i = 0; i < count; ++i) value = (value ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
+  }
+};
+
+// What training moved and what moves by itself, in PEFT's form: adapters, and whole the routers, whose biases follow the load.
+void save_adapters(const std::string& folder, const Trainer& trainer, Model& model, const std::string& from) {
+  AdapterFile file;
+  file.rank = trainer.options().lora_rank;
+  file.alpha = trainer.options().lora_alpha;
+  file.base_model = from;
+  for (const auto& adapter : trainer.trainable().adapters()) file.matrices.push_back({adapter->base, adapter->a.value, adapter->b.value});
+  const bool routers_move =
+      tunes_routers(trainer.options().tune) || std::any_of(model.params().begin(), model.params().end(), [](const Param* p) { return !p->is_trained(); });
+  for (Param* param : model.params())
+    if (routers_move && param->name.find(".ffn.router.") != std::string::npos) file.whole.push_back(param);
+  save_adapter(folder, model, file);
+}
+
 }  // namespace
+
+std::string teacher_print(const Model* teacher) {
+  if (teacher == nullptr) return "";
+  constexpr int64_t kRows = 64, kBytes = 64;
+  Hash hash;
+  const std::string config = config_to_json(teacher->config());
+  hash.add(config.data(), config.size());
+  for (const Param* param : teacher->params()) {
+    const int64_t experts = param->value.rank == 3 ? param->value.shape[0] : 1;
+    for (int64_t e = 0; e < experts; ++e) {
+      const Tensor matrix = param->expert(e);
+      const auto bytes = static_cast<size_t>(std::min(kBytes, bytes_of(matrix.dtype, matrix.cols())));
+      for (int64_t i = 0, n = std::min(kRows, matrix.rows()); i < n; ++i)
+        hash.add(static_cast<const char*>(matrix.data) + i * matrix.rows() / n * matrix.row_bytes, bytes);
+    }
+  }
+  return fmt::format("{:016x}", hash.value);
+}
+
+void check_same_teacher(const Checkpoint& c, const Model* teacher) {
+  const std::string now = teacher_print(teacher);
+  if (now == c.teacher) return;
+  if (now.empty()) fail_usage("cannot resume {}: it learns from a teacher; give the same --teacher", c.folder);
+  if (c.teacher.empty()) fail_usage("cannot resume {}: it has no teacher; leave --teacher out or start a new run with --from {}", c.folder, c.folder);
+  fail_usage("cannot resume {}: its teacher is another model than --teacher; give the same one or start a new run with --from {}", c.folder, c.folder);
+}
 
 // FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed whole.
 DataPrint data_print(const Corpus& corpus, const Mix& domains) {
@@ -157,6 +214,8 @@ Checkpoint load_checkpoint(const std::string& folder) {
   c.data = data_from_json(parse_json(need(file.metadata(), "data", path), path), path);
   const Json progress = parse_json(need(file.metadata(), "progress", path), path);
   c.seconds = JsonReader(progress, path).get_in<double>("seconds", 0, HUGE_VAL);
+  if (const auto from = file.metadata().find("from"); from != file.metadata().end()) c.from = parse_json(from->second, path).get<std::string>();
+  if (const auto teacher = file.metadata().find("teacher"); teacher != file.metadata().end()) c.teacher = teacher->second;
   return c;
 }
 
@@ -205,25 +264,23 @@ void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
 
 void restore(Trainer& trainer, const Checkpoint& c) {
   const Safetensors file = Safetensors::open(trainer_path(c.folder, c.step));
-  const std::vector<Param*>& params = trainer.model().params();
-  const std::vector<size_t> moving = with_moments(trainer, trainer.model());
-  if (file.tensors().size() != 2 * moving.size())
-    fail("{} holds {} tensors, {} are expected (two moments for each trained parameter); the file belongs to another model or is damaged", file.path(),
-         file.tensors().size(), 2 * moving.size());
-  for (size_t i : moving) {
-    copy_moment(file, moment_name("m", *params[i]), trainer.optimizer().m(i), false);
-    copy_moment(file, moment_name("v", *params[i]), trainer.optimizer().v(i), true);
+  size_t expected = 0;
+  each_state(trainer, [&](const std::string&, const Tensor&, bool) { ++expected; });
+  if (file.tensors().size() != expected)
+    fail("{} holds {} tensors, {} are expected (two moments for each trained parameter{}); the file belongs to another model or is damaged", file.path(),
+         file.tensors().size(), expected, trainer.trainable().adapters().empty() ? "" : ", and the adapters");
+  each_state(trainer, [&](const std::string& name, const Tensor& to, bool squares) { copy_state(file, name, to, squares); });
+  for (const auto& adapter : trainer.trainable().adapters()) {
+    adapter->a.touched();
+    adapter->b.touched();
   }
   trainer.resume_at(c.step, c.seconds);
 }
 
-void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const DataPrint& data) {
+void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const RunFiles& files) {
   const int64_t step = trainer.steps_done();
   std::vector<SafetensorsItem> items;
-  for (size_t i : with_moments(trainer, model)) {
-    items.push_back({moment_name("m", *model.params()[i]), trainer.optimizer().m(i), DType::f32});
-    items.push_back({moment_name("v", *model.params()[i]), trainer.optimizer().v(i), DType::f32});
-  }
+  each_state(trainer, [&](const std::string& name, const Tensor& state, bool) { items.push_back({name, state, DType::f32}); });
   const std::string at = std::to_string(step);
   write_safetensors(trainer_path(folder, step), items,
                     {{"moe_trainer", std::string(kFormat)},
@@ -231,7 +288,10 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
                      {"tokens", std::to_string(trainer.tokens_seen())},
                      {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
                      {"options", to_json(trainer.options()).dump()},
-                     {"data", to_json(data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
+                     {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
+                     {"teacher", files.teacher},
+                     {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
+  if (!trainer.trainable().adapters().empty()) save_adapters(folder + "/adapter", trainer, model, files.from);
   save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
   remove_others(folder, step);
 }

@@ -13,6 +13,9 @@
 
 namespace moe {
 
+// A run of adapters keeps in trainer-<step>.safetensors also the adapters themselves and the matrices they started from, and leaves them in OUT/adapter as PEFT
+// has them (hub/adapter.h), written between (1) and (2); model.safetensors holds the matrices with their adapters in them.
+
 // Which text a run reads: its length, and a hash over tokens sampled evenly from it, with their documents' ends and what of them is learned from.
 struct DataPrint {
   int64_t tokens = 0;
@@ -29,7 +32,12 @@ struct Checkpoint {
   double seconds = 0;
   TrainOptions options;  // resolved, of the run that wrote it
   DataPrint data;
+  std::string from;     // TrainJob::from of the run
+  std::string teacher;  // teacher_print() of its teacher; empty: none
 };
+
+// 16 hexadecimal digits over a teacher's shape and numbers sampled evenly from each of its parameters; empty for none.
+std::string teacher_print(const Model* teacher);
 
 // Whether OUT holds a model (model.safetensors) that a new run would overwrite.
 bool holds_model(const std::string& folder);
@@ -41,13 +49,20 @@ Checkpoint load_checkpoint(const std::string& folder);
 // Refuses, naming each with old and new value: options that change the mathematics, other data, a run that is already done. `steps` may change only where
 // the schedule is constant, because any other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's.
 void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
+// Refuses another teacher than the run's, one where there was none, and none where there was one.
+void check_same_teacher(const Checkpoint&, const Model* teacher);
 // What the resumed run uses: `wanted`, with the checkpoint's min_lr and warmup where it says none. Resolved.
 TrainOptions resumed_options(const Checkpoint&, TrainOptions wanted);
 // Refuses when the configuration asked for is not the checkpoint's, naming the keys of config.json that differ.
 void check_same_model(const Checkpoint&, const ModelConfig& wanted);
-// Moments and counters into a trainer made over checkpoint.loaded.model.
+// Moments, adapters and counters into a trainer made over checkpoint.loaded.model.
 void restore(Trainer&, const Checkpoint&);
 
-void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&, const DataPrint&);
+// What a checkpoint says beside weights and moments.
+struct RunFiles {
+  DataPrint data;
+  std::string from, teacher;  // as Checkpoint has them
+};
+void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&, const RunFiles&);
 
 }  // namespace moe

@@ -32,6 +32,7 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce, std
             {"flops_per_second", r.flops_per_second},
             {"max_vio", r.max_vio},
             {"dropped", r.dropped}};
+  if (r.kl) line["kl"] = *r.kl;
   // Losses that few recipes have stand in the line where they are trained on.
   std::vector<float> coef;
   each_loss(r.coef, [&](std::string_view, float c) { coef.push_back(c); });

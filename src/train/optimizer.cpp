@@ -1,10 +1,11 @@
-// AdamW over the parameters of a model, in their fixed order. Decay groups and clipping are decided here, arithmetic is done in ops/.
+// AdamW over parameters in their fixed order. Decay groups and clipping are decided here, arithmetic is done in ops/.
 #include "train/optimizer.h"
 
 #include <cmath>
 #include <cstring>
 
 #include "core/error.h"
+#include "ops/ops.h"
 
 namespace moe {
 namespace {
@@ -19,19 +20,16 @@ Tensor zeros_like(Arena& arena, const Tensor& like) {
 
 }  // namespace
 
-Optimizer::Optimizer(Model& model, const TrainOptions& options) : model_(&model), options_(options) {
-  model.enable_grads();
-  for (const Param* param : model.params()) {
-    const bool moves = !param->grad.empty();
-    m_.push_back(moves ? zeros_like(memory_, param->value) : Tensor());
-    v_.push_back(moves ? zeros_like(memory_, param->value) : Tensor());
+Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options) : params_(std::move(params)), options_(options) {
+  for (const Param* param : params_) {
+    m_.push_back(zeros_like(memory_, param->value));
+    v_.push_back(zeros_like(memory_, param->value));
   }
 }
 
 double Optimizer::grad_norm(Run& run) const {
   double sum = 0;
-  for (Param* param : model_->params()) {
-    if (param->grad.empty()) continue;
+  for (Param* param : params_) {
     ops::settle_grad(run, *param);
     const double squares = ops::sum_squares(run, param->grad);
     if (!std::isfinite(squares)) fail("the gradient of {} is not finite", param->name);
@@ -43,20 +41,14 @@ double Optimizer::grad_norm(Run& run) const {
 // Clipping as PyTorch's clip_grad_norm_: the gradient times min(1, clip / (norm + 1e-6)).
 void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   const double scale = options_.clip > 0 ? std::min(1.0, options_.clip / (grad_norm + 1e-6)) : 1.0;
-  const std::vector<Param*>& params = model_->params();
-  for (size_t i = 0; i < params.size(); ++i) {
-    Param& param = *params[i];
-    if (param.grad.empty()) continue;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    Param& param = *params_[i];
     const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
     const ops::AdamW adamw{static_cast<float>(lr),           static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
                            static_cast<float>(options_.eps), static_cast<float>(decay),          step,
                            static_cast<float>(scale)};
     ops::adamw_step(run, param, m_[i], v_[i], adamw);
   }
-}
-
-void Optimizer::zero_grads() {
-  for (Param* param : model_->params()) param->grad_is_zero = true;
 }
 
 }  // namespace moe

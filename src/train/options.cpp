@@ -38,7 +38,12 @@ void each_field(Options& o, F&& f) {
   f("shuffle", o.shuffle, Effect::mathematics);
   f("mix", o.mix, Effect::mathematics);
   f("hold_out", o.hold_out, Effect::mathematics);
+  f("tune", o.tune, Effect::mathematics);
+  f("lora_rank", o.lora_rank, Effect::mathematics);
+  f("lora_alpha", o.lora_alpha, Effect::mathematics);
+  f("teacher_weight", o.teacher_weight, Effect::mathematics);
   f("recompute", o.recompute, Effect::none);
+  f("minutes", o.minutes, Effect::none);
   f("save_every", o.save_every, Effect::none);
   f("eval_every", o.eval_every, Effect::none);
   f("eval_tokens", o.eval_tokens, Effect::none);
@@ -46,6 +51,7 @@ void each_field(Options& o, F&& f) {
 }
 
 Json value_of(ScheduleKind x) { return std::string(name_of(x)); }
+Json value_of(Tune x) { return std::string(name_of(x)); }
 Json value_of(DType x) { return std::string(name_of(x)); }
 Json value_of(Shuffle x) { return x == Shuffle::none ? "none" : "epoch"; }
 template <class T>
@@ -65,6 +71,7 @@ void read(const JsonReader& in, const char* name, uint64_t& x) {
   x = static_cast<uint64_t>(in.get_in<int64_t>(name, 0, std::numeric_limits<int64_t>::max(), static_cast<int64_t>(x)));
 }
 void read(const JsonReader& in, const char* name, ScheduleKind& x) { x = parse_schedule(in.get<std::string>(name, std::string(name_of(x)))); }
+void read(const JsonReader& in, const char* name, Tune& x) { x = parse_tune(in.get<std::string>(name, std::string(name_of(x)))); }
 void read(const JsonReader& in, const char* name, DType& x) { x = parse_train_dtype(in.get<std::string>(name, std::string(name_of(x)))); }
 void read(const JsonReader& in, const char* name, Shuffle& x) {
   if (in.has(name)) x = parse_shuffle(in.get<std::string>(name));
@@ -112,6 +119,25 @@ std::string_view name_of(ScheduleKind kind) {
   return "";
 }
 
+Tune parse_tune(std::string_view name) {
+  std::vector<std::string> names;
+  for (Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router}) {
+    if (name == name_of(tune)) return tune;
+    names.emplace_back(name_of(tune));
+  }
+  fail_usage("--tune is \"{}\"; it is all, router, lora or lora+router{}", printable(name), suggestion(name, names));
+}
+
+std::string_view name_of(Tune tune) {
+  switch (tune) {
+    case Tune::all: return "all";
+    case Tune::router: return "router";
+    case Tune::lora: return "lora";
+    case Tune::lora_router: return "lora+router";
+  }
+  return "";
+}
+
 DType parse_train_dtype(std::string_view name) {
   if (name == "f32") return DType::f32;
   if (name == "bf16") return DType::bf16;
@@ -145,6 +171,11 @@ void validate(const TrainOptions& o) {
   check_weights(o.mix);
   if (o.shuffle == Shuffle::none && changes_anything(o.mix)) fail_usage("--shuffle none reads the text in order; --mix needs --shuffle epoch");
   need_in(o.hold_out, 0, 1, "--hold-out");
+  need_at_least(o.lora_rank, 1, "--lora-rank");
+  if (o.lora_rank > kLimit) fail_usage("--lora-rank is {}; at most {} are possible", o.lora_rank, kLimit);
+  if (!(o.lora_alpha > 0) || std::isinf(o.lora_alpha)) fail_usage("--lora-alpha is {}; it must be above 0", o.lora_alpha);
+  if (!(o.teacher_weight > 0 && o.teacher_weight <= 1)) fail_usage("--teacher-weight is {}; it must be above 0 and at most 1", o.teacher_weight);
+  need_in(o.minutes, 0, kNoLimit, "--minutes");
   need_at_least(o.save_every, 0, "--save-every");
   need_at_least(o.eval_every, 0, "--eval-every");
   need_at_least(o.eval_tokens, 0, "--eval-tokens");

@@ -19,6 +19,19 @@ ScheduleKind parse_schedule(std::string_view name);
 std::string_view name_of(ScheduleKind);
 DType parse_train_dtype(std::string_view name);  // f32 or bf16
 
+// Which parameters a run moves; all others keep the values they start from, and cost no gradient and no moments.
+enum class Tune {
+  all,
+  router,       // the routers' matrices, biases and scales
+  lora,         // adapters of the matrices of attention, experts, shared experts and dense layers (train/trainable.h)
+  lora_router,  // both
+};
+// Usage errors with the nearest name.
+Tune parse_tune(std::string_view name);
+std::string_view name_of(Tune);
+constexpr bool tunes_adapters(Tune tune) { return tune == Tune::lora || tune == Tune::lora_router; }
+constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora; }
+
 struct TrainOptions {
   int64_t context = 256;          // tokens a row
   int64_t batch = 8;              // rows a micro-batch
@@ -39,11 +52,16 @@ struct TrainOptions {
   Shuffle shuffle = Shuffle::epoch;
   Mix mix;              // weights of domains; not named: 1
   double hold_out = 0;  // share of the documents that is kept from training
+  Tune tune = Tune::all;
+  int64_t lora_rank = 8;
+  double lora_alpha = 16;       // an adapter counts alpha / rank times
+  double teacher_weight = 0.5;  // of the divergence from a teacher in the loss; without a teacher of no meaning
 
   // What follows changes no bit of the weights (threads: only the last ones).
   bool recompute = false;       // keep each block's input only and run its forward again in backward
   int64_t save_every = 0;       // steps between checkpoints; 0: at the end only
   int64_t eval_every = 0;       // steps between evaluations; 0: at the end only, if there is held-out text
+  double minutes = 0;           // of training that `steps` was fitted to; 0: it was chosen
   int64_t eval_tokens = 65536;  // predictions an evaluation makes at most; 0: all of the held-out text
   int threads = 0;              // 0: all cores
 };

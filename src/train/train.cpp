@@ -34,11 +34,11 @@ void remember(Watcher& watcher, const std::string& metrics) {
 struct Saver {
   const TrainJob& job;
   const TrainCallbacks& callbacks;
-  const DataPrint& data;
+  const RunFiles& files;
 
   void save(Trainer& trainer, StepLines& metrics) const {
     metrics.sync();
-    save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, data);
+    save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, files);
     tell(callbacks.on_save, trainer.steps_done(), job.out);
   }
   // The start of the run: a model folder of its own where other programs may start from too, and OUT itself, so that a full disk or a folder that cannot be
@@ -56,10 +56,11 @@ struct Saver {
 }  // namespace
 
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
-  const DataPrint data = data_print(*job.corpus, job.options.mix);
+  const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from, teacher_print(job.teacher)};
   TrainOptions options = job.options;
   if (resume) {
-    check_resumable(*resume, options, data);
+    check_resumable(*resume, options, files.data);
+    check_same_teacher(*resume, job.teacher);
     options = resumed_options(*resume, options);
     if (options.threads != resume->options.threads)
       tell(callbacks.on_log,
@@ -67,7 +68,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   } else {
     check_unused(job.out);
   }
-  Trainer trainer(model, options, *job.corpus);
+  Trainer trainer(model, options, *job.corpus, job.teacher);
   if (job.held_out) check_held_out(*job.held_out, options);
   if (resume) restore(trainer, *resume);
   make_folder(job.out);
@@ -75,7 +76,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   StepLines metrics(metrics_path, trainer.steps_done());
   Watcher watcher(model.config(), trainer.options());
   remember(watcher, metrics_path);
-  const Saver saver{job, callbacks, data};
+  const Saver saver{job, callbacks, files};
   if (!resume) saver.save_start(trainer, metrics);
 
   TrainSummary summary;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "model/cost.h"
@@ -64,7 +65,7 @@ struct Trainer::Sums {
     LayerStep step;
     int64_t dropped = 0;
   };
-  double nll = 0;
+  double nll = 0, kl = 0;
   int64_t predicted = 0;
   double keys = 0;                                                                     // the squares of the sequences' lengths
   double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;  // over micro-batches and layers
@@ -107,18 +108,27 @@ struct Trainer::Sums {
   }
 };
 
-Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus)
+Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher)
     : model_(model),
+      teacher_(teacher),
       corpus_(corpus),
       options_(checked(model, options)),
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
-      optimizer_(model, options_),
+      trainable_(model, options_),
+      optimizer_(trainable_.params(), options_),
       run_(options_.threads, options_.dtype) {
   if (moe_layers_ > 0) {
     train_routing_ = train_spec(model.config().routing);
     eval_routing_ = eval_spec(model.config().routing);
   }
+  if (!teacher_) return;
+  const ModelConfig& c = teacher_->config();
+  if (c.vocab != model.config().vocab)
+    fail("the teacher's vocabulary is {}, the model's {}; a teacher must predict the same tokens", c.vocab, model.config().vocab);
+  if (c.positions == Positions::learned && c.context < options_.context)
+    fail_usage("--context is {}, but the teacher is made for sequences of at most {} tokens", options_.context, c.context);
+  if (c.moe_layer_count() > 0) teacher_routing_ = eval_spec(c.routing);
 }
 
 int64_t Trainer::peak_activation_bytes() const {
@@ -139,26 +149,44 @@ StepResult Trainer::step() {
   const int64_t step = steps_done_ + 1;
   const double lr = learning_rate(options_, step);
   try {
-    const int64_t predicted = plan_.predicted(corpus_, steps_done_);
-    step_counts_.clear();
-    if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
-    for (int64_t a = 0; a < options_.accumulate; ++a) {
-      micro_batch(a, predicted, sums);
-      if (shares() == BalanceLoss::Shares::running) step_counts_ = sums.balance_counts;
-    }
-    norm = optimizer_.grad_norm(run_);
+    norm = gradients(sums);
   } catch (const Error& e) {
-    optimizer_.zero_grads();
+    trainable_.zero_grads();
     throw Error(
         fmt::format("step {}: {}; the weights are those of step {}; a lower --lr or a longer --warmup helps against divergence", step, e.what(), steps_done_),
         e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
+  trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   const double seconds = seconds_since(start);
   seconds_ += seconds;
   return finish(sums, norm, lr, seconds);
+}
+
+double Trainer::gradients(Sums& sums) {
+  const int64_t predicted = plan_.predicted(corpus_, steps_done_);
+  step_counts_.clear();
+  if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
+  for (int64_t a = 0; a < options_.accumulate; ++a) {
+    micro_batch(a, predicted, sums);
+    if (shares() == BalanceLoss::Shares::running) step_counts_ = sums.balance_counts;
+  }
+  trainable_.gather_grads(run_);
+  return optimizer_.grad_norm(run_);
+}
+
+double Trainer::rehearse(int count) {
+  auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i <= count; ++i) {
+    if (i == 1) start = std::chrono::steady_clock::now();
+    Sums sums;
+    const double norm = gradients(sums);
+    optimizer_.update(run_, 1, 0, norm);
+    trainable_.apply(run_);
+  }
+  return seconds_since(start) / count;
 }
 
 Batch Trainer::load_batch(int64_t a) {
@@ -191,8 +219,10 @@ void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr,
                      step_counts_.empty() ? nullptr : &step_counts_};
   ModelSaved saved;
-  Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
-  sums.nll += forward_loss(pass, nll, saved);
+  Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()}), kl;
+  if (teacher_) kl = run_.saved.alloc(DType::f32, {batch.tokens()});
+  sums.nll += forward_loss(pass, nll, kl, teach(batch), saved);
+  if (teacher_) sums.kl += sum_in_order(kl);
   sums.add(text_);
   sums.add(saved.routing);
 
@@ -213,9 +243,24 @@ void Trainer::forward(const Forward& pass, ModelSaved& saved) {
   }
 }
 
-double Trainer::forward_loss(const Forward& pass, Tensor nll, ModelSaved& saved) {
+// Without randomness, and without keeping anything but what its head reads.
+HeadTeacher Trainer::teach(const Batch& batch) {
+  if (!teacher_) return {};
+  HeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}), &teacher_->head_weight(),
+                  static_cast<float>(options_.teacher_weight)};
+  const RngKey key = std::exchange(run_.key, RngKey{});
+  ArenaScope scope(run_.saved);
+  const Forward pass{&batch, teacher_routing_ ? &*teacher_routing_ : nullptr, Keep::nothing, nullptr};
+  ModelSaved saved;
+  teacher_->forward(run_, pass, saved);
+  ops::cast(run_, out.x, saved.hidden);
+  run_.key = key;
+  return out;
+}
+
+double Trainer::forward_loss(const Forward& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved) {
   forward(pass, saved);
-  model_.loss_forward(run_, nll, text_.targets, saved);
+  model_.loss_forward(run_, nll, kl, text_.targets, teacher, saved);
   const double sum = sum_in_order(nll);
   if (std::isfinite(sum)) return sum;
   fail_if_not_finite(pass);
@@ -253,6 +298,7 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   r.seconds = seconds_;
   r.predicted = sums.predicted;
   r.ce = sums.nll / static_cast<double>(std::max<int64_t>(1, sums.predicted));
+  if (teacher_) r.kl = sums.kl / static_cast<double>(std::max<int64_t>(1, sums.predicted));
   const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   r.balance = sums.balance / share;
   r.z = sums.z / share;
@@ -300,10 +346,17 @@ double Trainer::evaluate(const Corpus& held_out) {
     const Forward pass{&batch, eval_routing_ ? &*eval_routing_ : nullptr, Keep::nothing, nullptr};
     ModelSaved saved;
     Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
-    sum += forward_loss(pass, nll, saved);
+    sum += forward_loss(pass, nll, {}, {}, saved);
     predicted += text_.predicted;
   }
   return sum / static_cast<double>(predicted);
+}
+
+int64_t fitted_steps(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher) {
+  const auto start = std::chrono::steady_clock::now();
+  Trainer trainer(model, options, corpus, teacher);
+  const double step = trainer.rehearse(3);
+  return std::max<int64_t>(1, static_cast<int64_t>((60 * options.minutes - seconds_since(start)) / step));
 }
 
 void check_held_out(const Corpus& held_out, const TrainOptions& options) {

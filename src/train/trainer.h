@@ -15,6 +15,7 @@
 #include "text/tokenizer.h"
 #include "train/optimizer.h"
 #include "train/options.h"
+#include "train/trainable.h"
 
 namespace moe {
 
@@ -27,11 +28,12 @@ struct LayerLoad {
 };
 
 struct StepResult {
-  int64_t step = 0;       // steps taken, this one included
-  int64_t tokens = 0;     // read so far
-  int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from and those at the end of a document
-  double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
-  double ce = 0;          // mean nats per predicted token of this step; 0 where there is none
+  int64_t step = 0;          // steps taken, this one included
+  int64_t tokens = 0;        // read so far
+  int64_t predicted = 0;     // targets of this step: its tokens, less those that are not learned from and those at the end of a document
+  double seconds = 0;        // spent in steps so far, earlier sessions of a resumed run included
+  double ce = 0;             // mean nats per predicted token of this step; 0 where there is none
+  std::optional<double> kl;  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
   // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/aux_loss.h).
   double balance = 0;  // 1 when balanced
   double z = 0;
@@ -50,14 +52,18 @@ struct StepResult {
   double dropped = 0;             // mean of the layers
 };
 
-// Owns the moments and all activation memory; views the model and the corpus, which must outlive it.
+// Owns the moments, adapters and all activation memory; views the model, the corpus and the teacher, which must outlive it.
 class Trainer {
  public:
-  // Gives the model gradients. Usage errors when the options do not fit the model.
-  Trainer(Model&, const TrainOptions&, const Corpus&);
+  // Gives gradients to what options.tune names. Usage errors when the options do not fit the model. A teacher has the model's vocabulary; it routes as in an
+  // evaluation, and the loss is (1 - w) ce + w kl with w = options.teacher_weight.
+  Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr);
 
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
   StepResult step();
+  // Seconds a step takes: the mean of `count`, after one that finds memory cold. Their learning rate is 0, so weights and buffers stay as they are; the moments
+  // do not, so this trainer is for nothing else.
+  double rehearse(int count);
   // Mean nats per predicted token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over
   // that many of them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than
   // a window or nothing in it is to be predicted.
@@ -71,12 +77,15 @@ class Trainer {
   Model& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
+  const Trainable& trainable() const { return trainable_; }
   const TrainOptions& options() const { return options_; }  // resolved
   // After the weights and moments were loaded.
   void resume_at(int64_t steps_done, double seconds);
 
  private:
   struct Sums;
+  // Forward and backward of all micro-batches of the next step; the norm of the gradient.
+  double gradients(Sums& sums);
   // Micro-batch a of the next step, and the key of its random numbers.
   Batch load_batch(int64_t a);
   // Adds the gradient of its share of the mean over the step's targets, of which there are `predicted`.
@@ -85,17 +94,21 @@ class Trainer {
   void count_step();
   std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
   void forward(const Forward& pass, ModelSaved& saved);
-  // The sum of nll [N] over text_; fails when it is not finite.
-  double forward_loss(const Forward& pass, Tensor nll, ModelSaved& saved);
+  // The teacher's view of a micro-batch, in run_.saved; nobody where there is no teacher.
+  HeadTeacher teach(const Batch& batch);
+  // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
+  double forward_loss(const Forward& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved);
   void fail_if_not_finite(const Forward& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
 
   Model& model_;
+  Model* teacher_;  // null: there is none
   const Corpus& corpus_;
   TrainOptions options_;
   BatchPlan plan_;
-  std::optional<RoutingSpec> train_routing_, eval_routing_;  // absent: a dense model
+  std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;  // absent: a dense model
   int64_t moe_layers_ = 0;
+  Trainable trainable_;
   Optimizer optimizer_;
   Run run_;
   TextBatch text_;                                 // of the micro-batch under way
@@ -106,6 +119,9 @@ class Trainer {
 
 // Fails when the text is too short for one window of `context` predictions, or nothing in the windows of an evaluation is to be predicted.
 void check_held_out(const Corpus& held_out, const TrainOptions&);
+
+// How many steps fit into options.minutes from now on, at least one: as long as a step takes here, measured on three that leave the model as it is.
+int64_t fitted_steps(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr);
 
 struct Alarm;
 
@@ -124,6 +140,8 @@ struct TrainJob {
   const Corpus* corpus = nullptr;
   const Corpus* held_out = nullptr;  // absent: no evaluation
   const Tokenizer* tokenizer = nullptr;
+  Model* teacher = nullptr;  // absent: none
+  std::string from = {};     // the model that the run starts from, for the adapters' configuration; empty: drawn weights
 };
 
 struct TrainSummary {

@@ -224,7 +224,7 @@ TEST_F(Command, LogThatIsLostEndsNoRun) {
 TEST_F(Command, HelpNamesEveryOption) {
   const CommandResult all = moe_command({"--help"});
   EXPECT_EQ(all.code, 0);
-  for (const char* verb : {"train", "tokenize", "generate", "chat", "score", "inspect", "recipes", "route", "bench"})
+  for (const char* verb : {"train", "tokenize", "generate", "chat", "score", "upcycle", "merge", "prune", "inspect", "recipes", "route", "bench"})
     EXPECT_NE(all.out.find(verb), std::string::npos) << verb;
   const std::vector<std::pair<std::string, std::string>> promised = {
       {"train",
@@ -243,6 +243,9 @@ TEST_F(Command, HelpNamesEveryOption) {
       {"inspect", "json preset top-k-experts"},
       {"bench", "prompt tokens repeats seed top-k-experts dtype cache-dtype pack-memory hot-set threads json"},
       {"route", "recipe stages experts top-k capacity-factor expert-groups groups-kept routed-scaling-factor eval logits seed draw json"},
+      {"upcycle", "experts top-k granularity recipe layers noise noise-share down-scale seed dtype threads json"},
+      {"merge", "base expert gates top-k recipe seed dtype threads json"},
+      {"prune", "experts calibration windows window saliency verify dtype threads json"},
       {"recipes", "json"}};
   for (const auto& [verb, options] : promised) {
     const CommandResult help = moe_command({verb, "--help"});

@@ -84,10 +84,16 @@ void gguf_seeds(const std::string& folder) {
   for (const char* name : {"whole", "keys"}) put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
 }
 
-// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they are read with.
+// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they are read with, and of our own form.
 void gguf_config_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   std::vector<float> ones(4096, 1.0f);
+  ModelConfig carved = test::small_config();
+  carved.expert_down_bias = true;
+  carved.shared_experts = 2;
+  carved.shared_width = carved.expert_width;
+  carved.routing = default_options(find_recipe("carved"), 4, 2, carved.layers);
+  write_gguf(folder + "/moe_cpp", gguf_config_entries(own_gguf_architecture(), carved), {});
   for (const GgufArchitecture& row : gguf_architectures()) {
     ModelConfig c = test::small_config();
     c.vocab = 4;
@@ -239,6 +245,26 @@ void record_seeds(const std::string& folder) {
   put(folder, "parted", std::string(1, '\0') + whole.substr(8, header) + std::string(1, '\0') + whole.substr(8 + header));
 }
 
+// Configuration, a NUL byte, and the adapter of a small model as its fuzzer makes it.
+void adapter_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  Arena arena;
+  const std::string base = "base_model.model.model.layers.0.";
+  const auto zeros = [&](int64_t rows, int64_t cols) { return arena.alloc_zeroed(DType::f32, {rows, cols}); };
+  const std::string path = folder + "/whole";
+  write_safetensors(path, {{base + "self_attn.q_proj.lora_A.weight", zeros(2, 8), DType::f32},
+                           {base + "self_attn.q_proj.lora_B.weight", zeros(8, 2), DType::f32},
+                           {base + "mlp.experts.1.down_proj.lora_A.weight", zeros(3, 6), DType::f32},
+                           {base + "mlp.experts.1.down_proj.lora_B.weight", zeros(8, 3), DType::f32},
+                           {base + "mlp.gate.weight", zeros(3, 8), DType::f32}});
+  const std::string file = read_text(path);
+  const std::string config =
+      R"({"peft_type":"LORA","r":2,"lora_alpha":4,"rank_pattern":{"down_proj":3},"alpha_pattern":{"^model.layers.0.self_attn.q_proj":1},"use_rslora":true})";
+  put(folder, "whole", config + std::string(1, '\0') + "\x01" + file);
+  const size_t header = file.find("}}") + 2;
+  put(folder, "parted", config + std::string(2, '\0') + file.substr(8, header - 8) + std::string(1, '\0') + std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
+}
+
 }  // namespace
 }  // namespace moe
 
@@ -260,6 +286,7 @@ int main(int argc, char** argv) {
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");
     moe::record_seeds(out + "/record");
+    moe::adapter_seeds(out + "/adapter");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

@@ -200,6 +200,17 @@ ModelConfig paired_config(bool tied = false) {
   return c;
 }
 
+// What no architecture of llama.cpp can say: slices of a dense network, some of them shared.
+ModelConfig carved_config() {
+  ModelConfig c = paired_config(true);
+  c.kv_heads = 1;
+  c.expert_down_bias = true;
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width;
+  c.routing = default_options(find_recipe("carved"), 4, 2, c.layers);
+  return c;
+}
+
 std::map<std::string, std::string> types_of(const std::string& path) {
   std::map<std::string, std::string> types;
   const Gguf file = Gguf::open(path);
@@ -208,7 +219,7 @@ std::map<std::string, std::string> types_of(const std::string& path) {
 }
 
 TEST(Convert, ToGgufAndBackIsTheSameFolder) {
-  for (const ModelConfig& config : {block_config(), paired_config(), paired_config(true)})
+  for (const ModelConfig& config : {block_config(), paired_config(), paired_config(true), carved_config()})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(config.routing.recipe + (config.tied ? " tied " : " ") + std::string(name_of(dtype)));
       TempFolder folder;
@@ -256,8 +267,29 @@ TEST(Convert, QuantisesAsTheTableSays) {
   EXPECT_EQ(slurp(folder / "m.gguf"), slurp(folder / "one.gguf"));
 }
 
+TEST(Convert, WhatLlamaCppCannotSayIsQuantisedAsTheRest) {
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(carved_config()), *make_tokenizer("bytes"));
+  const ConvertReport report = converted(folder / "in", folder / "m.gguf", DType::q4_k);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "recipe 'carved' does not score by a matrix alone", report.why_own);
+  const auto types = types_of(folder / "m.gguf");
+  std::map<std::string, std::string> of_layer;
+  for (const auto& [name, type] : types)
+    if (name.starts_with("blk.1.ffn")) of_layer[name.substr(6)] = type;
+  const std::map<std::string, std::string> want = {
+      {"ffn_down_exps.bias", "f32"},    {"ffn_down_exps.weight", "q4_k"},  {"ffn_down_shexp.bias", "f32"}, {"ffn_down_shexp.weight", "q4_k"},
+      {"ffn_gate_exps.weight", "q5_0"}, {"ffn_gate_shexp.weight", "q5_0"}, {"ffn_up_exps.weight", "q5_0"}, {"ffn_up_shexp.weight", "q5_0"},
+      {"ffn_gate_inp.weight", "f32"},   {"ffn_gate_inp.bias", "f32"},      {"ffn_gate_inp.scale", "f32"},  {"ffn_norm.weight", "f32"},
+  };
+  EXPECT_EQ(of_layer, want);
+  EXPECT_EQ(types.at("blk.1.exp_probs_b.bias"), "f32");
+  EXPECT_EQ(types.at("token_embd.weight"), "q8_0");
+  save_model(folder / "plain", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  EXPECT_EQ(converted(folder / "plain", folder / "plain.gguf").why_own, "");
+}
+
 TEST(Convert, BlocksAreKeptOrTurnedBackIntoNumbers) {
-  for (const ModelConfig& config : {block_config(), paired_config()}) {
+  for (const ModelConfig& config : {block_config(), paired_config(), carved_config()}) {
     TempFolder folder;
     save_model(folder / "in", *drawn_model(config), *make_tokenizer("bytes"));
     EXPECT_EQ(converted(folder / "in", folder / "q.gguf", DType::q4_0).quantised_twice, 0);
@@ -266,7 +298,8 @@ TEST(Convert, BlocksAreKeptOrTurnedBackIntoNumbers) {
     const ConvertReport report = converted(folder / "q.gguf", folder / "out");
     EXPECT_EQ(report.bytes_after, report.numbers * 4);
     expect_same_weights(folder / "q.gguf", folder / "out");
-    EXPECT_EQ(converted(folder / "q.gguf", folder / "twice.gguf", DType::q5_1).quantised_twice, 1 + 2 * 7);
+    EXPECT_EQ(converted(folder / "q.gguf", folder / "twice.gguf", DType::q5_1).quantised_twice,
+              (config.tied ? 0 : 1) + 2 * (config.shared_experts > 0 ? 10 : 7));
   }
 }
 

@@ -1,8 +1,9 @@
 // Models in GGUF files: what is saved computes the same when it is loaded back, keys that change the mathematics cannot be left out, and what llama.cpp has no
-// words for is refused by name.
+// words for takes our own form and says why.
 #include <cmath>
 #include <set>
 
+#include "hub/config_json.h"
 #include "hub/configs.h"
 #include "hub/gguf_config.h"
 #include "hub/gguf_model.h"
@@ -35,7 +36,50 @@ ModelConfig moe_config(const char* recipe, int64_t experts = 4, int64_t top_k = 
   return c;
 }
 
-// A tiny model of each row of the table, and of what else the rows can say.
+// Slices of a dense network, shared ones among them, with the biases of cut projections.
+ModelConfig carved_config(const char* recipe) {
+  ModelConfig c = moe_config(recipe, 6, 3);
+  c.tied = c.expert_down_bias = true;
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width;
+  return c;
+}
+
+// Models that no architecture of llama.cpp can say: every parameter that such a model may have is in one of them.
+void add_own_configs(std::vector<NamedConfig>& all) {
+  all.push_back({"moe_cpp", carved_config("carved")});
+  all.push_back({"moe_cpp", carved_config("cmoe")});
+  ModelConfig plain = carved_config("cmoe");
+  plain.gated = false;
+  plain.act = ops::Act::gelu_tanh;
+  plain.ffn_bias = true;
+  all.push_back({"moe_cpp", plain});
+  ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
+  v3.routing.expert_groups = 2;
+  v3.routing.groups_kept = 1;
+  v3.moe_layers = {0, 2};
+  v3.attention_bias = v3.attention_out_bias = true;
+  v3.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  all.push_back({"moe_cpp", v3});
+  ModelConfig post = small_shared();
+  post.vocab = 300;
+  post.width = post.expert_width = post.shared_width = 32;
+  post.head_width = 8;
+  post.routing = default_options(find_recipe("expert-choice"), 4, 2, 2);
+  all.push_back({"moe_cpp", post});
+  ModelConfig noisy = moe_config("nanomoe");
+  noisy.norm = NormKind::layer;
+  noisy.norm_bias = true;
+  noisy.positions = Positions::learned;
+  all.push_back({"moe_cpp", noisy});
+  ModelConfig windowed = dense_config();
+  windowed.model_type = "mistral";
+  windowed.attention_window = 7;
+  windowed.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .truncate = false};
+  all.push_back({"moe_cpp", windowed});
+}
+
+// A tiny model of each row of the table, of what else the rows can say, and of what none can.
 std::vector<NamedConfig> gguf_configs() {
   std::vector<NamedConfig> all;
   ModelConfig gpt2 = dense_config();
@@ -82,6 +126,7 @@ std::vector<NamedConfig> gguf_configs() {
   deepseek.shared_experts = 2;
   deepseek.shared_width = deepseek.expert_width;
   all.push_back({"deepseek", deepseek});
+  add_own_configs(all);
   return all;
 }
 
@@ -156,7 +201,7 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       save(folder / "a.gguf", *model, dtype);
       const auto target = gguf_target(*model, *make_tokenizer("bytes"));
       for (const FileTensor& tensor : target.tensors) {
-        if (gguf_wants_f32(tensor) || tensor.shape.back() % block_of(dtype).elements != 0) continue;
+        if (gguf_wants_f32(*model, tensor) || tensor.shape.back() % block_of(dtype).elements != 0) continue;
         for (const FileTensor::Part& part : tensor.parts) {
           const Tensor& value = part.param->value;
           std::vector<std::byte> blocks(static_cast<size_t>(bytes_of(dtype, value.cols())));
@@ -225,6 +270,7 @@ TEST(GgufModel, ConfigsSurvive) {
     EXPECT_EQ(got.shared_experts * got.shared_width, config.shared_experts * config.shared_width);
     EXPECT_EQ(got.dense_first, config.dense_first);
     if (config.positions == Positions::rope) EXPECT_EQ(got.rope_theta, config.rope_theta);
+    if (name == "moe_cpp") EXPECT_EQ(config_to_json(got), config_to_json(config));
     const RopeScaling &a = got.rope_scaling, &b = config.rope_scaling;
     EXPECT_EQ(a.kind, b.kind);
     EXPECT_EQ(a.factor, b.factor);
@@ -249,6 +295,9 @@ class Changed : public ::testing::Test {
     for (const auto& [row, config] : gguf_configs())
       if (row == name) model_ = drawn_model(config);
     ASSERT_NE(model_, nullptr);
+    start();
+  }
+  void start() {
     const auto tokenizer = make_tokenizer("bytes");
     target_ = gguf_target(*model_, *tokenizer);
     save(path_, *model_);
@@ -360,7 +409,7 @@ TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
   start("llama");
   model_.reset();
   for (const auto& [row, config] : gguf_configs())
-    if (config.rope_scaling.kind == RopeScaling::Kind::llama3) model_ = drawn_model(config);
+    if (row == "llama" && config.rope_scaling.kind == RopeScaling::Kind::llama3) model_ = drawn_model(config);
   target_ = gguf_target(*model_, *make_tokenizer("bytes"));
   save(path_, *model_);
   const Gguf file = Gguf::open(path_);
@@ -370,17 +419,52 @@ TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
   expect_refused("tensor \"rope_freqs.weight\" divides the rotary frequencies in another way than Llama 3's scaling");
 }
 
-// What llama.cpp cannot say is named.
-TEST(GgufModel, WhyNot) {
+TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
+  model_ = drawn_model(carved_config("carved"));
+  start();
+  const std::string text = std::get<std::string>(entry("moe_cpp.config").value);
+  const auto with = [&](const std::string& what, const std::string& instead) {
+    ASSERT_NE(text.find(what), std::string::npos) << what;
+    std::string changed = text;
+    entry("moe_cpp.config").value = changed.replace(changed.find(what), what.size(), instead);
+  };
+  EXPECT_NO_THROW(load_model(path_, LoadFor::inference));
+  with("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4000");
+  expect_refused("the file's metadata asks for a model of");
+  with("\"moe_intermediate_size\": 32", "\"moe_intermediate_size\": 10000000");
+  expect_refused("they do not belong together");
+  with("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2");
+  expect_refused("is no part of the model that the file's metadata describes");
+  with("\"expert_down_bias\": true,", "");
+  expect_refused("is no part of the model");
+  with("\"num_experts_per_tok\": 3,", "");
+  expect_refused("key \"moe_cpp.config\": \"num_experts_per_tok\" is missing");
+  with("\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 7");
+  expect_refused("key \"moe_cpp.config\": ");
+  with("\"gated_mlp\"", "\"gated\": 1, \"gated_mlp\"");
+  expect_refused("key \"moe_cpp.config\": \"gated\" ");
+  with("{", "");
+  expect_refused("key \"moe_cpp.config\": ");
+  entry("moe_cpp.config").value = text + std::string(size_t{16} << 20, ' ');
+  expect_refused("key \"moe_cpp.config\": ");
+  entry("moe_cpp.config").value = text;
+  target_.metadata.push_back({"moe_cpp.block_count", GgufEntry::Type::u32, int64_t{3}});
+  expect_refused("key \"moe_cpp.block_count\" is not known here");
+  target_.metadata.pop_back();
+  std::erase_if(target_.metadata, [](const GgufEntry& e) { return e.key == "moe_cpp.config"; });
+  expect_refused("key \"moe_cpp.config\" is missing");
+}
+
+// What llama.cpp cannot say takes our own form, and why is said.
+TEST(GgufModel, WhyOwn) {
   const auto refused = [](const ModelConfig& config, const char* reason) {
-    Model model(config);
-    TempFolder folder;
-    EXPECT_FAILS(save(folder / "a.gguf", model), reason);
-    EXPECT_TRUE(folder.entries().empty());
+    const auto [architecture, why_own] = gguf_form_of(config);
+    EXPECT_EQ(architecture, &own_gguf_architecture());
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, reason, why_own);
   };
   ModelConfig c = moe_config("olmoe");
   c.qk_norm = QkNorm::full;
-  refused(c, "no architecture of llama.cpp can say this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
+  refused(c, "none of its architectures can say this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
   c.kv_heads = c.heads;
   c.routing.norm_topk_prob = true;
   refused(c, "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen by their sum");
@@ -404,8 +488,8 @@ TEST(GgufModel, RecipesThatEvaluateAlikeAreOneArchitecture) {
   ModelConfig c = moe_config("switch", 4, 1);
   c.qk_norm = QkNorm::full;
   c.kv_heads = c.heads;
-  EXPECT_EQ(gguf_architecture_of(c).name, "olmoe");
-  EXPECT_EQ(gguf_architecture_of(moe_config("gshard")).title, "Mixtral");
+  EXPECT_EQ(gguf_form_of(c).architecture->name, "olmoe");
+  EXPECT_EQ(gguf_form_of(moe_config("gshard")).architecture->title, "Mixtral");
 }
 
 }  // namespace

@@ -131,6 +131,33 @@ std::vector<std::string> golden_names_and_shapes(const std::string& name, const 
   return out;
 }
 
+// The same bytes as without being asked; stopped half way, the folder holds no tensors.
+TEST(ModelFolder, TellsHowFarItIs) {
+  TempFolder folder;
+  const auto model = drawn_model(small_shared());
+  save(folder / "quiet", *model);
+  std::vector<int64_t> told;
+  int64_t total = 0;
+  const auto bytes = make_tokenizer("bytes");
+  save_model(folder / "told", *model, *bytes, DType::f32, {}, [&](int64_t done, int64_t all) {
+    told.push_back(done);
+    total = all;
+  });
+  EXPECT_EQ(slurp(folder / "told/model.safetensors"), slurp(folder / "quiet/model.safetensors"));
+  EXPECT_GT(told.size(), 10u);
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  EXPECT_EQ(told.front(), 0);
+  int64_t numbers = 0;
+  for (const Param* param : model->params()) numbers += param->value.numel();
+  EXPECT_EQ(total, numbers);
+  EXPECT_FAILS(save_model(folder / "stopped", *model, *bytes, DType::f32, {},
+                          [&](int64_t done, int64_t all) {
+                            if (2 * done > all) fail("stopped");
+                          }),
+               "stopped");
+  EXPECT_FALSE(std::filesystem::exists(folder / "stopped/model.safetensors"));
+}
+
 TEST(ModelFolder, OlmoeNamesAreTransformers) {
   for (const char* name : {"olmoe_mha", "olmoe_gqa"}) {
     const Json golden = read_json(std::string(MOE_TEST_DATA) + "/golden/" + name + ".json");

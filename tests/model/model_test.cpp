@@ -98,6 +98,16 @@ std::vector<Case> architectures() {
   c.ffn_bias = true;
   c.act = ops::Act::gelu_tanh;
   list.push_back({.name = "gated shared experts with bias, layers by list", .config = c});
+  c = routed("cmoe", 4, 2);
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  c.expert_down_bias = true;
+  c.act = ops::Act::gelu;
+  list.push_back({.name = "biases after the experts' last matrix only", .config = c});
+  c = gpt(c);
+  c.ffn_bias = c.expert_down_bias = false;
+  c.act = ops::Act::relu;
+  list.push_back({.name = "analytic logits without gates", .config = c});
   c = routed("mixtral", 4, 2);
   c.attention_window = 2;
   c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .beta_fast = 2, .beta_slow = 1, .attention_factor = 1.25f};

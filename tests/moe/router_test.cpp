@@ -12,7 +12,7 @@ namespace moe::test {
 namespace {
 
 constexpr int64_t kTokens = 24, kWidth = 5, kExperts = 8;
-constexpr int kWide = 20;  // directions at once; divides all sizes below
+constexpr int kWide = 20;  // directions at once
 using Number = Jet<kWide>;
 
 RoutingSpec training(const Recipe& recipe) {
@@ -34,7 +34,11 @@ struct Case {
     x = draw(run.saved, DType::f32, {tokens, kWidth}, seed);
     r = draw(run.saved, DType::f32, {tokens * spec.slots()}, seed + 100);
     for (int32_t n = 0; n < tokens; ++n) ids.push_back(n * n % 13);
-    if (needs_logits(spec.select)) router.weight = draw_param(run.saved, {kExperts, kWidth}, seed + 200, 0.7f);
+    if (needs_logits(spec.select)) router.logit.weight = draw_param(run.saved, {kExperts, kWidth}, seed + 200, 0.7f);
+    const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+    if (linear == nullptr) router.logit.up = draw_param(run.saved, {kExperts, kWidth}, seed + 600, 0.7f);
+    if (linear != nullptr && linear->bias) router.logit.bias = draw_param(run.saved, {kExperts}, seed + 700, 0.7f);
+    if (std::holds_alternative<OnePlusScaled>(spec.weigh)) router.scale = draw_param(run.saved, {kExperts}, seed + 800, 0.7f);
     if (std::holds_alternative<LearnedNoise>(spec.noise)) router.noise = draw_param(run.saved, {kExperts, kWidth}, seed + 300, 0.7f);
     if (selection_bias(spec.select)) router.bias.value = draw(run.saved, DType::f32, {kExperts}, seed + 400, 0.1f);
     if (experts_choose(spec.select)) router.threshold.value = draw(run.saved, DType::f32, {kExperts}, seed + 500, 0.1f);
@@ -56,23 +60,37 @@ TwinRouterInput twin_input(const Case& c) {
   return in;
 }
 
+// In numbers_of's order, after x.
+std::vector<const Param*> params_of(const Router& r) {
+  std::vector<const Param*> out;
+  for (const Param* p : {&r.logit.weight, &r.logit.up, &r.logit.bias, &r.noise, &r.scale})
+    if (p->present()) out.push_back(p);
+  return out;
+}
+
 // All numbers that have a gradient, x first.
 std::vector<double> numbers_of(const Case& c) {
   std::vector<double> all = values(c.x);
-  for (const Param* p : {&c.router.weight, &c.router.noise})
-    if (p->present()) {
-      const std::vector<double> more = values(p->value);
-      all.insert(all.end(), more.begin(), more.end());
-    }
+  for (const Param* p : params_of(c.router)) {
+    const std::vector<double> more = values(p->value);
+    all.insert(all.end(), more.begin(), more.end());
+  }
   return all;
 }
 
 template <class T>
 TwinRoute<T> twin_route(const RoutingSpec& spec, const Case& c, const std::vector<T>& numbers) {
   const auto part = [&](size_t i, size_t n) { return std::vector<T>(numbers.begin() + static_cast<long>(i), numbers.begin() + static_cast<long>(i + n)); };
-  const size_t x = kTokens * kWidth, w = kExperts * kWidth;
-  const std::vector<T> noise = numbers.size() > x + w ? part(x + w, w) : std::vector<T>{};
-  return TwinRouter<T>(spec, twin_input(c)).from_x(rows_of(part(0, x), kWidth), part(x, w), &noise);
+  const Router& r = c.router;
+  size_t at = kTokens * kWidth;
+  std::map<const Param*, std::vector<T>> of;
+  for (const Param* p : params_of(r)) {
+    of[p] = part(at, static_cast<size_t>(p->value.numel()));
+    at += of[p].size();
+  }
+  const auto maybe = [&](const Param& p) { return p.present() ? &of[&p] : nullptr; };
+  TwinRouterParams<T> params{maybe(r.logit.weight), maybe(r.logit.up), maybe(r.logit.bias), maybe(r.noise), maybe(r.scale)};
+  return TwinRouter<T>(spec, twin_input(c)).from_x(rows_of(part(0, kTokens * kWidth), kWidth), params);
 }
 
 template <class T>
@@ -92,13 +110,13 @@ T twin_loss(const TwinRoute<T>& route, const Case& c, const RoutingLosses& coef)
 // d loss / d everything in numbers_of's order.
 std::vector<double> twin_gradient(const RoutingSpec& spec, const Case& c, const RoutingLosses& coef) {
   const std::vector<double> at = numbers_of(c);
-  EXPECT_EQ(at.size() % kWide, 0u);
   std::vector<Number> numbers(at.begin(), at.end());
   std::vector<double> out;
   for (size_t i = 0; i < at.size(); i += kWide) {
-    for (size_t j = 0; j < kWide; ++j) numbers[i + j].d[j] = 1;
+    const size_t wide = std::min<size_t>(kWide, at.size() - i);
+    for (size_t j = 0; j < wide; ++j) numbers[i + j].d[j] = 1;
     const Number loss = twin_loss(twin_route(spec, c, numbers), c, coef);
-    for (size_t j = 0; j < kWide; ++j) {
+    for (size_t j = 0; j < wide; ++j) {
       out.push_back(loss.d[j]);
       numbers[i + j].d[j] = 0;
     }
@@ -175,10 +193,13 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
   const auto part = [&](size_t i, size_t n) {
     return std::vector<double>(gradient.begin() + static_cast<long>(i), gradient.begin() + static_cast<long>(i + n));
   };
-  const size_t x = kTokens * kWidth, w = kExperts * kWidth;
-  expect_near(got_dx, part(0, x), kTwinF32, "dx");
-  expect_near(c.router.weight.grad, part(x, w), kTwinF32, "the router's weight");
-  if (c.router.noise.present()) expect_near(c.router.noise.grad, part(x + w, w), kTwinF32, "the noise's weight");
+  expect_near(got_dx, part(0, kTokens * kWidth), kTwinF32, "dx");
+  size_t at = kTokens * kWidth;
+  for (const Param* p : params_of(c.router)) {
+    const auto n = static_cast<size_t>(p->value.numel());
+    expect_near(values(p->grad), part(at, n), kTwinF32, "parameter of the router");
+    at += n;
+  }
   EXPECT_EQ(c.run.scratch.mark().used, 0u);
 }
 
@@ -191,7 +212,7 @@ TEST(Router, EveryRecipeIsItsTwinForwardAndBackward) {
     ++routed;
     expect_like_the_twin(spec, std::string(recipe.name));
   }
-  EXPECT_EQ(routed, 15);
+  EXPECT_EQ(routed, 17);
 }
 
 TEST(Router, StagesOfNoRecipeToo) {

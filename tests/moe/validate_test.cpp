@@ -30,7 +30,8 @@ using Members = std::vector<Member<Stage>>;
 
 // A new member of a variant belongs into the lists below.
 static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 && std::variant_size_v<SelectStage> == 5 &&
-              std::variant_size_v<WeighStage> == 4 && std::variant_size_v<SecondStage> == 3 && std::variant_size_v<CapacityStage> == 2);
+              std::variant_size_v<LogitStage> == 2 && std::variant_size_v<WeighStage> == 5 && std::variant_size_v<SecondStage> == 3 &&
+              std::variant_size_v<CapacityStage> == 2);
 
 Members<NoiseStage> all_noise() { return {{"no noise", NoNoise{}}, {"jitter", InputJitter{}}, {"learned", LearnedNoise{}}}; }
 Members<ScoreStage> all_scores() { return {{"softmax score", SoftmaxScore{}}, {"sigmoid", SigmoidScore{}}, {"raw", RawScore{}}}; }
@@ -52,7 +53,8 @@ Members<SelectStage> all_selections() {
   return out;
 }
 Members<WeighStage> all_weighings() {
-  Members<WeighStage> out = {{"chosen softmax", ChosenSoftmax{}}, {"token_softmax", TokenSoftmax{}}, {"one", UnitWeight{}}};
+  Members<WeighStage> out = {
+      {"chosen softmax", ChosenSoftmax{}}, {"token_softmax", TokenSoftmax{}}, {"one", UnitWeight{}}, {"one plus scaled", OnePlusScaled{}}};
   for (auto renormalise : {Renormalise::never, Renormalise::before_drop, Renormalise::after_drop})
     for (float scale : {1.0f, 2.5f})
       out.push_back({fmt::format("scores, renormalise {}, scale {}", static_cast<int>(renormalise), scale), ChosenScores{renormalise, scale}});
@@ -142,6 +144,7 @@ struct Numbers {
       noisy.as<float>()[i] = clean.as<float>()[i] + sigma.as<float>()[i] * noisy.as<float>()[i];
     }
     router.bias.value = draw(run.saved, DType::f32, {kExperts}, 5, 0.1f);
+    router.scale.value = draw(run.saved, DType::f32, {kExperts}, 6);
     for (size_t i = 0; i < 3; ++i) {
       thresholds[i] = run.saved.alloc(DType::f32, {kExperts});
       std::fill_n(thresholds[i].as<float>(), kExperts, std::array{0.15f, 0.5f, 0.0f}[i]);
@@ -193,7 +196,7 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   const auto like = [&](const Tensor& t) { return t.empty() ? Tensor{} : run.saved.alloc(DType::f32, {kTokens, kExperts}); };
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma);
   const auto gradient = [&](Tensor dweight, const RoutingLosses& coef, const std::string& of, bool depends) {
-    Router::decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, coef, saved);
+    numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, coef, saved);
     for (const Tensor& t : {dz, dclean, dsigma})
       if (!t.empty() && !all_finite(t)) wrong = "the gradient of " + of + " is not finite";
     if ((largest({dz, dclean, dsigma}) > 1e-6) != depends) wrong = fmt::format("the logits get {} gradient from {}", depends ? "no" : "a", of);

@@ -19,7 +19,8 @@ const WeighStage kStages[] = {ChosenScores{Renormalise::never, 2.5f},
                               ChosenScores{Renormalise::after_drop},
                               ChosenSoftmax{},
                               TokenSoftmax{},
-                              UnitWeight{}};
+                              UnitWeight{},
+                              OnePlusScaled{}};
 
 struct Case {
   size_t tokens, experts, slots;
@@ -33,7 +34,8 @@ struct Drawn {
         s(draw(run.saved, DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.experts)}, 11)),
         choice(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
         selected(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
-        w(run.saved.alloc(DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})) {
+        w(run.saved.alloc(DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
+        scale(draw(run.saved, DType::f32, {static_cast<int64_t>(c.experts)}, 15)) {
     std::fill_n(w.as<float>(), w.numel(), NAN);                                             // what a stage does not write shows
     for (int64_t i = 0; i < s.numel(); ++i) s.as<float>()[i] = std::abs(s.as<float>()[i]);  // like probabilities: sums are not near 0
     for (size_t n = 0; n < c.tokens; ++n) {
@@ -50,7 +52,7 @@ struct Drawn {
   bool taken(size_t pair) const { return selected.as<int32_t>()[pair] != 0; }
 
   Case shape;
-  Tensor s, choice, selected, w;
+  Tensor s, choice, selected, w, scale;  // scale [E]
 };
 
 // w [N,K]; s [N,E]; `bounds` the scopes
@@ -77,6 +79,8 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d, const std::ve
       w[pair] = std::holds_alternative<UnitWeight>(stage) ? T(1.0) : std::holds_alternative<ChosenScores>(stage) ? score(pair) : exp(score(pair));
       sum += w[pair];
     }
+    if (std::holds_alternative<OnePlusScaled>(stage))
+      for (size_t pair : pairs) w[pair] = T(1.0) + T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * score(pair);
     if (std::holds_alternative<ChosenSoftmax>(stage) || std::holds_alternative<TokenSoftmax>(stage)) divide(pairs, sum);
     if (const auto* c = std::get_if<ChosenScores>(&stage)) {
       if (c->renormalise == Renormalise::before_drop) divide(pairs, sum);
@@ -94,14 +98,14 @@ TEST(Weigh, EveryMemberMatchesItsTwinForwardAndBackward) {
         moe::Run run(2);
         const Drawn d(run, c);
         const std::string what = fmt::format("stage {}, {} tokens, {} slots, {} scopes", stage.index(), c.tokens, c.slots, scopes.size() - 1);
-        weigh_forward(run, d.w, d.s, d.choice, d.selected, scopes, stage);
+        weigh_forward(run, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
         expect_near(d.w, weigh_twin(values(d.s), d, scopes, stage), kTwinF32, what);
 
         const std::vector<double> r = drawn(c.tokens * c.slots, 14);
         const Tensor dw = run.saved.alloc(DType::f32, {d.w.rows(), d.w.cols()}), ds = run.saved.alloc_zeroed(DType::f32, {d.s.rows(), d.s.cols()});
         fill(dw, r);
         const std::vector<double> want = dual_gradient(values(d.s), [&](const DualVector& at) { return inner(weigh_twin(at, d, scopes, stage), r); });
-        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, scopes, stage);
+        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
         const bool alone = c.slots == 1 && constant_when_alone(stage) && !renormalises_after_drop(stage);
         if (alone || std::holds_alternative<UnitWeight>(stage) || (std::holds_alternative<TokenSoftmax>(stage) && c.tokens == 1))
           EXPECT_LE(norm(values(ds)), 1e-6) << what << ": the weights are constant";
@@ -109,9 +113,25 @@ TEST(Weigh, EveryMemberMatchesItsTwinForwardAndBackward) {
 
         std::vector<double> twice = values(ds);
         for (double& x : twice) x *= 2;
-        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, scopes, stage);
+        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
         EXPECT_EQ(values(ds), twice) << what << " does not accumulate";
       }
+}
+
+TEST(Weigh, TheScaleGetsTheGradientOfEveryWeightItIsIn) {
+  moe::Run run(2);
+  const Drawn d(run, {12, 8, 3, 0.6});
+  const std::vector<double> r = drawn(36, 14);
+  const Tensor dw = run.saved.alloc(DType::f32, {12, 3});
+  fill(dw, r);
+  Param scale;
+  scale.value = d.scale;
+  scale.grad = draw(run.saved, DType::f32, {8}, 16);
+  std::vector<double> want = values(scale.grad);
+  for (size_t pair = 0; pair < 36; ++pair)
+    if (d.taken(pair)) want[d.expert(pair)] += r[pair] * static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
+  weigh_scale_backward(run, scale, dw, d.s, d.choice, d.selected);
+  expect_near(scale.grad.reshape({1, 8}), want, kTwinF32, "the scale's gradient");
 }
 
 TEST(Weigh, NoBoundsAreOneScope) {
@@ -119,7 +139,7 @@ TEST(Weigh, NoBoundsAreOneScope) {
   const Drawn d(run, {9, 4, 4, 0.4});
   const Tensor other = run.saved.alloc(DType::f32, {9, 4});
   weigh_forward(run, d.w, d.s, d.choice, d.selected, {}, TokenSoftmax{});
-  weigh_forward(run, other, d.s, d.choice, d.selected, std::vector<int64_t>{0, 9}, TokenSoftmax{});
+  weigh_forward(run, other, d.s, d.choice, d.selected, {{0, 9}, {}}, TokenSoftmax{});
   EXPECT_TRUE(same_bits(d.w, other));
 }
 
@@ -127,7 +147,7 @@ TEST(Weigh, TokenSoftmaxAddsUpToOneForEachExpertAndScope) {
   moe::Run run(1);
   const Drawn d(run, {12, 4, 4, 0.7});
   const std::vector<int64_t> scopes = {0, 5, 5, 12};
-  weigh_forward(run, d.w, d.s, d.choice, d.selected, scopes, TokenSoftmax{});
+  weigh_forward(run, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, TokenSoftmax{});
   for (size_t scope : {size_t{0}, size_t{2}})
     for (size_t e = 0; e < 4; ++e) {
       double sum = 0;
@@ -143,8 +163,8 @@ TEST(Weigh, ATokenThatNobodyTookWeighsNothing) {
   const Drawn d(run, {3, 4, 4, 0});
   for (const WeighStage& stage : kStages) {
     const Tensor dw = draw(run.saved, DType::f32, {3, 4}, 1), ds = run.saved.alloc_zeroed(DType::f32, {3, 4});
-    weigh_forward(run, d.w, d.s, d.choice, d.selected, {}, stage);
-    weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {}, stage);
+    weigh_forward(run, d.w, d.s, d.choice, d.selected, {{}, d.scale}, stage);
+    weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {{}, d.scale}, stage);
     for (int64_t i = 0; i < 12; ++i) {
       EXPECT_EQ(d.w.as<float>()[i], 0) << stage.index();
       EXPECT_EQ(ds.as<float>()[i], 0) << stage.index();
@@ -258,19 +278,19 @@ TEST(Weigh, IsTheSameForAnyThreads) {
   const Tensor other = one.saved.alloc(DType::f32, {301, 16});
   const std::vector<int64_t> scopes = {0, 7, 100, 301};
   for (const WeighStage& stage : kStages) {
-    weigh_forward(one, d.w, d.s, d.choice, d.selected, scopes, stage);
-    weigh_forward(two, other, d.s, d.choice, d.selected, scopes, stage);
+    weigh_forward(one, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
+    weigh_forward(two, other, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
     EXPECT_TRUE(same_bits(d.w, other)) << stage.index();
   }
-  weigh_forward(one, d.w, d.s, d.choice, d.selected, scopes, ChosenScores{});
-  weigh_forward(one, other, d.s, d.choice, d.selected, scopes, ChosenScores{});
+  weigh_forward(one, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, ChosenScores{});
+  weigh_forward(one, other, d.s, d.choice, d.selected, {scopes, d.scale}, ChosenScores{});
   weigh_kept_forward(one, d.w, d.selected);
   weigh_kept_forward(two, other, d.selected);
   EXPECT_TRUE(same_bits(d.w, other));
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {
-  const bool constant[] = {false, true, true, true, false, true}, after[] = {false, false, true, false, false, false};
+  const bool constant[] = {false, true, true, true, false, true, false}, after[] = {false, false, true, false, false, false, false};
   for (size_t i = 0; i < std::size(kStages); ++i) {
     EXPECT_EQ(constant_when_alone(kStages[i]), constant[i]) << i;
     EXPECT_EQ(renormalises_after_drop(kStages[i]), after[i]) << i;

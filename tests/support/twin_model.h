@@ -242,8 +242,9 @@ class TwinModel {
     if (!in_->step_counts.empty()) in.step_counts = in_->step_counts.at(out_.routes.size());
     if (!in_->recorded.empty()) in.recorded = in_->recorded.at(out_.routes.size());
     TwinRouter<T> router(routing_, in);
-    const auto* weight = maybe(name + "router.weight");
-    out_.routes.push_back(weight ? router.from_x(x, *weight, maybe(name + "router.noise.weight")) : router.from_logits({}, {}, {}));
+    const TwinRouterParams<T> params{maybe(name + "router.weight"),       maybe(name + "router.up.weight"), maybe(name + "router.logit_bias"),
+                                     maybe(name + "router.noise.weight"), maybe(name + "router.scale"),     [this](T v) { return activate(v); }};
+    out_.routes.push_back(params.weight ? router.from_x(x, params) : router.from_logits({}, {}, {}));
     out_.dropped += out_.routes.back().dropped;
     out_.smallest_margin = std::min(out_.smallest_margin, out_.routes.back().margin);
     return out_.routes.back();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numbers>
 #include <numeric>
@@ -100,6 +101,14 @@ struct TwinEntry {
   bool sent = false;
 };
 
+// What the router is made of; what its stages do not have is absent.
+template <class T>
+struct TwinRouterParams {
+  const std::vector<T>*weight = nullptr, *up = nullptr, *logit_bias = nullptr, *noise = nullptr;  // [E,D], [E,D], [E], [E,D]
+  const std::vector<T>* scale = nullptr;                                                          // [E]
+  std::function<T(T)> act = [](T x) { return x * twin::sigmoid(x); };
+};
+
 // What the router reads beside x.
 struct TwinRouterInput {
   std::vector<int32_t> ids;
@@ -134,15 +143,16 @@ class TwinRouter {
   TwinRouter(const RoutingSpec& spec, const TwinRouterInput& in)
       : spec_(spec), in_(in), experts_(twin::index(spec.experts)), slots_(twin::index(spec.slots())) {}
 
-  // x [N][D]; weight [E,D]; noise_weight [E,D], read where noise is drawn
-  TwinRoute<T> from_x(Matrix<T> x, const std::vector<T>& weight, const std::vector<T>* noise_weight) {
+  // x [N][D]
+  TwinRoute<T> from_x(Matrix<T> x, const TwinRouterParams<T>& params) {
+    scale_ = params.scale;
     if (const auto* j = std::get_if<InputJitter>(&spec_.noise); j && !in_.key.empty())
       for (size_t n = 0; n < x.size(); ++n)
         for (size_t d = 0; d < x[n].size(); ++d) x[n][d] *= T(1.0 - j->eps + 2.0 * j->eps * uniform(in_.key, n * x[n].size() + d));
-    const Matrix<T> clean = twin::product(x, weight);
+    const Matrix<T> clean = logits(x, params);
     const auto* learned = std::get_if<LearnedNoise>(&spec_.noise);
     if (!learned || in_.key.empty()) return from_logits(clean, {}, clean);
-    Matrix<T> sigma = twin::product(x, *noise_weight), noisy = clean;
+    Matrix<T> sigma = twin::product(x, *params.noise), noisy = clean;
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t e = 0; e < experts_; ++e) {
         sigma[n][e] = twin::softplus(sigma[n][e]) + T(static_cast<double>(learned->floor));
@@ -187,6 +197,22 @@ class TwinRouter {
   }
 
  private:
+  Matrix<T> logits(const Matrix<T>& x, const TwinRouterParams<T>& params) {
+    Matrix<T> z = twin::product(x, *params.weight);
+    if (std::holds_alternative<LinearLogits>(spec_.logits)) {
+      for (auto& row : z)
+        for (size_t e = 0; e < experts_ && params.logit_bias; ++e) row[e] += (*params.logit_bias)[e];
+      return z;
+    }
+    const Matrix<T> up = params.up ? twin::product(x, *params.up) : z;
+    for (size_t n = 0; n < z.size(); ++n)
+      for (size_t e = 0; e < experts_; ++e) {
+        z[n][e] = params.act(z[n][e]) * (params.up ? up[n][e] : T(1.0));
+        if (value_of(z[n][e]) < 0) z[n][e] = -z[n][e];
+      }
+    return z;
+  }
+
   void decided_by(double distance) { out_.margin = std::min(out_.margin, std::abs(distance)); }
 
   std::vector<std::pair<size_t, size_t>> scopes(const Scope& scope) const {
@@ -319,6 +345,9 @@ class TwinRouter {
         for (T& w : chosen) w = T(static_cast<double>(stage->scale)) * w / sum;
       }
       if (std::holds_alternative<ChosenSoftmax>(spec_.weigh)) chosen = twin::softmax(chosen);
+      if (std::holds_alternative<OnePlusScaled>(spec_.weigh))
+        for (size_t i = 0, next = 0; i < slots_; ++i)
+          if (out_.selected[n][i]) chosen[next] = T(1.0) + (*scale_)[out_.choice[n][i]] * chosen[next], ++next;
       for (size_t i = 0, next = 0; i < slots_; ++i)
         if (out_.selected[n][i]) out_.before_drop[n][i] = chosen[next++];
     }
@@ -535,6 +564,7 @@ class TwinRouter {
   size_t experts_, slots_, tokens_ = 0;
   const Matrix<T>*clean_ = nullptr, *sigma_ = nullptr, *noisy_ = nullptr;  // [N][E], the caller's
   Matrix<T> scores_;                                                       // [N][E]
+  const std::vector<T>* scale_ = nullptr;                                  // [E], the caller's
   TwinRoute<T> out_;
 };
 

@@ -11,6 +11,7 @@
 #include "support/check.h"
 #include "support/files.h"
 #include "train/optimizer.h"
+#include "train/trainable.h"
 
 namespace moe::test {
 namespace {
@@ -181,7 +182,7 @@ TEST_P(GoldenRun, TenStepsFollow) {
   const std::unique_ptr<Model> loaded = golden.load("");
   Model& model = *loaded;
   moe::Run run(2);
-  Optimizer optimizer(model, options_of(hyper));
+  Optimizer optimizer(Trainable(model, options_of(hyper)).params(), options_of(hyper));
   for (int64_t step = 0; step < hyper.at("steps").get<int64_t>(); ++step) {
     ArenaScope scope(run.saved);
     ModelSaved saved;

@@ -26,6 +26,11 @@ TEST(Options, SurviveJson) {
   o.threads = 3;
   o.mix = {{"german", 2}, {"a b", 0}};
   o.hold_out = 0.05;
+  o.tune = Tune::lora_router;
+  o.lora_rank = 3;
+  o.lora_alpha = 5;
+  o.teacher_weight = 0.25;
+  o.minutes = 1.5;
   const TrainOptions back = train_options_from_json(Json::parse(to_json(o).dump()), "test");
   EXPECT_EQ(to_json(back), to_json(o));
   EXPECT_EQ(back.lr, 0.1);

@@ -84,8 +84,7 @@ std::vector<std::vector<double>> first_gradient(const ModelConfig& config, int64
   Trainer trainer(*model, options, corpus);
   trainer.step();
   std::vector<std::vector<double>> all;
-  for (size_t i = 0; i < model->params().size(); ++i)
-    if (model->params()[i]->is_trained()) all.push_back(values(trainer.optimizer().m(i)));
+  for (size_t i = 0; i < trainer.optimizer().params().size(); ++i) all.push_back(values(trainer.optimizer().m(i)));
   return all;
 }
 

@@ -80,8 +80,10 @@ TEST(Trainer, AccumulatedMicroBatchesAreOneBatch) {
     Trainer trainer(*model, options, corpus);
     ce[split] = trainer.step().ce;
     // After one step m = (1 - beta1) * gradient.
-    for (size_t i = 0; i < model->params().size(); ++i) moments[split].push_back(values(trainer.optimizer().m(i)));
-    for (size_t i = 0; i < model->params().size(); ++i) EXPECT_GT(norm(moments[split][i]), 0) << model->params()[i]->name;
+    const std::vector<Param*>& params = trainer.optimizer().params();
+    EXPECT_EQ(params.size(), model->params().size());
+    for (size_t i = 0; i < params.size(); ++i) moments[split].push_back(values(trainer.optimizer().m(i)));
+    for (size_t i = 0; i < params.size(); ++i) EXPECT_GT(norm(moments[split][i]), 0) << params[i]->name;
   }
   EXPECT_NEAR(ce[0], ce[1], 1e-6);
   for (size_t i = 0; i < moments[0].size(); ++i) EXPECT_LE(relative_error(moments[1][i], moments[0][i]), 1e-6) << i;

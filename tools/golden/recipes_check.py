@@ -23,7 +23,8 @@ FLAGS = {"recipe": "--recipe", "top_k": "--top-k", "capacity_factor": "--capacit
          "groups_kept": "--groups-kept", "routed_scale": "--routed-scaling-factor", "experts": "--experts", "eval": "--eval",
          "norm_topk_prob": "--norm-topk-prob", "balance_over": "--balance-over"}
 GROUPS = {"weights": ("weights",), "losses": ("balance", "z", "device", "communication", "importance", "load"),
-          "metrics": ("max_vio", "cv2", "entropy"), "dlogits": ("dlogits", "dclean", "dsigma"), "dx": ("dx", "dweight", "dnoise_weight")}
+          "metrics": ("max_vio", "cv2", "entropy"), "dlogits": ("dlogits", "dclean", "dsigma", "dscale"),
+          "dx": ("dx", "dweight", "dup_weight", "dlogit_bias", "dnoise_weight")}
 
 
 def command(binary, options, stages, folder):

@@ -128,6 +128,7 @@ class Draw:
             self.input["weight"] = weight
             if noise == "learned":
                 self.input["noise_weight"] = [[grid(rng, 0.5, 32) for _ in range(self.width)] for _ in range(self.experts)]
+            self._more_of_x(spec["logits"])
         else:
             self.input["logits"] = [self.logit_row() for _ in range(self.tokens)]
         if self.has("equal tokens") and self.tokens > 2:
@@ -136,6 +137,8 @@ class Draw:
                 rows[rng.randrange(self.tokens)] = list(rows[rng.randrange(self.tokens)])
         self._chance(noise, wants_x)
         select = spec["select"]
+        if spec["weigh"]["type"] == "one_plus_scaled" and rng.random() < 0.8:
+            self.input["scale"] = [rng.choice([grid(rng, 0.5, 64), 0.0]) for _ in range(self.experts)]
         if select.get("bias") and rng.random() < 0.8:
             self.input["bias"] = [rng.choice([grid(rng, 0.3, 64), 0.0, 0.25]) for _ in range(self.experts)]
         if select["type"] == "threshold":
@@ -152,6 +155,17 @@ class Draw:
             self.input["coef"] = {n: round(64 * rng.uniform(0.02, 1.0)) / 64 for n in names if self.has("losses only") or rng.random() < 0.8}
             if not self.input["coef"]:
                 del self.input["coef"]
+
+    def _more_of_x(self, stage):
+        rng = self.rng
+        if stage["type"] == "analytic" and rng.random() < 0.8:
+            self.input["up_weight"] = [[grid(rng, 0.7, 32) for _ in range(self.width)] for _ in range(self.experts)]
+            if self.input["weight"][-1] == self.input["weight"][0]:
+                self.input["up_weight"][-1] = list(self.input["up_weight"][0])
+        if stage.get("bias") and rng.random() < 0.8:
+            self.input["logit_bias"] = [grid(rng, 0.5, 32) for _ in range(self.experts)]
+            if self.input["weight"][-1] == self.input["weight"][0]:
+                self.input["logit_bias"][-1] = self.input["logit_bias"][0]
 
     def _chance(self, noise, wants_x):
         rng, shape = self.rng, (self.tokens, self.experts)
@@ -187,10 +201,12 @@ class Draw:
 
 
 def trimmed(spec):
-    """A complete spec as a user would write it: losses of one name stay true, no bias is left out."""
+    """A complete spec as a user would write it: losses of one name stay true, no bias and plain linear logits are left out."""
     out = {name: dict(value) for name, value in spec.items() if name != "losses"}
     if out["select"].get("bias", 1) is None:
         del out["select"]["bias"]
+    if out["logits"] == {"type": "linear", "bias": False}:
+        del out["logits"]
     out["losses"] = dict(spec["losses"])
     return out
 
@@ -262,12 +278,12 @@ def largest_difference(got, want):
     return difference if difference == difference else float("inf")
 
 
-GRADIENTS = ("dlogits", "dclean", "dsigma", "dx", "dweight", "dnoise_weight")
+GRADIENTS = ("dlogits", "dclean", "dsigma", "dx", "dweight", "dup_weight", "dlogit_bias", "dnoise_weight", "dscale")
 
 
 def can_be_compared(want, scale):
     """Whether no gradient is what remains of larger terms that cancel, where f32 has only rounding to show. Nothing at all is fine."""
-    norms = [sum(v * v for row in want[name] for v in row) ** 0.5 for name in GRADIENTS if name in want]
+    norms = [sum(v * v for row in want[name] for v in (row if isinstance(row, list) else [row])) ** 0.5 for name in GRADIENTS if name in want]
     return all(norm == 0 or norm >= 0.05 * scale for norm in norms)
 
 

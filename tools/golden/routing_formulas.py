@@ -19,15 +19,16 @@ MARGIN = 1e-3
 RENORM_FLOOR = 1e-20
 
 DEFAULTS = {
-    "none": {}, "jitter": {"eps": 1e-2}, "learned": {"floor": 0.0}, "softmax": {}, "sigmoid": {}, "raw": {},
+    "none": {}, "jitter": {"eps": 1e-2}, "learned": {"floor": 0.0}, "linear": {"bias": False}, "analytic": {}, "softmax": {},
+    "sigmoid": {}, "raw": {},
     "top_k": {"bias": None}, "grouped_top_k": {"groups": 1, "keep": 1, "group_top": 1, "bias": None},
     "expert_choice": {"factor": 2.0, "scope": "micro_batch"}, "threshold_choice": {}, "hash": {"map": "random", "seed": 0},
-    "scores": {"renormalise": "never", "scale": 1.0}, "token_softmax": {}, "one": {},
+    "scores": {"renormalise": "never", "scale": 1.0}, "token_softmax": {}, "one": {}, "one_plus_scaled": {},
     "all": {}, "threshold": {"least": 0.2, "relative": False}, "random": {"full": 0.5}, "dropless": {},
     "buffer": {"factor": 1.25, "count_choices": True, "rounding": "floor", "minimum": 4, "at_most_tokens": False, "order": "choice_major",
                "scope": "micro_batch", "skipped_take_room": False},
 }
-STAGES = {"noise": "none", "score": "softmax", "select": "top_k", "weigh": "scores", "second": "all", "capacity": "dropless"}
+STAGES = {"noise": "none", "logits": "linear", "score": "softmax", "select": "top_k", "weigh": "scores", "second": "all", "capacity": "dropless"}
 LOSSES = {"balance": {"counts": "all_choices", "probs": "scores", "scope": "micro_batch", "shares": "own"},
           "device": {"devices": 1, "at_most": 1, "scope": "micro_batch"}, "communication": {"devices": 1, "at_most": 1, "scope": "micro_batch"}}
 
@@ -167,8 +168,8 @@ def hash_choice(spec, ids, experts, k):
 
 # ---- weigh --------------------------------------------------------------------------------------------------------------------------------
 
-def weigh(spec, scores, rows, sequences, scope):
-    """One tensor of weights per token, before any drop; not yet divided where that happens after it."""
+def weigh(spec, scores, rows, sequences, scope, scale=None):
+    """One tensor of weights per token, before any drop; not yet divided where that happens after it. scale [E] of one_plus_scaled."""
     kind = spec["type"]
     if kind == "one":
         return [torch.ones(len(row), dtype=torch.float64) for row in rows]
@@ -181,6 +182,8 @@ def weigh(spec, scores, rows, sequences, scope):
                     dense = dense.index_put((torch.tensor(tokens), torch.full((len(tokens),), e)), scores[tokens, e].softmax(0))
         return [dense[n, row] for n, row in enumerate(rows)]
     weights = [scores[n, row] for n, row in enumerate(rows)]
+    if kind == "one_plus_scaled":
+        return [1 + scale[row] * w for row, w in zip(rows, weights)]
     if kind == "softmax":
         return [w.softmax(0) if len(w) else w for w in weights]
     weights = [spec["scale"] * w for w in weights]
@@ -351,19 +354,20 @@ def double(values):
 
 
 class Logits:
-    """The router's logits and what leads to them. `noisy`, `clean`, `sigma` are leaves: `clean` and `sigma` where a loss reads them directly."""
+    """The router's logits and what leads to them. `noisy`, `clean`, `sigma` are leaves: `clean` and `sigma` where a loss reads them directly.
+    `origins` [N][E] tell logits that must be equal from those that happen to be near."""
 
     def __init__(self, spec, case, key):
         noise = double(case["noise"]) if "noise" in case else None
-        self.exact, self.wires, sigma = True, None, None
+        exact, self.wires, sigma, self.origins = True, None, None, None
         if "x" in case:
             x, weight = double(case["x"]).requires_grad_(), double(case["weight"]).requires_grad_()
             leaves, seen = {"dx": x, "dweight": weight}, x
             if spec["noise"]["type"] == "jitter" and key is not None:
                 eps, width = spec["noise"]["eps"], x.shape[1]
                 factors = [[1 + eps * (2 * philox.uniform(key, n * width + d) - 1) for d in range(width)] for n in range(x.shape[0])]
-                seen, self.exact = x * double(factors), False
-            clean = seen @ weight.T
+                seen, exact = x * double(factors), False
+            clean = self._of_x(spec["logits"], case, seen, weight, leaves)
             noisy = clean
             if spec["noise"]["type"] == "learned" and "noise_weight" in case:
                 leaves["dnoise_weight"] = double(case["noise_weight"]).requires_grad_()
@@ -371,7 +375,7 @@ class Logits:
                     noise = double([[float(philox.normal(key, n * clean.shape[1] + e)) for e in range(clean.shape[1])] for n in range(x.shape[0])])
                 if noise is not None:
                     sigma = F.softplus(seen @ leaves["dnoise_weight"].T) + spec["noise"]["floor"]
-                    noisy, self.exact = clean + sigma * noise, False
+                    noisy, exact = clean + sigma * noise, False
             elif noise is not None:
                 noisy = clean + noise
             self.wires = (leaves, noisy, clean, sigma)
@@ -382,13 +386,32 @@ class Logits:
                 sigma = double(case["sigma"]) if "sigma" in case else None
                 noisy = clean + (noise if sigma is None else sigma * noise)
         self.noisy = noisy.detach().clone().requires_grad_()
+        if self.origins is None:
+            self.origins = noisy.tolist() if exact else [[(n, e) for e in range(noisy.shape[1])] for n in range(noisy.shape[0])]
         load, of_clean = spec["losses"].get("load"), spec["losses"].get("z_of_clean")
         self.clean = clean.detach().clone().requires_grad_() if noise is not None and (load or of_clean) else self.noisy
         self.sigma = sigma.detach().clone().requires_grad_() if sigma is not None and load else None
 
-    def gradients(self, total):
-        """Of the logits directly, and of what lies before them."""
-        leaves = {"dlogits": self.noisy}
+    def _of_x(self, stage, case, seen, weight, leaves):
+        """Linear, or CMoE's (arXiv 2502.04416, sec. 4.3) |silu(x . g_e) (x . u_e)|, without a gate |silu(x . u_e)|."""
+        if stage["type"] == "linear":
+            if not stage["bias"]:
+                return seen @ weight.T
+            leaves["dlogit_bias"] = double(case.get("logit_bias") or [0.0] * weight.shape[0]).requires_grad_()
+            return seen @ weight.T + leaves["dlogit_bias"]
+        gate, up = seen @ weight.T, None
+        if "up_weight" in case:
+            leaves["dup_weight"] = double(case["up_weight"]).requires_grad_()
+            up = seen @ leaves["dup_weight"].T
+        hidden = F.silu(gate) if up is None else F.silu(gate) * up
+        if (hidden == 0).any():  # where |h| has no gradient
+            raise NearTie({n for n, row in enumerate(hidden.tolist()) if 0.0 in row}, "logits of 0")
+        self.origins = [list(zip(*row)) for row in zip(gate.tolist(), (gate if up is None else up).tolist())]
+        return hidden.abs()
+
+    def gradients(self, total, more):
+        """Of the logits directly, of what lies before them, and of the leaves of `more`."""
+        leaves = {"dlogits": self.noisy, **more}
         if self.clean is not self.noisy:
             leaves["dclean"] = self.clean
         if self.sigma is not None:
@@ -427,7 +450,7 @@ def answer(spec, case, k, experts=None):
     kind = spec["score"]["type"]
     scores = {"softmax": lambda: z.noisy.softmax(1), "sigmoid": z.noisy.sigmoid, "raw": lambda: z.noisy}[kind]()
     values = settled(scores.tolist())
-    origins = z.noisy.tolist() if z.exact else [[(n, e) for e in range(experts)] for n in range(tokens)]
+    origins = z.origins
     bias = case.get("bias") or [0.0] * experts
     scope = select.get("scope", "micro_batch")
     if select["type"] == "expert_choice":
@@ -439,7 +462,10 @@ def answer(spec, case, k, experts=None):
     if losses.get("load") and k < experts:
         for n in range(tokens):
             ranked([(v, o, n) for v, o in zip(values[n], origins[n])], "load thresholds", k + 1)
-    weights = weigh(spec["weigh"], scores, rows, sequences, scope)
+    of_weights = {}
+    if spec["weigh"]["type"] == "one_plus_scaled":
+        of_weights["dscale"] = double(case.get("scale") or [0.0] * experts).requires_grad_()
+    weights = weigh(spec["weigh"], scores, rows, sequences, scope, of_weights.get("dscale"))
     own = dict(scores=scores, rows=rows)
     value = {"z": z_loss(z.clean if losses.get("z_of_clean") else z.noisy)}
     if "balance" in losses:
@@ -456,7 +482,7 @@ def answer(spec, case, k, experts=None):
     out = _place(spec, rows, weights, sequences, experts, k, key, origins)
     reply = {**out, **{name: float(v.detach()) for name, v in value.items()}}
     if "dweights" in case or "coef" in case:
-        reply.update(z.gradients(_total(reply["returned"], case, value)))
+        reply.update(z.gradients(_total(reply["returned"], case, value), of_weights))
     del reply["returned"]
     return reply
 

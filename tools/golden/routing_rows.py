@@ -95,6 +95,16 @@ def hash_row(options):
     return {"select": {"type": "hash", "map": "random", "seed": 0}, "weigh": "one", "losses": {}}
 
 
+def cmoe(options):
+    """Eq. 7-9: the representative neuron's |hidden state| as the logit, softmax, top-k of s + b, gates 1 + s u with b moved by gamma = 1e-3."""
+    return {"logits": "analytic", "score": "softmax", "select": {"type": "top_k", "bias": {"rate": 0.001}}, "weigh": "one_plus_scaled", "losses": {}}
+
+
+def carved(options):
+    """As cmoe, with a linear map in the place of the neurons."""
+    return {**cmoe(options), "logits": {"type": "linear", "bias": True}}
+
+
 def custom(options):
     return options["stages"]
 
@@ -102,14 +112,14 @@ def custom(options):
 ROWS = {"shazeer": shazeer, "gshard": gshard, "switch": switch, "glam": glam, "st-moe": st_moe, "expert-choice": expert_choice,
         "expert-choice-notes": expert_choice_notes, "nanomoe": nanomoe, "deepseek-moe": deepseek_moe, "deepseek-v2": deepseek_v2,
         "deepseek-v3": deepseek_v3, "olmoe": olmoe, "mixtral": mixtral, "qwen2-moe": olmoe, "qwen3-moe": qwen3_moe, "hash": hash_row,
-        "custom": custom}
+        "cmoe": cmoe, "carved": carved, "custom": custom}
 FIXED_K = {"gshard": 2, "switch": 1, "glam": 2, "st-moe": 2}
 RENORMALISED = {"shazeer", "mixtral", "nanomoe", "qwen3-moe", "deepseek-v3"}  # K = 1 is refused: the weight would be 1 whatever the logits
 EXPERTS_CHOOSE = {"expert-choice", "expert-choice-notes"}
 GROUPED = {"deepseek-v2", "deepseek-v3"}
 HAS_CAPACITY = {"gshard", "switch", "glam", "st-moe", "nanomoe"}
 OPEN_NORM = {"olmoe", "qwen2-moe"}
-HAS_BALANCE = set(ROWS) - EXPERTS_CHOOSE - {"shazeer", "hash", "custom"}
+HAS_BALANCE = set(ROWS) - EXPERTS_CHOOSE - {"shazeer", "hash", "cmoe", "carved", "custom"}
 EVAL_CAPACITY = 2.0  # the capacity factor of all of them when evaluated as trained
 
 

@@ -80,5 +80,11 @@ class TrainOptions(TypedDict, total=False):
     seed: int
     dtype: str
     recompute: bool
+    tune: str
+    lora_rank: int
+    lora_alpha: float
+    teacher: Folder
+    teacher_weight: float
+    minutes: float
     shuffle: str
     threads: int

@@ -1,0 +1,329 @@
+// Turns the FFNs of a dense model into experts, and prints what that did to each layer.
+#include "convert/carve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "analyze/conversion_page.h"
+#include "cli/command_tree.h"
+#include "cli/conversion.h"
+#include "cli/options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "cli/verification.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/nearest.h"
+#include "hub/convert.h"
+#include "model/cost.h"
+#include "text/corpus.h"
+
+namespace moe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct Flags {
+  std::string in, out, calibration, profile = "cosine", dtype = "bf16", quant, compute = "auto";
+  CarveOptions options;
+  CompareFlags verify;
+  int threads = 0;
+  bool sweep = false, json = false;
+};
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+template <class T>
+T named(const std::string& name, const char* option, const std::vector<std::string>& names, std::initializer_list<T> values) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at == names.end()) fail_usage("{}: there is no '{}'{}", option, name, suggestion(name, names));
+  return *(values.begin() + (at - names.begin()));
+}
+
+// What the weights are written as: --quant where it is given, else --dtype.
+DType written_type(const Flags& f) {
+  const bool gguf = target_of(f.out) == Target::gguf;
+  if (f.quant.empty()) return named<DType>(f.dtype, "--dtype", {"f32", "bf16"}, {DType::f32, DType::bf16});
+  const std::optional<DType> dtype = dtype_named(f.quant);
+  if (!dtype || !is_quantised(*dtype)) fail_usage("--quant: no quantised type is called '{}'; moe convert --help lists them", f.quant);
+  if (!gguf) fail_usage("--quant writes quantised weights, which only a GGUF file holds; let OUT end in .gguf");
+  check_asked(*dtype, Target::gguf);
+  return *dtype;
+}
+
+// A name for the result that leaves nothing behind unless it is kept: a folder that was not there goes away again.
+class Destination {
+ public:
+  Destination(const std::string& out, Model& carved) : out_(out), existed_(fs::exists(out)) {
+    if (target_of(out) == Target::gguf) {
+      if (existed_) fail("{} is there already; choose another name or delete it first", out);
+      folder_ = out + ".carving";
+      existed_ = fs::exists(folder_);
+      if (existed_) fail("{} is there, which a conversion to {} needs for itself; delete it first", folder_, out);
+    } else {
+      folder_ = out;
+    }
+    check_save_target(folder_, carved);
+  }
+  ~Destination() {
+    std::error_code ignored;
+    if (folder_ != out_) fs::remove_all(folder_, ignored);
+    else if (!existed_ && !kept_) fs::remove_all(out_, ignored);
+  }
+  Destination(const Destination&) = delete;
+  Destination& operator=(const Destination&) = delete;
+
+  // A GGUF file is made of a folder in f32, so that nothing is rounded twice.
+  void write(Model& carved, const Tokenizer& tokenizer, DType dtype, int threads, const std::function<void(int64_t, int64_t)>& progress) {
+    const bool folder = folder_ == out_;
+    save_model(folder_, carved, tokenizer, folder ? dtype : DType::f32);
+    if (!folder) {
+      LoadedModel whole = load_model(folder_, LoadFor::inference);
+      convert_model(whole, folder_, out_, {.dtype = dtype, .threads = threads, .progress = progress});
+    }
+    kept_ = true;
+  }
+
+ private:
+  std::string out_, folder_;
+  bool existed_, kept_ = false;
+};
+
+std::vector<int32_t> read_ids(const Flags& f, const Tokenizer& tokenizer) {
+  const Corpus corpus({f.calibration}, tokenizer);
+  const int64_t wanted = calibration_tokens(f.options);
+  if (corpus.size() < wanted)
+    fail("{} has {} tokens, and {} windows of {} need {}; give a longer text or take fewer --windows", f.calibration, corpus.size(), f.options.windows,
+         f.options.window, wanted);
+  std::vector<int32_t> ids(static_cast<size_t>(wanted));
+  corpus.fill(0, wanted, ids.data());
+  return ids;
+}
+
+Json to_json(const CarvedLayer& l) {
+  return {{"layer", l.layer},
+          {"active", l.active},
+          {"shared_mass", l.shared_mass},
+          {"error", l.error},
+          {"agreement", l.agreement},
+          {"largest_load", l.largest_load},
+          {"smallest_load", l.smallest_load},
+          {"seconds", l.seconds}};
+}
+
+void print_layer(const CarvedLayer& l) {
+  if (l.layer == 0) fmt::print("layer  active  shared mass    error  agreement   largest smallest load\n");
+  fmt::print("{:5} {:7} {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", l.layer, l.active, 100 * l.shared_mass, l.error, 100 * l.agreement, l.largest_load,
+             l.smallest_load);
+}
+
+double ffn_share(int64_t slices, int64_t experts) { return static_cast<double>(slices) / static_cast<double>(experts); }
+
+double mean_of(const std::vector<CarvedLayer>& layers, double CarvedLayer::*what) {
+  double sum = 0;
+  for (const CarvedLayer& l : layers) sum += l.*what;
+  return sum / static_cast<double>(layers.size());
+}
+
+struct Seconds {
+  double load, carve, total;
+  double write() const { return total - load - carve; }
+};
+
+Json result_json(const Flags& f, const CarveResult& result, const ModelConfig& target, DType compute, const Seconds& seconds) {
+  const CarveOptions& o = f.options;
+  const ParamCount params = count_params(target);
+  Json layers = Json::array();
+  for (const CarvedLayer& l : result.layers) layers.push_back(to_json(l));
+  return {{"method", o.method},
+          {"shared", o.shared},
+          {"active", o.active},
+          {"experts", o.experts},
+          {"ffn_active", ffn_share(o.shared + o.active, o.experts)},
+          {"tokens", result.tokens},
+          {"compute", name_of(compute)},
+          {"layers", layers},
+          {"parameters", params.total()},
+          {"active_parameters", params.active()},
+          {"seconds", {{"load", seconds.load}, {"carve", seconds.carve}, {"write", seconds.write()}, {"total", seconds.total}}},
+          {"out", f.out}};
+}
+
+void print_result(const Flags& f, const CarveResult& result, const ModelConfig& dense, const ModelConfig& target, DType compute, const Seconds& seconds) {
+  const CarveOptions& o = f.options;
+  const ParamCount params = count_params(target);
+  fmt::print(" mean         {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", 100 * mean_of(result.layers, &CarvedLayer::shared_mass),
+             mean_of(result.layers, &CarvedLayer::error), 100 * mean_of(result.layers, &CarvedLayer::agreement),
+             mean_of(result.layers, &CarvedLayer::largest_load), mean_of(result.layers, &CarvedLayer::smallest_load));
+  fmt::print("{}: {} layers cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works for a token (method {})\n", f.out, dense.layers,
+             o.experts, o.shared, o.active, o.experts - o.shared, 100 * ffn_share(o.shared + o.active, o.experts), o.method);
+  fmt::print("{} parameters, {} of them for a token (dense: {}); calibrated on {} tokens in {}\n", human_count(static_cast<double>(params.total())),
+             human_count(static_cast<double>(params.active())), human_count(static_cast<double>(count_params(dense).total())), result.tokens, name_of(compute));
+  fmt::print("{:.1f} s: {:.1f} s to load, {:.1f} s to carve, {:.1f} s to write\n", seconds.total, seconds.load, seconds.carve, seconds.write());
+}
+
+// How the model was made, and what that measured in each layer.
+ConversionReport how_made(const Flags& f, const CarveResult& result, DType compute) {
+  const CarveOptions& o = f.options;
+  ConversionReport made{.kind = "Carving"};
+  made.steps = {{"method", o.method},
+                {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared, o.active, o.experts - o.shared)},
+                {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", f.calibration, result.tokens, o.windows, name_of(compute))}};
+  for (const CarvedLayer& l : result.layers) made.layers.push_back({l.layer, l.active, l.error, l.agreement});
+  return made;
+}
+
+struct Written {
+  CarveResult result;
+  double carved = 0;  // seconds
+};
+
+// What is shown of the layers.
+enum class Show { layers, progress };
+
+// Carves with these options and writes the result to `out`, whole or not at all. Whether `out` may be written is asked first.
+Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<const int32_t> ids, const CarveOptions& options, const std::string& out,
+                        DType written, DType compute, Show show) {
+  watch_interrupts();  // from here on Ctrl-C leaves nothing behind
+  Model shape(carved_config(dense.model->config(), options), Storage::bound);
+  Destination destination(out, shape);
+  Run run(thread_count(f.threads), compute);
+  Written done;
+  const auto start = Clock::now();
+  {
+    ProgressLine progress;
+    done.result = carve(run, *dense.model, ids, options, {.on_layer = [&](const CarvedLayer& l) {
+                          fail_if_interrupted(out);
+                          if (show == Show::layers) print_layer(l);
+                          std::fflush(stdout);
+                          progress.show(l.layer + 1, dense.model->config().layers, "layers");
+                        }});
+  }
+  done.carved = since(start);
+  ProgressLine progress;
+  destination.write(*done.result.model, *dense.tokenizer, written, run.threads, [&](int64_t bytes, int64_t total) {
+    fail_if_interrupted(out);
+    progress.show(bytes >> 10, total >> 10, "KiB");
+  });
+  return done;
+}
+
+// Every number of active experts, everything else the same; the one asked for is written already.
+std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, const std::vector<int32_t>& ids, DType written, DType compute) {
+  std::vector<SweepStep> steps;
+  for (int64_t active = 1; active <= f.options.experts - f.options.shared; ++active) {
+    steps.push_back({.name = fmt::format("{} active", active), .ffn_share = ffn_share(f.options.shared + active, f.options.experts)});
+    if (active == f.options.active) continue;
+    steps.back().write = [&f, &dense, &ids, written, compute, active](const std::string& path) {
+      CarveOptions options = f.options;
+      options.active = active;
+      carve_and_write(f, dense, ids, options, path, written, compute, Show::progress);
+    };
+  }
+  return steps;
+}
+
+int run_carve(Flags& f) {
+  const auto start = Clock::now();
+  CarveOptions& o = f.options;
+  o.profile = named<Profile>(f.profile, "--profile", profile_names(), {Profile::cosine, Profile::raw});
+  const DType written = written_type(f);
+  const DType compute = f.compute == "auto" && ops::has_bf16_products()
+                            ? DType::bf16
+                            : named<DType>(f.compute, "--compute", {"auto", "f32", "bf16"}, {DType::f32, DType::f32, DType::bf16});
+  const LoadedModel dense = load_model(f.in, LoadFor::training);
+  const ModelConfig& config = dense.model->config();
+  o.window = std::min(o.window, config.context);
+  check_carve(config, o);
+  std::error_code ignored;
+  if (fs::equivalent(f.in, f.out, ignored)) fail("{} is the model itself; choose another name for the result", f.out);
+  const std::vector<int32_t> ids = read_ids(f, *dense.tokenizer);
+  std::optional<Verification> verification;
+  LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
+  if (!f.verify.text.empty()) {
+    as_it_is = load_model(f.in, LoadFor::inference);
+    verification.emplace(f.verify, NamedModel{f.in, as_it_is});
+    verification->check_not_fitted_to(ids);
+  }
+  const ModelConfig target = carved_config(config, o);
+  const double loaded = since(start);
+  Written done = carve_and_write(f, dense, ids, o, f.out, written, compute, f.json ? Show::progress : Show::layers);
+  CarveResult& result = done.result;
+  const Seconds seconds{loaded, done.carved, since(start)};
+  if (!f.json) print_result(f, result, config, target, compute, seconds);
+  std::optional<ConversionReport> report;
+  if (verification) {
+    result.model.reset();  // what was written is measured
+    report = verification->measure(f.out, how_made(f, result, compute), f.sweep ? sweep_steps(f, dense, ids, written, compute) : std::vector<SweepStep>{});
+    verification->write_page(*report);
+  }
+  if (!f.json) {
+    if (report) {
+      fmt::print("\n");
+      print_report(*report);
+    }
+    if (!f.verify.html.empty()) fmt::print("the page is in {}\n", f.verify.html);
+    return 0;
+  }
+  Json reply = result_json(f, result, target, compute, seconds);
+  if (report) reply["report"] = moe::to_json(*report);
+  print_json(reply);
+  return 0;
+}
+
+std::string methods_help() {
+  std::string out = "how neurons are dealt out, routed and fitted: ";
+  for (const CarveMethod& m : carve_methods()) out += fmt::format("{}{}: {}", &m == carve_methods().data() ? "" : "; ", m.name, m.what);
+  return out + " (docs/carving.md)";
+}
+
+}  // namespace
+
+Action add_carve(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  CarveOptions& o = f->options;
+  app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file. It stays as it is")->required();
+  app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
+  app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
+  app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of the FFN works for a token")->required();
+  app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();
+  app.add_option("--calibration", f->calibration, "a text, or a folder of them, whose first tokens show what the neurons do; nothing is trained on it")
+      ->required();
+  takes(app.add_option("--method", o.method, methods_help())->capture_default_str(), carve_method_names());
+  takes(app.add_option("--router", o.router, "another router than the method's: analytic, similarity or learned"), carve_routers());
+  takes(app.add_option("--fit", o.fit, "another fit of what the experts give than the method's"), carve_fits());
+  takes(app.add_option(
+               "--profile", f->profile,
+               "what the strongest neurons of a token are marked by: activations of products divided by the norms of token and neuron (cosine), or as they "
+               "are (raw)")
+            ->capture_default_str(),
+        profile_names());
+  app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
+  app.add_option("--windows", o.windows, "calibration sequences")->capture_default_str();
+  app.add_option("--window", o.window, "tokens of each, at most the model's context")->capture_default_str();
+  app.add_option("--seed", o.seed, "of what is drawn")->capture_default_str();
+  takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), {"f32", "bf16"});
+  app.add_option("--quant", f->quant, "write them quantised (GGUF only): as moe convert --quant");
+  takes(app.add_option("--compute", f->compute, "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it")
+            ->capture_default_str(),
+        {"auto", "f32", "bf16"});
+  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  add_verify_options(app, f->verify);
+  app.add_flag("--sweep", f->sweep, "with --verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for")
+      ->group("Measuring what was made");
+  return [f, &app] {
+    check_verify_options(app, f->verify);
+    f->verify.compute.threads = f->threads;
+    return run_carve(*f);
+  };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,63 @@
+// `moe compare`: what one model predicts and costs beside another on the same text.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "analyze/conversion_page.h"
+#include "cli/comparison.h"
+#include "cli/routing_options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace moe::cli {
+namespace {
+
+struct Flags {
+  std::string before, after;
+  CompareFlags compare;
+  bool json = false;
+};
+
+int run_compare(Flags f) {
+  if (!f.compare.no_speed) validate(f.compare.speed);
+  parse_compute_dtype(f.compare.compute.dtype);
+  LoadedModel before = load_model(f.before, LoadFor::inference), after = load_model(f.after, LoadFor::inference);
+  if (f.compare.options.window == 0) f.compare.options.window = std::min({int64_t{2048}, before.model->config().context, after.model->config().context});
+  check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
+  const ComparedText text = read_compared_text(f.compare, before);
+  std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
+  if (!f.compare.html.empty()) page.emplace(f.compare.html);
+  const ConversionReport report = compare_models({f.before, before}, {f.after, after}, f.compare, text);
+  if (page) {
+    page->write(conversion_page(report));
+    page->commit();
+  }
+  if (f.json) {
+    print_json(to_json(report));
+    return 0;
+  }
+  print_report(report);
+  if (page) fmt::print("the page is in {}\n", f.compare.html);
+  return 0;
+}
+
+}  // namespace
+
+Action add_compare(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option("BEFORE", f->before, "a model folder or a .gguf file: what is held to be right")->required();
+  app.add_option("AFTER", f->after, "another with the same vocabulary: a quantised, carved, pruned or further trained one")->required();
+  app.add_option("--text", f->compare.text, "a text file, or a folder of them, that neither was made with")->required();
+  add_measuring_options(app, f->compare);
+  add_top_k_experts(app, f->compare.top_k_experts)->description("experts a token takes in AFTER; 0: the model's number");
+  add_compute_options(app, f->compare.compute);
+  app.add_option("--html", f->compare.html, "write the figures and their charts as a page that needs nothing else");
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  return [f] { return run_compare(*f); };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,75 @@
+// What the verbs that make one model out of others share: where the result goes, the texts they read, and the account they print.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "convert/assembly.h"
+#include "core/json.h"
+#include "hub/hub.h"
+
+namespace moe::cli {
+
+// The folder OUT while it is being made: a hidden one beside it, which takes its name once it is whole and is removed when anything goes wrong before.
+class NewFolder {
+ public:
+  // Fails where OUT is there already (but for an empty folder), ends in .gguf, or cannot be made. From here on Ctrl-C is watched.
+  explicit NewFolder(const std::string& out);
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  // Writes the model, shows how far it is, and gives the folder its name. Ctrl-C ends it with nothing left behind.
+  void save(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata = {});
+
+ private:
+  std::string out_, staged_;
+  std::vector<std::string> parents_;  // made for it, outermost first
+};
+
+// --dtype of the result: f32 or bf16; absent: bf16 where most numbers of the source's matrices are, else f32.
+void add_result_dtype(CLI::App& app, std::string& dtype);
+DType result_dtype(const std::string& asked, const Model& source);
+
+// --calibration, --windows and --window: the text that something is measured on.
+struct CalibrationFlags {
+  std::string text;
+  int64_t windows = 8;
+  std::optional<int64_t> window;  // absent: 2048, or the model's context where that is shorter
+};
+void add_calibration_options(CLI::App& app, CalibrationFlags& flags, const std::string& what_for);
+int64_t calibration_window(const CalibrationFlags&, const ModelConfig&);
+// The first windows * window tokens of the text; fails, with the number that is needed, where there are fewer.
+std::vector<int32_t> read_calibration(const CalibrationFlags&, const LoadedModel&);
+
+// The account as people and as programs read it.
+void print_parts(const std::vector<PartFate>&);
+Json to_json(const std::vector<PartFate>&);
+// "OUT: a mixtral model of 4 MoE layers ..., 12.3M parameters, 5.1M of them active", one line.
+std::string describe_result(const std::string& out, const Model&, DType dtype);
+Json result_json(const std::string& out, const Model&, DType dtype);
+
+// Whether two texts share their first tokens, more of them than by chance: then one cannot judge what was fitted to the other.
+bool begin_alike(std::span<const int32_t> a, std::span<const int32_t> b);
+
+// A text that the result and what it came from are scored on, by the rule of windows of moe score.
+struct VerifyText {
+  std::string path;
+  std::vector<int32_t> ids;
+  int64_t window = 0, windows = 0;
+};
+VerifyText read_verify(const std::string& path, const LoadedModel&);
+// `what` stands in the progress line.
+double perplexity_of(Model&, const Tokenizer&, const VerifyText&, int threads, const std::string& what);
+void print_verify(const VerifyText&, double before, double after);
+Json verify_json(const VerifyText&, double before, double after);
+
+// Fails once the user has pressed Ctrl-C.
+void fail_if_interrupted(const std::string& out);
+
+}  // namespace moe::cli

@@ -1,0 +1,138 @@
+// Drops the experts of a Mixture-of-Experts model that do least on a text, and prints the damage.
+#include "convert/prune.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/choices.h"
+#include "cli/command_tree.h"
+#include "cli/conversion.h"
+#include "cli/options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/words.h"
+#include "infer/evaluation.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr size_t kShownExperts = 12;
+
+struct Flags {
+  std::string in, out, saliency = "output", verify, dtype;
+  CalibrationFlags calibration;
+  int64_t experts = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+void check_not_calibration(const VerifyText& text, const std::vector<int32_t>& calibration) {
+  if (begin_alike(calibration, text.ids))
+    fail_usage("--verify {} begins as the calibration text does: the experts were chosen by it, so it cannot show the damage; give another one", text.path);
+}
+
+std::vector<int64_t> dropped(const PrunedLayer& layer) {
+  std::vector<int64_t> gone;
+  for (int64_t e = 0; e < static_cast<int64_t>(layer.saliency.size()); ++e)
+    if (!std::binary_search(layer.kept.begin(), layer.kept.end(), e)) gone.push_back(e);
+  return gone;
+}
+
+void print_layers(const std::vector<PrunedLayer>& layers) {
+  fmt::print("{:>5}  {:>16}  {:>15}  experts that go\n", "layer", "of their choices", "of their output");
+  for (const PrunedLayer& layer : layers) {
+    std::vector<int64_t> gone = dropped(layer);
+    const size_t count = gone.size();
+    if (count > kShownExperts) gone.resize(kShownExperts);
+    fmt::print("{:>5}  {:>15.1f}%  {:>14.1f}%  {}{}\n", layer.layer, 100 * layer.lost_choices, 100 * layer.lost_output, fmt::join(gone, ", "),
+               count > kShownExperts ? fmt::format(" and {} more", count - kShownExperts) : "");
+  }
+}
+
+Json layers_json(const std::vector<PrunedLayer>& layers) {
+  Json rows = Json::array();
+  for (const PrunedLayer& l : layers)
+    rows.push_back({{"layer", l.layer},
+                    {"kept", l.kept},
+                    {"saliency", l.saliency},
+                    {"tokens", l.tokens},
+                    {"lost_choices", l.lost_choices},
+                    {"lost_output", l.lost_output}});
+  return rows;
+}
+
+int run_prune(const Flags& f) {
+  PruneOptions options{.experts = f.experts,
+                       .saliency = choose<Saliency>(f.saliency, "--saliency", saliency_names()),
+                       .windows = f.calibration.windows,
+                       .threads = thread_count(f.threads)};
+  LoadedModel model = load_model(f.in, LoadFor::inference);
+  const DType dtype = result_dtype(f.dtype, *model.model);
+  options.window = calibration_window(f.calibration, model.model->config());
+  options.compute = natural_dtype(*model.model);
+  check_prune(model.model->config(), options);
+  const std::vector<int32_t> ids = read_calibration(f.calibration, model);
+  std::optional<VerifyText> verify;
+  if (!f.verify.empty()) {
+    verify = read_verify(f.verify, model);
+    check_not_calibration(*verify, ids);
+  }
+  NewFolder out(f.out);
+  Pruned pruned;
+  {
+    ProgressLine progress;
+    options.progress = [&](int64_t done, int64_t total) {
+      fail_if_interrupted(f.out);
+      progress.show(done, total, "calibration windows");
+    };
+    pruned = prune(*model.model, ids, options);
+  }
+  double before = 0, after = 0;
+  if (verify) {
+    before = perplexity_of(*model.model, *model.tokenizer, *verify, options.threads, "before");
+    after = perplexity_of(*pruned.model, *model.tokenizer, *verify, options.threads, "after");
+  }
+  out.save(*pruned.model, *model.tokenizer, dtype);
+  if (!f.json) {
+    print_layers(pruned.layers);
+    print_parts(pruned.parts);
+    fmt::print("{}\n", describe_result(f.out, *pruned.model, dtype));
+    if (verify) print_verify(*verify, before, after);
+    return 0;
+  }
+  Json reply = result_json(f.out, *pruned.model, dtype);
+  reply["parts"] = to_json(pruned.parts);
+  reply["pruned_layers"] = layers_json(pruned.layers);
+  reply["saliency"] = f.saliency;
+  if (verify) reply["verify"] = verify_json(*verify, before, after);
+  print_json(reply);
+  return 0;
+}
+
+}  // namespace
+
+Action add_prune(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option("MOE", f->in, "a model with experts: a folder or a .gguf file")->required();
+  app.add_option("OUT", f->out, "the folder to write; it must not be there yet")->required();
+  app.add_option("--experts", f->experts, "how many experts stay in each MoE layer, at least as many as a token takes")->required();
+  add_calibration_options(app, f->calibration, "experts stay by what they do on it");
+  takes(
+      app.add_option("--saliency", f->saliency,
+                     "what an expert counts, over the tokens that choose it: output, the sum of what it adds (its weight times the norm of its output); mean, "
+                     "the mean of that (REAP); frequency, how many they are")
+          ->capture_default_str(),
+      saliency_names());
+  app.add_option("--verify", f->verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
+  add_result_dtype(app, f->dtype);
+  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  return [f] { return run_prune(*f); };
+}
+
+}  // namespace moe::cli

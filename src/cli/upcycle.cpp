@@ -1,0 +1,185 @@
+// Makes a Mixture-of-Experts model of a dense one whose FFN is copied, and says how far it computes what the dense one does.
+#include "convert/upcycle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/conversion.h"
+#include "cli/options.h"
+#include "cli/routing_options.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "convert/logit_difference.h"
+#include "core/error.h"
+#include "core/words.h"
+#include "hub/styles.h"
+#include "infer/evaluation.h"
+
+namespace moe::cli {
+namespace {
+
+// Read by both models to see how far their logits are apart.
+constexpr std::string_view kProbe = "The router sends each token to a few experts, and what they say is added up.";
+constexpr int64_t kProbeTokens = 64;
+
+struct Flags {
+  std::string in, out, layers = "every:1", dtype;
+  RoutingFlags routing;
+  int64_t granularity = 1;
+  double noise = 0, noise_share = 0.5;
+  std::optional<double> down_scale;
+  uint64_t seed = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+int64_t number_of(std::string_view text, std::string_view all) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || n < 0)
+    fail_usage("--layers '{}' is neither every:P nor a list such as 1,3,8-11", all);
+  return n;
+}
+
+// "every:2", or "1,3,8-11".
+void parse_layers(const std::string& text, UpcycleOptions& o) {
+  if (text.starts_with("every:")) {
+    o.every = number_of(std::string_view(text).substr(6), text);
+    return;
+  }
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view entry = std::string_view(text).substr(begin, end - begin);
+    const size_t dash = entry.find('-');
+    const int64_t first = number_of(entry.substr(0, dash), text), last = dash == std::string_view::npos ? first : number_of(entry.substr(dash + 1), text);
+    if (last < first || last - first > 100000) fail_usage("--layers: '{}' is no range of layers", entry);
+    for (int64_t i = first; i <= last; ++i) o.layers.push_back(i);
+    begin = end + 1;
+  }
+  std::sort(o.layers.begin(), o.layers.end());
+  o.layers.erase(std::unique(o.layers.begin(), o.layers.end()), o.layers.end());
+}
+
+// A routing whose recipe nobody named is the one of models with this attention, renormalised.
+RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_layers) {
+  if (!f.routing.experts) fail_usage("--experts is missing: how many experts each layer gets");
+  const RoutingOptions natural = routing_for_dense(dense, *f.routing.experts, 1, moe_layers);
+  const bool is_named = !f.routing.recipe.empty() || !f.routing.stages.empty();
+  RoutingFlags named = f.routing;
+  if (!is_named) named.recipe = natural.recipe;
+  if (!named.top_k && !chosen_recipe(named).top_k_is_fixed) named.top_k = std::min(2 * f.granularity, *f.routing.experts);
+  if (is_named) return routing_options(named, moe_layers);
+  RoutingOptions options = routing_options(named, moe_layers);
+  if (!options.norm_topk_prob) options.norm_topk_prob = natural.norm_topk_prob;
+  return options;
+}
+
+UpcycleOptions options_of(const Flags& f, const ModelConfig& dense) {
+  UpcycleOptions o;
+  parse_layers(f.layers, o);
+  o.granularity = f.granularity;
+  o.noise = static_cast<float>(f.noise);
+  o.noise_share = static_cast<float>(f.noise_share);
+  if (f.down_scale) o.down_scale = static_cast<float>(*f.down_scale);
+  o.seed = f.seed;
+  int64_t moe_layers = static_cast<int64_t>(o.layers.size());
+  if (moe_layers == 0) moe_layers = o.every > 0 ? (dense.layers + o.every - 1) / o.every : 0;
+  o.routing = routing_of(f, dense, moe_layers);
+  return o;
+}
+
+LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
+  std::vector<int32_t> ids = dense.tokenizer->encode_text(kProbe);
+  ids.resize(static_cast<size_t>(std::min({static_cast<int64_t>(ids.size()), kProbeTokens, dense.model->config().context})));
+  Run run(threads, DType::f32);
+  return compare_logits(*dense.model, moe, run, ids);
+}
+
+void print_result(const Flags& f, const Upcycled& up, const LogitDifference& d, DType dtype) {
+  print_parts(up.parts);
+  fmt::print("{}\n", describe_result(f.out, *up.model, dtype));
+  const std::string measured =
+      fmt::format("largest logit difference over {}: {:.2g}, the largest logit being {:.3g}", counted(d.tokens, "token"), d.largest, d.largest_logit);
+  if (up.why_not_exact.empty()) {
+    fmt::print("step 0 computes what the dense model does: a token's weights count as 1 together ({})\n", measured);
+    return;
+  }
+  fmt::print("step 0 is not the dense model: {} ({})\n", up.why_not_exact, measured);
+  if (up.weight_sum != 1)
+    fmt::print("a token whose logits are alike gets weights of {:.4g} together, so down was multiplied by {:.4g}\n", up.weight_sum, up.down_scale);
+}
+
+// Views of the file, but for quantised ones: products with those round their rows, and so would hide how near the two models are.
+LoadedModel load_dense(const std::string& path) {
+  LoadedModel dense = load_model(path, LoadFor::inference);
+  return mostly_quantised(*dense.model) ? load_model(path, LoadFor::training) : std::move(dense);
+}
+
+int run_upcycle(const Flags& f) {
+  const int threads = thread_count(f.threads);
+  LoadedModel dense = load_dense(f.in);
+  const DType dtype = result_dtype(f.dtype, *dense.model);
+  const UpcycleOptions options = options_of(f, dense.model->config());
+  upcycled_config(dense.model->config(), options);  // usage errors before anything is made
+  NewFolder out(f.out);
+  Upcycled up = upcycle(*dense.model, options, threads);
+  fail_if_interrupted(f.out);
+  const LogitDifference difference = probe(dense, *up.model, threads);
+  out.save(*up.model, *dense.tokenizer, dtype);
+  if (!f.json) {
+    print_result(f, up, difference, dtype);
+    return 0;
+  }
+  Json reply = result_json(f.out, *up.model, dtype);
+  reply["parts"] = to_json(up.parts);
+  reply["granularity"] = options.granularity;
+  reply["weight_sum"] = up.weight_sum;
+  reply["down_scale"] = up.down_scale;
+  reply["step_0"] = {{"equals_dense", up.why_not_exact.empty()},
+                     {"why_not", up.why_not_exact},
+                     {"tokens", difference.tokens},
+                     {"largest_difference", difference.largest},
+                     {"largest_logit", difference.largest_logit}};
+  print_json(reply);
+  return 0;
+}
+
+}  // namespace
+
+Action add_upcycle(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file")->required();
+  app.add_option("OUT", f->out, "the folder to write; it must not be there yet")->required();
+  add_routing_options(app, f->routing, "Routing");
+  app.get_option("--recipe")
+      ->description(fmt::format(
+          "how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised so that they add up to 1 and step 0 "
+          "computes what the dense model does",
+          listed(recipes())));
+  app.get_option("--experts")->description("experts of each MoE layer, all shards counted")->required();
+  app.get_option("--top-k")->description("experts a token takes; default: 2 copies, that is 2 times --granularity, or the number that the recipe fixes");
+  app.add_option(
+         "--granularity", f->granularity,
+         "G: cut each copy into G experts of a G-th of its width (virtual groups). --experts / G copies are made, and a token that takes a multiple of G "
+         "experts begins with whole copies")
+      ->capture_default_str();
+  app.add_option("--layers", f->layers, "which layers get experts: every:P (0, P, 2P ...), or a list such as 1,3,8-11; the others stay dense")
+      ->capture_default_str();
+  app.add_option("--noise", f->noise,
+                 "draw a share of each expert's numbers anew from a normal distribution of this standard deviation; 0: all copies are alike")
+      ->capture_default_str();
+  app.add_option("--noise-share", f->noise_share, "the share of the numbers that --noise draws anew")->capture_default_str();
+  app.add_option("--down-scale", f->down_scale,
+                 "multiply the experts' last matrices by this; default: what makes the weights of a token whose logits are alike count as 1 together");
+  app.add_option("--seed", f->seed, "of routers and noise")->capture_default_str();
+  add_result_dtype(app, f->dtype);
+  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  app.add_flag("--json", f->json, "one JSON object on standard output");
+  return [f] { return run_upcycle(*f); };
+}
+
+}  // namespace moe::cli

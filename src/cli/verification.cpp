@@ -1,0 +1,103 @@
+#include "cli/verification.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "analyze/conversion_page.h"
+#include "cli/conversion.h"
+#include "cli/screen.h"
+#include "core/error.h"
+#include "infer/score.h"
+
+namespace moe::cli {
+namespace {
+
+// A name beside OUT that the same kind of model can be written to; what stands there is removed in the end.
+class Passing {
+ public:
+  explicit Passing(const std::string& out) {
+    const std::filesystem::path path = out.ends_with('/') ? std::filesystem::path(out).parent_path() : std::filesystem::path(out);
+    const bool gguf = path.extension() == ".gguf";
+    path_ = (path.parent_path() / fmt::format("{}.sweep-{}{}", (gguf ? path.stem() : path.filename()).string(), getpid(), gguf ? ".gguf" : "")).string();
+    if (std::filesystem::exists(path_)) fail("{} is in the way of the sweep; remove it", path_);
+  }
+  ~Passing() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Passing(const Passing&) = delete;
+  Passing& operator=(const Passing&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+void add_verify_options(CLI::App& app, CompareFlags& f) {
+  const char* group = "Measuring what was made";
+  app.add_option(
+         "--verify", f.text,
+         "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side")
+      ->group(group);
+  app.add_option("--report", f.html, "with --verify: write it all as a page that needs nothing else")->group(group);
+  add_measuring_options(app, f, group);
+}
+
+void check_verify_options(const CLI::App& app, const CompareFlags& f) {
+  if (!f.no_speed) validate(f.speed);
+  if (f.no_speed && app.get_option_no_throw("--sweep") != nullptr && app.count("--sweep") > 0)
+    fail_usage("--sweep sets quality against speed, which --no-speed leaves out; give one of them");
+  if (!f.text.empty()) return;
+  for (const char* flag : {"--report", "--sweep", "--verify-windows", "--verify-window", "--no-speed", "--prompt", "--tokens", "--repeats"})
+    if (app.get_option_no_throw(flag) != nullptr && app.count(flag) > 0) fail_usage("{} needs a text to measure on: add --verify TEXT", flag);
+}
+
+Verification::Verification(const CompareFlags& flags, const NamedModel& before) : flags_(flags), before_(before) {
+  if (!asked()) return;
+  text_ = read_compared_text(flags_, before_.loaded);
+  if (!flags_.no_speed) validate(flags_.speed, before_.loaded.model->config());
+  if (!flags_.html.empty()) page_ = std::make_unique<AtomicFile>(flags_.html);
+}
+
+void Verification::check_not_fitted_to(std::span<const int32_t> calibration) const {
+  if (begin_alike(calibration, text_.ids))
+    fail_usage("--verify {} begins as the calibration text does: the model is fitted to it, so it cannot show the damage; give another one", flags_.text);
+}
+
+ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {
+  LoadedModel after = load_model(path, LoadFor::inference);
+  return compare_models(before_, {path, after}, flags_, text_, fmt::format("; {} is written", out));
+}
+
+ConversionReport Verification::measure(const std::string& out, ConversionReport made, const std::vector<SweepStep>& sweep) {
+  ConversionReport report = measure_one(out, out);
+  report.kind = std::move(made.kind);
+  report.steps = std::move(made.steps);
+  report.layers = std::move(made.layers);
+  for (const SweepStep& step : sweep) {
+    if (!step.write) {
+      report.frontier.push_back(frontier_point(report, step.name, step.ffn_share));
+      report.frontier.back().is_written = true;
+      continue;
+    }
+    tell("sweep: {}\n", step.name);
+    const Passing passing(out);
+    step.write(passing.path());
+    report.frontier.push_back(frontier_point(measure_one(passing.path(), out), step.name, step.ffn_share));
+  }
+  if (!sweep.empty()) report.frontier.push_back(frontier_start(report));
+  return report;
+}
+
+void Verification::write_page(const ConversionReport& report) {
+  if (!page_) return;
+  page_->write(conversion_page(report));
+  page_->commit();
+}
+
+}  // namespace moe::cli

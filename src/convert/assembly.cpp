@@ -1,0 +1,122 @@
+#include "convert/assembly.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "tensor/quant.h"
+
+namespace moe {
+namespace {
+
+Tensor like(const Tensor& shape, void* data, DType dtype) {
+  Tensor t = shape;
+  t.data = data;
+  t.dtype = dtype;
+  t.row_bytes = bytes_of(dtype, t.cols());
+  return t;
+}
+
+Tensor allocate_like(Model& model, const Tensor& shape) {
+  const auto& d = shape.shape;
+  switch (shape.rank) {
+    case 1: return model.allocate(DType::f32, {d[0]});
+    case 2: return model.allocate(DType::f32, {d[0], d[1]});
+    default: return model.allocate(DType::f32, {d[0], d[1], d[2]});
+  }
+}
+
+// Whether the matrices can be the pieces of one bank where they lie.
+bool can_be_pieces(const Param& to, const std::vector<Tensor>& matrices) {
+  return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) { return m.dtype == matrices[0].dtype && m.dense(); });
+}
+
+}  // namespace
+
+std::string_view part_of(const Param& param, const ModelConfig& config) {
+  const std::string_view name = param.name;
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  if (has(".ffn.router.")) return "routers";
+  if (has(".ffn.shared")) return "shared experts";
+  if (has(".attn.")) return "attention";
+  if (has("norm")) return "norms";
+  if (!has(".ffn.")) return "embedding and head";
+  const std::string_view digits = name.substr(name.find('.') + 1);
+  return config.is_moe(std::stoll(std::string(digits.substr(0, digits.find('.'))))) ? "experts" : "FFNs";
+}
+
+int64_t numbers_of(const Model& model) {
+  int64_t numbers = 0;
+  for (const Param* param : model.params()) numbers += param->value.numel();
+  return numbers;
+}
+
+Tensor expert_of(const Param& param, int64_t e) { return param.value.rank == 3 ? param.expert(e) : param.value.at(e); }
+
+void copy_numbers(float* out, const Tensor& from) {
+  for (int64_t r = 0; r < from.rows(); ++r)
+    dequantise(out + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype, from.cols());
+}
+
+void Assembly::enter(std::string_view part, const std::string& became, int64_t before, int64_t after) {
+  auto row = std::find_if(account_.begin(), account_.end(), [&](const PartFate& f) { return f.part == part && f.became == became; });
+  if (row == account_.end()) row = account_.insert(row, {std::string(part), became});
+  row->before += before;
+  row->after += after;
+}
+
+void Assembly::bind(Param& to, Tensor value, std::vector<const void*> pieces, const std::string& became, int64_t before) {
+  if (!to.value.empty()) fail("the account does not come out: \"{}\" would be given its numbers twice", to.name);
+  model_->bind(to, value, std::move(pieces));
+  enter(part_of(to, model_->config()), became, before, to.value.numel());
+}
+
+void Assembly::view(Param& to, const Param& from, const std::string& became) {
+  Tensor value = from.value;
+  if (value.rank != to.value.rank || value.shape != to.value.shape)
+    fail("\"{}\" is {}, which cannot become {}", from.name, describe(value), describe(to.value));
+  bind(to, value, from.pieces, became, value.numel());
+}
+
+Tensor Assembly::own(Param& to, const std::string& became, int64_t before) {
+  bind(to, allocate_like(*model_, to.value), {}, became, before);
+  return to.value;
+}
+
+void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::string& became, int64_t before) {
+  const Tensor shape = to.value;
+  const int64_t each = shape.numel() / shape.shape[0];
+  if (static_cast<int64_t>(matrices.size()) != shape.shape[0]) fail("\"{}\" has {} experts, but {} are given", to.name, shape.shape[0], matrices.size());
+  for (const Tensor& m : matrices)
+    if (m.numel() != each || m.cols() != shape.cols()) fail("an expert of \"{}\" is {}, which does not fit {}", to.name, describe(m), describe(shape));
+  if (can_be_pieces(to, matrices)) {
+    std::vector<const void*> pieces;
+    for (const Tensor& m : matrices) pieces.push_back(m.data);
+    const Tensor value = like(shape, matrices[0].data, matrices[0].dtype);
+    return bind(to, value, std::move(pieces), became, before);
+  }
+  float* out = own(to, became, before).as<float>();
+  for (size_t e = 0; e < matrices.size(); ++e) copy_numbers(out + static_cast<int64_t>(e) * each, matrices[e]);
+}
+
+void Assembly::rows(Param& to, const Param& from, std::span<const int64_t> chosen, const std::string& became) {
+  const int64_t each = to.value.numel() / to.value.shape[0];
+  float* out = own(to, became, static_cast<int64_t>(chosen.size()) * each).as<float>();
+  for (const int64_t row : chosen) {
+    if (from.value.rank == 1) *out = from.value.as<float>()[row];
+    else copy_numbers(out, from.value.at(row));
+    out += each;
+  }
+}
+
+void Assembly::drop(std::string_view part, const std::string& why, int64_t numbers) { enter(part, why, numbers, 0); }
+
+std::unique_ptr<Model> Assembly::finish(int64_t sources) {
+  int64_t before = 0;
+  for (const PartFate& fate : account_) before += fate.before;
+  for (const Param* param : model_->params())
+    if (param->value.empty()) fail("the account does not come out: nothing became \"{}\"", param->name);
+  if (before != sources) fail("the account does not come out: {} numbers went in, {} are accounted for", sources, before);
+  return std::move(model_);
+}
+
+}  // namespace moe

@@ -1,0 +1,259 @@
+// The walk: layer by layer over the calibration text, every layer at the inputs that the layers already carved give it, one layer's activations in memory at a
+// time.
+#include "convert/carve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "convert/carving.h"
+#include "core/error.h"
+#include "core/words.h"
+
+namespace moe {
+namespace {
+
+std::string divisors(int64_t n) {
+  std::string out;
+  for (int64_t e = 2; e <= std::min<int64_t>(n, 256); ++e)
+    if (n % e == 0) out += fmt::format("{}{}", out.empty() ? "" : ", ", e);
+  return out.empty() ? "nothing" : out;
+}
+
+// Everything but the FFNs, which have other shapes.
+void copy_rest(Model& to, Model& from) {
+  for (Param* param : to.params()) {
+    if (param->name.find(".ffn.") != std::string::npos) continue;
+    const Param* source = from.find(param->name);
+    if (source == nullptr || source->value.dtype != DType::f32 || !source->value.dense())
+      fail("carving reads a model that was loaded for training, whose weights are f32; \"{}\" is not", param->name);
+    std::memcpy(param->value.data, source->value.data, static_cast<size_t>(param->value.bytes()));
+    param->touched();
+  }
+}
+
+double norm_of(Run& run, Tensor x) { return std::sqrt(ops::sum_squares(run, x)); }
+
+// The text as one batch.
+struct Calibration {
+  std::vector<int32_t> positions;
+  std::vector<int64_t> bounds;
+  Batch batch;
+
+  Calibration(std::span<const int32_t> ids, const CarveOptions& o) : positions(static_cast<size_t>(calibration_tokens(o))) {
+    for (int64_t w = 0; w <= o.windows; ++w) bounds.push_back(w * o.window);
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % o.window);
+    batch = {ids.first(positions.size()), positions, bounds};
+  }
+};
+
+class Walk {
+ public:
+  Walk(Run& run, Model& dense, Model& carved, const Calibration& text, const CarveOptions& options, const CarveStages& stages)
+      : run_(run), dense_(dense), carved_(carved), text_(text), options_(options), stages_(stages), spec_(eval_spec(carved.config().routing)) {
+    const int64_t tokens = text.batch.tokens(), width = dense.config().width;
+    h_ = run.saved.alloc(DType::f32, {tokens, width});
+    u_ = run.saved.alloc(DType::f32, {tokens, width});
+    y_ = run.saved.alloc(DType::f32, {tokens, width});
+    dense.embed(run, h_, text.batch);
+    if (!stages.follows_dense()) return;
+    dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
+    ops::cast(run, dense_h_, h_);
+  }
+
+  CarvedLayer layer(int64_t i) {
+    const auto start = std::chrono::steady_clock::now();
+    ArenaScope scope(run_.saved);
+    Block& block = dense_.block(i);
+    Tensor dense_sum;  // [N,D] f32, the dense stream with what its FFN adds
+    if (!dense_h_.empty()) {
+      dense_sum = run_.saved.alloc(DType::f32, {u_.rows(), u_.cols()});
+      follow_dense(block, i, dense_sum);
+    }
+    attend(block, i, h_);
+    const Tensor x = ffn_input(block);
+    Carving c = carving(i, x);
+    run_dense(run_, c.a, c.dense);
+    if (!dense_sum.empty()) aim(c, dense_sum);
+    stages_.partition->run(c);
+    write_slices(c);
+    stages_.router->run(c);
+    stages_.fit->run(c);
+
+    MoeLayer::Saved saved;
+    c.carved.forward(run_, y_, x, RouterInput{text_.batch.ids, text_.batch.bounds}, &spec_, {}, saved);
+    CarvedLayer measured = measure(c, saved, i);
+    ops::add(run_, u_, u_, y_);
+    leave(block, h_, u_);
+    measured.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return measured;
+  }
+
+ private:
+  // u_ from the block's input.
+  void attend(Block& block, int64_t i, Tensor h) {
+    ArenaScope scope(run_.saved);
+    Block::Saved saved;
+    const BlockPass pass{.batch = &text_.batch, .layer = i};
+    block.forward_attention(run_, u_, h, pass, saved);
+  }
+  // What the FFN sees of u_.
+  Tensor ffn_input(Block& block) {
+    Tensor x = run_.saved.alloc(run_.compute, {u_.rows(), u_.cols()});
+    Norm::Saved norm;
+    if (block.placement == NormPlacement::pre) block.norm2.forward(run_, x, u_, norm);
+    else ops::cast(run_, x, u_);
+    return x;
+  }
+  // The block's output from the residual stream with what the FFN adds.
+  void leave(Block& block, Tensor out, Tensor sum) {
+    ArenaScope scope(run_.saved);
+    Norm::Saved norm;
+    if (block.placement == NormPlacement::pre) ops::cast(run_, out, sum);
+    else block.norm2.forward(run_, out, sum, norm);
+  }
+  void follow_dense(Block& block, int64_t i, Tensor sum) {
+    ArenaScope scope(run_.saved);
+    attend(block, i, dense_h_);
+    Activations a{.x = ffn_input(block)};
+    run_dense(run_, a, block.ffn.experts);
+    ops::add(run_, sum, u_, a.out);
+    leave(block, dense_h_, sum);
+  }
+  // Tokens count relative to their streams: a few of them are a thousand times longer than the rest and would be all that a fit sees.
+  void aim(Carving& c, Tensor dense_sum) {
+    c.target = run_.saved.alloc(DType::f32, {u_.rows(), u_.cols()});
+    c.token_weight.resize(static_cast<size_t>(u_.rows()));
+    double sum = 0;
+    for (int64_t n = 0; n < u_.rows(); ++n) {
+      double square = 0;
+      for (int64_t d = 0; d < u_.cols(); ++d) {
+        const float end = dense_sum.row<float>(n)[d];
+        c.target.row<float>(n)[d] = end - u_.row<float>(n)[d];
+        square += static_cast<double>(end) * static_cast<double>(end);
+      }
+      const double weight = static_cast<double>(u_.cols()) / std::max(square, 1e-20);
+      c.token_weight[static_cast<size_t>(n)] = static_cast<float>(weight);
+      sum += weight;
+    }
+    for (float& w : c.token_weight) w = static_cast<float>(static_cast<double>(w) * static_cast<double>(u_.rows()) / sum);
+  }
+
+  Carving carving(int64_t i, Tensor x) {
+    const ModelConfig& c = carved_.config();
+    return {.run = run_,
+            .options = options_,
+            .shape = {c.dense_width, options_.shared, c.routing.experts, c.expert_width},
+            .active = options_.active,
+            .key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(i)),
+            .dense = dense_.block(i).ffn.experts,
+            .a = {.x = x},
+            .carved = carved_.block(i).ffn,
+            .routing = &spec_};
+  }
+
+  // y_ becomes the carved output less the dense one and back again.
+  CarvedLayer measure(Carving& c, const MoeLayer::Saved& saved, int64_t i) {
+    CarvedLayer out{.layer = i, .active = c.active};
+    const int64_t experts = c.shape.experts, tokens = c.tokens();
+    Tensor gap = run_.saved.alloc(DType::f32, {tokens, y_.cols()});
+    for (int64_t r = 0; r < tokens; ++r)
+      for (int64_t d = 0; d < y_.cols(); ++d) gap.row<float>(r)[d] = y_.row<float>(r)[d] - c.a.out.row<float>(r)[d];
+    out.error = norm_of(run_, gap) / std::max(norm_of(run_, c.a.out), 1e-30);
+
+    std::vector<int32_t> slice_of = c.partition.expert_of();
+    for (int32_t& s : slice_of) s = s < 0 ? static_cast<int32_t>(experts) : s;
+    const std::vector<float> mass = slice_mass(run_, c.a, slice_of, experts + 1);
+    double all = 0, shared = 0;
+    int64_t agreed = 0;
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    for (int64_t n = 0; n < tokens; ++n) {
+      const float* m = mass.data() + n * (experts + 1);
+      all += std::accumulate(m, m + experts + 1, 0.0);
+      shared += static_cast<double>(m[experts]);
+      std::iota(order.begin(), order.end(), 0);
+      const auto cut = order.begin() + c.active;
+      std::partial_sort(order.begin(), cut, order.end(), [&](int32_t a, int32_t b) { return m[a] != m[b] ? m[a] > m[b] : a < b; });
+      const int32_t* chosen = saved.router.choice.row<int32_t>(n);
+      for (int64_t k = 0; k < c.active; ++k) agreed += std::find(order.begin(), cut, chosen[k]) != cut;
+    }
+    out.shared_mass = all > 0 ? shared / all : 0;
+    out.agreement = static_cast<double>(agreed) / static_cast<double>(tokens * c.active);
+    const int32_t* counts = saved.router.counts.as<int32_t>();
+    const double even = static_cast<double>(tokens * c.active) / static_cast<double>(experts);
+    out.largest_load = *std::max_element(counts, counts + experts) / even;
+    out.smallest_load = *std::min_element(counts, counts + experts) / even;
+    return out;
+  }
+
+  Run& run_;
+  Model &dense_, &carved_;
+  const Calibration& text_;
+  const CarveOptions& options_;
+  const CarveStages& stages_;
+  RoutingSpec spec_;
+  Tensor h_, u_, y_;  // [N,D] f32: the carved model's stream, after attention, what its FFN gives
+  Tensor dense_h_;    // [N,D] f32: the dense model's stream; absent unless a stage follows it
+};
+
+}  // namespace
+
+void check_carve(const ModelConfig& dense, const CarveOptions& o) {
+  carve_stages(o);
+  if (dense.moe_layer_count() > 0) fail_usage("this model routes already (recipe '{}'); only a dense one is carved", dense.routing.recipe);
+  if (o.experts < 2) fail_usage("--experts is {}; it must be at least 2", o.experts);
+  if (dense.dense_width % o.experts != 0)
+    fail_usage("--experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, divisors(dense.dense_width));
+  if (o.shared < 0) fail_usage("--shared is {}; it must be at least 0", o.shared);
+  if (o.shared >= o.experts) fail_usage("--shared {} leaves none of {} slices to choose from; take at most {}", o.shared, o.experts, o.experts - 1);
+  if (o.active < 1) fail_usage("--active is {}; a token takes at least 1 expert", o.active);
+  if (o.shared + o.active > o.experts)
+    fail_usage("--shared {} and --active {} are more than --experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
+  if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("--marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
+  if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("--windows is {}; it must be at least 1", o.windows);
+  if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("--window is {}; a calibration sequence needs at least 2 tokens", o.window);
+  if (dense.positions == Positions::learned && o.window > dense.context)
+    fail_usage("--window is {}, but the model has positions for {} tokens; take --window {}", o.window, dense.context, dense.context);
+}
+
+ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
+  const CarveStages stages = carve_stages(o);
+  ModelConfig c = dense;
+  const int64_t width = dense.dense_width / o.experts;
+  c.model_type.clear();
+  c.expert_width = width;
+  c.shared_experts = o.shared;
+  c.shared_width = o.shared > 0 ? width : 0;
+  c.shared_gate = false;
+  c.expert_down_bias = !dense.ffn_bias && stages.fit->down_bias;
+  c.moe_every = 1;
+  c.dense_first = 0;
+  c.moe_layers.clear();
+  c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active, dense.layers);
+  return c;
+}
+
+CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const CarveOptions& options, const CarveHooks& hooks) {
+  check_carve(dense.config(), options);
+  const int64_t wanted = calibration_tokens(options);
+  if (std::ssize(ids) < wanted)
+    fail("the calibration text has {} tokens, and {} windows of {} need {}; give a longer text or take fewer --windows", ids.size(), options.windows,
+         options.window, wanted);
+  const CarveStages stages = carve_stages(options);
+  CarveResult result;
+  result.tokens = wanted;
+  result.model = std::make_unique<Model>(carved_config(dense.config(), options));
+  copy_rest(*result.model, dense);
+  const Calibration text(ids, options);
+  ArenaScope scope(run.saved);
+  Walk walk(run, dense, *result.model, text, options, stages);
+  for (int64_t i = 0; i < dense.config().layers; ++i) {
+    result.layers.push_back(walk.layer(i));
+    if (hooks.on_layer) hooks.on_layer(result.layers.back());
+  }
+  return result;
+}
+
+}  // namespace moe

@@ -1,0 +1,83 @@
+// Carving: the neurons of every FFN of a dense model are dealt out to experts of equal width, S of them always on and A of the others chosen by a router, so
+// that (S + A) / E of the FFN works for a token. Nothing is trained; a text of a few thousand tokens is all that is looked at. The formulas and their sources
+// are in docs/carving.md; the table of methods is carve_methods.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/model.h"
+
+namespace moe {
+
+// What a neuron's activation is when the strongest of a token are marked: act(gate) * up of the products as they are, or of the products divided by the norms
+// of the token and of the neuron's rows, as CMoE's published code has it.
+enum class Profile { cosine, raw };
+const std::vector<std::string>& profile_names();  // in this order
+
+struct CarveOptions {
+  std::string method = "fitted";  // a row of carve_methods()
+  int64_t shared = 0;             // S slices that are always on
+  int64_t active = 1;             // A of the E - S others that a token takes
+  int64_t experts = 8;            // E slices in all; divides the FFN's width F
+  std::string router;             // another router than the method's own (carve_routers()); empty: the method's
+  std::string fit;                // another fit of the outputs than the method's own (carve_fits()); empty: the method's
+  Profile profile = Profile::cosine;
+  int64_t marks = 10;     // K_a: how many neurons of a token are marked
+  int64_t window = 2048;  // tokens of a calibration sequence
+  int64_t windows = 8;    // how many of them
+  uint64_t seed = 1;      // of what is drawn (method random)
+};
+
+// A method is a partition of the neurons, a router and a fit of the outputs.
+struct CarveMethod {
+  std::string_view name, partition, router, fit, what;
+};
+std::span<const CarveMethod> carve_methods();
+const std::vector<std::string>& carve_method_names();
+const std::vector<std::string>& carve_routers();
+const std::vector<std::string>& carve_fits();
+
+// What was measured of one layer on the calibration text, at the inputs that the carved model gives it.
+struct CarvedLayer {
+  int64_t layer = 0;
+  int64_t active = 0;       // experts a token takes here
+  double shared_mass = 0;   // share of sum |hidden| that lies in the slices always on
+  double error = 0;         // ||F_moe(x) - F(x)|| / ||F(x)|| over all tokens
+  double agreement = 0;     // share of a token's experts that are among the A of the largest sum |hidden|
+  double largest_load = 0;  // tokens of the most chosen expert, in times an even share
+  double smallest_load = 0;
+  double seconds = 0;
+};
+
+struct CarveResult {
+  std::unique_ptr<Model> model;  // owned, f32
+  std::vector<CarvedLayer> layers;
+  int64_t tokens = 0;  // of the calibration text that were used
+};
+
+struct CarveHooks {
+  // Told each layer when it is done; may throw, and then nothing remains.
+  std::function<void(const CarvedLayer&)> on_layer = {};
+};
+
+// How many tokens of text the options ask for.
+inline int64_t calibration_tokens(const CarveOptions& options) { return options.window * options.windows; }
+
+// Throws (usage) where these options have no meaning for this model: it routes already, E does not divide F (the message lists what does), S + A > E, A < 1, no
+// such method. Asked before any text is read; `carve` asks too.
+void check_carve(const ModelConfig& dense, const CarveOptions&);
+
+// What the carved model will be. The options must have been checked.
+ModelConfig carved_config(const ModelConfig& dense, const CarveOptions&);
+
+// The dense model stays as it is. `ids`: the calibration text, of which the first windows * window tokens are used; fails when there are fewer. Products run in
+// run.compute. Same model, text, options, threads and dtype: same bits.
+CarveResult carve(Run&, Model& dense, std::span<const int32_t> ids, const CarveOptions&, const CarveHooks& = {});
+
+}  // namespace moe

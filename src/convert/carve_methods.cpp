@@ -1,0 +1,76 @@
+// The table of methods of carving. Adding one is adding a row, and a stage where it needs a new one.
+#include <algorithm>
+
+#include "convert/carving.h"
+#include "core/error.h"
+#include "core/nearest.h"
+
+namespace moe {
+namespace {
+
+constexpr CarveStage kPartitions[] = {
+    {"marks", by_marks},
+    {"weights", by_weights},
+    {"random", by_chance},
+    {"energy", by_energy, true},
+};
+constexpr RouterStage kRouters[] = {
+    {"analytic", analytic_router, "cmoe"},
+    {"similarity", similarity_router, "carved"},
+    {"learned", learned_router, "carved"},
+    {"energy", energy_router, "carved", true},
+};
+constexpr FitStage kFits[] = {
+    {"none", no_fit},
+    {"refit", refit, true, true},
+};
+constexpr CarveMethod kMethods[] = {
+    {"fitted", "energy", "energy", "refit",
+     "ours: neurons sorted by what they add to the output and by what a linear router foresees of it, the last matrix refitted"},
+    {"cmoe", "marks", "analytic", "none", "neurons that are strong for the same tokens together, scored by one neuron of each expert (arXiv 2502.04416)"},
+    {"kmeans", "weights", "similarity", "none", "neurons of similar weights together, scored by the mean of their directions (MoEfication, LLaMA-MoE)"},
+    {"random", "random", "learned", "none", "neurons dealt out at random, scored by a linear map fitted to their activations (LLaMA-MoE)"},
+};
+
+template <class Row, size_t N>
+std::vector<std::string> names_of(const Row (&rows)[N]) {
+  std::vector<std::string> names;
+  for (const Row& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
+template <class Row, size_t N>
+const Row& find(const Row (&rows)[N], std::string_view name, const char* what, const char* option) {
+  for (const Row& row : rows)
+    if (row.name == name) return row;
+  fail_usage("{}: no {} of carving is called '{}'{}", option, what, name, suggestion(std::string(name), names_of(rows)));
+}
+
+}  // namespace
+
+const std::vector<std::string>& profile_names() {
+  static const std::vector<std::string> names = {"cosine", "raw"};
+  return names;
+}
+std::span<const CarveMethod> carve_methods() { return kMethods; }
+const std::vector<std::string>& carve_method_names() {
+  static const std::vector<std::string> names = names_of(kMethods);
+  return names;
+}
+const std::vector<std::string>& carve_routers() {
+  static const std::vector<std::string> names = names_of(kRouters);
+  return names;
+}
+const std::vector<std::string>& carve_fits() {
+  static const std::vector<std::string> names = names_of(kFits);
+  return names;
+}
+
+CarveStages carve_stages(const CarveOptions& options) {
+  const CarveMethod& method = find(kMethods, options.method, "method", "--method");
+  return {&find(kPartitions, method.partition, "partition", "--method"),
+          &find(kRouters, options.router.empty() ? method.router : options.router, "router", "--router"),
+          &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "--fit")};
+}
+
+}  // namespace moe

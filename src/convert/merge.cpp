@@ -1,0 +1,266 @@
+#include "convert/merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "convert/condition.h"
+#include "core/error.h"
+#include "core/words.h"
+
+namespace moe {
+namespace {
+
+// A field that two models may differ in, in words and as config.json of most models calls it.
+struct Field {
+  std::string name;
+  std::string value;
+  bool decides;  // models that differ in it cannot be merged; else the base's is taken
+};
+
+const char* act_name(ops::Act act) {
+  switch (act) {
+    case ops::Act::silu: return "silu";
+    case ops::Act::gelu: return "gelu";
+    case ops::Act::gelu_tanh: return "gelu_tanh";
+    case ops::Act::relu: return "relu";
+  }
+  return "";
+}
+
+std::vector<Field> fields_of(const ModelConfig& c) {
+  std::vector<Field> fields;
+  const auto decides = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), true}); };
+  const auto of_base = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), false}); };
+  decides("the vocabulary (vocab_size)", c.vocab);
+  decides("the width (hidden_size)", c.width);
+  decides("the number of layers (num_hidden_layers)", c.layers);
+  decides("the FFN's width (intermediate_size)", c.dense_width);
+  decides("the activation (hidden_act)", act_name(c.act));
+  decides("whether FFNs have gates", c.gated);
+  decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
+  decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
+  decides("the place of the norms", c.norm_placement == NormPlacement::pre ? "before" : "after");
+  decides("the number of heads (num_attention_heads)", c.heads);
+  decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);
+  decides("the width of a head (head_dim)", c.head_width);
+  of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
+  of_base("rope theta (rope_theta)", c.rope_theta);
+  of_base("the attention window (sliding_window)", c.attention_window);
+  of_base("the context (max_position_embeddings)", c.context);
+  return fields;
+}
+
+void check_shape(const ModelConfig& base, const MergeExpert& expert, std::vector<std::string>& notes) {
+  const ModelConfig& config = expert.model->config();
+  if (config.moe_layer_count() > 0) fail_usage("{} has experts already; each expert is made of a dense model", expert.name);
+  const std::vector<Field> want = fields_of(base), got = fields_of(config);
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (want[i].value == got[i].value) continue;
+    if (want[i].decides) fail_usage("{} does not match the base: {} is {}, the base's {}", expert.name, want[i].name, got[i].value, want[i].value);
+    notes.push_back(fmt::format("{}: {} is {}; the result has the base's, {}", expert.name, want[i].name, got[i].value, want[i].value));
+  }
+}
+
+bool same_numbers(const Param& a, const Param& b) {
+  const Tensor x = a.value.rank == 3 ? a.expert(0) : a.value, y = b.value.rank == 3 ? b.expert(0) : b.value;
+  if (x.dtype != y.dtype || x.numel() != y.numel()) return false;
+  for (int64_t r = 0; r < x.rows(); ++r)
+    if (std::memcmp(static_cast<const char*>(x.data) + r * x.row_bytes, static_cast<const char*>(y.data) + r * y.row_bytes,
+                    static_cast<size_t>(bytes_of(x.dtype, x.cols()))) != 0)
+      return false;
+  return true;
+}
+
+// Of a dense model: all of them.
+bool is_ffn(const Param& param) { return param.name.find(".ffn.") != std::string::npos; }
+
+const Param& named(const Model& model, const std::string& name) {
+  const auto found = std::find_if(model.params().begin(), model.params().end(), [&](const Param* p) { return p->name == name; });
+  if (found == model.params().end()) fail("there is no parameter \"{}\"", name);
+  return **found;
+}
+
+bool same_experts(const Model& a, const Model& b) {
+  return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) { return !is_ffn(*p) || same_numbers(*p, named(b, p->name)); });
+}
+
+void check_experts(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<std::string>& notes) {
+  if (base.config().moe_layer_count() > 0) fail_usage("the base has experts already; merging begins with dense models");
+  if (experts.size() < 2)
+    fail_usage("{} given; an MoE model needs at least two, each --expert a dense model", counted(static_cast<int64_t>(experts.size()), "expert"));
+  for (const MergeExpert& expert : experts) check_shape(base.config(), expert, notes);
+  for (const MergeExpert& expert : experts)
+    if (o.gates != Gates::random && expert.prompts.positive.empty())
+      fail_usage("{} has no prompts, which its gate is made of; give --expert MODEL:PROMPTS, or --gates random", expert.name);
+  for (size_t i = 0; i < experts.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      if (experts[i].model == experts[j].model || same_experts(*experts[i].model, *experts[j].model))
+        fail_usage("{} and {} have the same FFNs, so two experts would be one; leave one of them out, or make copies by moe upcycle", experts[j].name,
+                   experts[i].name);
+      if (o.gates == Gates::random) continue;
+      if (experts[i].prompts.positive == experts[j].prompts.positive && experts[i].prompts.negative == experts[j].prompts.negative)
+        fail_usage("the prompts of {} and {} are the same, so no router could tell them apart; give each its own", experts[j].name, experts[i].name);
+    }
+}
+
+// Sums over prompts of what the router of each layer sees: [L] vectors [D].
+using Gathered = std::vector<std::vector<double>>;
+
+void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates, double factor, Gathered& sums) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::vector<int64_t> bounds = {0, tokens};
+  const Batch batch{ids, positions, bounds};
+  ArenaScope scope(run.saved);
+  ModelSaved saved;
+  base.forward(run, {.batch = &batch, .keep = Keep::all}, saved);
+  const int64_t first = gates == Gates::hidden ? tokens - 1 : 0;
+  for (size_t layer = 0; layer < saved.blocks.size(); ++layer) {
+    const Tensor x = saved.blocks[layer].ffn_in.x;
+    for (int64_t n = first; n < tokens; ++n)
+      for (int64_t d = 0; d < x.cols(); ++d)
+        sums[layer][static_cast<size_t>(d)] += factor / static_cast<double>(tokens - first) * static_cast<double>(x.row<float>(n)[d]);
+  }
+}
+
+class GateMaker {
+ public:
+  GateMaker(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o) : base_(base), o_(o), run_(o.threads) {
+    for (const MergeExpert& expert : experts) total_ += static_cast<int64_t>(expert.prompts.positive.size() + expert.prompts.negative.size());
+  }
+
+  // [L] unit vectors [D].
+  Gathered of(const MergeExpert& expert) {
+    const auto zero = Gathered(static_cast<size_t>(base_.config().layers), std::vector<double>(static_cast<size_t>(base_.config().width)));
+    Gathered gates = zero, away = zero;
+    add(expert.prompts.positive, gates);
+    add(expert.prompts.negative, away);
+    for (size_t layer = 0; layer < gates.size(); ++layer) {
+      std::vector<double>& gate = gates[layer];
+      const double before = norm_of(gate);
+      for (size_t d = 0; d < gate.size(); ++d) gate[d] -= away[layer][d];
+      const double norm = norm_of(gate);
+      if (!(norm > 1e-6 * before)) fail_usage("the prompts of {} cancel out, so they point nowhere; change its negative ones", expert.name);
+      for (double& x : gate) x /= norm;
+    }
+    return gates;
+  }
+
+ private:
+  static double norm_of(const std::vector<double>& x) { return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0)); }
+
+  void add(const std::vector<std::vector<int32_t>>& prompts, Gathered& sums) {
+    for (const std::vector<int32_t>& ids : prompts) {
+      if (ids.empty()) fail_usage("a prompt has no token; leave it out");
+      add_prompt(base_, run_, ids, o_.gates, 1 / static_cast<double>(prompts.size()), sums);
+      if (o_.progress) o_.progress(++done_, total_);
+    }
+  }
+
+  Model& base_;
+  const MergeOptions& o_;
+  Run run_;
+  int64_t done_ = 0, total_ = 0;
+};
+
+// The routers' matrices; all other parameters of a router are 0.
+void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<MergedLayer>& layers) {
+  const ModelConfig& config = assembly.model().config();
+  std::vector<Gathered> gates;
+  if (o.gates != Gates::random) {
+    GateMaker maker(base, experts, o);
+    for (const MergeExpert& expert : experts) gates.push_back(maker.of(expert));
+  }
+  const std::string drawn = fmt::format("drawn from N(0, {:g})", o.router_std);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const Tensor out =
+        assembly.own(*assembly.model().find(fmt::format("layers.{}.ffn.router.weight", i)), o.gates == Gates::random ? drawn : "from the prompts", 0);
+    const RngKey key = RngKey::from_seed(o.seed).fold(static_cast<uint64_t>(i));
+    for (int64_t e = 0; e < out.rows(); ++e)
+      for (int64_t d = 0; d < out.cols(); ++d)
+        out.row<float>(e)[d] = o.gates == Gates::random ? o.router_std * normal(key, static_cast<uint64_t>(e * out.cols() + d))
+                                                        : static_cast<float>(gates[static_cast<size_t>(e)][static_cast<size_t>(i)][static_cast<size_t>(d)]);
+    layers.push_back({i, condition_of(out)});
+  }
+  for (Param* param : assembly.model().params())
+    if (param->value.empty() && part_of(*param, config) == "routers") {
+      const Tensor out = assembly.own(*param, "0", 0);
+      std::fill_n(out.as<float>(), out.numel(), 0.0f);
+    }
+}
+
+// Enters what of the sources is not in the result; returns how many numbers they all have.
+int64_t drop_the_rest(Assembly& assembly, const Model& base, std::span<const MergeExpert> experts) {
+  const auto numbers = [](const Model& model, bool of_ffns) {
+    int64_t sum = 0;
+    for (const Param* param : model.params()) sum += is_ffn(*param) == of_ffns ? param->value.numel() : 0;
+    return sum;
+  };
+  int64_t sources = numbers_of(base), rest = 0;
+  bool base_is_expert = false;
+  for (const MergeExpert& expert : experts) {
+    if (expert.model == &base) {
+      base_is_expert = true;
+      continue;
+    }
+    sources += numbers_of(*expert.model);
+    rest += numbers(*expert.model, false);
+  }
+  if (!base_is_expert) assembly.drop("FFNs", "of the base: dropped", numbers(base, true));
+  if (rest > 0) assembly.drop("all but FFNs", "of the experts: dropped", rest);
+  return sources;
+}
+
+ModelConfig merged_config(const ModelConfig& base, int64_t experts, const MergeOptions& o) {
+  ModelConfig config = base;
+  config.routing = o.routing;
+  if (config.routing.experts != experts) fail("{} experts are given for a routing of {}", experts, config.routing.experts);
+  config.expert_width = base.dense_width;
+  config.moe_every = 1;
+  config.dense_first = 0;
+  config.moe_layers.clear();
+  config.model_type.clear();
+  validate(config);
+  const RoutingSpec spec = eval_spec(config.routing);
+  if (!needs_logits(spec.select) || !std::holds_alternative<LinearLogits>(spec.logits))
+    fail_usage("recipe '{}' has no router of one row an expert, which is what prompts make; take another (moe recipes lists them)", config.routing.recipe);
+  return config;
+}
+
+}  // namespace
+
+const std::vector<std::string>& gates_names() {
+  static const std::vector<std::string> names = {"hidden", "hidden_avg", "random"};
+  return names;
+}
+
+Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o) {
+  Merged result;
+  check_experts(base, experts, o, result.notes);
+  Assembly assembly(merged_config(base.config(), static_cast<int64_t>(experts.size()), o));
+  fill_routers(assembly, base, experts, o, result.layers);
+  for (Param* to : assembly.model().params()) {
+    if (!to->value.empty()) continue;
+    if (!is_ffn(*to)) {
+      assembly.view(*to, named(base, to->name), "the base's");
+      continue;
+    }
+    std::vector<Tensor> matrices;
+    int64_t before = 0;
+    for (const MergeExpert& expert : experts) {
+      const Param& from = named(*expert.model, to->name);
+      matrices.push_back(expert_of(from, 0));
+      before += from.value.numel();
+    }
+    assembly.bank(*to, matrices, "one of each model", before);
+  }
+  const int64_t sources = drop_the_rest(assembly, base, experts);
+  result.model = assembly.finish(sources);
+  result.parts = assembly.account();
+  return result;
+}
+
+}  // namespace moe

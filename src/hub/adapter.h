@@ -1,0 +1,49 @@
+// Low-rank adapters as PEFT keeps them: a folder of adapter_config.json and adapter_model.safetensors, whose names are those of the model's tensors in its
+// Hugging Face folder. Format: huggingface/peft, docs/source/developer_guides/checkpoint.md; src/peft/tuners/lora/{config,layer}.py.
+//
+//   base_model.model.<module>.lora_A.weight [r,I], base_model.model.<module>.lora_B.weight [O,r]:  W += alpha / r * B A
+//   base_model.model.<name>: a tensor that stands in the place of the model's own ("modules_to_save")
+//
+// Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are stacked: A end to end, B along a diagonal, with a rank_pattern.
+// Where it holds a whole bank of experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "formats/safetensors.h"
+#include "hub/hub.h"
+
+namespace moe {
+
+// What is added to a matrix of the model, or to each expert's of a bank.
+struct LowRank {
+  Param* base = nullptr;  // [O,I] or [E,O,I]
+  Tensor a;               // [r,I] or [E,r,I] f32
+  Tensor b;               // [O,r] or [E,O,r] f32
+};
+
+struct AdapterFile {
+  int64_t rank = 0;
+  double alpha = 0;
+  std::string base_model;  // where the weights lie that it belongs to; empty: not said
+  std::vector<LowRank> matrices;
+  std::vector<Param*> whole;  // stored as they are
+};
+
+// Both files, each whole or not at all. Fails, naming it, where a tensor of the model has no name of its own for what is stored.
+void save_adapter(const std::string& folder, Model&, const AdapterFile&);
+
+struct MergedAdapter {
+  int64_t matrices = 0;  // of the model that something was added to
+  int64_t whole = 0;     // parameters that were replaced
+  double largest = 0;    // max over matrices of |alpha / r B A| / |W|, Frobenius norms
+};
+// Adds the adapter in `folder` to the weights of a model that was loaded for inference; what changes becomes f32 in the Model's memory. Refuses, naming file
+// and key: another kind of adapter, names or shapes that are not the model's, half a pair, numbers that are not finite.
+MergedAdapter merge_adapter(LoadedModel&, const std::string& folder, int threads);
+// The same from both files as they are read; `where` names the configuration in errors.
+MergedAdapter merge_adapter(Model&, const Json& config, const std::string& where, const Safetensors&, int threads);
+
+}  // namespace moe

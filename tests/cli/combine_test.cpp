@@ -1,0 +1,218 @@
+// `moe upcycle`, `moe merge` and `moe prune` as a user runs them: what they print, what they write, and what they refuse in one line with nothing left behind.
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Three dense models that differ by their seeds, and one with experts, made once.
+class Combine : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = new TempFolder;
+    std::string text, other;
+    for (int i = 0; i < 200; ++i) text += "the router sends each token to two experts\n";
+    for (int i = 0; i < 200; ++i) other += "what two experts say of a token is added up " + std::to_string(i) + "\n";
+    put(*made_ / "text.txt", text);
+    put(*made_ / "other.txt", other);
+    for (const std::string name : {"a", "b", "c"}) make(name, {"--recipe", "dense", "--dense-width", "48", "--seed", std::to_string(name[0])});
+    make("wide", {"--recipe", "dense", "--dense-width", "64"});
+    make("moe", {"--experts", "6", "--top-k", "2", "--expert-width", "32"});
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
+  static void make(const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"train",   "--data",      *made_ / "text.txt",
+                                      "--out",   *made_ / name, "--architecture",
+                                      "llama",   "--width",     "32",
+                                      "--heads", "2",           "--layers",
+                                      "2",       "--context",   "32",
+                                      "--batch", "2",           "--steps",
+                                      "3",       "--no-report"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult r = moe_command(words);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+
+  static std::string model(const std::string& name) { return *made_ / name; }
+  static std::string text() { return *made_ / "text.txt"; }
+  static std::string other() { return *made_ / "other.txt"; }
+  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
+  static CommandResult ok(const std::vector<std::string>& words) {
+    const CommandResult r = moe_command(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  }
+  static double perplexity(const std::string& folder, const std::string& of) {
+    return Json::parse(ok({"score", folder, "--text", of, "--json"}).out).at("perplexity").get<double>();
+  }
+  // The refused command left the folder as it was.
+  void refused(const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
+    const std::vector<std::string> before = folder_.entries();
+    expect_refused(words, code, parts);
+    EXPECT_EQ(folder_.entries(), before);
+  }
+
+  static TempFolder* made_;
+  TempFolder folder_;
+};
+TempFolder* Combine::made_ = nullptr;
+
+TEST_F(Combine, UpcycledModelsComputeWhatTheDenseOneDoes) {
+  const CommandResult r = ok({"upcycle", model("a"), folder_ / "up", "--experts", "4"});
+  has(r.out, "4 copies");
+  has(r.out, "drawn from N(0, 0.02)");
+  has(r.out, "a model of type mixtral in f32, 2 MoE layers of 2 with 4 experts of width 48, 2 a token (recipe mixtral)");
+  has(r.out, "step 0 computes what the dense model does");
+  EXPECT_NEAR(perplexity(folder_ / "up", text()) / perplexity(model("a"), text()), 1, 1e-5);
+  EXPECT_EQ(folder_.entries(), std::vector<std::string>{"up"});
+
+  const CommandResult groups = ok({"upcycle", model("a"), folder_ / "groups", "--experts", "8", "--granularity", "4", "--top-k", "4", "--json"});
+  const Json reply = Json::parse(groups.out);
+  EXPECT_EQ(reply["expert_width"], 12);
+  EXPECT_EQ(reply["down_scale"], 4.0);
+  EXPECT_EQ(reply["step_0"]["equals_dense"], true);
+  EXPECT_LT(reply["step_0"]["largest_difference"].get<double>(), 1e-5);
+  EXPECT_GT(reply["step_0"]["largest_logit"].get<double>(), 0.1);
+  EXPECT_NEAR(perplexity(folder_ / "groups", text()) / perplexity(model("a"), text()), 1, 1e-5);
+}
+
+TEST_F(Combine, UpcycleSaysWhatMakesStepZeroDiffer) {
+  const CommandResult r = ok({"upcycle", model("a"), folder_ / "up", "--experts", "4", "--top-k", "2", "--recipe", "olmoe", "--layers", "1"});
+  has(r.out, "step 0 is not the dense model: the weights of recipe 'olmoe' do not add up to the same for every token");
+  has(r.out, "weights of 0.5 together, so down was multiplied by 2");
+  has(r.out, "1 MoE layer of 2");
+  ok({"train", "--from", folder_ / "up", "--data", text(), "--out", folder_ / "on", "--context", "16", "--batch", "1", "--steps", "2", "--no-report"});
+}
+
+TEST_F(Combine, MergedModelsRouteByPrompts) {
+  put(folder_ / "b.txt", "the router\nsends each token\n\n");
+  put(folder_ / "c.json", R"({"positive": ["what two experts say"], "negative": ["is added up 7"]})");
+  const CommandResult r = ok(
+      {"merge", folder_ / "m", "--base", model("a"), "--expert", model("b") + ":" + (folder_ / "b.txt"), "--expert", model("c") + ":" + (folder_ / "c.json")});
+  has(r.out, "one of each model");
+  has(r.out, "from the prompts");
+  has(r.out, "the base's");
+  has(r.out, "condition of a layer's gates");
+  has(r.out, "with 2 experts of width 48");
+  EXPECT_GT(perplexity(folder_ / "m", text()), 1);
+  const CommandResult random =
+      ok({"merge", folder_ / "r", "--base", model("a"), "--expert", model("a"), "--expert", model("b"), "--expert", model("c"), "--gates", "random", "--json"});
+  const Json reply = Json::parse(random.out);
+  EXPECT_EQ(reply["experts"], 3);
+  EXPECT_EQ(reply["gates_of_layers"].size(), 2u);
+}
+
+TEST_F(Combine, PruningPrintsTheDamage) {
+  const CommandResult r = ok({"prune", model("moe"), folder_ / "p", "--experts", "4", "--calibration", text(), "--verify", other()});
+  has(r.out, "experts that go");
+  has(r.out, "4 of 6 kept");
+  has(r.out, "perplexity on " + other());
+  has(r.out, fmt::format("{:.4f} before, {:.4f} after", perplexity(model("moe"), other()), perplexity(folder_ / "p", other())));
+  for (const char* saliency : {"mean", "frequency"}) {
+    const CommandResult json =
+        ok({"prune", model("moe"), folder_ / saliency, "--experts", "3", "--calibration", text(), "--saliency", saliency, "--windows", "2", "--json"});
+    const Json reply = Json::parse(json.out);
+    EXPECT_EQ(reply["experts"], 3);
+    ASSERT_EQ(reply["pruned_layers"].size(), 2u);
+    for (const Json& layer : reply["pruned_layers"]) {
+      EXPECT_EQ(layer["kept"].size(), 3u);
+      int64_t tokens = 0;
+      for (const Json& n : layer["tokens"]) tokens += n.get<int64_t>();
+      EXPECT_EQ(tokens, 2 * 2 * 32);
+    }
+  }
+}
+
+TEST_F(Combine, UpcycleRefusals) {
+  const std::string out = folder_ / "out";
+  refused({"upcycle", model("a"), out}, 2, {"--experts"});
+  refused({"upcycle", model("a"), out, "--experts", "1"}, 2, {"--experts is 1"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--top-k", "5"}, 2, {"5", "4"});
+  refused({"upcycle", model("a"), out, "--experts", "10", "--granularity", "5"}, 2, {"does not divide", "48", "1, 2, 3, 4, 6"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--recipe", "dense"}, 2, {"dense"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--recipe", "expert-choice"}, 2, {"experts choose"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "every:x"}, 2, {"--layers", "every:x"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "0,7"}, 2, {"layer 7"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "3-1"}, 2, {"3-1"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--dtype", "q8_0"}, 2, {"q8_0", "bf16"});
+  refused({"upcycle", model("moe"), out, "--experts", "4"}, 2, {"routes already"});
+  refused({"upcycle", model("a"), folder_ / "out.gguf", "--experts", "4"}, 2, {"out.gguf", "moe convert"});
+  refused({"upcycle", folder_ / "nothing", out, "--experts", "4"}, 1, {"nothing"});
+  put(folder_ / "there/file", "x");
+  refused({"upcycle", model("a"), folder_ / "there", "--experts", "4"}, 1, {"there already", "delete it"});
+  refused({"upcycle", model("a"), text() + "/out", "--experts", "4"}, 1, {"text.txt", "choose another"});
+}
+
+TEST_F(Combine, MergeRefusals) {
+  const std::string out = folder_ / "out";
+  put(folder_ / "p.txt", "one\n");
+  put(folder_ / "q.txt", "two\n");
+  put(folder_ / "blank.txt", "\n \n");
+  put(folder_ / "odd.json", R"({"positive": ["x"], "negatve": ["y"]})");
+  const auto expert = [&](const char* name, const char* prompts) { return model(name) + ":" + (folder_ / prompts); };
+  const auto merge = [&](std::vector<std::string> experts, std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"merge", out, "--base", model("a")};
+    for (const std::string& e : experts) words.insert(words.end(), {"--expert", e});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  refused(merge({expert("b", "p.txt")}), 2, {"at least two"});
+  refused(merge({expert("b", "p.txt"), expert("wide", "q.txt")}), 2, {"wide", "intermediate_size", "64", "48"});
+  refused(merge({expert("b", "p.txt"), expert("moe", "q.txt")}), 2, {"moe", "has experts already"});
+  refused(merge({expert("b", "p.txt"), expert("c", "p.txt")}), 2, {"the prompts of", "the same"});
+  refused(merge({expert("b", "p.txt"), expert("b", "q.txt")}), 2, {"the same FFNs"});
+  refused(merge({expert("b", "p.txt"), model("c")}), 2, {"has no prompts", "--gates random"});
+  refused(merge({expert("b", "p.txt"), expert("c", "none.txt")}), 1, {"none.txt"});
+  refused(merge({expert("b", "p.txt"), expert("c", "blank.txt")}), 1, {"blank.txt", "no prompt"});
+  refused(merge({expert("b", "p.txt"), expert("c", "odd.json")}), 1, {"odd.json", "negatve", "negative"});
+  refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--gates", "hiden"}), 2, {"--gates", "hiden", "hidden"});
+  refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--gates", "random"}), 2, {"--gates random", "leave them out"});
+  refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--top-k", "3"}), 2, {"3", "2"});
+  refused({"merge", out, "--expert", model("b")}, 2, {"--base"});
+}
+
+TEST_F(Combine, PruneRefusals) {
+  const std::string out = folder_ / "out";
+  const auto prune = [&](const std::string& of, const std::string& experts, std::vector<std::string> more) {
+    std::vector<std::string> words = {"prune", of, out, "--experts", experts};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  put(folder_ / "short.txt", "much too short for eight windows of 32 tokens");
+  refused(prune(model("moe"), "6", {"--calibration", text()}), 2, {"6", "1 to 5"});
+  refused(prune(model("moe"), "1", {"--calibration", text()}), 2, {"--experts is 1", "takes 2"});
+  refused(prune(model("a"), "1", {"--calibration", text()}), 2, {"dense"});
+  refused(prune(model("moe"), "4", {}), 2, {"--calibration"});
+  refused(prune(model("moe"), "4", {"--calibration", folder_ / "none.txt"}), 1, {"none.txt"});
+  refused(prune(model("moe"), "4", {"--calibration", folder_ / "short.txt"}), 1, {"45 tokens", "8 windows of 32 need 256", "--windows 1"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--window", "64"}), 2, {"--window is 64", "32"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--windows", "0"}), 2, {"--windows is 0"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--saliency", "freqency"}), 2, {"freqency", "frequency"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--verify", text()}), 2, {"--verify", "another"});
+}
+
+// Stopped while it reads the calibration text.
+TEST_F(Combine, CtrlCLeavesNothing) {
+  std::string text;
+  for (int i = 0; i < 40000; ++i) text += "tokens that take a while to read " + std::to_string(i) + "\n";
+  put(folder_ / "long.txt", text);
+  const CommandResult r = moe_command(
+      {"prune", model("moe"), folder_ / "new/out", "--experts", "4", "--calibration", folder_ / "long.txt", "--windows", "30000"}, [&](pid_t child) {
+        for (int wait = 0; wait < 3000 && !fs::exists(folder_ / "new"); ++wait) usleep(2000);
+        kill(child, SIGINT);
+      });
+  EXPECT_EQ(r.code, 1) << r.err;
+  has(r.err, "interrupted; nothing was written to " + (folder_ / "new/out"));
+  EXPECT_EQ(folder_.entries(), std::vector<std::string>{"long.txt"});
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,138 @@
+// Recovering a model as a user does it: moe train --from with a part of it trained, a teacher, a time limit; the adapter merged back by moe convert.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+class RecoverCommand : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = new TempFolder;
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
+    put(*made_ / "text.txt", text);
+    const CommandResult r = moe_command({"train",
+                                         "--data",
+                                         *made_ / "text.txt",
+                                         "--out",
+                                         *made_ / "m",
+                                         "--recipe",
+                                         "deepseek-v3",
+                                         "--width",
+                                         "32",
+                                         "--heads",
+                                         "2",
+                                         "--layers",
+                                         "1",
+                                         "--experts",
+                                         "4",
+                                         "--top-k",
+                                         "2",
+                                         "--expert-groups",
+                                         "1",
+                                         "--groups-kept",
+                                         "1",
+                                         "--expert-width",
+                                         "16",
+                                         "--context",
+                                         "32",
+                                         "--batch",
+                                         "2",
+                                         "--steps",
+                                         "3",
+                                         "--no-report"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
+
+  std::string model() const { return *made_ / "m"; }
+  std::string text() const { return *made_ / "text.txt"; }
+  std::vector<std::string> train(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"train", "--from", model(), "--data", text(), "--context", "32", "--batch", "2", "--no-report"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
+
+  static TempFolder* made_;
+  TempFolder folder_;
+};
+TempFolder* RecoverCommand::made_ = nullptr;
+
+TEST_F(RecoverCommand, SaysWhatIsTrained) {
+  const CommandResult r = moe_command(train({"--tune", "router", "--out", folder_ / "r", "--steps", "2", "--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.err, "trained (--tune router): 128 of ");
+  has(r.err, "attention none");
+  has(r.err, "router all 128");
+  const Json trained = Json::parse(r.out)["trained"];
+  EXPECT_EQ(trained["router"], (Json{{"trained", 128}, {"total", 128}}));
+  EXPECT_EQ(trained["experts"]["trained"], 0);
+}
+
+TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
+  const CommandResult r = moe_command(train({"--tune", "lora+router", "--lora-rank", "2", "--lr", "0.01", "--out", folder_ / "l", "--steps", "4"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.err, "attention 512 on 4.10k");
+  const CommandResult merged = moe_command({"convert", model(), folder_ / "merged", "--adapter", folder_ / "l/adapter", "--verify", text(), "--json"});
+  ASSERT_EQ(merged.code, 0) << merged.err;
+  const Json reply = Json::parse(merged.out);
+  EXPECT_EQ(reply["adapter"]["matrices"], 4 + 3 * 4 + 3);
+  EXPECT_EQ(slurp(folder_ / "merged/config.json"), slurp(folder_ / "l/config.json"));
+  const auto score = [&](const std::string& which) {
+    const CommandResult s = moe_command({"score", which, "--text", text(), "--json"});
+    EXPECT_EQ(s.code, 0) << s.err;
+    return Json::parse(s.out)["nats_per_token"].get<double>();
+  };
+  EXPECT_EQ(score(folder_ / "merged"), score(folder_ / "l"));
+  EXPECT_LT(score(folder_ / "merged"), score(model()) - 1e-3);
+  const CommandResult shown = moe_command({"convert", model(), folder_ / "merged.gguf", "--adapter", folder_ / "l/adapter", "--quant", "q8_0"});
+  if (shown.code == 0) has(shown.out, "adapter " + (folder_ / "l/adapter") + ": added to 19 matrices");
+}
+
+TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
+  const std::string out = folder_ / "t";
+  const auto words = train({"--teacher", model(), "--teacher-weight", "1", "--minutes", "0.02", "--out", out, "--json"});
+  const CommandResult r = moe_command(words);
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.err, "--minutes 0.02: there is time for ");
+  has(r.err, "teacher: " + model() + "; the loss is 0 ce + 1 kl");
+  const Json reply = Json::parse(r.out);
+  EXPECT_GE(reply["step"].get<int64_t>(), 1);
+  EXPECT_LT(reply["kl"].get<double>(), 0.1);
+  // The number of steps belongs to the run; the same command goes on with it, here by being done.
+  auto again = words;
+  again.push_back("--resume");
+  const CommandResult done = moe_command(again);
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(Json::parse(done.out)["step"], reply["step"]);
+}
+
+TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
+  const std::string out = folder_ / "x";
+  expect_refused({"train", "--data", text(), "--out", out, "--tune", "lora"}, 2, {"--tune lora", "--from"});
+  expect_refused(train({"--out", out, "--tune", "loar"}), 2, {"--tune", "lora"});
+  expect_refused(train({"--out", out, "--lora-rank", "4"}), 2, {"--lora-rank", "--tune lora"});
+  expect_refused(train({"--out", out, "--tune", "lora", "--lora-rank", "0"}), 2, {"--lora-rank is 0"});
+  expect_refused(train({"--out", out, "--teacher-weight", "0.5"}), 2, {"--teacher-weight", "--teacher"});
+  expect_refused(train({"--out", out, "--teacher", model(), "--teacher-weight", "0"}), 2, {"--teacher-weight is 0"});
+  expect_refused(train({"--out", out, "--minutes", "1", "--steps", "5"}), 2, {"--minutes", "--steps"});
+  expect_refused(train({"--out", out, "--minutes", "0"}), 2, {"--minutes is 0"});
+  expect_refused(train({"--out", out, "--teacher", folder_ / "nowhere"}), 1, {"nowhere", "there is no such folder"});
+  const CommandResult other = moe_command({"train", "--data",  text(), "--out",       folder_ / "bpe", "--width",   "16", "--heads", "2", "--layers",
+                                           "1",     "--steps", "1",    "--tokenizer", "bpe:280",       "--context", "16", "--batch", "1", "--no-report"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  expect_refused(train({"--out", out, "--teacher", folder_ / "bpe"}), 1, {"--teacher", "its vocabulary is", "must predict the same tokens"});
+  EXPECT_FALSE(std::filesystem::exists(out));
+  expect_refused({"convert", model(), out, "--adapter", model()}, 1, {"there is no adapter_config.json"});
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+}  // namespace
+}  // namespace moe::test

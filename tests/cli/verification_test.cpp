@@ -1,0 +1,148 @@
+// What --verify, --report and --sweep do for the verbs that convert: refused before the work, measured on the files after it, nothing left behind.
+#include "cli/verification.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "support/command.h"
+#include "support/tiny_model.h"
+
+namespace moe::cli {
+namespace {
+
+using namespace moe::test;
+
+struct Fixture {
+  TempFolder folder;
+  LoadedModel before;
+  CompareFlags flags;
+
+  Fixture() {
+    save("before", 1);
+    save("out", 2);
+    before = load_model(folder / "before", LoadFor::inference);
+    std::string text;
+    for (int i = 0; i < 40; ++i) text += fmt::format("line {} of a text to score\n", i);
+    put(folder / "text.txt", text);
+    flags.text = folder / "text.txt";
+    flags.options.windows = 4;
+    flags.speed = {.prompt = 6, .tokens = 2, .repeats = 3};
+    flags.compute.dtype = "f32";
+  }
+  void save(const std::string& name, uint64_t seed) { write(folder / name, seed); }
+  static void write(const std::string& path, uint64_t seed) {
+    auto model = fresh(plain_config(), seed);
+    save_model(path, *model, *make_tokenizer("bytes"));
+  }
+  NamedModel named() { return {"before", before}; }
+};
+
+TEST(Verification, MeasuresWhatWasWrittenAndKeepsHowItWasMade) {
+  Fixture f;
+  Verification v(f.flags, f.named());
+  EXPECT_TRUE(v.asked());
+  ConversionReport made{.kind = "Carving", .steps = {{"method", "fitted"}}, .layers = {{0, 2, 0.5, 0.75}}};
+  const ConversionReport r = v.measure(f.folder / "out", made);
+  EXPECT_EQ(r.kind, "Carving");
+  EXPECT_EQ(r.steps, made.steps);
+  EXPECT_EQ(r.layers.size(), 1u);
+  EXPECT_EQ(r.after.name, f.folder / "out");
+  EXPECT_EQ(r.figures.windows, 4);
+  EXPECT_GT(r.figures.kl, 0);
+  EXPECT_EQ(r.after_speed->decode_seconds.size(), 3u);
+  EXPECT_TRUE(r.frontier.empty());
+}
+
+TEST(Verification, ASweepWritesBesideAndRemoves) {
+  Fixture f;
+  f.flags.html = f.folder / "page.html";
+  Verification v(f.flags, f.named());
+  std::vector<std::string> written;
+  const auto writes = [&](uint64_t seed) {
+    return [&, seed](const std::string& path) {
+      written.push_back(path);
+      Fixture::write(path, seed);
+    };
+  };
+  const ConversionReport r =
+      v.measure(f.folder / "out", {.kind = "Carving"}, {{"1 active", 0.25, writes(3)}, {"2 active", 0.5, {}}, {"3 active", 0.75, writes(1)}});
+  ASSERT_EQ(r.frontier.size(), 4u);
+  EXPECT_EQ(written.size(), 2u);
+  for (const std::string& path : written) {
+    EXPECT_FALSE(std::filesystem::exists(path)) << path;
+    EXPECT_EQ(std::filesystem::path(path).parent_path(), f.folder.path());
+  }
+  EXPECT_EQ(r.frontier[1].perplexity, r.figures.after.perplexity);
+  EXPECT_TRUE(r.frontier[1].is_written);
+  EXPECT_FALSE(r.frontier[0].is_written);
+  EXPECT_EQ(r.frontier[0].ffn_share, 0.25);
+  EXPECT_NE(r.frontier[0].perplexity, r.frontier[1].perplexity);
+  EXPECT_EQ(r.frontier[2].kl, 0) << "the same model as before";
+  EXPECT_GT(r.frontier[2].speed_up.decode, 0);
+  EXPECT_TRUE(r.frontier[3].is_before);
+  EXPECT_EQ(r.frontier[3].perplexity, r.figures.before.perplexity);
+  v.write_page(r);
+  EXPECT_NE(slurp(f.flags.html).find("id=\"frontier\""), std::string::npos);
+}
+
+// A GGUF file stays one by its name, so that the same kind of model is measured.
+TEST(Verification, TheNameBesideKeepsItsEnding) {
+  Fixture f;
+  f.save("x.gguf", 2);  // a folder may be called so
+  std::string path;
+  Verification(f.flags, f.named()).measure(f.folder / "x.gguf", {}, {{"1 active", 0.5, [&](const std::string& p) { Fixture::write(path = p, 3); }}});
+  EXPECT_TRUE(path.ends_with(".gguf")) << path;
+  EXPECT_NE(path, f.folder / "x.gguf");
+}
+
+TEST(Verification, AFailedSweepLeavesNothingBehind) {
+  Fixture f;
+  Verification v(f.flags, f.named());
+  const auto entries = f.folder.entries();
+  const auto breaks = [](const std::string& path) {
+    Fixture::write(path, 3);
+    fail("the disk is full");
+  };
+  EXPECT_FAILS(v.measure(f.folder / "out", {}, {{"1 active", 0.5, breaks}}), "the disk is full");
+  EXPECT_EQ(f.folder.entries(), entries);
+}
+
+TEST(Verification, RefusesBeforeTheWork) {
+  Fixture f;
+  CompareFlags flags = f.flags;
+  put(f.folder / "short.txt", "too short");
+  flags.text = f.folder / "short.txt";
+  EXPECT_FAILS(Verification(flags, f.named()), "9 tokens");
+  flags = f.flags;
+  flags.html = f.folder / "no/page.html";
+  EXPECT_FAILS(Verification(flags, f.named()), "page.html");
+  const std::string text = slurp(f.flags.text);
+  std::vector<int32_t> ids(text.begin(), text.end());
+  const Verification v(f.flags, f.named());
+  EXPECT_FAILS(v.check_not_fitted_to(ids), "begins as the calibration text does");
+  ids[100] = 'X';
+  EXPECT_NO_THROW(v.check_not_fitted_to(ids));
+  EXPECT_NO_THROW(v.check_not_fitted_to({}));
+  flags = {};
+  EXPECT_FALSE(Verification(flags, f.named()).asked());
+}
+
+TEST(Verification, FlagsWithoutATextToMeasureOn) {
+  for (const char* given : {"--report=page.html", "--verify-windows=3", "--no-speed", "--repeats=2", "--sweep"}) {
+    CLI::App app;
+    CompareFlags flags;
+    bool sweep = false;
+    add_verify_options(app, flags);
+    app.add_flag("--sweep", sweep);
+    app.parse(std::string(given), false);
+    EXPECT_FAILS(check_verify_options(app, flags), "add --verify TEXT") << given;
+    app.parse(std::string("--verify text.txt ") + given, false);
+    EXPECT_NO_THROW(check_verify_options(app, flags)) << given;
+    if (!sweep) continue;
+    app.parse(std::string("--verify text.txt --sweep --no-speed"), false);
+    EXPECT_FAILS(check_verify_options(app, flags), "give one of them");
+  }
+}
+
+}  // namespace
+}  // namespace moe::cli

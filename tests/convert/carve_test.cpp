@@ -1,0 +1,325 @@
+// Laws of carving on small random models of every kind of FFN: nothing is lost when all experts work, the same command gives the same bits, and what comes out
+// is an ordinary model that is saved, loaded, run and trained.
+#include "convert/carve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "hub/hub.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kWindow = 64, kWindows = 4;
+
+struct Kind {
+  const char* name;
+  ops::Act act;
+  bool gated, bias;
+  NormPlacement placement;
+};
+const Kind kKinds[] = {{"SwiGLU", ops::Act::silu, true, false, NormPlacement::pre},
+                       {"GELU with biases", ops::Act::gelu, false, true, NormPlacement::pre},
+                       {"ReLU, post-norm", ops::Act::relu, false, false, NormPlacement::post}};
+
+std::unique_ptr<Model> dense_model(const Kind& kind) {
+  ModelConfig c;
+  c.vocab = 256;
+  c.width = 32;
+  c.layers = 2;
+  c.heads = c.kv_heads = 2;
+  c.head_width = 16;
+  c.context = kWindow;
+  c.dense_width = 96;
+  c.act = kind.act;
+  c.gated = kind.gated;
+  c.ffn_bias = kind.bias;
+  c.norm_placement = kind.placement;
+  c.init.std = 0.2f;
+  auto model = std::make_unique<Model>(c);
+  model->initialise(3);
+  const RngKey key = RngKey::from_seed(9);
+  for (Param* p : model->params())  // biases start at zero, and a zero is easily lost
+    if (p->role == Role::bias)
+      for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] = 0.3f * normal(key, static_cast<uint64_t>(i));
+  return model;
+}
+
+std::vector<int32_t> text(uint64_t seed, int64_t tokens = kWindow * kWindows) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), i, 256));
+  return ids;
+}
+
+CarveOptions options(std::string_view method, int64_t shared, int64_t active, int64_t experts) {
+  CarveOptions o;
+  o.method = method;
+  o.shared = shared;
+  o.active = active;
+  o.experts = experts;
+  o.window = kWindow;
+  o.windows = kWindows;
+  return o;
+}
+
+std::vector<float> logits(Model& model, const std::vector<int32_t>& ids) {
+  moe::Run run(2);
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::vector<int64_t> bounds = {0, std::ssize(ids)};
+  const Batch batch{ids, positions, bounds};
+  RoutingSpec spec;
+  if (model.config().moe_layer_count() > 0) spec = eval_spec(model.config().routing);
+  const Forward pass{.batch = &batch, .routing = &spec};
+  ModelSaved saved;
+  model.forward(run, pass, saved);
+  std::vector<float> out(ids.size() * 256);
+  model.logits(run, Tensor(out.data(), DType::f32, {std::ssize(ids), 256}), saved.hidden);
+  return out;
+}
+
+double largest_gap(const std::vector<float>& a, const std::vector<float>& b) {
+  double gap = 0;
+  for (size_t i = 0; i < a.size(); ++i) gap = std::max(gap, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return gap;
+}
+
+// Every method, and every router and fit with the partition it is least made for.
+std::vector<CarveOptions> all_ways(int64_t shared, int64_t active, int64_t experts) {
+  std::vector<CarveOptions> ways;
+  for (const std::string& method : carve_method_names()) ways.push_back(options(method, shared, active, experts));
+  for (const std::string& router : carve_routers()) {
+    ways.push_back(options("kmeans", shared, active, experts));
+    ways.back().router = router;
+  }
+  for (const std::string& fit : carve_fits()) {
+    ways.push_back(options("cmoe", shared, active, experts));
+    ways.back().fit = fit;
+  }
+  ways.push_back(options("cmoe", shared, active, experts));
+  ways.back().profile = Profile::raw;
+  return ways;
+}
+
+std::string described(const Kind& kind, const CarveOptions& o) {
+  return fmt::format("{}: method {}, router {}, fit {}, S{}A{}E{}", kind.name, o.method, o.router, o.fit, o.shared, o.active, o.experts);
+}
+
+TEST(Carve, AllExpertsActiveGiveTheDenseModel) {
+  const std::vector<int32_t> ids = text(5, 50);
+  for (const Kind& kind : kKinds) {
+    const auto dense = dense_model(kind);
+    const std::vector<float> want = logits(*dense, ids);
+    double size = 0;
+    for (float z : want) size = std::max(size, std::fabs(static_cast<double>(z)));
+    EXPECT_GT(size, 0.5) << "logits this small prove nothing";
+    for (int64_t shared : {0, 2})
+      for (const CarveOptions& o : all_ways(shared, 6 - shared, 6)) {
+        SCOPED_TRACE(described(kind, o));
+        moe::Run run(2);
+        const CarveResult carved = carve(run, *dense, text(1), o);
+        EXPECT_LT(largest_gap(logits(*carved.model, ids), want), 1e-4);
+        for (const CarvedLayer& l : carved.layers) {
+          EXPECT_LT(l.error, 1e-4);
+          EXPECT_DOUBLE_EQ(l.agreement, 1);
+          EXPECT_DOUBLE_EQ(l.largest_load, 1);
+        }
+      }
+  }
+}
+
+// Two experts cannot stand for five: what is left out must show.
+TEST(Carve, FewerExpertsGiveSomethingElse) {
+  const std::vector<int32_t> ids = text(5, 50);
+  for (const Kind& kind : kKinds) {
+    const auto dense = dense_model(kind);
+    for (const CarveOptions& o : all_ways(1, 2, 6)) {
+      SCOPED_TRACE(described(kind, o));
+      moe::Run run(2);
+      const CarveResult carved = carve(run, *dense, text(1), o);
+      EXPECT_GT(largest_gap(logits(*carved.model, ids), logits(*dense, ids)), 1e-2);
+      ASSERT_EQ(carved.layers.size(), 2u);
+      for (const CarvedLayer& l : carved.layers) {
+        EXPECT_GT(l.error, 1e-3);
+        EXPECT_LT(l.error, 1.5);
+        EXPECT_GT(l.shared_mass, 0.05);
+        EXPECT_GE(l.agreement, 0);
+        EXPECT_LE(l.agreement, 1);
+        EXPECT_GE(l.largest_load, 1);
+        EXPECT_LE(l.smallest_load, 1);
+      }
+    }
+  }
+}
+
+// Each neuron's rows and column stand in one slice, unless a fit has moved the column.
+TEST(Carve, EveryNeuronIsInOneSlice) {
+  for (const Kind& kind : kKinds)
+    for (const std::string& method : carve_method_names()) {
+      SCOPED_TRACE(std::string(kind.name) + ", " + method);
+      const auto dense = dense_model(kind);
+      CarveOptions o = options(method, 2, 1, 6);
+      o.fit = "none";
+      moe::Run run(2);
+      const CarveResult carved = carve(run, *dense, text(1), o);
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        const ExpertBank& whole = dense->block(layer).ffn.experts;
+        MoeLayer& ffn = carved.model->block(layer).ffn;
+        std::vector<int> seen(96, 0);
+        const auto check = [&](const ExpertBank& bank, int64_t e) {
+          for (int64_t j = 0; j < bank.width(); ++j)
+            for (int64_t f = 0; f < 96; ++f) {
+              bool same = true;
+              for (int64_t d = 0; d < 32 && same; ++d) {
+                same = test::get(bank.up.value.at(e), j, d) == test::get(whole.up.value.at(0), f, d) &&
+                       test::get(bank.down.value.at(e), d, j) == test::get(whole.down.value.at(0), d, f);
+                if (kind.gated) same = same && test::get(bank.gate.value.at(e), j, d) == test::get(whole.gate.value.at(0), f, d);
+              }
+              if (same && kind.bias) same = test::get(bank.up_bias.value, e, j) == test::get(whole.up_bias.value, 0, f);
+              seen[static_cast<size_t>(f)] += same;
+            }
+        };
+        for (int64_t e = 0; e < 4; ++e) check(ffn.experts, e);
+        check(*ffn.shared, 0);
+        for (int count : seen) EXPECT_EQ(count, 1);
+      }
+    }
+}
+
+TEST(Carve, SameCommandSameBits) {
+  for (const std::string& method : carve_method_names()) {
+    SCOPED_TRACE(method);
+    const auto dense = dense_model(kKinds[0]);
+    std::vector<std::vector<double>> found;
+    for (int i = 0; i < 2; ++i) {
+      moe::Run run(2);
+      const CarveResult carved = carve(run, *dense, text(1), options(method, 1, 2, 6));
+      found.emplace_back();
+      for (Param* p : carved.model->params()) {
+        const std::vector<double> values = test::values(p->value);
+        found.back().insert(found.back().end(), values.begin(), values.end());
+      }
+    }
+    EXPECT_EQ(found[0], found[1]);
+  }
+}
+
+TEST(Carve, TheDenseModelStaysAsItIs) {
+  const auto dense = dense_model(kKinds[0]), fresh = dense_model(kKinds[0]);
+  moe::Run run(2);
+  carve(run, *dense, text(1), options("fitted", 1, 2, 6));
+  for (size_t i = 0; i < dense->params().size(); ++i) EXPECT_EQ(test::values(dense->params()[i]->value), test::values(fresh->params()[i]->value));
+}
+
+// Least squares cannot do worse at what it minimises than where it starts.
+TEST(Carve, ARefitLosesLessThanNone) {
+  const auto dense = dense_model(kKinds[0]);
+  double with = 0, without = 0;
+  for (const char* fit : {"refit", "none"}) {
+    CarveOptions o = options("cmoe", 1, 2, 6);
+    o.fit = fit;
+    moe::Run run(2);
+    (std::string_view(fit) == "none" ? without : with) = carve(run, *dense, text(1), o).layers[0].error;
+  }
+  EXPECT_LT(with, 0.95 * without);
+}
+
+TEST(Carve, IsSavedWithItsSelectionBiasAndLoadedAgain) {
+  for (const Kind& kind : kKinds)
+    for (const std::string& method : carve_method_names()) {
+      SCOPED_TRACE(std::string(kind.name) + ", " + method);
+      const auto dense = dense_model(kind);
+      moe::Run run(2);
+      const CarveResult carved = carve(run, *dense, text(1), options(method, 1, 2, 6));
+      Param& bias = carved.model->block(1).ffn.router->bias;
+      ASSERT_TRUE(bias.present());
+      EXPECT_EQ(bias.role, Role::buffer);
+      for (int64_t e = 0; e < 5; ++e) bias.value.as<float>()[e] = 0.01f * static_cast<float>(e);
+      const test::TempFolder folder;
+      save_model(folder / "m", *carved.model, *make_tokenizer("bytes"));
+      const LoadedModel again = load_model(folder / "m", LoadFor::inference);
+      EXPECT_EQ(test::values(again.model->find(bias.name)->value), test::values(bias.value));
+      EXPECT_EQ(logits(*again.model, text(5, 40)), logits(*carved.model, text(5, 40)));
+    }
+}
+
+TEST(Carve, TrainsAStepInWhichEveryPartLearns) {
+  for (const Kind& kind : kKinds)
+    for (const std::string& method : carve_method_names()) {
+      SCOPED_TRACE(std::string(kind.name) + ", " + method);
+      const auto dense = dense_model(kind);
+      moe::Run run(2);
+      const CarveResult carved = carve(run, *dense, text(1), options(method, 1, 2, 6));
+      Model& model = *carved.model;
+      for (int64_t layer = 0; layer < 2; ++layer) {  // a scale of 0 gives the router no gradient, which is CMoE's start
+        Param& scale = model.block(layer).ffn.router->scale;
+        for (int64_t e = 0; e < 5; ++e) scale.value.as<float>()[e] = 0.1f;
+        scale.touched();
+      }
+      model.enable_grads();
+      const std::vector<int32_t> ids = text(7, kWindow);
+      std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
+      std::iota(positions.begin(), positions.end(), 0);
+      targets.push_back(ops::kIgnoreTarget);
+      const std::vector<int64_t> bounds = {0, kWindow};
+      const Batch batch{ids, positions, bounds};
+      const RoutingSpec spec = train_spec(model.config().routing);
+      ModelSaved saved;
+      model.forward(run, {.batch = &batch, .routing = &spec, .keep = Keep::all}, saved);
+      std::vector<float> nll(ids.size());
+      model.loss_forward(run, Tensor(nll.data(), DType::f32, {kWindow}), targets, saved);
+      model.backward(run, targets, 1.0f / kWindow, {}, saved);
+      for (Param* p : model.params()) {
+        if (!p->is_trained()) continue;
+        ops::settle_grad(run, *p);
+        EXPECT_GT(ops::sum_squares(run, p->grad), 0) << p->name;
+      }
+    }
+}
+
+TEST(Carve, StopsWhereTheListenerThrows) {
+  const auto dense = dense_model(kKinds[0]);
+  moe::Run run(2);
+  int layers = 0;
+  const std::string said = test::message_of([&] {
+    carve(run, *dense, text(1), options("cmoe", 1, 2, 6), {.on_layer = [&](const CarvedLayer&) {
+            ++layers;
+            fail("enough");
+          }});
+  });
+  EXPECT_EQ(said, "enough");
+  EXPECT_EQ(layers, 1);
+}
+
+TEST(Carve, RefusesWhatHasNoMeaning) {
+  const auto dense = dense_model(kKinds[0]);
+  const auto refused = [&](CarveOptions o) { return test::message_of([&] { check_carve(dense->config(), o); }); };
+  const auto has = [](const std::string& text, const char* part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  has(refused(options("cmoe", 1, 2, 7)), "take one of 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96");
+  has(refused(options("cmoe", 3, 4, 6)), "at most 3 active");
+  has(refused(options("cmoe", 6, 1, 6)), "--shared 6");
+  has(refused(options("cmoe", 1, 0, 6)), "--active is 0");
+  has(refused(options("cmoe", -1, 2, 6)), "--shared is -1");
+  has(refused(options("cmoe", 0, 1, 1)), "--experts is 1");
+  has(refused(options("kmean", 1, 2, 6)), "kmeans");
+  CarveOptions o = options("cmoe", 1, 2, 6);
+  o.router = "analytical";
+  has(refused(o), "analytic");
+  o = options("cmoe", 1, 2, 6);
+  o.fit = "refitt";
+  has(refused(o), "refit");
+  o = options("cmoe", 1, 2, 6);
+  o.marks = 97;
+  has(refused(o), "--marks is 97");
+  moe::Run run(1);
+  has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }), "255 tokens, and 4 windows of 64 need 256");
+  const CarveResult carved = carve(run, *dense, text(1), options("cmoe", 1, 2, 6));
+  has(test::message_of([&] { check_carve(carved.model->config(), options("cmoe", 1, 2, 6)); }), "routes already");
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,240 @@
+// Adapters in PEFT's form: names and shapes as PEFT gives them (huggingface/peft docs, "PEFT checkpoint format"), what is saved is what is merged for every
+// family, and what belongs to no model is refused with file and key.
+#include "hub/adapter.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "formats/safetensors.h"
+#include "hub/configs.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+bool is_adapted(const Param& p) {
+  return p.is_matrix() &&
+         (p.name.find(".attn.") != std::string::npos || p.name.find(".ffn.experts.") != std::string::npos || p.name.find(".ffn.shared.") != std::string::npos);
+}
+
+// A model of this config with drawn pairs of rank 2 for all its matrices.
+struct Adapted {
+  explicit Adapted(const ModelConfig& config) : model(config) {
+    model.initialise(3);
+    uint64_t seed = 10;
+    for (Param* p : model.params()) {
+      if (!is_adapted(*p)) continue;
+      const Tensor& w = p->value;
+      LowRank low{p, {}, {}};
+      if (w.rank == 3) {
+        low.a = draw(memory, DType::f32, {w.shape[0] * 2, w.cols()}, seed++).reshape({w.shape[0], 2, w.cols()});
+        low.b = draw(memory, DType::f32, {w.rows(), 2}, seed++).reshape({w.shape[0], w.shape[1], 2});
+      } else {
+        low.a = draw(memory, DType::f32, {2, w.cols()}, seed++);
+        low.b = draw(memory, DType::f32, {w.rows(), 2}, seed++);
+      }
+      file.matrices.push_back(low);
+    }
+    file.rank = 2;
+    file.alpha = 5;
+  }
+  // W + 5/2 B A in double.
+  std::vector<double> merged(const LowRank& low) const {
+    std::vector<double> w = values(low.base->value);
+    const auto a = values(low.a), b = values(low.b);
+    const size_t cols = static_cast<size_t>(low.base->value.cols());
+    const size_t out = low.base->value.rank == 3 ? static_cast<size_t>(low.base->value.shape[1]) : w.size() / cols;
+    for (size_t i = 0; i < w.size(); ++i)
+      for (size_t k = 0; k < 2; ++k) w[i] += 2.5 * b[i / cols * 2 + k] * a[(i / cols / out * 2 + k) * cols + i % cols];
+    return w;
+  }
+
+  Model model;
+  Arena memory;
+  AdapterFile file;
+};
+
+TEST(Adapter, EveryFamilyComesBackMerged) {
+  std::vector<NamedConfig> all = small_configs();
+  for (const NamedConfig& family : small_families()) all.push_back(family);
+  for (const auto& [name, config] : all) {
+    SCOPED_TRACE(name);
+    const TempFolder folder;
+    Adapted made(config);
+    for (Param* p : made.model.params())
+      if (p->name.find(".ffn.router.") != std::string::npos) made.file.whole.push_back(p);
+    save_model(folder / "m", made.model, *make_tokenizer("bytes"));
+    for (Param* p : made.file.whole)
+      for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] += 1;
+    save_adapter(folder / "a", made.model, made.file);
+    LoadedModel loaded = load_model(folder / "m", LoadFor::inference);
+    const MergedAdapter report = merge_adapter(loaded, folder / "a", 2);
+    EXPECT_EQ(report.whole, static_cast<int64_t>(made.file.whole.size()));
+    int64_t matrices = 0;
+    for (const LowRank& low : made.file.matrices) {
+      const Param& p = *loaded.model->find(low.base->name);
+      EXPECT_EQ(p.value.dtype, DType::f32);
+      expect_near(p.value, made.merged(low), 1e-6, p.name);
+      matrices += p.value.rank == 3 ? p.value.shape[0] : 1;
+    }
+    EXPECT_EQ(report.matrices, matrices);
+    for (const Param* p : made.model.params())
+      if (!is_adapted(*p)) EXPECT_EQ(values(loaded.model->find(p->name)->value), values(p->value)) << p->name;
+  }
+}
+
+// lora_A [r,in] and lora_B [out,r] under the names of the modules; what PEFT needs to find them again stands in the configuration.
+TEST(Adapter, NamesAndShapesArePeftsOwn) {
+  const TempFolder folder;
+  Adapted made(small_olmoe());
+  made.file.base_model = "somewhere/olmoe";
+  made.file.whole = {made.model.find("layers.1.ffn.router.weight")};
+  save_adapter(folder / "a", made.model, made.file);
+  const Safetensors file = Safetensors::open(folder / "a/adapter_model.safetensors");
+  const auto shape = [&](const char* name) {
+    const Tensor t = file.get(name);
+    return std::vector<int64_t>(t.shape.begin(), t.shape.begin() + t.rank);
+  };
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shape("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"), (Shape{2, 8}));
+  EXPECT_EQ(shape("base_model.model.model.layers.0.self_attn.k_proj.lora_B.weight"), (Shape{4, 2}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.gate_proj.lora_A.weight"), (Shape{2, 8}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_A.weight"), (Shape{2, 6}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_B.weight"), (Shape{8, 2}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.gate.weight"), (Shape{3, 8}));
+  EXPECT_EQ(file.tensors().size(), 2u * 2 * (4 + 3 * 3) + 1);
+  const Json config = read_json(folder / "a/adapter_config.json");
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["task_type"], "CAUSAL_LM");
+  EXPECT_EQ(config["base_model_name_or_path"], "somewhere/olmoe");
+  EXPECT_EQ(config["r"], 2);
+  EXPECT_EQ(config["lora_alpha"], 5);
+  EXPECT_EQ(config["target_modules"], Json::parse(R"(["down_proj","gate_proj","k_proj","o_proj","q_proj","up_proj","v_proj"])"));
+  EXPECT_EQ(config["modules_to_save"], Json::parse(R"(["mlp.gate"])"));
+  EXPECT_EQ(config["rank_pattern"], Json::object());
+}
+
+// q, k and v in one matrix: three pairs in one of three times the rank, at the same scale.
+TEST(Adapter, MatricesThatShareATensorAreStacked) {
+  for (const NamedConfig& family : small_families()) {
+    if (family.name != "gpt2") continue;
+    const TempFolder folder;
+    Adapted made(family.config);
+    save_adapter(folder / "a", made.model, made.file);
+    const Safetensors file = Safetensors::open(folder / "a/adapter_model.safetensors");
+    EXPECT_EQ(file.get("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight").rows(), 6);
+    EXPECT_EQ(file.get("base_model.model.transformer.h.0.attn.c_attn.lora_B.weight").rows(), 24);
+    const Json config = read_json(folder / "a/adapter_config.json");
+    EXPECT_EQ(config["rank_pattern"], (Json{{"c_attn", 6}}));
+    EXPECT_EQ(config["alpha_pattern"], (Json{{"c_attn", 15.0}}));
+    EXPECT_EQ(config["fan_in_fan_out"], true);
+    return;
+  }
+  FAIL() << "no gpt2 among the families";
+}
+
+class Refused : public ::testing::Test {
+ protected:
+  Refused() : made_(small_olmoe()) {
+    save_model(folder_ / "m", made_.model, *make_tokenizer("bytes"));
+    save_adapter(folder_ / "a", made_.model, made_.file);
+    config_ = read_json(folder_ / "a/adapter_config.json");
+  }
+  // Merging fails with a line that names the adapter and holds `part`, and changes nothing.
+  void expect(const std::string& part) {
+    LoadedModel loaded = load_model(folder_ / "m", LoadFor::inference);
+    const std::string message = message_of([&] { merge_adapter(loaded, folder_ / "a", 1); });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, folder_ / "a", message);
+    for (const Param* p : made_.model.params()) EXPECT_EQ(values(loaded.model->find(p->name)->value), values(p->value)) << p->name;
+  }
+  void expect_config(const char* key, const Json& value, const std::string& part) {
+    Json changed = config_;
+    changed[key] = value;
+    put(folder_ / "a/adapter_config.json", changed.dump());
+    expect(part);
+    put(folder_ / "a/adapter_config.json", config_.dump());
+  }
+  // The file with one tensor changed: renamed, given other numbers, or left out.
+  void expect_tensor(const std::string& name, const std::string& becomes, Tensor value, const std::string& part) {
+    const std::string path = folder_ / "a/adapter_model.safetensors";
+    const std::string whole = slurp(path);
+    {
+      const Safetensors file = Safetensors::open(path);
+      std::vector<SafetensorsItem> items;
+      for (const NamedTensor& t : file.tensors()) {
+        if (t.name != name) items.push_back({t.name, t.value, t.value.dtype});
+        else if (!becomes.empty()) items.push_back({becomes, value.empty() ? t.value : value, DType::f32});
+      }
+      write_safetensors(path, items);
+    }
+    expect(part);
+    put(path, whole);
+  }
+
+  TempFolder folder_;
+  Adapted made_;
+  Json config_;
+};
+
+TEST_F(Refused, OtherKindsOfAdapters) {
+  expect_config("peft_type", "IA3", "the adapter is of type IA3; only LORA is known");
+  expect_config("use_dora", true, "\"use_dora\" is set");
+  expect_config("bias", "all", "\"bias\" is \"all\"");
+  expect_config("target_parameters", Json{"mlp.experts.down_proj"}, "\"target_parameters\" is set");
+  expect_config("r", 0, "\"r\"");
+  expect_config("rank_pattern", Json{{"q_.*", 3}}, "a regular expression");
+  expect_config("r", 3, "must be [3, 8]");
+}
+
+TEST_F(Refused, TensorsThatAreNotTheModels) {
+  const std::string a = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const std::string b = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";
+  Arena arena;
+  expect_tensor(a, "", {}, "has no \"" + a + "\" beside it");
+  expect_tensor(b, "", {}, "has no \"" + b + "\" beside it");
+  expect_tensor(a, "model.layers.0.self_attn.q_proj.lora_A.weight", {}, "does not begin with \"base_model.model.\"");
+  expect_tensor(a, "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight", {}, "belongs to no matrix of this model");
+  expect_tensor(a, "base_model.model.model.layers.0.self_attn.q_proj.bias", {}, "is no tensor of this model");
+  expect_tensor(a, a, draw(arena, DType::f32, {2, 9}, 1), "must be [2, 8]");
+  const Tensor bad = draw(arena, DType::f32, {2, 8}, 1);
+  bad.as<float>()[5] = std::nanf("");
+  expect_tensor(a, a, bad, "holds nan");
+}
+
+TEST_F(Refused, WhatIsNoAdapter) {
+  LoadedModel loaded = load_model(folder_ / "m", LoadFor::inference);
+  EXPECT_FAILS(merge_adapter(loaded, folder_ / "m", 1), "there is no adapter_config.json; an adapter is a folder of");
+}
+
+TEST(AdapterScale, FollowsPeftsRules) {
+  const TempFolder folder;
+  Adapted made(small_olmoe());
+  save_model(folder / "m", made.model, *make_tokenizer("bytes"));
+  save_adapter(folder / "a", made.model, made.file);
+  Json config = read_json(folder / "a/adapter_config.json");
+  // How much of B A of a matrix is added, by a number of it.
+  const auto scale_of = [&](const char* name) {
+    put(folder / "a/adapter_config.json", config.dump());
+    LoadedModel loaded = load_model(folder / "m", LoadFor::inference);
+    merge_adapter(loaded, folder / "a", 1);
+    for (const LowRank& low : made.file.matrices)
+      if (low.base->name == name) {
+        const double w = values(low.base->value)[0], full = made.merged(low)[0];
+        return 2.5 * (values(loaded.model->find(name)->value)[0] - w) / (full - w);
+      }
+    return 0.0;
+  };
+  EXPECT_NEAR(scale_of("layers.0.attn.q.weight"), 2.5, 1e-4);
+  config["alpha_pattern"] = {{"q_proj", 3}, {"^model.layers.1.self_attn.k_proj", 1}};
+  EXPECT_NEAR(scale_of("layers.0.attn.q.weight"), 1.5, 1e-4);
+  EXPECT_NEAR(scale_of("layers.0.attn.k.weight"), 2.5, 1e-4);
+  EXPECT_NEAR(scale_of("layers.1.attn.k.weight"), 0.5, 1e-4);
+  config["use_rslora"] = true;
+  EXPECT_NEAR(scale_of("layers.0.attn.v.weight"), 5 / std::sqrt(2.0), 1e-4);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,189 @@
+// Runs that train a part of a model: what they leave on disk, that they go on bit for bit, and that the adapter merged into the weights they started from is
+// the model they ended with.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "hub/adapter.h"
+#include "hub/convert.h"
+#include "support/files.h"
+#include "support/tiny_model.h"
+#include "train/checkpoint.h"
+
+namespace moe {
+namespace {
+
+using namespace test;
+
+// Selection biases move by themselves, whatever is trained.
+ModelConfig biased_config(const char* recipe) {
+  ModelConfig c = noisy_config();
+  c.routing = default_options(find_recipe(recipe), 4, 2, 2);
+  return c;
+}
+
+// A run from the weights in START, which stops by itself after `stop_after` steps (0: at its end).
+struct Recovery {
+  std::string start, out;
+  TrainOptions options = tiny_options();
+  std::unique_ptr<Model> teacher = {};
+  Corpus corpus = tiny_corpus();
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
+
+  TrainSummary run(int64_t stop_after = 0) {
+    const LoadedModel loaded = load_model(start);
+    return go(*loaded.model, stop_after, nullptr);
+  }
+  TrainSummary resume() {
+    const Checkpoint checkpoint = load_checkpoint(out);
+    return go(*checkpoint.loaded.model, 0, &checkpoint);
+  }
+  TrainSummary go(Model& model, int64_t stop_after, const Checkpoint* checkpoint) {
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
+    return train(model, {out, options, &corpus, nullptr, tokenizer.get(), teacher.get(), start}, callbacks, stop, checkpoint);
+  }
+};
+
+void expect_same_file(const std::string& a, const std::string& b) {
+  const Safetensors x = Safetensors::open(a), y = Safetensors::open(b);
+  ASSERT_EQ(x.names(), y.names());
+  for (const NamedTensor& t : x.tensors()) EXPECT_TRUE(same_bits(t.value, y.get(t.name))) << t.name;
+}
+
+// Of the first tokens of a text.
+std::vector<double> logits_of(Model& model, const Corpus& corpus) {
+  TextBatch text;
+  text.add_row(corpus, 0, 32);
+  moe::Run run(2);
+  const Batch batch{text.ids, text.positions, text.bounds};
+  const RoutingSpec spec = eval_spec(model.config().routing);
+  ModelSaved saved;
+  model.forward(run, {&batch, &spec, Keep::nothing}, saved);
+  const Tensor out = run.saved.alloc(DType::f32, {32, model.config().vocab});
+  model.logits(run, out, saved.hidden);
+  return values(out);
+}
+
+class Recover : public testing::Test {
+ protected:
+  Recovery make(const std::string& out, Tune tune, const char* recipe = "deepseek-v3") {
+    const std::string start = folder_ / recipe;
+    if (!std::filesystem::exists(start)) {
+      auto model = fresh(biased_config(recipe));
+      save_model(start, *model, *make_tokenizer("bytes"));
+    }
+    Recovery r{start, folder_ / out};
+    r.options.tune = tune;
+    r.options.lora_rank = 3;
+    r.options.accumulate = 2;
+    return r;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(Recover, EveryKindGoesOnBitForBit) {
+  for (Tune tune : {Tune::router, Tune::lora, Tune::lora_router})
+    for (bool taught : {false, true}) {
+      SCOPED_TRACE(std::string(name_of(tune)) + (taught ? " with a teacher" : ""));
+      const std::string name = std::string(name_of(tune)) + (taught ? "-taught" : "");
+      Recovery whole = make(name + "-whole", tune), parts = make(name + "-parts", tune);
+      for (Recovery* r : {&whole, &parts}) {
+        if (taught) r->teacher = fresh(plain_config(), 3);
+        r->options.dtype = taught ? DType::bf16 : DType::f32;
+      }
+      const TrainSummary last = whole.run();
+      parts.run(2);
+      const TrainSummary resumed = parts.resume();
+      EXPECT_EQ(resumed.last.ce, last.last.ce);
+      EXPECT_EQ(resumed.last.kl, last.last.kl);
+      EXPECT_EQ(resumed.last.kl.has_value(), taught);
+      expect_same_file(whole.out + "/model.safetensors", parts.out + "/model.safetensors");
+      expect_same_file(whole.out + "/trainer-5.safetensors", parts.out + "/trainer-5.safetensors");
+      EXPECT_EQ(std::filesystem::exists(whole.out + "/adapter"), tunes_adapters(tune));
+      if (tunes_adapters(tune)) expect_same_file(whole.out + "/adapter/adapter_model.safetensors", parts.out + "/adapter/adapter_model.safetensors");
+    }
+}
+
+// The bias that balances the load is no parameter and must be in the checkpoint and in the adapter all the same.
+TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
+  for (const char* recipe : {"deepseek-v3", "carved", "cmoe"})
+    for (Tune tune : {Tune::all, Tune::router, Tune::lora}) {
+      SCOPED_TRACE(std::string(recipe) + " " + std::string(name_of(tune)));
+      Recovery r = make(std::string(recipe) + std::string(name_of(tune)), tune, recipe);
+      const LoadedModel start = load_model(r.start);
+      r.go(*start.model, 0, nullptr);
+      const LoadedModel saved = load_model(r.out);
+      for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
+        const Param *moved = start.model->find(name), *kept = saved.model->find(name);
+        ASSERT_NE(kept, nullptr);
+        EXPECT_GT(norm(values(moved->value)), 0);
+        EXPECT_TRUE(same_bits(moved->value, kept->value));
+      }
+      if (tunes_adapters(tune)) {
+        const Safetensors adapter = Safetensors::open(r.out + "/adapter/adapter_model.safetensors");
+        EXPECT_TRUE(
+            same_bits(adapter.get("base_model.model.model.layers.1.mlp.gate.e_score_correction_bias"), saved.model->find("layers.1.ffn.router.bias")->value));
+      }
+    }
+}
+
+TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
+  for (Tune tune : {Tune::lora, Tune::lora_router}) {
+    SCOPED_TRACE(name_of(tune));
+    Recovery r = make(std::string("merge-") + std::string(name_of(tune)), tune);
+    r.run();
+    LoadedModel start = load_model(r.start, LoadFor::inference);
+    const MergedAdapter merged = merge_adapter(start, r.out + "/adapter", 2);
+    EXPECT_EQ(merged.matrices, 2 * (4 + 3 * 4 + (start.model->config().shared_experts > 0 ? 3 : 0)));
+    EXPECT_GT(merged.largest, 0);
+    const std::string out = folder_ / std::string("merged-") + std::string(name_of(tune));
+    check_convert_target(r.start, out, start);
+    convert_model(start, r.start, out, {.threads = 2});
+    expect_same_file(out + "/model.safetensors", r.out + "/model.safetensors");
+    // And so are the logits, from the merged model as it lies in memory.
+    LoadedModel trained = load_model(r.out, LoadFor::inference);
+    EXPECT_EQ(logits_of(*start.model, r.corpus), logits_of(*trained.model, r.corpus));
+  }
+}
+
+TEST_F(Recover, WhatChangesTheMathematicsIsNotResumed) {
+  Recovery r = make("out", Tune::lora);
+  r.teacher = fresh(plain_config(), 3);
+  r.run(2);
+  const auto refused = [&](auto&& change, const char* part) {
+    Recovery other = make("out", Tune::lora);
+    other.teacher = fresh(plain_config(), 3);
+    change(other);
+    EXPECT_FAILS(other.resume(), part);
+  };
+  refused([](Recovery& o) { o.options.lora_rank = 4; }, "--lora-rank was 3 and is now 4");
+  refused([](Recovery& o) { o.options.tune = Tune::router; }, "--tune was \"lora\" and is now \"router\"");
+  refused([](Recovery& o) { o.options.teacher_weight = 0.25; }, "--teacher-weight was 0.5 and is now 0.25");
+  refused([](Recovery& o) { o.teacher = nullptr; }, "it learns from a teacher; give the same --teacher");
+  refused([](Recovery& o) { o.teacher = fresh(plain_config(), 4); }, "its teacher is another model");
+  Recovery same = make("out", Tune::lora);
+  same.teacher = fresh(plain_config(), 3);
+  EXPECT_EQ(same.resume().last.step, 5);
+}
+
+TEST_F(Recover, MeasuringAStepChangesNothing) {
+  for (Tune tune : {Tune::all, Tune::lora, Tune::router}) {
+    Recovery r = make("x", tune);
+    const LoadedModel model = load_model(r.start), same = load_model(r.start);
+    r.options.minutes = 1;
+    const int64_t steps = fitted_steps(*model.model, r.options, r.corpus);
+    EXPECT_GE(steps, 10);
+    for (size_t i = 0; i < model.model->params().size(); ++i)
+      EXPECT_EQ(values(model.model->params()[i]->value), values(same.model->params()[i]->value)) << model.model->params()[i]->name;
+    r.options.minutes = 1e-9;
+    EXPECT_EQ(fitted_steps(*model.model, r.options, r.corpus), 1);
+    // A run after it is the run without it.
+    Trainer after(*model.model, r.options, r.corpus), without(*same.model, r.options, r.corpus);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(after.step().ce, without.step().ce);
+    EXPECT_TRUE(same_weights(*model.model, *same.model));
+  }
+}
+
+}  // namespace
+}  // namespace moe

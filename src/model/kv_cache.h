@@ -11,7 +11,8 @@
 
 namespace moe {
 
-// One contiguous run of `capacity` positions for each sequence; layers side by side. Owns its memory.
+// One contiguous run of positions for each sequence, `capacity` in whole blocks of 64; layers side by side. Keys lie transposed (ops::KvView) but for q8_0,
+// whose blocks run along a row. Owns its memory.
 class KvCache {
  public:
   // Keys and values are kept in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32). Fails (usage) for another, or a model that it does not fit.
@@ -27,7 +28,8 @@ class KvCache {
  private:
   Arena memory_;
   int64_t capacity_;
-  std::vector<Tensor> k_, v_;       // per layer [sequences * capacity, G*C]
+  std::vector<Tensor> k_;           // per layer [rows / 64, G*C, 64] or [rows, G*C]
+  std::vector<Tensor> v_;           // per layer [rows, G*C]
   std::vector<int64_t> first_row_;  // [sequences]
 };
 

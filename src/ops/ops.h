@@ -122,11 +122,15 @@ void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std
 // ---- attention (ops/cpu/attention.cpp) -------------------------------------------------------------------------------------------------------------
 // Where the keys and values of each sequence lie. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at position p is row first_row[s] + p.
 // In training the view lies over Saved (first_row[s] = bounds[s]), in generation over a session's cache.
+// Keys lie as rows, or transposed in blocks of 64 rows, which is the way to keep them for queries that come one by one: the key of row r is [r / 64, :, r %
+// 64].
+constexpr int64_t kKeyBlock = 64;
 struct KvView {
-  Tensor k;                            // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32)
+  Tensor k;                            // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64] f32, bf16 or f16
   Tensor v;                            // [rows, G*Cv], k's dtype
   std::span<const int64_t> bounds;     // [S+1] query rows
-  std::span<const int64_t> first_row;  // [S]
+  std::span<const int64_t> first_row;  // [S], multiples of 64 where keys lie transposed
+  bool keys_transposed() const { return k.rank == 3; }
 };
 // Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of them, p-W+1..p. Keys are walked in fixed blocks of 64 counted
 // from position 0 with a running maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v.

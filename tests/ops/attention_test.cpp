@@ -2,6 +2,7 @@
 // whether its prompt comes in one piece, in chunks or token by token from a cache, alone or among others, on one thread or several.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -32,6 +33,13 @@ Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
     for (int64_t c = 0; c < cols; ++c) set(t, r, c, kNaN);
   return t;
 }
+
+// Room for keys as a cache keeps them, [rows / 64, G*C, 64]; what no key fills is NaN.
+Tensor key_blocks(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
+  const int64_t blocks = (rows + ops::kKeyBlock - 1) / ops::kKeyBlock;
+  return nan_filled(arena, dtype, blocks * cols, ops::kKeyBlock).reshape({blocks, cols, ops::kKeyBlock});
+}
+void set_key(const Tensor& blocks, int64_t row, int64_t c, float x) { set(blocks, row / ops::kKeyBlock * blocks.shape[1] + c, row % ops::kKeyBlock, x); }
 
 // A batch whose q, k and v are columns of one fused matrix, as a projection leaves them; so are the gradients.
 struct Case {
@@ -196,33 +204,38 @@ INSTANTIATE_TEST_SUITE_P(shapes, AttentionLaw,
                                           testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33), shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
                                                           shape_of(16, 2, 16, 8, 5))));
 
-// The prompt in chunks from a cache. All that no query of the chunk sees is NaN: rows before the sequence and keys behind the chunk.
+// The prompt in chunks from a cache, its keys as rows and transposed. All that no query of the chunk sees is NaN: rows before the sequence and keys behind the
+// chunk.
 TEST_P(AttentionLaw, chunks_from_a_cache) {
   const auto& [dtype, shape] = GetParam();
-  constexpr int64_t kLength = 300, kBefore = 3;
+  constexpr int64_t kLength = 300;
   Case whole({kLength}, shape, dtype);
   moe::Run run(2);
   whole.forward(run);
-  for (const int64_t chunk : {1, 7, 64, 100, 299}) {
-    Arena arena;
-    const Tensor keys = nan_filled(arena, dtype, kBefore + kLength + 70, shape.kv_heads * shape.width);
-    const Tensor cached = nan_filled(arena, dtype, kBefore + kLength + 70, shape.kv_heads * shape.value_width);
-    const Tensor o = nan_filled(arena, dtype, kLength, shape.heads * shape.value_width);
-    const Tensor lse = nan_filled(arena, DType::f32, kLength, shape.heads);
-    for (int64_t begin = 0; begin < kLength; begin += chunk) {
-      const int64_t end = std::min(begin + chunk, kLength);
-      for (int64_t n = begin; n < end; ++n) {
-        for (int64_t c = 0; c < keys.cols(); ++c) set(keys, kBefore + n, c, get(whole.k, n, c));
-        for (int64_t c = 0; c < cached.cols(); ++c) set(cached, kBefore + n, c, get(whole.v, n, c));
+  for (const bool transposed : {false, true})
+    for (const int64_t chunk : {1, 2, 7, 64, 100, 299}) {
+      const int64_t before = transposed ? 128 : 3, rows = before + kLength + 70, k_cols = shape.kv_heads * shape.width;
+      Arena arena;
+      const Tensor keys = transposed ? key_blocks(arena, dtype, rows, k_cols) : nan_filled(arena, dtype, rows, k_cols);
+      const Tensor cached = nan_filled(arena, dtype, rows, shape.kv_heads * shape.value_width);
+      const Tensor o = nan_filled(arena, dtype, kLength, shape.heads * shape.value_width);
+      const Tensor lse = nan_filled(arena, DType::f32, kLength, shape.heads);
+      for (int64_t begin = 0; begin < kLength; begin += chunk) {
+        const int64_t end = std::min(begin + chunk, kLength);
+        for (int64_t n = begin; n < end; ++n) {
+          for (int64_t c = 0; c < k_cols; ++c)
+            if (transposed) set_key(keys, before + n, c, get(whole.k, n, c));
+            else set(keys, before + n, c, get(whole.k, n, c));
+          for (int64_t c = 0; c < cached.cols(); ++c) set(cached, before + n, c, get(whole.v, n, c));
+        }
+        const Rows bounds{0, end - begin}, first_row{before};
+        const auto positions = std::span(whole.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+        ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end), whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
+                               positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
       }
-      const Rows bounds{0, end - begin}, first_row{kBefore};
-      const auto positions = std::span(whole.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-      ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end), whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
-                             positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+      EXPECT_TRUE(same_bits(o, whole.o)) << "o in chunks of " << chunk << (transposed ? ", transposed" : "");
+      EXPECT_TRUE(same_bits(lse, whole.lse)) << "lse in chunks of " << chunk << (transposed ? ", transposed" : "");
     }
-    EXPECT_TRUE(same_bits(o, whole.o)) << "o in chunks of " << chunk;
-    EXPECT_TRUE(same_bits(lse, whole.lse)) << "lse in chunks of " << chunk;
-  }
 }
 
 // Sequences of a batch against each of them alone, and a server's mixed batch: every sequence at another position of its own cache.
@@ -317,6 +330,17 @@ Stored store_as(Arena& arena, const Tensor& x, DType dtype) {
   return s;
 }
 
+// The same, transposed.
+Tensor turned(Arena& arena, const Tensor& rows) {
+  const Tensor blocks = key_blocks(arena, rows.dtype, rows.rows(), rows.cols());
+  const auto size = static_cast<int64_t>(size_of(rows.dtype));
+  for (int64_t n = 0; n < rows.rows(); ++n)
+    for (int64_t c = 0; c < rows.cols(); ++c)
+      std::memcpy(static_cast<char*>(blocks.data) + ((n / ops::kKeyBlock * rows.cols() + c) * ops::kKeyBlock + n % ops::kKeyBlock) * size,
+                  static_cast<const char*>(rows.data) + n * rows.row_bytes + c * size, static_cast<size_t>(size));
+  return blocks;
+}
+
 class AttentionCache : public testing::TestWithParam<std::tuple<DType, DType, AttentionShape>> {};
 
 INSTANTIATE_TEST_SUITE_P(dtypes, AttentionCache,
@@ -334,20 +358,24 @@ TEST_P(AttentionCache, reads_what_is_stored) {
   wide.v = v.read;
   moe::Run run(2);
   wide.forward(run);
-  for (const int threads : {1, 2, 3})
-    for (const int64_t chunk : {1, 9, 64, 200}) {
-      moe::Run other(threads);
-      const Tensor o = nan_filled(wide.arena, dtype, kLength, wide.o.cols());
-      for (int64_t begin = threads == 2 ? 0 : 150; begin < kLength; begin += chunk) {
-        const int64_t end = std::min(begin + chunk, kLength);
-        const Rows bounds{0, end - begin}, first_row{0};
-        ops::attention_forward(other, o.slice_rows(begin, end), Tensor(), wide.q.slice_rows(begin, end), {k.stored, v.stored, bounds, first_row},
-                               std::span(wide.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), shape.heads,
-                               shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+  std::vector<Tensor> layouts{k.stored};
+  if (!is_quantised(cached)) layouts.push_back(turned(wide.arena, k.stored));
+  for (const Tensor& keys : layouts)
+    for (const int threads : {1, 2, 3})
+      for (const int64_t chunk : {1, 9, 64, 200}) {
+        moe::Run other(threads);
+        const Tensor o = nan_filled(wide.arena, dtype, kLength, wide.o.cols());
+        const int64_t from = threads == 2 ? 0 : 150;
+        for (int64_t begin = from; begin < kLength; begin += chunk) {
+          const int64_t end = std::min(begin + chunk, kLength);
+          const Rows bounds{0, end - begin}, first_row{0};
+          ops::attention_forward(other, o.slice_rows(begin, end), Tensor(), wide.q.slice_rows(begin, end), {keys, v.stored, bounds, first_row},
+                                 std::span(wide.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), shape.heads,
+                                 shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+        }
+        EXPECT_TRUE(same_bits(o.slice_rows(from, kLength), wide.o.slice_rows(from, kLength)))
+            << threads << " threads, chunks of " << chunk << ", keys " << describe(keys);
       }
-      const int64_t from = threads == 2 ? 0 : 150;
-      EXPECT_TRUE(same_bits(o.slice_rows(from, kLength), wide.o.slice_rows(from, kLength))) << threads << " threads, chunks of " << chunk;
-    }
   expect_near(wide.o, twin::attention_forward(values(wide.q), values(k.read), values(v.read), wide.rows, shape).o, tolerance(dtype), "o");
 }
 
@@ -413,6 +441,26 @@ TEST(Attention, refuses_what_does_not_fit) {
   expect_refused("position -1", [](Case& c) { c.rows.positions[3] = -1; });
   expect_refused("the window is -1", [](Case& c) { c.shape.window = -1; });
   expect_refused("first key in row -5", [](Case& c) { c.rows.first_row[1] = -5; });
+}
+
+TEST(Attention, refuses_transposed_keys_that_do_not_fit) {
+  const auto refused = [](const std::string& word, auto&& spoil) {
+    Case c({5, 6}, shape_of(4, 2, 8, 16), DType::f32);
+    c.rows.first_row[1] = 0;
+    c.k = key_blocks(c.arena, DType::f32, 11, 16);
+    spoil(c);
+    moe::Run run(1);
+    try {
+      c.forward(run);
+      ADD_FAILURE() << "accepted: " << word;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  };
+  refused("first key in row 5; transposed keys begin in multiples of 64", [](Case& c) { c.rows.first_row[1] = 5; });
+  refused("k is f32 [1, 8, 64]; expected f32 [1, 16, 64]", [](Case& c) { c.k = key_blocks(c.arena, DType::f32, 11, 8); });
+  refused("k is f32 [1, 16, 32]; expected f32 [1, 16, 64]", [](Case& c) { c.k = c.arena.alloc(DType::f32, {1, 16, 32}); });
+  refused("v is bf16", [](Case& c) { c.v = c.arena.alloc(DType::bf16, {11, 32}); });
 }
 
 TEST(Attention, only_a_batch_over_itself_has_gradients) {

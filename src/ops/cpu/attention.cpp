@@ -1,6 +1,7 @@
 // Causal attention: entry points, checks, and the cutting of a call into tasks. The kernels are in attention_forward.cpp and attention_backward.cpp.
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,16 @@ void check_cached(std::string_view op, std::string_view name, const Tensor& t, i
     fail("{}: {} is {}, of heads of {} numbers, which are not whole blocks of {}", op, name, describe(t), width, block_of(t.dtype).elements);
 }
 
+void check_transposed(std::string_view op, const AttentionCall& call) {
+  const Tensor& k = call.kv->k;
+  const int64_t width = call.kv_heads * call.width();
+  if (is_quantised(k.dtype) || !k.dense() || k.shape[1] != width || k.shape[2] != kKeyBlock || k.shape[0] * kKeyBlock < call.kv->v.rows())
+    fail("{}: k is {}; expected {} [{}, {}, {}] without gaps", op, describe(k), is_quantised(k.dtype) ? "f32, bf16 or f16" : name_of(k.dtype),
+         (call.kv->v.rows() + kKeyBlock - 1) / kKeyBlock, width, kKeyBlock);
+  for (const int64_t row : call.kv->first_row)
+    if (row % kKeyBlock != 0) fail("{}: a sequence has its first key in row {}; transposed keys begin in multiples of {}", op, row, kKeyBlock);
+}
+
 void check_heads(std::string_view op, const AttentionCall& call) {
   const Tensor &q = call.q, &k = call.kv->k, &v = call.kv->v;
   check_float(op, "q", q);
@@ -43,12 +54,16 @@ void check_heads(std::string_view op, const AttentionCall& call) {
   if (q.cols() % call.heads != 0) fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
   if (v.empty() || v.rank != 2) fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
   if (v.cols() % call.kv_heads != 0) fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
-  check_cached(op, "k", k, call.width());
+  if (!call.kv->keys_transposed()) check_cached(op, "k", k, call.width());
   check_cached(op, "v", v, call.value_width());
   if (call.window < 0) fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op, call.window);
   check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
-  check_matrix(op, "k", k, k.rows(), call.kv_heads * call.width(), k.dtype);
-  check_matrix(op, "v", v, k.rows(), v.cols(), k.dtype);
+  if (call.kv->keys_transposed()) {
+    check_transposed(op, call);
+  } else {
+    check_matrix(op, "k", k, v.rows(), call.kv_heads * call.width(), k.dtype);
+  }
+  check_matrix(op, "v", v, v.rows(), v.cols(), k.dtype);
 }
 
 // Every query must lie in a sequence, and every key it sees in the view.
@@ -67,9 +82,9 @@ void check_rows(std::string_view op, const AttentionCall& call) {
   for (size_t s = 0; s < kv.first_row.size(); ++s)
     for (int64_t n = kv.bounds[s]; n < kv.bounds[s + 1]; ++n) {
       const int64_t position = call.positions[static_cast<size_t>(n)];
-      if (position < 0 || kv.first_row[s] + position >= kv.k.rows())
-        fail("{}: query row {} of sequence {} is at position {}, whose key would be row {} of k {}", op, n, s, position, kv.first_row[s] + position,
-             describe(kv.k));
+      if (position < 0 || kv.first_row[s] + position >= kv.v.rows())
+        fail("{}: query row {} of sequence {} is at position {}, whose key would be row {} beside v {}", op, n, s, position, kv.first_row[s] + position,
+             describe(kv.v));
     }
 }
 
@@ -88,14 +103,40 @@ void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int
     }
 }
 
-// Gives each thread a contiguous run of tasks with about the same work.
+int64_t work_of(const std::vector<AttentionTask>& tasks) {
+  return std::accumulate(tasks.begin(), tasks.end(), int64_t{0}, [](int64_t sum, const AttentionTask& task) { return sum + task.work; });
+}
+
+int worthy_parts(const Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks) {
+  const int64_t multiply_adds = work_of(tasks) * (call.width() + call.value_width());
+  return static_cast<int>(std::clamp<int64_t>(multiply_adds / kGrain + 1, 1, run.threads));
+}
+
+// Few tasks, such as three key/value heads of one token for two threads, share out badly: a task that a share would end in is split between two columns.
+void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
+  constexpr int kTasksEach = 4;
+  if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return;
+  const int64_t total = work_of(tasks);
+  int64_t done = 0;  // work of the tasks before `i`
+  size_t i = 0;
+  for (int part = 1; part < parts; ++part) {
+    const int64_t share_end = total * part / parts;
+    while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
+    if (i == tasks.size()) return;
+    AttentionTask &task = tasks[i], rest = task;
+    const int64_t columns = task.end - task.begin, taken = (columns * (share_end - done) + task.work / 2) / std::max<int64_t>(task.work, 1);
+    if (taken == 0 || taken == columns) continue;
+    task.end = rest.begin = task.begin + taken;
+    task.work = task.work * taken / columns;
+    rest.work -= task.work;
+    tasks.insert(tasks.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+  }
+}
+
+// Gives each of `parts` threads a contiguous run of tasks with about the same work.
 template <class F>
-void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks, const F& work_through) {
-  int64_t total = 0;
-  for (const AttentionTask& task : tasks) total += task.work;
-  const int64_t multiply_adds = total * (call.width() + call.value_width());
-  const int64_t useful = std::min(multiply_adds / kGrain + 1, static_cast<int64_t>(tasks.size()));
-  const int parts = static_cast<int>(std::clamp<int64_t>(useful, 1, run.threads));
+void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks, int parts, const F& work_through) {
+  const int64_t total = work_of(tasks);
   std::vector<size_t> cut(static_cast<size_t>(parts) + 1, tasks.size());
   cut[0] = 0;
   int64_t done = 0;
@@ -136,7 +177,9 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   choose_isa();
   std::vector<AttentionTask> tasks;
   for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), kAttentionBlock);
-  run_tasks(run, call, tasks, attention_forward_tasks);
+  const int parts = worthy_parts(run, call, tasks);
+  split_at_shares(tasks, parts);
+  run_tasks(run, call, tasks, parts, attention_forward_tasks);
 }
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse,
@@ -176,7 +219,7 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   std::vector<AttentionTask> tasks;
   const int64_t whole = std::max<int64_t>(q.rows() * call.group(), 1);
   for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), whole);
-  run_tasks(run, call, tasks, attention_backward_tasks);
+  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), attention_backward_tasks);
 }
 
 }  // namespace moe::ops

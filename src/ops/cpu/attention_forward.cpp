@@ -5,6 +5,8 @@
 //   s_jc = <k_j, scale q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');  l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
 // and at the end o / l and lse = m + log l. A key beyond a column's position or before its window has s = -inf, p = +0 exactly, so it changes no bit whether it
 // is walked or not.
+// Where a task has few columns, as when a text is written token by token, and keys lie transposed, the lanes are keys instead: scores are held [column, key]
+// and no lane goes empty. Each score is the same chain over the width and each sum the same chain over the keys, so both ways give the same bits.
 
 #include "ops/cpu/targets.h"
 
@@ -35,13 +37,15 @@ struct Columns {
   int32_t reach;          // a column at position p sees nothing before p - reach
   int64_t value_padded;   // Cv padded
   int32_t* position;      // [padded]
-  float* qt;              // [C padded, padded] scale * q, transposed
-  float* score;           // [64, padded] scores of a block, then their exponentials
+  bool by_key;            // lanes are keys
+  float* q;               // [padded, C padded] scale * q
+  float* qt;              // [C padded, padded] the same transposed, where lanes are columns
+  float* score;           // [64, padded], or [padded, 64] where lanes are keys: scores of a block, then their exponentials
   float* highest;         // [padded] running maximum m
   float* total;           // [padded] running sum l
   float* shrink;          // [padded] exp(m - m') of the block
   float* out;             // [padded, value_padded] running o
-  float* k_copy;          // [64, C padded]
+  float* k_copy;          // [64, C padded] or [C, 64]
   float* v_copy;          // [64, value_padded]
 };
 
@@ -59,8 +63,9 @@ Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena
   x.count = task.end - task.begin;
   x.padded = padded_width(x.count);
   x.value_padded = padded_width(call.value_width());
+  x.by_key = call.kv->keys_transposed() && 2 * x.count <= lanes_f32();
   x.position = static_cast<int32_t*>(scratch.alloc_bytes(static_cast<size_t>(x.padded) * sizeof(int32_t)));
-  x.qt = alloc_f32(scratch, width_padded * x.padded);
+  if (!x.by_key) x.qt = alloc_f32(scratch, width_padded * x.padded);
   x.score = alloc_f32(scratch, kAttentionBlock * x.padded);
   x.highest = alloc_f32(scratch, x.padded);
   x.total = alloc_f32(scratch, x.padded);
@@ -68,15 +73,15 @@ Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena
   x.out = alloc_f32(scratch, x.padded * x.value_padded);
   x.k_copy = alloc_f32(scratch, kAttentionBlock * width_padded);
   x.v_copy = alloc_f32(scratch, kAttentionBlock * x.value_padded);
-  float* q = alloc_f32(scratch, x.padded * width_padded);
+  x.q = alloc_f32(scratch, x.padded * width_padded);
   for (int64_t j = 0; j < x.count; ++j) {
     const ColumnAt at = column_at(call, task, j);
-    load_row(q + j * width_padded, call.q, at.row, at.head * width, width, width_padded, call.scale);
+    load_row(x.q + j * width_padded, call.q, at.row, at.head * width, width, width_padded, call.scale);
     x.position[j] = call.positions[static_cast<size_t>(at.row)];
   }
-  std::fill(q + x.count * width_padded, q + x.padded * width_padded, 0.0f);
+  std::fill(x.q + x.count * width_padded, x.q + x.padded * width_padded, 0.0f);
   std::fill(x.position + x.count, x.position + x.padded, x.position[x.count - 1]);
-  transpose_block(x.qt, x.padded, q, width_padded, x.padded, width_padded);
+  if (!x.by_key) transpose_block(x.qt, x.padded, x.q, width_padded, x.padded, width_padded);
   const auto [low, high] = std::minmax_element(x.position, x.position + x.count);
   x.narrowest = *low;
   x.widest = *high;
@@ -138,8 +143,8 @@ void shrink_rows(const Columns& x, int64_t begin, int64_t end) {
 }
 
 // Columns [begin, end), whole vectors, against `keys` keys from position first_key on. k and v begin at that key.
-void attend_block(const AttentionCall& call, const Columns& x, int64_t begin, int64_t end, BlockB k, BlockB v, int64_t first_key, int64_t keys, bool masked) {
-  block_product<false>(keys, end - begin, call.width(), {k.data, k.ld, 1}, x.qt + begin, x.padded, x.score + begin, x.padded);
+void attend_block(const AttentionCall& call, const Columns& x, int64_t begin, int64_t end, BlockA k, BlockB v, int64_t first_key, int64_t keys, bool masked) {
+  block_product<false>(keys, end - begin, call.width(), k, x.qt + begin, x.padded, x.score + begin, x.padded);
   for (int64_t c = begin; c < end; c += lanes_f32()) {
     if (masked) softmax_vector<true>(x, c, first_key, keys);
     else softmax_vector<false>(x, c, first_key, keys);
@@ -147,6 +152,54 @@ void attend_block(const AttentionCall& call, const Columns& x, int64_t begin, in
   const int64_t last = std::min(end, x.count);
   if (first_key > 0) shrink_rows(x, begin, last);
   block_product<true>(last - begin, x.value_padded, keys, {x.score + begin, 1, x.padded}, v.data, v.ld, x.out + begin * x.value_padded, x.value_padded);
+}
+
+// Softmax of one column over `keys` keys that lie in the lanes: as softmax_vector, term by term.
+void softmax_keys(const Columns& x, int64_t column, int64_t first_key, int64_t keys) {
+  const DF32 d;
+  const I32For<DF32> di;
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  float* score = x.score + column * kAttentionBlock;
+  const auto newest = hn::Set(di, static_cast<int32_t>(std::min<int64_t>(x.position[column] - first_key, keys - 1)));
+  const auto oldest = hn::Set(di, static_cast<int32_t>(x.position[column] - first_key - x.reach));
+  auto most = hn::Set(d, minus_infinity);
+  for (int64_t j = 0; j < keys; j += lanes_f32()) {
+    const auto key = hn::Iota(di, static_cast<int32_t>(j));
+    const auto hidden = hn::Or(hn::Gt(key, newest), hn::Lt(key, oldest));
+    const auto s = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, minus_infinity), hn::LoadU(d, score + j));
+    hn::StoreU(s, d, score + j);
+    most = hn::Max(most, s);
+  }
+  const float before = x.highest[column], highest = std::max(before, MaxLanesFixed(d, most));
+  const float level = highest == minus_infinity ? 0.0f : highest;
+  for (int64_t j = 0; j < keys; j += lanes_f32()) hn::StoreU(exp_softmax(d, hn::Sub(hn::LoadU(d, score + j), hn::Set(d, level))), d, score + j);
+  x.highest[column] = highest;
+  x.shrink[column] = hn::GetLane(exp_softmax(d, hn::Set(d, before - level)));
+}
+
+// l' = l exp(m - m') + sum_j p_j, key after key; the chains of kColumns columns run beside each other.
+template <int kColumns>
+HWY_INLINE void add_keys(const Columns& x, int64_t column, int64_t keys) {
+  float total[kColumns];
+  for (int c = 0; c < kColumns; ++c) total[c] = x.total[column + c] * x.shrink[column + c];
+  const float* p = x.score + column * kAttentionBlock;
+  for (int64_t j = 0; j < keys; ++j)
+    for (int c = 0; c < kColumns; ++c) total[c] += p[c * kAttentionBlock + j];
+  for (int c = 0; c < kColumns; ++c) x.total[column + c] = total[c];
+}
+
+// All columns against `keys` keys from position first_key on, a whole number of vectors into their block. The first `unseen` of them no column sees.
+// kt [C, 64] begins at first_key, v at the first key that is seen.
+template <class K, class V>
+void attend_keys(const AttentionCall& call, const Columns& x, const K* kt, const V* v, int64_t ldv, int64_t first_key, int64_t keys, int64_t unseen) {
+  block_product<false>(x.count, padded_width(keys), call.width(), {x.q, padded_width(call.width()), 1}, kt, kAttentionBlock, x.score, kAttentionBlock);
+  for (int64_t c = 0; c < x.count; ++c) softmax_keys(x, c, first_key, keys);
+  int64_t c = 0;
+  for (; c + 4 <= x.count; c += 4) add_keys<4>(x, c, keys);
+  for (; c + 2 <= x.count; c += 2) add_keys<2>(x, c, keys);
+  if (c < x.count) add_keys<1>(x, c, keys);
+  if (first_key > 0) shrink_rows(x, 0, x.count);
+  block_product<true>(x.count, x.value_padded, keys - unseen, {x.score + unseen, kAttentionBlock, 1}, v, ldv, x.out, x.value_padded);
 }
 
 void store_columns(const AttentionCall& call, const AttentionTask& task, const Columns& x) {
@@ -158,30 +211,89 @@ void store_columns(const AttentionCall& call, const AttentionTask& task, const C
   }
 }
 
+// Keys of one block that some column of a task sees: positions [first, first + count), which lie from row `row` of the view on.
+struct SeenKeys {
+  int64_t first, count, row;
+};
+
+template <class T>
+const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, int64_t row) {
+  const int64_t width = call.width(), panel = row / kAttentionBlock * call.kv_heads + task.kv_head;
+  return static_cast<const T*>(call.kv->k.data) + panel * width * kAttentionBlock + row % kAttentionBlock;
+}
+
+// The keys in f32, wherever they lie.
+BlockA load_keys(const AttentionCall& call, const AttentionTask& task, const Columns& x, const SeenKeys& seen, bool once) {
+  const KvView& kv = *call.kv;
+  const int64_t width = call.width();
+  if (!kv.keys_transposed()) {
+    const BlockB rows = view_block(kv.k, seen.row, seen.count, task.kv_head * width, width, x.k_copy, once);
+    return {rows.data, rows.ld, 1};
+  }
+  const auto copied = [&](const auto* kt) {
+    const DF32 d;
+    for (int64_t c = 0; c < width; ++c)
+      for (int64_t j = 0; j < seen.count; j += lanes_f32()) {
+        const auto lanes = static_cast<size_t>(std::min(lanes_f32(), seen.count - j));
+        const auto* at = kt + c * kAttentionBlock + j;
+        hn::StoreU(j + lanes_f32() <= seen.count ? LoadF32(d, at) : LoadF32N(d, at, lanes), d, x.k_copy + c * kAttentionBlock + j);
+      }
+    return BlockA{x.k_copy, 1, kAttentionBlock};
+  };
+  switch (kv.k.dtype) {
+    case DType::bf16: return copied(transposed_keys<bf16>(call, task, seen.row));
+    case DType::f16: return copied(transposed_keys<Half>(call, task, seen.row));
+    default: return {transposed_keys<float>(call, task, seen.row), 1, kAttentionBlock};
+  }
+}
+
+// Keys and values are read where they lie, each once for all columns.
+template <class T>
+void forward_keys(const AttentionCall& call, const AttentionTask& task, const Columns& x, const SeenKeys& seen) {
+  const int64_t value_width = call.value_width(), col = task.kv_head * value_width;
+  const int64_t unseen = seen.row % lanes_f32();
+  const T* kt = transposed_keys<T>(call, task, seen.row - unseen);
+  const Tensor& v = call.kv->v;
+  if (value_width == x.value_padded) {
+    const T* values = reinterpret_cast<const T*>(static_cast<const char*>(v.data) + seen.row * v.row_bytes) + col;
+    return attend_keys(call, x, kt, values, v.row_bytes / static_cast<int64_t>(sizeof(T)), seen.first - unseen, seen.count + unseen, unseen);
+  }
+  const BlockB copy = view_block(v, seen.row, seen.count, col, value_width, x.v_copy, true);
+  attend_keys(call, x, kt, copy.data, copy.ld, seen.first - unseen, seen.count + unseen, unseen);
+}
+
+void forward_keys(const AttentionCall& call, const AttentionTask& task, const Columns& x, const SeenKeys& seen) {
+  switch (call.kv->k.dtype) {
+    case DType::bf16: return forward_keys<bf16>(call, task, x, seen);
+    case DType::f16: return forward_keys<Half>(call, task, x, seen);
+    default: return forward_keys<float>(call, task, x, seen);
+  }
+}
+
+void forward_columns(const AttentionCall& call, const AttentionTask& task, const Columns& x, const SeenKeys& seen) {
+  const int64_t value_width = call.value_width();
+  const BlockA k = load_keys(call, task, x, seen, x.padded <= lanes_f32());
+  const BlockB v = view_block(call.kv->v, seen.row, seen.count, task.kv_head * value_width, value_width, x.v_copy, x.count <= 2 * kTileRows);
+  const int64_t past = seen.first + seen.count;
+  if (seen.first >= x.newest && past - 1 <= x.narrowest) return attend_block(call, x, 0, x.padded, k, v, seen.first, seen.count, false);
+  // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of its columns sees.
+  for (int64_t c = 0; c < x.padded; c += lanes_f32()) {
+    const auto [low, high] = std::minmax_element(x.position + c, x.position + c + lanes_f32());
+    const int64_t begin = std::max(call.first_seen(*low), seen.first), end = std::min<int64_t>(past, *high + 1);
+    if (begin >= end) continue;
+    const int64_t skipped = begin - seen.first;
+    attend_block(call, x, c, c + lanes_f32(), {k.data + skipped * k.row, k.row, k.step}, {v.data + skipped * v.ld, v.ld}, begin, end - begin, true);
+  }
+}
+
 void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
   const ArenaScope scope(scratch);
-  const KvView& kv = *call.kv;
-  const int64_t width = call.width(), value_width = call.value_width();
   const Columns x = load_columns(call, task, scratch);
-  const bool k_once = x.padded <= lanes_f32(), v_once = x.count <= 2 * kTileRows;
-  for (int64_t first_key = x.oldest / kAttentionBlock * kAttentionBlock; first_key <= x.widest; first_key += kAttentionBlock) {
-    const int64_t keys = std::min(kAttentionBlock, x.widest + 1 - first_key);
-    const int64_t unseen = std::max<int64_t>(x.oldest - first_key, 0);  // keys before every column's window, which are not read
-    const int64_t row = kv.first_row[static_cast<size_t>(task.sequence)] + first_key + unseen;
-    const BlockB k = view_block(kv.k, row, keys - unseen, task.kv_head * width, width, x.k_copy, k_once);
-    const BlockB v = view_block(kv.v, row, keys - unseen, task.kv_head * value_width, value_width, x.v_copy, v_once);
-    if (first_key >= x.newest && first_key + keys - 1 <= x.narrowest) {
-      attend_block(call, x, 0, x.padded, k, v, first_key, keys, false);
-      continue;
-    }
-    // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of its columns sees.
-    for (int64_t c = 0; c < x.padded; c += lanes_f32()) {
-      const auto [low, high] = std::minmax_element(x.position + c, x.position + c + lanes_f32());
-      const int64_t begin = std::max<int64_t>(call.first_seen(*low) - first_key, 0), end = std::min<int64_t>(keys, *high + 1 - first_key);
-      if (begin >= end) continue;
-      const int64_t skipped = begin - unseen;
-      attend_block(call, x, c, c + lanes_f32(), {k.data + skipped * k.ld, k.ld}, {v.data + skipped * v.ld, v.ld}, first_key + begin, end - begin, true);
-    }
+  for (int64_t block = x.oldest / kAttentionBlock * kAttentionBlock; block <= x.widest; block += kAttentionBlock) {
+    const int64_t first = std::max(block, x.oldest), end = std::min(block + kAttentionBlock, x.widest + 1);
+    const SeenKeys seen{first, end - first, call.kv->first_row[static_cast<size_t>(task.sequence)] + first};
+    if (x.by_key) forward_keys(call, task, x, seen);
+    else forward_columns(call, task, x, seen);
   }
   store_columns(call, task, x);
 }

@@ -10,14 +10,14 @@
 namespace moe::ops {
 
 // Keys are walked in blocks of 64 counted from position 0; a task of the forward holds at most 64 columns.
-constexpr int64_t kAttentionBlock = 64;
+constexpr int64_t kAttentionBlock = kKeyBlock;
 
 // The arguments of a call; what the direction does not use is absent.
 struct AttentionCall {
   Tensor o;           // [N, H*Cv]
   Tensor lse;         // [N, H] f32
   Tensor q;           // [N, H*C]
-  const KvView* kv;   // k [rows, G*C], v [rows, G*Cv]
+  const KvView* kv;   // k [rows, G*C] or [rows / 64, G*C, 64], v [rows, G*Cv]
   Tensor do_;         // [N, H*Cv]
   Tensor dq, dk, dv;  // [N, H*C], [N, G*C], [N, G*Cv]
   std::span<const int32_t> positions;

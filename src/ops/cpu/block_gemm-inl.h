@@ -41,9 +41,9 @@ struct BlockA {
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-// C[0..kRows, 0..kVectors * lanes) = (kAdd ? C : 0) + A B
-template <bool kAdd, int kRows, int kVectors>
-HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth) {
+// C[0..kRows, 0..kVectors * lanes) = (kAdd ? C : 0) + A B; B in any type that LoadF32 reads
+template <bool kAdd, int kRows, int kVectors, class T>
+HWY_INLINE void tile_product(const BlockA& a, const T* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth) {
   const DF32 d;
   const int64_t lanes = lanes_f32();
   VF32 sum[kRows][kVectors];
@@ -55,7 +55,7 @@ HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64
   for (int64_t k = 0; k < depth; ++k, at += a.step, b += ldb) {
     VF32 row[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+    for (int j = 0; j < kVectors; ++j) row[j] = LoadF32(d, b + j * lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
       const VF32 x = hn::Set(d, at[i * a.row]);
@@ -69,8 +69,8 @@ HWY_INLINE void tile_product(const BlockA& a, const float* HWY_RESTRICT b, int64
     for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, c + i * ldc + j * lanes);
 }
 
-template <bool kAdd, int kVectors>
-HWY_NOINLINE void panel_product(int64_t m, BlockA a, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
+template <bool kAdd, int kVectors, class T>
+HWY_NOINLINE void panel_product(int64_t m, BlockA a, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
   // A chain of fused multiply-adds waits for itself: where a row has one vector only, twice the rows keep the units busy.
   if constexpr (kVectors == 1)
     for (; m >= 2 * kTileRows; m -= 2 * kTileRows, a.data += 2 * kTileRows * a.row, c += 2 * kTileRows * ldc)
@@ -87,8 +87,8 @@ HWY_NOINLINE void panel_product(int64_t m, BlockA a, const float* b, int64_t ldb
 }
 
 // C = A B, or C += A B.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's lanes.
-template <bool kAdd>
-inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA a, const float* b, int64_t ldb, float* c, int64_t ldc) {
+template <bool kAdd, class T>
+inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA a, const T* b, int64_t ldb, float* c, int64_t ldc) {
   const int64_t lanes = lanes_f32();
   int64_t j = 0;
   for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes) panel_product<kAdd, kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth);

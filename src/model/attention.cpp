@@ -11,25 +11,20 @@ Tensor Attention::as_norm_rows(const Norm& norm, Tensor x) const {
   return x.reshape({x.numel() / cols, cols});
 }
 
-Tensor Attention::project(Run& run, Tensor x, Param& weight, const Param& bias, std::optional<Norm>& norm, bool rotate, const Batch& batch,
-                          Norm::Saved& saved) {
-  const std::array<int64_t, 2> all = {0, x.rows()};
-  Tensor y = run.saved.alloc(x.dtype, {x.rows(), weight.value.rows()});
-  ops::matmul_forward(run, y, x, weight, all);
+Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved& saved) {
+  const std::array<int64_t, 2> all = {0, y.rows()};
   if (bias.present()) ops::bias_forward_acc(run, y, bias, {}, all);
   if (norm) {
-    Tensor normed = run.saved.alloc(x.dtype, {y.rows(), y.cols()});
+    Tensor normed = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
     norm->forward(run, as_norm_rows(*norm, normed), as_norm_rows(*norm, y), saved);
     y = normed;
   }
-  if (rotate) ops::rope_acc(run, y, batch.positions, *rope, false);
   return y;
 }
 
-void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, bool rotate,
-                                 const Batch& batch, const Norm::Saved& saved) {
+void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm,
+                                 const Norm::Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  if (rotate) ops::rope_acc(run, dy, batch.positions, *rope, true);
   if (norm) {
     Tensor dprojected = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
     norm->backward(run, as_norm_rows(*norm, dprojected), as_norm_rows(*norm, dy), saved);
@@ -44,10 +39,14 @@ void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy
 void Attention::forward(Run& run, Tensor y, Tensor x, const Batch& batch, KvCache* cache, int64_t layer, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   std::optional<Norm> none;
-  saved.q = project(run, x, q, q_bias, q_norm, rope.has_value(), batch, saved.q_norm);
-  saved.k = project(run, x, k, k_bias, k_norm, rope.has_value(), batch, saved.k_norm);
+  const auto projected = [&](const Param& w) { return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()}); };
+  Tensor yq = projected(q), yk = projected(k), yv = projected(v);  // [N,H*C], [N,G*C], [N,G*C] A
+  ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
+  saved.q = finish(run, yq, q_bias, q_norm, saved.q_norm);
+  saved.k = finish(run, yk, k_bias, k_norm, saved.k_norm);
+  if (rope) ops::rope_acc(run, {saved.q, saved.k}, batch.positions, *rope, false);
   Norm::Saved unused;
-  saved.v = project(run, x, v, v_bias, none, false, batch, unused);
+  saved.v = finish(run, yv, v_bias, none, unused);
   ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
   if (cache) {
     cache->store(run, layer, batch, saved.k, saved.v);
@@ -72,9 +71,10 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Batch& 
   const ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv, saved.o, saved.lse, batch.positions, heads, kv_heads,
                           1 / std::sqrt(static_cast<float>(head_width)), window);
-  project_backward(run, dx, false, dq, x, q, q_bias, q_norm, rope.has_value(), batch, saved.q_norm);
-  project_backward(run, dx, true, dk, x, k, k_bias, k_norm, rope.has_value(), batch, saved.k_norm);
-  project_backward(run, dx, true, dv, x, v, v_bias, none, false, batch, {});
+  if (rope) ops::rope_acc(run, {dq, dk}, batch.positions, *rope, true);
+  project_backward(run, dx, false, dq, x, q, q_bias, q_norm, saved.q_norm);
+  project_backward(run, dx, true, dk, x, k, k_bias, k_norm, saved.k_norm);
+  project_backward(run, dx, true, dv, x, v, v_bias, none, {});
 }
 
 }  // namespace moe

@@ -32,9 +32,9 @@ struct Attention {
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Batch&, const Saved&);
 
  private:
-  Tensor project(Run&, Tensor x, Param& weight, const Param& bias, std::optional<Norm>& norm, bool rotate, const Batch&, Norm::Saved&);
-  void project_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, bool rotate, const Batch&,
-                        const Norm::Saved&);
+  // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
+  Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);
+  void project_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
 };
 

@@ -93,8 +93,8 @@ struct RopeTable {
   double factor = 1;
 };
 // Turns pairs (c, c + C/2) of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; `inverse` turns back and multiplies by it
-// too: the adjoint, so each is the other's backward.  x [N, H*C] A, H = cols / C
-void rope_acc(Run&, Tensor x, std::span<const int32_t> positions, const RopeTable& table, bool inverse);
+// too: the adjoint, so each is the other's backward.  each x [N, H*C] A, H = cols / C
+void rope_acc(Run&, std::initializer_list<Tensor> all, std::span<const int32_t> positions, const RopeTable& table, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);

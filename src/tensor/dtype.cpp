@@ -30,14 +30,4 @@ float f16_to_f32(uint16_t half) {
   return sign ? -subnormal : subnormal;
 }
 
-// Below the smallest normal half the numbers are multiples of 2^-24, which nearbyint rounds to.
-uint16_t f32_to_f16(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFFu;
-  const auto sign = static_cast<uint16_t>(u >> 16 & 0x8000u);
-  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
-  if (magnitude >= 0x477FF000u) return sign | 0x7C00u;  // rounds beyond 65504
-  if (magnitude < 0x38800000u) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::abs(x) * 0x1p24f)));
-  return static_cast<uint16_t>(sign | (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13);
-}
-
 }  // namespace moe

@@ -65,7 +65,17 @@ inline bf16 to_bf16(float x) {
 
 // IEEE half to f32, exact, and back, rounding to nearest even; what is too large becomes infinity.
 float f16_to_f32(uint16_t half);
-uint16_t f32_to_f16(float x);
+// All cases are computed and one is taken, so that a loop over numbers becomes vector instructions. Below the smallest normal half the numbers are multiples of
+// 2^-24, which is what adding 1/2 leaves of them.
+inline uint16_t f32_to_f16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFFu;
+  const uint32_t normal = (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
+  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
+  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+  half = magnitude >= 0x477FF000u ? 0x7C00u : half;  // rounds beyond 65504
+  half = magnitude > 0x7F800000u ? 0x7E00u : half;
+  return static_cast<uint16_t>(half | (u >> 16 & 0x8000u));
+}
 
 template <class T>
 constexpr DType dtype_of();

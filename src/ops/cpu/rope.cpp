@@ -1,5 +1,7 @@
 // Rotary positions (Su et al., RoFormer, 2021) on the half-split pairs (c, c + C/2) that Hugging Face models use.
-// Angles are taken in double, once for each distinct position of the batch and not for each head, and only their cosines and sines are rounded to f32.
+// Angles are taken in double, once for each distinct position of the batch and not for each head, and only their cosines and sines are rounded to f32. The turn
+// of position p = 64 a + b is the turn of 64 a and then that of b, so that cosines are taken for each a and b only:
+//   cos p = cos 64a cos b - sin 64a sin b;  sin p = sin 64a cos b + cos 64a sin b
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,7 +10,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/isa.h"
@@ -57,14 +61,65 @@ namespace {
 
 HWY_EXPORT(RopeRows);
 
+constexpr int32_t kNear = 64;
+
+// Cosines, then sines, of position * frequency.  out [C]
+void take_angles(double* out, double position, const RopeTable& table) {
+  const size_t half = table.frequency.size();
+  for (size_t c = 0; c < half; ++c) {
+    const double angle = position * table.frequency[c];
+    out[c] = std::cos(angle);
+    out[half + c] = std::sin(angle);
+  }
+}
+
+// turns [U, C] of the sorted, distinct positions [U] >= 0.
+void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const RopeTable& table) {
+  const ArenaScope scope(run.scratch);
+  const int64_t half = static_cast<int64_t>(table.frequency.size()), count = static_cast<int64_t>(distinct.size());
+  // What has to be taken: first the far parts in order, then the near ones by b.
+  std::vector<int32_t> parts;
+  std::vector<int64_t> far(distinct.size());
+  std::array<int64_t, kNear> near{};
+  for (size_t u = 0; u < distinct.size(); ++u) {
+    if (u == 0 || distinct[u] / kNear != distinct[u - 1] / kNear) parts.push_back(distinct[u] / kNear * kNear);
+    far[u] = static_cast<int64_t>(parts.size()) - 1;
+  }
+  std::array<bool, kNear> used{};
+  for (const int32_t p : distinct) used[static_cast<size_t>(p % kNear)] = true;
+  for (int32_t b = 0; b < kNear; ++b)
+    if (used[static_cast<size_t>(b)]) {
+      near[static_cast<size_t>(b)] = static_cast<int64_t>(parts.size());
+      parts.push_back(b);
+    }
+  auto* taken = static_cast<double*>(run.scratch.alloc_bytes(parts.size() * static_cast<size_t>(2 * half) * sizeof(double)));
+  const int64_t grain = std::max<int64_t>(1, 512 / half);
+  parallel_for(run.threads, static_cast<int64_t>(parts.size()), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) take_angles(taken + i * 2 * half, parts[static_cast<size_t>(i)], table);
+  });
+  parallel_for(run.threads, count, 8 * grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t u = begin; u < end; ++u) {
+      const double* a = taken + far[static_cast<size_t>(u)] * 2 * half;
+      const double* b = taken + near[static_cast<size_t>(distinct[static_cast<size_t>(u)] % kNear)] * 2 * half;
+      float* turn = turns + u * 2 * half;
+      for (int64_t c = 0; c < half; ++c) {
+        turn[c] = static_cast<float>(table.factor * (a[c] * b[c] - a[half + c] * b[half + c]));
+        turn[half + c] = static_cast<float>(table.factor * (a[half + c] * b[c] + a[c] * b[half + c]));
+      }
+    }
+  });
+}
+
 }  // namespace
 
-void rope_acc(Run& run, Tensor x, std::span<const int32_t> positions, const RopeTable& table, bool inverse) {
+void rope_acc(Run& run, std::initializer_list<Tensor> all, std::span<const int32_t> positions, const RopeTable& table, bool inverse) {
   choose_isa();
-  need(!x.empty() && is_float(x) && x.rows() == static_cast<int64_t>(positions.size()), "rope", "x [N, H*C] f32 or bf16 with a position for each row",
-       {{"x", x}});
-  const int64_t rows = x.rows(), half = static_cast<int64_t>(table.frequency.size());
-  need(half > 0 && x.cols() % (2 * half) == 0, "rope", "two numbers of each head for every frequency", {{"x", x}});
+  const int64_t rows = static_cast<int64_t>(positions.size()), half = static_cast<int64_t>(table.frequency.size());
+  for (const Tensor& x : all) {
+    need(!x.empty() && is_float(x) && x.rows() == rows, "rope", "x [N, H*C] f32 or bf16 with a position for each row", {{"x", x}});
+    need(half > 0 && x.cols() % (2 * half) == 0, "rope", "two numbers of each head for every frequency", {{"x", x}});
+    need(std::all_of(positions.begin(), positions.end(), [](int32_t p) { return p >= 0; }), "rope", "positions from 0 on", {{"x", x}});
+  }
   const ArenaScope scope(run.scratch);
   int32_t* distinct = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
   int32_t* slot = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
@@ -74,18 +129,11 @@ void rope_acc(Run& run, Tensor x, std::span<const int32_t> positions, const Rope
   for (int64_t r = 0; r < rows; ++r) slot[r] = static_cast<int32_t>(std::lower_bound(distinct, distinct + count, positions[static_cast<size_t>(r)]) - distinct);
 
   float* turns = run.scratch.alloc(DType::f32, {count, 2 * half}).as<float>();
-  parallel_for(run.threads, count, std::max<int64_t>(1, 512 / half), [&](int64_t begin, int64_t end, int) {
-    for (int64_t u = begin; u < end; ++u) {
-      for (int64_t c = 0; c < half; ++c) {
-        const double angle = distinct[u] * table.frequency[static_cast<size_t>(c)];
-        turns[u * 2 * half + c] = static_cast<float>(table.factor * std::cos(angle));
-        turns[u * 2 * half + half + c] = static_cast<float>(table.factor * std::sin(angle));
-      }
-    }
-  });
-  parallel_for(run.threads, rows, row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns, slot, half, inverse, begin, end);
-  });
+  make_turns(run, turns, {distinct, static_cast<size_t>(count)}, table);
+  for (const Tensor& x : all)
+    parallel_for(run.threads, rows, row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
+      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns, slot, half, inverse, begin, end);
+    });
 }
 
 }  // namespace moe::ops

@@ -76,7 +76,7 @@ int run_bench_model(const BenchModelFlags& f) {
 
   const double flops = prompt_flops(config, speed.prompt) / median(speed.prompt_seconds),
                bytes = static_cast<double>(decode_bytes(model, config.routing.top_k)), read = bytes * speed.decode_rate();
-  const std::string_view cache = name_of(options.cache_dtype.value_or(run.compute));
+  const std::string_view cache = name_of(cache_dtype(options, model, run.compute));
   const bool tell_hot = large || f.memory.hot_set;
   if (f.json) {
     Json reply = {{"model", f.model},

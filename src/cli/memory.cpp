@@ -16,7 +16,7 @@ void add_memory_options(CLI::App& app, MemoryFlags& f) {
 }
 
 bool prepare_memory(const std::string& path, Model& model, const MemoryFlags& f, const SessionOptions& options, DType dtype, int64_t tokens) {
-  const MemoryPlan plan = plan_memory(model, available_memory(), cache_bytes(model.config(), options.cache_dtype.value_or(dtype), tokens));
+  const MemoryPlan plan = plan_memory(model, available_memory(), cache_bytes(model.config(), cache_dtype(options, model, dtype), tokens));
   model.pack_budget().limit = f.packed.empty() ? plan.packed : parse_bytes(f.packed, "--pack-memory");
   if (!plan.larger_than_memory()) return false;
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };

@@ -71,11 +71,15 @@ void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked
              way_out(config.routing));
 }
 
+DType cache_dtype(const SessionOptions& options, const Model& model, DType compute) {
+  return options.cache_dtype.value_or(mostly_quantised(model) ? DType::f16 : compute);
+}
+
 Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)
     : model_(model),
       run_(run),
       routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
-      cache_(model.config(), options.cache_dtype.value_or(run.compute), 1, capacity) {
+      cache_(model.config(), cache_dtype(options, model, run.compute), 1, capacity) {
   if (model.config().moe_layer_count() == 0) return;
   const RoutingOptions& recipe = model.config().routing;
   if (const std::string_view reason = not_causal_because(recipe, options.routing.value_or(default_eval(recipe))); !reason.empty())

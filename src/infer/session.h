@@ -18,8 +18,10 @@ struct SessionOptions {
   // train with.
   std::optional<EvalRouting> routing;
   int64_t top_k_experts = 0;         // experts a token takes; 0: the model's own number
-  std::optional<DType> cache_dtype;  // of keys and values; absent: that of the products
+  std::optional<DType> cache_dtype;  // of keys and values; absent: cache_dtype()
 };
+// What keys and values are kept in: as asked, else as the products compute, but f16 where weights are quantised, whose products round the activations far more.
+DType cache_dtype(const SessionOptions&, const Model&, DType compute);
 
 // Asked before each chunk of a prompt; false: the rest of it is not read. Empty: nobody asks.
 using KeepReading = std::function<bool()>;

@@ -97,6 +97,15 @@ TEST(Session, ADenseModelRunsToo) {
   EXPECT_EQ(f.generate().tokens, 12);
 }
 
+TEST(Session, KeepsHalvesWhereWeightsAreQuantised) {
+  const auto model = fresh(plain_config());
+  EXPECT_EQ(cache_dtype({}, *model, DType::f32), DType::f32);
+  EXPECT_EQ(cache_dtype({}, *model, DType::bf16), DType::bf16);
+  for (Param* param : model->params()) param->value.dtype = DType::q8_0;
+  EXPECT_EQ(cache_dtype({}, *model, DType::f32), DType::f16);
+  EXPECT_EQ(cache_dtype({.cache_dtype = DType::f32}, *model, DType::f32), DType::f32);
+}
+
 TEST(Session, RefusesNothingAndTooMuch) {
   const Fixture f;
   moe::Run run(1);

@@ -258,7 +258,7 @@ class Model:
         prompt_lookup : int
             Guess up to so many tokens from what the text said before and check them in one step; the text stays the same. Default: 0, none.
         cache_dtype : str
-            How keys and values are kept: "f32", "bf16", "f16" or "q8_0"; default: as the products compute.
+            How keys and values are kept: "f32", "bf16", "f16" or "q8_0"; default: f16 for quantised weights, else as the products compute.
         on_text : callable
             Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
             is raised here.

@@ -26,7 +26,7 @@ struct WeightBlock {
 };
 struct RowBlock {
   int q[32];
-  float scale;
+  float scale[2];  // of its halves
 };
 
 float half_at(const uint8_t* p) { return f16_to_f32(static_cast<uint16_t>(p[0] | p[1] << 8)); }
@@ -69,10 +69,12 @@ WeightBlock weight_block(DType dtype, const uint8_t* row, int64_t j) {
 
 RowBlock row_block(const float* x) {
   RowBlock b{};
-  float amax = 0;
-  for (int i = 0; i < 32; ++i) amax = std::max(amax, std::abs(x[i]));
-  b.scale = amax / 127;
-  for (int i = 0; i < 32 && amax > 0; ++i) b.q[i] = static_cast<int>(std::nearbyint(x[i] * (127 / amax)));
+  for (int h = 0; h < 2; ++h) {
+    float amax = 0;
+    for (int i = 16 * h; i < 16 * h + 16; ++i) amax = std::max(amax, std::abs(x[i]));
+    b.scale[h] = amax / 127;
+    for (int i = 16 * h; i < 16 * h + 16 && amax > 0; ++i) b.q[i] = static_cast<int>(std::nearbyint(x[i] * (127 / amax)));
+  }
   return b;
 }
 
@@ -80,15 +82,13 @@ RowBlock row_block(const float* x) {
 float law(DType dtype, const std::vector<WeightBlock>& w, const std::vector<RowBlock>& x) {
   float acc = 0;
   for (size_t b = 0; b < w.size(); ++b) {
-    int sum[2] = {0, 0}, all = 0;
-    for (int i = 0; i < 32; ++i) sum[i / 16] += w[b].q[i] * x[b].q[i], all += x[b].q[i];
-    if (dtype == DType::q6_k) {
-      for (int h = 0; h < 2; ++h) acc = std::fma(w[b].scale[h] * x[b].scale, static_cast<float>(sum[h]), acc);
-    } else {
-      acc = std::fma(w[b].scale[0] * x[b].scale, static_cast<float>(sum[0] + sum[1]), acc);
-    }
+    int sum[2] = {0, 0}, of_x[2] = {0, 0};
+    for (int i = 0; i < 32; ++i) sum[i / 16] += w[b].q[i] * x[b].q[i], of_x[i / 16] += x[b].q[i];
+    const float first = x[b].scale[0] * static_cast<float>(sum[0]), second = x[b].scale[1] * static_cast<float>(sum[1]);
+    if (dtype == DType::q6_k) acc = std::fma(w[b].scale[1], second, std::fma(w[b].scale[0], first, acc));
+    else acc = std::fma(w[b].scale[0], std::fma(x[b].scale[1], static_cast<float>(sum[1]), first), acc);
     const bool has_min = dtype == DType::q4_1 || dtype == DType::q5_1 || dtype == DType::q4_k || dtype == DType::q5_k;
-    if (has_min) acc = std::fma(w[b].min, x[b].scale * static_cast<float>(all), acc);
+    if (has_min) acc = std::fma(w[b].min, std::fma(x[b].scale[1], static_cast<float>(of_x[1]), x[b].scale[0] * static_cast<float>(of_x[0])), acc);
   }
   return acc;
 }
@@ -136,13 +136,13 @@ struct Weights {
   }
 };
 
-// Rows of every size, some with blocks of zeros.
+// Rows of every size, some with blocks of zeros; the halves of a block differ in size, now the first and now the second the larger.
 Tensor draw_rows(Arena& memory, DType dtype, int64_t rows, int64_t in, uint64_t seed) {
   const Tensor x = memory.alloc(dtype, {rows, in});
   const RngKey key = RngKey::from_seed(seed);
   for (int64_t i = 0; i < rows * in; ++i) {
-    const int64_t block = i / 32;
-    const float v = block % 7 == 3 ? 0.0f : (uniform(key, static_cast<uint64_t>(i)) - 0.4f) * std::exp2(static_cast<float>(block % 9) - 4);
+    const int64_t block = i / 32, half = i / 16;
+    const float v = block % 7 == 3 ? 0.0f : (uniform(key, static_cast<uint64_t>(i)) - 0.4f) * std::exp2(static_cast<float>(half % 9) - 4);
     if (dtype == DType::bf16) x.as<bf16>()[i] = to_bf16(v);
     else x.as<float>()[i] = v;
   }
@@ -201,7 +201,8 @@ TEST(QuantProduct, FollowsTheLawInBits) {
       }
 }
 
-// f32 sums of 8 or 17 fmas: within 1e-6 of the sum of magnitudes. And what quantising x may cost at most: half a step of each number, scale / 2 = amax / 254.
+// f32 sums of 8 or 17 fmas: within 1e-6 of the sum of magnitudes. And what quantising x may cost at most: half a step of each number, scale / 2 = amax / 254 of
+// its 16.
 TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
   for (DType dtype : kTypes) {
     const int64_t rows = 6, out = 37, in = 512;
@@ -219,11 +220,11 @@ TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
         double of_blocks = 0, of_rows = 0, magnitude = 0, bound = 0;
         for (int64_t i = 0; i < in; ++i) {
           const RowBlock& b = blocks[static_cast<size_t>(r)][static_cast<size_t>(i / 32)];
-          const double weight = weights[static_cast<size_t>(n * in + i)], number = static_cast<double>(b.scale) * b.q[i % 32];
+          const double weight = weights[static_cast<size_t>(n * in + i)], scale = b.scale[i / 16 % 2], number = scale * b.q[i % 32];
           of_blocks += weight * number;
           of_rows += weight * v[static_cast<size_t>(r * in + i)];
           magnitude += std::abs(weight * number);
-          bound += std::abs(weight) * b.scale / 2;
+          bound += std::abs(weight) * scale / 2;
         }
         const double got = y.row<float>(r)[n];
         ASSERT_NEAR(got, of_blocks, 1e-6 * magnitude) << label(dtype, rows, out, in);
@@ -334,7 +335,7 @@ TEST(QuantProduct, RowsOfEveryKind) {
   const Tensor x = draw_rows(memory, DType::f32, 6, kIn, 68), y = memory.alloc(DType::f32, {6, kOut}), z = memory.alloc(DType::f32, {6, kOut});
   for (int64_t i = 0; i < kIn; ++i) {
     x.row<float>(1)[i] = 0;
-    x.row<float>(2)[i] = i % 2 ? 1e36f : -1e36f;
+    x.row<float>(2)[i] = i % 2 ? 1e35f : -1e35f;
     x.row<float>(3)[i] = i % 3 ? 1e-38f : -1e-40f;
   }
   x.row<float>(4)[40] = std::numeric_limits<float>::infinity();
@@ -350,7 +351,7 @@ TEST(QuantProduct, RowsOfEveryKind) {
     double want = 0, magnitude = 0;
     for (int64_t i = 0; i < kIn; ++i)
       want += static_cast<double>(weights[static_cast<size_t>(n * kIn + i)]) * x.row<float>(2)[i],
-          magnitude += std::abs(weights[static_cast<size_t>(n * kIn + i)] * 1e36);
+          magnitude += std::abs(weights[static_cast<size_t>(n * kIn + i)] * 1e35);
     EXPECT_NEAR(y.row<float>(2)[n], want, 1e-6 * magnitude);
   }
   const std::vector<int32_t> list = {5, 0, 3, 0, 2, 1};

@@ -44,14 +44,12 @@ constexpr PanelFormat panel_format(DType dtype) {
 constexpr int64_t chunk_scale_bytes(const PanelFormat& f, int64_t blocks) { return ((f.is_k ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64; }
 constexpr int64_t chunk_bytes(const PanelFormat& f, int64_t blocks) { return chunk_scale_bytes(f, blocks) + blocks * f.block_bytes; }
 
-// A block of a row of x.
+// A block of a row of x, each half of 16 numbers with its own scale and sum.
 struct alignas(64) QuantRecord {
   int8_t q[32];
-  float scale;
-  float scaled_sum;    // scale * sum of q
-  int32_t minus_sum;   // of all 32
-  int32_t minus_half;  // of the first 16
-  int32_t minus_rest;  // of the others
+  float scale[2];
+  int32_t minus_sum[2];
+  float scaled_sum;
   int32_t unused[3];
 };
 static_assert(sizeof(QuantRecord) == 64);

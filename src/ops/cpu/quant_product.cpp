@@ -27,42 +27,48 @@ namespace HWY_NAMESPACE {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------------------------------------
 
-// Of floats that are not negative the order of the bits is the order of the numbers, and beyond infinity come the NaNs. A block that holds one that is not
-// finite is zeros with a scale of NaN.
+using DRow = hn::CappedTag<float, 16>;
+using DSum = hn::Rebind<int32_t, DRow>;
+
+// Half a block; what it returns sums to the sum of its bytes. Of floats that are not negative the order of the bits is the order of the numbers, and beyond
+// infinity come the NaNs. A half that holds one that is not finite is zeros with a scale of NaN.
 template <class T>
-HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
-  const hn::CappedTag<float, 16> d;
-  const hn::Rebind<int32_t, decltype(d)> di;
-  const hn::Rebind<int8_t, decltype(d)> bytes;
+HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, float& scale, const T* HWY_RESTRICT x) {
+  const DRow d;
+  const DSum di;
+  const hn::Rebind<int8_t, DRow> bytes;
   const size_t lanes = hn::Lanes(d);
-  auto top = hn::Zero(di);
-  for (size_t i = 0; i < 32; i += lanes) top = hn::Max(top, hn::And(hn::BitCast(di, LoadF32(d, x + i)), hn::Set(di, 0x7FFFFFFF)));
+  auto top = hn::Zero(di), sum = hn::Zero(di);
+  for (size_t i = 0; i < 16; i += lanes) top = hn::Max(top, hn::And(hn::BitCast(di, LoadF32(d, x + i)), hn::Set(di, 0x7FFFFFFF)));
   const int32_t top_bits = hn::GetLane(hn::MaxOfLanes(di, top));
   float amax;
   std::memcpy(&amax, &top_bits, 4);
   if (top_bits >= 0x7F800000) {
-    out = {};
-    out.scale = out.scaled_sum = std::numeric_limits<float>::quiet_NaN();
-    return;
+    std::memset(q, 0, 16);
+    scale = std::numeric_limits<float>::quiet_NaN();
+    return sum;
   }
   constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
   const bool zero = amax <= kLeast;
+  scale = zero ? 0.0f : amax / 127.0f;
   const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / amax);
-  const auto quantise = [&](size_t first) HWY_ATTR {  // 16 numbers; their sum
-    auto sum = hn::Zero(di);
-    for (size_t i = first; i < first + 16; i += lanes) {
-      const auto q = hn::NearestInt(hn::Mul(LoadF32(d, x + i), inverse));
-      hn::StoreU(hn::DemoteTo(bytes, q), bytes, out.q + i);
-      sum = hn::Add(sum, q);
-    }
-    return hn::GetLane(hn::SumOfLanes(di, sum));
-  };
-  const int32_t half = quantise(0), rest = quantise(16);
-  out.scale = zero ? 0.0f : amax / 127.0f;
-  out.minus_half = -half;
-  out.minus_rest = -rest;
-  out.minus_sum = out.minus_half + out.minus_rest;
-  out.scaled_sum = out.scale * static_cast<float>(-out.minus_sum);
+  for (size_t i = 0; i < 16; i += lanes) {
+    const auto rounded = hn::NearestInt(hn::Mul(LoadF32(d, x + i), inverse));
+    hn::StoreU(hn::DemoteTo(bytes, rounded), bytes, q + i);
+    sum = hn::Add(sum, rounded);
+  }
+  return sum;
+}
+
+template <class T>
+HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
+  const auto first = QuantiseHalf(out.q, out.scale[0], x), second = QuantiseHalf(out.q + 16, out.scale[1], x + 16);
+  // Both sums in one: each fits into 16 bits.
+  const int32_t both = hn::GetLane(hn::SumOfLanes(DSum(), hn::Add(first, hn::ShiftLeft<16>(second))));
+  const int32_t sum = static_cast<int16_t>(both & 0xFFFF), rest = (both - sum) / 65536;
+  out.minus_sum[0] = -sum;
+  out.minus_sum[1] = -rest;
+  out.scaled_sum = std::fma(out.scale[1], static_cast<float>(rest), out.scale[0] * static_cast<float>(sum));
 }
 
 template <class T>
@@ -141,19 +147,20 @@ HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits
   }
 }
 
+// What the offset of the weights has put into the sum of a half, taken back.
+HWY_INLINE int32_t start_of(const QuantRecord& x, int half, int offset_shift) { return offset_shift < 0 ? 0 : x.minus_sum[half] * (1 << offset_shift); }
+
+// acc += a block, by the law of quant_product.h; all 16 columns.
 #if HWY_TARGET <= HWY_AVX2
 using DI32 = hn::CappedTag<int32_t, kLanes>;
+constexpr size_t kParts = kLanes / hn::MaxLanes(DI32());
 
-// acc += the steps [begin, end) of a block with its scale; all 16 columns.
-HWY_INLINE void AddSteps(float* HWY_RESTRICT acc, const Unpacked& w, const float* w_scale, const QuantRecord& x, int32_t start, int begin, int end) {
+HWY_INLINE void SumHalf(hn::Vec<DI32> (&sum)[kParts], const Unpacked& w, const QuantRecord& x, int half, int offset_shift) {
   const DI32 d;
   const hn::Repartition<int16_t, DI32> d16;
-  const hn::Rebind<float, DI32> df;
-  constexpr size_t kParts = kLanes / hn::MaxLanes(DI32());
-  hn::Vec<DI32> sum[kParts];
-  for (size_t p = 0; p < kParts; ++p) sum[p] = hn::Set(d, start);
+  for (size_t p = 0; p < kParts; ++p) sum[p] = hn::Set(d, start_of(x, half, offset_shift));
   auto unused = hn::Zero(d);
-  for (int s = begin; s < end; ++s) {
+  for (int s = 4 * half; s < 4 * half + 4; ++s) {
     int32_t four;
     std::memcpy(&four, x.q + 4 * s, 4);
     const auto bytes = hn::BitCast(d16, hn::Set(d, four));
@@ -164,44 +171,46 @@ HWY_INLINE void AddSteps(float* HWY_RESTRICT acc, const Unpacked& w, const float
       sum[p] = hn::ReorderWidenMulAccumulate(d, hn::Load(d16, w.odd + at), odd, sum[p], unused);
     }
   }
-  const auto x_scale = hn::Set(df, x.scale);
-  for (size_t p = 0; p < kParts; ++p) {
-    const size_t at = p * hn::Lanes(df);
-    hn::Store(hn::MulAdd(hn::Mul(hn::Load(df, w_scale + at), x_scale), hn::ConvertTo(df, sum[p]), hn::Load(df, acc + at)), df, acc + at);
-  }
 }
-HWY_INLINE void AddMin(float* HWY_RESTRICT acc, const float* min, float scaled_sum) {
-  const hn::Rebind<float, DI32> df;
-  for (size_t at = 0; at < kLanes; at += hn::Lanes(df))
-    hn::Store(hn::MulAdd(hn::Load(df, min + at), hn::Set(df, scaled_sum), hn::Load(df, acc + at)), df, acc + at);
-}
-#else
-HWY_INLINE void AddSteps(float* acc, const Unpacked& w, const float* w_scale, const QuantRecord& x, int32_t start, int begin, int end) {
-  for (int64_t n = 0; n < kLanes; ++n) {
-    int32_t sum = start;
-    for (int64_t s = begin; s < end; ++s) {
-      const int8_t* q = x.q + 4 * s;
-      const int16_t *even = w.even + s * 32 + 2 * n, *odd = w.odd + s * 32 + 2 * n;
-      sum += even[0] * q[0] + odd[0] * q[1] + even[1] * q[2] + odd[1] * q[3];
-    }
-    acc[n] = std::fma(w_scale[n] * x.scale, static_cast<float>(sum), acc[n]);
-  }
-}
-HWY_INLINE void AddMin(float* acc, const float* min, float scaled_sum) {
-  for (int64_t n = 0; n < kLanes; ++n) acc[n] = std::fma(min[n], scaled_sum, acc[n]);
-}
-#endif
 
 HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x, DType dtype) {
   const PanelFormat f = panel_format(dtype);
-  if (dtype == DType::q6_k) {
-    AddSteps(acc, w, w.first, x, x.minus_half * 32, 0, 4);
-    AddSteps(acc, w, w.second, x, x.minus_rest * 32, 4, 8);
-  } else {
-    AddSteps(acc, w, w.first, x, f.offset_shift < 0 ? 0 : x.minus_sum * (1 << f.offset_shift), 0, 8);
-    if (f.has_min) AddMin(acc, w.min, x.scaled_sum);
+  const hn::Rebind<float, DI32> df;
+  hn::Vec<DI32> first[kParts], second[kParts];
+  SumHalf(first, w, x, 0, f.offset_shift);
+  SumHalf(second, w, x, 1, f.offset_shift);
+  const auto x0 = hn::Set(df, x.scale[0]), x1 = hn::Set(df, x.scale[1]);
+  for (size_t p = 0; p < kParts; ++p) {
+    const size_t at = p * hn::Lanes(df);
+    const auto part = hn::Mul(x0, hn::ConvertTo(df, first[p])), rest = hn::ConvertTo(df, second[p]), w0 = hn::Load(df, w.first + at);
+    auto sum = hn::Load(df, acc + at);
+    if (dtype == DType::q6_k) sum = hn::MulAdd(hn::Load(df, w.second + at), hn::Mul(x1, rest), hn::MulAdd(w0, part, sum));
+    else sum = hn::MulAdd(w0, hn::MulAdd(x1, rest, part), sum);
+    if (f.has_min) sum = hn::MulAdd(hn::Load(df, w.min + at), hn::Set(df, x.scaled_sum), sum);
+    hn::Store(sum, df, acc + at);
   }
 }
+#else
+HWY_INLINE int32_t SumHalf(const Unpacked& w, int64_t n, const QuantRecord& x, int half, int offset_shift) {
+  int32_t sum = start_of(x, half, offset_shift);
+  for (int64_t s = 4 * half; s < 4 * half + 4; ++s) {
+    const int8_t* q = x.q + 4 * s;
+    const int16_t *even = w.even + s * 32 + 2 * n, *odd = w.odd + s * 32 + 2 * n;
+    sum += even[0] * q[0] + odd[0] * q[1] + even[1] * q[2] + odd[1] * q[3];
+  }
+  return sum;
+}
+
+HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x, DType dtype) {
+  const PanelFormat f = panel_format(dtype);
+  for (int64_t n = 0; n < kLanes; ++n) {
+    const float part = x.scale[0] * static_cast<float>(SumHalf(w, n, x, 0, f.offset_shift)), rest = static_cast<float>(SumHalf(w, n, x, 1, f.offset_shift));
+    if (dtype == DType::q6_k) acc[n] = std::fma(w.second[n], x.scale[1] * rest, std::fma(w.first[n], part, acc[n]));
+    else acc[n] = std::fma(w.first[n], std::fma(x.scale[1], rest, part), acc[n]);
+    if (f.has_min) acc[n] = std::fma(w.min[n], x.scaled_sum, acc[n]);
+  }
+}
+#endif
 
 template <class T>
 HWY_INLINE void StoreColumns(T* out, const float* acc, int64_t columns, bool add) {

@@ -1,11 +1,13 @@
 // Products with quantised weights: rows of x become blocks of 32 signed bytes, weights are rearranged into panels, and integer dot products of bytes meet the
 // scales in f32. Nothing here allocates, throws or starts threads; who calls (matmul.cpp) splits groups of columns, or rows, among its own.
 //
-// The law of one output (row r, column n): acc = 0; for each block b of 32 inner numbers in order
-//   acc = fma(scale_w[n,b] * scale_x[r,b], isum, acc)      isum = sum over i of (q_w[n,i] - offset) * q_x[r,i], exact in integers
-//   acc = fma(min_w[n,b], scale_x[r,b] * xsum[r,b], acc)   q4_1, q5_1, q4_k, q5_k only; xsum = sum over i of q_x[r,i]
-// q6_k has a scale for each 16 numbers: two isums a block, each with its own fma. So the bits depend neither on how many rows there are, nor on tiles, threads
-// or the instruction set.
+// A block of x has a scale for each half of 16 numbers, since rounding errs by up to half a scale: a large number coarsens no more than its own half. The law
+// of one output (row r, column n): acc = 0; for each block b of 32 inner numbers in order, h = 0, 1 its halves,
+//   isum[h] = sum over i of half h of (q_w[n,i] - offset) * q_x[r,i]      xsum[h] = sum over i of half h of q_x[r,i]      exact in integers
+//   acc = fma(scale_w[n,b], fma(scale_x[r,b,1], isum[1], scale_x[r,b,0] * isum[0]), acc)      all but q6_k
+//   acc = fma(scale_w[n,b,h], scale_x[r,b,h] * isum[h], acc), h = 0, then 1                   q6_k, which has a scale for each 16 numbers
+//   acc = fma(min_w[n,b], fma(scale_x[r,b,1], xsum[1], scale_x[r,b,0] * xsum[0]), acc)        q4_1, q5_1, q4_k, q5_k only
+// So the bits depend neither on how many rows there are, nor on tiles, threads or the instruction set. Rows up to 1e35 overflow nowhere but in acc.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,7 @@
 
 namespace moe::ops {
 
-constexpr int64_t kQuantBlock = 32;    // inner numbers that share a scale of x
+constexpr int64_t kQuantBlock = 32;    // inner numbers of a block; each half of them shares a scale of x
 constexpr int64_t kQuantColumns = 16;  // columns of a panel, one a lane
 
 // Groups of columns: what threads share out. The last one is padded with weights of zero.
@@ -33,8 +35,8 @@ inline size_t quant_panels_bytes(DType dtype, int64_t out, int64_t in) { return 
 void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups);
 
 // ---- rows of x ----
-// Each row is a record of 64 bytes for each block: 32 bytes, scale = amax / 127, and the sums. A block of zeros has scale 0; one with a number that is not
-// finite has scale NaN, and so have all outputs it reaches. `quantised` is aligned to 64 bytes.
+// Each row is a record of 64 bytes for each block: 32 bytes and, of each half, scale = amax / 127 and the sum. A half of zeros has scale 0; one with a number
+// that is not finite has scale NaN, and so have all outputs it reaches. `quantised` is aligned to 64 bytes.
 size_t quant_rows_bytes(int64_t rows, int64_t in);
 // Quantises rows [rows.begin, rows.end) of x, f32 or bf16, to the same places of `quantised`.  x [*,I], perhaps picked by x.row; I a multiple of 32
 void quant_rows(void* quantised, Source x, int64_t in, Span rows);

@@ -1,7 +1,8 @@
 // Products with quantised weights where AVX-512 has integer dot products (VPDPBUSD: 16 lanes of four unsigned by signed bytes); Highway 1.0.3 has no name for
-// them. A tile is up to 6 rows by two groups of columns (or 12 by one): a step of the weights is unpacked once for all rows, whose bytes come as broadcasts of
-// four and serve both groups. A row needs 8 dot products, a multiplication and an fma for a block and 16 columns on the same two units, so 80% of the peak of
-// dot products is the bound (73% with a minimum). The law is in quant_product.h.
+// them. A tile is up to 4 rows by two groups of columns (or 8 by one): a step of the weights is unpacked once for all rows, whose bytes come as broadcasts of
+// four and serve both groups. Each row and group holds three registers: the output, the sum of a half and what the first half gave; a larger tile would not
+// fit. For a block a row and a group need 8 dot products, a multiplication and two fmas on the same two units, so 8/11 = 73% of the peak of dot products is
+// the bound (8/12 = 67% with a minimum, and for q6_k). The law is in quant_product.h.
 #include "ops/cpu/quant_panels.h"
 
 #if defined(__x86_64__)
@@ -22,7 +23,7 @@ HWY_PUSH_ATTRIBUTES("avx,avx2,fma,f16c,bmi,bmi2,avx512f,avx512vl,avx512dq,avx512
 namespace moe::ops {
 namespace {
 
-constexpr int kMostTileRows = 12, kMostPairRows = 6;
+constexpr int kMostTileRows = 8, kMostPairRows = 4;
 // Rows whose records stay in the second cache while all columns pass.
 constexpr int64_t kCachedBytes = int64_t{400} << 10;
 
@@ -63,9 +64,8 @@ struct Scales {
   __m512 first, second, min;
 };
 template <DType kType>
-HWY_INLINE Scales scales_of(const char* chunk, __m512 d, __m512 minus_dmin, int64_t block) {
+HWY_INLINE Scales scales_of(const char* p, __m512 d, __m512 minus_dmin) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  const char* p = chunk + (kFormat.is_k ? kSuperBytes : 0) + block * kFormat.scale_bytes;
   if constexpr (kType == DType::q6_k) {
     const __m512 second = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p + 16))));
     return {_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p)))), second, d};
@@ -84,16 +84,16 @@ HWY_INLINE __m512i start_at(int32_t minus_sum) {
   else return _mm512_slli_epi32(_mm512_set1_epi32(minus_sum), kShift);
 }
 
-// What a tile is working on: rows at their block, groups at theirs.
+// What a tile is working on: rows at their block, groups at the bits and scales of theirs (d and minus_dmin: a k-type's of the chunk).
 template <int kRows, int kGroups>
 struct Tile {
   const QuantRecord* x[kRows];
-  const char* bits[kGroups];
-  Scales scales[kGroups];
+  const char *bits[kGroups], *scales[kGroups];
+  __m512 d[kGroups], minus_dmin[kGroups];
   __m512 acc[kGroups][kRows];
 };
-// Loops over rows and groups are unrolled: all of sum and acc are registers.
-#define MOE_UNROLL _Pragma("GCC unroll 12")
+// Loops over rows and groups are unrolled: all of sum, part and acc are registers.
+#define MOE_UNROLL _Pragma("GCC unroll 8")
 
 template <DType kType, int kStep, int kRows, int kGroups>
 HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
@@ -105,49 +105,49 @@ HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, 
   }
 }
 
-// Four steps from kFrom on.
-template <DType kType, int kFrom, int kRows, int kGroups>
+// The sums of half a block: four steps.
+template <DType kType, int kHalf, int kRows, int kGroups>
 HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
-  multiply_step<kType, kFrom>(sum, tile);
-  multiply_step<kType, kFrom + 1>(sum, tile);
-  multiply_step<kType, kFrom + 2>(sum, tile);
-  multiply_step<kType, kFrom + 3>(sum, tile);
-}
-
-template <int kRows, int kGroups>
-HWY_INLINE void add_scaled(Tile<kRows, kGroups>& tile, const __m512i (&sum)[kGroups][kRows], bool second) {
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
-    const __m512 scale = _mm512_set1_ps(tile.x[r]->scale);
-    MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-      const __m512 w = second ? tile.scales[g].second : tile.scales[g].first;
-      tile.acc[g][r] = _mm512_fmadd_ps(_mm512_mul_ps(w, scale), _mm512_cvtepi32_ps(sum[g][r]), tile.acc[g][r]);
-    }
-  }
-}
-
-// Adds a block to the tile.
-template <DType kType, int kRows, int kGroups>
-HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
-  __m512i sum[kGroups][kRows];
-  constexpr bool kHalves = kType == DType::q6_k;
-  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
-    const __m512i start = start_at<kType>(kHalves ? tile.x[r]->minus_half : tile.x[r]->minus_sum);
+    const __m512i start = start_at<kType>(tile.x[r]->minus_sum[kHalf]);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = start;
   }
+  multiply_step<kType, 4 * kHalf>(sum, tile);
+  multiply_step<kType, 4 * kHalf + 1>(sum, tile);
+  multiply_step<kType, 4 * kHalf + 2>(sum, tile);
+  multiply_step<kType, 4 * kHalf + 3>(sum, tile);
+}
+
+// Adds a block to the tile. Its scales are read only when they are needed: until then there is no register for them.
+template <DType kType, int kRows, int kGroups>
+HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
+  constexpr bool kTwoScales = kType == DType::q6_k;
+  __m512i sum[kGroups][kRows];
+  __m512 part[kGroups][kRows];
+  Scales w[kGroups];
   multiply_half<kType, 0>(sum, tile);
-  if constexpr (kHalves) {
-    add_scaled(tile, sum, false);
-    MOE_UNROLL for (int r = 0; r < kRows; ++r) {
-      const __m512i start = start_at<kType>(tile.x[r]->minus_rest);
-      MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = start;
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[0]);
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) part[g][r] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum[g][r]));
+  }
+  multiply_half<kType, 1>(sum, tile);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = scales_of<kType>(tile.scales[g], tile.d[g], tile.minus_dmin[g]);
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[1]);
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+      const __m512 rest = _mm512_cvtepi32_ps(sum[g][r]);
+      if constexpr (kTwoScales) {
+        tile.acc[g][r] = _mm512_fmadd_ps(w[g].first, part[g][r], tile.acc[g][r]);
+        tile.acc[g][r] = _mm512_fmadd_ps(w[g].second, _mm512_mul_ps(scale, rest), tile.acc[g][r]);
+      } else {
+        tile.acc[g][r] = _mm512_fmadd_ps(w[g].first, _mm512_fmadd_ps(scale, rest, part[g][r]), tile.acc[g][r]);
+      }
     }
   }
-  multiply_half<kType, 4>(sum, tile);
-  add_scaled(tile, sum, kHalves);
   if constexpr (panel_format(kType).has_min) {
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const __m512 scaled_sum = _mm512_set1_ps(tile.x[r]->scaled_sum);
-      MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] = _mm512_fmadd_ps(tile.scales[g].min, scaled_sum, tile.acc[g][r]);
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] = _mm512_fmadd_ps(w[g].min, scaled_sum, tile.acc[g][r]);
     }
   }
 }
@@ -191,16 +191,15 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
   const char *chunk = at.panel, *next = at.next;
   for (int64_t left = blocks; left > 0; left -= kChunkBlocks) {
     const int64_t n = smaller(kChunkBlocks, left), scale_bytes = chunk_scale_bytes(kFormat, n);
-    __m512 d[kGroups], minus_dmin[kGroups];
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-      d[g] = minus_dmin[g] = _mm512_setzero_ps();
-      if constexpr (kFormat.is_k) d[g] = halves(chunk + g * group_bytes);
-      if constexpr (kFormat.is_k && kFormat.has_min) minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
+      tile.d[g] = tile.minus_dmin[g] = _mm512_setzero_ps();
+      if constexpr (kFormat.is_k) tile.d[g] = halves(chunk + g * group_bytes);
+      if constexpr (kFormat.is_k && kFormat.has_min) tile.minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
     }
     for (int64_t b = 0; b < n; ++b) {
       MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
         tile.bits[g] = chunk + g * group_bytes + scale_bytes + b * kFormat.block_bytes;
-        tile.scales[g] = scales_of<kType>(chunk + g * group_bytes, d[g], minus_dmin[g], b);
+        tile.scales[g] = chunk + g * group_bytes + (kFormat.is_k ? kSuperBytes : 0) + b * kFormat.scale_bytes;
       }
       for (int64_t line = 0; line < at.next_step; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
       next += at.next_step;

@@ -255,11 +255,11 @@ void quant_multiply_vnni(const QuantTask& task) {
       const int64_t most = step == 2 ? kMostPairRows : kMostTileRows, count = (rows + most - 1) / most;
       const char* panel = task.panels + g * group_bytes;
       const int64_t ahead = g + step < task.groups.end ? step * group_bytes : 0, next_step = (ahead / count / blocks + 63) / 64 * 64;
-      for (int64_t t = 0; t < count; ++t) {  // tiles of nearly the same size
+      for (int64_t t = 0; t < count; ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
-        const int64_t most_tile = mine.end - mine.begin;
-        (step == 2 ? tiles.pair : tiles.one)[most_tile - 1](task,
-                                                            {first + mine.begin, g, panel, panel + step * group_bytes + t * next_step * blocks, next_step});
+        const int64_t tile_rows = mine.end - mine.begin, fetched = t * next_step * blocks;
+        const TileTask at{first + mine.begin, g, panel, panel + step * group_bytes + fetched, fetched < ahead ? next_step : 0};
+        (step == 2 ? tiles.pair : tiles.one)[tile_rows - 1](task, at);
       }
     }
   }

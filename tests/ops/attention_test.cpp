@@ -34,10 +34,11 @@ Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
   return t;
 }
 
-// Room for keys as a cache keeps them, [rows / 64, G*C, 64]; what no key fills is NaN.
+// Room for keys as a cache keeps them, [rows / 64, G*C, 64]; what no key fills is NaN, which all bits set are in every type.
 Tensor key_blocks(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
-  const int64_t blocks = (rows + ops::kKeyBlock - 1) / ops::kKeyBlock;
-  return nan_filled(arena, dtype, blocks * cols, ops::kKeyBlock).reshape({blocks, cols, ops::kKeyBlock});
+  const Tensor blocks = arena.alloc(dtype, {(rows + ops::kKeyBlock - 1) / ops::kKeyBlock, cols, ops::kKeyBlock});
+  std::memset(blocks.data, 0xFF, static_cast<size_t>(blocks.bytes()));
+  return blocks;
 }
 void set_key(const Tensor& blocks, int64_t row, int64_t c, float x) { set(blocks, row / ops::kKeyBlock * blocks.shape[1] + c, row % ops::kKeyBlock, x); }
 

@@ -81,18 +81,34 @@ void backward(benchmark::State& state) {
   report(state, 2.5 * work.flops());
 }
 
-// One new token against a full cache.
-void decode(benchmark::State& state) {
+// The keys as a session's cache keeps them: [rows / 64, G*C, 64].
+Tensor transposed(Arena& arena, const Tensor& k) {
+  const int64_t cols = k.cols(), blocks = (k.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock;
+  const Tensor t = arena.alloc_zeroed(k.dtype, {blocks, cols, ops::kKeyBlock});
+  const auto turn = [&](auto* to, const auto* from) {
+    for (int64_t n = 0; n < k.rows(); ++n)
+      for (int64_t c = 0; c < cols; ++c) to[(n / ops::kKeyBlock * cols + c) * ops::kKeyBlock + n % ops::kKeyBlock] = from[n * cols + c];
+  };
+  if (k.dtype == DType::bf16) turn(t.as<bf16>(), k.as<bf16>());
+  else turn(t.as<float>(), k.as<float>());
+  return t;
+}
+
+// One new token against a full cache, its keys as rows or transposed.
+void decode_with(benchmark::State& state, bool turned) {
   Work work = work_of(state);
   Run run(available_threads());
   const int64_t length = work.q.rows();
+  const Tensor k = turned ? transposed(work.arena, work.k) : work.k;
   const std::vector<int64_t> bounds{0, 1}, first_row{0};
   const auto position = std::span(work.rows.positions).last(1);
   for (auto _ : state)
-    ops::attention_forward(run, work.o.slice_rows(0, 1), Tensor(), work.q.slice_rows(length - 1, length), {work.k, work.v, bounds, first_row}, position,
-                           work.heads, work.kv_heads, work.scale());
+    ops::attention_forward(run, work.o.slice_rows(0, 1), Tensor(), work.q.slice_rows(length - 1, length), {k, work.v, bounds, first_row}, position, work.heads,
+                           work.kv_heads, work.scale());
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * (work.k.bytes() + work.v.bytes()));
 }
+void decode_rows(benchmark::State& state) { decode_with(state, false); }
+void decode_transposed(benchmark::State& state) { decode_with(state, true); }
 
 void naive_forward(benchmark::State& state) {
   Work work = work_of(state);
@@ -117,14 +133,17 @@ void shapes(benchmark::internal::Benchmark* b) {
       b->Args({bits, shape[0], shape[1], shape[2], shape[3], shape[4]});
 }
 
+void decode_shapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})->UseRealTime();
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 512, 9, 3, 64}, {16, 512, 9, 3, 64}, {32, 2048, 6, 6, 64}, {16, 2048, 32, 4, 128}})
+    b->Args({shape[0], 1, shape[1], shape[2], shape[3], shape[4]});
+}
+
 BENCHMARK(peak)->Iterations(1);
 BENCHMARK(forward)->Apply(shapes);
 BENCHMARK(backward)->Apply(shapes);
-BENCHMARK(decode)
-    ->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})
-    ->Args({32, 1, 2048, 6, 6, 64})
-    ->Args({16, 1, 2048, 32, 4, 128})
-    ->UseRealTime();
+BENCHMARK(decode_rows)->Apply(decode_shapes);
+BENCHMARK(decode_transposed)->Apply(decode_shapes);
 BENCHMARK(naive_forward)
     ->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})
     ->Args({32, 8, 256, 6, 6, 64})

@@ -30,50 +30,74 @@ namespace HWY_NAMESPACE {
 using DRow = hn::CappedTag<float, 16>;
 using DSum = hn::Rebind<int32_t, DRow>;
 
-// Half a block; what it returns sums to the sum of its bytes. Of floats that are not negative the order of the bits is the order of the numbers, and beyond
-// infinity come the NaNs. A half that holds one that is not finite is zeros with a scale of NaN.
-template <class T>
-HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, float& scale, const T* HWY_RESTRICT x) {
+constexpr int64_t kTogether = 8;               // blocks whose scales are taken together: a division of vectors takes little longer than one of numbers
+constexpr int32_t kInfinityBits = 0x7F800000;  // of floats that are not negative the order of the bits is the order of the numbers, and NaNs come beyond it
+
+// The halves' largest magnitudes, as bits, to what the bytes are multiplied by and were divided by. NaN where a number is not finite.
+HWY_INLINE void TakeScales(float* HWY_RESTRICT scale, float* HWY_RESTRICT inverse, const int32_t* HWY_RESTRICT top) {
   const DRow d;
   const DSum di;
+  constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
+  for (size_t i = 0; i < 2 * kTogether; i += hn::Lanes(d)) {
+    const auto bits = hn::Load(di, top + i);
+    const auto amax = hn::BitCast(d, bits), full = hn::Set(d, 127.0f);
+    const auto some = hn::Gt(amax, hn::Set(d, kLeast));
+    const auto finite = hn::RebindMask(d, hn::Lt(bits, hn::Set(di, kInfinityBits)));
+    hn::Store(hn::IfThenElse(finite, hn::IfThenElseZero(some, hn::Div(amax, full)), hn::Set(d, std::numeric_limits<float>::quiet_NaN())), d, scale + i);
+    hn::Store(hn::IfThenElseZero(some, hn::Div(full, amax)), d, inverse + i);
+  }
+}
+
+// 16 numbers to bytes; what it returns sums to the sum of the bytes.
+template <class T>
+HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, const T* HWY_RESTRICT x, float inverse, bool finite) {
+  const DRow d;
   const hn::Rebind<int8_t, DRow> bytes;
-  const size_t lanes = hn::Lanes(d);
-  auto top = hn::Zero(di), sum = hn::Zero(di);
-  for (size_t i = 0; i < 16; i += lanes) top = hn::Max(top, hn::And(hn::BitCast(di, LoadF32(d, x + i)), hn::Set(di, 0x7FFFFFFF)));
-  const int32_t top_bits = hn::GetLane(hn::MaxOfLanes(di, top));
-  float amax;
-  std::memcpy(&amax, &top_bits, 4);
-  if (top_bits >= 0x7F800000) {
+  auto sum = hn::Zero(DSum());
+  if (!finite) {
     std::memset(q, 0, 16);
-    scale = std::numeric_limits<float>::quiet_NaN();
     return sum;
   }
-  constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
-  const bool zero = amax <= kLeast;
-  scale = zero ? 0.0f : amax / 127.0f;
-  const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / amax);
-  for (size_t i = 0; i < 16; i += lanes) {
-    const auto rounded = hn::NearestInt(hn::Mul(LoadF32(d, x + i), inverse));
+  for (size_t i = 0; i < 16; i += hn::Lanes(d)) {
+    const auto rounded = hn::NearestInt(hn::Mul(LoadF32(d, x + i), hn::Set(d, inverse)));
     hn::StoreU(hn::DemoteTo(bytes, rounded), bytes, q + i);
     sum = hn::Add(sum, rounded);
   }
   return sum;
 }
 
+// At most kTogether blocks.
 template <class T>
-HWY_INLINE void QuantiseBlock(QuantRecord& out, const T* HWY_RESTRICT x) {
-  const auto first = QuantiseHalf(out.q, out.scale[0], x), second = QuantiseHalf(out.q + 16, out.scale[1], x + 16);
-  // Both sums in one: each fits into 16 bits.
-  const int32_t both = hn::GetLane(hn::SumOfLanes(DSum(), hn::Add(first, hn::ShiftLeft<16>(second))));
-  const int32_t sum = static_cast<int16_t>(both & 0xFFFF), rest = (both - sum) / 65536;
-  out.minus_sum[0] = -sum;
-  out.minus_sum[1] = -rest;
-  out.scaled_sum = std::fma(out.scale[1], static_cast<float>(rest), out.scale[0] * static_cast<float>(sum));
+HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTRICT x, int64_t blocks) {
+  const DRow d;
+  const DSum di;
+  alignas(64) int32_t top[2 * kTogether] = {};
+  alignas(64) float scale[2 * kTogether], inverse[2 * kTogether];
+  for (int64_t h = 0; h < 2 * blocks; ++h) {
+    auto most = hn::Zero(di);
+    for (size_t i = 0; i < 16; i += hn::Lanes(d))
+      most = hn::Max(most, hn::And(hn::BitCast(di, LoadF32(d, x + 16 * h + static_cast<int64_t>(i))), hn::Set(di, 0x7FFFFFFF)));
+    top[h] = hn::GetLane(hn::MaxOfLanes(di, most));
+  }
+  TakeScales(scale, inverse, top);
+  for (int64_t b = 0; b < blocks; ++b) {
+    QuantRecord& to = out[b];
+    const auto first = QuantiseHalf(to.q, x + 32 * b, inverse[2 * b], top[2 * b] < kInfinityBits);
+    const auto second = QuantiseHalf(to.q + 16, x + 32 * b + 16, inverse[2 * b + 1], top[2 * b + 1] < kInfinityBits);
+    // Both sums in one: each fits into 16 bits.
+    const int32_t both = hn::GetLane(hn::SumOfLanes(di, hn::Add(first, hn::ShiftLeft<16>(second))));
+    const int32_t sum = static_cast<int16_t>(both & 0xFFFF), rest = (both - sum) / 65536;
+    to.scale[0] = scale[2 * b];
+    to.scale[1] = scale[2 * b + 1];
+    to.minus_sum[0] = -sum;
+    to.minus_sum[1] = -rest;
+    to.scaled_sum = std::fma(to.scale[1], static_cast<float>(rest), to.scale[0] * static_cast<float>(sum));
+  }
 }
 
 template <class T>
 HWY_INLINE void QuantiseRow(QuantRecord* out, const T* x, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; ++b) QuantiseBlock(out[b], x + b * kQuantBlock);
+  for (int64_t b = 0; b < blocks; b += kTogether) QuantiseBlocks(out + b, x + b * kQuantBlock, std::min(kTogether, blocks - b));
 }
 
 void QuantiseRows(QuantRecord* out, const Source& x, int64_t in, Span rows) {

@@ -54,15 +54,15 @@ void check_heads(std::string_view op, const AttentionCall& call) {
   if (q.cols() % call.heads != 0) fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
   if (v.empty() || v.rank != 2) fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
   if (v.cols() % call.kv_heads != 0) fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
-  if (!call.kv->keys_transposed()) check_cached(op, "k", k, call.width());
   check_cached(op, "v", v, call.value_width());
-  if (call.window < 0) fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op, call.window);
-  check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
   if (call.kv->keys_transposed()) {
     check_transposed(op, call);
   } else {
+    check_cached(op, "k", k, call.width());
     check_matrix(op, "k", k, v.rows(), call.kv_heads * call.width(), k.dtype);
   }
+  if (call.window < 0) fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op, call.window);
+  check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
   check_matrix(op, "v", v, v.rows(), v.cols(), k.dtype);
 }
 

@@ -27,9 +27,9 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One task's state. Columns are padded to whole vectors; a padded column has q = 0 and is never written out.
+// One task's state. Columns that lie in lanes are padded to whole vectors; a padded column has q = 0 and is never written out.
 struct Columns {
-  int64_t count, padded;  // columns; a multiple of the lanes
+  int64_t count, padded;  // columns; a multiple of the lanes, or `count` where lanes are keys
   int64_t widest;         // the last key any column sees
   int64_t narrowest;      // the last key every column sees
   int64_t oldest;         // the first key any column sees
@@ -61,9 +61,9 @@ Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena
   const int64_t width = call.width(), width_padded = padded_width(width);
   Columns x{};
   x.count = task.end - task.begin;
-  x.padded = padded_width(x.count);
-  x.value_padded = padded_width(call.value_width());
   x.by_key = call.kv->keys_transposed() && 2 * x.count <= lanes_f32();
+  x.padded = x.by_key ? x.count : padded_width(x.count);
+  x.value_padded = padded_width(call.value_width());
   x.position = static_cast<int32_t*>(scratch.alloc_bytes(static_cast<size_t>(x.padded) * sizeof(int32_t)));
   if (!x.by_key) x.qt = alloc_f32(scratch, width_padded * x.padded);
   x.score = alloc_f32(scratch, kAttentionBlock * x.padded);

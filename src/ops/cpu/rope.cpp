@@ -118,13 +118,13 @@ void rope_acc(Run& run, std::initializer_list<Tensor> all, std::span<const int32
   for (const Tensor& x : all) {
     need(!x.empty() && is_float(x) && x.rows() == rows, "rope", "x [N, H*C] f32 or bf16 with a position for each row", {{"x", x}});
     need(half > 0 && x.cols() % (2 * half) == 0, "rope", "two numbers of each head for every frequency", {{"x", x}});
-    need(std::all_of(positions.begin(), positions.end(), [](int32_t p) { return p >= 0; }), "rope", "positions from 0 on", {{"x", x}});
   }
   const ArenaScope scope(run.scratch);
   int32_t* distinct = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
   int32_t* slot = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
   std::copy(positions.begin(), positions.end(), distinct);
   std::sort(distinct, distinct + rows);
+  need(rows == 0 || distinct[0] >= 0, "rope", "positions from 0 on", {{"x", *all.begin()}});
   const int64_t count = std::unique(distinct, distinct + rows) - distinct;
   for (int64_t r = 0; r < rows; ++r) slot[r] = static_cast<int32_t>(std::lower_bound(distinct, distinct + count, positions[static_cast<size_t>(r)]) - distinct);
 

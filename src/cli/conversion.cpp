@@ -61,11 +61,18 @@ NewFolder::NewFolder(const std::string& out) : out_(without_slash(out)) {
     fail("{} is there already and will not be replaced; choose another name, or delete it first", out_);
   const fs::path parent = fs::absolute(out_, error).parent_path();
   for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path()) parents_.insert(parents_.begin(), p.string());
+  watch_interrupts();  // before anything is made: from here on Ctrl-C must not end the command where it stands
   fs::create_directories(parent, error);
-  if (error) fail("cannot make the folder {}: {}; choose another one", parent.string(), error.message());
-  watch_interrupts();
+  if (error) {
+    remove_parents();
+    fail("cannot make the folder {}: {}; choose another one", parent.string(), error.message());
+  }
   std::string name = (parent / ("." + fs::path(out_).filename().string() + ".tmp-XXXXXX")).string();
-  if (mkdtemp(name.data()) == nullptr) fail("cannot make a folder in {}: {}; choose another one", parent.string(), std::strerror(errno));
+  if (mkdtemp(name.data()) == nullptr) {
+    const int reason = errno;
+    remove_parents();
+    fail("cannot make a folder in {}: {}; choose another one", parent.string(), std::strerror(reason));
+  }
   staged_ = name;
   const mode_t mask = umask(0);  // mkdtemp gives nobody else a right
   umask(mask);
@@ -76,6 +83,11 @@ NewFolder::~NewFolder() {
   if (staged_.empty()) return;
   std::error_code ignored;
   fs::remove_all(staged_, ignored);
+  remove_parents();
+}
+
+void NewFolder::remove_parents() {
+  std::error_code ignored;
   for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);  // only if nothing else came into it
 }
 

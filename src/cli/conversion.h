@@ -28,6 +28,8 @@ class NewFolder {
   void save(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata = {});
 
  private:
+  void remove_parents();
+
   std::string out_, staged_;
   std::vector<std::string> parents_;  // made for it, outermost first
 };

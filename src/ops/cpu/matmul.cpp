@@ -7,6 +7,7 @@
 
 #include "ops/banks.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/narrow_product.h"
 #include "ops/cpu/parts.h"
 #include "ops/cpu/row_product.h"
 
@@ -158,6 +159,7 @@ bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
 void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
   if (groups.empty()) return;
   std::vector<Meeting> meetings;
+  meetings.reserve(groups.size() * parts.size());
   for (const Group& g : groups)
     for (const Part& p : parts) meetings.push_back({&p, &g});
   if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, meetings);
@@ -171,6 +173,8 @@ constexpr int64_t kPassingBytes = int64_t{64} << 20;
 void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
   std::vector<CallWeight*> weights;
   std::vector<int64_t> experts;
+  weights.reserve(parts.size());
+  experts.reserve(groups.size());
   for (Part& p : parts) weights.push_back(&p.w);
   for (const Group& g : groups) experts.push_back(g.expert);
   pack_within_budget(run, weights, experts);
@@ -178,6 +182,7 @@ void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span
     return std::all_of(weights.begin(), weights.end(), [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
   };
   std::vector<Group> packed, passing;
+  packed.reserve(groups.size());
   for (const Group& g : groups) (is_packed(g) ? packed : passing).push_back(g);
   multiply(run, parts, one_in, packed, threads);
   for (size_t begin = 0, end = 0; begin < passing.size(); begin = end) {
@@ -206,28 +211,44 @@ struct Checked {
   int threads = 1;
 };
 
-// Both directions: `forward` goes from I to O. The first part adds to what stands in its output if `add`; the others do if all share one output.
-// `wide`: the product is f32 whatever the input is.
-Checked check_call(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide) {
+// Both directions: `forward` goes from I to O. `add`: to what stands in the output. `wide`: the product is f32 whatever the input is.
+struct Kind {
+  const char* op;
+  bool forward = true, add = false, wide = false;
+};
+
+// Refuses shapes, dtypes and lists that do not fit.
+Bank check_asked(const Kind& kind, const Asked& a, Offsets offsets) {
+  const auto [op, forward, add, wide] = kind;
+  const Bank bank = checked_bank(op, a.w);
+  const Tensor &out = a.out, &in = a.in.x;
+  const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
+                    out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
+  const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
+  need(fits && out_dtype_fits, op,
+       forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
+       {{forward ? "y" : "dx", out}, {forward ? "x" : "dy", in}, {a.w.name.c_str(), a.w.value}});
+  need_listed(op, a.in);
+  check_offsets(op, bank, a.in.rows(), offsets, a.w);
+  return bank;
+}
+
+// The first part adds to what stands in its output if `add`; the others do if all share one output.
+Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
   choose_isa();
-  const char* names[2] = {forward ? "y" : "dx", forward ? "x" : "dy"};
   Checked checked;
   auto& [parts, quantised, groups, threads] = checked;
+  (kind.forward && !asked.empty() && is_quantised(asked.front().w.value.dtype) ? quantised : parts).reserve(asked.size());
   for (const Asked& a : asked) {
-    const Bank bank = checked_bank(op, a.w);
-    const Tensor &out = a.out, &in = a.in.x;
-    const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
-                      out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
-    const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
-    need(fits && out_dtype_fits, op,
-         forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
-         {{names[0], out}, {names[1], in}, {a.w.name.c_str(), a.w.value}});
-    need_listed(op, a.in);
-    check_offsets(op, bank, a.in.rows(), offsets, a.w);
+    const Bank bank = check_asked(kind, a, offsets);
     if (a.in.rows() == 0) return {};
-    const DType compute = wide ? DType::f32 : compute_dtype(in.dtype);
-    if (forward && is_quantised(a.w.value.dtype)) quantised.push_back({out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), add, compute});
-    else parts.push_back({out, a.in, call_weight(run, a.w, forward ? Copy::forward : Copy::backward, compute), add || (!forward && !parts.empty()), compute});
+    const DType compute = kind.wide ? DType::f32 : compute_dtype(a.in.x.dtype);
+    if (kind.forward && is_quantised(a.w.value.dtype)) {
+      quantised.push_back({a.out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), kind.add, compute});
+    } else {
+      const bool add = kind.add || (!kind.forward && !parts.empty());
+      parts.push_back({a.out, a.in, call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add, compute});
+    }
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
@@ -240,9 +261,10 @@ void multiply_checked(Run& run, Checked& checked, bool forward) {
     if (!together->empty()) multiply_packing(run, *together, forward, checked.groups, checked.threads);
 }
 
-void checked_multiply(Run& run, const char* op, const std::vector<Asked>& asked, Offsets offsets, bool forward, bool add, bool wide = false) {
-  Checked checked = check_call(run, op, asked, offsets, forward, add, wide);
-  multiply_checked(run, checked, forward);
+void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
+  const ArenaScope scope(run.scratch);
+  Checked checked = check_call(run, kind, asked, offsets);
+  multiply_checked(run, checked, kind.forward);
 }
 
 // All of the calls' products at once, where all are of one kind, find room for their copies, and have few rows; else nothing is multiplied.
@@ -278,41 +300,52 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
 
 }  // namespace
 
-void matmul_forward(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) { checked_multiply(run, "matmul_forward", {{w, y, x}}, offsets, true, false); }
+void matmul_forward(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) { checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets); }
 
 void matmul_forward(Run& run, std::initializer_list<Factor> factors, Picked x, Offsets offsets) {
   std::vector<Asked> asked;
+  asked.reserve(factors.size());
   for (const Factor& f : factors) asked.push_back({f.w, f.y, x});
-  checked_multiply(run, "matmul_forward", asked, offsets, true, false);
+  checked_multiply(run, {"matmul_forward"}, asked, offsets);
 }
 
 void matmul_forward_banks(Run& run, std::span<const BankFactors> banks) {
+  const ArenaScope scope(run.scratch);
   std::vector<Checked> calls;
+  calls.reserve(banks.size());
   for (const BankFactors& bank : banks) {
     std::vector<Asked> asked;
+    asked.reserve(bank.factors.size());
     for (const Factor& f : bank.factors) asked.push_back({f.w, f.y, bank.x});
-    calls.push_back(check_call(run, "matmul_forward", asked, bank.offsets, true, false, false));
+    calls.push_back(check_call(run, {"matmul_forward"}, asked, bank.offsets));
   }
   if (calls.size() > 1 && multiply_together(run, calls)) return;
   for (Checked& call : calls) multiply_checked(run, call, true);
 }
 
 void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
-  checked_multiply(run, "matmul_forward_f32", {{w, y, x}}, offsets, true, false, true);
+  const Kind kind{.op = "matmul_forward_f32", .wide = true};
+  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype)) return checked_multiply(run, kind, {{w, y, x}}, offsets);
+  const Bank bank = check_asked(kind, {w, y, x}, offsets);
+  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out), [&](int64_t begin, int64_t end, int) { narrow_multiply(y, x, w.value, {begin, end}); });
 }
 
 void matmul_forward_acc(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
-  checked_multiply(run, "matmul_forward_acc", {{w, y, x}}, offsets, true, true);
+  checked_multiply(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
 }
 
-void matmul_dx(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) { checked_multiply(run, "matmul_dx", {{w, dx, dy}}, offsets, false, false); }
+void matmul_dx(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_dx", .forward = false}, {{w, dx, dy}}, offsets);
+}
 
 void matmul_dx(Run& run, Tensor dx, std::initializer_list<Factor> factors, Offsets offsets) {
   std::vector<Asked> asked;
   for (const Factor& f : factors) asked.push_back({f.w, dx, f.y});
-  checked_multiply(run, "matmul_dx", asked, offsets, false, false);
+  checked_multiply(run, {.op = "matmul_dx", .forward = false}, asked, offsets);
 }
 
-void matmul_dx_acc(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) { checked_multiply(run, "matmul_dx_acc", {{w, dx, dy}}, offsets, false, true); }
+void matmul_dx_acc(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_dx_acc", .forward = false, .add = true}, {{w, dx, dy}}, offsets);
+}
 
 }  // namespace moe::ops

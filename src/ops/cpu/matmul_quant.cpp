@@ -18,61 +18,95 @@ struct Records {
   const int32_t* row;
 };
 
-Records quantised_rows(Run& run, const Picked& x) {
-  // A token that several experts take is quantised once.
-  const bool all = x.listed() && x.rows() >= x.x.rows();
-  const int64_t rows = all ? x.x.rows() : x.rows(), in = x.cols();
-  auto* records = static_cast<char*>(run.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
-  const Source source = source_of(all ? Picked(x.x) : x, 0, 0);
-  parallel_for(run.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) { quant_rows(records, source, in, {begin, end}); });
-  return {records, static_cast<int64_t>(quant_rows_bytes(1, in)), all ? x.row.data() : nullptr};
-}
+// Rows of all calls as records. What was made of a tensor serves every product that reads it.
+class RecordedRows {
+ public:
+  explicit RecordedRows(Run& run) : run_(run) {}
+
+  Records of(const Picked& x) {
+    // A token that several experts take, or one that all take, is quantised once.
+    const bool all = !x.listed() || x.rows() >= x.x.rows();
+    const int64_t rows = all ? x.x.rows() : x.rows(), in = x.cols();
+    const Records fresh{nullptr, static_cast<int64_t>(quant_rows_bytes(1, in)), all && x.listed() ? x.row.data() : nullptr};
+    for (const Made& made : made_)
+      if (made.x == x.x.data && made.row == (all ? nullptr : x.row.data())) return {made.data, fresh.bytes, fresh.row};
+    auto* records = static_cast<char*>(run_.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
+    const Source source = source_of(all ? Picked(x.x) : x, 0, 0);
+    parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) { quant_rows(records, source, in, {begin, end}); });
+    made_.push_back({x.x.data, all ? nullptr : x.row.data(), records});
+    return {records, fresh.bytes, fresh.row};
+  }
+
+ private:
+  struct Made {
+    const void* x;
+    const int32_t* row;  // null: all rows
+    const char* data;
+  };
+  Run& run_;
+  std::vector<Made> made_;
+};
 
 // Columns of one matrix of one expert, the unit of sharing being a group of columns.
 struct Stretch {
   const Part* part;
   const Group* group;
-  size_t records;  // those that its rows are read from
+  Records x;
   int64_t cost;    // of one group of columns
   int64_t before;  // of all earlier stretches
+
   int64_t columns() const { return quant_groups(part->w.bank.out); }
+  int64_t end() const { return before + cost * columns(); }
+  // The columns that begin in a share of all costs.
+  Span in(Span share) const {
+    const auto column = [&](int64_t at) { return at <= before ? 0 : std::min((at - before + cost - 1) / cost, columns()); };
+    return {column(share.begin), column(share.end)};
+  }
+  const char* panel(int64_t column) const {
+    return part->w.at(group->expert) + column * static_cast<int64_t>(quant_group_bytes(part->w.dtype, part->w.bank.in));
+  }
 };
 
-void run_stretch(const Stretch& s, const Records& x, Span columns) {
+void run_stretch(const Stretch& s, Span columns, QuantNext next) {
   const Part& p = *s.part;
   const int64_t row = s.group->begin;
   const QuantOut out{static_cast<char*>(p.out.data) + row * p.out.row_bytes, p.out.dtype, p.out.row_bytes / element_size(p.out.dtype), p.add};
-  const char* records = x.row != nullptr ? x.data : x.data + row * x.bytes;
-  quant_multiply(out, records, x.row != nullptr ? x.row + row : nullptr, s.group->end - row, p.w.at(s.group->expert), p.w.dtype, p.w.bank.out, p.w.bank.in,
-                 columns);
+  const char* records = s.x.row != nullptr ? s.x.data : s.x.data + row * s.x.bytes;
+  quant_multiply(out, records, s.x.row != nullptr ? s.x.row + row : nullptr, s.group->end - row, p.w.at(s.group->expert), p.w.dtype, p.w.bank.out, p.w.bank.in,
+                 columns, next);
+}
+
+// A pair of groups is multiplied together.
+QuantNext first_panels(const Stretch& s, Span columns) {
+  const int64_t groups = std::min<int64_t>(2, columns.end - columns.begin);
+  return {s.panel(columns.begin), s.panel(columns.begin + groups) - s.panel(columns.begin)};
+}
+
+void run_share(std::span<const Stretch> stretches, Span share) {
+  for (size_t i = 0; i < stretches.size();) {
+    const Stretch& s = stretches[i];
+    const Span mine = s.in(share);
+    Span then{0, 0};  // of stretch i, the next one with columns in this share
+    for (++i; i < stretches.size() && then.begin == then.end; i += then.begin == then.end) then = stretches[i].in(share);
+    if (mine.begin < mine.end) run_stretch(s, mine, then.begin < then.end ? first_panels(stretches[i], then) : QuantNext{});
+  }
 }
 
 }  // namespace
 
 void multiply_quantised(Run& run, std::span<const Meeting> meetings) {
   const ArenaScope scope(run.scratch);
-  std::vector<Records> records;
-  std::vector<const Picked*> inputs;  // what `records` were made of
+  RecordedRows rows(run);
   std::vector<Stretch> stretches;
+  stretches.reserve(meetings.size());
   int64_t total = 0;
   for (const auto& [p, g] : meetings) {
-    const auto same = [&in = p->in](const Picked* known) { return known->x.data == in.x.data && known->row.data() == in.row.data(); };
-    const auto known = static_cast<size_t>(std::find_if(inputs.begin(), inputs.end(), same) - inputs.begin());
-    if (known == inputs.size()) {
-      inputs.push_back(&p->in);
-      records.push_back(quantised_rows(run, p->in));
-    }
-    stretches.push_back({p, g, known, (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
-    total += stretches.back().cost * stretches.back().columns();
+    stretches.push_back({p, g, rows.of(p->in), (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
+    total = stretches.back().end();
   }
   constexpr int64_t kWorthThreads = int64_t{1} << 16;  // cost of 64 Ki numbers of weights, about 5 microseconds
   parallel_for(run.threads, run.threads, total < kWorthThreads ? run.threads : 1, [&](int64_t begin, int64_t end, int) {
-    const int64_t first = total * begin / run.threads, last = total * end / run.threads;
-    for (const Stretch& s : stretches) {
-      const auto column = [&](int64_t cost) { return std::clamp<int64_t>((cost - s.before + s.cost - 1) / s.cost, 0, s.columns()); };
-      const Span mine{first <= s.before ? 0 : column(first), last <= s.before ? 0 : column(last)};
-      if (mine.begin < mine.end) run_stretch(s, records[s.records], mine);
-    }
+    run_share(stretches, {total * begin / run.threads, total * end / run.threads});
   });
 }
 

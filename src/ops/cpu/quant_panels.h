@@ -66,6 +66,7 @@ struct QuantTask {
   DType dtype;
   int64_t out_cols, in;
   Span groups;
+  QuantNext next;
 };
 bool has_vnni();  // AVX-512 with VNNI, and no cap below it
 void quant_multiply_vnni(const QuantTask& task);

@@ -317,8 +317,8 @@ void quant_rows(void* quantised, Source x, int64_t in, Span rows) {
 }
 
 void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
-                    Span groups) {
-  const QuantTask task{out, static_cast<const QuantRecord*>(quantised), row, rows, static_cast<const char*>(panels), dtype, out_cols, in, groups};
+                    Span groups, QuantNext next) {
+  const QuantTask task{out, static_cast<const QuantRecord*>(quantised), row, rows, static_cast<const char*>(panels), dtype, out_cols, in, groups, next};
   if (has_vnni()) quant_multiply_vnni(task);
   else HWY_DYNAMIC_DISPATCH(MultiplyPlain)(task);
 }

@@ -48,8 +48,13 @@ struct QuantOut {
   int64_t stride;  // elements
   bool add;        // += instead of =
 };
+// What the caller reads next, fetched while the last panels are used up. How memory is used, never what is written.
+struct QuantNext {
+  const char* data = nullptr;
+  int64_t bytes = 0;
+};
 // out[r,n] = x[r] . w[n] for r < rows and the columns of `groups`. Row r of x is record row[r] of `quantised`, or r without a list.
 void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
-                    Span groups);
+                    Span groups, QuantNext next = {});
 
 }  // namespace moe::ops

@@ -254,11 +254,14 @@ void quant_multiply_vnni(const QuantTask& task) {
       step = g + 1 < task.groups.end ? 2 : 1;
       const int64_t most = step == 2 ? kMostPairRows : kMostTileRows, count = (rows + most - 1) / most;
       const char* panel = task.panels + g * group_bytes;
-      const int64_t ahead = g + step < task.groups.end ? step * group_bytes : 0, next_step = (ahead / count / blocks + 63) / 64 * 64;
+      // What comes after these panels: the ones behind them, the first ones where further rows begin, and in the end what the caller reads next.
+      const bool last = g + step >= task.groups.end, again = last && first + rows < task.rows;
+      const char* next = !last ? panel + step * group_bytes : again ? task.panels + task.groups.begin * group_bytes : task.next.data;
+      const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes, next_step = (ahead / count / blocks + 63) / 64 * 64;
       for (int64_t t = 0; t < count; ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
         const int64_t tile_rows = mine.end - mine.begin, fetched = t * next_step * blocks;
-        const TileTask at{first + mine.begin, g, panel, panel + step * group_bytes + fetched, fetched < ahead ? next_step : 0};
+        const TileTask at{first + mine.begin, g, panel, next + fetched, fetched < ahead ? next_step : 0};
         (step == 2 ? tiles.pair : tiles.one)[tile_rows - 1](task, at);
       }
     }

@@ -1,6 +1,7 @@
 #include "ops/cpu/weights.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/pack.h"
@@ -114,8 +115,13 @@ char* room_for(const CallWeight& c, int64_t expert) {
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
   CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype, .whole = nullptr, .experts = {}, .expert_bytes = 0};
   c.expert_bytes = copy_bytes(c);
-  if (packs_as_a_whole(w)) c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
-  else c.experts.assign(static_cast<size_t>(c.bank.experts), nullptr);
+  if (packs_as_a_whole(w)) {
+    c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
+  } else {
+    const auto experts = static_cast<size_t>(c.bank.experts);
+    c.experts = {static_cast<const char**>(run.scratch.alloc_bytes(experts * sizeof(const char*))), experts};
+    std::fill(c.experts.begin(), c.experts.end(), nullptr);
+  }
   return c;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "ops/cpu/repack.h"
 
@@ -23,7 +22,7 @@ struct CallWeight {
   Copy copy = Copy::forward;
   DType dtype = DType::f32;          // of the product; of a quantised product the value's own
   const char* whole = nullptr;       // all experts one after another, or
-  std::vector<const char*> experts;  // [E] each where it was packed
+  std::span<const char*> experts{};  // [E] each where it was packed, in scratch
   int64_t expert_bytes = 0;
 
   // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in f32.
@@ -31,8 +30,9 @@ struct CallWeight {
   const char* at(int64_t e) const { return whole != nullptr ? whole + e * expert_bytes : experts[static_cast<size_t>(e)]; }
 };
 
-// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns.
+// A weight of a call; what it holds is gone when the caller rewinds scratch.
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
+// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns.
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
 // Packs what is still missing of these experts into scratch, where it stays until the caller rewinds it.
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);

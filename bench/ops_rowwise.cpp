@@ -113,7 +113,8 @@ void rope(benchmark::State& state) {
   for (int64_t n = 0; n < kTokens; ++n) positions.push_back(static_cast<int32_t>(n % 256));
   ops::RopeTable table;
   for (int c = 0; c < 32; ++c) table.frequency.push_back(std::pow(10000.0, -c / 32.0));
-  for (auto _ : state) ops::rope_acc(bench.run, {x}, positions, table, false);
+  const ops::RopeTurns turns = ops::rope_turns(bench.run, bench.run.saved, positions, table);
+  for (auto _ : state) ops::rope_acc(bench.run, {x}, turns, false);
   count_bytes(state, 2 * x.bytes());
 }
 BENCHMARK(rope)->Arg(0)->Arg(1)->UseRealTime();

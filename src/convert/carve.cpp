@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "convert/carving.h"
 #include "core/error.h"
@@ -58,6 +59,7 @@ class Walk {
     u_ = run.saved.alloc(DType::f32, {tokens, width});
     y_ = run.saved.alloc(DType::f32, {tokens, width});
     dense.embed(run, h_, text.batch);
+    turns_ = dense.rope_turns(run, run.saved, text.batch.positions);
     if (!stages.follows_dense()) return;
     dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
     ops::cast(run, dense_h_, h_);
@@ -96,7 +98,7 @@ class Walk {
   void attend(Block& block, int64_t i, Tensor h) {
     ArenaScope scope(run_.saved);
     Block::Saved saved;
-    const BlockPass pass{.batch = &text_.batch, .layer = i};
+    const BlockPass pass{.batch = &text_.batch, .layer = i, .turns = turns_ ? &*turns_ : nullptr};
     block.forward_attention(run_, u_, h, pass, saved);
   }
   // What the FFN sees of u_.
@@ -195,7 +197,8 @@ class Walk {
   const CarveStages& stages_;
   RoutingSpec spec_;
   Tensor h_, u_, y_;  // [N,D] f32: the carved model's stream, after attention, what its FFN gives
-  Tensor dense_h_;    // [N,D] f32: the dense model's stream; absent unless a stage follows it
+  std::optional<ops::RopeTurns> turns_;
+  Tensor dense_h_;  // [N,D] f32: the dense model's stream; absent unless a stage follows it
 };
 
 }  // namespace

@@ -15,8 +15,7 @@ struct Attention {
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   int64_t heads = 1, kv_heads = 1, head_width = 1;
-  int64_t window = 0;                  // keys a query sees, 0: all before it
-  std::optional<ops::RopeTable> rope;  // absent: positions are not rotary
+  int64_t window = 0;  // keys a query sees, 0: all before it
 
   // Views into run.saved.
   struct Saved {
@@ -26,10 +25,10 @@ struct Attention {
     Norm::Saved q_norm, k_norm;
   };
 
-  // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from there.
-  void forward(Run&, Tensor y, Tensor x, const Batch&, KvCache* cache, int64_t layer, Saved&);
+  // y [N,D] f32; x [N,D] A; without `turns` positions are not rotary. With a cache the keys and values of `layer` go there and are read from there.
+  void forward(Run&, Tensor y, Tensor x, const Batch&, const ops::RopeTurns* turns, KvCache* cache, int64_t layer, Saved&);
   // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache.
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Batch&, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Batch&, const ops::RopeTurns* turns, const Saved&);
 
  private:
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.

@@ -59,7 +59,7 @@ void Block::forward(Run& run, Tensor out, Tensor h, const BlockPass& pass, Saved
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const BlockPass& pass, Saved& saved) {
   sublayer_forward(run, u, h, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
-                   [&](Tensor y, Tensor x) { attention.forward(run, y, x, *pass.batch, pass.cache, pass.layer, saved.attention); });
+                   [&](Tensor y, Tensor x) { attention.forward(run, y, x, *pass.batch, pass.turns, pass.cache, pass.layer, saved.attention); });
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const BlockPass& pass, Saved& saved) {
@@ -72,7 +72,7 @@ void Block::backward(Run& run, Tensor dh, const BlockPass& pass, const RoutingLo
   sublayer_backward(run, dh, norm2, pass, site_key(pass, kFfnDropout), saved.ffn_in,
                     [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass.routing, coef, saved.ffn); });
   sublayer_backward(run, dh, norm1, pass, site_key(pass, kAttentionDropout), saved.attention_in,
-                    [&](Tensor dx, Tensor dy, Tensor x) { attention.backward(run, dx, dy, x, *pass.batch, saved.attention); });
+                    [&](Tensor dx, Tensor dy, Tensor x) { attention.backward(run, dx, dy, x, *pass.batch, pass.turns, saved.attention); });
 }
 
 }  // namespace moe

@@ -17,8 +17,9 @@ struct BlockPass {
   int64_t layer = 0;
   RngKey key;  // of this layer and step; empty: no randomness
   float dropout = 0;
-  std::span<const int64_t> step_counts;  // [E] of this layer, as Forward has them; empty: none
-  Tensor recorded = {};                  // [N,K] i32 of this layer, as Forward has them; absent: the router chooses
+  std::span<const int64_t> step_counts;   // [E] of this layer, as Forward has them; empty: none
+  Tensor recorded = {};                   // [N,K] i32 of this layer, as Forward has them; absent: the router chooses
+  const ops::RopeTurns* turns = nullptr;  // of the batch's positions; null: they are not rotary
 };
 
 // pre-norm:  u = h + drop(attn(norm1(h)));  h' = u + drop(ffn(norm2(u)))

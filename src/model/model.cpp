@@ -38,6 +38,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
   const int64_t d = config_.width;
   add(embedding_, "embed.weight", Role::matrix, {config_.vocab, d});
   if (config_.positions == Positions::learned) add(positions_, "positions.weight", Role::matrix, {config_.context, d});
+  if (config_.positions == Positions::rope) rope_ = make_rope_table(config_.head_width, config_.rope_theta, config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     const std::string name = fmt::format("layers.{}.", i);
@@ -97,7 +98,6 @@ void Model::add_attention(Attention& attention, const std::string& name) {
   attention.kv_heads = c.kv_heads;
   attention.head_width = c.head_width;
   attention.window = c.attention_window;
-  if (c.positions == Positions::rope) attention.rope = make_rope_table(c.head_width, c.rope_theta, c.rope_scaling);
   const auto projection = [&](Param& weight, Param& bias, const char* which, Role role, int64_t out, int64_t in) {
     add(weight, name + which + ".weight", role, {out, in});
     if (&weight == &attention.o ? c.attention_out_bias : c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});
@@ -199,7 +199,9 @@ BlockPass Model::block_pass(const ModelSaved& saved, int64_t layer) const {
                  layer,
                  saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
                  config_.dropout,
-                 {}};
+                 {},
+                 {},
+                 saved.turns ? &*saved.turns : nullptr};
   const int64_t index = moe_index(layer);
   if (index < 0) return pass;
   if (saved.pass.step_counts) pass.step_counts = saved.pass.step_counts->at(static_cast<size_t>(index));
@@ -215,6 +217,11 @@ void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved&
   if (saved.pass.on_routing) (*saved.pass.on_routing)(layer, block.ffn);
 }
 
+std::optional<ops::RopeTurns> Model::rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions) const {
+  if (!rope_) return {};
+  return ops::rope_turns(run, memory, positions, *rope_);
+}
+
 void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
   const int64_t tokens = pass.batch->tokens(), d = config_.width;
   const auto layers = static_cast<size_t>(config_.layers);
@@ -227,6 +234,7 @@ void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
   for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
+  saved.turns = rope_turns(run, run.saved, pass.batch->positions);
 
   embed(run, saved.h[0], *pass.batch);
   if (config_.dropout > 0 && !saved.key.empty()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, saved.key.fold(kEmbeddingDropout));

@@ -54,7 +54,8 @@ struct Forward {
 struct ModelSaved {
   Forward pass;
   RngKey key;
-  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
+  std::optional<ops::RopeTurns> turns;  // of the batch's positions, where they are rotary
+  std::vector<Tensor> h;                // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
   std::vector<Block::Saved> blocks;
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
@@ -110,6 +111,8 @@ class Model {
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
+  // What attention turns by at these positions; nothing where they are not rotary. Views into `memory`.
+  std::optional<ops::RopeTurns> rope_turns(Run&, Arena& memory, std::span<const int32_t> positions) const;
   // The matrix of the head: its own or the embedding's.
   Param& head_weight() { return config_.tied ? embedding_ : head_; }
 
@@ -131,6 +134,7 @@ class Model {
   PackBudget budget_;
   Param embedding_;  // [V,D]
   Param positions_;  // [context,D], learned positions only
+  std::optional<ops::RopeTable> rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
   Param head_;                      // [V,D], untied only

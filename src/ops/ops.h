@@ -92,9 +92,16 @@ struct RopeTable {
   std::vector<double> frequency;  // [C/2] radians a position
   double factor = 1;
 };
+// What a pass turns by, the same in all its layers.
+struct RopeTurns {
+  Tensor turns;  // [U, C] f32: of each position that occurs, cosines and then sines, times the factor
+  Tensor slot;   // [N] i32: which of them is a row's
+};
+// Views into `memory`. positions [N] >= 0
+RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions, const RopeTable& table);
 // Turns pairs (c, c + C/2) of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; `inverse` turns back and multiplies by it
 // too: the adjoint, so each is the other's backward.  each x [N, H*C] A, H = cols / C
-void rope_acc(Run&, std::initializer_list<Tensor> all, std::span<const int32_t> positions, const RopeTable& table, bool inverse);
+void rope_acc(Run&, std::initializer_list<Tensor> all, const RopeTurns& turns, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);

@@ -167,10 +167,11 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
         for (int32_t n = 0; n < 67; ++n) positions.push_back(n % 9 == 0 ? 100000 + n : n % 31);  // repeated, unsorted, and far ones
         const Fenced x(arena, dtype, 67, heads * width, 1);
         const auto before = values(x.view);
-        ops::rope_acc(run, {x.view}, positions, table, inverse);
+        const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, table);
+        ops::rope_acc(run, {x.view}, turns, inverse);
         expect_near(x.view, twin::rope(before, positions, heads, table.frequency, table.factor, inverse), tolerance(dtype), what);
         EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
-        ops::rope_acc(run, {x.view}, positions, table, !inverse);
+        ops::rope_acc(run, {x.view}, turns, !inverse);
         auto twice = before;
         for (double& v : twice) v *= table.factor * table.factor;
         expect_near(x.view, twice, tolerance(dtype), what + " and back");
@@ -196,7 +197,7 @@ TEST(Rope, LawOfRows) {
           std::vector<int32_t> positions;
           for (int32_t row : which) positions.push_back(row * 7 % 113);
           const Tensor x = pick(run.saved, pool, which);
-          ops::rope_acc(run, {x}, positions, rope_table(66), false);
+          ops::rope_acc(run, {x}, ops::rope_turns(run, run.saved, positions, rope_table(66)), false);
           return x;
         },
         label("rope", {dtype}, 66));
@@ -209,9 +210,10 @@ TEST(Rope, SeveralTensorsTurnAsEachAlone) {
   const std::vector<int32_t> positions = {70, 3, 3, 1000};
   const Tensor q = draw(arena, DType::f32, {4, 4 * 66}, 1), k = draw(arena, DType::bf16, {4, 66}, 2);
   const Tensor alone_q = draw(arena, DType::f32, {4, 4 * 66}, 1), alone_k = draw(arena, DType::bf16, {4, 66}, 2);
-  ops::rope_acc(run, {q, k}, positions, rope_table(66), false);
-  ops::rope_acc(run, {alone_q}, positions, rope_table(66), false);
-  ops::rope_acc(run, {alone_k}, positions, rope_table(66), false);
+  const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, rope_table(66));
+  ops::rope_acc(run, {q, k}, turns, false);
+  ops::rope_acc(run, {alone_q}, turns, false);
+  ops::rope_acc(run, {alone_k}, turns, false);
   EXPECT_TRUE(same_bits(q, alone_q));
   EXPECT_TRUE(same_bits(k, alone_k));
 }
@@ -224,10 +226,11 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::add(run, x, x, y), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
-  EXPECT_THROW(ops::rope_acc(run, {x}, two, rope_table(8), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, three, rope_table(6), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, ops::rope_turns(run, arena, two, rope_table(8)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
   const std::vector<int32_t> before = {0, -1, 2};
-  EXPECT_THROW(ops::rope_acc(run, {x}, before, rope_table(8), false), Error);
+  EXPECT_THROW(ops::rope_turns(run, arena, before, rope_table(8)), Error);
+  EXPECT_THROW(ops::rope_turns(run, arena, two, {}), Error);
   try {
     ops::add(run, x, x, y);
   } catch (const Error& error) {

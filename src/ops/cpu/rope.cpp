@@ -1,6 +1,6 @@
 // Rotary positions (Su et al., RoFormer, 2021) on the half-split pairs (c, c + C/2) that Hugging Face models use.
-// Angles are taken in double, once for each distinct position of the batch and not for each head, and only their cosines and sines are rounded to f32. The turn
-// of position p = 64 a + b is the turn of 64 a and then that of b, so that cosines are taken for each a and b only:
+// Angles are taken in double, once for each distinct position of the batch and not for each head or layer, and only their cosines and sines are rounded to f32.
+// The turn of position p = 64 a + b is the turn of 64 a and then that of b, so that cosines are taken for each a and b only:
 //   cos p = cos 64a cos b - sin 64a sin b;  sin p = sin 64a cos b + cos 64a sin b
 #include "ops/cpu/targets.h"
 
@@ -14,6 +14,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/error.h"
 #include "ops/cpu/check.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
@@ -112,27 +113,31 @@ void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const
 
 }  // namespace
 
-void rope_acc(Run& run, std::initializer_list<Tensor> all, std::span<const int32_t> positions, const RopeTable& table, bool inverse) {
-  choose_isa();
-  const int64_t rows = static_cast<int64_t>(positions.size()), half = static_cast<int64_t>(table.frequency.size());
-  for (const Tensor& x : all) {
-    need(!x.empty() && is_float(x) && x.rows() == rows, "rope", "x [N, H*C] f32 or bf16 with a position for each row", {{"x", x}});
-    need(half > 0 && x.cols() % (2 * half) == 0, "rope", "two numbers of each head for every frequency", {{"x", x}});
-  }
-  const ArenaScope scope(run.scratch);
-  int32_t* distinct = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
-  int32_t* slot = run.scratch.alloc(DType::i32, {rows}).as<int32_t>();
-  std::copy(positions.begin(), positions.end(), distinct);
-  std::sort(distinct, distinct + rows);
-  need(rows == 0 || distinct[0] >= 0, "rope", "positions from 0 on", {{"x", *all.begin()}});
-  const int64_t count = std::unique(distinct, distinct + rows) - distinct;
-  for (int64_t r = 0; r < rows; ++r) slot[r] = static_cast<int32_t>(std::lower_bound(distinct, distinct + count, positions[static_cast<size_t>(r)]) - distinct);
+RopeTurns rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions, const RopeTable& table) {
+  const int64_t rows = static_cast<int64_t>(positions.size()), width = 2 * static_cast<int64_t>(table.frequency.size());
+  if (width == 0) fail("rope: the table has no frequencies; it needs one for each pair of a head");
+  std::vector<int32_t> distinct(positions.begin(), positions.end());
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  if (!distinct.empty() && distinct[0] < 0) fail("rope: a position is {}; they count from 0", distinct[0]);
+  RopeTurns made{memory.alloc(DType::f32, {static_cast<int64_t>(distinct.size()), width}), memory.alloc(DType::i32, {rows})};
+  for (int64_t r = 0; r < rows; ++r)
+    made.slot.as<int32_t>()[r] = static_cast<int32_t>(std::lower_bound(distinct.begin(), distinct.end(), positions[static_cast<size_t>(r)]) - distinct.begin());
+  make_turns(run, made.turns.as<float>(), distinct, table);
+  return made;
+}
 
-  float* turns = run.scratch.alloc(DType::f32, {count, 2 * half}).as<float>();
-  make_turns(run, turns, {distinct, static_cast<size_t>(count)}, table);
+void rope_acc(Run& run, std::initializer_list<Tensor> all, const RopeTurns& turns, bool inverse) {
+  choose_isa();
+  const int64_t width = turns.turns.cols();
+  for (const Tensor& x : all) {
+    need(!x.empty() && is_float(x) && x.rows() == turns.slot.numel(), "rope", "x [N, H*C] f32 or bf16 with a turn for each row",
+         {{"x", x}, {"slot", turns.slot}});
+    need(x.cols() % width == 0, "rope", "heads as wide as the turns", {{"x", x}, {"turns", turns.turns}});
+  }
   for (const Tensor& x : all)
-    parallel_for(run.threads, rows, row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns, slot, half, inverse, begin, end);
+    parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
+      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns.turns.as<float>(), turns.slot.as<int32_t>(), width / 2, inverse, begin, end);
     });
 }
 

@@ -18,6 +18,10 @@ from safetensors.torch import load_file, save_file
 
 MIN_MARGIN_FIRST = 1e-3  # of step 0: its gradients are compared tensor by tensor
 MIN_MARGIN_LATER = 2e-4  # of the other steps: their losses are compared within 1e-4
+# The smallest gradient at step 0 that is not 0 in exact arithmetic. AdamW's first step is g / (|g| + eps): beside a gradient that rounding makes another one it
+# is another step, and the run is no longer this one.
+MIN_GRADIENT = 1e-7
+EXACT_ZERO = 1e-12
 
 
 class MarginTooSmall(Exception):
@@ -76,6 +80,7 @@ def run_steps(model, hyper, ids, targets, losses, decayed):
         if step == 0:
             first = {"logits": out["logits"].detach().clone(), "routing": out["routing"],
                      "grads": {n: p.grad.detach().clone() for n, p in model.named_parameters()}}
+            assert_conditioned(first["grads"])
         norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), hyper["clip"], foreach=False)
         records.append({
             "loss": number(out["loss"]), "ce": number(out["ce"]), "balance": number(out["balance"]), "z": number(out["z"]),
@@ -87,6 +92,14 @@ def run_steps(model, hyper, ids, targets, losses, decayed):
     if not all(math.isfinite(r["loss"]) for r in records):
         raise AssertionError("a golden run diverged")
     return records, first
+
+
+def assert_conditioned(grads):
+    for name, grad in grads.items():
+        size = grad.abs().double()
+        size = size[size > EXACT_ZERO]
+        if size.numel() and float(size.min()) < MIN_GRADIENT:
+            raise MarginTooSmall(f"{name} has a gradient of {float(size.min()):.1e} at step 0")
 
 
 def assert_useful(grads, routing):

@@ -68,7 +68,9 @@ TEST_F(Watch, WithoutBalanceAtTooHighARateTheRouterCollapses) {
   int64_t count = 0;
   const Kinds kinds = alarms_of(out, r, &count);
   EXPECT_TRUE(kinds.contains("collapsed-router")) << r.err;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "(even would be 6.25%): the router is collapsing; try --balance 0.02, a lower --lr (now 0.3)", r.err);
+  // At which step, and so whether a longer warm-up would still help, is for the rounding of the machine to say.
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "(even would be 6.25%): the router is collapsing; try --balance 0.02", r.err);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a lower --lr (now 0.3)", r.err);
   EXPECT_EQ(Json::parse(r.out).at("alarms"), count);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} alarms on the way", count), r.err);
 }

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <optional>
 
 #include "analyze/conversion_page.h"
+#include "cli/choices.h"
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
 #include "cli/options.h"
@@ -19,10 +19,8 @@
 #include "cli/verification.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "core/nearest.h"
 #include "hub/convert.h"
 #include "model/cost.h"
-#include "text/corpus.h"
 
 namespace moe::cli {
 namespace {
@@ -31,7 +29,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
-  std::string in, out, calibration, profile = "cosine", dtype = "bf16", quant, compute = "auto";
+  std::string in, out, profile = "cosine", dtype = "bf16", quant, compute = "auto";
+  CalibrationFlags calibration;
   CarveOptions options;
   CompareFlags verify;
   int threads = 0;
@@ -40,17 +39,15 @@ struct Flags {
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-template <class T>
-T named(const std::string& name, const char* option, const std::vector<std::string>& names, std::initializer_list<T> values) {
-  const auto at = std::find(names.begin(), names.end(), name);
-  if (at == names.end()) fail_usage("{}: there is no '{}'{}", option, name, suggestion(name, names));
-  return *(values.begin() + (at - names.begin()));
+const std::vector<Choice<DType>>& dtypes() {
+  static const std::vector<Choice<DType>> choices = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+  return choices;
 }
 
 // What the weights are written as: --quant where it is given, else --dtype.
 DType written_type(const Flags& f) {
   const bool gguf = target_of(f.out) == Target::gguf;
-  if (f.quant.empty()) return named<DType>(f.dtype, "--dtype", {"f32", "bf16"}, {DType::f32, DType::bf16});
+  if (f.quant.empty()) return choose(f.dtype, "--dtype", dtypes());
   const std::optional<DType> dtype = dtype_named(f.quant);
   if (!dtype || !is_quantised(*dtype)) fail_usage("--quant: no quantised type is called '{}'; moe convert --help lists them", f.quant);
   if (!gguf) fail_usage("--quant writes quantised weights, which only a GGUF file holds; let OUT end in .gguf");
@@ -95,17 +92,6 @@ class Destination {
   std::string out_, folder_;
   bool existed_, kept_ = false;
 };
-
-std::vector<int32_t> read_ids(const Flags& f, const Tokenizer& tokenizer) {
-  const Corpus corpus({f.calibration}, tokenizer);
-  const int64_t wanted = calibration_tokens(f.options);
-  if (corpus.size() < wanted)
-    fail("{} has {} tokens, and {} windows of {} need {}; give a longer text or take fewer --windows", f.calibration, corpus.size(), f.options.windows,
-         f.options.window, wanted);
-  std::vector<int32_t> ids(static_cast<size_t>(wanted));
-  corpus.fill(0, wanted, ids.data());
-  return ids;
-}
 
 Json to_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
@@ -175,7 +161,7 @@ ConversionReport how_made(const Flags& f, const CarveResult& result, DType compu
   ConversionReport made{.kind = "Carving"};
   made.steps = {{"method", o.method},
                 {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared, o.active, o.experts - o.shared)},
-                {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", f.calibration, result.tokens, o.windows, name_of(compute))}};
+                {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", f.calibration.text, result.tokens, o.windows, name_of(compute))}};
   for (const CarvedLayer& l : result.layers) made.layers.push_back({l.layer, l.active, l.error, l.agreement});
   return made;
 }
@@ -233,18 +219,17 @@ std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, con
 int run_carve(Flags& f) {
   const auto start = Clock::now();
   CarveOptions& o = f.options;
-  o.profile = named<Profile>(f.profile, "--profile", profile_names(), {Profile::cosine, Profile::raw});
+  o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   const DType written = written_type(f);
-  const DType compute = f.compute == "auto" && ops::has_bf16_products()
-                            ? DType::bf16
-                            : named<DType>(f.compute, "--compute", {"auto", "f32", "bf16"}, {DType::f32, DType::f32, DType::bf16});
+  const DType best = ops::has_bf16_products() ? DType::bf16 : DType::f32, compute = f.compute == "auto" ? best : choose(f.compute, "--compute", dtypes());
   const LoadedModel dense = load_model(f.in, LoadFor::training);
   const ModelConfig& config = dense.model->config();
-  o.window = std::min(o.window, config.context);
+  o.window = calibration_window(f.calibration, config);
+  o.windows = f.calibration.windows;
   check_carve(config, o);
   std::error_code ignored;
   if (fs::equivalent(f.in, f.out, ignored)) fail("{} is the model itself; choose another name for the result", f.out);
-  const std::vector<int32_t> ids = read_ids(f, *dense.tokenizer);
+  const std::vector<int32_t> ids = read_calibration(f.calibration, dense);
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
   if (!f.verify.text.empty()) {
@@ -294,8 +279,7 @@ Action add_carve(CLI::App& app) {
   app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
   app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of the FFN works for a token")->required();
   app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();
-  app.add_option("--calibration", f->calibration, "a text, or a folder of them, whose first tokens show what the neurons do; nothing is trained on it")
-      ->required();
+  add_calibration_options(app, f->calibration, "its first tokens show what the neurons do; nothing is trained on it");
   takes(app.add_option("--method", o.method, methods_help())->capture_default_str(), carve_method_names());
   takes(app.add_option("--router", o.router, "another router than the method's: analytic, similarity or learned"), carve_routers());
   takes(app.add_option("--fit", o.fit, "another fit of what the experts give than the method's"), carve_fits());
@@ -306,8 +290,6 @@ Action add_carve(CLI::App& app) {
             ->capture_default_str(),
         profile_names());
   app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
-  app.add_option("--windows", o.windows, "calibration sequences")->capture_default_str();
-  app.add_option("--window", o.window, "tokens of each, at most the model's context")->capture_default_str();
   app.add_option("--seed", o.seed, "of what is drawn")->capture_default_str();
   takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), {"f32", "bf16"});
   app.add_option("--quant", f->quant, "write them quantised (GGUF only): as moe convert --quant");

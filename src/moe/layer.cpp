@@ -8,8 +8,12 @@
 namespace moe {
 namespace {
 
-// Tokens up to which reading weights takes longer than multiplying, so that the shared experts' products pass beside the routed ones'.
-constexpr int64_t kFewTokens = 4;
+// Whether the shared experts' products pass beside the routed ones': where tokens are so few that reading weights takes longer than multiplying, and where
+// weights are quantised, since tokens then become bytes once for both.
+bool side_by_side(const ExpertBank& experts, Tensor x) {
+  constexpr int64_t kFewTokens = 4;
+  return x.rows() <= kFewTokens || is_quantised(experts.up.value.dtype);
+}
 
 // What the shared experts see: every token, weighed by its gate where there is one.
 Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
@@ -31,7 +35,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, c
     saved.rows = dispatch(saved.plan, x);
     ArenaScope scope(run.scratch);
     Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
-    if (shared && x.rows() <= kFewTokens) {
+    if (shared && side_by_side(experts, x)) {
       saved.shared_rows = shared_rows_of(run, x, shared_gate);
       Tensor beside = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
       const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts}, {&*shared, beside, &saved.shared_rows, &saved.shared}};

@@ -14,8 +14,8 @@ struct BankFactors {
   Picked x;                          // [R,I] A
   std::span<const int64_t> offsets;  // [E+1]
 };
-// matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by token, the weights of all banks stream through in one parallel
-// region.
+// matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by token, and where all weights are quantised, those of all banks
+// stream through in one parallel region.
 void matmul_forward_banks(Run&, std::span<const BankFactors> banks);
 
 }  // namespace moe::ops

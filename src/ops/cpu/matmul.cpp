@@ -267,7 +267,7 @@ void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& aske
   multiply_checked(run, checked, kind.forward);
 }
 
-// All of the calls' products at once, where all are of one kind, find room for their copies, and have few rows; else nothing is multiplied.
+// All of the calls' products at once, where all are of one kind, find room for their copies, and are quantised or have few rows; else nothing is multiplied.
 bool multiply_together(Run& run, std::vector<Checked>& calls) {
   std::vector<Meeting> meetings;
   bool quantised = false, plain = false;
@@ -282,7 +282,7 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
     std::vector<int64_t> experts;
     for (Part& p : parts) weights.push_back(&p.w);
     for (const Group& g : call.groups) {
-      if (g.end - g.begin > kMostSingleRows) return false;
+      if (!quantised && g.end - g.begin > kMostSingleRows) return false;
       experts.push_back(g.expert);
     }
     pack_within_budget(run, weights, experts);
@@ -327,7 +327,9 @@ void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets)
   const Kind kind{.op = "matmul_forward_f32", .wide = true};
   if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype)) return checked_multiply(run, kind, {{w, y, x}}, offsets);
   const Bank bank = check_asked(kind, {w, y, x}, offsets);
-  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out), [&](int64_t begin, int64_t end, int) { narrow_multiply(y, x, w.value, {begin, end}); });
+  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out), [&](int64_t begin, int64_t end, int) {
+    narrow_multiply(y, x, w.expert(0), {begin, end});
+  });
 }
 
 void matmul_forward_acc(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {

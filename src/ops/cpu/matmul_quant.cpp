@@ -26,23 +26,28 @@ class RecordedRows {
   Records of(const Picked& x) {
     // A token that several experts take, or one that all take, is quantised once.
     const bool all = !x.listed() || x.rows() >= x.x.rows();
-    const int64_t rows = all ? x.x.rows() : x.rows(), in = x.cols();
-    const Records fresh{nullptr, static_cast<int64_t>(quant_rows_bytes(1, in)), all && x.listed() ? x.row.data() : nullptr};
-    for (const Made& made : made_)
-      if (made.x == x.x.data && made.row == (all ? nullptr : x.row.data())) return {made.data, fresh.bytes, fresh.row};
-    auto* records = static_cast<char*>(run_.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
-    const Source source = source_of(all ? Picked(x.x) : x, 0, 0);
-    parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) { quant_rows(records, source, in, {begin, end}); });
-    made_.push_back({x.x.data, all ? nullptr : x.row.data(), records});
-    return {records, fresh.bytes, fresh.row};
+    const Picked read = all ? Picked(x.x) : x;
+    const int64_t bytes = static_cast<int64_t>(quant_rows_bytes(1, x.cols()));
+    return {records_of(read), bytes, all && x.listed() ? x.row.data() : nullptr};
   }
 
  private:
   struct Made {
-    const void* x;
-    const int32_t* row;  // null: all rows
-    const char* data;
+    Picked of;
+    const char* records;
   };
+
+  const char* records_of(const Picked& x) {
+    const int64_t rows = x.rows(), in = x.cols();
+    for (const auto& [of, records] : made_)
+      if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == rows && of.cols() == in) return records;
+    auto* records = static_cast<char*>(run_.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
+    const Source source = source_of(x, 0, 0);
+    parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) { quant_rows(records, source, in, {begin, end}); });
+    made_.push_back({x, records});
+    return records;
+  }
+
   Run& run_;
   std::vector<Made> made_;
 };
@@ -83,12 +88,14 @@ QuantNext first_panels(const Stretch& s, Span columns) {
 }
 
 void run_share(std::span<const Stretch> stretches, Span share) {
-  for (size_t i = 0; i < stretches.size();) {
-    const Stretch& s = stretches[i];
-    const Span mine = s.in(share);
-    Span then{0, 0};  // of stretch i, the next one with columns in this share
-    for (++i; i < stretches.size() && then.begin == then.end; i += then.begin == then.end) then = stretches[i].in(share);
-    if (mine.begin < mine.end) run_stretch(s, mine, then.begin < then.end ? first_panels(stretches[i], then) : QuantNext{});
+  // The first stretch from i on that has columns in the share.
+  const auto from = [&](size_t i) {
+    while (i < stretches.size() && stretches[i].in(share).begin == stretches[i].in(share).end) ++i;
+    return i;
+  };
+  for (size_t i = from(0), then; i < stretches.size(); i = then) {
+    then = from(i + 1);
+    run_stretch(stretches[i], stretches[i].in(share), then < stretches.size() ? first_panels(stretches[then], stretches[then].in(share)) : QuantNext{});
   }
 }
 

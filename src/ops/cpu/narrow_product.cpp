@@ -52,7 +52,7 @@ void NarrowRows(float* const* y, const X* const* x, const Tensor& w) {
   float* at[kRows];
   for (int64_t o = 0; o < w.rows(); o += kNarrowColumns) {
     for (int r = 0; r < kRows; ++r) at[r] = y[r] + o;
-    const W* weights = w.row<W>(o);
+    const W* weights = static_cast<const W*>(w.data) + o * stride;
     switch (std::min<int64_t>(kNarrowColumns, w.rows() - o)) {
       case 1: NarrowTile<kRows, 1>(at, x, weights, stride, inner); break;
       case 2: NarrowTile<kRows, 2>(at, x, weights, stride, inner); break;

@@ -43,6 +43,11 @@ const std::vector<Choice<DType>>& dtypes() {
   static const std::vector<Choice<DType>> choices = {{"f32", DType::f32}, {"bf16", DType::bf16}};
   return choices;
 }
+// Nothing: what the machine multiplies best.
+const std::vector<Choice<std::optional<DType>>>& computes() {
+  static const std::vector<Choice<std::optional<DType>>> choices = {{"auto", {}}, {"f32", DType::f32}, {"bf16", DType::bf16}};
+  return choices;
+}
 
 // What the weights are written as: --quant where it is given, else --dtype.
 DType written_type(const Flags& f) {
@@ -221,7 +226,7 @@ int run_carve(Flags& f) {
   CarveOptions& o = f.options;
   o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   const DType written = written_type(f);
-  const DType best = ops::has_bf16_products() ? DType::bf16 : DType::f32, compute = f.compute == "auto" ? best : choose(f.compute, "--compute", dtypes());
+  const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
   const LoadedModel dense = load_model(f.in, LoadFor::training);
   const ModelConfig& config = dense.model->config();
   o.window = calibration_window(f.calibration, config);
@@ -291,11 +296,11 @@ Action add_carve(CLI::App& app) {
         profile_names());
   app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
   app.add_option("--seed", o.seed, "of what is drawn")->capture_default_str();
-  takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), {"f32", "bf16"});
+  takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), names_of(dtypes()));
   app.add_option("--quant", f->quant, "write them quantised (GGUF only): as moe convert --quant");
   takes(app.add_option("--compute", f->compute, "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it")
             ->capture_default_str(),
-        {"auto", "f32", "bf16"});
+        names_of(computes()));
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");
   add_verify_options(app, f->verify);

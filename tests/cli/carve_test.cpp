@@ -106,6 +106,7 @@ TEST_F(Carve, RefusesInOneLine) {
   expect_refused(words(*made_ / "olmoe"), 1, {"another model"});
   expect_refused(words(out, {"--quant", "q8_0"}), 2, {"--quant", ".gguf"});
   expect_refused(words(out, {"--method", "cmoes"}), 2, {"cmoes", "cmoe"});
+  expect_refused(words(out, {"--compute", "f64"}), 2, {"--compute", "f64", "auto"});
   EXPECT_TRUE(folder_.entries().empty());
 }
 

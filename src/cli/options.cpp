@@ -223,9 +223,11 @@ std::optional<DType> parse_compute_dtype(const std::string& name) {
 }
 
 void add_cache_dtype(CLI::App& app, std::string& dtype) {
-  takes(app.add_option("--cache-dtype", dtype,
-                       "how keys and values are kept: f32, bf16, f16 or q8_0; default: f16 for quantised weights, else as the products compute"),
-        cache_dtypes());
+  takes(
+      app.add_option("--cache-dtype", dtype,
+                     "how keys and values are kept: f32, bf16, f16 or q8_0; default: for quantised weights bf16 where the machine multiplies it, else f16; for "
+                     "others as the products compute"),
+      cache_dtypes());
 }
 
 std::optional<DType> parse_cache_dtype(const std::string& name) {

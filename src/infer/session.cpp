@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "infer/evaluation.h"
 #include "infer/lookup.h"
+#include "ops/ops.h"
 
 namespace moe {
 namespace {
@@ -72,7 +73,8 @@ void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked
 }
 
 DType cache_dtype(const SessionOptions& options, const Model& model, DType compute) {
-  return options.cache_dtype.value_or(mostly_quantised(model) ? DType::f16 : compute);
+  const DType halves = ops::has_bf16_products() ? DType::bf16 : DType::f16;
+  return options.cache_dtype.value_or(mostly_quantised(model) ? halves : compute);
 }
 
 Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)

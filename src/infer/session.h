@@ -20,7 +20,8 @@ struct SessionOptions {
   int64_t top_k_experts = 0;         // experts a token takes; 0: the model's own number
   std::optional<DType> cache_dtype;  // of keys and values; absent: cache_dtype()
 };
-// What keys and values are kept in: as asked, else as the products compute, but f16 where weights are quantised, whose products round the activations far more.
+// What keys and values are kept in: as asked, else as the products compute, but of half precision where weights are quantised, whose products round the
+// activations more: bf16 where that is multiplied, else f16.
 DType cache_dtype(const SessionOptions&, const Model&, DType compute);
 
 // Asked before each chunk of a prompt; false: the rest of it is not read. Empty: nobody asks.

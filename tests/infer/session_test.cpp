@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "ops/ops.h"
 #include "support/files.h"
 #include "support/routings.h"
 #include "support/same_rows.h"
@@ -102,7 +103,7 @@ TEST(Session, KeepsHalvesWhereWeightsAreQuantised) {
   EXPECT_EQ(cache_dtype({}, *model, DType::f32), DType::f32);
   EXPECT_EQ(cache_dtype({}, *model, DType::bf16), DType::bf16);
   for (Param* param : model->params()) param->value.dtype = DType::q8_0;
-  EXPECT_EQ(cache_dtype({}, *model, DType::f32), DType::f16);
+  EXPECT_EQ(cache_dtype({}, *model, DType::f32), ops::has_bf16_products() ? DType::bf16 : DType::f16);
   EXPECT_EQ(cache_dtype({.cache_dtype = DType::f32}, *model, DType::f32), DType::f32);
 }
 

@@ -179,7 +179,8 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), kAttentionBlock);
   const int parts = worthy_parts(run, call, tasks);
   split_at_shares(tasks, parts);
-  run_tasks(run, call, tasks, parts, attention_forward_tasks);
+  const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
+  run_tasks(run, call, tasks, parts, halves ? attention_forward_halves : attention_forward_tasks);
 }
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse,

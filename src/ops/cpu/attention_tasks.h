@@ -42,6 +42,8 @@ struct AttentionTask {
 
 // Work through `tasks` on the calling thread.
 void attention_forward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// The same where k and v are bf16 and has_bf16_products().
+void attention_forward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 // A task is a whole sequence and key/value head: it owns the rows of dk, dv and of its heads' dq.
 void attention_backward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 

@@ -1,0 +1,346 @@
+// Forward kernel of attention where keys and values are bf16 and the processor multiplies pairs of bf16 (VDPBF16PS): twice the numbers an instruction that
+// attention_forward.cpp's f32 takes. The algorithm and its letters are those of attention_forward.cpp; queries in f32 are rounded to bf16, scores are sums of
+// exact products in f32, and the exponentials p are rounded to bf16 before they meet the values, as FlashAttention does in halves. Sums l and lse are of the
+// unrounded p.
+//
+// Lanes are keys, whether one query is asked or many: scores are held [column, key]. Two neighbouring numbers of a key make a pair for q k, two neighbouring
+// keys one for p v. Each score is one chain over the pairs of the width and each output one over the pairs of keys, counted from position 0, so the bits of a
+// column depend neither on the columns beside it nor on how a text was cut.
+
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/attention_halves.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+#include "ops/cpu/attention_tasks.h"
+#include "ops/cpu/block_gemm-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+namespace {
+
+#define MOE_HALVES __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kKeys = kAttentionBlock;
+constexpr int kRowsAtOnce = 6;     // columns whose sums fill 24 of the 32 registers
+constexpr int kVectorsAtOnce = 4;  // 64 keys, or 64 numbers of a value
+
+constexpr int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// One task's state. Pairs are words of 32 bits, the first of the two in the lower half.
+struct Halves {
+  int64_t count;         // columns
+  int64_t pairs;         // pairs of a key's numbers
+  int64_t value_padded;  // Cv padded to whole vectors
+  int32_t* position;     // [count]
+  int32_t* first_seen;   // [count]
+  uint32_t* q;           // [count, pairs]
+  uint32_t* k;           // [pairs, 64] of a block of keys
+  uint32_t* k_rows;      // [64, pairs padded] the same before it is turned, where keys lie in rows
+  uint32_t* v;           // [32, value_padded] pairs of the block's values
+  float* score;          // [6, 64]
+  uint32_t* p;           // [6, 32] pairs of exponentials
+  float* highest;        // [count] running maximum m
+  float* total;          // [count, 16] running sum l, lane by lane
+  float* out;            // [count, value_padded] running o
+};
+
+struct Row {
+  int64_t query, head;
+};
+HWY_INLINE Row row_of(const AttentionCall& call, const AttentionTask& task, int64_t j) {
+  const int64_t group = call.group(), column = task.begin + j;
+  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
+}
+
+template <class T>
+T* alloc(Arena& arena, int64_t n) {
+  return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
+}
+
+// Columns [col, col + cols) of row r as pairs, the last one filled with zero.
+MOE_HALVES HWY_INLINE void copy_pairs(uint32_t* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols) {
+  dst[(cols - 1) / 2] = 0;
+  if (t.dtype == DType::bf16) {
+    std::memcpy(dst, t.row<bf16>(r) + col, static_cast<size_t>(cols) * sizeof(bf16));
+    return;
+  }
+  const float* src = t.row<float>(r) + col;
+  for (int64_t c = 0; c < cols; c += kLanes) {
+    const auto mask = static_cast<__mmask16>(cols - c >= kLanes ? 0xFFFF : (1 << (cols - c)) - 1);
+    _mm256_mask_storeu_epi16(reinterpret_cast<bf16*>(dst) + c, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, src + c)));
+  }
+}
+
+MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
+  const int64_t width = call.width();
+  Halves x{};
+  x.count = task.end - task.begin;
+  x.pairs = (width + 1) / 2;
+  x.value_padded = whole_vectors(call.value_width());
+  x.position = alloc<int32_t>(scratch, x.count);
+  x.first_seen = alloc<int32_t>(scratch, x.count);
+  x.q = alloc<uint32_t>(scratch, x.count * x.pairs);
+  x.k = alloc<uint32_t>(scratch, whole_vectors(x.pairs) * kKeys);
+  if (!call.kv->keys_transposed()) x.k_rows = alloc<uint32_t>(scratch, kKeys * whole_vectors(x.pairs));
+  x.v = alloc<uint32_t>(scratch, kKeys / 2 * x.value_padded);
+  x.score = alloc<float>(scratch, kRowsAtOnce * kKeys);
+  x.p = alloc<uint32_t>(scratch, kRowsAtOnce * kKeys / 2);
+  x.highest = alloc<float>(scratch, x.count);
+  x.total = alloc<float>(scratch, x.count * kLanes);
+  x.out = alloc<float>(scratch, x.count * x.value_padded);
+  for (int64_t j = 0; j < x.count; ++j) {
+    const Row at = row_of(call, task, j);
+    copy_pairs(x.q + j * x.pairs, call.q, at.query, at.head * width, width);
+    x.position[j] = call.positions[static_cast<size_t>(at.query)];
+    x.first_seen[j] = static_cast<int32_t>(call.first_seen(x.position[j]));
+  }
+  std::fill_n(x.highest, x.count, -std::numeric_limits<float>::infinity());
+  std::fill_n(x.total, x.count * kLanes, 0.0f);
+  std::fill_n(x.out, x.count * x.value_padded, 0.0f);
+  return x;
+}
+
+// Few queries are done with a block before the memory has brought another, and a head's rows lie too far apart for the hardware to foresee: a line of the
+// block that is this many further on is fetched to the second level (to the first, which waits for few lines at once, was 12% slower in decode). What lies
+// past the last block may be asked for as well; that does nothing.
+constexpr int64_t kBlocksAhead = 2;
+HWY_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
+
+// 32 pairs of which a holds the first numbers and b the second.
+MOE_HALVES HWY_INLINE void store_pairs(uint32_t* dst, __m512i a, __m512i b) {
+  // Numbers of b count from 32.
+  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, low, b));
+  _mm512_storeu_si512(dst + kLanes, _mm512_permutex2var_epi16(a, high, b));
+}
+
+// The block of keys [first, end) of the sequence, counted from `block`, as x.k. Lanes without a key hold anything.
+MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, const Halves& x, int64_t block, int64_t first, int64_t end) {
+  const KvView& kv = *call.kv;
+  const int64_t width = call.width(), row = kv.first_row[static_cast<size_t>(task.sequence)] + block;
+  if (!kv.keys_transposed()) {
+    const int64_t ld = whole_vectors(x.pairs);
+    for (int64_t j = first - block; j < end - block; ++j) copy_pairs(x.k_rows + j * ld, kv.k, row + j, task.kv_head * width, width);
+    transpose_block(reinterpret_cast<float*>(x.k), kKeys, reinterpret_cast<const float*>(x.k_rows), ld, kKeys, ld);
+    return;
+  }
+  const bf16* panel = static_cast<const bf16*>(kv.k.data) + (row / kKeys * call.kv_heads + task.kv_head) * width * kKeys;
+  const int64_t ahead = kBlocksAhead * call.kv_heads * width * kKeys;
+  for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeys)
+    for (int64_t j = 0; j < kKeys; j += 2 * kLanes) {
+      fetch(panel + ahead + j);
+      fetch(panel + ahead + kKeys + j);
+      store_pairs(x.k + c / 2 * kKeys + j, _mm512_loadu_si512(panel + j), c + 1 < width ? _mm512_loadu_si512(panel + kKeys + j) : _mm512_setzero_si512());
+    }
+}
+
+// The values of the same keys as x.v; zero where a pair has no such key.
+MOE_HALVES void load_values(const AttentionCall& call, const AttentionTask& task, const Halves& x, int64_t block, int64_t first, int64_t end) {
+  const KvView& kv = *call.kv;
+  const int64_t width = call.value_width(), row = kv.first_row[static_cast<size_t>(task.sequence)];
+  const char* head = static_cast<const char*>(kv.v.data) + row * kv.v.row_bytes + task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
+  for (int64_t key = first & ~int64_t{1}; key < end; key += 2)
+    for (int64_t c = 0; c < width; c += 2 * kLanes) {
+      const auto mask = static_cast<__mmask32>(width - c >= 2 * kLanes ? ~uint32_t{0} : (uint32_t{1} << (width - c)) - 1);
+      const auto values = [&](int64_t at) MOE_HALVES {
+        const char* numbers = head + at * kv.v.row_bytes + c * static_cast<int64_t>(sizeof(bf16));
+        fetch(numbers + kBlocksAhead * kKeys * kv.v.row_bytes);
+        return at < first || at >= end ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, numbers);
+      };
+      uint32_t pairs[2 * kLanes];
+      const bool fits = c + 2 * kLanes <= x.value_padded;
+      uint32_t* to = x.v + (key - block) / 2 * x.value_padded + c;
+      store_pairs(fits ? to : pairs, values(key), values(key + 1));
+      if (!fits) std::memcpy(to, pairs, kLanes * sizeof(uint32_t));
+    }
+}
+
+// C = (kAdd ? factor C : 0) + A B over pairs.  a [kRows, depth]; b [depth, kVectors * 16]; c [kRows, kVectors * 16]; factor [kRows]
+template <bool kAdd, int kRows, int kVectors>
+MOE_HALVES HWY_INLINE void pair_tile(const uint32_t* HWY_RESTRICT a, int64_t lda, const uint32_t* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c,
+                                     int64_t ldc, int64_t depth, const float* HWY_RESTRICT factor) {
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j)
+      sum[i][j] = kAdd ? _mm512_mul_ps(_mm512_set1_ps(factor[i]), _mm512_loadu_ps(c + i * ldc + j * kLanes)) : _mm512_setzero_ps();
+  for (int64_t k = 0; k < depth; ++k, ++a, b += ldb) {
+    __m512i row[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) row[j] = _mm512_loadu_si512(b + j * kLanes);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const __m512i all = _mm512_set1_epi32(static_cast<int>(a[i * lda]));
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], (__m512bh)all, (__m512bh)row[j]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(c + i * ldc + j * kLanes, sum[i][j]);
+}
+
+template <bool kAdd, int kRows>
+MOE_HALVES void pair_product(int64_t n, const uint32_t* a, int64_t lda, const uint32_t* b, int64_t ldb, float* c, int64_t ldc, int64_t depth,
+                             const float* factor) {
+  for (; n >= kVectorsAtOnce * kLanes; n -= kVectorsAtOnce * kLanes, b += kVectorsAtOnce * kLanes, c += kVectorsAtOnce * kLanes)
+    pair_tile<kAdd, kRows, kVectorsAtOnce>(a, lda, b, ldb, c, ldc, depth, factor);
+  switch (n / kLanes) {
+    case 3: return pair_tile<kAdd, kRows, 3>(a, lda, b, ldb, c, ldc, depth, factor);
+    case 2: return pair_tile<kAdd, kRows, 2>(a, lda, b, ldb, c, ldc, depth, factor);
+    case 1: return pair_tile<kAdd, kRows, 1>(a, lda, b, ldb, c, ldc, depth, factor);
+    default: return;
+  }
+}
+
+// What kRows columns see of a block: [low, high) each, nothing where low >= high; and together.
+template <int kRows>
+struct Span {
+  int64_t low[kRows], high[kRows], lowest, most;
+};
+
+// Softmax of a block for kRows columns: x.score [kRows, kVectors * 16] becomes pairs x.p, and m and l move on; shrink [kRows] is what o is to be multiplied by.
+// All maxima come before the first exponential, and nothing branches on them, so that the columns' chains run beside each other.
+template <int kRows, int kVectors>
+MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const Span<kRows>& seen, float scale, float* shrink) {
+  static_assert(kRows <= kLanes);
+  constexpr uint64_t kAll = kVectors == 4 ? ~uint64_t{0} : (uint64_t{1} << kVectors * kLanes % 64) - 1;
+  const DF32 d;
+  const float infinity = std::numeric_limits<float>::infinity();
+  alignas(64) float level[kLanes] = {}, fall[kLanes] = {};
+  for (int i = 0; i < kRows; ++i) {
+    float* score = x.score + i * kKeys;
+    const uint64_t visible = seen.low[i] < seen.high[i] ? ~uint64_t{0} >> (kKeys - seen.high[i] + seen.low[i]) << seen.low[i] : 0;
+    __m512 s[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) s[v] = _mm512_mul_ps(_mm512_loadu_ps(score + v * kLanes), _mm512_set1_ps(scale));
+    if (visible != kAll) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) s[v] = _mm512_mask_mov_ps(_mm512_set1_ps(-infinity), static_cast<__mmask16>(visible >> v * kLanes), s[v]);
+    }
+    __m512 most = s[0];
+#pragma GCC unroll 4
+    for (int v = 1; v < kVectors; ++v) most = _mm512_max_ps(most, s[v]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(score + v * kLanes, s[v]);
+    const float before = x.highest[column + i], highest = std::max(before, _mm512_reduce_max_ps(most));
+    x.highest[column + i] = highest;
+    level[i] = highest == -infinity ? 0.0f : highest;  // where every score is -inf: -inf - -inf must not come about
+    fall[i] = before - level[i];
+  }
+  const __m512 factors = exp_softmax(d, VF32{_mm512_load_ps(fall)}).raw;
+  _mm512_storeu_ps(shrink, factors);
+  for (int i = 0; i < kRows; ++i) {
+    const float* score = x.score + i * kKeys;
+    uint32_t* p = x.p + i * kKeys / 2;
+    float* total = x.total + (column + i) * kLanes;
+    __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512 e = exp_softmax(d, VF32{_mm512_sub_ps(_mm512_loadu_ps(score + v * kLanes), _mm512_set1_ps(level[i]))}).raw;
+      sum = _mm512_add_ps(sum, e);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + v * kLanes / 2), (__m256i)_mm512_cvtneps_pbh(e));
+    }
+    _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), _mm512_set1_ps(shrink[i]), sum));
+  }
+}
+
+// kRows columns from `column` on against kVectors * 16 keys of the block.
+template <int kRows, int kVectors>
+MOE_HALVES void attend_keys(const AttentionCall& call, const Halves& x, int64_t column, const Span<kRows>& seen) {
+  alignas(64) float shrink[kLanes];
+  pair_product<false, kRows>(kVectors * kLanes, x.q + column * x.pairs, x.pairs, x.k, kKeys, x.score, kKeys, x.pairs, nullptr);
+  softmax_rows<kRows, kVectors>(x, column, seen, call.scale, shrink);
+  const int64_t begin = seen.lowest / 2, depth = (seen.most + 1) / 2 - begin;
+  pair_product<true, kRows>(x.value_padded, x.p + begin, kKeys / 2, x.v + begin * x.value_padded, x.value_padded, x.out + column * x.value_padded,
+                            x.value_padded, depth, shrink);
+}
+
+template <int kRows>
+MOE_HALVES void attend(const AttentionCall& call, const Halves& x, int64_t column, int64_t block, int64_t first, int64_t end) {
+  Span<kRows> seen{.lowest = kKeys, .most = 0};
+  for (int i = 0; i < kRows; ++i) {
+    seen.low[i] = std::max<int64_t>(x.first_seen[column + i], first) - block;
+    seen.high[i] = std::min<int64_t>(x.position[column + i] + 1, end) - block;
+    if (seen.low[i] >= seen.high[i]) continue;
+    seen.lowest = std::min(seen.lowest, seen.low[i]);
+    seen.most = std::max(seen.most, seen.high[i]);
+  }
+  switch (seen.most == 0 ? 0 : (seen.most - 1) / kLanes + 1) {
+    case 4: return attend_keys<kRows, 4>(call, x, column, seen);
+    case 3: return attend_keys<kRows, 3>(call, x, column, seen);
+    case 2: return attend_keys<kRows, 2>(call, x, column, seen);
+    case 1: return attend_keys<kRows, 1>(call, x, column, seen);
+    default: return;
+  }
+}
+
+void attend_all(const AttentionCall& call, const Halves& x, int64_t block, int64_t first, int64_t end) {
+  int64_t j = 0;
+  for (; j + kRowsAtOnce <= x.count; j += kRowsAtOnce) attend<kRowsAtOnce>(call, x, j, block, first, end);
+  switch (x.count - j) {
+    case 5: return attend<5>(call, x, j, block, first, end);
+    case 4: return attend<4>(call, x, j, block, first, end);
+    case 3: return attend<3>(call, x, j, block, first, end);
+    case 2: return attend<2>(call, x, j, block, first, end);
+    case 1: return attend<1>(call, x, j, block, first, end);
+    default: return;
+  }
+}
+
+void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
+  const ArenaScope scope(scratch);
+  const Halves x = load_task(call, task, scratch);
+  const int64_t oldest = *std::min_element(x.first_seen, x.first_seen + x.count), past = *std::max_element(x.position, x.position + x.count) + 1;
+  for (int64_t block = oldest / kKeys * kKeys; block < past; block += kKeys) {
+    const int64_t first = std::max(block, oldest), end = std::min(block + kKeys, past);
+    load_keys(call, task, x, block, first, end);
+    load_values(call, task, x, block, first, end);
+    attend_all(call, x, block, first, end);
+  }
+  const int64_t value_width = call.value_width();
+  const DF32 d;
+  for (int64_t j = 0; j < x.count; ++j) {
+    const Row at = row_of(call, task, j);
+    const float total = SumLanesFixed(d, hn::LoadU(d, x.total + j * kLanes));
+    store_row(call.o, at.query, at.head * value_width, value_width, x.out + j * x.value_padded, 1.0f / total);
+    if (!call.lse.empty()) call.lse.row<float>(at.query)[at.head] = x.highest[j] + std::log(total);
+  }
+}
+
+void forward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
+  for (const AttentionTask& task : tasks) forward_task(call, task, scratch);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace moe::ops {
+
+#if HWY_TARGETS & HWY_AVX3
+void attention_forward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) { N_AVX3::forward_halves(call, tasks, scratch); }
+#else
+void attention_forward_halves(const AttentionCall&, std::span<const AttentionTask>, Arena&) { fail("attention of halves is not compiled for this processor"); }
+#endif
+
+}  // namespace moe::ops
+#endif

@@ -30,27 +30,28 @@ Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
 }  // namespace
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, const RoutingSpec* spec, RngKey key, Saved& saved) {
-  if (router) {
-    saved.plan = router->forward(run, x, input, *spec, key, saved.router);
-    saved.rows = dispatch(saved.plan, x);
-    ArenaScope scope(run.scratch);
-    Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
-    if (shared && side_by_side(experts, x)) {
-      saved.shared_rows = shared_rows_of(run, x, shared_gate);
-      Tensor beside = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
-      const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts}, {&*shared, beside, &saved.shared_rows, &saved.shared}};
-      forward_banks(run, passes);
-      combine(run, y, saved.plan, out);
-      ops::add(run, y, y, beside);
-      return;
-    }
-    experts.forward(run, out, saved.rows, saved.experts);
-    combine(run, y, saved.plan, out);
-  } else {
+  if (!router) {
     saved.rows = whole(run.saved, x);
     experts.forward(run, y, saved.rows, saved.experts);
+    return;
   }
-  if (shared) shared_forward(run, y, x, saved);
+  saved.plan = router->forward(run, x, input, *spec, key, saved.router);
+  saved.rows = dispatch(saved.plan, x);
+  ArenaScope scope(run.scratch);
+  Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
+  if (!shared) {
+    experts.forward(run, out, saved.rows, saved.experts);
+    combine(run, y, saved.plan, out);
+    return;
+  }
+  saved.shared_rows = shared_rows_of(run, x, shared_gate);
+  const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts}, {&*shared, y, &saved.shared_rows, &saved.shared}};
+  if (side_by_side(experts, x)) {
+    forward_banks(run, passes);
+  } else {
+    for (const BankPass& pass : passes) forward_banks(run, std::span(&pass, 1));
+  }
+  combine_acc(run, y, saved.plan, out);
 }
 
 void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved& saved) {
@@ -66,14 +67,6 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingS
     experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
   }
   if (shared) shared_backward(run, dx, dy, x, saved);
-}
-
-void MoeLayer::shared_forward(Run& run, Tensor y, Tensor x, Saved& saved) {
-  saved.shared_rows = shared_rows_of(run, x, shared_gate);
-  ArenaScope scope(run.scratch);
-  Tensor out = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
-  shared->forward(run, out, saved.shared_rows, saved.shared);
-  ops::add(run, y, y, out);
 }
 
 // With s the gate's sigmoid: d(logit) = dweight * s (1 - s).

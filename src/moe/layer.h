@@ -31,7 +31,6 @@ struct MoeLayer {
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved&);
 
  private:
-  void shared_forward(Run&, Tensor y, Tensor x, Saved&);
   void shared_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Saved&);
 };
 

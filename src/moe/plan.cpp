@@ -76,5 +76,6 @@ Rows whole(Arena& arena, Tensor x, Tensor weight) {
 Rows dispatch(const RoutingPlan& plan, Tensor x) { return {{x, plan.token}, plan.weight, plan.offsets}; }
 
 void combine(Run& run, Tensor y, const RoutingPlan& plan, Tensor rows) { ops::sum_rows(run, y, rows, plan.bounds, plan.row); }
+void combine_acc(Run& run, Tensor y, const RoutingPlan& plan, Tensor rows) { ops::sum_rows_acc(run, y, rows, plan.bounds, plan.row); }
 
 }  // namespace moe

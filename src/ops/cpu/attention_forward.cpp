@@ -49,14 +49,6 @@ struct Columns {
   float* v_copy;          // [64, value_padded]
 };
 
-struct ColumnAt {
-  int64_t row, head;
-};
-HWY_INLINE ColumnAt column_at(const AttentionCall& call, const AttentionTask& task, int64_t j) {
-  const int64_t group = call.group();
-  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + (task.begin + j) / group, task.kv_head * group + (task.begin + j) % group};
-}
-
 Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
   const int64_t width = call.width(), width_padded = padded_width(width);
   Columns x{};
@@ -75,7 +67,7 @@ Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena
   x.v_copy = alloc_f32(scratch, kAttentionBlock * x.value_padded);
   x.q = alloc_f32(scratch, x.padded * width_padded);
   for (int64_t j = 0; j < x.count; ++j) {
-    const ColumnAt at = column_at(call, task, j);
+    const AttentionColumn at = column_at(call, task, j);
     load_row(x.q + j * width_padded, call.q, at.row, at.head * width, width, width_padded, call.scale);
     x.position[j] = call.positions[static_cast<size_t>(at.row)];
   }
@@ -205,7 +197,7 @@ void attend_keys(const AttentionCall& call, const Columns& x, const K* kt, const
 void store_columns(const AttentionCall& call, const AttentionTask& task, const Columns& x) {
   const int64_t value_width = call.value_width();
   for (int64_t j = 0; j < x.count; ++j) {
-    const ColumnAt at = column_at(call, task, j);
+    const AttentionColumn at = column_at(call, task, j);
     store_row(call.o, at.row, at.head * value_width, value_width, x.out + j * x.value_padded, 1.0f / x.total[j]);
     if (!call.lse.empty()) call.lse.row<float>(at.row)[at.head] = x.highest[j] + std::log(x.total[j]);
   }

@@ -56,14 +56,6 @@ struct Halves {
   float* out;            // [count, value_padded] running o
 };
 
-struct Row {
-  int64_t query, head;
-};
-HWY_INLINE Row row_of(const AttentionCall& call, const AttentionTask& task, int64_t j) {
-  const int64_t group = call.group(), column = task.begin + j;
-  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
-}
-
 template <class T>
 T* alloc(Arena& arena, int64_t n) {
   return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
@@ -101,9 +93,9 @@ MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task
   x.total = alloc<float>(scratch, x.count * kLanes);
   x.out = alloc<float>(scratch, x.count * x.value_padded);
   for (int64_t j = 0; j < x.count; ++j) {
-    const Row at = row_of(call, task, j);
-    copy_pairs(x.q + j * x.pairs, call.q, at.query, at.head * width, width);
-    x.position[j] = call.positions[static_cast<size_t>(at.query)];
+    const AttentionColumn at = column_at(call, task, j);
+    copy_pairs(x.q + j * x.pairs, call.q, at.row, at.head * width, width);
+    x.position[j] = call.positions[static_cast<size_t>(at.row)];
     x.first_seen[j] = static_cast<int32_t>(call.first_seen(x.position[j]));
   }
   std::fill_n(x.highest, x.count, -std::numeric_limits<float>::infinity());
@@ -210,14 +202,14 @@ MOE_HALVES void pair_product(int64_t n, const uint32_t* a, int64_t lda, const ui
 
 // What kRows columns see of a block: [low, high) each, nothing where low >= high; and together.
 template <int kRows>
-struct Span {
+struct Seen {
   int64_t low[kRows], high[kRows], lowest, most;
 };
 
 // Softmax of a block for kRows columns: x.score [kRows, kVectors * 16] becomes pairs x.p, and m and l move on; shrink [kRows] is what o is to be multiplied by.
 // All maxima come before the first exponential, and nothing branches on them, so that the columns' chains run beside each other.
 template <int kRows, int kVectors>
-MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const Span<kRows>& seen, float scale, float* shrink) {
+MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const Seen<kRows>& seen, float scale, float* shrink) {
   static_assert(kRows <= kLanes);
   constexpr uint64_t kAll = kVectors == 4 ? ~uint64_t{0} : (uint64_t{1} << kVectors * kLanes % 64) - 1;
   const DF32 d;
@@ -262,7 +254,7 @@ MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const S
 
 // kRows columns from `column` on against kVectors * 16 keys of the block.
 template <int kRows, int kVectors>
-MOE_HALVES void attend_keys(const AttentionCall& call, const Halves& x, int64_t column, const Span<kRows>& seen) {
+MOE_HALVES void attend_keys(const AttentionCall& call, const Halves& x, int64_t column, const Seen<kRows>& seen) {
   alignas(64) float shrink[kLanes];
   pair_product<false, kRows>(kVectors * kLanes, x.q + column * x.pairs, x.pairs, x.k, kKeys, x.score, kKeys, x.pairs, nullptr);
   softmax_rows<kRows, kVectors>(x, column, seen, call.scale, shrink);
@@ -273,7 +265,7 @@ MOE_HALVES void attend_keys(const AttentionCall& call, const Halves& x, int64_t 
 
 template <int kRows>
 MOE_HALVES void attend(const AttentionCall& call, const Halves& x, int64_t column, int64_t block, int64_t first, int64_t end) {
-  Span<kRows> seen{.lowest = kKeys, .most = 0};
+  Seen<kRows> seen{.lowest = kKeys, .most = 0};
   for (int i = 0; i < kRows; ++i) {
     seen.low[i] = std::max<int64_t>(x.first_seen[column + i], first) - block;
     seen.high[i] = std::min<int64_t>(x.position[column + i] + 1, end) - block;
@@ -316,10 +308,10 @@ void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& s
   const int64_t value_width = call.value_width();
   const DF32 d;
   for (int64_t j = 0; j < x.count; ++j) {
-    const Row at = row_of(call, task, j);
+    const AttentionColumn at = column_at(call, task, j);
     const float total = SumLanesFixed(d, hn::LoadU(d, x.total + j * kLanes));
-    store_row(call.o, at.query, at.head * value_width, value_width, x.out + j * x.value_padded, 1.0f / total);
-    if (!call.lse.empty()) call.lse.row<float>(at.query)[at.head] = x.highest[j] + std::log(total);
+    store_row(call.o, at.row, at.head * value_width, value_width, x.out + j * x.value_padded, 1.0f / total);
+    if (!call.lse.empty()) call.lse.row<float>(at.row)[at.head] = x.highest[j] + std::log(total);
   }
 }
 

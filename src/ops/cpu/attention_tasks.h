@@ -32,13 +32,22 @@ struct AttentionCall {
   int64_t value_width() const { return kv->v.cols() / kv_heads; }
 };
 
-// Columns [begin, end) of one sequence and key/value head. Column j is query row bounds[sequence] + j / group of head kv_head * group + j % group.
+// Columns [begin, end) of one sequence and key/value head.
 struct AttentionTask {
   int64_t sequence;
   int64_t kv_head;
   int64_t begin, end;
   int64_t work;  // columns times keys, for an even split over threads
 };
+
+// Where a task's column j lies: columns of a sequence and key/value head are its queries' heads, query after query.
+struct AttentionColumn {
+  int64_t row, head;
+};
+inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask& task, int64_t j) {
+  const int64_t group = call.group(), column = task.begin + j;
+  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
+}
 
 // Work through `tasks` on the calling thread.
 void attention_forward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);

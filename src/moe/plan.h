@@ -39,6 +39,6 @@ Rows whole(Arena&, Tensor x, Tensor weight = {});
 Rows dispatch(const RoutingPlan&, Tensor x);
 // y[n] = sum over n's rows, in choice order, in f32; 0 for a token without rows.  y [N,D] f32; rows [R,D] f32 or A
 void combine(Run&, Tensor y, const RoutingPlan&, Tensor rows);
-void combine_acc(Run&, Tensor y, const RoutingPlan&, Tensor rows);
+void combine_acc(Run&, Tensor y, const RoutingPlan&, Tensor rows);  // the same added to y
 
 }  // namespace moe

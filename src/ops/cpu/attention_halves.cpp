@@ -36,8 +36,6 @@ constexpr int64_t kKeys = kAttentionBlock;
 constexpr int kRowsAtOnce = 6;     // columns whose sums fill 24 of the 32 registers
 constexpr int kVectorsAtOnce = 4;  // 64 keys, or 64 numbers of a value
 
-constexpr int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 // One task's state. Pairs are words of 32 bits, the first of the two in the lower half.
 struct Halves {
   int64_t count;         // columns
@@ -48,7 +46,7 @@ struct Halves {
   uint32_t* q;           // [count, pairs]
   uint32_t* k;           // [pairs, 64] of a block of keys
   uint32_t* k_rows;      // [64, pairs padded] the same before it is turned, where keys lie in rows
-  uint32_t* v;           // [32, value_padded] pairs of the block's values
+  uint32_t* v;           // [32, value_padded] pairs of the block's values, and a vector that the last row may run over into
   float* score;          // [6, 64]
   uint32_t* p;           // [6, 32] pairs of exponentials
   float* highest;        // [count] running maximum m
@@ -80,13 +78,13 @@ MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task
   Halves x{};
   x.count = task.end - task.begin;
   x.pairs = (width + 1) / 2;
-  x.value_padded = whole_vectors(call.value_width());
+  x.value_padded = padded_width(call.value_width());
   x.position = alloc<int32_t>(scratch, x.count);
   x.first_seen = alloc<int32_t>(scratch, x.count);
   x.q = alloc<uint32_t>(scratch, x.count * x.pairs);
-  x.k = alloc<uint32_t>(scratch, whole_vectors(x.pairs) * kKeys);
-  if (!call.kv->keys_transposed()) x.k_rows = alloc<uint32_t>(scratch, kKeys * whole_vectors(x.pairs));
-  x.v = alloc<uint32_t>(scratch, kKeys / 2 * x.value_padded);
+  x.k = alloc<uint32_t>(scratch, padded_width(x.pairs) * kKeys);
+  if (!call.kv->keys_transposed()) x.k_rows = alloc<uint32_t>(scratch, kKeys * padded_width(x.pairs));
+  x.v = alloc<uint32_t>(scratch, kKeys / 2 * x.value_padded + kLanes);
   x.score = alloc<float>(scratch, kRowsAtOnce * kKeys);
   x.p = alloc<uint32_t>(scratch, kRowsAtOnce * kKeys / 2);
   x.highest = alloc<float>(scratch, x.count);
@@ -124,7 +122,7 @@ MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, 
   const KvView& kv = *call.kv;
   const int64_t width = call.width(), row = kv.first_row[static_cast<size_t>(task.sequence)] + block;
   if (!kv.keys_transposed()) {
-    const int64_t ld = whole_vectors(x.pairs);
+    const int64_t ld = padded_width(x.pairs);
     for (int64_t j = first - block; j < end - block; ++j) copy_pairs(x.k_rows + j * ld, kv.k, row + j, task.kv_head * width, width);
     transpose_block(reinterpret_cast<float*>(x.k), kKeys, reinterpret_cast<const float*>(x.k_rows), ld, kKeys, ld);
     return;
@@ -152,11 +150,8 @@ MOE_HALVES void load_values(const AttentionCall& call, const AttentionTask& task
         fetch(numbers + kBlocksAhead * kKeys * kv.v.row_bytes);
         return at < first || at >= end ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, numbers);
       };
-      uint32_t pairs[2 * kLanes];
-      const bool fits = c + 2 * kLanes <= x.value_padded;
-      uint32_t* to = x.v + (key - block) / 2 * x.value_padded + c;
-      store_pairs(fits ? to : pairs, values(key), values(key + 1));
-      if (!fits) std::memcpy(to, pairs, kLanes * sizeof(uint32_t));
+      // What runs over the end of a row is overwritten by the next one.
+      store_pairs(x.v + (key - block) / 2 * x.value_padded + c, values(key), values(key + 1));
     }
 }
 
@@ -211,7 +206,7 @@ struct Seen {
 template <int kRows, int kVectors>
 MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const Seen<kRows>& seen, float scale, float* shrink) {
   static_assert(kRows <= kLanes);
-  constexpr uint64_t kAll = kVectors == 4 ? ~uint64_t{0} : (uint64_t{1} << kVectors * kLanes % 64) - 1;
+  constexpr uint64_t kAll = ~uint64_t{0} >> (kKeys - kVectors * kLanes);
   const DF32 d;
   const float infinity = std::numeric_limits<float>::infinity();
   alignas(64) float level[kLanes] = {}, fall[kLanes] = {};

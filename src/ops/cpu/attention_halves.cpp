@@ -29,7 +29,7 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-#define MOE_HALVES __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define MOE_HALVES __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kKeys = kAttentionBlock;

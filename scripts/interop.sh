@@ -4,7 +4,7 @@
 # nanoMoE's model with equal log-probabilities, a routing record says what transformers' router does, `tokenizers` encodes as `moe` does, the chat
 # template of a model folder makes of 20 dialogues the prompts that `moe chat` makes, and the figures of `moe inspect --text` are those of OLMoE's
 # definitions in NumPy. And the other way: tiny random models of every family, written by transformers, give the same log-probabilities here in one piece and
-# token by token, choose the same experts, and load back there as they were.
+# token by token, choose the same experts, and load back there as they were; and PEFT loads the adapters that are trained here, and its own are merged here.
 # BIN=path of moe (default build/release/moe); the packages live in ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -112,8 +112,9 @@ if [ -x "$bin" ]; then
   check "the figures of a report in NumPy" report_and_compare
   "$bin" train --data "$work/text.txt" --out "$work/bytes" --layers 1 --width 16 --heads 2 --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32
   head -c 512 "$work/text.txt" >"$work/score512.txt"
-  check "models of other people" "$peers/bin/python" tools/interop/architectures.py --bin "$bin" --work "$work/families" --text "$work/score512.txt" \
-    --train-text "$work/text.txt" --tokenizer "$work/bytes/tokenizer.json"
+  families=(--bin "$bin" --work "$work/families" --text "$work/score512.txt" --train-text "$work/text.txt" --tokenizer "$work/bytes/tokenizer.json")
+  check "models of other people" "$peers/bin/python" tools/interop/architectures.py "${families[@]}"
+  check "adapters in PEFT and from it" "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"
   check "a GGUF written again by gguf" rewrite_and_compare
 else
   check "the command is there" test -x "$bin"

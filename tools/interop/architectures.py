@@ -165,8 +165,12 @@ def same(folder, saved, ids_path, window):
 class Moe:
     """The command, on one text; each call leaves its result in a file and returns the path."""
 
-    def __init__(self, binary, work, text, train_text):
-        self.binary, self.work, self.text, self.train_text = binary, work, text, train_text
+    def __init__(self, args):
+        """args: as add_arguments has them."""
+        self.binary, self.work, self.text, self.train_text = args.bin, args.work, args.text, args.train_text
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        os.makedirs(self.work, exist_ok=True)
 
     def run(self, *args, to=None):
         done = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True, check=False)
@@ -218,19 +222,20 @@ def check_case(moe, case, dtype, shard, tokenizer):
     return good and scores.compare(name + ", from GGUF", reference.logits, moe.score(gguf), WINDOW) == 0
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser):
     parser.add_argument("--bin", required=True)
     parser.add_argument("--work", required=True, help="a folder for the models")
     parser.add_argument("--text", required=True, help="one window of bytes to score")
-    parser.add_argument("--train-text", required=True, help="something to take one step on")
+    parser.add_argument("--train-text", required=True, help="something to take steps on")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json of bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
     parser.add_argument("cases", nargs="*", metavar="CASE[:DTYPE[:SHARD]]", help="default: all in f32, three in the halves, one in shards")
     args = parser.parse_args()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    os.makedirs(args.work, exist_ok=True)
-    moe = Moe(args.bin, args.work, args.text, args.train_text)
+    moe = Moe(args)
     cases = args.cases or [*CASES, *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")), "qwen3_moe:bf16:100KB"]
     failed = []
     for case in cases:

@@ -10,12 +10,12 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "infer/evaluation.h"
+#include "infer/score.h"
 #include "model/cost.h"
 
 namespace moe {
 namespace {
 
-constexpr int64_t kWindow = 2048;
 constexpr int64_t kLogits = int64_t{1} << 24;  // at once, when the likeliest ids are looked for
 
 template <class T>
@@ -183,7 +183,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   check_options(options, config);
   if (earlier) check_earlier(config, earlier->config());
   RoutingReport report = empty_report(config, tokenizer);
-  report.window = options.window > 0 ? options.window : std::min(kWindow, config.context);
+  report.window = options.window > 0 ? options.window : default_window(config);
   std::vector<TextDomain> domains = domains_of(corpus);
   std::erase_if(domains, [](const TextDomain& d) { return d.tokens < 2; });
   if (domains.empty()) fail("the texts have less than two tokens each; there is nothing to predict in them");

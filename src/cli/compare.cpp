@@ -26,7 +26,7 @@ int run_compare(Flags f) {
   if (!f.compare.no_speed) validate(f.compare.speed);
   parse_compute_dtype(f.compare.compute.dtype);
   LoadedModel before = load_model(f.before, LoadFor::inference), after = load_model(f.after, LoadFor::inference);
-  if (f.compare.options.window == 0) f.compare.options.window = std::min({int64_t{2048}, before.model->config().context, after.model->config().context});
+  if (f.compare.options.window == 0) f.compare.options.window = std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
   const ComparedText text = read_compared_text(f.compare, before);
   std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once

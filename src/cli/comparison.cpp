@@ -19,8 +19,6 @@
 namespace moe::cli {
 namespace {
 
-constexpr int64_t kWindow = 2048;
-
 // One column of a table over layers; absent values are dashes.
 struct Column {
   std::string head;
@@ -148,7 +146,7 @@ void add_measuring_options(CLI::App& app, CompareFlags& f, const std::string& gr
 
 ComparedText read_compared_text(const CompareFlags& f, const LoadedModel& model) {
   ComparedText text{{}, f.options};
-  if (text.options.window == 0) text.options.window = std::min(kWindow, model.model->config().context);
+  if (text.options.window == 0) text.options.window = default_window(model.model->config());
   const Corpus corpus({f.text}, *model.tokenizer);
   scored_windows(corpus.size(), {.window = text.options.window, .windows = text.options.windows});
   text.ids.resize(static_cast<size_t>(corpus.size()));

@@ -27,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kWindow = 2048;
 constexpr size_t kTelling = 256;  // tokens that two texts do not share by chance
 
 const std::vector<std::string>& dtype_names() {
@@ -134,7 +133,7 @@ void add_calibration_options(CLI::App& app, CalibrationFlags& f, const std::stri
 
 int64_t calibration_window(const CalibrationFlags& f, const ModelConfig& config) {
   if (f.windows < 1) fail_usage("--windows is {}; it must be at least 1", f.windows);
-  const int64_t window = f.window.value_or(std::min(kWindow, config.context));
+  const int64_t window = f.window.value_or(default_window(config));
   if (window < 1) fail_usage("--window is {}; it must be at least 1", window);
   if (window > config.context) fail_usage("--window is {}, but the model was trained on contexts of {}; give at most that", window, config.context);
   if (f.windows > INT64_MAX / window) fail_usage("--windows {} of {} tokens are more than any text has", f.windows, window);
@@ -196,7 +195,7 @@ Json result_json(const std::string& out, const Model& model, DType dtype) {
 }
 
 VerifyText read_verify(const std::string& path, const LoadedModel& model) {
-  VerifyText text{.path = path, .ids = read_ids(path, *model.tokenizer), .window = std::min(kWindow, model.model->config().context)};
+  VerifyText text{.path = path, .ids = read_ids(path, *model.tokenizer), .window = default_window(model.model->config())};
   text.windows = scored_windows(static_cast<int64_t>(text.ids.size()), {.window = text.window});  // fails where there is not one
   return text;
 }

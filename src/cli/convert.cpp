@@ -22,10 +22,9 @@
 namespace moe::cli {
 namespace {
 
-constexpr int64_t kWindow = 2048;
-
 struct Flags {
   std::string in, out, adapter, quant, dtype, verify;
+  ScoreOptions rule{.window = 0};  // of --verify; 0: default_window
   int threads = 0;
   bool json = false;
 };
@@ -128,7 +127,8 @@ int run_convert(const Flags& f) {
                  merged->whole > 0 ? fmt::format("; {} replaced", counted(merged->whole, "tensor")) : "");
   }
   check_convert_target(f.in, f.out, before);
-  const ScoreOptions rule{.window = std::min(kWindow, before.model->config().context)};
+  ScoreOptions rule = f.rule;
+  if (rule.window == 0) rule.window = default_window(before.model->config());
   std::vector<int32_t> ids;
   if (!f.verify.empty()) ids = read_ids(f.verify, *before.tokenizer, rule);
 
@@ -177,9 +177,15 @@ Action add_convert(CLI::App& app) {
         dtype_names());
   app.add_option("--verify", f->verify,
                  "a text, or a folder of them: score it before and after, by the rule of windows of moe score, and print both perplexities");
+  app.add_option("--verify-windows", f->rule.windows, "at most so many windows of the text; 0: all")->capture_default_str();
+  app.add_option("--verify-window", f->rule.window, "tokens a window; default: 2048, or the model's context where that is shorter");
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");
-  return [f] { return run_convert(*f); };
+  return [f, &app] {
+    for (const char* flag : {"--verify-windows", "--verify-window"})
+      if (f->verify.empty() && app.count(flag) > 0) fail_usage("{} needs a text to score: add --verify TEXT", flag);
+    return run_convert(*f);
+  };
 }
 
 }  // namespace moe::cli

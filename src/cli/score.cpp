@@ -23,8 +23,6 @@
 namespace moe::cli {
 namespace {
 
-constexpr int64_t kWindow = 2048;
-
 struct Flags {
   std::string model, text, record, replay;
   ScoreFlags score;
@@ -151,7 +149,7 @@ void add_score_options(CLI::App& app, ScoreFlags& f) {
 ScorePlan score_plan(const ScoreFlags& f, const ModelConfig& config) {
   ScorePlan plan{.options = f.options};
   if (!f.routing.empty()) plan.options.routing = parse_eval_routing(f.routing, "--routing");
-  if (f.options.window == 0) plan.options.window = std::min(kWindow, config.context);
+  if (f.options.window == 0) plan.options.window = default_window(config);
   const bool routed = config.moe_layer_count() > 0;
   plan.routing = plan.options.routing.value_or(routed ? default_eval(config.routing) : EvalRouting::dropless);
   if (routed) plan.not_causal_because = moe::not_causal_because(config.routing, plan.routing);

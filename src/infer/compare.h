@@ -8,13 +8,14 @@
 #include <span>
 #include <vector>
 
+#include "infer/score.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace moe {
 
 struct CompareOptions {
-  int64_t window = 2048;  // as ScoreOptions has them (infer/score.h)
+  int64_t window = kScoreWindow;  // as ScoreOptions has them (infer/score.h)
   int64_t windows = 0;
 };
 

@@ -1,6 +1,7 @@
 // How well a model predicts a text.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,10 +13,14 @@
 
 namespace moe {
 
+constexpr int64_t kScoreWindow = 2048;
+// Tokens a window where nobody asks for others: kScoreWindow, or the model's context where that is shorter.
+inline int64_t default_window(const ModelConfig& config) { return std::min(kScoreWindow, config.context); }
+
 struct ScoreOptions {
-  int64_t window = 2048;  // tokens; window - 1 of them are predicted
-  int64_t windows = 0;    // at most this many; 0: all
-  int64_t chunk = 0;      // a window is read through a cache, so many tokens at a time, as a session reads; 0: in one piece
+  int64_t window = kScoreWindow;  // tokens; window - 1 of them are predicted
+  int64_t windows = 0;            // at most this many; 0: all
+  int64_t chunk = 0;              // a window is read through a cache, so many tokens at a time, as a session reads; 0: in one piece
   bool per_token = false;
   std::optional<EvalRouting> routing;  // absent: default_eval
   int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number

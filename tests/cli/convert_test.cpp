@@ -50,7 +50,8 @@ TEST_F(Convert, PrintsTheAccountAndBothPerplexities) {
 }
 
 TEST_F(Convert, JsonHoldsTheSame) {
-  const CommandResult r = moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(), "--json"});
+  const CommandResult r =
+      moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(), "--verify-windows", "2", "--verify-window", "32", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const Json reply = Json::parse(r.out);
   EXPECT_EQ(reply["sources"], reply["targets"]);
@@ -58,6 +59,8 @@ TEST_F(Convert, JsonHoldsTheSame) {
   ASSERT_EQ(reply["tensors"].size(), 1u);
   EXPECT_EQ(reply["tensors"][0]["from"], "f32");
   EXPECT_EQ(reply["tensors"][0]["to"], "bf16");
+  EXPECT_EQ(reply["verify"]["windows"], 2);
+  EXPECT_EQ(reply["verify"]["window"], 32);
   const double before = reply["verify"]["before"]["perplexity"], after = reply["verify"]["after"]["perplexity"];
   EXPECT_NEAR(after / before, 1, 0.02);
   EXPECT_NE(after, before);
@@ -75,6 +78,7 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});
   put(folder_ / "short.txt", "x");
   expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1, {"window"});
+  expect_refused({"convert", model(), gguf, "--verify-windows", "2"}, 2, {"--verify-windows", "--verify TEXT"});
   put(folder_ / "text.gguf", "text");
   expect_refused({"convert", model(), folder_ / "text.gguf"}, 1, {"text.gguf", "choose another name"});
   EXPECT_EQ(slurp(folder_ / "text.gguf"), "text");

@@ -4,9 +4,14 @@ failed=0
 
 # check NAME COMMAND...: one line for the check, with the last one that the command wrote; a failure shows the end of it.
 check() {
-  local name=$1
+  local name=$1 code
   shift
-  if (set -e; "$@") >"$work/out" 2>&1; then
+  # Not in an `if`: there bash would ignore the command's own `set -e`.
+  set +e
+  (set -e; "$@") >"$work/out" 2>&1
+  code=$?
+  set -e
+  if [ "$code" = 0 ]; then
     passed=$((passed + 1))
     echo "ok    $name$([ ! -s "$work/out" ] || printf ': ')$(tail -n 1 "$work/out")"
   else

@@ -21,6 +21,7 @@ import llama_engine
 
 TOLERANCE = 0.005  # of perplexities, relative
 GAP = 0.05         # of logits, where the greedy token may differ
+CACHE = "f16"      # what llama.cpp keeps keys and values in
 TOKENS = 32
 PROMPTS = [
     "The capital of France is",
@@ -71,37 +72,52 @@ def check_score(args):
 
 
 def gap_at(path, ids, ours):
-    """How far llama.cpp's best token lies above ours after these ids."""
+    """How far llama.cpp's best token lies above ours after these ids, read in one piece."""
     engine = llama_engine.Engine(path, 256)
     logits = engine.next_logits(ids)
     engine.close()
     return float(logits.max() - logits[ours])
 
 
+def first_partings(args, path):
+    """For each prompt (prompt, its ids, our tokens up to and with the first that differs, llama.cpp's there or None, how far its logit lies above ours)."""
+    engine = llama_engine.Engine(path, 256)
+    for prompt in PROMPTS:
+        ours = moe(args.bin, "generate", path, "-p", prompt, "-n", TOKENS, "--temperature", 0, "--dtype", "f32", "--cache-dtype", CACHE)
+        found = prompt, ours["prompt_ids"], ours["ids"], None, 0.0
+        logits = engine.next_logits(ours["prompt_ids"])
+        for step, token in enumerate(ours["ids"]):
+            best = int(logits.argmax())
+            if token != best:
+                found = prompt, ours["prompt_ids"], ours["ids"][:step + 1], best, float(logits[best] - logits[token])
+                break
+            logits = engine.extend(token)
+        yield found
+    engine.close()
+
+
 def check_greedy(args):
-    """Both engines round the rows of a quantised product to 8 bits, and llama.cpp's own logits move by some tenths with the way a text is fed to it. So the gap
-    that counts is taken from the same weights as f16, where nothing is rounded so; the one of the quantised file is printed beside it."""
-    engine = llama_engine.Engine(args.model, 256)
+    """The same weights as f16 must give llama.cpp's tokens but for ties. In the quantised file both engines round the rows of a product to 8 bits, each in its own
+    way, and llama.cpp's own logits move by some tenths with the way a text is fed to it: there the gaps are printed, also with its text fed in one piece and
+    with the weights as f16, and not judged; perplexity is."""
     good = True
     with tempfile.TemporaryDirectory() as work:
         plain = f"{work}/plain.gguf"
         convert(args, args.model, plain, "--dtype", "f16")
-        for prompt in PROMPTS:
-            ours = moe(args.bin, "generate", args.model, "-p", prompt, "-n", TOKENS, "--temperature", 0, "--dtype", "f32")
-            logits = engine.next_logits(ours["prompt_ids"])
-            verdict = f"{len(ours['ids'])} tokens equal"
-            for step, token in enumerate(ours["ids"]):
-                best = int(logits.argmax())
-                if token != best:
-                    gap = gap_at(plain, ours["prompt_ids"] + ours["ids"][:step], token)
-                    good = good and gap < GAP
-                    verdict = (f"{step} tokens equal, then {token} here and {best} in llama.cpp; its logits are {logits[best] - logits[token]:.4f} apart, "
-                               f"{gap:.4f} where no row is rounded to 8 bits (allowed {GAP})")
-                    break
-                logits = engine.extend(token)
-            print(f"{prompt[:40]!r}: {verdict}", flush=True)
-    engine.close()
-    print(f"{len(PROMPTS)} prompts, {TOKENS} tokens each: {'equal' if good else 'DIFFERENT'} but for ties")
+        for prompt, prompt_ids, ours, best, gap in first_partings(args, args.model):
+            verdict = f"{len(ours)} tokens equal"
+            if best is not None:
+                ids = prompt_ids + ours[:-1]
+                verdict = (f"{len(ours) - 1} tokens equal, then {ours[-1]} here and {best} in llama.cpp; its logits are {gap:.4f} apart, fed in one piece "
+                           f"{gap_at(args.model, ids, ours[-1]):.4f}, with weights of f16 {gap_at(plain, ids, ours[-1]):.4f}")
+            print(f"as it is, {prompt[:40]!r}: {verdict}", flush=True)
+        for prompt, _, ours, best, gap in first_partings(args, plain):
+            verdict = f"{len(ours)} tokens equal"
+            if best is not None:
+                verdict = f"{len(ours) - 1} tokens equal, then {ours[-1]} here and {best} in llama.cpp; its logits are {gap:.4f} apart (allowed {GAP})"
+            good = good and gap < GAP
+            print(f"as f16, {prompt[:40]!r}: {verdict}", flush=True)
+    print(f"{len(PROMPTS)} prompts, {TOKENS} tokens each, as f16: {'equal' if good else 'DIFFERENT'} but for ties")
     return good
 
 

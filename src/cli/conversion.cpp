@@ -127,7 +127,7 @@ DType result_dtype(const std::string& asked, const Model& source) {
 
 void add_calibration_options(CLI::App& app, CalibrationFlags& f, const std::string& what_for) {
   app.add_option("--calibration", f.text, "a text, or a folder of them: " + what_for)->required();
-  app.add_option("--windows", f.windows, "windows of it that are read")->capture_default_str();
+  app.add_option("--windows", f.windows, "windows of it that are read; more of them show more, and take as much longer")->capture_default_str();
   app.add_option("--window", f.window, "tokens a window; default: 2048, or the model's context where that is shorter");
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench.h"
+#include "cli/options.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "core/error.h"
@@ -42,7 +43,7 @@ void add_bench_model_options(CLI::App& app, BenchModelFlags& f) {
   app.add_option("--repeats", f.speed.repeats,
                  "how often, after prompts that are not counted because weights are packed while they are read; printed are the median and the worst")
       ->capture_default_str();
-  app.add_option("--seed", f.speed.seed, "of the tokens")->capture_default_str();
+  add_seed(app, f.speed.seed, "of the tokens");
   add_top_k_experts(app, f.top_k_experts);
   add_cache_dtype(app, f.cache_dtype);
   add_compute_options(app, f.compute);

@@ -295,7 +295,7 @@ Action add_carve(CLI::App& app) {
             ->capture_default_str(),
         profile_names());
   app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
-  app.add_option("--seed", o.seed, "of what is drawn")->capture_default_str();
+  add_seed(app, o.seed, "of what is drawn");
   takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), names_of(dtypes()));
   app.add_option("--quant", f->quant, "write them quantised (GGUF only): as moe convert --quant");
   takes(app.add_option("--compute", f->compute, "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it")

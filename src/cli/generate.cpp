@@ -81,7 +81,7 @@ void add_generate_options(CLI::App& app, GenerateFlags& f) {
   app.add_option("--top-p", s.top_p, "only the most likely tokens that together have this probability; 1: off")->capture_default_str();
   app.add_option("--min-p", s.min_p, "only tokens at least this likely, relative to the most likely one; 0: off")->capture_default_str();
   app.add_option("--repeat-penalty", s.repeat_penalty, "above 1: tokens of the last 64 become less likely")->capture_default_str();
-  app.add_option("--seed", s.seed, "same seed, same text")->capture_default_str();
+  add_seed(app, s.seed, "same seed, same text");
   app.add_option("--stop", f.options.stop, "end before this text; may be given more than once")->allow_extra_args(false);
   takes(app.add_option(
             "--routing", f.routing,

@@ -215,7 +215,7 @@ Action add_merge(CLI::App& app) {
       app.add_option("--recipe", f->recipe,
                      fmt::format("how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised", listed(recipes()))),
       names_of(recipes()));
-  app.add_option("--seed", f->seed, "of --gates random")->capture_default_str();
+  add_seed(app, f->seed, "of --gates random");
   add_result_dtype(app, f->dtype);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");

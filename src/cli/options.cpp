@@ -188,7 +188,7 @@ void add_train_options(CLI::App& app, TrainOptions& t) {
   app.add_option("--beta2", t.beta2, "AdamW's")->group(group)->capture_default_str();
   app.add_option("--eps", t.eps, "AdamW's")->group(group)->capture_default_str();
   app.add_option("--clip", t.clip, "largest norm of the gradient; 0: no limit")->group(group)->capture_default_str();
-  app.add_option("--seed", t.seed, "of weights, noise and the order of the data")->group(group)->capture_default_str();
+  add_seed(app, t.seed, "of weights, noise and the order of the data")->group(group);
   takes(app.add_option_function<std::string>(
                "--dtype", [&t](const std::string& name) { t.dtype = parse_train_dtype(name); }, "f32 or bf16 products (weights stay f32); default: f32")
             ->group(group),
@@ -200,6 +200,11 @@ void add_train_options(CLI::App& app, TrainOptions& t) {
             ->group(group),
         {"epoch", "none"});
   app.add_option("--threads", t.threads, "0: all cores")->group(group)->capture_default_str();
+}
+
+CLI::Option* add_seed(CLI::App& app, uint64_t& seed, const std::string& of_what) {
+  const auto unsigned_only = [](const std::string& word) { return word.starts_with('-') ? fmt::format("{} is no number from 0 to 2^64 - 1", word) : ""; };
+  return app.add_option("--seed", seed, of_what)->check(unsigned_only)->capture_default_str();
 }
 
 int thread_count(int asked) {

@@ -46,6 +46,8 @@ std::optional<DType> parse_compute_dtype(const std::string& name);
 // --cache-dtype; nothing where it was not given: as the products compute.
 void add_cache_dtype(CLI::App& app, std::string& dtype);
 std::optional<DType> parse_cache_dtype(const std::string& name);
+// --seed, a number from 0 to 2^64 - 1; one with a sign, which would wrap, is refused.
+CLI::Option* add_seed(CLI::App& app, uint64_t& seed, const std::string& of_what);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
+#include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -143,7 +144,7 @@ void add_route_options(CLI::App& app, RouteFlags& f) {
   add_routing_options(app, f.routing, "Routing");
   takes(app.add_option("--eval", f.eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold"), eval_routing_names());
   app.add_flag("--draw", f.draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
-  app.add_option("--seed", f.seed, "of what is drawn")->capture_default_str();
+  add_seed(app, f.seed, "of what is drawn");
 }
 
 Action add_route(CLI::App& app) {

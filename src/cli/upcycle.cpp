@@ -175,7 +175,7 @@ Action add_upcycle(CLI::App& app) {
   app.add_option("--noise-share", f->noise_share, "the share of the numbers that --noise draws anew")->capture_default_str();
   app.add_option("--down-scale", f->down_scale,
                  "multiply the experts' last matrices by this; default: what makes the weights of a token whose logits are alike count as 1 together");
-  app.add_option("--seed", f->seed, "of routers and noise")->capture_default_str();
+  add_seed(app, f->seed, "of routers and noise");
   add_result_dtype(app, f->dtype);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");

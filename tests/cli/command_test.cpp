@@ -290,6 +290,7 @@ TEST_F(Command, RefusesNumbersThatAreNone) {
   refused({"--lr"}, 2, {"--lr"});
   refused({"--width", "1.5"}, 2, {"--width", "1.5"});
   refused({"--seed", "99999999999999999999999"}, 2, {"--seed"});
+  refused({"--seed", "-1"}, 2, {"--seed", "-1", "from 0 to"});
 }
 
 TEST_F(Command, OffersTheNearestName) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,7 +24,6 @@
 namespace moe::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
@@ -59,44 +57,6 @@ DType written_type(const Flags& f) {
   check_asked(*dtype, Target::gguf);
   return *dtype;
 }
-
-// A name for the result that leaves nothing behind unless it is kept: a folder that was not there goes away again.
-class Destination {
- public:
-  Destination(const std::string& out, Model& carved) : out_(out), existed_(fs::exists(out)) {
-    if (target_of(out) == Target::gguf) {
-      if (existed_) fail("{} is there already; choose another name or delete it first", out);
-      folder_ = out + ".carving";
-      existed_ = fs::exists(folder_);
-      if (existed_) fail("{} is there, which a conversion to {} needs for itself; delete it first", folder_, out);
-    } else {
-      folder_ = out;
-    }
-    check_save_target(folder_, carved);
-  }
-  ~Destination() {
-    std::error_code ignored;
-    if (folder_ != out_) fs::remove_all(folder_, ignored);
-    else if (!existed_ && !kept_) fs::remove_all(out_, ignored);
-  }
-  Destination(const Destination&) = delete;
-  Destination& operator=(const Destination&) = delete;
-
-  // A GGUF file is made of a folder in f32, so that nothing is rounded twice.
-  void write(Model& carved, const Tokenizer& tokenizer, DType dtype, int threads, const std::function<void(int64_t, int64_t)>& progress) {
-    const bool folder = folder_ == out_;
-    save_model(folder_, carved, tokenizer, folder ? dtype : DType::f32);
-    if (!folder) {
-      LoadedModel whole = load_model(folder_, LoadFor::inference);
-      convert_model(whole, folder_, out_, {.dtype = dtype, .threads = threads, .progress = progress});
-    }
-    kept_ = true;
-  }
-
- private:
-  std::string out_, folder_;
-  bool existed_, kept_ = false;
-};
 
 Json to_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
@@ -182,9 +142,7 @@ enum class Show { layers, progress };
 // Carves with these options and writes the result to `out`, whole or not at all. Whether `out` may be written is asked first.
 Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<const int32_t> ids, const CarveOptions& options, const std::string& out,
                         DType written, DType compute, Show show) {
-  watch_interrupts();  // from here on Ctrl-C leaves nothing behind
-  Model shape(carved_config(dense.model->config(), options), Storage::bound);
-  Destination destination(out, shape);
+  NewModel destination(out);
   Run run(thread_count(f.threads), compute);
   Written done;
   const auto start = Clock::now();
@@ -198,11 +156,7 @@ Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<cons
                         }});
   }
   done.carved = since(start);
-  ProgressLine progress;
-  destination.write(*done.result.model, *dense.tokenizer, written, run.threads, [&](int64_t bytes, int64_t total) {
-    fail_if_interrupted(out);
-    progress.show(bytes >> 10, total >> 10, "KiB");
-  });
+  destination.save(*done.result.model, *dense.tokenizer, written, run.threads);
   return done;
 }
 
@@ -232,8 +186,6 @@ int run_carve(Flags& f) {
   o.window = calibration_window(f.calibration, config);
   o.windows = f.calibration.windows;
   check_carve(config, o);
-  std::error_code ignored;
-  if (fs::equivalent(f.in, f.out, ignored)) fail("{} is the model itself; choose another name for the result", f.out);
   const std::vector<int32_t> ids = read_calibration(f.calibration, dense);
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
@@ -280,7 +232,7 @@ Action add_carve(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   CarveOptions& o = f->options;
   app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file. It stays as it is")->required();
-  app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
+  app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
   app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of the FFN works for a token")->required();
   app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();

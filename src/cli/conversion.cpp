@@ -18,6 +18,7 @@
 #include "core/nearest.h"
 #include "core/words.h"
 #include "hub/architectures.h"
+#include "hub/convert.h"
 #include "infer/score.h"
 #include "model/cost.h"
 #include "text/corpus.h"
@@ -52,11 +53,11 @@ void fail_if_interrupted(const std::string& out) {
   if (watch_interrupts()) fail("interrupted; nothing was written to {}", out);
 }
 
-NewFolder::NewFolder(const std::string& out) : out_(without_slash(out)) {
-  if (out_.empty()) fail_usage("OUT is empty; give the name of a folder");
-  if (out_.ends_with(".gguf")) fail_usage("{}: the result is written as a folder; choose a name without .gguf, then moe convert makes a GGUF file of it", out_);
+NewModel::NewModel(const std::string& out) : out_(without_slash(out)) {
+  if (out_.empty()) fail_usage("OUT is empty; give the name of a folder or of a .gguf file");
   std::error_code error;
-  if (fs::exists(out_, error) && !(fs::is_directory(out_, error) && fs::is_empty(out_, error)))
+  const bool may_be_empty = target_of(out_) == Target::folder && fs::is_directory(out_, error);
+  if (fs::exists(out_, error) && !(may_be_empty && fs::is_empty(out_, error)))
     fail("{} is there already and will not be replaced; choose another name, or delete it first", out_);
   const fs::path parent = fs::absolute(out_, error).parent_path();
   for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path()) parents_.insert(parents_.begin(), p.string());
@@ -78,19 +79,34 @@ NewFolder::NewFolder(const std::string& out) : out_(without_slash(out)) {
   chmod(staged_.c_str(), 0777 & ~mask);
 }
 
-NewFolder::~NewFolder() {
+NewModel::~NewModel() {
   if (staged_.empty()) return;
   std::error_code ignored;
   fs::remove_all(staged_, ignored);
   remove_parents();
 }
 
-void NewFolder::remove_parents() {
+void NewModel::remove_parents() {
   std::error_code ignored;
   for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);  // only if nothing else came into it
 }
 
-void NewFolder::save(Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata) {
+void NewModel::save(Model& model, const Tokenizer& tokenizer, DType dtype, int threads, const std::map<std::string, std::string>& metadata) {
+  const bool file = target_of(out_) == Target::gguf;
+  save_folder(model, tokenizer, file ? DType::f32 : dtype, metadata);  // a file is made of a folder in f32, so that nothing is rounded twice
+  if (file) {
+    make_file(dtype, threads);
+    parents_.clear();  // they stay; what was staged goes
+  } else {
+    std::error_code error;
+    fs::rename(staged_, out_, error);
+    if (error) fail("cannot give the result the name {}: {}; nothing was written", out_, error.message());
+    staged_.clear();
+  }
+  sync_folder(fs::absolute(out_).parent_path().string());
+}
+
+void NewModel::save_folder(Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata) {
   {
     ProgressLine progress;
     save_model(staged_, model, tokenizer, dtype, metadata, [&](int64_t done, int64_t total) {
@@ -99,11 +115,16 @@ void NewFolder::save(Model& model, const Tokenizer& tokenizer, DType dtype, cons
     });
   }
   fail_if_interrupted(out_);
-  std::error_code error;
-  fs::rename(staged_, out_, error);
-  if (error) fail("cannot give the result the name {}: {}; nothing was written", out_, error.message());
-  staged_.clear();
-  sync_folder(fs::absolute(out_).parent_path().string());
+}
+
+void NewModel::make_file(DType dtype, int threads) {
+  LoadedModel whole = load_model(staged_, LoadFor::inference);
+  ProgressLine progress;
+  const auto show = [&](int64_t bytes, int64_t total) {
+    fail_if_interrupted(out_);
+    progress.show(bytes >> 10, total >> 10, "KiB");
+  };
+  convert_model(whole, staged_, out_, {.dtype = dtype, .threads = threads, .progress = show});
 }
 
 void add_result_dtype(CLI::App& app, std::string& dtype) {

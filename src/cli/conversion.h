@@ -15,24 +15,29 @@
 
 namespace moe::cli {
 
-// The folder OUT while it is being made: a hidden one beside it, which takes its name once it is whole and is removed when anything goes wrong before.
-class NewFolder {
+// The folder or the GGUF file OUT while it is being made: a hidden folder beside it, which takes its name, or becomes the file, once it is whole and is removed
+// when anything goes wrong before.
+class NewModel {
  public:
-  // Fails where OUT is there already (but for an empty folder), ends in .gguf, or cannot be made. From here on Ctrl-C is watched.
-  explicit NewFolder(const std::string& out);
-  ~NewFolder();
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
+  // Fails where OUT is there already (but for an empty folder) or cannot be made. From here on Ctrl-C is watched.
+  explicit NewModel(const std::string& out);
+  ~NewModel();
+  NewModel(const NewModel&) = delete;
+  NewModel& operator=(const NewModel&) = delete;
 
-  // Writes the model, shows how far it is, and gives the folder its name. Ctrl-C ends it with nothing left behind.
-  void save(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata = {});
+  // Writes the model and shows how far it is. Ctrl-C ends it with nothing left behind. `dtype` is f32 or bf16, for a file whose name ends in .gguf any type.
+  void save(Model&, const Tokenizer&, DType dtype, int threads, const std::map<std::string, std::string>& metadata = {});
 
  private:
+  void save_folder(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata);
+  void make_file(DType dtype, int threads);
   void remove_parents();
 
   std::string out_, staged_;
   std::vector<std::string> parents_;  // made for it, outermost first
 };
+constexpr const char* kNewModelHelp =
+    "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out; it must not be there yet";
 
 // --dtype of the result: f32 or bf16; absent: bf16 where most numbers of the source's matrices are, else f32.
 void add_result_dtype(CLI::App& app, std::string& dtype);

@@ -162,7 +162,7 @@ int run_merge(const Flags& f) {
   const DType dtype = result_dtype(f.dtype, *base.model);
   const std::vector<MergeExpert> experts = read_experts(f, base, sources, gates);
   MergeOptions options = options_of(f, base.model->config(), gates);
-  NewFolder out(f.out);
+  NewModel out(f.out);
   Merged merged;
   {
     ProgressLine progress;
@@ -173,7 +173,7 @@ int run_merge(const Flags& f) {
     merged = merge(*base.model, experts, options);
   }
   tell_notes(merged);
-  out.save(*merged.model, *base.tokenizer, dtype);
+  out.save(*merged.model, *base.tokenizer, dtype, options.threads);
   if (!f.json) {
     print_parts(merged.parts);
     const auto [least, most] =
@@ -196,7 +196,7 @@ int run_merge(const Flags& f) {
 
 Action add_merge(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("OUT", f->out, "the folder to write; it must not be there yet")->required();
+  app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--base", f->base, "the dense model that gives attention, norms, embeddings and head: a folder or a .gguf file")->required();
   app.add_option(
          "--expert", f->experts,

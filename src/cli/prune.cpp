@@ -82,7 +82,7 @@ int run_prune(const Flags& f) {
     verify = read_verify(f.verify, model);
     check_not_calibration(*verify, ids);
   }
-  NewFolder out(f.out);
+  NewModel out(f.out);
   Pruned pruned;
   {
     ProgressLine progress;
@@ -97,7 +97,7 @@ int run_prune(const Flags& f) {
     before = perplexity_of(*model.model, *model.tokenizer, *verify, options.threads, "before");
     after = perplexity_of(*pruned.model, *model.tokenizer, *verify, options.threads, "after");
   }
-  out.save(*pruned.model, *model.tokenizer, dtype);
+  out.save(*pruned.model, *model.tokenizer, dtype, options.threads);
   if (!f.json) {
     print_layers(pruned.layers);
     print_parts(pruned.parts);
@@ -119,7 +119,7 @@ int run_prune(const Flags& f) {
 Action add_prune(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   app.add_option("MOE", f->in, "a model with experts: a folder or a .gguf file")->required();
-  app.add_option("OUT", f->out, "the folder to write; it must not be there yet")->required();
+  app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--experts", f->experts, "how many experts stay in each MoE layer, at least as many as a token takes")->required();
   add_calibration_options(app, f->calibration, "experts stay by what they do on it");
   takes(

@@ -125,11 +125,11 @@ int run_upcycle(const Flags& f) {
   const DType dtype = result_dtype(f.dtype, *dense.model);
   const UpcycleOptions options = options_of(f, dense.model->config());
   upcycled_config(dense.model->config(), options);  // usage errors before anything is made
-  NewFolder out(f.out);
+  NewModel out(f.out);
   Upcycled up = upcycle(*dense.model, options, threads);
   fail_if_interrupted(f.out);
   const LogitDifference difference = probe(dense, *up.model, threads);
-  out.save(*up.model, *dense.tokenizer, dtype);
+  out.save(*up.model, *dense.tokenizer, dtype, threads);
   if (!f.json) {
     print_result(f, up, difference, dtype);
     return 0;
@@ -153,7 +153,7 @@ int run_upcycle(const Flags& f) {
 Action add_upcycle(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file")->required();
-  app.add_option("OUT", f->out, "the folder to write; it must not be there yet")->required();
+  app.add_option("OUT", f->out, kNewModelHelp)->required();
   add_routing_options(app, f->routing, "Routing");
   app.get_option("--recipe")
       ->description(fmt::format(

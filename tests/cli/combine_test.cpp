@@ -84,6 +84,17 @@ TEST_F(Combine, UpcycledModelsComputeWhatTheDenseOneDoes) {
   EXPECT_NEAR(perplexity(folder_ / "groups", text()) / perplexity(model("a"), text()), 1, 1e-5);
 }
 
+TEST_F(Combine, ANameThatEndsInGgufIsAFile) {
+  ok({"upcycle", model("a"), folder_ / "new/up.gguf", "--experts", "4"});
+  ok({"prune", model("moe"), folder_ / "new/p.gguf", "--experts", "4", "--calibration", text()});
+  ok({"merge", folder_ / "new/m.gguf", "--base", model("a"), "--expert", model("b"), "--expert", model("c"), "--gates", "random"});
+  ok({"prune", model("moe"), folder_ / "p", "--experts", "4", "--calibration", text()});
+  EXPECT_NEAR(perplexity(folder_ / "new/up.gguf", text()) / perplexity(model("a"), text()), 1, 1e-5);
+  EXPECT_NEAR(perplexity(folder_ / "new/p.gguf", text()) / perplexity(folder_ / "p", text()), 1, 1e-6);
+  for (const char* file : {"new/up.gguf", "new/p.gguf", "new/m.gguf"}) EXPECT_TRUE(fs::is_regular_file(folder_ / file)) << file;
+  EXPECT_EQ(folder_.entries(), (std::vector<std::string>{"new", "p"}));
+}
+
 TEST_F(Combine, UpcycleSaysWhatMakesStepZeroDiffer) {
   const CommandResult r = ok({"upcycle", model("a"), folder_ / "up", "--experts", "4", "--top-k", "2", "--recipe", "olmoe", "--layers", "1"});
   has(r.out, "step 0 is not the dense model: the weights of recipe 'olmoe' do not add up to the same for every token");
@@ -144,10 +155,11 @@ TEST_F(Combine, UpcycleRefusals) {
   refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "3-1"}, 2, {"3-1"});
   refused({"upcycle", model("a"), out, "--experts", "4", "--dtype", "q8_0"}, 2, {"q8_0", "bf16"});
   refused({"upcycle", model("moe"), out, "--experts", "4"}, 2, {"routes already"});
-  refused({"upcycle", model("a"), folder_ / "out.gguf", "--experts", "4"}, 2, {"out.gguf", "moe convert"});
   refused({"upcycle", folder_ / "nothing", out, "--experts", "4"}, 1, {"nothing"});
   put(folder_ / "there/file", "x");
   refused({"upcycle", model("a"), folder_ / "there", "--experts", "4"}, 1, {"there already", "delete it"});
+  put(folder_ / "there.gguf", "x");
+  refused({"upcycle", model("a"), folder_ / "there.gguf", "--experts", "4"}, 1, {"there.gguf", "there already", "delete it"});
   refused({"upcycle", model("a"), text() + "/out", "--experts", "4"}, 1, {"text.txt", "choose another"});
 }
 

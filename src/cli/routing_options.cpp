@@ -74,7 +74,10 @@ RoutingOptions routing_options(const RoutingFlags& f, int64_t moe_layers) {
   options.norm_topk_prob = f.norm_topk_prob;
   options.capacity_factor = narrow(f.capacity_factor);
   options.capacity_factor_eval = narrow(f.capacity_factor_eval);
-  if (f.expert_groups) options.expert_groups = f.expert_groups;
+  if (f.expert_groups) {
+    options.expert_groups = f.expert_groups;
+    options.groups_kept.reset();  // the default is for the default number of groups
+  }
   if (f.groups_kept) options.groups_kept = f.groups_kept;
   if (f.routed_scaling_factor) options.routed_scale = narrow(f.routed_scaling_factor);
   if (f.balance_over) options.balance_over = choose(*f.balance_over, "--balance-over", balance_choices());

@@ -151,6 +151,8 @@ TEST(MakeConfig, RoutingFlagsReachTheStages) {
   EXPECT_EQ(std::get<GroupedTopK>(grouped.select).groups, 8);
   EXPECT_EQ(std::get<GroupedTopK>(grouped.select).keep, 3);
   EXPECT_EQ(std::get<ChosenScores>(grouped.weigh).scale, 1.5f);
+  const RoutingSpec ungrouped = train_spec(config(v3, {"--expert-groups", "1"}).routing);
+  EXPECT_EQ(std::get<GroupedTopK>(ungrouped.select).keep, 1);  // not the share of the recipe's eight
   const std::vector<std::string> olmoe = {"--recipe", "olmoe", "--experts", "8", "--top-k", "2"};
   EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "sequence"}).routing).losses.balance->scope.kind, Scope::Kind::sequence);
   EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "step"}).routing).losses.balance->shares, BalanceLoss::Shares::step);

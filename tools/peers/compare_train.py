@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Training step of `moe bench train` against transformers' OLMoE (olmoe_train.py), in turn within one run, same shape and threads.
+"""Training step of `moe bench train` against transformers' OLMoE, or with --dense its Llama (transformers_train.py), in turn within one
+run, same shape and threads.
 
 Each pair runs ours and then the peer, the next pair the other way round; a pair's figure is the median of its steps. Prints every pair, the
 medians, and ours / peer: the median over pairs and the worst. Under 1 is faster than the peer. Run it on a quiet machine: OpenMP threads spin
@@ -24,22 +25,25 @@ def arguments():
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--peer-dtype", choices=("f32", "bf16", "bf16-pure"), help="default: that of --dtype (bf16 = autocast)")
     parser.add_argument("--experts-implementation", choices=("grouped_mm", "eager"), default="grouped_mm")
+    parser.add_argument("--dense", action="store_true", help="both a Llama whose FFN is as wide as the chosen experts together")
     parser.add_argument("--compile", action="store_true", help="torch.compile the peer")
     parser.add_argument("--at-most", type=float, help="exit 1 when the median ratio ours / peer is above this")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
-def shape_of(args):
-    return [word for name, _ in SHAPE for word in ("--" + name, str(getattr(args, name.replace("-", "_"))))] + ["--threads", str(args.threads)]
+def shape_of(args, leave_out=()):
+    """The words that say the shape to either program."""
+    return [word for name, _ in SHAPE if name not in leave_out for word in ("--" + name, str(getattr(args, name.replace("-", "_"))))]
 
 
 class Peer:
-    """olmoe_train.py, running and waiting to be asked for steps."""
+    """transformers_train.py, running and waiting to be asked for steps."""
 
     def __init__(self, args):
-        command = [sys.executable, os.path.join(HERE, "olmoe_train.py"), *shape_of(args), "--dtype", args.peer_dtype or args.dtype,
-                   "--experts-implementation", args.experts_implementation] + (["--compile"] if args.compile else [])
+        command = [sys.executable, os.path.join(HERE, "transformers_train.py"), *shape_of(args), "--threads", str(args.threads),
+                   "--dtype", args.peer_dtype or args.dtype, "--experts-implementation", args.experts_implementation]
+        command += [flag for flag, wanted in (("--dense", args.dense), ("--compile", args.compile)) if wanted]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self._read()
 
@@ -60,7 +64,12 @@ class Peer:
 
 
 def our_steps(args):
-    command = [args.bin, "bench", "train", "--recipe", "olmoe", *shape_of(args), "--dtype", args.dtype, "--steps", str(args.steps), "--json"]
+    command = [args.bin, "bench", "train", "--dtype", args.dtype, "--steps", str(args.steps), "--json", "--threads", str(args.threads)]
+    if args.dense:
+        command += ["--recipe", "dense", "--architecture", "llama", "--dense-width", str(args.top_k * args.expert_width)]
+        command += shape_of(args, leave_out=("experts", "top-k", "expert-width"))
+    else:
+        command += ["--recipe", "olmoe", *shape_of(args)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: status {done.returncode}")

@@ -36,12 +36,6 @@ class Carve : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  double perplexity(const std::string& model) const {
-    const CommandResult r = moe_command({"score", model, "--text", text(), "--json"});
-    EXPECT_EQ(r.code, 0) << r.err;
-    return r.code == 0 ? Json::parse(r.out)["perplexity"].get<double>() : 0;
-  }
-  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
 
   static TempFolder* made_;
   TempFolder folder_;
@@ -49,7 +43,7 @@ class Carve : public ::testing::Test {
 TempFolder* Carve::made_ = nullptr;
 
 TEST_F(Carve, EveryMethodMakesAModelThatScoresAndGenerates) {
-  const double before = perplexity(dense());
+  const double before = perplexity(dense(), text());
   for (const char* method : {"fitted", "cmoe", "kmeans", "random"}) {
     SCOPED_TRACE(method);
     const std::string out = folder_ / method;
@@ -57,7 +51,7 @@ TEST_F(Carve, EveryMethodMakesAModelThatScoresAndGenerates) {
     ASSERT_EQ(r.code, 0) << r.err;
     has(r.out, "2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 50.0% of the FFN works for a token");
     has(r.out, method);
-    EXPECT_NEAR(perplexity(out) / before, 1, 0.3);
+    EXPECT_NEAR(perplexity(out, text()) / before, 1, 0.3);
     const CommandResult g = moe_command({"generate", out, "-p", "the ", "-n", "4", "--temperature", "0"});
     EXPECT_EQ(g.code, 0) << g.err;
   }

@@ -44,15 +44,6 @@ class Combine : public ::testing::Test {
   static std::string model(const std::string& name) { return *made_ / name; }
   static std::string text() { return *made_ / "text.txt"; }
   static std::string other() { return *made_ / "other.txt"; }
-  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
-  static CommandResult ok(const std::vector<std::string>& words) {
-    const CommandResult r = moe_command(words);
-    EXPECT_EQ(r.code, 0) << r.err;
-    return r;
-  }
-  static double perplexity(const std::string& folder, const std::string& of) {
-    return Json::parse(ok({"score", folder, "--text", of, "--json"}).out).at("perplexity").get<double>();
-  }
   // The refused command left the folder as it was.
   void refused(const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
     const std::vector<std::string> before = folder_.entries();

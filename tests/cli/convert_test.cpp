@@ -29,7 +29,6 @@ class Convert : public ::testing::Test {
 
   std::string model() const { return *made_ / "m"; }
   std::string text() const { return *made_ / "text.txt"; }
-  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
 
   static TempFolder* made_;
   TempFolder folder_;

@@ -58,7 +58,6 @@ class RecoverCommand : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  static void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
 
   static TempFolder* made_;
   TempFolder folder_;

@@ -8,10 +8,12 @@
 
 #include <csignal>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "support/files.h"
 
 namespace moe::test {
@@ -60,6 +62,21 @@ inline void expect_refused(const std::vector<std::string>& words, int code, cons
   ASSERT_EQ(said.size(), 1u) << r.err;
   EXPECT_TRUE(said[0].starts_with("moe: ")) << r.err;
   for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, said[0]);
+}
+
+inline void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
+
+// It ended well.
+inline CommandResult ok(const std::vector<std::string>& words) {
+  CommandResult r = moe_command(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return r;
+}
+
+// What `moe score` gives the model on the text; 0 when it fails.
+inline double perplexity(const std::string& model, const std::string& text) {
+  const CommandResult r = ok({"score", model, "--text", text, "--json"});
+  return r.code == 0 ? parse_json(r.out, "moe score").at("perplexity").get<double>() : 0;
 }
 
 }  // namespace moe::test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cfloat>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -47,7 +48,7 @@ const std::vector<std::string>& cache_dtypes() {
 
 constexpr const char *kModelGroup = "Model", *kRoutingGroup = "Routing";
 
-// What a JSON value would be on the command line; lists give one word an entry, a mix one a domain. Stages may stand in the file as they are.
+// What a JSON value would be on the command line; lists give one word an entry, named numbers one a name. Stages may stand in the file as they are.
 std::vector<std::string> as_words(const Json& value, const std::string& key, const std::string& where) {
   if (value.is_array()) {
     std::vector<std::string> words;
@@ -55,9 +56,9 @@ std::vector<std::string> as_words(const Json& value, const std::string& key, con
       for (std::string& word : as_words(entry, key, where)) words.push_back(std::move(word));
     return words;
   }
-  if (value.is_object() && key == "mix") {
+  if (value.is_object() && takes_named_numbers(key)) {
     std::vector<std::string> words;
-    for (const auto& [domain, weight] : value.items()) words.push_back(domain + "=" + weight.dump());
+    for (const auto& [name, number] : value.items()) words.push_back(name + "=" + number.dump());
     return words;
   }
   if (value.is_string()) return {value.get<std::string>()};
@@ -130,6 +131,26 @@ void settle_recipe(CLI::App& app) {
 
 }  // namespace
 
+bool takes_named_numbers(std::string_view name) { return name == "mix" || name == "lr-times" || name == "lr_times"; }
+
+CLI::Option* add_named_numbers(CLI::App& app, const char* flag, std::map<std::string, double>& numbers, const char* form, const char* example,
+                               const std::string& help) {
+  const auto read = [flag, form, example, &numbers](const std::vector<std::string>& words) {
+    numbers.clear();
+    for (const std::string& word : words) {
+      const size_t equals = word.rfind('=');  // a name may hold one itself
+      double number = 0;
+      const char* end = word.data() + word.size();
+      const auto [stop, error] = equals == std::string::npos || equals == 0 ? std::from_chars_result{end, std::errc::invalid_argument}
+                                                                            : std::from_chars(word.data() + equals + 1, end, number);
+      if (error != std::errc{} || stop != end) fail_usage("{} {}: expected {}, such as {}", flag, printable(word), form, example);
+      const std::string name = word.substr(0, equals);
+      if (!numbers.try_emplace(name, number).second) fail_usage("{} names \"{}\" twice", flag, printable(name));
+    }
+  };
+  return app.add_option_function<std::vector<std::string>>(flag, read, help)->type_name(form);
+}
+
 void add_model_options(CLI::App& app, ModelFlags& f) {
   takes(app.add_option("--preset", f.preset, fmt::format("start from a named set of options: {}", listed(presets())))->group("Options"), names_of(presets()));
   app.add_option("--config", f.config_file, "a JSON file with the same names; flags win over it")->group("Options");
@@ -178,6 +199,10 @@ void add_train_options(CLI::App& app, TrainOptions& t) {
   app.add_option("--lr", t.lr, "highest learning rate")->group(group)->capture_default_str();
   app.add_option("--min-lr", t.min_lr, "learning rate at the end; default: lr / 10")->group(group);
   app.add_option("--warmup", t.warmup, "steps of linear warm-up; default: a tenth, at most 100")->group(group);
+  add_named_numbers(app, "--lr-times", t.lr_times, "PART=FACTOR", "experts=3",
+                    "parts of the model that learn at so many times the rate: experts=3 router=3; not named: 1. Parts: embedding, positions, head, norms, "
+                    "attention, router, experts, shared, 'dense ffn'")
+      ->group(group);
   takes(app.add_option_function<std::string>(
                "--schedule", [&t](const std::string& name) { t.schedule = parse_schedule(name); }, "cosine, linear or constant; default: cosine")
             ->group(group),

@@ -3,8 +3,10 @@
 
 #include <CLI/App.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/routing_options.h"
@@ -48,6 +50,11 @@ void add_cache_dtype(CLI::App& app, std::string& dtype);
 std::optional<DType> parse_cache_dtype(const std::string& name);
 // --seed, a number from 0 to 2^64 - 1; one with a sign, which would wrap, is refused.
 CLI::Option* add_seed(CLI::App& app, uint64_t& seed, const std::string& of_what);
+// An option that takes words such as german=2, each name once; in JSON it is an object. `form` (DOMAIN=WEIGHT) and `example` stand in what is refused.
+CLI::Option* add_named_numbers(CLI::App& app, const char* flag, std::map<std::string, double>& numbers, const char* form, const char* example,
+                               const std::string& help);
+// Whether the option of this name, with dashes or underscores, is one of those.
+bool takes_named_numbers(std::string_view name);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 

@@ -30,19 +30,6 @@ LoadedModel start_model(const TrainFlags& f) {
   return start;
 }
 
-// german=2; the name may hold an equals sign itself.
-void add_weight(Mix& mix, const std::string& word) {
-  const size_t equals = word.rfind('=');
-  double weight = 0;
-  const char* end = word.data() + word.size();
-  const auto [stop, error] = equals == std::string::npos || equals == 0 ? std::from_chars_result{end, std::errc::invalid_argument}
-                                                                        : std::from_chars(word.data() + equals + 1, end, weight);
-  if (error != std::errc{} || stop != end) fail_usage("--mix {}: expected DOMAIN=WEIGHT, such as german=2", printable(word));
-  const std::string name = word.substr(0, equals);
-  if (!mix.try_emplace(name, weight).second) fail_usage("--mix names \"{}\" twice", printable(name));
-  check_weights({{name, weight}});
-}
-
 // Tokens bring their tokenizer; one that is asked for beside them is checked when they are read.
 void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
   const std::optional<std::string> folder = first_token_folder(f.data);
@@ -197,14 +184,8 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
   app.add_option("--eval-data", f.eval_data, "held-out text, as --data");
   app.add_option("--hold-out", f.train.hold_out, "hold out this share of the documents of --data, chosen by a hash of their content; 0.05: a twentieth")
       ->capture_default_str();
-  app.add_option_function<std::vector<std::string>>(
-         "--mix",
-         [&f](const std::vector<std::string>& words) {
-           f.train.mix.clear();
-           for (const std::string& word : words) add_weight(f.train.mix, word);
-         },
-         "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1")
-      ->type_name("DOMAIN=WEIGHT");
+  add_named_numbers(app, "--mix", f.train.mix, "DOMAIN=WEIGHT", "german=2",
+                    "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1");
   app.add_option("--tokenizer", f.tokenizer,
                  "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
                  "Tokens bring their own")

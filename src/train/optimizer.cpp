@@ -20,7 +20,9 @@ Tensor zeros_like(Arena& arena, const Tensor& like) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options) : params_(std::move(params)), options_(options) {
+Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options, std::vector<double> rates)
+    : params_(std::move(params)), options_(options), rates_(std::move(rates)) {
+  rates_.resize(params_.size(), 1);
   for (const Param* param : params_) {
     m_.push_back(zeros_like(memory_, param->value));
     v_.push_back(zeros_like(memory_, param->value));
@@ -44,8 +46,8 @@ void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = *params_[i];
     const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
-    const ops::AdamW adamw{static_cast<float>(lr),           static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
-                           static_cast<float>(options_.eps), static_cast<float>(decay),          step,
+    const ops::AdamW adamw{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
+                           static_cast<float>(options_.eps),   static_cast<float>(decay),          step,
                            static_cast<float>(scale)};
     ops::adamw_step(run, param, m_[i], v_[i], adamw);
   }

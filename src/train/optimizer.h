@@ -11,8 +11,9 @@ namespace moe {
 
 class Optimizer {
  public:
-  // Of parameters that outlive it and have gradients (train/trainable.h); moments start at zero.
-  Optimizer(std::vector<Param*>, const TrainOptions&);
+  // Of parameters that outlive it and have gradients (train/trainable.h); moments start at zero. params[i] learns at rates[i] times the learning rate; no
+  // rates: all at 1.
+  Optimizer(std::vector<Param*> params, const TrainOptions&, std::vector<double> rates = {});
 
   // Norm of the whole gradient, summed tensor by tensor in their order. Fails, naming the first parameter, when a gradient is not finite.
   double grad_norm(Run&) const;
@@ -27,6 +28,7 @@ class Optimizer {
  private:
   std::vector<Param*> params_;
   TrainOptions options_;
+  std::vector<double> rates_;
   Arena memory_;
   std::vector<Tensor> m_, v_;
 };

@@ -27,6 +27,7 @@ void each_field(Options& o, F&& f) {
   f("min_lr", o.min_lr, Effect::mathematics);
   f("warmup", o.warmup, Effect::mathematics);
   f("schedule", o.schedule, Effect::mathematics);
+  f("lr_times", o.lr_times, Effect::mathematics);
   f("weight_decay", o.weight_decay, Effect::mathematics);
   f("decay_all", o.decay_all, Effect::mathematics);
   f("beta1", o.beta1, Effect::mathematics);
@@ -76,10 +77,10 @@ void read(const JsonReader& in, const char* name, DType& x) { x = parse_train_dt
 void read(const JsonReader& in, const char* name, Shuffle& x) {
   if (in.has(name)) x = parse_shuffle(in.get<std::string>(name));
 }
-void read(const JsonReader& in, const char* name, Mix& x) {
+void read(const JsonReader& in, const char* name, std::map<std::string, double>& x) {
   if (!in.has(name)) return;
-  const JsonReader weights = in.object(name);
-  for (const std::string& domain : weights.keys()) x[domain] = weights.get<double>(domain);
+  const JsonReader numbers = in.object(name);
+  for (const std::string& key : numbers.keys()) x[key] = numbers.get<double>(key);
 }
 template <class T>
 void read(const JsonReader& in, const char* name, std::optional<T>& x) {
@@ -162,6 +163,8 @@ void validate(const TrainOptions& o) {
   if (o.warmup) need_at_least(*o.warmup, 0, "--warmup");
   if (o.warmup && *o.warmup >= o.steps && o.schedule != ScheduleKind::constant)
     fail_usage("--warmup is {} of {} steps, which leaves none at the full rate; lower --warmup or raise --steps", *o.warmup, o.steps);
+  for (const auto& [part, times] : o.lr_times)
+    if (!(times > 0) || std::isinf(times)) fail_usage("--lr-times {}={}: it must be above 0", printable(part), times);
   need_in(o.weight_decay, 0, kNoLimit, "--weight-decay");
   need_in(o.beta1, 0, 1, "--beta1");
   need_in(o.beta2, 0, 1, "--beta2");

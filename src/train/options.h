@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,7 @@ struct TrainOptions {
   std::optional<double> min_lr;   // at the last step; absent: lr / 10
   std::optional<int64_t> warmup;  // steps; absent: a tenth of the steps, at most 100
   ScheduleKind schedule = ScheduleKind::cosine;
+  std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many times the rate it learns at; not named: 1
   double weight_decay = 0.1;
   bool decay_all = false;  // also norms and biases (OLMoE's paper); else matrices only
   double beta1 = 0.9;

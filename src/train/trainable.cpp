@@ -1,11 +1,14 @@
 // Which parameters a run moves is decided here by their names, which the Model gives them.
 #include "train/trainable.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/nearest.h"
 
 namespace moe {
 namespace {
@@ -139,6 +142,21 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
     else if (tunes_adapters(options.tune) && takes_adapter(*param)) part->trained += adapter_numbers(*param, options.lora_rank);
   }
   return parts;
+}
+
+std::vector<double> lr_factors(const Model& model, const std::vector<Param*>& params, const TrainOptions& options) {
+  std::vector<double> factors;
+  std::vector<std::string> parts;
+  for (const Param* param : params) {
+    const std::string part(part_of(model.config(), *param));
+    if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
+    const auto named = options.lr_times.find(part);
+    factors.push_back(named == options.lr_times.end() ? 1 : named->second);
+  }
+  for (const auto& [part, times] : options.lr_times)
+    if (std::find(parts.begin(), parts.end(), part) == parts.end())
+      fail_usage("--lr-times {}={}: no such part is trained; there are {}{}", printable(part), times, fmt::join(parts, ", "), suggestion(part, parts));
+  return factors;
 }
 
 }  // namespace moe

@@ -57,4 +57,8 @@ struct TrainedPart {
 };
 std::vector<TrainedPart> trained_parts(const Model&, const TrainOptions&);
 
+// For each of `params`, which a Trainable of the model gave, how many times the learning rate it learns at. Usage error for a part in options.lr_times that
+// none of them belongs to.
+std::vector<double> lr_factors(const Model&, const std::vector<Param*>& params, const TrainOptions& options);
+
 }  // namespace moe

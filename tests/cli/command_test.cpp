@@ -230,7 +230,7 @@ TEST_F(Command, HelpNamesEveryOption) {
       {"train",
        "data out preset recipe layers width heads kv-heads experts top-k expert-width shared-experts moe-every dense-first capacity-factor balance z-loss "
        "tokenizer mix hold-out "
-       "context batch accumulate steps lr warmup min-lr weight-decay clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
+       "context batch accumulate steps lr lr-times warmup min-lr weight-decay clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
        "stages "
        "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss device-loss communication-loss"},
       {"tokenize", "data tokenizer out hold-out threads json"},
@@ -257,6 +257,16 @@ TEST_F(Command, HelpNamesEveryOption) {
   const CommandResult version = moe_command({"--version"});
   EXPECT_EQ(version.code, 0);
   EXPECT_TRUE(version.out.starts_with("moe ")) << version.out;
+}
+
+TEST_F(Command, RefusesRatesOfNoPart) {
+  refused({"--lr-times", "experst=3"}, 2, {"--lr-times experst=3", "\"experts\""});
+  refused({"--lr-times", "experts=0"}, 2, {"--lr-times experts=0", "above 0"});
+  refused({"--lr-times", "experts"}, 2, {"PART=FACTOR", "experts=3"});
+  for (const char* key : {"lr-times", "lr_times"}) {
+    put(folder_ / "rates.json", fmt::format(R"({{"{}": {{"experst": 3}}}})", key));
+    refused({"--config", folder_ / "rates.json"}, 2, {"--lr-times experst=3"});
+  }
 }
 
 TEST_F(Command, RefusesDataThatIsNoText) {

@@ -81,6 +81,29 @@ void check_against_hand(bool decay_all, double clip) {
   }
 }
 
+// Without decay a first step of AdamW moves a number by its learning rate, so that parts move by theirs.
+TEST(Optimizer, PartsLearnAtTheirOwnRates) {
+  auto model = fresh(plain_config());
+  TrainOptions o = tiny_options();
+  o.weight_decay = 0;
+  o.eps = 1e-30;
+  o.lr_times = {{"attention", 3}, {"embedding", 0.5}};
+  const std::vector<Param*> params = Trainable(*model, o).params();
+  Optimizer optimizer(params, o, lr_factors(*model, params, o));
+  moe::Run run(2);
+  std::vector<std::vector<double>> before;
+  for (const Param* p : params) before.push_back(values(p->value));
+  fill_grads(*model);
+  optimizer.update(run, 1, 1e-3, optimizer.grad_norm(run));
+  for (size_t i = 0; i < params.size(); ++i) {
+    const double times = params[i]->name.find(".attn.") != std::string::npos ? 3 : params[i]->name.starts_with("embed.") ? 0.5 : 1;
+    const std::vector<double> after = values(params[i]->value);
+    for (size_t j = 0; j < after.size(); ++j) EXPECT_NEAR(std::abs(after[j] - before[i][j]), times * 1e-3, 2e-7) << params[i]->name;
+  }
+  o.lr_times = {{"attentoin", 3}};
+  EXPECT_FAILS(lr_factors(*model, params, o), "attention");
+}
+
 TEST(Optimizer, DecaysMatricesOnly) { check_against_hand(false, 0); }
 TEST(Optimizer, DecaysAllWhenAsked) { check_against_hand(true, 0); }
 TEST(Optimizer, ClipsAsPyTorch) { check_against_hand(false, 0.25); }

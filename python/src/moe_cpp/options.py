@@ -70,6 +70,7 @@ class TrainOptions(TypedDict, total=False):
     lr: float
     min_lr: float
     warmup: int
+    lr_times: Mapping[str, float]
     schedule: str
     weight_decay: float
     decay_all: bool

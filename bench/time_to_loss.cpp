@@ -37,15 +37,20 @@ namespace {
 using namespace moe;
 namespace fs = std::filesystem;
 
-constexpr int64_t kWidth = 256, kLayers = 4, kHeads = 4, kContext = 256, kBatch = 32;
+constexpr int64_t kWidth = 128, kLayers = 4, kHeads = 4, kContext = 256, kBatch = 32;
 constexpr double kFirstRate = 2e-3;
+constexpr DType kDType = DType::bf16;  // of the products: what trains the dense twin fastest
 
-// experts 0: the dense twin, of FFN width 4 D; the others' chosen experts are together as wide.
+// The dense twin has FFN width 4 D; the experts that a token meets in the other arms, shared ones too, are together as wide. All have the attention of OLMoE.
 struct Arm {
   const char* name;
-  int64_t experts, top_k;
+  const char* recipe;
+  int64_t experts, top_k, shared;
 };
-constexpr Arm kArms[] = {{"dense", 0, 1}, {"e8", 8, 2}, {"e16", 16, 2}, {"e32", 32, 2}, {"e32k4", 32, 4}};
+constexpr Arm kArms[] = {{"dense", "dense", 1, 1, 0},    {"e8", "mixtral", 8, 2, 0},      {"e16", "mixtral", 16, 2, 0},        {"e32", "mixtral", 32, 2, 0},
+                         {"e32k4", "mixtral", 32, 4, 0}, {"e16olmoe", "olmoe", 16, 2, 0}, {"e31k3s1", "deepseek-v3", 31, 3, 1}};
+
+bool is_dense(const Arm& arm) { return arm.experts == 1; }
 
 const Arm& find_arm(const std::string& name) {
   for (const Arm& arm : kArms)
@@ -61,8 +66,9 @@ ModelConfig config_of(const Arm& arm) {
   c.head_width = kWidth / kHeads;
   c.context = kContext;
   c.dense_width = 4 * kWidth;
-  c.expert_width = 4 * kWidth / arm.top_k;
-  c.routing = arm.experts == 0 ? default_options(find_recipe("dense"), 1, 1, 0) : default_options(find_recipe("olmoe"), arm.experts, arm.top_k, kLayers);
+  c.expert_width = c.shared_width = 4 * kWidth / (arm.top_k + arm.shared);
+  c.shared_experts = arm.shared;
+  c.routing = default_options(find_recipe(arm.recipe), arm.experts, arm.top_k, is_dense(arm) ? 0 : kLayers);
   return c;
 }
 
@@ -73,6 +79,7 @@ TrainOptions options_of(int64_t steps, double lr, uint64_t seed) {
   o.steps = steps;
   o.lr = lr;
   o.seed = seed;
+  o.dtype = kDType;
   o.eval_every = std::max<int64_t>(1, steps / 4);
   o.save_every = 250;
   return resolved(o);
@@ -158,7 +165,7 @@ void clock_arms(const std::string& dir, int rounds) {
   Run probe(available_threads());
   std::vector<double> peaks;
   for (int i = 0; i < rounds; ++i) {
-    peaks.push_back(ops::measure_peak_flops(probe, DType::f32, 0.2));
+    peaks.push_back(ops::measure_peak_flops(probe, kDType, 0.2));
     for (auto& c : all) {
       const auto start = std::chrono::steady_clock::now();
       const StepResult r = c->trainer.step();
@@ -170,9 +177,9 @@ void clock_arms(const std::string& dir, int rounds) {
   Json out = Json::object();
   const double peak = median(peaks), dense = median(all.front()->seconds);
   fmt::print(
-      "f32 peak {:.0f} GFLOP/s, {} threads, {} alternating rounds\n\n| arm | parameters | active | ms a step | over dense | share of peak "
+      "{} peak {:.0f} GFLOP/s, {} threads, {} alternating rounds\n\n| arm | parameters | active | ms a step | over dense | share of peak "
       "|\n|---|---|---|---|---|---|\n",
-      peak / 1e9, probe.threads, rounds);
+      name_of(kDType), peak / 1e9, probe.threads, rounds);
   for (auto& c : all) {
     const double s = median(c->seconds);
     const ParamCount params = count_params(c->model.config());
@@ -245,13 +252,13 @@ void report(const std::string& dir) {
   }
   fmt::print("\n| dense minutes | dense CE |");
   for (const Arm& arm : kArms)
-    if (arm.experts > 0) fmt::print(" {} |", arm.name);
+    if (!is_dense(arm)) fmt::print(" {} |", arm.name);
   fmt::print("\n|---|---|---|---|---|---|\n");
   std::map<std::string, bench::Series> lines;
   for (const Point& p : curves.at("dense")) {
     fmt::print("| {:.1f} | {:.4f} |", p.seconds / 60, p.ce);
     for (const Arm& arm : kArms) {
-      if (arm.experts == 0) continue;
+      if (is_dense(arm)) continue;
       const auto s = curves.count(arm.name) ? seconds_to(curves.at(arm.name), p.ce) : std::nullopt;
       fmt::print(" {} |", s ? fmt::format("{:.2f}", *s / p.seconds) : "-");
       if (s) lines[arm.name].points.emplace_back(p.seconds, *s / p.seconds);

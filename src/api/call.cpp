@@ -42,9 +42,8 @@ void apply_options(CLI::App& app, const char* options) {
 void apply_options(CLI::App& app, Json named, const std::string& where) {
   app.set_help_flag();  // no option of a program
   const auto is_left_out = [&](std::string key, const Json& value) {
-    const bool may_be_empty = value.is_array() || cli::takes_named_numbers(key);
     std::replace(key.begin(), key.end(), '_', '-');
-    return (value.is_null() || (may_be_empty && value.empty())) && app.get_option_no_throw("--" + key) != nullptr;
+    return (value.is_null() || ((value.is_array() || cli::takes_named_numbers(key)) && value.empty())) && app.get_option_no_throw("--" + key) != nullptr;
   };
   if (named.is_object())
     for (auto it = named.begin(); it != named.end();) it = is_left_out(it.key(), it.value()) ? named.erase(it) : std::next(it);

@@ -30,11 +30,6 @@ class Data : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  CommandResult ok(const std::vector<std::string>& words) const {
-    CommandResult r = moe_command(words);
-    EXPECT_EQ(r.code, 0) << r.err;
-    return r;
-  }
   TempFolder folder_;
   std::string in_ = folder_ / "in";
 };

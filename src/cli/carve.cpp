@@ -12,12 +12,14 @@
 #include "cli/choices.h"
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
+#include "cli/layer_choice.h"
 #include "cli/options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "cli/verification.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "hub/convert.h"
 #include "model/cost.h"
 
@@ -27,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
-  std::string in, out, profile = "cosine", dtype = "bf16", quant, compute = "auto";
+  std::string in, out, layers = "every:1", profile = "cosine", dtype = "bf16", quant, compute = "auto";
   CalibrationFlags calibration;
   CarveOptions options;
   CompareFlags verify;
@@ -69,13 +71,11 @@ Json to_json(const CarvedLayer& l) {
           {"seconds", l.seconds}};
 }
 
-void print_layer(const CarvedLayer& l) {
-  if (l.layer == 0) fmt::print("layer  active  shared mass    error  agreement   largest smallest load\n");
+void print_layer(const CarvedLayer& l, bool first) {
+  if (first) fmt::print("layer  active  shared mass    error  agreement   largest smallest load\n");
   fmt::print("{:5} {:7} {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", l.layer, l.active, 100 * l.shared_mass, l.error, 100 * l.agreement, l.largest_load,
              l.smallest_load);
 }
-
-double ffn_share(int64_t slices, int64_t experts) { return static_cast<double>(slices) / static_cast<double>(experts); }
 
 double mean_of(const std::vector<CarvedLayer>& layers, double CarvedLayer::*what) {
   double sum = 0;
@@ -83,12 +83,18 @@ double mean_of(const std::vector<CarvedLayer>& layers, double CarvedLayer::*what
   return sum / static_cast<double>(layers.size());
 }
 
+// "30 layers", or "20 of 30 layers".
+std::string layers_cut(const CarveResult& result, const ModelConfig& dense) {
+  const int64_t cut = std::ssize(result.layers);
+  return cut == dense.layers ? counted(cut, "layer") : fmt::format("{} of {} layers", cut, dense.layers);
+}
+
 struct Seconds {
   double load, carve, total;
   double write() const { return total - load - carve; }
 };
 
-Json result_json(const Flags& f, const CarveResult& result, const ModelConfig& target, DType compute, const Seconds& seconds) {
+Json result_json(const Flags& f, const CarveResult& result, const ModelConfig& dense, const ModelConfig& target, DType compute, const Seconds& seconds) {
   const CarveOptions& o = f.options;
   const ParamCount params = count_params(target);
   Json layers = Json::array();
@@ -97,7 +103,7 @@ Json result_json(const Flags& f, const CarveResult& result, const ModelConfig& t
           {"shared", o.shared},
           {"active", o.active},
           {"experts", o.experts},
-          {"ffn_active", ffn_share(o.shared + o.active, o.experts)},
+          {"ffn_active", active_ffn_share(dense, o)},
           {"tokens", result.tokens},
           {"compute", name_of(compute)},
           {"layers", layers},
@@ -113,18 +119,19 @@ void print_result(const Flags& f, const CarveResult& result, const ModelConfig& 
   fmt::print(" mean         {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", 100 * mean_of(result.layers, &CarvedLayer::shared_mass),
              mean_of(result.layers, &CarvedLayer::error), 100 * mean_of(result.layers, &CarvedLayer::agreement),
              mean_of(result.layers, &CarvedLayer::largest_load), mean_of(result.layers, &CarvedLayer::smallest_load));
-  fmt::print("{}: {} layers cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works for a token (method {})\n", f.out, dense.layers,
-             o.experts, o.shared, o.active, o.experts - o.shared, 100 * ffn_share(o.shared + o.active, o.experts), o.method);
+  fmt::print("{}: {} cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works for a token (method {})\n", f.out,
+             layers_cut(result, dense), o.experts, o.shared, o.active, o.experts - o.shared, 100 * active_ffn_share(dense, o), o.method);
   fmt::print("{} parameters, {} of them for a token (dense: {}); calibrated on {} tokens in {}\n", human_count(static_cast<double>(params.total())),
              human_count(static_cast<double>(params.active())), human_count(static_cast<double>(count_params(dense).total())), result.tokens, name_of(compute));
   fmt::print("{:.1f} s: {:.1f} s to load, {:.1f} s to carve, {:.1f} s to write\n", seconds.total, seconds.load, seconds.carve, seconds.write());
 }
 
 // How the model was made, and what that measured in each layer.
-ConversionReport how_made(const Flags& f, const CarveResult& result, DType compute) {
+ConversionReport how_made(const Flags& f, const CarveResult& result, const ModelConfig& dense, DType compute) {
   const CarveOptions& o = f.options;
   ConversionReport made{.kind = "Carving"};
   made.steps = {{"method", o.method},
+                {"layers", layers_cut(result, dense)},
                 {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared, o.active, o.experts - o.shared)},
                 {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", f.calibration.text, result.tokens, o.windows, name_of(compute))}};
   for (const CarvedLayer& l : result.layers) made.layers.push_back({l.layer, l.active, l.error, l.agreement});
@@ -148,9 +155,11 @@ Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<cons
   const auto start = Clock::now();
   {
     ProgressLine progress;
+    bool first = true;
     done.result = carve(run, *dense.model, ids, options, {.on_layer = [&](const CarvedLayer& l) {
                           fail_if_interrupted(out);
-                          if (show == Show::layers) print_layer(l);
+                          if (show == Show::layers) print_layer(l, first);
+                          first = false;
                           std::fflush(stdout);
                           progress.show(l.layer + 1, dense.model->config().layers, "layers");
                         }});
@@ -164,11 +173,11 @@ Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<cons
 std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, const std::vector<int32_t>& ids, DType written, DType compute) {
   std::vector<SweepStep> steps;
   for (int64_t active = 1; active <= f.options.experts - f.options.shared; ++active) {
-    steps.push_back({.name = fmt::format("{} active", active), .ffn_share = ffn_share(f.options.shared + active, f.options.experts)});
+    CarveOptions options = f.options;
+    options.active = active;
+    steps.push_back({.name = fmt::format("{} active", active), .ffn_share = active_ffn_share(dense.model->config(), options)});
     if (active == f.options.active) continue;
-    steps.back().write = [&f, &dense, &ids, written, compute, active](const std::string& path) {
-      CarveOptions options = f.options;
-      options.active = active;
+    steps.back().write = [&f, &dense, &ids, written, compute, options](const std::string& path) {
       carve_and_write(f, dense, ids, options, path, written, compute, Show::progress);
     };
   }
@@ -178,6 +187,9 @@ std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, con
 int run_carve(Flags& f) {
   const auto start = Clock::now();
   CarveOptions& o = f.options;
+  const LayerChoice chosen = parse_layers(f.layers);
+  o.every = chosen.every;
+  o.layers = chosen.listed;
   o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   const DType written = written_type(f);
   const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
@@ -203,7 +215,8 @@ int run_carve(Flags& f) {
   std::optional<ConversionReport> report;
   if (verification) {
     result.model.reset();  // what was written is measured
-    report = verification->measure(f.out, how_made(f, result, compute), f.sweep ? sweep_steps(f, dense, ids, written, compute) : std::vector<SweepStep>{});
+    report =
+        verification->measure(f.out, how_made(f, result, config, compute), f.sweep ? sweep_steps(f, dense, ids, written, compute) : std::vector<SweepStep>{});
     verification->write_page(*report);
   }
   if (!f.json) {
@@ -214,7 +227,7 @@ int run_carve(Flags& f) {
     if (!f.verify.html.empty()) fmt::print("the page is in {}\n", f.verify.html);
     return 0;
   }
-  Json reply = result_json(f, result, target, compute, seconds);
+  Json reply = result_json(f, result, config, target, compute, seconds);
   if (report) reply["report"] = moe::to_json(*report);
   print_json(reply);
   return 0;
@@ -236,6 +249,7 @@ Action add_carve(CLI::App& app) {
   app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
   app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of the FFN works for a token")->required();
   app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();
+  app.add_option("--layers", f->layers, kLayersHelp)->capture_default_str();
   add_calibration_options(app, f->calibration, "its first tokens show what the neurons do; nothing is trained on it");
   takes(app.add_option("--method", o.method, methods_help())->capture_default_str(), carve_method_names());
   takes(app.add_option("--router", o.router, "another router than the method's: analytic, similarity or learned"), carve_routers());

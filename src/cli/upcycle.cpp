@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/conversion.h"
+#include "cli/layer_choice.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
@@ -37,33 +37,6 @@ struct Flags {
   bool json = false;
 };
 
-int64_t number_of(std::string_view text, std::string_view all) {
-  int64_t n = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || n < 0)
-    fail_usage("--layers '{}' is neither every:P nor a list such as 1,3,8-11", all);
-  return n;
-}
-
-// "every:2", or "1,3,8-11".
-void parse_layers(const std::string& text, UpcycleOptions& o) {
-  if (text.starts_with("every:")) {
-    o.every = number_of(std::string_view(text).substr(6), text);
-    return;
-  }
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view entry = std::string_view(text).substr(begin, end - begin);
-    const size_t dash = entry.find('-');
-    const int64_t first = number_of(entry.substr(0, dash), text), last = dash == std::string_view::npos ? first : number_of(entry.substr(dash + 1), text);
-    if (last < first || last - first > 100000) fail_usage("--layers: '{}' is no range of layers", entry);
-    for (int64_t i = first; i <= last; ++i) o.layers.push_back(i);
-    begin = end + 1;
-  }
-  std::sort(o.layers.begin(), o.layers.end());
-  o.layers.erase(std::unique(o.layers.begin(), o.layers.end()), o.layers.end());
-}
-
 // A routing whose recipe nobody named is the one of models with this attention, renormalised.
 RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_layers) {
   if (!f.routing.experts) fail_usage("--experts is missing: how many experts each layer gets");
@@ -80,7 +53,9 @@ RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_
 
 UpcycleOptions options_of(const Flags& f, const ModelConfig& dense) {
   UpcycleOptions o;
-  parse_layers(f.layers, o);
+  const LayerChoice chosen = parse_layers(f.layers);
+  o.every = chosen.every;
+  o.layers = chosen.listed;
   o.granularity = f.granularity;
   o.noise = static_cast<float>(f.noise);
   o.noise_share = static_cast<float>(f.noise_share);
@@ -167,8 +142,7 @@ Action add_upcycle(CLI::App& app) {
          "G: cut each copy into G experts of a G-th of its width (virtual groups). --experts / G copies are made, and a token that takes a multiple of G "
          "experts begins with whole copies")
       ->capture_default_str();
-  app.add_option("--layers", f->layers, "which layers get experts: every:P (0, P, 2P ...), or a list such as 1,3,8-11; the others stay dense")
-      ->capture_default_str();
+  app.add_option("--layers", f->layers, kLayersHelp)->capture_default_str();
   app.add_option("--noise", f->noise,
                  "draw a share of each expert's numbers anew from a normal distribution of this standard deviation; 0: all copies are alike")
       ->capture_default_str();

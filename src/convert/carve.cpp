@@ -23,10 +23,13 @@ std::string divisors(int64_t n) {
   return out.empty() ? "nothing" : out;
 }
 
-// Everything but the FFNs, which have other shapes.
+// Everything but the FFNs that are carved.
 void copy_rest(Model& to, Model& from) {
+  std::vector<std::string> carved;  // what the names of their parameters begin with
+  for (int64_t i = 0; i < to.config().layers; ++i)
+    if (to.config().is_moe(i)) carved.push_back(fmt::format("layers.{}.ffn.", i));
   for (Param* param : to.params()) {
-    if (param->name.find(".ffn.") != std::string::npos) continue;
+    if (std::any_of(carved.begin(), carved.end(), [&](const std::string& prefix) { return param->name.starts_with(prefix); })) continue;
     const Param* source = from.find(param->name);
     if (source == nullptr || source->value.dtype != DType::f32 || !source->value.dense())
       fail("carving reads a model that was loaded for training, whose weights are f32; \"{}\" is not", param->name);
@@ -65,6 +68,13 @@ class Walk {
     ops::cast(run, dense_h_, h_);
   }
 
+  // A layer whose FFN stays as it is.
+  void pass(int64_t i) {
+    Block& block = dense_.block(i);
+    if (!dense_h_.empty()) dense_block(block, i, dense_h_, u_);
+    dense_block(block, i, h_, u_);
+  }
+
   CarvedLayer layer(int64_t i) {
     const auto start = std::chrono::steady_clock::now();
     ArenaScope scope(run_.saved);
@@ -72,7 +82,7 @@ class Walk {
     Tensor dense_sum;  // [N,D] f32, the dense stream with what its FFN adds
     if (!dense_h_.empty()) {
       dense_sum = run_.saved.alloc(DType::f32, {u_.rows(), u_.cols()});
-      follow_dense(block, i, dense_sum);
+      dense_block(block, i, dense_h_, dense_sum);
     }
     attend(block, i, h_);
     const Tensor x = ffn_input(block);
@@ -116,13 +126,14 @@ class Walk {
     if (block.placement == NormPlacement::pre) ops::cast(run_, out, sum);
     else block.norm2.forward(run_, out, sum, norm);
   }
-  void follow_dense(Block& block, int64_t i, Tensor sum) {
+  // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with what the FFN adds.
+  void dense_block(Block& block, int64_t i, Tensor h, Tensor sum) {
     ArenaScope scope(run_.saved);
-    attend(block, i, dense_h_);
+    attend(block, i, h);
     Activations a{.x = ffn_input(block)};
     run_dense(run_, a, block.ffn.experts);
     ops::add(run_, sum, u_, a.out);
-    leave(block, dense_h_, sum);
+    leave(block, h, sum);
   }
   // Tokens count relative to their streams: a few of them are a thousand times longer than the rest and would be all that a fit sees.
   void aim(Carving& c, Tensor dense_sum) {
@@ -214,6 +225,9 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (o.active < 1) fail_usage("--active is {}; a token takes at least 1 expert", o.active);
   if (o.shared + o.active > o.experts)
     fail_usage("--shared {} and --active {} are more than --experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
+  if (o.every < 1) fail_usage("--layers every:{}: it must be at least 1", o.every);
+  for (int64_t layer : o.layers)
+    if (layer < 0 || layer >= dense.layers) fail_usage("--layers: there is no layer {}; the model has layers 0 to {}", layer, dense.layers - 1);
   if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("--marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
   if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("--windows is {}; it must be at least 1", o.windows);
   if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("--window is {}; a calibration sequence needs at least 2 tokens", o.window);
@@ -231,11 +245,17 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   c.shared_width = o.shared > 0 ? width : 0;
   c.shared_gate = false;
   c.expert_down_bias = !dense.ffn_bias && stages.fit->down_bias;
-  c.moe_every = 1;
+  c.moe_every = o.every;
   c.dense_first = 0;
-  c.moe_layers.clear();
-  c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active, dense.layers);
+  c.moe_layers = o.layers;
+  c.routing.recipe = stages.router->recipe;
+  c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active, c.moe_layer_count());
   return c;
+}
+
+double active_ffn_share(const ModelConfig& dense, const CarveOptions& o) {
+  const auto carved = static_cast<double>(carved_config(dense, o).moe_layer_count()), layers = static_cast<double>(dense.layers);
+  return 1 - carved / layers * static_cast<double>(o.experts - o.shared - o.active) / static_cast<double>(o.experts);
 }
 
 CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const CarveOptions& options, const CarveHooks& hooks) {
@@ -253,6 +273,10 @@ CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const Ca
   ArenaScope scope(run.saved);
   Walk walk(run, dense, *result.model, text, options, stages);
   for (int64_t i = 0; i < dense.config().layers; ++i) {
+    if (!result.model->config().is_moe(i)) {
+      walk.pass(i);
+      continue;
+    }
     result.layers.push_back(walk.layer(i));
     if (hooks.on_layer) hooks.on_layer(result.layers.back());
   }

@@ -25,6 +25,8 @@ struct CarveOptions {
   int64_t shared = 0;             // S slices that are always on
   int64_t active = 1;             // A of the E - S others that a token takes
   int64_t experts = 8;            // E slices in all; divides the FFN's width F
+  int64_t every = 1;              // layers i with i mod `every` == 0 are carved ...
+  std::vector<int64_t> layers;    // ... unless they are listed here; the others stay as they are
   std::string router;             // another router than the method's own (carve_routers()); empty: the method's
   std::string fit;                // another fit of the outputs than the method's own (carve_fits()); empty: the method's
   Profile profile = Profile::cosine;
@@ -56,9 +58,9 @@ struct CarvedLayer {
 };
 
 struct CarveResult {
-  std::unique_ptr<Model> model;  // owned, f32
-  std::vector<CarvedLayer> layers;
-  int64_t tokens = 0;  // of the calibration text that were used
+  std::unique_ptr<Model> model;     // owned, f32
+  std::vector<CarvedLayer> layers;  // those that were carved
+  int64_t tokens = 0;               // of the calibration text that were used
 };
 
 struct CarveHooks {
@@ -75,6 +77,8 @@ void check_carve(const ModelConfig& dense, const CarveOptions&);
 
 // What the carved model will be. The options must have been checked.
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions&);
+// The share of the neurons of all FFNs that works for a token.
+double active_ffn_share(const ModelConfig& dense, const CarveOptions&);
 
 // The dense model stays as it is. `ids`: the calibration text, of which the first windows * window tokens are used; fails when there are fewer. Products run in
 // run.compute. Same model, text, options, threads and dtype: same bits.

@@ -64,6 +64,18 @@ TEST_F(Carve, TheResultTrainsOn) {
   EXPECT_EQ(r.code, 0) << r.err;
 }
 
+TEST_F(Carve, LayersThatAreNotAskedForStayDense) {
+  const std::string out = folder_ / "m";
+  const CommandResult r = moe_command(words(out, {"--layers", "1"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.out, "1 of 2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 75.0% of the FFN works for a token");
+  has(r.out, "layer  active  shared mass");
+  EXPECT_NEAR(perplexity(out, text()) / perplexity(dense(), text()), 1, 0.3);
+  const CommandResult i = moe_command({"inspect", out, "--json"});
+  ASSERT_EQ(i.code, 0) << i.err;
+  EXPECT_EQ(Json::parse(i.out)["moe_layers"], 1);
+}
+
 TEST_F(Carve, JsonHoldsEveryLayer) {
   const CommandResult r = moe_command(words(folder_ / "m", {"--json"}));
   ASSERT_EQ(r.code, 0) << r.err;
@@ -88,6 +100,8 @@ TEST_F(Carve, RefusesInOneLine) {
   expect_refused(with("--experts", "7"), 2, {"--experts 7", "96", "take one of 2, 3, 4, 6, 8, 12, 16"});
   expect_refused(with("--active", "6"), 2, {"--shared 1", "--active 6", "at most 5"});
   expect_refused(with("--active", "0"), 2, {"--active is 0"});
+  expect_refused(words(out, {"--layers", "1-2"}), 2, {"--layers", "no layer 2", "0 to 1"});
+  expect_refused(words(out, {"--layers", "last"}), 2, {"--layers 'last'", "every:P"});
   expect_refused(with("--windows", "1000"), 1, {"tokens", "need 32000", "--windows"});
   expect_refused(with("--calibration", "/nowhere/text.txt"), 1, {"/nowhere/text.txt"});
   expect_refused({"carve", dense(), out, "--shared", "1", "--active", "2", "--experts", "6"}, 2, {"--calibration"});

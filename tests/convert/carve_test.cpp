@@ -66,19 +66,47 @@ CarveOptions options(std::string_view method, int64_t shared, int64_t active, in
   return o;
 }
 
-std::vector<float> logits(Model& model, const std::vector<int32_t>& ids) {
+// A forward over sequences of `length` tokens; `read` looks at what it left.
+template <class Read>
+void with_forward(Model& model, const std::vector<int32_t>& ids, int64_t length, Read&& read) {
   moe::Run run(2);
   std::vector<int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, std::ssize(ids)};
+  std::vector<int64_t> bounds = {0};
+  for (int64_t i = 0; i < std::ssize(ids); ++i) positions[static_cast<size_t>(i)] = static_cast<int32_t>(i % length);
+  while (bounds.back() < std::ssize(ids)) bounds.push_back(bounds.back() + length);
   const Batch batch{ids, positions, bounds};
   RoutingSpec spec;
   if (model.config().moe_layer_count() > 0) spec = eval_spec(model.config().routing);
-  const Forward pass{.batch = &batch, .routing = &spec};
   ModelSaved saved;
-  model.forward(run, pass, saved);
+  model.forward(run, {.batch = &batch, .routing = &spec, .keep = Keep::all}, saved);
+  read(run, saved);
+}
+
+std::vector<float> logits(Model& model, const std::vector<int32_t>& ids) {
   std::vector<float> out(ids.size() * 256);
-  model.logits(run, Tensor(out.data(), DType::f32, {std::ssize(ids), 256}), saved.hidden);
+  with_forward(model, ids, std::ssize(ids), [&](Run& run, ModelSaved& saved) {
+    model.logits(run, Tensor(out.data(), DType::f32, {std::ssize(ids), 256}), saved.hidden);
+  });
+  return out;
+}
+
+// The residual stream after the last block, for the calibration text.
+std::vector<double> stream(Model& model) {
+  std::vector<double> out;
+  with_forward(model, text(1), kWindow, [&](Run&, ModelSaved& saved) { out = test::values(saved.h.back()); });
+  return out;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+std::vector<std::vector<double>> params_of(Model& model, const std::string& prefix) {
+  std::vector<std::vector<double>> out;
+  for (Param* p : model.params())
+    if (p->name.starts_with(prefix)) out.push_back(test::values(p->value));
   return out;
 }
 
@@ -188,6 +216,35 @@ TEST(Carve, EveryNeuronIsInOneSlice) {
         for (int count : seen) EXPECT_EQ(count, 1);
       }
     }
+}
+
+// A layer that is not asked for stays as it is, and those after it are carved at what it gives them.
+TEST(Carve, LayersThatAreNotAskedForStay) {
+  const auto dense = dense_model(kKinds[0]), bare = dense_model(kKinds[0]);
+  Param& down = bare->block(1).ffn.experts.down;
+  std::fill_n(down.value.as<float>(), down.value.numel(), 0.0f);
+  down.touched();
+  const std::vector<double> with_ffn = stream(*dense), without = stream(*bare);
+  for (const std::string& method : carve_method_names()) {
+    SCOPED_TRACE(method);
+    CarveOptions o = options(method, 1, 2, 6);
+    moe::Run run(2);
+    const CarveResult both = carve(run, *dense, text(1), o);
+    o.layers = {1};
+    const CarveResult last = carve(run, *dense, text(1), o);
+    o.layers.clear();
+    o.every = 2;
+    const CarveResult first = carve(run, *dense, text(1), o);
+
+    ASSERT_EQ(last.layers.size(), 1u);
+    EXPECT_EQ(last.layers[0].layer, 1);
+    EXPECT_EQ(params_of(*last.model, "layers.0."), params_of(*dense, "layers.0."));
+    EXPECT_NEAR(last.layers[0].error, distance(stream(*last.model), with_ffn) / distance(without, with_ffn), 1e-4);
+    ASSERT_EQ(first.layers.size(), 1u);
+    EXPECT_EQ(params_of(*first.model, "layers.0."), params_of(*both.model, "layers.0."));
+    EXPECT_EQ(params_of(*first.model, "layers.1."), params_of(*dense, "layers.1."));
+    EXPECT_DOUBLE_EQ(active_ffn_share(dense->config(), o), 0.75);
+  }
 }
 
 TEST(Carve, SameCommandSameBits) {
@@ -315,6 +372,12 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.marks = 97;
   has(refused(o), "--marks is 97");
+  o = options("cmoe", 1, 2, 6);
+  o.layers = {0, 2};
+  has(refused(o), "no layer 2; the model has layers 0 to 1");
+  o = options("cmoe", 1, 2, 6);
+  o.every = 0;
+  has(refused(o), "every:0");
   moe::Run run(1);
   has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }), "255 tokens, and 4 windows of 64 need 256");
   const CarveResult carved = carve(run, *dense, text(1), options("cmoe", 1, 2, 6));

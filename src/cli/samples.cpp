@@ -1,10 +1,10 @@
 #include "cli/samples.h"
-#include "cli/command_tree.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/command_tree.h"
 #include "cli/routing_options.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -12,7 +12,7 @@
 namespace moe::cli {
 namespace {
 
-constexpr int64_t kMostTokens = 100000;
+constexpr int64_t kUsualTokens = 60, kMostTokens = 100000;
 
 // On one line: line breaks and other control characters written out.
 std::string one_line(const std::string& text) {
@@ -49,7 +49,7 @@ void add_sample_options(CLI::App& app, SampleFlags& f) {
   const std::string group = "Samples";
   app.add_option("--sample-every", f.every, "steps between samples, shown and kept in OUT/samples.jsonl; 0: none")->group(group)->capture_default_str();
   app.add_option("--sample-prompt", f.prompt, "the text that every sample continues")->group(group);
-  app.add_option("--sample-tokens", f.tokens, "tokens of a sample")->group(group)->capture_default_str();
+  app.add_option("--sample-tokens", f.tokens, fmt::format("tokens of a sample; default: {}", kUsualTokens))->group(group);
   takes(app.add_option("--sample-routing", f.routing, "threshold: needed for recipes whose experts choose; see moe generate --help")->group(group),
         {"threshold"});
 }
@@ -58,11 +58,13 @@ TrainingSamples::TrainingSamples(const SampleFlags& flags, Training& training, c
     : flags_(flags), training_(training), stop_(stop) {
   if (flags.every < 0) fail_usage("--sample-every is {}; it must be 0 (none) or above", flags.every);
   if (flags.every == 0) {
-    if (!flags.prompt.empty()) fail_usage("--sample-prompt has no meaning without --sample-every N");
+    const char* idle = !flags.prompt.empty() ? "--sample-prompt" : flags.tokens ? "--sample-tokens" : !flags.routing.empty() ? "--sample-routing" : nullptr;
+    if (idle != nullptr) fail_usage("{} has no meaning without --sample-every N", idle);
     return;
   }
   if (flags.prompt.empty()) fail_usage("--sample-every needs a text to continue: --sample-prompt TEXT");
-  if (flags.tokens < 1 || flags.tokens > kMostTokens) fail_usage("--sample-tokens is {}; it must be at least 1 and at most {}", flags.tokens, kMostTokens);
+  tokens_ = flags.tokens.value_or(kUsualTokens);
+  if (tokens_ < 1 || tokens_ > kMostTokens) fail_usage("--sample-tokens is {}; it must be at least 1 and at most {}", tokens_, kMostTokens);
   if (!flags.routing.empty()) options_.session.routing = parse_eval_routing(flags.routing, "--sample-routing");
   if (training.model().config().moe_layer_count() > 0) check_routing(training.model().config().routing, options_.session.routing);
   run_ = std::make_unique<Run>(training.options().threads, training.options().dtype);
@@ -78,7 +80,7 @@ void TrainingSamples::after_step(int64_t step, ProgressLine& screen) {
   if (flags_.every == 0) return;
   if (!file_) file_ = std::make_unique<StepLines>(training_.out() + "/samples.jsonl", training_.resumed_from().value_or(0));
   if (step % flags_.every != 0) return;
-  const Generated sample = write(flags_.tokens);
+  const Generated sample = write(tokens_);
   if (sample.finish == "interrupted") return;
   const Json line = {{"step", step}, {"prompt", flags_.prompt}, {"text", sample.text}};
   file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/screen.h"
@@ -15,7 +16,8 @@
 namespace moe::cli {
 
 struct SampleFlags {
-  int64_t every = 0, tokens = 60;
+  int64_t every = 0;
+  std::optional<int64_t> tokens;  // of a sample; absent: 60
   std::string prompt, routing;
 };
 
@@ -35,6 +37,7 @@ class TrainingSamples {
   SampleFlags flags_;
   Training& training_;
   const std::atomic<bool>& stop_;
+  int64_t tokens_ = 0;  // of a sample
   GenerateOptions options_;
   std::unique_ptr<Run> run_;
   std::unique_ptr<StepLines> file_;  // once there is a step: the folder is there only then

@@ -174,7 +174,9 @@ TEST_F(Watch, SamplesThatCannotBeAreRefusedAtTheDoor) {
   };
   refused({"--sample-every", "5"}, 2, {"--sample-prompt TEXT"});
   refused({"--sample-every", "-5", "--sample-prompt", "a"}, 2, {"--sample-every is -5"});
-  refused({"--sample-prompt", "a"}, 2, {"without --sample-every"});
+  refused({"--sample-prompt", "a"}, 2, {"--sample-prompt", "without --sample-every"});
+  refused({"--sample-tokens", "9"}, 2, {"--sample-tokens", "without --sample-every"});
+  refused({"--sample-routing", "threshold"}, 2, {"--sample-routing", "without --sample-every"});
   refused({"--sample-every", "5", "--sample-prompt", "a", "--sample-tokens", "0"}, 2, {"--sample-tokens is 0"});
   refused({"--recipe", "expert-choice", "--experts", "4", "--sample-every", "5", "--sample-prompt", "a"}, 2,
           {"expert-choice", "add --sample-routing threshold"});

@@ -250,18 +250,22 @@ void report(const std::string& dir) {
     }
     losses.series.push_back(line);
   }
-  fmt::print("\n| dense minutes | dense CE |");
+  if (!curves.count("dense")) fail("{}/runs has no finished run of the dense arm to measure the others by", dir);
+  std::vector<std::string> sparse;  // in the order of the table
   for (const Arm& arm : kArms)
-    if (!is_dense(arm)) fmt::print(" {} |", arm.name);
-  fmt::print("\n|---|---|---|---|---|---|\n");
+    if (!is_dense(arm) && curves.count(arm.name)) sparse.emplace_back(arm.name);
+  fmt::print("\n| dense minutes | dense CE |");
+  for (const std::string& name : sparse) fmt::print(" {} |", name);
+  fmt::print("\n|---|---|");
+  for (size_t i = 0; i < sparse.size(); ++i) fmt::print("---|");
+  fmt::print("\n");
   std::map<std::string, bench::Series> lines;
   for (const Point& p : curves.at("dense")) {
     fmt::print("| {:.1f} | {:.4f} |", p.seconds / 60, p.ce);
-    for (const Arm& arm : kArms) {
-      if (is_dense(arm)) continue;
-      const auto s = curves.count(arm.name) ? seconds_to(curves.at(arm.name), p.ce) : std::nullopt;
+    for (const std::string& name : sparse) {
+      const auto s = seconds_to(curves.at(name), p.ce);
       fmt::print(" {} |", s ? fmt::format("{:.2f}", *s / p.seconds) : "-");
-      if (s) lines[arm.name].points.emplace_back(p.seconds, *s / p.seconds);
+      if (s) lines[name].points.emplace_back(p.seconds, *s / p.seconds);
     }
     fmt::print("\n");
   }

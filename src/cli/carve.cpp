@@ -247,7 +247,7 @@ Action add_carve(CLI::App& app) {
   app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file. It stays as it is")->required();
   app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
-  app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of the FFN works for a token")->required();
+  app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN works for a token")->required();
   app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();
   app.add_option("--layers", f->layers, kLayersHelp)->capture_default_str();
   add_calibration_options(app, f->calibration, "its first tokens show what the neurons do; nothing is trained on it");

@@ -272,8 +272,9 @@ CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const Ca
   const Calibration text(ids, options);
   ArenaScope scope(run.saved);
   Walk walk(run, dense, *result.model, text, options, stages);
-  for (int64_t i = 0; i < dense.config().layers; ++i) {
-    if (!result.model->config().is_moe(i)) {
+  const ModelConfig& config = result.model->config();
+  for (int64_t i = 0; std::ssize(result.layers) < config.moe_layer_count(); ++i) {  // what comes after the last carved layer is read by nobody
+    if (!config.is_moe(i)) {
       walk.pass(i);
       continue;
     }

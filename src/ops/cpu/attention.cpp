@@ -220,7 +220,8 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   std::vector<AttentionTask> tasks;
   const int64_t whole = std::max<int64_t>(q.rows() * call.group(), 1);
   for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), whole);
-  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), attention_backward_tasks);
+  const bool halves = q.dtype == DType::bf16 && has_bf16_products();
+  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), halves ? attention_backward_halves : attention_backward_tasks);
 }
 
 }  // namespace moe::ops

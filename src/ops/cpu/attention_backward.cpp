@@ -86,11 +86,6 @@ void load_queries(const AttentionCall& call, const Workspace& w, int64_t head, i
   std::fill(w.dq, w.dq + queries * w.width_padded, 0.0f);
 }
 
-// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the block's first key and sees none before the last `window`.
-struct Sight {
-  int64_t ahead, window;
-};
-
 // w.p = exp(s - lse), w.ds = p (dp - delta) for one vector of queries from `column` on.
 template <bool kMasked>
 HWY_INLINE void softmax_gradient(const Workspace& w, int64_t column, int64_t keys, int64_t stride, Sight sight) {
@@ -103,7 +98,7 @@ HWY_INLINE void softmax_gradient(const Workspace& w, int64_t column, int64_t key
   for (int64_t j = 0; j < keys; ++j) {
     float* score = w.p + j * stride + column;
     float* gradient = w.ds + j * stride + column;
-    auto p = exp_softmax(d, hn::Sub(hn::LoadU(d, score), lse));
+    auto p = ExpNormal(d, hn::Sub(hn::LoadU(d, score), lse));
     if constexpr (kMasked) {
       const auto key = hn::Set(di, static_cast<int32_t>(j));
       p = hn::IfThenZeroElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))), p);

@@ -111,10 +111,10 @@ HWY_INLINE void softmax_vector(const Columns& x, int64_t column, int64_t first_k
   // A column that has seen nothing yet keeps a maximum of -inf and sums of 0; -inf - -inf must not come about.
   auto level = highest;
   if constexpr (kMasked) level = hn::IfThenZeroElse(hn::Eq(highest, minus_infinity), highest);
-  const auto shrink = exp_softmax(d, hn::Sub(before, level));
+  const auto shrink = ExpNormal(d, hn::Sub(before, level));
   auto total = hn::Mul(hn::LoadU(d, x.total + column), shrink);
   for (int64_t j = 0; j < keys; ++j) {
-    const auto p = exp_softmax(d, hn::Sub(hn::LoadU(d, score + j * x.padded), level));
+    const auto p = ExpNormal(d, hn::Sub(hn::LoadU(d, score + j * x.padded), level));
     hn::StoreU(p, d, score + j * x.padded);
     total = hn::Add(total, p);
   }
@@ -164,9 +164,9 @@ void softmax_keys(const Columns& x, int64_t column, int64_t first_key, int64_t k
   }
   const float before = x.highest[column], highest = std::max(before, MaxLanesFixed(d, most));
   const float level = highest == minus_infinity ? 0.0f : highest;
-  for (int64_t j = 0; j < keys; j += lanes_f32()) hn::StoreU(exp_softmax(d, hn::Sub(hn::LoadU(d, score + j), hn::Set(d, level))), d, score + j);
+  for (int64_t j = 0; j < keys; j += lanes_f32()) hn::StoreU(ExpNormal(d, hn::Sub(hn::LoadU(d, score + j), hn::Set(d, level))), d, score + j);
   x.highest[column] = highest;
-  x.shrink[column] = hn::GetLane(exp_softmax(d, hn::Set(d, before - level)));
+  x.shrink[column] = hn::GetLane(ExpNormal(d, hn::Set(d, before - level)));
 }
 
 // l' = l exp(m - m') + sum_j p_j, key after key; the chains of kColumns columns run beside each other.

@@ -22,6 +22,7 @@
 #include "core/error.h"
 #include "ops/cpu/attention_tasks.h"
 #include "ops/cpu/block_gemm-inl.h"
+#include "ops/cpu/pair_gemm-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -29,12 +30,8 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-#define MOE_HALVES __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
-
-constexpr int64_t kLanes = 16;
 constexpr int64_t kKeys = kAttentionBlock;
-constexpr int kRowsAtOnce = 6;     // columns whose sums fill 24 of the 32 registers
-constexpr int kVectorsAtOnce = 4;  // 64 keys, or 64 numbers of a value
+constexpr int kRowsAtOnce = 6;  // columns whose sums fill 24 of the 32 registers
 
 // One task's state. Pairs are words of 32 bits, the first of the two in the lower half.
 struct Halves {
@@ -53,25 +50,6 @@ struct Halves {
   float* total;          // [count, 16] running sum l, lane by lane
   float* out;            // [count, value_padded] running o
 };
-
-template <class T>
-T* alloc(Arena& arena, int64_t n) {
-  return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
-}
-
-// Columns [col, col + cols) of row r as pairs, the last one filled with zero.
-MOE_HALVES HWY_INLINE void copy_pairs(uint32_t* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols) {
-  dst[(cols - 1) / 2] = 0;
-  if (t.dtype == DType::bf16) {
-    std::memcpy(dst, t.row<bf16>(r) + col, static_cast<size_t>(cols) * sizeof(bf16));
-    return;
-  }
-  const float* src = t.row<float>(r) + col;
-  for (int64_t c = 0; c < cols; c += kLanes) {
-    const auto mask = static_cast<__mmask16>(cols - c >= kLanes ? 0xFFFF : (1 << (cols - c)) - 1);
-    _mm256_mask_storeu_epi16(reinterpret_cast<bf16*>(dst) + c, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, src + c)));
-  }
-}
 
 MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
   const int64_t width = call.width();
@@ -108,15 +86,6 @@ MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task
 constexpr int64_t kBlocksAhead = 2;
 HWY_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
 
-// 32 pairs of which a holds the first numbers and b the second.
-MOE_HALVES HWY_INLINE void store_pairs(uint32_t* dst, __m512i a, __m512i b) {
-  // Numbers of b count from 32.
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, low, b));
-  _mm512_storeu_si512(dst + kLanes, _mm512_permutex2var_epi16(a, high, b));
-}
-
 // The block of keys [first, end) of the sequence, counted from `block`, as x.k. Lanes without a key hold anything.
 MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, const Halves& x, int64_t block, int64_t first, int64_t end) {
   const KvView& kv = *call.kv;
@@ -142,56 +111,14 @@ MOE_HALVES void load_values(const AttentionCall& call, const AttentionTask& task
   const KvView& kv = *call.kv;
   const int64_t width = call.value_width(), row = kv.first_row[static_cast<size_t>(task.sequence)];
   const char* head = static_cast<const char*>(kv.v.data) + row * kv.v.row_bytes + task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
-  for (int64_t key = first & ~int64_t{1}; key < end; key += 2)
+  const auto numbers = [&](int64_t key) { return reinterpret_cast<const bf16*>(head + key * kv.v.row_bytes); };
+  const auto values = [&](int64_t key) { return key < first || key >= end ? nullptr : numbers(key); };
+  for (int64_t key = first & ~int64_t{1}; key < end; key += 2) {
     for (int64_t c = 0; c < width; c += 2 * kLanes) {
-      const auto mask = static_cast<__mmask32>(width - c >= 2 * kLanes ? ~uint32_t{0} : (uint32_t{1} << (width - c)) - 1);
-      const auto values = [&](int64_t at) MOE_HALVES {
-        const char* numbers = head + at * kv.v.row_bytes + c * static_cast<int64_t>(sizeof(bf16));
-        fetch(numbers + kBlocksAhead * kKeys * kv.v.row_bytes);
-        return at < first || at >= end ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, numbers);
-      };
-      // What runs over the end of a row is overwritten by the next one.
-      store_pairs(x.v + (key - block) / 2 * x.value_padded + c, values(key), values(key + 1));
+      fetch(numbers(key + kBlocksAhead * kKeys) + c);
+      fetch(numbers(key + 1 + kBlocksAhead * kKeys) + c);
     }
-}
-
-// C = (kAdd ? factor C : 0) + A B over pairs.  a [kRows, depth]; b [depth, kVectors * 16]; c [kRows, kVectors * 16]; factor [kRows]
-template <bool kAdd, int kRows, int kVectors>
-MOE_HALVES HWY_INLINE void pair_tile(const uint32_t* HWY_RESTRICT a, int64_t lda, const uint32_t* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c,
-                                     int64_t ldc, int64_t depth, const float* HWY_RESTRICT factor) {
-  __m512 sum[kRows][kVectors];
-#pragma GCC unroll 6
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j)
-      sum[i][j] = kAdd ? _mm512_mul_ps(_mm512_set1_ps(factor[i]), _mm512_loadu_ps(c + i * ldc + j * kLanes)) : _mm512_setzero_ps();
-  for (int64_t k = 0; k < depth; ++k, ++a, b += ldb) {
-    __m512i row[kVectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = _mm512_loadu_si512(b + j * kLanes);
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i) {
-      const __m512i all = _mm512_set1_epi32(static_cast<int>(a[i * lda]));
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], (__m512bh)all, (__m512bh)row[j]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(c + i * ldc + j * kLanes, sum[i][j]);
-}
-
-template <bool kAdd, int kRows>
-MOE_HALVES void pair_product(int64_t n, const uint32_t* a, int64_t lda, const uint32_t* b, int64_t ldb, float* c, int64_t ldc, int64_t depth,
-                             const float* factor) {
-  for (; n >= kVectorsAtOnce * kLanes; n -= kVectorsAtOnce * kLanes, b += kVectorsAtOnce * kLanes, c += kVectorsAtOnce * kLanes)
-    pair_tile<kAdd, kRows, kVectorsAtOnce>(a, lda, b, ldb, c, ldc, depth, factor);
-  switch (n / kLanes) {
-    case 3: return pair_tile<kAdd, kRows, 3>(a, lda, b, ldb, c, ldc, depth, factor);
-    case 2: return pair_tile<kAdd, kRows, 2>(a, lda, b, ldb, c, ldc, depth, factor);
-    case 1: return pair_tile<kAdd, kRows, 1>(a, lda, b, ldb, c, ldc, depth, factor);
-    default: return;
+    pair_rows(x.v + (key - block) / 2 * x.value_padded, values(key), values(key + 1), width);
   }
 }
 
@@ -230,7 +157,7 @@ MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const S
     level[i] = highest == -infinity ? 0.0f : highest;  // where every score is -inf: -inf - -inf must not come about
     fall[i] = before - level[i];
   }
-  const __m512 factors = exp_softmax(d, VF32{_mm512_load_ps(fall)}).raw;
+  const __m512 factors = ExpNormal(d, VF32{_mm512_load_ps(fall)}).raw;
   _mm512_storeu_ps(shrink, factors);
   for (int i = 0; i < kRows; ++i) {
     const float* score = x.score + i * kKeys;
@@ -239,7 +166,7 @@ MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const S
     __m512 sum = _mm512_setzero_ps();
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const __m512 e = exp_softmax(d, VF32{_mm512_sub_ps(_mm512_loadu_ps(score + v * kLanes), _mm512_set1_ps(level[i]))}).raw;
+      const __m512 e = ExpNormal(d, VF32{_mm512_sub_ps(_mm512_loadu_ps(score + v * kLanes), _mm512_set1_ps(level[i]))}).raw;
       sum = _mm512_add_ps(sum, e);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + v * kLanes / 2), (__m256i)_mm512_cvtneps_pbh(e));
     }
@@ -251,11 +178,11 @@ MOE_HALVES HWY_INLINE void softmax_rows(const Halves& x, int64_t column, const S
 template <int kRows, int kVectors>
 MOE_HALVES void attend_keys(const AttentionCall& call, const Halves& x, int64_t column, const Seen<kRows>& seen) {
   alignas(64) float shrink[kLanes];
-  pair_product<false, kRows>(kVectors * kLanes, x.q + column * x.pairs, x.pairs, x.k, kKeys, x.score, kKeys, x.pairs, nullptr);
+  pair_product<kRows>(kVectors * kLanes, x.pairs, {x.q + column * x.pairs, x.pairs, 1}, x.k, kKeys, x.score, kKeys, Written());
   softmax_rows<kRows, kVectors>(x, column, seen, call.scale, shrink);
   const int64_t begin = seen.lowest / 2, depth = (seen.most + 1) / 2 - begin;
-  pair_product<true, kRows>(x.value_padded, x.p + begin, kKeys / 2, x.v + begin * x.value_padded, x.value_padded, x.out + column * x.value_padded,
-                            x.value_padded, depth, shrink);
+  pair_product<kRows>(x.value_padded, depth, {x.p + begin, kKeys / 2, 1}, x.v + begin * x.value_padded, x.value_padded, x.out + column * x.value_padded,
+                      x.value_padded, Scaled{shrink});
 }
 
 template <int kRows>

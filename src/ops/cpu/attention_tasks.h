@@ -49,11 +49,18 @@ inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask&
   return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
 }
 
+// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the block's first key and sees none before the last `window`.
+struct Sight {
+  int64_t ahead, window;
+};
+
 // Work through `tasks` on the calling thread.
 void attention_forward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 // The same where k and v are bf16 and has_bf16_products().
 void attention_forward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 // A task is a whole sequence and key/value head: it owns the rows of dk, dv and of its heads' dq.
 void attention_backward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// The same where everything but lse is bf16 and has_bf16_products().
+void attention_backward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 
 }  // namespace moe::ops

@@ -99,20 +99,6 @@ inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA a, const T
   if (j < n) panel_product<kAdd, 1>(m, a, b + j, ldb, c + j, ldc, depth);
 }
 
-// e^x for x up to 88; 0 below -86, where a result could be subnormal (slow to multiply with on some machines) and no sum with a term of 1 would feel it; exact
-// for 0 and -infinity; NaN kept. As Exp of simd-inl.h, less what softmax does not need: adding 1.5 * 2^23 + 127 leaves n + 127, the biased exponent of 2^n, in
-// the lowest bits.
-HWY_INLINE VF32 exp_softmax(DF32 d, VF32 x) {
-  const auto shifter = hn::Set(d, 12582912.0f + 127.0f);
-  const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shifter);
-  const auto n = hn::Sub(shifted, shifter);
-  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  const auto e = ExpReduced(d, r);
-  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(U32For<DF32>(), shifted)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.0f)), hn::Mul(e, power));
-}
-
 // dst[c] = scale * src[c] in f32, zero from `cols` to `padded`.
 template <class T>
 HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int64_t cols, int64_t padded, float scale) {

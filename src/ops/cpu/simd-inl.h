@@ -257,6 +257,21 @@ HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::Eq(x, x), scaled, x);
 }
 
+// The same for x up to 89, less what softmax and the sigmoid do not need: 0 below -86, where a result could be subnormal (slow to multiply with on some
+// machines) and no sum with a term of 1 would feel it; infinity from 88.4 on; exact for 0 and -infinity; NaN kept. Adding 1.5 * 2^23 + 127 leaves n + 127, the
+// biased exponent of 2^n, in the lowest bits.
+template <class D>
+HWY_INLINE hn::Vec<D> ExpNormal(D d, hn::Vec<D> x) {
+  const auto shifter = hn::Set(d, 12582912.0f + 127.0f);
+  const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shifter);
+  const auto n = hn::Sub(shifted, shifter);
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  const auto e = ExpReduced(d, r);
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(U32For<D>(), shifted)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.0f)), hn::Mul(e, power));
+}
+
 // erf to 2 ulp. Below 0.92: x + x p(x^2), p fitted on [0, 0.9]; above: 1 - e^q(|x|), q = log erfc fitted on [0.92, 4]; beyond 4 it is 1 in f32.
 template <class D>
 HWY_INLINE hn::Vec<D> Erf(D d, hn::Vec<D> x) {
@@ -304,8 +319,8 @@ HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {
 // 1 / (1 + e^-x)
 template <class D>
 HWY_INLINE hn::Vec<D> Sigmoid(D d, hn::Vec<D> x) {
-  const auto one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
+  const auto one = hn::Set(d, 1.0f), highest = hn::Set(d, 89.0f), minus = hn::Neg(x);
+  return hn::Div(one, hn::Add(one, ExpNormal(d, hn::IfThenElse(hn::Gt(minus, highest), highest, minus))));
 }
 
 // ---- element types ----------------------------------------------------------------------------------------------------------------------------------

@@ -187,9 +187,7 @@ std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, con
 int run_carve(Flags& f) {
   const auto start = Clock::now();
   CarveOptions& o = f.options;
-  const LayerChoice chosen = parse_layers(f.layers);
-  o.every = chosen.every;
-  o.layers = chosen.listed;
+  o.layers = parse_layers(f.layers);
   o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   const DType written = written_type(f);
   const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);

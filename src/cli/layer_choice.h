@@ -1,17 +1,12 @@
 // --layers of the verbs that give a dense model experts.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
+
+#include "convert/layer_choice.h"
 
 namespace moe::cli {
 
-struct LayerChoice {
-  int64_t every = 1;            // layers i with i mod `every` == 0 ...
-  std::vector<int64_t> listed;  // ... unless they are listed here, in order and each once
-};
 constexpr const char* kLayersHelp = "which layers get experts: every:P (0, P, 2P ...), or a list such as 1,3,8-11; the others stay dense";
 
 // "every:2", or "1,3,8-11". Throws (usage) at anything else; whether there are such layers is not asked here.

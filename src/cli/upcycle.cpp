@@ -53,17 +53,14 @@ RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_
 
 UpcycleOptions options_of(const Flags& f, const ModelConfig& dense) {
   UpcycleOptions o;
-  const LayerChoice chosen = parse_layers(f.layers);
-  o.every = chosen.every;
-  o.layers = chosen.listed;
+  o.layers = parse_layers(f.layers);
+  o.layers.check(dense.layers);
   o.granularity = f.granularity;
   o.noise = static_cast<float>(f.noise);
   o.noise_share = static_cast<float>(f.noise_share);
   if (f.down_scale) o.down_scale = static_cast<float>(*f.down_scale);
   o.seed = f.seed;
-  int64_t moe_layers = static_cast<int64_t>(o.layers.size());
-  if (moe_layers == 0) moe_layers = o.every > 0 ? (dense.layers + o.every - 1) / o.every : 0;
-  o.routing = routing_of(f, dense, moe_layers);
+  o.routing = routing_of(f, dense, o.layers.count(dense.layers));
   return o;
 }
 

@@ -225,9 +225,7 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (o.active < 1) fail_usage("--active is {}; a token takes at least 1 expert", o.active);
   if (o.shared + o.active > o.experts)
     fail_usage("--shared {} and --active {} are more than --experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
-  if (o.every < 1) fail_usage("--layers every:{}: it must be at least 1", o.every);
-  for (int64_t layer : o.layers)
-    if (layer < 0 || layer >= dense.layers) fail_usage("--layers: there is no layer {}; the model has layers 0 to {}", layer, dense.layers - 1);
+  o.layers.check(dense.layers);
   if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("--marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
   if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("--windows is {}; it must be at least 1", o.windows);
   if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("--window is {}; a calibration sequence needs at least 2 tokens", o.window);
@@ -245,9 +243,7 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   c.shared_width = o.shared > 0 ? width : 0;
   c.shared_gate = false;
   c.expert_down_bias = !dense.ffn_bias && stages.fit->down_bias;
-  c.moe_every = o.every;
-  c.dense_first = 0;
-  c.moe_layers = o.layers;
+  o.layers.set(c);
   c.routing.recipe = stages.router->recipe;
   c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active, c.moe_layer_count());
   return c;

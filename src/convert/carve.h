@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/layer_choice.h"
 #include "model/model.h"
 
 namespace moe {
@@ -25,8 +26,7 @@ struct CarveOptions {
   int64_t shared = 0;             // S slices that are always on
   int64_t active = 1;             // A of the E - S others that a token takes
   int64_t experts = 8;            // E slices in all; divides the FFN's width F
-  int64_t every = 1;              // layers i with i mod `every` == 0 are carved ...
-  std::vector<int64_t> layers;    // ... unless they are listed here; the others stay as they are
+  LayerChoice layers;             // those that are carved
   std::string router;             // another router than the method's own (carve_routers()); empty: the method's
   std::string fit;                // another fit of the outputs than the method's own (carve_fits()); empty: the method's
   Profile profile = Profile::cosine;

@@ -199,7 +199,7 @@ void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
   if (!(o.noise >= 0)) fail_usage("--noise is {}; it must be at least 0", o.noise);
   if (!(o.noise_share > 0 && o.noise_share <= 1)) fail_usage("--noise-share is {}; it must be above 0 and at most 1", o.noise_share);
   if (o.down_scale && !(*o.down_scale > 0)) fail_usage("--down-scale is {}; it must be above 0", *o.down_scale);
-  if (o.every < 1) fail_usage("--layers every:{}: it must be at least 1", o.every);
+  o.layers.check(dense.layers);
 }
 
 }  // namespace
@@ -209,9 +209,7 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions& o) {
   ModelConfig config = dense;
   config.routing = o.routing;
   config.expert_width = dense.dense_width / o.granularity;
-  config.moe_every = o.every;
-  config.dense_first = 0;
-  config.moe_layers = o.layers;
+  o.layers.set(config);
   config.model_type.clear();
   validate(config);
   const RoutingSpec spec = eval_spec(config.routing);

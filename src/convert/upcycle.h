@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "convert/assembly.h"
+#include "convert/layer_choice.h"
 
 namespace moe {
 
 struct UpcycleOptions {
-  RoutingOptions routing;       // recipe, E and K; E counts shards
-  int64_t granularity = 1;      // G: a copy is G experts of width F / G
-  int64_t every = 1;            // layers i with i mod `every` == 0 become MoE layers ...
-  std::vector<int64_t> layers;  // ... unless they are listed here
-  float router_std = 0.02f;     // of the routers' rows; each is drawn once for the G experts of a copy
+  RoutingOptions routing;    // recipe, E and K; E counts shards
+  int64_t granularity = 1;   // G: a copy is G experts of width F / G
+  LayerChoice layers;        // those that become MoE layers
+  float router_std = 0.02f;  // of the routers' rows; each is drawn once for the G experts of a copy
   // A share of each expert's numbers is drawn anew from N(0, noise) (OLMoE, arXiv 2409.02060, section 4.1.5: a share of 0.5 and 0.02, without gain). 0: none.
   float noise = 0;
   float noise_share = 0.5f;

@@ -224,10 +224,9 @@ TEST(Carve, LayersThatAreNotAskedForStay) {
     CarveOptions o = options(method, 1, 2, 6);
     moe::Run run(2);
     const CarveResult both = carve(run, *dense, text(1), o);
-    o.layers = {1};
+    o.layers.listed = {1};
     const CarveResult last = carve(run, *dense, text(1), o);
-    o.layers.clear();
-    o.every = 2;
+    o.layers = {.every = 2};
     const CarveResult first = carve(run, *dense, text(1), o);
 
     ASSERT_EQ(last.layers.size(), 1u);
@@ -362,10 +361,10 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o.marks = 97;
   has(refused(o), "--marks is 97");
   o = options("cmoe", 1, 2, 6);
-  o.layers = {0, 2};
+  o.layers.listed = {0, 2};
   has(refused(o), "no layer 2; the model has layers 0 to 1");
   o = options("cmoe", 1, 2, 6);
-  o.every = 0;
+  o.layers.every = 0;
   has(refused(o), "every:0");
   moe::Run run(1);
   has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }), "255 tokens, and 4 windows of 64 need 256");

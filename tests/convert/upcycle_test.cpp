@@ -138,13 +138,13 @@ TEST(Upcycle, LayersThatStayDense) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
   UpcycleOptions o = renormalised(c, 4, 2, 1);
-  o.every = 2;
+  o.layers.every = 2;
   Upcycled up = upcycle(*dense, o, 2);
   EXPECT_EQ(up.model->config().moe_layer_count(), 2);
   EXPECT_NE(up.model->find("layers.2.ffn.router.weight"), nullptr);
   EXPECT_EQ(up.model->find("layers.1.ffn.router.weight"), nullptr);
   EXPECT_LT(difference(*dense, *up.model), 1e-5);
-  o.layers = {1, 2, 3};
+  o.layers.listed = {1, 2, 3};
   up = upcycle(*dense, o, 2);
   EXPECT_EQ(up.model->find("layers.0.ffn.router.weight"), nullptr);
   EXPECT_NE(up.model->find("layers.3.ffn.router.weight"), nullptr);
@@ -155,7 +155,7 @@ TEST(Upcycle, AccountsForEveryNumber) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
   UpcycleOptions o = renormalised(c, 8, 4, 2);
-  o.every = 2;
+  o.layers.every = 2;
   const Upcycled up = upcycle(*dense, o, 2);
   int64_t before = 0, after = 0;
   for (const PartFate& fate : up.parts) before += fate.before, after += fate.after;
@@ -197,7 +197,7 @@ TEST(Upcycle, BecomesWhatOtherProgramsRead) {
   ModelConfig c = dense_config();
   const auto type = [](const ModelConfig& dense, int64_t every) {
     UpcycleOptions o = renormalised(dense, 4, 2, 1);
-    o.every = every;
+    o.layers.every = every;
     return architecture_of(upcycled_config(dense, o)).model_type;
   };
   EXPECT_EQ(type(c, 1), "mixtral");
@@ -219,7 +219,7 @@ TEST(Upcycle, Refusals) {
   refused(renormalised(c, 4, 5, 1), "4");
   refused(renormalised(c, 4, 1, 1), "gradient");
   UpcycleOptions o = renormalised(c, 4, 2, 1);
-  o.layers = {4};
+  o.layers.listed = {4};
   refused(o, "layers 0 to 3");
   o = renormalised(c, 4, 2, 1);
   o.noise = -1;

@@ -1,0 +1,23 @@
+// Which layers of a dense model get experts; the others stay as they are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace moe {
+
+struct LayerChoice {
+  int64_t every = 1;            // layers i with i mod `every` == 0 ...
+  std::vector<int64_t> listed;  // ... unless they are listed here, in order and each once
+
+  // How many they are in a model of so many layers.
+  int64_t count(int64_t layers) const;
+  // Throws (usage) where a model of so many layers has no such ones.
+  void check(int64_t layers) const;
+  // Makes the layers MoE layers of `config`, whose recipe is the caller's affair.
+  void set(ModelConfig& config) const;
+};
+
+}  // namespace moe

@@ -282,7 +282,9 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
     if (option == nullptr) fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(flag, known));
     if (option->count() > 0) continue;  // the command line, or a file read before this one, wins
     try {
-      for (const std::string& word : as_words(value, key, where)) option->add_result(word);
+      const std::vector<std::string> words = as_words(value, key, where);
+      if (words.empty() && option->get_expected_max() > 1) continue;  // an empty list, or no names: as if left out
+      for (const std::string& word : words) option->add_result(word);
       option->run_callback();
     } catch (const CLI::ConversionError&) {
       if (value.is_number_integer()) fail_usage("{}: \"{}\" is {}, which is out of range", where, printable(key), value.dump());

@@ -66,6 +66,10 @@ TEST(Options, ConfigTakesEveryKindOfValue) {
   EXPECT_EQ(line.model.tied, true);
   EXPECT_EQ(line.model.shared_gate, true);
   EXPECT_EQ(line.train.min_lr, 1e-5);
+  const Line empty({"--config", config_file(folder, R"({"moe-layers": [], "lr_times": {}, "layers": 2})")});
+  EXPECT_TRUE(empty.model.moe_layers.empty());
+  EXPECT_TRUE(empty.train.lr_times.empty());
+  EXPECT_EQ(empty.model.layers, 2);
   EXPECT_EQ(Line({"--moe-layers", "1,3"}).model.moe_layers, (std::vector<int64_t>{1, 3}));
 }
 
@@ -80,6 +84,7 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   EXPECT_FAILS(with(R"({"layers": 2.5})"), "\"layers\" is 2.5; a whole number is needed");
   EXPECT_FAILS(with(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
   EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": []})"), "layers");
   EXPECT_FAILS(with(R"({"layers": []})"), "--layers");
   EXPECT_FAILS(with(R"({"layers": null})"), "layers");
   EXPECT_FAILS(with(R"({"layers": {"a": 1}})"), "layers");

@@ -13,7 +13,6 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
-#include <cstring>
 
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -33,16 +32,22 @@ T* alloc(Arena& arena, int64_t n) {
   return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
 }
 
+// A mask of the first `count` of 32 lanes, or of the first of 16 in its lower half.
+HWY_INLINE uint32_t first_lanes(int64_t count) { return count >= 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1; }
+
 // Columns [col, col + cols) of row r as pairs, the last one filled with zero.
 MOE_HALVES HWY_INLINE void copy_pairs(uint32_t* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols) {
-  dst[(cols - 1) / 2] = 0;
   if (t.dtype == DType::bf16) {
-    std::memcpy(dst, t.row<bf16>(r) + col, static_cast<size_t>(cols) * sizeof(bf16));
+    const bf16* src = t.row<bf16>(r) + col;
+    const int64_t pairs = (cols + 1) / 2;
+    for (int64_t c = 0; c < cols; c += 2 * kLanes)
+      _mm512_mask_storeu_epi32(dst + c / 2, static_cast<__mmask16>(first_lanes(pairs - c / 2)), _mm512_maskz_loadu_epi16(first_lanes(cols - c), src + c));
     return;
   }
+  dst[(cols - 1) / 2] = 0;
   const float* src = t.row<float>(r) + col;
   for (int64_t c = 0; c < cols; c += kLanes) {
-    const auto mask = static_cast<__mmask16>(cols - c >= kLanes ? 0xFFFF : (1 << (cols - c)) - 1);
+    const auto mask = static_cast<__mmask16>(first_lanes(cols - c));
     _mm256_mask_storeu_epi16(reinterpret_cast<bf16*>(dst) + c, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, src + c)));
   }
 }
@@ -59,7 +64,7 @@ MOE_HALVES HWY_INLINE void store_pairs(uint32_t* dst, __m512i a, __m512i b) {
 // Pairs of the numbers of two rows, a null row for zeros; whole vectors of 32 are written, zero beyond `cols`.
 MOE_HALVES HWY_INLINE void pair_rows(uint32_t* dst, const bf16* first, const bf16* second, int64_t cols) {
   for (int64_t c = 0; c < cols; c += 2 * kLanes) {
-    const auto mask = static_cast<__mmask32>(cols - c >= 2 * kLanes ? ~uint32_t{0} : (uint32_t{1} << (cols - c)) - 1);
+    const auto mask = first_lanes(cols - c);
     const auto numbers = [&](const bf16* row) MOE_HALVES { return row == nullptr ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, row + c); };
     store_pairs(dst + c, numbers(first), numbers(second));
   }

@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "ops/cpu/isa.h"
@@ -122,16 +123,31 @@ Product::Product(const ProductShape& shape) {
   }
 }
 
+// oneDNN's descriptions of a product's operands. Making them costs some twenty allocations, as long as a small product takes, so each thread keeps its own and
+// points them at the operands of the call.
+struct Product::Operands {
+  memory in, weights, out, scratch;
+  std::array<dnnl_exec_arg_t, 4> args;
+
+  explicit Operands(const Product& p)
+      : in(p.in_, engine(), nullptr),
+        weights(p.weights_, engine(), nullptr),
+        out(p.out_, engine(), nullptr),
+        scratch(p.scratch_, engine(), nullptr),
+        args{{{DNNL_ARG_SRC, in.get()}, {DNNL_ARG_WEIGHTS, weights.get()}, {DNNL_ARG_DST, out.get()}, {DNNL_ARG_SCRATCHPAD, scratch.get()}}} {}
+};
+
 void Product::run(void* out, const void* in, const void* w, void* scratch) const {
   thread_local const dnnl::stream stream(engine());
+  thread_local std::unordered_map<const Product*, Operands> kept;
+  const Operands& operands = kept.try_emplace(this, *this).first->second;
   // oneDNN takes its inputs by pointers to non-const; it only reads them.
-  const memory in_memory(in_, engine(), const_cast<void*>(in)), weights_memory(weights_, engine(), const_cast<void*>(w));
-  const memory out_memory(out_, engine(), out), scratch_memory(scratch_, engine(), scratch);
-  const std::array<dnnl_exec_arg_t, 4> args{{{DNNL_ARG_SRC, in_memory.get()},
-                                             {DNNL_ARG_WEIGHTS, weights_memory.get()},
-                                             {DNNL_ARG_DST, out_memory.get()},
-                                             {DNNL_ARG_SCRATCHPAD, scratch_memory.get()}}};
-  if (dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(args.size()), args.data()) != dnnl_success) fail("oneDNN failed in a product");
+  operands.in.set_data_handle(const_cast<void*>(in));
+  operands.weights.set_data_handle(const_cast<void*>(w));
+  operands.out.set_data_handle(out);
+  operands.scratch.set_data_handle(scratch);
+  if (dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(operands.args.size()), operands.args.data()) != dnnl_success)
+    fail("oneDNN failed in a product");
 }
 
 const Product& find_product(const ProductShape& shape) {

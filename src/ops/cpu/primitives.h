@@ -41,6 +41,8 @@ class Product {
   bool keeps_row_bits() const { return keeps_row_bits_; }
 
  private:
+  struct Operands;
+
   dnnl::matmul primitive_;
   dnnl::memory::desc in_, weights_, out_, scratch_;
   bool keeps_row_bits_ = false;

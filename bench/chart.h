@@ -61,8 +61,8 @@ inline std::string to_svg(const Chart& chart) {
   else xs = marks(x0, x1, 6);
   for (double x : xs)
     svg += fmt::format(
-        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g}</text>\n", px(x),
-        kTop, kHeight - kBottom, kHeight - kBottom + 16, x);
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:.3g}</text>\n",
+        px(x), kTop, kHeight - kBottom, kHeight - kBottom + 16, x);
   svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + kWidth - kRight) / 2, kHeight - 10, chart.x_label);
   svg += fmt::format("<text transform=\"translate(16 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (kTop + kHeight - kBottom) / 2, chart.y_label);
   for (size_t i = 0; i < chart.series.size(); ++i) {

@@ -237,14 +237,14 @@ std::optional<double> seconds_to(const std::vector<Point>& curve, double ce) {
 
 void report(const std::string& dir) {
   const auto curves = gather(dir);
-  bench::Chart losses{"Held-out loss of whole runs against their seconds", "seconds of the run (log)", "nats per byte", true, false, {}};
-  bench::Chart ratios{"Seconds to the dense twin's loss", "seconds of the dense run (log)", "MoE seconds / dense seconds", true, true, {}};
+  bench::Chart losses{"Held-out loss of whole runs against their minutes", "minutes of the run (log)", "nats per byte", true, false, {}};
+  bench::Chart ratios{"Time to the dense twin's loss", "minutes of the dense run (log)", "MoE time / dense time", true, true, {}};
   fmt::print("| arm | steps | seconds | best rate | inner | seeds | held-out CE | spread |\n|---|---|---|---|---|---|---|---|\n");
   for (const Arm& arm : kArms) {
     if (!curves.count(arm.name)) continue;
     bench::Series line{arm.name, {}};
     for (const Point& p : curves.at(arm.name)) {
-      line.points.emplace_back(p.seconds, p.ce);
+      line.points.emplace_back(p.seconds / 60, p.ce);
       fmt::print("| {} | {} | {:.0f} | {:g} | {} | {} | {:.4f} | {:.4f} |\n", arm.name, p.steps, p.seconds, p.lr, p.inner ? "yes" : "no", p.seeds, p.ce,
                  p.spread);
     }
@@ -265,11 +265,12 @@ void report(const std::string& dir) {
     for (const std::string& name : sparse) {
       const auto s = seconds_to(curves.at(name), p.ce);
       fmt::print(" {} |", s ? fmt::format("{:.2f}", *s / p.seconds) : "-");
-      if (s) lines[name].points.emplace_back(p.seconds, *s / p.seconds);
+      if (s) lines[name].points.emplace_back(p.seconds / 60, *s / p.seconds);
     }
     fmt::print("\n");
   }
-  for (auto& [name, line] : lines) ratios.series.push_back({name, line.points});
+  for (const std::string& name : sparse)
+    if (lines.count(name)) ratios.series.push_back({name, lines.at(name).points});
   if (!losses.series.empty()) write_atomically(dir + "/time_to_loss.svg", bench::to_svg(losses));
   if (!ratios.series.empty()) write_atomically(dir + "/time_to_loss_ratio.svg", bench::to_svg(ratios));
 }

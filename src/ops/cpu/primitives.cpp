@@ -123,8 +123,7 @@ Product::Product(const ProductShape& shape) {
   }
 }
 
-// oneDNN's descriptions of a product's operands. Making them costs some twenty allocations, as long as a small product takes, so each thread keeps its own and
-// points them at the operands of the call.
+// oneDNN's descriptions of a product's operands. Making them costs some twenty allocations, so each thread keeps its own and points them at those of the call.
 struct Product::Operands {
   memory in, weights, out, scratch;
   std::array<dnnl_exec_arg_t, 4> args;

@@ -84,7 +84,6 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   EXPECT_FAILS(with(R"({"layers": 2.5})"), "\"layers\" is 2.5; a whole number is needed");
   EXPECT_FAILS(with(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
   EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "--layers");
-  EXPECT_FAILS(with(R"({"layers": []})"), "layers");
   EXPECT_FAILS(with(R"({"layers": []})"), "--layers");
   EXPECT_FAILS(with(R"({"layers": null})"), "layers");
   EXPECT_FAILS(with(R"({"layers": {"a": 1}})"), "layers");

@@ -177,7 +177,7 @@ MOE_HALVES void pairs_product(int64_t m, int64_t n, int64_t depth, PairsA a, con
     a.data += kRows * a.row;
     c += kRows * ldc;
   };
-  while (m >= 6) rows.template operator()<6>();
+  while (m >= kRowsAtOnce) rows.template operator()<kRowsAtOnce>();
   switch (m) {
     case 5: return rows.template operator()<5>();
     case 4: return rows.template operator()<4>();

@@ -30,7 +30,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kKeys = kAttentionBlock;
-constexpr int kRowsAtOnce = 6;  // columns whose sums fill 24 of the 32 registers
 
 // One task's state. Pairs are words of 32 bits, the first of the two in the lower half.
 struct Halves {

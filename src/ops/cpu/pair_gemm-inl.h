@@ -25,7 +25,9 @@ namespace HWY_NAMESPACE {
 #define MOE_HALVES __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kVectorsAtOnce = 4;  // of a product's columns
+// A product takes so many rows and vectors of columns at once: their sums fill 24 of the 32 registers.
+constexpr int kRowsAtOnce = 6;
+constexpr int kVectorsAtOnce = 4;
 
 template <class T>
 T* alloc(Arena& arena, int64_t n) {

@@ -23,7 +23,8 @@ Offsets offsets_of(const std::vector<int64_t>& rows) {
   return offsets;
 }
 
-// rows of each group, widths. Empty groups, single rows, tails of every kind, odd widths, more than one block of 256 and of 512.
+// rows of each group, widths. Empty groups, single rows, tails of every kind, odd widths, more than one block of 256 and of 512,
+// more rows than dw packs ahead at once.
 struct Case {
   std::vector<int64_t> rows;
   int64_t out, in;
@@ -32,7 +33,7 @@ const std::vector<Case> kCases = {
     {{1}, 8, 384},        {{7}, 3, 5},       {{0, 3, 0, 1}, 3, 5},    {{16, 15, 17, 0, 2}, 24, 40},
     {{40, 0, 9}, 64, 96}, {{300}, 33, 65},   {{257, 1, 31}, 70, 100}, {{1, 1, 1, 1, 1, 1, 1, 1}, 48, 64},
     {{520, 30}, 16, 8},   {{600}, 130, 7},   {{33, 1100}, 20, 17},    {{5, 250}, 256, 129},
-    {{600}, 8, 100},      {{1100}, 17, 130},
+    {{600}, 8, 100},      {{1100}, 17, 130}, {{20, 0, 1300}, 2, 600},
 };
 
 std::string label(const Case& c, DType dtype, const char* op) {
@@ -499,7 +500,7 @@ TEST(Dw, WritesWhereTheGradientCountsAsZero) {
     int64_t experts, out, in;
   };
   for (DType dtype : {DType::f32, DType::bf16})
-    for (const Bank& b : {Bank{{0, 0, 700, 703, 703}, 4, 40, 24}, {{0, 703}, 1, 9, 200}}) {
+    for (const Bank& b : {Bank{{0, 0, 700, 703, 703}, 4, 40, 24}, {{0, 703}, 1, 9, 600}}) {
       moe::Run run(2);
       Arena arena;
       const Tensor dy = draw(arena, dtype, {703, b.out}, 1), x = draw(arena, dtype, {703, b.in}, 2);

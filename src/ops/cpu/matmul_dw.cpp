@@ -1,7 +1,6 @@
 // The gradient of a matrix: w.grad [O, I] += dy^T [O, R] x [R, I], over groups of rows. dy is turned block by block into scratch; x is packed as the right
 // operand, once for all matrices that share it; both are padded with zero rows. A group that one thread owns is packed by that thread right before its
-// products, into the cache; groups that several threads share, or too
-// few groups, are packed ahead.
+// products, into the cache; groups that several threads share, or too few groups, are packed ahead, a wave of rows at a time, for the same reason.
 #include <vector>
 
 #include "ops/cpu/isa.h"
@@ -10,7 +9,8 @@
 namespace moe::ops {
 namespace {
 
-constexpr int64_t kMostInner = 512;  // rows summed by one product
+constexpr int64_t kMostInner = 512;      // rows summed by one product
+constexpr int64_t kWaveBytes = 1 << 20;  // of rows packed ahead at once; they are to be in the cache still when their products read them
 
 struct Gradient {
   Param* w;
@@ -34,6 +34,7 @@ struct Task {
 struct DwPlan {
   DType compute;
   Picked x;
+  Offsets offsets;  // of all waves
   std::vector<Stretch> stretches;
   std::vector<size_t> first_stretch;  // by group, [E + 1]
   std::vector<Task> tasks;            // by group
@@ -77,8 +78,15 @@ void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets of
   }
 }
 
+// One row of blocks, while the rows of the next one are fetched.
 void pack_piece(const DwPlan& plan, const Stretch& s, void* packed, int64_t block) {
-  pack_straight(packed, *s.layout, plan.compute, source_of(plan.x, s.row, 0), s.rows, block);
+  PackHints hints;
+  const int64_t next = s.row + (block + 1) * s.layout->k_block, left = plan.x.rows() - next;
+  if (!plan.x.listed() && plan.x.x.dense() && left > 0) {
+    hints.next = source_of(plan.x, next, 0).data;
+    hints.next_bytes = std::min(s.layout->k_block, left) * plan.x.x.row_bytes;
+  }
+  pack_straight(packed, *s.layout, plan.compute, source_of(plan.x, s.row, 0), s.rows, block, hints);
 }
 
 // Whether a group is packed ahead by all threads: when it lies in more than one share, or there are so few groups that some threads would wait.
@@ -127,7 +135,7 @@ void run_task(const DwPlan& plan, const Task& task, std::span<void* const> packe
     transpose(turned, plan.compute, source_of(g.dy, s.row, task.output), s.rows, task.outputs, s.padded,
               scratch.alloc_bytes(transpose_scratch_bytes(task.outputs)));
     // A gradient that counts as zero is written by its group's first stretch.
-    const bool add = !g.w->grad_is_zero || i > 0;
+    const bool add = !g.w->grad_is_zero || s.row > plan.offsets[static_cast<size_t>(task.group)];
     const Product& product = find_product({task.outputs, s.padded, g.bank.in, plan.compute, DType::f32, add, 1});
     product.run(out, turned, packed[i], scratch.alloc_bytes(product.scratch_bytes()));
   }
@@ -149,6 +157,42 @@ void run_share(const DwPlan& plan, size_t share, Arena& scratch) {
   }
 }
 
+// Where the waves end: at ends of stretches, so that cutting changes no sum. One wave where there are groups enough for every thread to own some.
+std::vector<int64_t> wave_ends(Offsets offsets, int64_t row_bytes, int threads) {
+  int64_t groups = 0, in_wave = 0;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) groups += offsets[e + 1] > offsets[e];
+  std::vector<int64_t> ends;
+  for (size_t e = 0; e + 1 < offsets.size() && groups < 2 * threads; ++e)
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kMostInner) {
+      const int64_t rows = std::min(kMostInner, offsets[e + 1] - row);
+      if (in_wave > 0 && (in_wave + rows) * row_bytes > kWaveBytes) {
+        ends.push_back(row);
+        in_wave = 0;
+      }
+      in_wave += rows;
+    }
+  ends.push_back(offsets.back());
+  return ends;
+}
+
+void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offsets offsets, int64_t begin, int64_t end, int threads) {
+  const ArenaScope scope(run.scratch);
+  std::vector<int64_t> clipped(offsets.begin(), offsets.end());
+  for (int64_t& offset : clipped) offset = std::clamp(offset, begin, end);
+  const DType dy_dtype = gradients.front().dy.x.dtype;
+  DwPlan plan{.compute = x.x.dtype == dy_dtype ? compute_dtype(dy_dtype) : DType::f32,
+              .x = x,
+              .offsets = offsets,
+              .stretches = {},
+              .first_stretch = {},
+              .tasks = {},
+              .first_task = {}};
+  plan_stretches(plan, gradients.front().bank, clipped);
+  plan_tasks(plan, gradients, clipped, threads);
+  pack_ahead(run, plan, threads);
+  parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
+}
+
 void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets offsets) {
   const char* op = "matmul_dw";
   choose_isa();
@@ -167,15 +211,12 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets off
   }
   std::erase_if(gradients, [](const Gradient& g) { return g.w->grad.empty(); });
   if (gradients.empty() || x.rows() == 0) return;
-  const ArenaScope scope(run.scratch);
-  const DType dy_dtype = gradients.front().dy.x.dtype;
   const int threads = worthy_threads(run, x.rows(), gradients.front().bank);
-  DwPlan plan{
-      .compute = x.x.dtype == dy_dtype ? compute_dtype(dy_dtype) : DType::f32, .x = x, .stretches = {}, .first_stretch = {}, .tasks = {}, .first_task = {}};
-  plan_stretches(plan, gradients.front().bank, offsets);
-  plan_tasks(plan, gradients, offsets, threads);
-  pack_ahead(run, plan, threads);
-  parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
+  int64_t begin = 0;
+  for (int64_t end : wave_ends(offsets, x.cols() * element_size(x.x.dtype), threads)) {
+    run_wave(run, gradients, x, offsets, begin, end, threads);
+    begin = end;
+  }
   for (const Gradient& g : gradients) {
     const Tensor& grad = g.w->grad;
     for (size_t e = 0; g.w->grad_is_zero && e + 1 < offsets.size(); ++e)

@@ -85,11 +85,17 @@ int64_t saved_block(const Sizes& s, bool moe) {
   return sublayers + s.stream() + saved_attention(s) + saved_ffn(s, moe);  // the stream between the sublayers
 }
 
-// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows packed for the gradient of a matrix: all those
-// of a single matrix, of a bank those of the groups that two threads are at and of one they share.
+// Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/matmul_dw.cpp).
+int64_t scratch_wave(const Sizes& s, int64_t rows, int64_t width) {
+  constexpr int64_t kBytes = int64_t{1} << 20, kRows = 512;
+  return std::min(rows * width * s.a, std::max(kBytes, kRows * width * s.a));
+}
+
+// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows packed for the gradient of a matrix: a wave of
+// those of a single matrix, of a bank those of the groups that two threads are at and of one they share.
 int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t experts = 1) {
-  const int64_t packed = experts == 1 ? rows * width : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width);
-  return (rows * width * (s.c.gated ? 3 : 2) + packed) * s.a;
+  const int64_t packed = experts == 1 ? scratch_wave(s, rows, width) : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width) * s.a;
+  return rows * width * (s.c.gated ? 3 : 2) * s.a + packed;
 }
 
 // Backward: the gradients of the logits and of what the noise keeps, and of the weights.
@@ -111,7 +117,7 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
 
 int64_t scratch_attention(const Sizes& s) {
   const int64_t q = s.n * s.c.q_width() * s.a, kv = s.n * s.c.kv_width() * s.a;
-  return 2 * q + 2 * kv + (s.c.qk_norm != QkNorm::none ? q : 0) + s.n * s.c.width * s.a;  // do, dq; dk, dv; before the norm; x packed
+  return 2 * q + 2 * kv + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // do, dq; dk, dv; before the norm; x packed
 }
 
 int64_t scratch_block(const Sizes& s, bool moe) {

@@ -41,6 +41,12 @@ struct DwPlan {
   std::vector<size_t> first_task;     // by thread
 };
 
+int64_t groups_with_rows(Offsets offsets) {
+  int64_t groups = 0;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) groups += offsets[e + 1] > offsets[e];
+  return groups;
+}
+
 void plan_stretches(DwPlan& plan, const Bank& bank, Offsets offsets) {
   const int64_t step = plan.compute == DType::bf16 ? 2 * kUnit : kUnit;
   plan.first_stretch.push_back(0);
@@ -55,8 +61,8 @@ void plan_stretches(DwPlan& plan, const Bank& bank, Offsets offsets) {
 
 // Tasks in order, shared out so that every thread gets about the same number of rows times outputs.
 void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets offsets, int threads) {
-  int64_t groups = 0, outputs = 0, total = 0, done = 0;
-  for (size_t e = 0; e + 1 < offsets.size(); ++e) groups += offsets[e + 1] > offsets[e];
+  const int64_t groups = groups_with_rows(offsets);
+  int64_t outputs = 0, total = 0, done = 0;
   for (const Gradient& g : gradients) outputs += g.bank.out;
   // Enough tasks that their sizes even out, but no smaller than what keeps a product efficient.
   int64_t block = kMostRows;
@@ -159,10 +165,10 @@ void run_share(const DwPlan& plan, size_t share, Arena& scratch) {
 
 // Where the waves end: at ends of stretches, so that cutting changes no sum. One wave where there are groups enough for every thread to own some.
 std::vector<int64_t> wave_ends(Offsets offsets, int64_t row_bytes, int threads) {
-  int64_t groups = 0, in_wave = 0;
-  for (size_t e = 0; e + 1 < offsets.size(); ++e) groups += offsets[e + 1] > offsets[e];
+  const bool few = groups_with_rows(offsets) < 2 * threads;
+  int64_t in_wave = 0;
   std::vector<int64_t> ends;
-  for (size_t e = 0; e + 1 < offsets.size() && groups < 2 * threads; ++e)
+  for (size_t e = 0; few && e + 1 < offsets.size(); ++e)
     for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kMostInner) {
       const int64_t rows = std::min(kMostInner, offsets[e + 1] - row);
       if (in_wave > 0 && (in_wave + rows) * row_bytes > kWaveBytes) {

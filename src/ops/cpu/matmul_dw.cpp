@@ -35,6 +35,7 @@ struct DwPlan {
   DType compute;
   Picked x;
   Offsets offsets;  // of all waves
+  bool few;         // so few groups that some threads would wait for one of their own
   std::vector<Stretch> stretches;
   std::vector<size_t> first_stretch;  // by group, [E + 1]
   std::vector<Task> tasks;            // by group
@@ -95,12 +96,9 @@ void pack_piece(const DwPlan& plan, const Stretch& s, void* packed, int64_t bloc
   pack_straight(packed, *s.layout, plan.compute, source_of(plan.x, s.row, 0), s.rows, block, hints);
 }
 
-// Whether a group is packed ahead by all threads: when it lies in more than one share, or there are so few groups that some threads would wait.
-std::vector<bool> packed_ahead(const DwPlan& plan, int threads) {
-  std::vector<bool> ahead(plan.first_stretch.size() - 1);
-  int64_t groups = 0;
-  for (size_t i = 0; i < plan.tasks.size(); ++i) groups += i == 0 || plan.tasks[i].group != plan.tasks[i - 1].group;
-  if (groups < 2 * threads) ahead.assign(ahead.size(), true);
+// Whether a group is packed ahead by all threads: when it lies in more than one share, or there are few groups.
+std::vector<bool> packed_ahead(const DwPlan& plan) {
+  std::vector<bool> ahead(plan.first_stretch.size() - 1, plan.few);
   for (size_t task : plan.first_task) {
     if (task == 0 || task >= plan.tasks.size() || plan.tasks[task].group != plan.tasks[task - 1].group) continue;
     ahead[static_cast<size_t>(plan.tasks[task].group)] = true;
@@ -108,10 +106,10 @@ std::vector<bool> packed_ahead(const DwPlan& plan, int threads) {
   return ahead;
 }
 
-void pack_ahead(Run& run, DwPlan& plan, int threads) {
+void pack_ahead(Run& run, DwPlan& plan) {
   std::vector<std::pair<size_t, int64_t>> pieces;  // (stretch, row of blocks)
   int64_t elements = 0;
-  const std::vector<bool> ahead = packed_ahead(plan, threads);
+  const std::vector<bool> ahead = packed_ahead(plan);
   for (size_t i = 0; i < plan.stretches.size(); ++i) {
     Stretch& s = plan.stretches[i];
     if (!ahead[static_cast<size_t>(s.group)]) continue;
@@ -164,8 +162,7 @@ void run_share(const DwPlan& plan, size_t share, Arena& scratch) {
 }
 
 // Where the waves end: at ends of stretches, so that cutting changes no sum. One wave where there are groups enough for every thread to own some.
-std::vector<int64_t> wave_ends(Offsets offsets, int64_t row_bytes, int threads) {
-  const bool few = groups_with_rows(offsets) < 2 * threads;
+std::vector<int64_t> wave_ends(Offsets offsets, bool few, int64_t row_bytes) {
   int64_t in_wave = 0;
   std::vector<int64_t> ends;
   for (size_t e = 0; few && e + 1 < offsets.size(); ++e)
@@ -181,7 +178,7 @@ std::vector<int64_t> wave_ends(Offsets offsets, int64_t row_bytes, int threads) 
   return ends;
 }
 
-void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offsets offsets, int64_t begin, int64_t end, int threads) {
+void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offsets offsets, bool few, int64_t begin, int64_t end, int threads) {
   const ArenaScope scope(run.scratch);
   std::vector<int64_t> clipped(offsets.begin(), offsets.end());
   for (int64_t& offset : clipped) offset = std::clamp(offset, begin, end);
@@ -189,13 +186,14 @@ void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offset
   DwPlan plan{.compute = x.x.dtype == dy_dtype ? compute_dtype(dy_dtype) : DType::f32,
               .x = x,
               .offsets = offsets,
+              .few = few,
               .stretches = {},
               .first_stretch = {},
               .tasks = {},
               .first_task = {}};
   plan_stretches(plan, gradients.front().bank, clipped);
   plan_tasks(plan, gradients, clipped, threads);
-  pack_ahead(run, plan, threads);
+  pack_ahead(run, plan);
   parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
 }
 
@@ -218,9 +216,10 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets off
   std::erase_if(gradients, [](const Gradient& g) { return g.w->grad.empty(); });
   if (gradients.empty() || x.rows() == 0) return;
   const int threads = worthy_threads(run, x.rows(), gradients.front().bank);
+  const bool few = groups_with_rows(offsets) < 2 * threads;
   int64_t begin = 0;
-  for (int64_t end : wave_ends(offsets, x.cols() * element_size(x.x.dtype), threads)) {
-    run_wave(run, gradients, x, offsets, begin, end, threads);
+  for (int64_t end : wave_ends(offsets, few, x.cols() * element_size(x.x.dtype))) {
+    run_wave(run, gradients, x, offsets, few, begin, end, threads);
     begin = end;
   }
   for (const Gradient& g : gradients) {

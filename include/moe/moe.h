@@ -31,7 +31,8 @@ MOE_API const char* moe_version(void);
 MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
-/* options: "threads" (0: all cores), "dtype" ("f32", "bf16", or "auto": f32, as loaded weights are) of the products. */
+/* options: "threads" (0: all cores), "dtype" of the products ("f32", "bf16", or "auto", the default: bf16 where most numbers of the matrices are bf16 or f16
+ * and the machine multiplies bf16, else f32). */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */

@@ -126,7 +126,7 @@ def load(folder: Folder, *, threads: int = 0, dtype: str = "auto") -> Model:
     threads : int
         Threads of a call; 0: all cores.
     dtype : str
-        "f32" or "bf16": of the products, whatever the file holds. "auto": f32, as loaded weights are.
+        Of the products: "f32", "bf16", or "auto": bf16 where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")

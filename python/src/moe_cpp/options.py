@@ -1,4 +1,4 @@
-"""The options of `train` as keyword arguments: those of `moe train`, whose --help says what each does. tests/package_test.py holds the two together."""
+"""The options of `train` as keyword arguments: those of `moe train`, whose --help says what each does. python/tests/package_test.py holds the two together."""
 
 from __future__ import annotations
 

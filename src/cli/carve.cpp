@@ -14,13 +14,13 @@
 #include "cli/conversion.h"
 #include "cli/layer_choice.h"
 #include "cli/options.h"
+#include "cli/result_type.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "cli/verification.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/words.h"
-#include "hub/convert.h"
 #include "model/cost.h"
 
 namespace moe::cli {
@@ -29,7 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
-  std::string in, out, layers = "every:1", profile = "cosine", dtype = "bf16", quant, compute = "auto";
+  std::string in, out, layers = "every:1", profile = "cosine", compute = "auto";
+  ResultTypeFlags type;
   CalibrationFlags calibration;
   CarveOptions options;
   CompareFlags verify;
@@ -39,25 +40,10 @@ struct Flags {
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-const std::vector<Choice<DType>>& dtypes() {
-  static const std::vector<Choice<DType>> choices = {{"f32", DType::f32}, {"bf16", DType::bf16}};
-  return choices;
-}
 // Nothing: what the machine multiplies best.
 const std::vector<Choice<std::optional<DType>>>& computes() {
   static const std::vector<Choice<std::optional<DType>>> choices = {{"auto", {}}, {"f32", DType::f32}, {"bf16", DType::bf16}};
   return choices;
-}
-
-// What the weights are written as: --quant where it is given, else --dtype.
-DType written_type(const Flags& f) {
-  const bool gguf = target_of(f.out) == Target::gguf;
-  if (f.quant.empty()) return choose(f.dtype, "--dtype", dtypes());
-  const std::optional<DType> dtype = dtype_named(f.quant);
-  if (!dtype || !is_quantised(*dtype)) fail_usage("--quant: no quantised type is called '{}'; moe convert --help lists them", f.quant);
-  if (!gguf) fail_usage("--quant writes quantised weights, which only a GGUF file holds; let OUT end in .gguf");
-  check_asked(*dtype, Target::gguf);
-  return *dtype;
 }
 
 Json to_json(const CarvedLayer& l) {
@@ -140,7 +126,8 @@ ConversionReport how_made(const Flags& f, const CarveResult& result, const Model
 
 struct Written {
   CarveResult result;
-  double carved = 0;  // seconds
+  std::vector<ConvertedRow> rows;  // of a GGUF file
+  double carved = 0;               // seconds
 };
 
 // What is shown of the layers.
@@ -165,7 +152,7 @@ Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<cons
                         }});
   }
   done.carved = since(start);
-  destination.save(*done.result.model, *dense.tokenizer, written, run.threads);
+  done.rows = destination.save(*done.result.model, *dense.tokenizer, written, run.threads);
   return done;
 }
 
@@ -189,9 +176,10 @@ int run_carve(Flags& f) {
   CarveOptions& o = f.options;
   o.layers = parse_layers(f.layers);
   o.profile = choose<Profile>(f.profile, "--profile", profile_names());
-  const DType written = written_type(f);
+  check_result_type(f.type, f.out);
   const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
   const LoadedModel dense = load_model(f.in, LoadFor::training);
+  const ResultType written = result_type(f.type, f.out, dense, f.in);
   const ModelConfig& config = dense.model->config();
   o.window = calibration_window(f.calibration, config);
   o.windows = f.calibration.windows;
@@ -206,15 +194,18 @@ int run_carve(Flags& f) {
   }
   const ModelConfig target = carved_config(config, o);
   const double loaded = since(start);
-  Written done = carve_and_write(f, dense, ids, o, f.out, written, compute, f.json ? Show::progress : Show::layers);
+  Written done = carve_and_write(f, dense, ids, o, f.out, written.dtype, compute, f.json ? Show::progress : Show::layers);
   CarveResult& result = done.result;
   const Seconds seconds{loaded, done.carved, since(start)};
-  if (!f.json) print_result(f, result, config, target, compute, seconds);
+  if (!f.json) {
+    print_result(f, result, config, target, compute, seconds);
+    print_weights(written, done.rows);
+  }
   std::optional<ConversionReport> report;
   if (verification) {
     result.model.reset();  // what was written is measured
-    report =
-        verification->measure(f.out, how_made(f, result, config, compute), f.sweep ? sweep_steps(f, dense, ids, written, compute) : std::vector<SweepStep>{});
+    report = verification->measure(f.out, how_made(f, result, config, compute),
+                                   f.sweep ? sweep_steps(f, dense, ids, written.dtype, compute) : std::vector<SweepStep>{});
     verification->write_page(*report);
   }
   if (!f.json) {
@@ -226,6 +217,7 @@ int run_carve(Flags& f) {
     return 0;
   }
   Json reply = result_json(f, result, config, target, compute, seconds);
+  reply["weights"] = weights_json(written, done.rows);
   if (report) reply["report"] = moe::to_json(*report);
   print_json(reply);
   return 0;
@@ -260,8 +252,7 @@ Action add_carve(CLI::App& app) {
         profile_names());
   app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
   add_seed(app, o.seed, "of what is drawn");
-  takes(app.add_option("--dtype", f->dtype, "write the weights as f32 or bf16")->capture_default_str(), names_of(dtypes()));
-  app.add_option("--quant", f->quant, "write them quantised (GGUF only): as moe convert --quant");
+  add_result_type_options(app, f->type);
   takes(app.add_option("--compute", f->compute, "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it")
             ->capture_default_str(),
         names_of(computes()));

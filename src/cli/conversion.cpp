@@ -15,7 +15,6 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/nearest.h"
 #include "core/words.h"
 #include "hub/architectures.h"
 #include "hub/convert.h"
@@ -29,11 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kTelling = 256;  // tokens that two texts do not share by chance
-
-const std::vector<std::string>& dtype_names() {
-  static const std::vector<std::string> names = {"f32", "bf16"};
-  return names;
-}
 
 std::vector<int32_t> read_ids(const std::string& path, const Tokenizer& tokenizer) {
   const Corpus corpus({path}, tokenizer);
@@ -91,11 +85,13 @@ void NewModel::remove_parents() {
   for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);  // only if nothing else came into it
 }
 
-void NewModel::save(Model& model, const Tokenizer& tokenizer, DType dtype, int threads, const std::map<std::string, std::string>& metadata) {
+std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, DType dtype, int threads,
+                                         const std::map<std::string, std::string>& metadata) {
   const bool file = target_of(out_) == Target::gguf;
   save_folder(model, tokenizer, file ? DType::f32 : dtype, metadata);  // a file is made of a folder in f32, so that nothing is rounded twice
+  std::vector<ConvertedRow> rows;
   if (file) {
-    make_file(dtype, threads);
+    rows = make_file(dtype, threads);
     parents_.clear();  // they stay; what was staged goes
   } else {
     std::error_code error;
@@ -104,6 +100,7 @@ void NewModel::save(Model& model, const Tokenizer& tokenizer, DType dtype, int t
     staged_.clear();
   }
   sync_folder(fs::absolute(out_).parent_path().string());
+  return rows;
 }
 
 void NewModel::save_folder(Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata) {
@@ -117,33 +114,14 @@ void NewModel::save_folder(Model& model, const Tokenizer& tokenizer, DType dtype
   fail_if_interrupted(out_);
 }
 
-void NewModel::make_file(DType dtype, int threads) {
+std::vector<ConvertedRow> NewModel::make_file(DType dtype, int threads) {
   LoadedModel whole = load_model(staged_, LoadFor::inference);
   ProgressLine progress;
   const auto show = [&](int64_t bytes, int64_t total) {
     fail_if_interrupted(out_);
     progress.show(bytes >> 10, total >> 10, "KiB");
   };
-  convert_model(whole, staged_, out_, {.dtype = dtype, .threads = threads, .progress = show});
-}
-
-void add_result_dtype(CLI::App& app, std::string& dtype) {
-  takes(app.add_option("--dtype", dtype, "write the weights as f32 or bf16. Default: bf16 where most of the source's are, else f32"), dtype_names());
-}
-
-DType result_dtype(const std::string& asked, const Model& source) {
-  if (!asked.empty()) {
-    if (std::find(dtype_names().begin(), dtype_names().end(), asked) == dtype_names().end())
-      fail_usage("--dtype: the result can be f32 or bf16, not '{}'{}", asked, suggestion(asked, dtype_names()));
-    return *dtype_named(asked);
-  }
-  int64_t halves = 0, all = 0;
-  for (const Param* param : source.params()) {
-    if (!param->is_matrix()) continue;
-    all += param->value.numel();
-    if (param->value.dtype == DType::bf16) halves += param->value.numel();
-  }
-  return 2 * halves > all ? DType::bf16 : DType::f32;
+  return convert_model(whole, staged_, out_, {.dtype = dtype, .threads = threads, .progress = show}).rows;
 }
 
 void add_calibration_options(CLI::App& app, CalibrationFlags& f, const std::string& what_for) {

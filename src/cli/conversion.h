@@ -11,7 +11,7 @@
 
 #include "convert/assembly.h"
 #include "core/json.h"
-#include "hub/hub.h"
+#include "hub/convert.h"
 
 namespace moe::cli {
 
@@ -26,11 +26,12 @@ class NewModel {
   NewModel& operator=(const NewModel&) = delete;
 
   // Writes the model and shows how far it is. Ctrl-C ends it with nothing left behind. `dtype` is f32 or bf16, for a file whose name ends in .gguf any type.
-  void save(Model&, const Tokenizer&, DType dtype, int threads, const std::map<std::string, std::string>& metadata = {});
+  // Returns what became of the tensors of a file; of a folder, where all take that type, nothing.
+  std::vector<ConvertedRow> save(Model&, const Tokenizer&, DType dtype, int threads, const std::map<std::string, std::string>& metadata = {});
 
  private:
   void save_folder(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata);
-  void make_file(DType dtype, int threads);
+  std::vector<ConvertedRow> make_file(DType dtype, int threads);
   void remove_parents();
 
   std::string out_, staged_;
@@ -38,10 +39,6 @@ class NewModel {
 };
 constexpr const char* kNewModelHelp =
     "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out; it must not be there yet";
-
-// --dtype of the result: f32 or bf16; absent: bf16 where most numbers of the source's matrices are, else f32.
-void add_result_dtype(CLI::App& app, std::string& dtype);
-DType result_dtype(const std::string& asked, const Model& source);
 
 // --calibration, --windows and --window: the text that something is measured on.
 struct CalibrationFlags {

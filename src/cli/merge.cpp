@@ -15,6 +15,7 @@
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
 #include "cli/options.h"
+#include "cli/result_type.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -30,7 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Flags {
-  std::string out, base, gates = "hidden", recipe, dtype;
+  std::string out, base, gates = "hidden", recipe;
+  ResultTypeFlags type;
   std::vector<std::string> experts;
   int64_t top_k = 2;
   uint64_t seed = 1;
@@ -158,8 +160,9 @@ void tell_notes(const Merged& merged) {
 int run_merge(const Flags& f) {
   const Gates gates = choose<Gates>(f.gates, "--gates", gates_names());
   Sources sources;
+  check_result_type(f.type, f.out);
   LoadedModel& base = sources.load(f.base);
-  const DType dtype = result_dtype(f.dtype, *base.model);
+  const ResultType type = result_type(f.type, f.out, base, f.base);
   const std::vector<MergeExpert> experts = read_experts(f, base, sources, gates);
   MergeOptions options = options_of(f, base.model->config(), gates);
   NewModel out(f.out);
@@ -173,16 +176,18 @@ int run_merge(const Flags& f) {
     merged = merge(*base.model, experts, options);
   }
   tell_notes(merged);
-  out.save(*merged.model, *base.tokenizer, dtype, options.threads);
+  const std::vector<ConvertedRow> rows = out.save(*merged.model, *base.tokenizer, type.dtype, options.threads);
   if (!f.json) {
     print_parts(merged.parts);
     const auto [least, most] =
         std::minmax_element(merged.layers.begin(), merged.layers.end(), [](const auto& a, const auto& b) { return a.condition < b.condition; });
     fmt::print("gates: {}; condition of a layer's gates from {} to {}\n", f.gates, figure(least->condition), figure(most->condition));
-    fmt::print("{}\n", describe_result(f.out, *merged.model, dtype));
+    fmt::print("{}\n", describe_result(f.out, *merged.model, type.dtype));
+    print_weights(type, rows);
     return 0;
   }
-  Json reply = result_json(f.out, *merged.model, dtype);
+  Json reply = result_json(f.out, *merged.model, type.dtype);
+  reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(merged.parts);
   reply["gates"] = f.gates;
   reply["notes"] = merged.notes;
@@ -216,7 +221,7 @@ Action add_merge(CLI::App& app) {
                      fmt::format("how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised", listed(recipes()))),
       names_of(recipes()));
   add_seed(app, f->seed, "of --gates random");
-  add_result_dtype(app, f->dtype);
+  add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_merge(*f); };

@@ -12,6 +12,7 @@
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
 #include "cli/options.h"
+#include "cli/result_type.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -24,7 +25,8 @@ namespace {
 constexpr size_t kShownExperts = 12;
 
 struct Flags {
-  std::string in, out, saliency = "output", verify, dtype;
+  std::string in, out, saliency = "output", verify;
+  ResultTypeFlags type;
   CalibrationFlags calibration;
   int64_t experts = 0;
   int threads = 0;
@@ -71,8 +73,9 @@ int run_prune(const Flags& f) {
                        .saliency = choose<Saliency>(f.saliency, "--saliency", saliency_names()),
                        .windows = f.calibration.windows,
                        .threads = thread_count(f.threads)};
+  check_result_type(f.type, f.out);
   LoadedModel model = load_model(f.in, LoadFor::inference);
-  const DType dtype = result_dtype(f.dtype, *model.model);
+  const ResultType type = result_type(f.type, f.out, model, f.in);
   options.window = calibration_window(f.calibration, model.model->config());
   options.compute = natural_dtype(*model.model);
   check_prune(model.model->config(), options);
@@ -97,15 +100,17 @@ int run_prune(const Flags& f) {
     before = perplexity_of(*model.model, *model.tokenizer, *verify, options.threads, "before");
     after = perplexity_of(*pruned.model, *model.tokenizer, *verify, options.threads, "after");
   }
-  out.save(*pruned.model, *model.tokenizer, dtype, options.threads);
+  const std::vector<ConvertedRow> rows = out.save(*pruned.model, *model.tokenizer, type.dtype, options.threads);
   if (!f.json) {
     print_layers(pruned.layers);
     print_parts(pruned.parts);
-    fmt::print("{}\n", describe_result(f.out, *pruned.model, dtype));
+    fmt::print("{}\n", describe_result(f.out, *pruned.model, type.dtype));
+    print_weights(type, rows);
     if (verify) print_verify(*verify, before, after);
     return 0;
   }
-  Json reply = result_json(f.out, *pruned.model, dtype);
+  Json reply = result_json(f.out, *pruned.model, type.dtype);
+  reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(pruned.parts);
   reply["pruned_layers"] = layers_json(pruned.layers);
   reply["saliency"] = f.saliency;
@@ -129,7 +134,7 @@ Action add_prune(CLI::App& app) {
           ->capture_default_str(),
       saliency_names());
   app.add_option("--verify", f->verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
-  add_result_dtype(app, f->dtype);
+  add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_prune(*f); };

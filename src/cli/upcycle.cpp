@@ -10,6 +10,7 @@
 #include "cli/conversion.h"
 #include "cli/layer_choice.h"
 #include "cli/options.h"
+#include "cli/result_type.h"
 #include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -27,7 +28,8 @@ constexpr std::string_view kProbe = "The router sends each token to a few expert
 constexpr int64_t kProbeTokens = 64;
 
 struct Flags {
-  std::string in, out, layers = "every:1", dtype;
+  std::string in, out, layers = "every:1";
+  ResultTypeFlags type;
   RoutingFlags routing;
   int64_t granularity = 1;
   double noise = 0, noise_share = 0.5;
@@ -71,9 +73,10 @@ LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
   return compare_logits(*dense.model, moe, run, ids);
 }
 
-void print_result(const Flags& f, const Upcycled& up, const LogitDifference& d, DType dtype) {
+void print_result(const Flags& f, const Upcycled& up, const LogitDifference& d, const ResultType& type, const std::vector<ConvertedRow>& rows) {
   print_parts(up.parts);
-  fmt::print("{}\n", describe_result(f.out, *up.model, dtype));
+  fmt::print("{}\n", describe_result(f.out, *up.model, type.dtype));
+  print_weights(type, rows);
   const std::string measured =
       fmt::format("largest logit difference over {}: {:.2g}, the largest logit being {:.3g}", counted(d.tokens, "token"), d.largest, d.largest_logit);
   if (up.why_not_exact.empty()) {
@@ -93,20 +96,22 @@ LoadedModel load_dense(const std::string& path) {
 
 int run_upcycle(const Flags& f) {
   const int threads = thread_count(f.threads);
+  check_result_type(f.type, f.out);
   LoadedModel dense = load_dense(f.in);
-  const DType dtype = result_dtype(f.dtype, *dense.model);
+  const ResultType type = result_type(f.type, f.out, dense, f.in);
   const UpcycleOptions options = options_of(f, dense.model->config());
   upcycled_config(dense.model->config(), options);  // usage errors before anything is made
   NewModel out(f.out);
   Upcycled up = upcycle(*dense.model, options, threads);
   fail_if_interrupted(f.out);
   const LogitDifference difference = probe(dense, *up.model, threads);
-  out.save(*up.model, *dense.tokenizer, dtype, threads);
+  const std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.dtype, threads);
   if (!f.json) {
-    print_result(f, up, difference, dtype);
+    print_result(f, up, difference, type, rows);
     return 0;
   }
-  Json reply = result_json(f.out, *up.model, dtype);
+  Json reply = result_json(f.out, *up.model, type.dtype);
+  reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(up.parts);
   reply["granularity"] = options.granularity;
   reply["weight_sum"] = up.weight_sum;
@@ -147,7 +152,7 @@ Action add_upcycle(CLI::App& app) {
   app.add_option("--down-scale", f->down_scale,
                  "multiply the experts' last matrices by this; default: what makes the weights of a token whose logits are alike count as 1 together");
   add_seed(app, f->seed, "of routers and noise");
-  add_result_dtype(app, f->dtype);
+  add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_upcycle(*f); };

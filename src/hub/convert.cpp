@@ -271,6 +271,18 @@ bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors)
 
 }  // namespace
 
+DType stored_dtype(const LoadedModel& model) {
+  std::map<DType, int64_t> numbers;
+  for (const FileTensor& tensor : model.source->map) {
+    if (tensor.alias || tensor.parts.empty() || !model.source->file->contains(tensor.name)) continue;
+    const Tensor stored = model.source->file->get(tensor.name);
+    const WeightKind kind = kind_of(*model.model, *tensor.parts[0].param);
+    if (kind != WeightKind::small && kind != WeightKind::buffer) numbers[stored.dtype] += stored.numel();
+  }
+  const auto most = std::max_element(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == numbers.end() ? DType::f32 : most->first;
+}
+
 Target target_of(const std::string& out) { return out.ends_with(".gguf") ? Target::gguf : Target::folder; }
 
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model) {

@@ -40,6 +40,9 @@ struct ConvertReport {
   std::string why_own;          // why llama.cpp does not run a GGUF that was written; empty where it does
 };
 
+// The type that most numbers of a model's matrices have in its file.
+DType stored_dtype(const LoadedModel& model);
+
 // A path that ends in .gguf is a GGUF file, any other a folder.
 Target target_of(const std::string& out);
 

@@ -1,4 +1,5 @@
 // `moe carve` as a user runs it: what it prints, what it writes, and what it refuses in one line.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -76,6 +77,44 @@ TEST_F(Carve, LayersThatAreNotAskedForStayDense) {
   EXPECT_EQ(Json::parse(i.out)["moe_layers"], 1);
 }
 
+// How many tensors of a model are stored in each type.
+std::map<std::string, int64_t> tensors_by_type(const std::string& model) {
+  const TempFolder folder;
+  const Json rows = parse_json(ok({"convert", model, folder / "f32", "--dtype", "f32", "--json"}).out, "moe convert").at("tensors");
+  std::map<std::string, int64_t> types;
+  for (const Json& row : rows) types[row.at("from").get<std::string>()] += row.at("sources").get<int64_t>();
+  return types;
+}
+
+TEST_F(Carve, WritesTheTypeOfTheSource) {
+  const std::string four = folder_ / "four.gguf", halves = folder_ / "halves";
+  ok({"convert", dense(), four, "--quant", "q4_1"});
+  ok({"convert", dense(), halves, "--dtype", "bf16"});
+  const auto carve = [&](const std::string& in, const std::string& out, const char* experts, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all = words(folder_ / out, more);
+    all[1] = in;
+    for (size_t i = 0; i + 1 < all.size(); ++i)
+      if (all[i] == "--experts") all[i + 1] = experts;
+    return ok(all).out;
+  };
+  std::string out = carve(four, "same.gguf", "3");
+  has(out, "weights: q4_1, as most of " + four + " is");
+  has(out, "of f32: norms, biases, routers and positions stay f32");
+  EXPECT_EQ(tensors_by_type(folder_ / "same.gguf").count("bf16"), 0u);
+  EXPECT_GT(tensors_by_type(folder_ / "same.gguf")["q4_1"], 10);
+  out = carve(four, "narrow.gguf", "6");  // experts of width 16
+  has(out, "of f16: rows are no multiple of 32");
+  EXPECT_GT(tensors_by_type(folder_ / "narrow.gguf")["q4_1"], 0);
+  out = carve(four, "folder", "3");
+  has(out, "weights: bf16; most of " + four + " is q4_1, which only a GGUF file holds: an OUT that ends in .gguf keeps it");
+  EXPECT_GT(tensors_by_type(folder_ / "folder")["bf16"], 10);
+  has(carve(dense(), "whole", "3"), "weights: f32, as most of " + dense() + " is");
+  EXPECT_EQ(tensors_by_type(folder_ / "whole").size(), 1u);
+  has(carve(halves, "halved", "3"), "weights: bf16, as most of " + halves + " is");
+  has(carve(four, "asked.gguf", "3", {"--quant", "q8_0"}), "weights: q8_0\n");
+  has(carve(halves, "asked", "3", {"--dtype", "f32"}), "weights: f32\n");
+}
+
 TEST_F(Carve, JsonHoldsEveryLayer) {
   const CommandResult r = moe_command(words(folder_ / "m", {"--json"}));
   ASSERT_EQ(r.code, 0) << r.err;
@@ -112,6 +151,8 @@ TEST_F(Carve, RefusesInOneLine) {
   expect_refused(all, 1, {"nothing"});
   expect_refused(words(dense()), 1, {"there already", "will not be replaced"});
   expect_refused(words(out, {"--quant", "q8_0"}), 2, {"--quant", ".gguf"});
+  expect_refused(words(folder_ / "out.gguf", {"--quant", "q8_0", "--dtype", "bf16"}), 2, {"--quant and --dtype"});
+  expect_refused(words(out, {"--dtype", "f64"}), 2, {"--dtype", "f64", "bf16"});
   expect_refused(words(out, {"--method", "cmoes"}), 2, {"cmoes", "cmoe"});
   expect_refused(words(out, {"--compute", "f64"}), 2, {"--compute", "f64", "auto"});
   EXPECT_TRUE(folder_.entries().empty());

@@ -13,7 +13,7 @@ clang=$(command -v clang++-14 || command -v clang++) || { echo "fuzz.sh: clang i
 
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOE_FUZZ=ON -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
   -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
-cmake --build "$build" --target fuzzers --parallel "${MOE_JOBS:-$(nproc)}"
+cmake --build "$build" --target fuzzers --parallel "$(scripts/jobs.sh 1500)"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

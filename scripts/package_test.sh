@@ -93,7 +93,7 @@ says_what_is_wrong() {
 }
 
 if [ -z "${BUILD:-}" ]; then cmake --preset release >/dev/null; fi
-cmake --build "$build" --target moe moe_shared moe_docs --parallel "$(nproc)"
+cmake --build "$build" --target moe moe_shared moe_docs --parallel "$(scripts/jobs.sh)"
 
 check 'cmake --install puts the command, the library, the headers and the packages, and nothing else' installs_what_it_should
 check 'the packages name no folder of this machine' names_no_folder

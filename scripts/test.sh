@@ -5,5 +5,5 @@ cd "$(dirname "$0")/.."
 
 scripts/deps.sh test
 cmake --preset release -DMOE_TESTS=ON -DMOE_BENCH=ON >/dev/null
-cmake --build build/release --parallel "$(nproc)"
+cmake --build build/release --parallel "$(scripts/jobs.sh)"
 ctest --test-dir build/release --output-on-failure -j2 --no-tests=error "$@"

@@ -1,6 +1,9 @@
-// Formats: proc(5) of /proc/meminfo and /proc/self/cgroup; the kernel's cgroup-v2.rst (memory.max, memory.current, memory.stat) and, for version 1,
-// memory.rst (memory.limit_in_bytes, memory.usage_in_bytes).
+// Formats: proc(5) of /proc/meminfo, /proc/self/cgroup, limits and statm; the kernel's cgroup-v2.rst (memory.max, memory.current, memory.stat) and, for version
+// 1, memory.rst (memory.limit_in_bytes, memory.usage_in_bytes).
 #include "core/memory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,8 +12,8 @@
 #include <optional>
 #include <sstream>
 
-#include "core/error.h"
 #include "core/nearest.h"
+#include "core/words.h"
 
 namespace moe {
 namespace {
@@ -48,7 +51,30 @@ std::optional<std::string> group_of(const std::string& root, const std::string& 
   return std::nullopt;
 }
 
+// The soft limit in the line of /proc/self/limits that begins with `name`.
+std::optional<int64_t> own_limit(const std::string& root, std::string_view name) {
+  std::ifstream in(root + "/proc/self/limits");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream words(line.substr(name.size()));
+    if (int64_t value = 0; words >> value) return value;
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Field `index` of /proc/self/statm, which counts pages: 0 address space, 1 resident, 2 resident pages of files, 5 data and stack.
+std::optional<int64_t> own_pages(const std::string& root, int index) {
+  std::ifstream in(root + "/proc/self/statm");
+  int64_t pages = 0;
+  for (int i = 0; i <= index; ++i)
+    if (!(in >> pages)) return std::nullopt;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
 }  // namespace
+
+int64_t taken_memory(const std::string& root) { return std::max<int64_t>(0, own_pages(root, 1).value_or(0) - own_pages(root, 2).value_or(0)); }
 
 int64_t available_memory(const std::string& root) {
   int64_t least = INT64_MAX;
@@ -67,7 +93,52 @@ int64_t available_memory(const std::string& root) {
     each_above(*group, [&](const std::string& g) {
       limited(left_in(root + "/sys/fs/cgroup/memory" + g, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
     });
+  const auto own = [&](std::string_view name, int index) {
+    const auto limit = own_limit(root, name), used = own_pages(root, index);
+    if (limit && used) limited(std::max<int64_t>(0, *limit - *used));
+  };
+  own("Max address space", 0);
+  own("Max data size", 5);
   return least;
+}
+
+void MemoryNeed::add(std::string_view name, int64_t bytes) {
+  if (bytes <= 0) return;
+  for (Part& part : parts)
+    if (part.name == name) {
+      part.bytes += bytes;
+      return;
+    }
+  parts.push_back({std::string(name), bytes});
+}
+
+void MemoryNeed::add(const MemoryNeed& other) {
+  for (const Part& part : other.parts) add(part.name, part.bytes);
+}
+
+int64_t MemoryNeed::total() const {
+  int64_t sum = 0;
+  for (const Part& part : parts) sum += part.bytes;
+  return sum;
+}
+
+std::string describe(const MemoryNeed& need, int64_t taken) {
+  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::string text = fmt::format("{} foretold: taken already {}", size(taken + need.total()), size(taken));
+  for (const MemoryNeed::Part& part : need.parts) text += fmt::format(", {} {}", part.name, size(part.bytes));
+  return text;
+}
+
+int64_t MemoryLimits::left() const { return all ? std::max<int64_t>(0, *all - taken_memory()) : available_memory(); }
+
+void check_memory(const MemoryNeed& need, const MemoryLimits& limits, const std::string& advice) {
+  const int64_t left = limits.left();
+  if (need.total() <= left) return;
+  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::string parts;
+  for (const MemoryNeed::Part& part : need.parts) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, size(part.bytes));
+  throw OutOfMemory(fmt::format("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
+                                limits.all ? "are left of --memory" : "are free", advice));
 }
 
 int64_t parse_bytes(std::string_view text, const char* flag) {

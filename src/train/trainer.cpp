@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "model/cost.h"
 #include "train/schedule.h"
 
@@ -150,6 +151,9 @@ StepResult Trainer::step() {
   const double lr = learning_rate(options_, step);
   try {
     norm = gradients(sums);
+  } catch (const OutOfMemory&) {
+    trainable_.zero_grads();
+    throw;
   } catch (const Error& e) {
     trainable_.zero_grads();
     throw Error(
@@ -237,6 +241,8 @@ void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
 void Trainer::forward(const Forward& pass, ModelSaved& saved) {
   try {
     model_.forward(run_, pass, saved);
+  } catch (const OutOfMemory&) {
+    throw;
   } catch (const Error&) {
     fail_if_not_finite(pass);
     throw;

@@ -1,6 +1,8 @@
 // Free memory read from made-up /proc and /sys, and sizes as people write them.
 #include "core/memory.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "support/files.h"
@@ -46,6 +48,68 @@ TEST(AvailableMemory, AGroupOfTheOlderKindCountsToo) {
   put_deep(root / "sys/fs/cgroup/memory/x/memory.limit_in_bytes", std::to_string(8 * kMiB));
   put_deep(root / "sys/fs/cgroup/memory/x/memory.usage_in_bytes", std::to_string(3 * kMiB));
   EXPECT_EQ(available_memory(root / ""), 5 * kMiB);
+}
+
+// In pages, as /proc/self/statm counts: address space, resident, resident pages of files, text, libraries, data.
+void put_statm(const std::string& path, int64_t size, int64_t resident, int64_t files, int64_t data) {
+  put_deep(path, std::to_string(size) + " " + std::to_string(resident) + " " + std::to_string(files) + " 1 0 " + std::to_string(data) + " 0\n");
+}
+
+TEST(AvailableMemory, TheLimitsOfTheProcessCount) {
+  const TempFolder root;
+  const int64_t page = sysconf(_SC_PAGESIZE), mib = kMiB / page;
+  put_deep(root / "proc/meminfo", "MemAvailable:   102400 kB\n");
+  put_statm(root / "proc/self/statm", 20 * mib, 9 * mib, 3 * mib, 12 * mib);
+  const auto put_limits = [&](const std::string& data, const std::string& space) {
+    put_deep(root / "proc/self/limits",
+             "Limit                     Soft Limit           Hard Limit           Units     \n"
+             "Max cpu time              unlimited            unlimited            seconds   \n"
+             "Max data size             " +
+                 data +
+                 "            unlimited            bytes     \n"
+                 "Max address space         " +
+                 space + "           unlimited            bytes     \n");
+  };
+  put_limits("unlimited", "unlimited");
+  EXPECT_EQ(available_memory(root / ""), 100 * kMiB);
+  put_limits("unlimited", std::to_string(50 * kMiB));
+  EXPECT_EQ(available_memory(root / ""), 30 * kMiB) << "ulimit -v";
+  put_limits(std::to_string(20 * kMiB), std::to_string(50 * kMiB));
+  EXPECT_EQ(available_memory(root / ""), 8 * kMiB) << "ulimit -d";
+  put_limits(std::to_string(kMiB), "unlimited");
+  EXPECT_EQ(available_memory(root / ""), 0) << "more is held than a limit set since allows";
+  EXPECT_EQ(taken_memory(root / ""), 6 * kMiB) << "pages of files do not count";
+  EXPECT_EQ(taken_memory(root / "nowhere"), 0);
+}
+
+TEST(TakenMemory, IsWhatThisProcessHolds) {
+  const int64_t before = taken_memory();
+  EXPECT_GT(before, 0);
+  const std::vector<char> held(static_cast<size_t>(32 * kMiB), 'x');
+  EXPECT_GE(taken_memory(), before + 31 * kMiB);
+}
+
+TEST(MemoryNeed, AddsUpByName) {
+  MemoryNeed need, other;
+  need.add("weights", 100 * kMiB);
+  need.add("cache", 0);
+  other.add("packed", 20 * kMiB);
+  other.add("weights", kMiB);
+  need.add(other);
+  ASSERT_EQ(need.parts.size(), 2u);
+  EXPECT_EQ(need.total(), 121 * kMiB);
+  EXPECT_EQ(describe(need, 14 * kMiB), "135 MiB foretold: taken already 14.0 MiB, weights 101 MiB, packed 20.0 MiB");
+}
+
+TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {
+  MemoryNeed need;
+  need.add("activations", int64_t{1} << 60);
+  check_memory({}, {}, "");
+  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), "activations 1048576 TiB), ");
+  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free; lower --batch");
+  EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"), " are left of --memory; lower --batch");
+  check_memory(need, {.all = int64_t{1} << 61, .packed = {}}, "");
+  EXPECT_THROW(check_memory(need, {}, ""), OutOfMemory);
 }
 
 TEST(ParseBytes, ReadsWhatPeopleWrite) {

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/memory.h"
 #include "support/files.h"
+#include "support/limits.h"
 #include "support/tiny_model.h"
 
 namespace moe {
@@ -215,6 +217,28 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   EXPECT_NE(message.find("step 2: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
   EXPECT_EQ(trainer.steps_done(), 1);
+}
+
+// Memory that is refused says nothing about the numbers: no layer is blamed, and a lower learning rate is no help.
+TEST(Trainer, MemoryThatIsRefusedIsNoDivergence) {
+  if (!kLimitsWork) GTEST_SKIP();
+  ModelConfig config = plain_config();
+  config.routing = default_options(find_recipe("dense"), 1, 1, 2);
+  config.dense_width = 1 << 14;
+  TrainOptions options = tiny_options();
+  options.batch = 256;
+  const Corpus corpus = tiny_corpus();
+  const auto model = fresh(config);
+  Trainer trainer(*model, options, corpus);
+  const AddressLimit limit(int64_t{64} << 20);
+  try {
+    trainer.step();
+    FAIL() << "64 MiB were enough";
+  } catch (const OutOfMemory& e) {
+    EXPECT_NE(std::string(e.what()).find("out of memory"), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("finite"), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("--lr"), std::string::npos) << e.what();
+  }
 }
 
 // Weights so large that a layer overflows although every one of them is finite.

@@ -171,7 +171,7 @@ int run_ops(const Flags& f) {
 }
 
 int run_train(Flags& f, CLI::App& app) {
-  apply_files(app, f.model);
+  apply_files(app, f.model, f.train);
   constexpr int64_t kVocab = 256;
   f.train = resolved(f.train);
   f.train.steps += f.warmup_steps;

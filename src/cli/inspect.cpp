@@ -136,7 +136,7 @@ ModelConfig preset_config(const std::string& name) {
   add_model_options(app, model);
   add_train_options(app, train);
   model.preset = name;
-  apply_files(app, model);
+  apply_files(app, model, train);
   return make_config(model, make_tokenizer("bytes")->vocab_size(), train.context);
 }
 

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "cli/choices.h"
 #include "cli/command_tree.h"
@@ -118,6 +120,39 @@ void set_experts(ModelConfig& c, const ModelFlags& f, const Style& style) {
   const int64_t limit = int64_t{1} << 20, shared = f.shared_width ? 0 : std::clamp<int64_t>(c.shared_experts, 0, limit) * widths;
   c.expert_width = f.expert_width.value_or(default_expert_width(style, f.width, std::clamp<int64_t>(c.routing.top_k, 1, limit) + shared));
   c.shared_width = c.shared_experts > 0 ? f.shared_width.value_or(c.expert_width * widths) : 0;
+}
+
+using Names = std::set<std::string>;
+
+// Names of options without their dashes, as a file has them.
+Names given_options(const CLI::App& app) {
+  Names names;
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0) names.insert(option->get_single_name());
+  return names;
+}
+
+// Of two options that rule each other out a file's gives way to the one that was said before it.
+constexpr std::pair<const char*, const char*> kEitherOr[] = {{"steps", "minutes"}, {"hold-out", "eval-data"}, {"tokenizer", "from"}};
+
+Names ruled_out(const Names& given) {
+  Names names;
+  for (const auto& [one, other] : kEitherOr) {
+    if (given.contains(one)) names.insert(other);
+    if (given.contains(other)) names.insert(one);
+  }
+  return names;
+}
+
+// Forgets what a file set beside `before`, what was given before it, where the two do not fit.
+void give_way(const Names& before, ModelFlags& f, TrainOptions& t) {
+  const auto from_file = [&](const char* name, const char* against) { return before.contains(against) && !before.contains(name); };
+  if (from_file("warmup", "steps") && t.warmup && *t.warmup >= t.steps) t.warmup.reset();
+  if (from_file("min-lr", "lr") && t.min_lr && *t.min_lr > t.lr) t.min_lr.reset();
+  if (!before.contains("recipe")) return;
+  const Recipe& recipe = chosen_recipe(f.routing);
+  if (from_file("experts", "recipe") && !recipe.has_router()) f.routing.experts.reset();
+  if (from_file("top-k", "recipe") && (!recipe.has_router() || recipe.top_k_is_fixed)) f.routing.top_k.reset();
 }
 
 // Stages mean recipe custom, before a file read later, such as a preset, names another one.
@@ -268,6 +303,7 @@ std::optional<DType> parse_cache_dtype(const std::string& name) {
 }
 
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused) {
+  const Names passed_over = ruled_out(given_options(app));
   const Json object = parse_json(text, where);
   if (!object.is_object()) fail_usage("{}: expected a JSON object of options, as in {{\"layers\": 4}}", where);
   std::vector<std::string> known;
@@ -280,7 +316,7 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
     CLI::Option* option = app.get_option_no_throw("--" + flag);
     if (option != nullptr && !is_open(flag)) fail_usage("{}: \"{}\" can only stand on the command line", where, key);
     if (option == nullptr) fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(flag, known));
-    if (option->count() > 0) continue;  // the command line, or a file read before this one, wins
+    if (option->count() > 0 || passed_over.contains(flag)) continue;  // the command line, or a file read before this one, wins
     try {
       const std::vector<std::string> words = as_words(value, key, where);
       if (words.empty() && option->get_expected_max() > 1) continue;  // an empty list, or no names: as if left out
@@ -295,14 +331,18 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
   }
 }
 
-void apply_files(CLI::App& app, const ModelFlags& flags) {
-  const std::vector<std::string> refused = {"config", "preset", "help"};
-  settle_recipe(app);
-  if (!flags.config_file.empty()) apply_json(app, read_text(flags.config_file), "--config " + flags.config_file, refused);
+void apply_files(CLI::App& app, ModelFlags& flags, TrainOptions& train) {
+  const auto apply = [&](const std::string& json, const std::string& where) {
+    settle_recipe(app);
+    const Names before = given_options(app);
+    apply_json(app, json, where, {"config", "preset", "help"});
+    give_way(before, flags, train);
+  };
+  if (!flags.config_file.empty()) apply(read_text(flags.config_file), "--config " + flags.config_file);
   settle_recipe(app);
   if (flags.preset.empty()) return;
   for (const Preset& preset : presets())
-    if (preset.name == flags.preset) return apply_json(app, preset.json, "preset " + preset.name, refused);
+    if (preset.name == flags.preset) return apply(preset.json, "preset " + preset.name);
   fail_usage("no preset is called '{}'{}", flags.preset, suggestion(flags.preset, names_of(presets())));
 }
 

@@ -63,7 +63,9 @@ int thread_count(int asked);
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused = {});
 
 // Gives every option that was not on the command line the value that --config and then --preset have for it. Unknown names are refused with the nearest one.
-void apply_files(CLI::App& app, const ModelFlags& flags);
+// What a file sets also gives way to what makes it meaningless and was said before it (the command line, for a preset --config too): its steps to --minutes, a
+// warm-up as long as all --steps, experts to a --recipe that has none. Defaults take its place.
+void apply_files(CLI::App& app, ModelFlags& flags, TrainOptions& train);
 
 // Beside weights that are there already: refuses every flag given so far that describes a model, but for those of set_losses.
 void refuse_model_flags(const CLI::App& app);

@@ -70,7 +70,8 @@ void check_tuning(const CLI::App& app, const TrainFlags& f) {
 
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
   if (app.count("--from") > 0) refuse_model_flags(app);
-  apply_files(app, f.model);
+  warmup_is_flag_ = app.count("--warmup") > 0;
+  apply_files(app, f.model, f.train);
   check_tuning(app, f);
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
@@ -114,6 +115,7 @@ void Training::read_teacher() {
 void Training::fit() {
   TrainOptions& o = flags_.train;
   o.steps = fitted_steps(model(), o, *corpus_, teacher());
+  if (!warmup_is_flag_ && asked_warmup_ >= o.steps) asked_warmup_.reset();
   o.warmup = asked_warmup_;  // the default is a share of the steps
   o = resolved(o);
   validate(o);

@@ -60,6 +60,7 @@ class Training {
   LoadedModel fresh_;    // without a checkpoint
   LoadedModel teacher_;  // empty: none
   std::optional<int64_t> asked_warmup_;
+  bool warmup_is_flag_ = false;  // and no file's, which gives way where --minutes leaves fewer steps
   std::optional<Corpus> corpus_, held_out_;
 };
 

@@ -22,9 +22,10 @@ struct Line {
     CLI::App app;
     cli::add_model_options(app, model);
     cli::add_train_options(app, train);
+    app.add_option("--minutes", train.minutes);
     std::reverse(words.begin(), words.end());
     app.parse(words);
-    cli::apply_files(app, model);
+    cli::apply_files(app, model, train);
   }
   ModelConfig config(int64_t vocab = 256) const { return cli::make_config(model, vocab, train.context); }
 };
@@ -50,6 +51,41 @@ TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
 TEST(Options, AFlagGivenWithItsDefaultStillWins) {
   const TempFolder folder;
   EXPECT_EQ(Line({"--preset", "tiny", "--steps", "1000"}).train.steps, 1000);
+}
+
+// What a file sets gives way to a flag that leaves it no meaning, as to one of the same name.
+TEST(Options, WhatAFileSetsGivesWayToAFlag) {
+  const TempFolder folder;
+  const TrainOptions none;
+  const TrainOptions timed = Line({"--preset", "nanomoe", "--minutes", "5"}).train;
+  EXPECT_EQ(timed.steps, none.steps);
+  EXPECT_EQ(timed.minutes, 5);
+  EXPECT_EQ(timed.context, 1024) << "the rest is the preset's";
+  // A warm-up as long as the run, and a last rate above the highest one, were meant for others. What fits stays.
+  EXPECT_FALSE(Line({"--preset", "nanomoe", "--steps", "10"}).train.warmup);
+  EXPECT_EQ(Line({"--preset", "nanomoe", "--steps", "2001"}).train.warmup, 2000);
+  EXPECT_FALSE(Line({"--preset", "nanomoe", "--lr", "1e-5"}).train.min_lr);
+  EXPECT_EQ(Line({"--preset", "nanomoe", "--lr", "6e-5"}).train.min_lr, 6e-5);
+  // --config stands between: above a preset, below the command line.
+  const auto config = [&](const char* json) { return std::vector<std::string>{"--preset", "nanomoe", "--config", config_file(folder, json)}; };
+  EXPECT_EQ(Line(config(R"({"minutes": 3})")).train.steps, none.steps);
+  EXPECT_FALSE(Line(config(R"({"steps": 20})")).train.warmup);
+  std::vector<std::string> words = config(R"({"minutes": 3, "warmup": 30})");
+  words.insert(words.end(), {"--steps", "20"});
+  const TrainOptions steps = Line(words).train;
+  EXPECT_EQ(steps.steps, 20);
+  EXPECT_EQ(steps.minutes, 0);
+  EXPECT_FALSE(steps.warmup);
+  // Two of the same file, or two flags, are left to be refused.
+  EXPECT_EQ(Line(config(R"({"steps": 10, "warmup": 30})")).train.warmup, 30);
+  EXPECT_EQ(Line({"--preset", "nanomoe", "--steps", "10", "--warmup", "30"}).train.warmup, 30);
+  const TrainOptions both = Line(config(R"({"steps": 10, "minutes": 3})")).train;
+  EXPECT_EQ(both.steps, 10);
+  EXPECT_EQ(both.minutes, 3);
+  // So with a recipe that leaves experts or a top-k no meaning.
+  EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "dense"}).config().moe_layer_count(), 0);
+  EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "switch"}).config().routing.top_k, 1);
+  EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "mixtral"}).config().routing.experts, 8);
 }
 
 TEST(Options, ConfigTakesEveryKindOfValue) {

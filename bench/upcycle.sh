@@ -28,9 +28,13 @@ train() { # FOLDER FLAGS...
   rm -rf "$out"
   run "$out.log" "$moe" train --data "$corpus/train" --eval-data "$corpus/valid" --context 256 --batch 16 --no-report --out "$out" "$@"
 }
-field() { sed -n '$s/.*"'"$2"'":\([-+.0-9e]*\).*/\1/p' "$1/metrics.jsonl"; }
+field() { sed -n '$s/.*"'"$2"'":\([-+.0-9e]*\).*/\1/p' "$1/metrics.jsonl" | grep .; }
 result() { # NAME FOLDER
-  printf '%-18s %7d %9.0f %12.4f\n' "$1" "$(field "$2" step)" "$(field "$2" seconds)" "$(field "$2" eval_ce)"
+  local step seconds ce
+  step=$(field "$2" step)
+  seconds=$(field "$2" seconds)
+  ce=$(field "$2" eval_ce)  # apart from printf, which would print 0 for one that is not there
+  printf '%-18s %7d %9.0f %12.4f\n' "$1" "$step" "$seconds" "$ce"
 }
 
 printf '%-18s %7s %9s %12s\n' model steps seconds nats/token

@@ -21,6 +21,17 @@ check() {
   fi
 }
 
+# For the commands of a check: `! a` is no failure to `set -e`, and the failing links of `a && b` are none before b, so each step stands on its own line.
+# ends_with STATUS COMMAND...: the command fails as it should.
+ends_with() {
+  local wanted=$1 code=0
+  shift
+  "$@" || code=$?
+  [ "$code" = "$wanted" ] || { echo "ended with status $code instead of $wanted: $*" >&2; return 1; }
+}
+# lacks GREP-ARGUMENTS...: nothing matches. What grep cannot read is a failure, not an absence.
+lacks() { ends_with 1 grep "$@"; }
+
 # The last line of the script; its status is the script's.
 summary() {
   echo "$passed passed, $failed failed"

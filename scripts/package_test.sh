@@ -27,16 +27,18 @@ installs_what_it_should() {
   same "$work/wanted" "$work/files"
 }
 
-names_no_folder() { ! grep -rnE "$repo|$work|/usr/local" "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; }
+names_no_folder() { lacks -rnE "$repo|$work|/usr/local" "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; }
 # Neither a search path nor a library of this build: what the loader is told is the name alone.
 has_no_rpath() {
   readelf -d "$prefix/lib/libmoe.so" >"$work/dynamic"
-  ! grep -E 'R(UN)?PATH' "$work/dynamic" && grep -qE 'SONAME.*\[libmoe\.so\.[0-9]+\.[0-9]+\]' "$work/dynamic"
+  lacks -E 'R(UN)?PATH' "$work/dynamic"
+  grep -qE 'SONAME.*\[libmoe\.so\.[0-9]+\.[0-9]+\]' "$work/dynamic"
 }
 exports_the_header_alone() {
   nm -D --defined-only "$prefix/lib/libmoe.so" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | LC_ALL=C sort >"$work/exported"
   grep -oE '^MOE_API .*\(' "$prefix/include/moe/moe.h" | grep -oE 'moe_[a-z_]+\(' | tr -d '(' | LC_ALL=C sort >"$work/declared"
-  [ -s "$work/declared" ] && same "$work/declared" "$work/exported"
+  [ -s "$work/declared" ]
+  same "$work/declared" "$work/exported"
 }
 
 compiles() { # compiles COMPILER FLAGS... (the header's name follows the language: -x c or -x c++)
@@ -46,7 +48,8 @@ compiles() { # compiles COMPILER FLAGS... (the header's name follows the languag
 }
 needs_no_other_headers() {
   printf '#include <moe/moe.hpp>\n' | c++ -std=c++20 -x c++ -M -I"$prefix/include" - >"$work/headers"
-  grep -q moe.hpp "$work/headers" && ! grep -E '/(dnnl|oneapi|fmt|nlohmann|CLI|hwy|src)/|dnnl|pcre|omp\.h' "$work/headers"
+  grep -q moe.hpp "$work/headers"
+  lacks -E '/(dnnl|oneapi|fmt|nlohmann|CLI|hwy|src)/|dnnl|pcre|omp\.h' "$work/headers"
 }
 
 builds_by_cmake() {
@@ -58,7 +61,8 @@ builds_by_cmake() {
 refuses_another_version() {
   mkdir -p "$work/later"
   printf 'cmake_minimum_required(VERSION 3.16)\nproject(later CXX)\nfind_package(moe 0.99 CONFIG REQUIRED)\n' >"$work/later/CMakeLists.txt"
-  ! cmake -S "$work/later" -B "$work/later/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/later/log" 2>&1 && grep -q 'requested version "0.99"' "$work/later/log"
+  ends_with 1 cmake -S "$work/later" -B "$work/later/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/later/log" 2>&1
+  grep -q 'requested version "0.99"' "$work/later/log"
 }
 builds_by_pkg_config() {
   export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
@@ -70,8 +74,10 @@ builds_by_pkg_config() {
 routes_as_the_command() {
   grep -oE '\[\[2, 1.*\]\]' examples/route.c | sed 's/.*/{"logits": &}/' >"$work/four.json"
   "$prefix/bin/moe" route --recipe st-moe --logits "$work/four.json" --json >"$work/wanted"
-  "$work/by-cmake/route" >"$work/got" && same "$work/wanted" "$work/got"
-  LD_LIBRARY_PATH=$prefix/lib "$work/route" >"$work/got" && same "$work/wanted" "$work/got"
+  "$work/by-cmake/route" >"$work/got"
+  same "$work/wanted" "$work/got"
+  LD_LIBRARY_PATH=$prefix/lib "$work/route" >"$work/got"
+  same "$work/wanted" "$work/got"
 }
 trains_and_generates() {
   cp README.md "$work/text.txt"
@@ -83,13 +89,18 @@ trains_and_generates() {
   tail -n 2 "$work/got" | grep -qE '^[0-9.]+ bits per byte, perplexity [0-9.]+ a token$'
   tail -n 1 "$work/got" | grep -qE '^.T. goes to experts [0-7] and [0-7] of the first layer$'
 }
+# refuses_in_one_line STATUS WORDS ARGUMENTS...: one line that has WORDS in it, and nothing written.
+refuses_in_one_line() {
+  local status=$1 words=$2
+  shift 2
+  ends_with "$status" "$work/by-cmake/train_and_generate" "$@" >"$work/got" 2>&1
+  [ "$(wc -l <"$work/got")" = 1 ]
+  grep -q "$words" "$work/got"
+  [ ! -e "$work/nothing" ]
+}
 says_what_is_wrong() {
-  local code=0
-  "$work/by-cmake/train_and_generate" "$work/absent.txt" "$work/nothing" >"$work/got" 2>&1 || code=$?
-  [ $code = 1 ] && [ "$(wc -l <"$work/got")" = 1 ] && grep -q absent.txt "$work/got" && [ ! -e "$work/nothing" ]
-  code=0
-  "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/nothing" many >"$work/got" 2>&1 || code=$?
-  [ $code = 2 ] && [ "$(wc -l <"$work/got")" = 1 ] && grep -q '"steps" is "many"' "$work/got" && [ ! -e "$work/nothing" ]
+  refuses_in_one_line 1 absent.txt "$work/absent.txt" "$work/nothing"
+  refuses_in_one_line 2 '"steps" is "many"' "$work/text.txt" "$work/nothing" many
 }
 
 if [ -z "${BUILD:-}" ]; then cmake --preset release >/dev/null; fi

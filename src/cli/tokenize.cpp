@@ -68,7 +68,7 @@ Action add_tokenize(CLI::App& app) {
   app.add_option("--data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
   app.add_option("--tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from --data; or a model folder, for its tokenizer")->capture_default_str();
   app.add_option("--out", f->job.out, "folder for the shards and their tokenizer");
-  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the documents: writes DIR/train and DIR/valid")->capture_default_str();
+  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid")->capture_default_str();
   app.add_option("--threads", f->job.threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");
   return [f] { return run_tokenize(*f); };

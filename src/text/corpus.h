@@ -42,8 +42,8 @@ class Corpus {
   // `paths` as in each_source (text/source.h), and folders of shards, which must be this tokenizer's. A text file is one document, unless it holds the
   // tokenizer's end-of-text token, which ends one; each line of a .jsonl file is one.
   Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
-  // The same text in two parts: the documents that is_held_out names, and the others. Plain text without end-of-text tokens is cut into blocks of 4 to 8 KiB at
-  // blank lines or line ends for this. Fails when one part is empty; shards cannot be split any more.
+  // The same text in two parts: the blocks of documents that is_held_out names, and the others (text/source.h says how they are cut). Fails when one part is
+  // empty; shards cannot be split any more.
   static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out);
   // Ids already made (tests, `score`): one document.
   explicit Corpus(std::vector<int32_t> ids);

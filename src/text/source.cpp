@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kSample = size_t{1} << 20;
 constexpr size_t kLongestRun = size_t{16} << 20;
-constexpr size_t kBlock = size_t{4} << 10;  // of a text without marks, for the split: at least this, at most twice
+constexpr size_t kBlock = size_t{4} << 10;  // that a document is cut into for the split: at least this, at most twice
+constexpr std::string_view kSpace = " \t\r\n\v\f";
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
@@ -71,38 +72,46 @@ size_t whole_characters(std::string_view text, size_t begin, size_t end) {
   return cut;
 }
 
-// Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the last line end before twice that, else there.
-size_t block_end(std::string_view text, size_t at) {
-  if (text.size() - at <= kBlock) return text.size();
-  const size_t most = std::min(text.size(), at + 2 * kBlock);
-  for (size_t i = text.find('\n', at + kBlock); i < most; i = text.find('\n', i + 1)) {
+// Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the last line end before twice that, else there. White space where
+// it begins, and behind `solid`, where the document's last character ends, does not count: a file ends with a line end where a line of JSON has none.
+size_t block_end(std::string_view text, size_t at, size_t solid) {
+  const size_t from = text.find_first_not_of(kSpace, at);
+  if (from >= solid || solid - from <= kBlock) return text.size();
+  const size_t most = std::min(solid, from + 2 * kBlock);
+  for (size_t i = text.find('\n', from + kBlock); i < most; i = text.find('\n', i + 1)) {
     size_t next = i + 1;
     if (next < most && text[next] == '\r') ++next;
     if (next < most && text[next] == '\n') return next + 1;
   }
   const size_t line = text.substr(0, most).rfind('\n');
-  if (line != std::string_view::npos && line > at) return line + 1;
-  return whole_characters(text, at, most);
+  if (line != std::string_view::npos && line > from) return line + 1;
+  return whole_characters(text, from, most);
 }
 
-// The next run of a plain text: [begin, end), all of it on one side.
-struct Side {
-  size_t end;
-  bool held_out;
-};
-Side next_side(std::string_view text, size_t begin, std::string_view mark, bool marked, double share) {
-  size_t end = begin;
+// Hands out a text in parts [begin, end) as long as they can be, each on one side. Documents end at `mark`, which belongs to the one before, unless it is
+// empty.
+void each_side(std::string_view text, std::string_view mark, double share, const std::function<void(size_t begin, size_t end, bool held_out)>& emit) {
+  size_t begin = 0;
   bool side = false;
-  while (end < text.size()) {
-    const size_t found = marked ? text.find(mark, end) : 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = mark.empty() ? std::string_view::npos : text.find(mark, at);
     const bool last = found == std::string_view::npos;
-    const size_t content = marked ? (last ? text.size() : found) : block_end(text, end);
-    const bool held = is_held_out(text.substr(end, content - end), share);
-    if (end > begin && held != side) break;
-    side = held;
-    end = marked && !last ? content + mark.size() : content;
+    const std::string_view document = text.substr(0, last ? text.size() : found);
+    const size_t solid = document.find_last_not_of(kSpace) + 1;
+    while (at < document.size()) {
+      const size_t end = block_end(document, at, solid);
+      // What is white throughout stays with what was before it.
+      const bool held = document.find_first_not_of(kSpace, at) < end ? is_held_out(document.substr(at, end - at), share) : side;
+      if (at > begin && held != side) {
+        emit(begin, at, side);
+        begin = at;
+      }
+      side = held;
+      at = end;
+    }
+    if (!last) at = document.size() + mark.size();
   }
-  return {end, side};
+  if (begin < text.size()) emit(begin, text.size(), side);
 }
 
 // [begin, end) in parts short enough to be encoded in one go.
@@ -122,10 +131,8 @@ void emit_text(std::string_view text, size_t begin, size_t end, bool held_out, c
   }
 }
 
-void each_line(const std::string& path, std::string_view bytes, double hold_out, const std::function<void(TextRun&&)>& emit) {
-  JsonlReader reader(bytes, path);
-  Document document;
-  while (reader.next(document)) {
+void emit_document(Document&& document, double hold_out, const std::function<void(TextRun&&)>& emit) {
+  if (!document.all_trained || hold_out <= 0) {
     TextRun run;
     run.held = std::move(document.text);
     run.owns = true;
@@ -133,7 +140,23 @@ void each_line(const std::string& path, std::string_view bytes, double hold_out,
     run.trained = std::move(document.trained);
     run.add_end = run.all_trained;  // a dialogue ends with its last message's mark
     run.held_out = is_held_out(run.held, hold_out);
+    return emit(std::move(run));
+  }
+  each_side(document.text, "", hold_out, [&](size_t begin, size_t end, bool held_out) {
+    TextRun run;
+    run.held = document.text.substr(begin, end - begin);
+    run.owns = true;
+    run.add_end = end == document.text.size();
+    run.held_out = held_out;
     emit(std::move(run));
+  });
+}
+
+void each_line(const std::string& path, std::string_view bytes, double hold_out, const std::function<void(TextRun&&)>& emit) {
+  JsonlReader reader(bytes, path);
+  Document document;
+  while (reader.next(document)) {
+    emit_document(std::move(document), hold_out, emit);
     document = {};
   }
 }
@@ -158,7 +181,8 @@ std::string binary_reason(std::string_view bytes) {
 bool is_held_out(std::string_view content, double share) {
   if (share <= 0) return false;
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : content) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  for (const char c : content)
+    if (kSpace.find(c) == std::string_view::npos) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
   hash ^= hash >> 31;
@@ -197,12 +221,7 @@ void each_run(const std::string& path, std::string_view text, const Tokenizer& t
   if (is_jsonl(path)) return each_line(path, text, hold_out, emit);
   if (hold_out <= 0) return emit_text(text, 0, text.size(), false, emit);
   const std::string mark = tokenizer.eos_id() ? tokenizer.piece(*tokenizer.eos_id()) : "";
-  const bool marked = !mark.empty() && text.find(mark) != std::string_view::npos;
-  for (size_t begin = 0; begin < text.size();) {
-    const Side side = next_side(text, begin, mark, marked, hold_out);
-    emit_text(text, begin, side.end, side.held_out, emit);
-    begin = side.end;
-  }
+  each_side(text, mark, hold_out, [&](size_t begin, size_t end, bool held_out) { emit_text(text, begin, end, held_out, emit); });
 }
 
 }  // namespace moe

@@ -1,5 +1,5 @@
-// The files that hold text, and what each gives to be encoded: the documents of JSON Lines, plain text as it stands. Here it is decided what is held out:
-// by a hash of the content alone, so that adding, renaming or reordering files moves no document to the other side.
+// The files that hold text, and what each gives to be encoded: the documents of JSON Lines, plain text as it stands. Here it is decided what is held out: by a
+// hash of the content alone, the same for all kinds of file, so that adding, renaming or reordering files moves nothing to the other side.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,11 @@ struct TextRun {
 };
 
 // Hands out a whole file, `bytes` being what lies at `path`, in order; `bytes` outlive the runs. Plain text comes in runs of at most 16 MiB, cut at line ends,
-// which bounds the memory of encoding; with `hold_out` above 0 a run also ends where the side changes.
+// which bounds the memory of encoding. With `hold_out` above 0 every document (a file, what ends at an end-of-text token, a line of JSON) is cut into blocks of
+// 4 to 8 KiB at blank lines or line ends, each of which is_held_out judges, and a run also ends where the side changes; a dialogue is one block.
 void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer, double hold_out, const std::function<void(TextRun&&)>& emit);
 
-// Whether a document of this content is held out when a `share` of all is.
+// Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);
 
 // Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty for text. Looks at the first MiB.

@@ -1,13 +1,18 @@
 // Documents of every kind of source, what of them is learned from, and which of them are held out.
+#include <fmt/format.h>
+
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
+#include <sstream>
 
 #include "core/rng.h"
 #include "support/files.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
 #include "text/corpus.h"
+#include "text/tokenize.h"
 
 namespace moe::test {
 namespace {
@@ -181,6 +186,56 @@ TEST_F(Documents, IdenticalDocumentsFallOnTheSameSide) {
   EXPECT_EQ(sides[0][0].size() + sides[0][1].size(), 100u) << "no document is on both sides";
   EXPECT_EQ(sides[0][1], sides[1][1]) << "whatever the file is";
   EXPECT_NEAR(static_cast<double>(sides[0][1].size()), 30, 20);
+}
+
+// The same texts as files, as lines of JSON and apart by marks: long ones, which are cut, and with the line end at the end that a file has and a line of JSON
+// has not. No part of a text may be on both sides, whatever holds it.
+TEST_F(Documents, ATextFallsOnTheSameSidesWhateverFileItIsIn) {
+  std::string lines, marked;
+  for (uint64_t i = 0; i < 60; ++i) {
+    std::string text = prose(1000 + i, i % 3 == 0 ? 300 : 3000 + 500 * i);
+    text.erase(text.find_last_not_of(" \n") + 1);
+    // Every line says where it is from, so that it can be found again.
+    std::string numbered;
+    std::istringstream in(text);
+    for (int line = 0; std::getline(in, text); ++line) numbered += text.empty() ? "\n" : fmt::format("[{}.{}] {}\n", i, line, text);
+    put(folder_ / fmt::format("in/{}.txt", i), numbered + (i % 2 ? "\n" : ""));
+    marked += (i > 0 ? kEndOfText : "") + numbered;
+    numbered.pop_back();
+    lines += "{\"text\": \"" + std::regex_replace(numbered, std::regex("\n"), "\\n") + "\"}\n";
+  }
+  put(folder_ / "in/lines.jsonl", lines);
+  put(folder_ / "marked/all.txt", marked);
+  const auto tokenizer = words();
+  const std::vector<std::string> in = {folder_ / "in", folder_ / "marked"};
+  const auto split = Corpus::split(in, *tokenizer, 0.3);
+  tokenize({.paths = in, .out = folder_ / "out", .hold_out = 0.3}, *tokenizer, {});
+  const Corpus train({folder_ / "out/train"}, *tokenizer), held({folder_ / "out/valid"}, *tokenizer);
+  for (const auto& [trained, held_out] : {std::pair(&split.train, &split.held_out), std::pair(&train, &held)}) {
+    const std::string a = text_of(*trained, *tokenizer), b = text_of(*held_out, *tokenizer);
+    EXPECT_NEAR(static_cast<double>(b.size()) / static_cast<double>(a.size() + b.size()), 0.3, 0.12);
+    const auto marks = [](const std::string& text) {
+      std::set<std::string> all;
+      for (size_t at = text.find('['); at != std::string::npos; at = text.find('[', at + 1)) all.insert(text.substr(at, text.find(']', at) - at));
+      return all;
+    };
+    const std::set<std::string> trained_marks = marks(a), held_marks = marks(b);
+    EXPECT_GT(held_marks.size(), 100u);
+    std::set<std::string> leaked;  // texts
+    for (const std::string& mark : held_marks)
+      if (trained_marks.contains(mark)) leaked.insert(mark.substr(0, mark.find('.')));
+    EXPECT_EQ(leaked.size(), 0u) << "of 60 texts";
+  }
+}
+
+// Only the text counts of a dialogue too, and it is never cut: its replies make no sense without what they answer.
+TEST_F(Documents, ADialogueIsOnOneSide) {
+  std::string lines;
+  for (uint64_t i = 0; i < 40; ++i)
+    lines += "{\"messages\": [{\"role\": \"user\", \"content\": \"" + std::string(9000 + i, 'a') + "\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+  put(folder_ / "talk.jsonl", lines);
+  const auto split = Corpus::split({folder_ / "talk.jsonl"}, *words(), 0.5);
+  EXPECT_EQ(split.train.documents() + split.held_out.documents(), 40);
 }
 
 TEST_F(Documents, ASplitThatLeavesNothingIsRefused) {

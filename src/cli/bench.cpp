@@ -221,9 +221,9 @@ Action add_bench(CLI::App& app) {
   f->train.steps = 5;
   app.require_subcommand(0, 1);
   add_bench_model_options(app, f->bench);
-  CLI::App* peak = app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads");
-  CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that");
-  CLI::App* train = app.add_subcommand("train", "whole training steps on random tokens");
+  CLI::App* peak = app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads")->group("Verbs");
+  CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that")->group("Verbs");
+  CLI::App* train = app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
   for (CLI::App* sub : {peak, ops}) sub->add_option("--threads", f->threads, "0: all cores")->capture_default_str();
   for (CLI::App* sub : {peak, ops, train}) sub->add_flag("--json", f->json, "one JSON value on standard output");
   add_model_options(*train, f->model);

@@ -17,16 +17,8 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
-#include "ops/ops.h"
 
 namespace {
-
-std::string version() {
-  return fmt::format("moe {}\nkernels: {}\nbf16 products: {}\nrows: {}", MOE_VERSION, moe::ops::isa_name(),
-                     moe::ops::has_bf16_products() ? "native" : "computed in f32 (bf16 is storage only here)",
-                     moe::ops::products_keep_row_bits() ? "a row has the same bits alone, in a batch and on any number of threads"
-                                                        : "a row agrees with itself in other batches to 1e-5, not in bits");
-}
 
 // CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the help, makes that useful.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
@@ -65,20 +57,12 @@ void open_standard_streams() {
 }
 
 int run_command(int argc, char** argv) {
-  CLI::App app{
-      "Train, evaluate, inspect and run Mixture-of-Experts language models.\nFirst steps: moe train --preset tiny --data FILE --out DIR, then moe generate DIR "
-      "-p \"Once\"."};
-  app.set_version_flag("--version", version);
-  app.require_subcommand(1);
-  moe::cli::Action action;
-  std::vector<std::pair<CLI::App*, moe::cli::Action>> actions;
-  for (const moe::cli::Verb& verb : moe::cli::verbs()) {
-    CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
-    actions.emplace_back(sub, verb.add(*sub));
-  }
+  const moe::cli::Command command = moe::cli::make_command();
+  CLI::App& app = *command.app;
   try {
+    moe::cli::check_verb(app, argc, argv);
     app.parse(argc, argv);
-    for (const auto& [sub, run] : actions)
+    for (const auto& [sub, run] : command.actions)
       if (sub->parsed()) return run();
     return 2;
   } catch (const CLI::Success& done) {

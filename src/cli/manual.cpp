@@ -112,14 +112,17 @@ std::string manual_page(const CommandInfo& command, bool whole) {
   std::replace(name.begin(), name.end(), ' ', '-');
   std::string title = name;
   std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  // The first line of the command's description says what it is; the second is an example.
+  // The first line of the command's description says what it is; the second who for.
   const std::string summary = command.summary.substr(0, command.summary.find('\n'));
   std::string page = fmt::format(".TH {} 1 \"\" \"moe {}\" \"moe.cpp manual\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}", roff(title), MOE_VERSION, roff(name),
                                  roff(phrase(summary)), synopsis(command));
   for (const CommandInfo& below : command.verbs)
     if (!whole) page += ".br\n" + synopsis(below);
   page += fmt::format(".SH DESCRIPTION\n{}\n", roff(sentence(command.summary)));
-  if (whole) page += "A \\fIMODEL\\fR is a folder. Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to standard error.\n";
+  if (whole)
+    page +=
+        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, or a .gguf file.\n"
+        "Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to standard error.\n";
   if (!whole) {
     if (command.verbs.empty() || !command.positionals.empty()) page += ".SH OPTIONS\n" + options_of(command, true);
     if (!command.verbs.empty()) page += ".SH VERBS\n";

@@ -15,24 +15,26 @@ void on_signal(int) {
 }  // namespace
 
 const std::vector<Verb>& verbs() {
+  constexpr const char *kMake = "Train", *kUse = "Use", *kLook = "Measure and look inside", *kTurn = "Turn one model into another", *kAbout = "About";
   static const std::vector<Verb> table = {
-      {"train", "train a model from text", add_train},
-      {"tokenize", "make shards of tokens from text that is larger than memory", add_tokenize},
-      {"generate", "continue a text", add_generate},
-      {"chat", "talk with a model in the terminal", add_chat},
-      {"score", "how well a model predicts a text", add_score},
-      {"compare", "one model beside another on a text: quality, speed, size, and where they part", add_compare},
-      {"convert", "between folders and GGUF files, quantised or not; prints what became of each tensor", add_convert},
-      {"carve", "turn the FFNs of a dense model into experts, without training", add_carve},
-      {"upcycle", "a dense model's FFNs, copied, become the experts of an MoE model", add_upcycle},
-      {"merge", "several dense models of one shape become the experts of one MoE model", add_merge},
-      {"prune", "drop the experts of an MoE model that do least on a text", add_prune},
-      {"inspect", "parameters, arithmetic and memory of a model; with --text, what its routers do", add_inspect},
-      {"recipes", "the routing recipes: formula, defaults, losses, source", add_recipes},
-      {"route", "work a routing recipe out on given numbers", add_route},
-      {"bench", "what this machine and this engine can do", add_bench},
-      {"completion", "a script that completes this command in bash, zsh or fish", add_completion},
-      {"man", "the manual page of the command or of one verb", add_man},
+      {"train", kMake, "train a model from text", add_train},
+      {"tokenize", kMake, "make shards of tokens from text that is larger than memory", add_tokenize},
+      {"generate", kUse, "continue a text", add_generate},
+      {"chat", kUse, "talk with a model in the terminal", add_chat},
+      {"score", kLook, "how well a model predicts a text", add_score},
+      {"compare", kLook, "two models on one text: quality, speed, size, and where they part", add_compare},
+      {"inspect", kLook, "parameters, arithmetic and memory of a model; with --text, what its experts do", add_inspect},
+      {"bench", kLook, "how fast a model, this machine and this engine are", add_bench},
+      {"convert", kTurn, "between folders and GGUF files, quantised or not", add_convert},
+      {"carve", kTurn, "cut the FFNs of a dense model into experts, without training", add_carve},
+      {"upcycle", kTurn, "a dense model's FFNs, copied, become the experts of an MoE model", add_upcycle},
+      {"merge", kTurn, "several dense models of one shape become the experts of one MoE model", add_merge},
+      {"prune", kTurn, "drop the experts of an MoE model that do least on a text", add_prune},
+      {"recipes", kAbout, "the routing recipes: formula, defaults, losses, source", add_recipes},
+      {"route", kAbout, "work a routing recipe out on given numbers", add_route},
+      {"help", kAbout, "what a verb takes, as its --help does", add_help},
+      {"man", kAbout, "the manual page of the command or of one verb", add_man},
+      {"completion", kAbout, "a script that completes this command in bash, zsh or fish", add_completion},
   };
   return table;
 }

@@ -4,7 +4,9 @@
 #include <CLI/App.hpp>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace moe::cli {
@@ -14,10 +16,20 @@ using Action = std::function<int()>;
 
 struct Verb {
   const char* name;
+  const char* group;  // the heading it stands under in `moe --help`
   const char* summary;
   Action (*add)(CLI::App& app);
 };
 const std::vector<Verb>& verbs();
+
+// The command with all its verbs. What their options write to lives as long as the actions do.
+struct Command {
+  std::unique_ptr<CLI::App> app;
+  std::vector<std::pair<CLI::App*, Action>> actions;
+};
+Command make_command();
+// Fails (usage) where the first word behind the command is no verb, or there is none. Asked before a line is parsed, since a --help in it would win.
+void check_verb(CLI::App& app, int argc, const char* const* argv);
 
 Action add_train(CLI::App& app);
 Action add_tokenize(CLI::App& app);
@@ -34,6 +46,7 @@ Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);
+Action add_help(CLI::App& app);
 Action add_completion(CLI::App& app);
 Action add_man(CLI::App& app);
 

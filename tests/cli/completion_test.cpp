@@ -13,16 +13,6 @@ namespace {
 
 using namespace moe::test;
 
-// The command as main() builds it.
-struct Root {
-  CLI::App app{"Train, evaluate, inspect and run Mixture-of-Experts language models."};
-  std::vector<Action> actions;  // own what the options write to
-  Root() {
-    app.set_version_flag("--version", "moe");
-    for (const Verb& verb : verbs()) actions.push_back(verb.add(*app.add_subcommand(verb.name, verb.summary)));
-  }
-};
-
 // What bash offers after `line`, its words separated by spaces; the last one, perhaps empty, is under the cursor.
 std::vector<std::string> offered(const std::string& line, const std::string& in = ".") {
   const TempFolder folder;
@@ -76,9 +66,9 @@ TEST(Completion, BashOffersFilesWhereNothingElseIsKnown) {
 }
 
 TEST(Completion, OfferedValuesAreAccepted) {
-  Root root;
+  const Command root = make_command();
   int checked = 0;
-  for (CLI::App* app : {root.app.get_subcommand("train"), root.app.get_subcommand("route")})
+  for (CLI::App* app : {root.app->get_subcommand("train"), root.app->get_subcommand("route")})
     for (const OptionInfo& flag : describe(*app, "moe").flags)
       for (const std::string& value : flag.values) {
         CLI::Option* option = app->get_option(flag.names.back());
@@ -91,8 +81,8 @@ TEST(Completion, OfferedValuesAreAccepted) {
 }
 
 TEST(Completion, EveryShellHasEveryFlag) {
-  Root root;
-  const CommandInfo tree = describe(root.app, "moe");
+  const Command root = make_command();
+  const CommandInfo tree = describe(*root.app, "moe");
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const std::string script = completion_script(tree, shell);
     for (const CommandInfo* command : all_commands(tree))
@@ -110,8 +100,8 @@ TEST(Completion, EveryShellHasEveryFlag) {
 }
 
 TEST(Manual, TellsEveryFlagOfEveryVerb) {
-  Root root;
-  const CommandInfo tree = describe(root.app, "moe");
+  const Command root = make_command();
+  const CommandInfo tree = describe(*root.app, "moe");
   const auto in_roff = [](const std::string& name) {
     std::string out;
     for (char c : name) out += c == '-' ? std::string("\\-") : std::string(1, c);

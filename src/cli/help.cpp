@@ -1,0 +1,98 @@
+// The command as a whole: its verbs on one screen, what --version says, and `moe help VERB`, which is `moe VERB --help`.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "cli/choices.h"
+#include "cli/command_tree.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/nearest.h"
+#include "ops/ops.h"
+
+namespace moe::cli {
+namespace {
+
+// The first line alone is what the manual page has under NAME.
+constexpr const char* kWhatItIs =
+    "Train, look inside and run Mixture-of-Experts language models on the CPU.\n"
+    "Your own, made from any text in minutes, or other people's.";
+
+constexpr const char* kFirstSteps =
+    R"(First steps:
+  moe train --preset tiny --data FILE --out DIR     a small model from a text, in some minutes
+  moe generate DIR -p "Once upon a time"            let it continue one
+
+A MODEL is a folder as Hugging Face lays it out, or a .gguf file.
+`moe help VERB` tells the options of a verb, `moe man` all of it.)";
+
+std::string version() {
+  const std::string isa = ops::isa_name();  // Highway's name, which calls AVX-512 AVX3
+  return fmt::format("moe {}\ninstructions: {}\nbf16 products: {}\nsame bits: {}", MOE_VERSION, isa.starts_with("AVX3") ? "AVX-512 (" + isa + ")" : isa,
+                     ops::has_bf16_products() ? "computed in bf16 by this processor" : "computed in f32, as this processor multiplies no bf16",
+                     ops::products_keep_row_bits() ? "a token gets the same numbers alone, in a batch and on any number of threads"
+                                                   : "a token's numbers in another batch agree to 1e-5, not in every bit");
+}
+
+std::vector<std::string> names_below(CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) names.push_back(verb->get_name());
+  return names;
+}
+
+// The verb that is called so below `at`, which is called by `path`.
+CLI::App* verb_below(CLI::App& at, const std::string& path, const std::string& name) {
+  const std::vector<std::string> names = names_below(at);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return at.get_subcommand(name);
+  const std::string near = nearest(name, names) ? suggestion(name, names) : fmt::format("; {} --help lists what it has", path);
+  fail_usage("{} has no verb '{}'{}", path, printable(name), near);
+}
+
+}  // namespace
+
+Command make_command() {
+  Command command{std::make_unique<CLI::App>(kWhatItIs, "moe"), {}};
+  CLI::App& app = *command.app;
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.set_help_flag("-h,--help", "tell what the verb takes, or this");
+  app.set_version_flag("--version", version, "the version, and what this machine computes with");
+  app.require_subcommand(1);
+  app.footer(kFirstSteps);
+  for (const Verb& verb : verbs()) {
+    CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
+    command.actions.emplace_back(sub, verb.add(*sub));
+  }
+  const auto narrow = std::make_shared<CLI::Formatter>(*std::static_pointer_cast<CLI::Formatter>(app.get_formatter()));
+  narrow->column_width(15);
+  app.formatter(narrow);
+  return command;
+}
+
+void check_verb(CLI::App& app, int argc, const char* const* argv) {
+  const auto* const end = argv + argc;
+  const auto* const word = std::find_if(argv + 1, end, [](const char* text) { return text[0] != '-'; });
+  if (word < end) verb_below(app, "moe", *word);
+  else if (argc == 1) fail_usage("what shall be done? moe is followed by a verb, as in moe train; moe --help lists them");
+}
+
+Action add_help(CLI::App& app) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  takes(app.add_option("VERB", *words, "the verb; without one, all of them. As in: moe help train"), names_of(verbs()));
+  return [words] {
+    const Command command = make_command();
+    CLI::App* at = command.app.get();
+    std::string above, path = "moe";
+    for (const std::string& word : *words) {
+      at = verb_below(*at, path, word);
+      above = path;
+      path += " " + word;
+    }
+    fmt::print("{}", at->help(above));
+    return 0;
+  };
+}
+
+}  // namespace moe::cli

@@ -1,13 +1,30 @@
 #!/usr/bin/env bash
 # Gathers the default corpus: real text in six domains out of free Debian packages, fetched and unpacked but never installed.
 #   scripts/corpus.sh [DIR]        writes DIR/train/<domain>.txt and, the last 5% of every source held out, DIR/valid/<domain>.txt (DIR = data/corpus)
-# Needs nothing beyond a base Debian and the network; ready at once when DIR was made by this same version of the script.
+# Needs nothing beyond a base Debian, 12 or 13, and the network; ready at once when DIR was made by this same version of the script.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=${1:-$here/../data/corpus}
 mkdir -p "$root"
 root=$(cd "$root" && pwd)
 export LC_ALL=C
+
+# Every source: domain, how it is read, most bytes of it, package (of one name in Debian 12 and 13), files in it, what it is and under which licence.
+# All stories and the bible are in the public domain as texts; the licence named with them is that of the package around them.
+sources() {
+  cat <<'END'
+stories  prose       9000000  r-cran-janeaustenr             */data/Rdata.rdb                   Jane Austen's six novels, public domain (MIT)
+stories  prose       9000000  r-cran-tidytext                */extdata/books.rda                novels by Dickens, Verne and Wells, public domain (MIT)
+stories  prose       9000000  r-cran-tokenizers              */data/Rdata.rdb                   Herman Melville's Moby Dick, public domain (MIT)
+stories  prose       9000000  golang-github-pierrec-lz4-dev  */testdata/pg1661.txt              twelve cases of Sherlock Holmes, public domain (BSD)
+stories  prose       9000000  golang-github-pierrec-lz4-dev  */testdata/Mark.Twain*Sawyer.txt   Mark Twain's Tom Sawyer, public domain (BSD)
+bible    scripture   2000000  sword-text-kjv                 */ztext/*/[no]t.bzz                the King James Bible, public domain (GPL-2+)
+german   translated  1300000  libreoffice-help-de            */text/*.html                      LibreOffice's help in German, MPL-2.0
+french   translated  1300000  libreoffice-help-fr            */text/*.html                      LibreOffice's help in French, MPL-2.0
+cpp      code        1000000  libeigen3-dev                  */src/*.h                          the library Eigen, MPL-2.0
+python   code        1000000  python3-docutils               */docutils/*.py                    the package docutils, public domain and BSD
+END
+}
 
 table() {
   printf '%-10s %12s %12s\n' domain 'train bytes' 'valid bytes'
@@ -20,11 +37,12 @@ table() {
 version=$(cat "$here/corpus.sh" "$here/corpus_clean.pl" | cksum)
 if [ "$(cat "$root/.made-by" 2>/dev/null)" = "$version" ]; then table; exit 0; fi
 
-packages=(jargon-text developers-reference debian-faq git-doc libreoffice-help-de developers-reference-de maint-guide-de libreoffice-help-fr
-          developers-reference-fr maint-guide-fr libeigen3-dev libstdc++-12-dev libpython3.11-stdlib)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/deb" "$work/x" "$work/lists" "$work/out" "$work/out/train" "$work/out/valid"
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mkdir "$work/deb" "$work/x" "$work/out" "$work/out/train" "$work/out/valid"
+mapfile -t packages < <(sources | awk '{ print $4 }' | sort -u)
 
 fetch() { (cd "$work/deb" && apt-get download -qq -o Acquire::Retries=3 -o APT::Sandbox::User=root "${packages[@]}") >"$work/log" 2>&1; }
 refresh() {
@@ -41,35 +59,15 @@ for package in "${packages[@]}"; do
   dpkg-deb -x "$work"/deb/"${package}"_*.deb "$work/x/$package"
 done
 
-# source NAME FIND-ARGUMENTS...: the list of files of one source, paths relative to the unpacked packages so that their order is the same everywhere.
-source_files() {
-  local name=$1
-  shift
-  (cd "$work/x" && find "$@" -type f | sort) >"$work/lists/$name"
-  [ -s "$work/lists/$name" ] || { echo "corpus.sh: no files for '$name': the Debian package has changed its layout" >&2; exit 1; }
-}
-source_files jargon jargon-text/usr/share/doc/jargon-text -name 'jargon.txt.gz'
-source_files reference developers-reference/usr/share/developers-reference -name '*.html'
-source_files faq debian-faq/usr/share -name '*.html'
-source_files git git-doc/usr/share/doc/git-doc -name '*.txt' ! -path '*/RelNotes/*'
-source_files office-de libreoffice-help-de/usr/share/libreoffice -path '*/text/*' -name '*.html'
-source_files reference-de developers-reference-de/usr/share -name '*.html'
-source_files guide-de maint-guide-de/usr/share -name '*.html'
-source_files office-fr libreoffice-help-fr/usr/share/libreoffice -path '*/text/*' -name '*.html'
-source_files reference-fr developers-reference-fr/usr/share -name '*.html'
-source_files guide-fr maint-guide-fr/usr/share -name '*.html'
-source_files eigen libeigen3-dev/usr/include -path '*/src/*' -name '*.h'
-source_files libstdcxx libstdc++-12-dev/usr/include/c++ ! -path '*/pb_ds/*' ! -path '*/x86_64*'
-source_files python libpython3.11-stdlib/usr/lib/python3.11 -name '*.py' ! -path '*/encodings/*' ! -path '*/pydoc_data/*' ! -name '_sysconfigdata*'
-
-# clean DOMAIN KIND:BYTES:LIST...
-clean() { (cd "$work/x" && perl "$here/corpus_clean.pl" "$work/lists" "$work/out" "$@"); }
-clean english text:1600000:jargon html:250000:reference html:150000:faq
-clean german translated:1600000:office-de translated:300000:reference-de translated:100000:guide-de
-clean french translated:1600000:office-fr translated:300000:reference-fr translated:100000:guide-fr
-clean cpp code:1000000:eigen code:1000000:libstdcxx
-clean python code:2000000:python
-clean asciidoc text:2000000:git
+# Paths relative to the unpacked packages, sorted, so that their order is the same everywhere.
+sources | while read -r domain kind bytes package pattern title; do
+  (cd "$work/x" && find "$package" -type f -path "$pattern" | sort) >"$work/list"
+  [ -s "$work/list" ] || { echo "corpus.sh: no files for '$title': the Debian package $package has changed its layout" >&2; exit 1; }
+  printf '%s %s %s\n' "$domain" "$kind" "$bytes"
+  cat "$work/list"
+  echo
+done >"$work/sources"
+(cd "$work/x" && perl "$here/corpus_clean.pl" "$work/out" <"$work/sources")
 
 rm -rf "$root/train" "$root/valid" "$root/.made-by"
 cp -r "$work/out/train" "$work/out/valid" "$root/"

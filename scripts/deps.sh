@@ -6,7 +6,7 @@ set -euo pipefail
 
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, the package does not depend on it.
 build=(git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev nlohmann-json3-dev libcli11-dev libeigen3-dev libfmt-dev libpcre2-dev libutf8proc-dev)
-tests=(libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-14-dev libomp-14-dev clang-format python3-venv chromium chromium-driver python3-selenium)
+tests=(libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format python3-venv chromium chromium-driver python3-selenium)
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;

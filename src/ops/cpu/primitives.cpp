@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/onednn.h"
 
 namespace moe::ops {
 namespace {
@@ -37,7 +38,7 @@ dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memor
   }
   // oneDNN sizes its work for the number of threads seen at creation.
   const ThreadLimit limit(s.threads);
-  return {dnnl::matmul::desc(dense(s.rows, s.inner, s.in), weights, dense(s.rows, s.cols, s.out)), attr, engine()};
+  return onednn::describe_matmul(engine(), dense(s.rows, s.cols, s.out), dense(s.rows, s.inner, s.in), weights, attr);
 }
 
 // A layout and its oneDNN description. oneDNN's favourite does not depend on M, so it is asked once, with the largest block of rows.
@@ -47,19 +48,17 @@ struct Weights {
 };
 
 bool read_blocks(const memory::desc& desc, DType dtype, PackLayout& layout) {
-  if (desc.data.format_kind != dnnl_blocked) return false;
-  const auto& b = desc.data.format_desc.blocking;
+  if (!onednn::is_blocked(desc)) return false;
+  const auto [strides, sizes, dimensions] = onednn::blocks_of(desc);
   layout.bytes = desc.get_size();
-  layout.k_stride = b.strides[0];
-  layout.n_stride = b.strides[1];
-  if (b.inner_nblks == 0) return false;
-  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
-  const int blocks = pair == 2 ? 3 : 2;
-  if (b.inner_nblks != blocks || b.inner_idxs[0] != 0 || b.inner_idxs[1] != 1) return false;
-  if (pair == 2 && (b.inner_idxs[2] != 0 || b.inner_blks[2] != 2)) return false;
-  layout.pair = pair;
-  layout.k_block = b.inner_blks[0] * pair;
-  layout.n_block = b.inner_blks[1];
+  layout.k_stride = strides[0];
+  layout.n_stride = strides[1];
+  // Blocks of k, in each columns, and for bf16 in each column a pair of k.
+  const bool pairs = dtype == DType::bf16;
+  if (dimensions != (pairs ? memory::dims{0, 1, 0} : memory::dims{0, 1}) || (pairs && sizes[2] != 2)) return false;
+  layout.pair = pairs ? 2 : 1;
+  layout.k_block = sizes[0] * layout.pair;
+  layout.n_block = sizes[1];
   return true;
 }
 

@@ -73,7 +73,7 @@ moe_status moe_train(const char* options, moe_on_step on_step, void* user, char*
     std::atomic<bool> stop{false};
     TrainCallbacks callbacks;
     if (on_step != nullptr) callbacks.on_metrics = [&](const std::string& line) { stop = on_step(user, line.c_str()) != 0; };
-    if (!training.is_done() && training.must_fit()) training.fit();
+    if (!training.is_done() && training.must_fit()) training.fit(0, stop);
     const TrainSummary summary = training.is_done() ? training.done() : training.run(callbacks, stop);
     if (json != nullptr) *json = given(cli::train_reply(training, summary).dump(-1, ' ', false, Json::error_handler_t::replace));
   });

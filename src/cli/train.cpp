@@ -32,8 +32,7 @@ struct Flags {
 constexpr double kPeakSeconds = 0.3;
 
 // The figures behind the progress bar. CE stands apart from the auxiliary losses, which are not part of it.
-std::string describe_step(const StepResult& r, const TrainOptions& o, double peak, bool routed) {
-  const double left = r.tokens_per_second > 0 ? static_cast<double>((o.steps - r.step) * o.batch * o.accumulate * o.context) / r.tokens_per_second : 0;
+std::string describe_step(const StepResult& r, double peak, bool routed) {
   std::string text = fmt::format("ce {:.3f}", r.ce);
   if (r.kl) text += fmt::format("  kl {:.3f}", *r.kl);
   each_loss(r, [&](const char* name, double x) {
@@ -41,7 +40,7 @@ std::string describe_step(const StepResult& r, const TrainOptions& o, double pea
   });
   text += fmt::format("  {} tok/s  {:.0f}% of peak", human_count(r.tokens_per_second), 100 * r.flops_per_second / peak);
   if (routed) text += fmt::format("  MaxVio {:.2f}  dropped {:.1f}%", r.max_vio, 100 * r.dropped);
-  return text + fmt::format("  {} left", human_seconds(left));
+  return text + fmt::format("  {} left", human_seconds(r.seconds_left));
 }
 
 void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
@@ -135,8 +134,9 @@ int run_train(Flags& f, CLI::App& app) {
   ProgressLine screen;
   if (training.must_fit()) {
     screen.log("measuring how long a step takes");
-    training.fit();
-    screen.log(fmt::format("--minutes {:g}: there is time for {}; --resume keeps that number", options.minutes, counted(options.steps, "step")));
+    const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
+    training.fit(f.no_report ? 0 : report_tokens(texts, options.context), stop);
+    screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes, counted(options.steps, "step")));
   }
   describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
   describe_tuning(screen, training);
@@ -147,7 +147,7 @@ int run_train(Flags& f, CLI::App& app) {
 
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult& r) {
-    screen.show(r.step, options.steps, describe_step(r, options, peak, routed));
+    screen.show(r.step, r.steps, describe_step(r, peak, routed));
     samples.after_step(r.step, screen);
   };
   callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
@@ -155,7 +155,9 @@ int run_train(Flags& f, CLI::App& app) {
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, stop);
 
-  if (summary.interrupted)
+  if (summary.interrupted && summary.last.step == summary.last.steps)
+    screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}", counted(summary.last.step, "step"), training.out()));
+  else if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
   else screen.log(fmt::format("done: {} in {}; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds), training.out()));
   if (summary.alarms > 0) screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl", counted(summary.alarms, "alarm"), training.out()));

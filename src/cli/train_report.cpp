@@ -1,10 +1,13 @@
 #include "cli/train_report.h"
 
+#include <algorithm>
+
 #include "analyze/history.h"
 #include "analyze/html_report.h"
 #include "analyze/routing_stats.h"
 #include "cli/routing_options.h"
 #include "core/file.h"
+#include "text/loader.h"
 
 namespace moe::cli {
 namespace {
@@ -12,6 +15,10 @@ namespace {
 constexpr int64_t kTokens = 20'000;  // of each domain
 
 }  // namespace
+
+int64_t report_tokens(const Corpus& texts, int64_t context) {
+  return std::min(texts.size(), kTokens * static_cast<int64_t>(domain_shares(texts, context, {}).size()));
+}
 
 std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts, const std::string& out, int threads, DType dtype,
                          const std::function<void(int64_t, int64_t)>& progress) {

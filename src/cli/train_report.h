@@ -11,6 +11,9 @@
 
 namespace moe::cli {
 
+// Most tokens that are looked at of such texts.
+int64_t report_tokens(const Corpus& texts, int64_t context);
+
 // Looks at the model on part of each domain of `texts`, reads OUT/metrics.jsonl and writes OUT/report.html, whose path it returns: a few seconds for a small
 // model. `texts`: held-out where there are some, else what was trained on. `progress` is told how many windows of how many are done. Fails when the texts are
 // too short to look at or the page cannot be written.

@@ -1,6 +1,7 @@
 #include "cli/training.h"
 
 #include <charconv>
+#include <chrono>
 #include <limits>
 
 #include "cli/command_tree.h"
@@ -12,6 +13,8 @@
 
 namespace moe::cli {
 namespace {
+
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The weights to start from: drawn, or those of --from, with their tokenizer.
 LoadedModel start_model(const TrainFlags& f) {
@@ -68,7 +71,7 @@ void check_tuning(const CLI::App& app, const TrainFlags& f) {
 
 }  // namespace
 
-Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
+Training::Training(CLI::App& app, TrainFlags& f) : flags_(f), began_(steady_seconds()) {
   if (app.count("--from") > 0) refuse_model_flags(app);
   warmup_is_flag_ = app.count("--warmup") > 0;
   apply_files(app, f.model, f.train);
@@ -87,6 +90,7 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f) {
     check_unused(f.out);
   }
   asked_warmup_ = f.train.warmup;
+  asked_eval_every_ = f.train.eval_every;
   f.train = resolved(f.train);
   validate(f.train);
   if (is_done()) return;
@@ -112,9 +116,11 @@ void Training::read_teacher() {
   if (checkpoint_) check_same_teacher(*checkpoint_, teacher());
 }
 
-void Training::fit() {
+void Training::fit(int64_t afterwards, const std::atomic<bool>& stop) {
   TrainOptions& o = flags_.train;
-  o.steps = fitted_steps(model(), o, *corpus_, teacher());
+  deadline_ = Deadline{steady_seconds, began_ + 60 * o.minutes, afterwards};
+  o.eval_every = asked_eval_every_;  // the default is a share of the steps
+  o.steps = fitted_steps(model(), o, *deadline_, *corpus_, held_out(), teacher(), stop);
   if (!warmup_is_flag_ && asked_warmup_ >= o.steps) asked_warmup_.reset();
   o.warmup = asked_warmup_;  // the default is a share of the steps
   o = resolved(o);
@@ -150,7 +156,8 @@ TrainSummary Training::done() const {
 }
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {
-  const TrainJob job{flags_.out, flags_.train, &*corpus_, held_out(), start().tokenizer.get(), teacher(), flags_.from};
+  TrainJob job{flags_.out, flags_.train, &*corpus_, held_out(), start().tokenizer.get(), teacher(), flags_.from, deadline_};
+  job.options.eval_every = asked_eval_every_;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }
 
@@ -171,8 +178,10 @@ void add_tuning_options(CLI::App& app, TrainFlags& f) {
                  "a model of the same vocabulary, a folder or a .gguf file, whose predictions are learned too: the loss is (1 - w) ce + w KL(teacher || model)")
       ->group(group);
   app.add_option("--teacher-weight", f.train.teacher_weight, "that w, above 0 and at most 1")->group(group)->capture_default_str();
-  app.add_option("--minutes", f.train.minutes,
-                 "in place of --steps: as many steps as there is time for, by how long a few take at the start; the schedule is fitted to that number")
+  app.add_option(
+         "--minutes", f.train.minutes,
+         "in place of --steps: as many as there is time for, evaluations, saves and the report included; measured at the start, and fitted again where the "
+         "machine gets slower or faster, the schedule with it")
       ->group(group);
 }
 
@@ -199,7 +208,8 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
   add_model_options(app, f.model);
   add_train_options(app, f.train);
   add_tuning_options(app, f);
-  app.add_option("--eval-every", f.train.eval_every, "steps between evaluations; 0: at the end only")->capture_default_str();
+  app.add_option("--eval-every", f.train.eval_every,
+                 "steps between evaluations; 0: at the end only; default: ten a run, fewer where they would take more than a twentieth of the time");
   app.add_option("--save-every", f.train.save_every, "steps between checkpoints; 0: at the end only. Also keeps the first weights in OUT/checkpoint-0")
       ->capture_default_str();
   app.add_flag("--resume", f.resume, "go on with the run in OUT; starts it when there is none");

@@ -36,7 +36,8 @@ class Training {
   TrainSummary done() const;
   // With --minutes a new run measures first how long a step takes, and settles how many there is time for; before that the number of steps has no meaning.
   bool must_fit() const { return !checkpoint_ && flags_.train.minutes > 0; }
-  void fit();
+  // `afterwards`: tokens that a report is going to read; `stop` ends the measuring with an error.
+  void fit(int64_t afterwards, const std::atomic<bool>& stop);
   TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
 
   const std::string& out() const { return flags_.out; }
@@ -59,7 +60,9 @@ class Training {
   std::optional<Checkpoint> checkpoint_;
   LoadedModel fresh_;    // without a checkpoint
   LoadedModel teacher_;  // empty: none
-  std::optional<int64_t> asked_warmup_;
+  double began_;         // seconds of the steady clock
+  std::optional<Deadline> deadline_;
+  std::optional<int64_t> asked_warmup_, asked_eval_every_;
   bool warmup_is_flag_ = false;  // and no file's, which gives way where --minutes leaves fewer steps
   std::optional<Corpus> corpus_, held_out_;
 };

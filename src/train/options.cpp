@@ -23,6 +23,7 @@ void each_field(Options& o, F&& f) {
   f("batch", o.batch, Effect::mathematics);
   f("accumulate", o.accumulate, Effect::mathematics);
   f("steps", o.steps, Effect::mathematics);
+  f("replans", o.replans, Effect::mathematics);
   f("lr", o.lr, Effect::mathematics);
   f("min_lr", o.min_lr, Effect::mathematics);
   f("warmup", o.warmup, Effect::mathematics);
@@ -55,6 +56,11 @@ Json value_of(ScheduleKind x) { return std::string(name_of(x)); }
 Json value_of(Tune x) { return std::string(name_of(x)); }
 Json value_of(DType x) { return std::string(name_of(x)); }
 Json value_of(Shuffle x) { return x == Shuffle::none ? "none" : "epoch"; }
+Json value_of(const std::vector<Replan>& x) {
+  Json pairs = Json::array();
+  for (const Replan& replan : x) pairs.push_back({replan.until, replan.steps});
+  return pairs;
+}
 template <class T>
 Json value_of(const std::optional<T>& x) {
   return x ? Json(*x) : Json();
@@ -81,6 +87,13 @@ void read(const JsonReader& in, const char* name, std::map<std::string, double>&
   if (!in.has(name)) return;
   const JsonReader numbers = in.object(name);
   for (const std::string& key : numbers.keys()) x[key] = numbers.get<double>(key);
+}
+void read(const JsonReader& in, const char* name, std::vector<Replan>& x) {
+  if (!in.has(name)) return;
+  for (const Json& pair : in.value(name)) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() || !pair[1].is_number_integer()) fail("{}: each must be [until, steps]", name);
+    x.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
+  }
 }
 template <class T>
 void read(const JsonReader& in, const char* name, std::optional<T>& x) {
@@ -163,6 +176,9 @@ void validate(const TrainOptions& o) {
   if (o.warmup) need_at_least(*o.warmup, 0, "--warmup");
   if (o.warmup && *o.warmup >= o.steps && o.schedule != ScheduleKind::constant)
     fail_usage("--warmup is {} of {} steps, which leaves none at the full rate; lower --warmup or raise --steps", *o.warmup, o.steps);
+  for (const Replan& r : o.replans)
+    if (r.until < 1 || r.until >= r.steps || r.until >= o.steps)
+      fail_usage("replans: a schedule of {} steps cannot have held for {} of {}", r.steps, r.until, o.steps);
   for (const auto& [part, times] : o.lr_times)
     if (!(times > 0) || std::isinf(times)) fail_usage("--lr-times {}={}: it must be above 0", printable(part), times);
   need_in(o.weight_decay, 0, kNoLimit, "--weight-decay");
@@ -180,7 +196,7 @@ void validate(const TrainOptions& o) {
   if (!(o.teacher_weight > 0 && o.teacher_weight <= 1)) fail_usage("--teacher-weight is {}; it must be above 0 and at most 1", o.teacher_weight);
   need_in(o.minutes, 0, kNoLimit, "--minutes");
   need_at_least(o.save_every, 0, "--save-every");
-  need_at_least(o.eval_every, 0, "--eval-every");
+  if (o.eval_every) need_at_least(*o.eval_every, 0, "--eval-every");
   need_at_least(o.eval_tokens, 0, "--eval-tokens");
   need_at_least(o.threads, 0, "--threads");
   if (o.threads > 1024) fail_usage("--threads is {}; at most 1024 are possible", o.threads);
@@ -189,8 +205,16 @@ void validate(const TrainOptions& o) {
 TrainOptions resolved(TrainOptions o) {
   if (!o.min_lr) o.min_lr = o.lr / 10;
   if (!o.warmup) o.warmup = std::min<int64_t>(100, o.steps / 10);
+  if (!o.eval_every) o.eval_every = usual_eval_every(o);
   if (o.threads == 0) o.threads = available_threads();
   return o;
+}
+
+int64_t usual_eval_every(const TrainOptions& o) {
+  constexpr double kMost = 10, kShare = 0.05, kForward = 1.0 / 3;  // a forward is a third of a step
+  const double trained = static_cast<double>(o.steps) * static_cast<double>(o.batch * o.accumulate * o.context);
+  const double count = o.eval_tokens == 0 ? kMost : std::min(kMost, std::floor(kShare * trained / (kForward * static_cast<double>(o.eval_tokens))));
+  return count < 2 ? 0 : static_cast<int64_t>(std::ceil(static_cast<double>(o.steps) / count));
 }
 
 std::vector<std::string> mathematical_differences(const TrainOptions& saved, const TrainOptions& wanted) {

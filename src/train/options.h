@@ -33,11 +33,18 @@ std::string_view name_of(Tune);
 constexpr bool tunes_adapters(Tune tune) { return tune == Tune::lora || tune == Tune::lora_router; }
 constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora; }
 
+// The first `until` steps went by a schedule of `steps`.
+struct Replan {
+  int64_t until = 0, steps = 0;
+  bool operator==(const Replan&) const = default;
+};
+
 struct TrainOptions {
   int64_t context = 256;          // tokens a row
   int64_t batch = 8;              // rows a micro-batch
   int64_t accumulate = 1;         // micro-batches a step
   int64_t steps = 1000;           // the run ends after this many
+  std::vector<Replan> replans;    // how `steps` came to be what it is, where it was fitted to the time again and again; in order
   double lr = 1e-3;               // at the end of the warm-up
   std::optional<double> min_lr;   // at the last step; absent: lr / 10
   std::optional<int64_t> warmup;  // steps; absent: a tenth of the steps, at most 100
@@ -60,17 +67,20 @@ struct TrainOptions {
   double teacher_weight = 0.5;  // of the divergence from a teacher in the loss; without a teacher of no meaning
 
   // What follows changes no bit of the weights (threads: only the last ones).
-  bool recompute = false;       // keep each block's input only and run its forward again in backward
-  int64_t save_every = 0;       // steps between checkpoints; 0: at the end only
-  int64_t eval_every = 0;       // steps between evaluations; 0: at the end only, if there is held-out text
-  double minutes = 0;           // of training that `steps` was fitted to; 0: it was chosen
-  int64_t eval_tokens = 65536;  // predictions an evaluation makes at most; 0: all of the held-out text
-  int threads = 0;              // 0: all cores
+  bool recompute = false;             // keep each block's input only and run its forward again in backward
+  int64_t save_every = 0;             // steps between checkpoints; 0: at the end only
+  std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0: at the end only; absent: usual_eval_every()
+  double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
+  int64_t eval_tokens = 65536;        // predictions an evaluation makes at most; 0: all of the held-out text
+  int threads = 0;                    // 0: all cores
 };
+
+// Ten evaluations a run, or so many that they compute a twentieth of what its steps do at most; 0: not even two.
+int64_t usual_eval_every(const TrainOptions&);
 
 // Usage errors that name the flag.
 void validate(const TrainOptions&);
-// Absent values filled in: min_lr, warmup, threads.
+// Absent values filled in: min_lr, warmup, eval_every, threads.
 TrainOptions resolved(TrainOptions);
 
 // One phrase, such as "--lr was 0.001 and is now 0.002", for each field that differs and that the mathematics depends on. Both resolved.

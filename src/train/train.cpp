@@ -1,10 +1,13 @@
 // The loop of a run: steps, evaluations, metrics, checkpoints.
+#include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
 #include "train/alarms.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/pace.h"
 #include "train/step_lines.h"
 #include "train/trainer.h"
 
@@ -53,6 +56,106 @@ struct Saver {
   }
 };
 
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// From a trainer that is ready to the end of its run.
+class Loop {
+ public:
+  Loop(const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, Trainer& trainer, Watcher& watcher, StepLines& metrics,
+       const Saver& saver)
+      : job_(job),
+        callbacks_(callbacks),
+        stop_(stop),
+        trainer_(trainer),
+        watcher_(watcher),
+        metrics_(metrics),
+        saver_(saver),
+        now_(job.deadline ? job.deadline->now : steady_seconds),
+        pace_(trainer.options(), job.held_out ? evaluation_tokens(*job.held_out, trainer.options()) : 0, job.deadline ? job.deadline->afterwards : 0),
+        told_steps_(trainer.options().steps) {}
+
+  TrainSummary run() {
+    while (!over_) {
+      step();
+      const bool finished = trainer_.steps_done() == options().steps;
+      const std::optional<double> eval_ce = evaluate(finished);
+      record(eval_ce);
+      const bool evaluation_lost = finished && job_.held_out && !eval_ce;
+      summary_.interrupted = stop_ && (!finished || evaluation_lost);
+      over_ = finished || summary_.interrupted;
+      if (over_ || is_due(options().save_every)) pace_.took_save(timed([&] { saver_.save(trainer_, metrics_); }));
+      if (!over_ && job_.deadline) keep_to(*job_.deadline);
+    }
+    return summary_;
+  }
+
+ private:
+  const TrainOptions& options() const { return trainer_.options(); }
+  bool is_due(int64_t every) const { return every > 0 && trainer_.steps_done() % every == 0; }
+  double timed(const std::function<void()>& work) const {
+    const double start = now_();
+    work();
+    return now_() - start;
+  }
+
+  void step() {
+    pace_.took_step(timed([&] { summary_.last = trainer_.step(); }));
+    summary_.last.seconds_left = pace_.seconds_left(options(), trainer_.steps_done());
+    pace_.took_other(timed([&] { tell(callbacks_.on_step, summary_.last); }));
+  }
+
+  // Nothing where none is due, or it was interrupted.
+  std::optional<double> evaluate(bool finished) {
+    std::optional<double> ce;
+    if (!job_.held_out || !(finished || is_due(*options().eval_every))) return ce;
+    const double seconds = timed([&] { ce = trainer_.evaluate(*job_.held_out, &stop_); });
+    if (!ce) return ce;
+    pace_.took_evaluation(seconds);
+    summary_.eval_ce = ce;
+    tell(callbacks_.on_eval, trainer_.steps_done(), *ce);
+    return ce;
+  }
+
+  void record(std::optional<double> eval_ce) {
+    const std::vector<Alarm> alarms = watcher_.feed(summary_.last);
+    for (const Alarm& alarm : alarms) {
+      tell(callbacks_.on_alarm, alarm);
+      summary_.alarms += alarm.recovered ? 0 : 1;
+    }
+    const std::string line = metrics_line(summary_.last, eval_ce, alarms);
+    metrics_.append(line);
+    tell(callbacks_.on_metrics, line);
+  }
+
+  // A machine that gets slower or faster than it was measured moves the end, not the hour of it. The warm-up stays what it was.
+  void keep_to(const Deadline& deadline) {
+    constexpr int64_t kSeen = 5;  // steps, before any judgement
+    constexpr double kOff = 0.02, kWorthSaying = 0.1;
+    const double left = deadline.end - now_(), off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
+    if (pace_.steps_seen() < kSeen || std::abs(off) <= kOff * 60 * options().minutes) return;
+    const int64_t steps = std::max(pace_.steps_within(left, options(), trainer_.steps_done()), options().warmup.value_or(0) + 1);
+    if (steps == options().steps) return;
+    trainer_.replan(steps, /*spread_evaluations=*/!job_.options.eval_every);
+    if (std::abs(static_cast<double>(steps - told_steps_)) <= kWorthSaying * static_cast<double>(told_steps_)) return;
+    tell(callbacks_.on_log,
+         fmt::format("steps take {} than before: there is time for {} in all, not {}", steps < told_steps_ ? "longer" : "less time", steps, told_steps_));
+    told_steps_ = steps;
+  }
+
+  const TrainJob& job_;
+  const TrainCallbacks& callbacks_;
+  const std::atomic<bool>& stop_;
+  Trainer& trainer_;
+  Watcher& watcher_;
+  StepLines& metrics_;
+  const Saver& saver_;
+  std::function<double()> now_;
+  Pace pace_;
+  int64_t told_steps_;
+  TrainSummary summary_;
+  bool over_ = false;
+};
+
 }  // namespace
 
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
@@ -79,31 +182,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const Saver saver{job, callbacks, files};
   if (!resume) saver.save_start(trainer, metrics);
 
-  TrainSummary summary;
-  bool last = false;
-  while (!last) {
-    summary.last = trainer.step();
-    const int64_t step = trainer.steps_done();
-    tell(callbacks.on_step, summary.last);
-    const bool finished = step == options.steps;
-    std::optional<double> eval_ce;
-    if (job.held_out && (finished || (options.eval_every > 0 && step % options.eval_every == 0))) {
-      summary.eval_ce = eval_ce = trainer.evaluate(*job.held_out);
-      tell(callbacks.on_eval, step, *eval_ce);
-    }
-    const std::vector<Alarm> alarms = watcher.feed(summary.last);
-    for (const Alarm& alarm : alarms) {
-      tell(callbacks.on_alarm, alarm);
-      summary.alarms += alarm.recovered ? 0 : 1;
-    }
-    const std::string line = metrics_line(summary.last, eval_ce, alarms);
-    metrics.append(line);
-    tell(callbacks.on_metrics, line);
-    summary.interrupted = !finished && stop.load();
-    last = finished || summary.interrupted;
-    if (last || (options.save_every > 0 && step % options.save_every == 0)) saver.save(trainer, metrics);
-  }
-  return summary;
+  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver).run();
 }
 
 }  // namespace moe

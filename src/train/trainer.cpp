@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "model/cost.h"
+#include "train/pace.h"
 #include "train/schedule.h"
 
 namespace moe {
@@ -143,6 +144,12 @@ void Trainer::resume_at(int64_t steps_done, double seconds) {
   seconds_ = seconds;
 }
 
+void Trainer::replan(int64_t steps, bool spread_evaluations) {
+  options_.replans.push_back({steps_done_, options_.steps});
+  options_.steps = steps;
+  if (spread_evaluations) options_.eval_every = usual_eval_every(options_);
+}
+
 StepResult Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   Sums sums;
@@ -181,16 +188,13 @@ double Trainer::gradients(Sums& sums) {
   return optimizer_.grad_norm(run_);
 }
 
-double Trainer::rehearse(int count) {
-  auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i <= count; ++i) {
-    if (i == 1) start = std::chrono::steady_clock::now();
-    Sums sums;
-    const double norm = gradients(sums);
-    optimizer_.update(run_, 1, 0, norm);
-    trainable_.apply(run_);
-  }
-  return seconds_since(start) / count;
+double Trainer::rehearse() {
+  const auto start = std::chrono::steady_clock::now();
+  Sums sums;
+  const double norm = gradients(sums);
+  optimizer_.update(run_, 1, 0, norm);
+  trainable_.apply(run_);
+  return seconds_since(start);
 }
 
 Batch Trainer::load_batch(int64_t a) {
@@ -300,6 +304,7 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   const auto tokens = static_cast<double>(plan_.tokens_per_step());
   StepResult r;
   r.step = steps_done_;
+  r.steps = options_.steps;
   r.tokens = tokens_seen();
   r.seconds = seconds_;
   r.predicted = sums.predicted;
@@ -337,13 +342,14 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   return r;
 }
 
-double Trainer::evaluate(const Corpus& held_out) {
+std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomic<bool>* stop) {
   check_held_out(held_out, options_);
   const EvalWindows windows(held_out, options_);
   run_.key = {};
   double sum = 0;
   int64_t predicted = 0;
   for (int64_t first = 0; first < windows.count; first += options_.batch) {
+    if (stop != nullptr && *stop) return std::nullopt;
     const int64_t rows = std::min(options_.batch, windows.count - first);
     text_.clear();
     for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, windows.start(first + b), options_.context);
@@ -358,11 +364,33 @@ double Trainer::evaluate(const Corpus& held_out) {
   return sum / static_cast<double>(predicted);
 }
 
-int64_t fitted_steps(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher) {
-  const auto start = std::chrono::steady_clock::now();
-  Trainer trainer(model, options, corpus, teacher);
-  const double step = trainer.rehearse(3);
-  return std::max<int64_t>(1, static_cast<int64_t>((60 * options.minutes - seconds_since(start)) / step));
+int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions& options) {
+  const EvalWindows windows(held_out, options);
+  return windows.count * windows.context;
+}
+
+int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& deadline, const Corpus& corpus, const Corpus* held_out, Model* teacher,
+                     const std::atomic<bool>& stop) {
+  constexpr int kSteps = 4;        // the first finds memory cold
+  constexpr double kShare = 0.05;  // of the time
+  TrainOptions o = options;
+  Trainer trainer(model, o, corpus, teacher);
+  Pace pace(o, held_out ? evaluation_tokens(*held_out, o) : 0, deadline.afterwards);
+  double spent = 0;
+  for (int i = 0; i < kSteps && (i < 2 || spent < kShare * 60 * options.minutes); ++i) {
+    const double seconds = trainer.rehearse();
+    if (stop) fail("interrupted while it was measured how long a step takes; nothing was written");
+    pace.took_step(seconds);
+    spent += seconds;
+  }
+  const double left = deadline.end - deadline.now();
+  // Evaluations nobody asked for are spread over the steps, whose number hangs on theirs.
+  for (int i = 0; i < 3; ++i) {
+    o.eval_every = options.eval_every;
+    o = resolved(o);
+    o.steps = pace.steps_within(left, o, 0);
+  }
+  return o.steps;
 }
 
 void check_held_out(const Corpus& held_out, const TrainOptions& options) {

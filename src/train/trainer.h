@@ -29,6 +29,8 @@ struct LayerLoad {
 
 struct StepResult {
   int64_t step = 0;          // steps taken, this one included
+  int64_t steps = 0;         // that the run is to take
+  double seconds_left = 0;   // until it is over, with evaluations, saves and what comes after; train() knows
   int64_t tokens = 0;        // read so far
   int64_t predicted = 0;     // targets of this step: its tokens, less those that are not learned from and those at the end of a document
   double seconds = 0;        // spent in steps so far, earlier sessions of a resumed run included
@@ -61,13 +63,14 @@ class Trainer {
 
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
   StepResult step();
-  // Seconds a step takes: the mean of `count`, after one that finds memory cold. Their learning rate is 0, so weights and buffers stay as they are; the moments
-  // do not, so this trainer is for nothing else.
-  double rehearse(int count);
+  // Seconds of a step whose learning rate is 0, so weights and buffers stay as they are; the moments do not, so this trainer is for nothing else.
+  double rehearse();
   // Mean nats per predicted token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over
   // that many of them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than
   // a window or nothing in it is to be predicted.
-  double evaluate(const Corpus& held_out);
+  // `stop`, where it is given, ends it between two batches; there is no number then.
+  double evaluate(const Corpus& held_out) { return *evaluate(held_out, nullptr); }
+  std::optional<double> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
 
   int64_t steps_done() const { return steps_done_; }
   int64_t tokens_seen() const { return steps_done_ * plan_.tokens_per_step(); }
@@ -81,6 +84,8 @@ class Trainer {
   const TrainOptions& options() const { return options_; }  // resolved
   // After the weights and moments were loaded.
   void resume_at(int64_t steps_done, double seconds);
+  // From now on the schedule falls to its end at another step; evaluations nobody asked for are spread anew.
+  void replan(int64_t steps, bool spread_evaluations);
 
  private:
   struct Sums;
@@ -120,8 +125,19 @@ class Trainer {
 // Fails when the text is too short for one window of `context` predictions, or nothing in the windows of an evaluation is to be predicted.
 void check_held_out(const Corpus& held_out, const TrainOptions&);
 
-// How many steps fit into options.minutes from now on, at least one: as long as a step takes here, measured on three that leave the model as it is.
-int64_t fitted_steps(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr);
+// Tokens that an evaluation reads.
+int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions&);
+
+// Where options.minutes ends, and how the time is told.
+struct Deadline {
+  std::function<double()> now;  // seconds since any moment
+  double end = 0;               // when all is to be over
+  int64_t afterwards = 0;       // tokens that are read once the run is over, by a report
+};
+
+// How many steps fit until then, at least one, with their evaluations: as long as a step takes here, measured on three that leave the model as it is, fewer
+// where those would take more than a twentieth of the time. Fails when `stop` is set.
+int64_t fitted_steps(Model&, const TrainOptions&, const Deadline&, const Corpus&, const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop);
 
 struct Alarm;
 
@@ -142,6 +158,8 @@ struct TrainJob {
   const Tokenizer* tokenizer = nullptr;
   Model* teacher = nullptr;  // absent: none
   std::string from = {};     // the model that the run starts from, for the adapters' configuration; empty: drawn weights
+  // With one the number of steps is fitted to the time again whenever the end would be off by a fiftieth of options.minutes.
+  std::optional<Deadline> deadline = {};
 };
 
 struct TrainSummary {

@@ -31,11 +31,13 @@ TEST(Options, SurviveJson) {
   o.lora_alpha = 5;
   o.teacher_weight = 0.25;
   o.minutes = 1.5;
+  o.replans = {{3, 20}, {5, 9}};
   const TrainOptions back = train_options_from_json(Json::parse(to_json(o).dump()), "test");
   EXPECT_EQ(to_json(back), to_json(o));
   EXPECT_EQ(back.lr, 0.1);
   EXPECT_EQ(back.mix.at("german"), 2);
   EXPECT_FALSE(back.warmup.has_value());
+  EXPECT_EQ(back.replans, o.replans);
   EXPECT_TRUE(mathematical_differences(resolved(o), resolved(back)).empty());
 }
 
@@ -45,6 +47,20 @@ TEST(Options, AbsentKeysTakeDefaultsAndUnknownOnesAreRefused) {
   const std::string message = message_of([] { train_options_from_json(Json{{"stepz", 3}}, "f.json"); });
   EXPECT_NE(message.find("f.json"), std::string::npos) << message;
   EXPECT_NE(message.find("steps"), std::string::npos) << message;
+}
+
+// Ten a run; fewer where they would compute more than a twentieth of what the steps do.
+TEST(Options, EvaluationsNobodyAskedFor) {
+  TrainOptions o;
+  o.context = 256;
+  o.batch = 8;
+  o.eval_tokens = 20480;  // ten steps, forward only
+  for (const auto& [steps, every] : {std::pair{1000, 100}, {1001, 101}, {100, 34}, {60, 0}, {1, 0}}) {
+    o.steps = steps;
+    EXPECT_EQ(*resolved(o).eval_every, every) << steps;
+  }
+  o.eval_every = 7;
+  EXPECT_EQ(*resolved(o).eval_every, 7);
 }
 
 TEST(Options, AbsentValuesAreFilledIn) {

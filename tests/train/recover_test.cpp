@@ -172,12 +172,16 @@ TEST_F(Recover, MeasuringAStepChangesNothing) {
     Recovery r = make("x", tune);
     const LoadedModel model = load_model(r.start), same = load_model(r.start);
     r.options.minutes = 1;
-    const int64_t steps = fitted_steps(*model.model, r.options, r.corpus);
-    EXPECT_GE(steps, 10);
+    const std::atomic<bool> go_on = false, stop = true;
+    const auto fitted = [&](double seconds, const std::atomic<bool>& stopped) {
+      return fitted_steps(*model.model, r.options, {[] { return 0.0; }, seconds}, r.corpus, nullptr, nullptr, stopped);
+    };
+    EXPECT_GE(fitted(60, go_on), 10);
+    EXPECT_FAILS(fitted(60, stop), "interrupted while it was measured");
     for (size_t i = 0; i < model.model->params().size(); ++i)
       EXPECT_EQ(values(model.model->params()[i]->value), values(same.model->params()[i]->value)) << model.model->params()[i]->name;
     r.options.minutes = 1e-9;
-    EXPECT_EQ(fitted_steps(*model.model, r.options, r.corpus), 1);
+    EXPECT_EQ(fitted(6e-8, go_on), 1);
     // A run after it is the run without it.
     Trainer after(*model.model, r.options, r.corpus), without(*same.model, r.options, r.corpus);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(after.step().ce, without.step().ce);

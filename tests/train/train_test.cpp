@@ -165,6 +165,60 @@ TEST(Train, EvaluatesWhenAsked) {
   EXPECT_EQ(last, *summary.eval_ce);
 }
 
+// A machine that gets three times slower, or faster, a third of the way: the run ends when it was to, at the end of its schedule, and another process that
+// takes over halfway leaves the same bits.
+TEST(Train, EndsInTimeOnAMachineThatChanges) {
+  for (double factor : {3.0, 1.0 / 3, 1.0}) {
+    SCOPED_TRACE(factor);
+    const TempFolder folder;
+    Session s{folder / "out"};
+    s.options.steps = 120;  // of half a second
+    s.options.minutes = 1;
+    s.options.warmup = 10;
+    s.options.save_every = 30;
+    const Corpus held_out = tiny_corpus(40);
+    double clock = 100, step_seconds = 0.5;
+    std::vector<StepResult> steps;
+    std::vector<double> foreseen;
+    TrainJob job = s.job();
+    job.held_out = &held_out;
+    job.deadline = Deadline{[&] { return clock; }, 160, 0};
+    const auto trained = [&](const std::string& out, int64_t stop_after, const Checkpoint* from) {
+      auto model = fresh(s.config);
+      std::atomic<bool> stop = false;
+      TrainCallbacks callbacks;
+      callbacks.on_step = [&](const StepResult& r) {
+        clock += step_seconds;
+        if (clock >= 120) step_seconds = 0.5 * factor;
+        foreseen.push_back(clock + r.seconds_left);
+        steps.push_back(r);
+        stop = r.step == stop_after;
+      };
+      TrainJob own = job;
+      own.out = out;
+      if (from) own.options = from->options, own.deadline.reset();
+      return train(from ? *from->loaded.model : *model, own, callbacks, stop, from);
+    };
+    const TrainSummary summary = trained(s.out, 0, nullptr);
+    EXPECT_NEAR(clock, 160, 60 * 0.04);
+    EXPECT_EQ(summary.last.step, summary.last.steps);
+    EXPECT_NEAR(static_cast<double>(summary.last.steps), 40 + 40 / (0.5 * factor), 6);
+    EXPECT_DOUBLE_EQ(summary.last.lr, s.options.lr / 10);
+    for (size_t i = 12; i < steps.size(); ++i) EXPECT_LE(steps[i].lr, steps[i - 1].lr) << "the rate must not jump up, at " << i;
+    const Checkpoint end = load_checkpoint(s.out);
+    EXPECT_EQ(end.options.steps, summary.last.steps);
+    EXPECT_EQ(end.options.replans.empty(), factor == 1);
+    // Stopped in the second half, where the steps are others, and resumed without a clock.
+    clock = 100, step_seconds = 0.5;
+    const int64_t half = summary.last.step / 2 + 10;
+    EXPECT_TRUE(trained(folder / "parts", half, nullptr).interrupted);
+    const Checkpoint middle = load_checkpoint(folder / "parts");
+    const TrainSummary rest = trained(folder / "parts", 0, &middle);
+    EXPECT_EQ(rest.last.step, middle.options.steps);
+    if (middle.options.steps == end.options.steps) EXPECT_TRUE(same_weights(*load_model(folder / "parts").model, *load_model(s.out).model));
+  }
+}
+
 // Found out before the first step, not by the evaluation at the end.
 TEST(Train, RefusesAHeldOutTextThatPredictsNothingBeforeItBegins) {
   const TempFolder folder;

@@ -31,6 +31,8 @@ apt() {
 }
 
 echo "installing: ${missing[*]}" >&2
+trap 'exit 130' INT
+trap 'exit 143' TERM
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for attempt in 1 2 3; do

@@ -1,41 +1,60 @@
 #!/usr/bin/env bash
-# From a fresh clone on Debian 12 to a small Mixture-of-Experts model of your own that writes: installs, builds, gathers the default corpus, trains, shows what
-# the experts took up, generates.
-# Run it again and it goes on from where it stands; rm -rf out/tiny to train anew.
+# From a fresh clone on Debian 12 or 13 to a small Mixture-of-Experts model of your own that writes: installs, builds, gathers the default corpus, trains,
+# shows what the experts took up, generates.
+#   scripts/quickstart.sh [MINUTES]    in all, 10 unless you say otherwise; training takes what the other steps leave of them, at least 2 and at most 5
+# Ctrl-C ends it at any step. Run it again and it goes on from where it stands; rm -rf out/tiny to train anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-began=$SECONDS
-step() { printf '\n[%d:%02d] %s\n' $(((SECONDS - began) / 60)) $(((SECONDS - began) % 60)) "$*" >&2; }
 
-step "1/6 packages"
+readonly total=${1:-10}
+[[ $total =~ ^[1-9][0-9]{0,3}$ ]] || { sed -n 2,5p "$0" >&2; exit 2; }
+readonly began=$SECONDS steps=6 after=30  # seconds that the steps behind the training take
+now=0
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+step() {
+  now=$((now + 1))
+  printf '\n[%s of %s] step %d of %d: %s\n' "$(clock $((SECONDS - began)))" "$(clock $((60 * total)))" $now $steps "$*" >&2
+}
+# What runs gets the same signal and ends first; then this says so.
+stopped() {
+  printf '\nstopped at step %d of %d; scripts/quickstart.sh goes on from there\n' $now $steps >&2
+  exit "$1"
+}
+trap 'stopped 130' INT
+trap 'stopped 143' TERM
+
+step "packages"
 scripts/deps.sh build
 
-step "2/6 build"
+step "build"
 # A folder already configured keeps its options: the tests built there by scripts/test.sh stay.
 [ -f build/release/build.ninja ] || cmake --preset release -DMOE_TESTS=OFF -DMOE_BENCH=OFF >/dev/null
-cmake --build build/release --parallel "$(nproc)" --target moe
+cmake --build build/release --parallel "$(scripts/jobs.sh)" --target moe moe_shared moe_docs  # all that cmake --install asks for
 moe=build/release/moe
 
-step "3/6 corpus"
+step "corpus"
 scripts/corpus.sh
 
-step "4/6 train the preset tiny into out/tiny"
-"$moe" train --preset tiny --data data/corpus/train --eval-data data/corpus/valid --out out/tiny --resume
+left=$((60 * total - (SECONDS - began) - after))
+[ $left -le 300 ] || left=300
+[ $left -ge 120 ] || left=120
+step "train the preset tiny for $(clock $left) minutes into out/tiny"
+"$moe" train --preset tiny --minutes "$((left / 60)).$((left % 60 * 10 / 60))" --data data/corpus/train --eval-data data/corpus/valid --out out/tiny --resume
 
-step "5/6 what the experts took up"
+step "what the experts took up"
 "$moe" inspect out/tiny --text data/corpus/valid --tokens 20000 --pictures out/tiny/pictures
 
-step "6/6 generate"
-for prompt in 'Wenn Sie die ' 'template <typename '; do
-  printf '\n--- moe generate out/tiny -p "%s" -n 200 --temperature 0.6 --seed 1\n' "$prompt"
-  "$moe" generate out/tiny -p "$prompt" -n 200 --temperature 0.6 --seed 1
+step "generate"
+for prompt in 'It was a dark night, and ' 'template <typename '; do
+  printf '\n--- moe generate out/tiny -p "%s" -n 120 --temperature 0.6 --seed 1\n' "$prompt"
+  "$moe" generate out/tiny -p "$prompt" -n 120 --temperature 0.6 --seed 1
 done
 
-step "done; the report, a page for your browser: $PWD/out/tiny/report.html"
+printf '\n[%s] done; the report, a page for your browser: %s\n' "$(clock $((SECONDS - began)))" "$PWD/out/tiny/report.html" >&2
 cat >&2 <<'END'
 Next:
-  build/release/moe generate out/tiny -p "Si vous " -n 200                           another language, the same model
-  build/release/moe score    out/tiny --text data/corpus/valid/python.txt            bits per byte on text it has not seen
+  build/release/moe generate out/tiny -p "Si vous " -n 120 --temperature 0.6         another language, the same model
+  build/release/moe score    out/tiny --text data/corpus/valid/stories.txt           bits per byte on text it has not seen
   build/release/moe inspect  out/tiny                                                parameters total and active, FLOPs, memory
   build/release/moe train    --preset tiny --data YOUR_FOLDER --out out/mine         your own text
   build/release/moe --help

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
+#include "core/words.h"
 #include "train/alarm_advice.h"
 
 namespace moe {
@@ -15,13 +17,12 @@ namespace {
 
 // Healthy runs of every recipe stay under 0.3 (collapse) and 0.6 (one-sided) once settled, runs without balance loss at too high a rate above 0.75 and 0.9.
 constexpr double kCollapsed = 0.7, kNotCollapsed = 0.5;
+constexpr double kSameFavourites = 0.8;  // of what the favourites of each step get
 constexpr double kOneSided = 0.85, kNotOneSided = 0.65;
 constexpr double kDead = 0.01, kAlive = 0.05;  // of an even share
-constexpr double kLoadMemory = 20;             // steps that the running mean of the load reaches back
-constexpr int64_t kSettling = 50;              // steps after the warm-up, or as many as it took: routers that lost their balance in it find it again
-constexpr int64_t kRouterPatience = 20, kDeadPatience = 50;
 constexpr double kZTimes = 3, kZOverEven = 2;  // times its lowest, times (ln E)^2, which it is where all logits are 0
 constexpr double kDropsMore = 0.15;            // of all choices, above the lowest share
+constexpr double kDropsMost = 0.6;             // of the choices that would find room if they were even; healthy runs of small batches stay under 0.5
 constexpr int64_t kFigurePatience = 20;
 constexpr double kSpikeDeviations = 6, kLeastDeviation = 0.02;  // of the usual loss, and nats: curves can be very smooth
 constexpr int64_t kSpikePatience = 3;
@@ -51,6 +52,13 @@ std::string experts_in_words(const std::vector<int64_t>& experts) {
 // How far a share is on the way from what is even (0) to the most there can be (1).
 double way(double share, double even, double most) { return (share - even) / (most - even); }
 
+// What the `few` largest shares are together.
+double top_share(std::vector<double> load, int64_t few) {
+  const auto end = load.begin() + std::min<std::ptrdiff_t>(few, std::ssize(load));
+  std::partial_sort(load.begin(), end, load.end(), std::greater<>());
+  return std::accumulate(load.begin(), end, 0.0);
+}
+
 // Experts in order of falling load.
 std::vector<int64_t> by_load(const std::vector<double>& load) {
   std::vector<int64_t> order(load.size());
@@ -64,14 +72,15 @@ std::vector<int64_t> by_load(const std::vector<double>& load) {
 const std::vector<AlarmInfo>& alarm_table() {
   static const std::vector<AlarmInfo> table = {
       {AlarmKind::collapsed_router, "collapsed-router", "K experts of a layer get nearly all the choices",
-       "the K largest shares are 70% of the way from an even K/E to all, for 20 steps"},
+       "the K largest shares of a step, whichever experts they are, are 70% of the way from an even K/E to all, for 20 steps (a tenth of a run of under 200, at least 5)"},
       {AlarmKind::one_sided_router, "one-sided-router", "nearly every token of a layer goes to the same expert, whatever its other choices are",
        "K above 1: the largest share is 85% of the way from an even 1/E to 1/K, the most there can be, for 20 steps"},
-      {AlarmKind::dead_expert, "dead-expert", "an expert gets no tokens to speak of, so it learns nothing", "under a hundredth of an even share for 50 steps"},
+      {AlarmKind::dead_expert, "dead-expert", "an expert gets no tokens to speak of, so it learns nothing",
+       "under a hundredth of an even share for 50 steps (a fifth of a run of under 250, at least 10)"},
       {AlarmKind::rising_z, "rising-z-loss", "the router's logits grow; large ones lose precision and make the choice jump",
        "the z-loss is 3 times its lowest and twice (ln E)^2, for 20 steps"},
       {AlarmKind::rising_drops, "rising-drop-rate", "more and more choices find their expert full",
-       "the dropped share is 15 points above its lowest, for 20 steps"},
+       "the dropped share is 15 points above its lowest, or 60% of what has room when even, for 20 steps"},
       {AlarmKind::loss_spike, "loss-spike", "the loss jumped", "6 deviations (at least 12%) above the median of the last 50 ordinary steps, for 3 steps"},
       {AlarmKind::diverging_loss, "diverging-loss", "the loss climbs instead of falling",
        "the median of 20 steps is 15% and 0.2 nats above its best, for 20 steps"},
@@ -107,10 +116,17 @@ Latch::Turn Latch::update(bool bad, bool good, int64_t patience) {
   return on_ ? Turn::fired : Turn::recovered;
 }
 
+Patience::Patience(int64_t steps)
+    : settling(std::clamp<int64_t>(steps / 4, 10, 50)),
+      router(std::clamp<int64_t>(steps / 10, 5, 20)),
+      dead(std::clamp<int64_t>(steps / 5, 10, 50)),
+      load_memory(std::clamp(static_cast<double>(steps) / 20, 5.0, 20.0)) {}
+
 Watcher::Watcher(const ModelConfig& config, const TrainOptions& options)
     : options_(options),
       config_(config),
-      settled_at_(options.warmup.value_or(0) + std::max(options.warmup.value_or(0), kSettling)),
+      patience_(options.steps),
+      settled_at_(options.warmup.value_or(0) + std::max(options.warmup.value_or(0), patience_.settling)),
       ce_{RecentValues(kUsualSteps), {}},
       gradient_{RecentValues(kUsualSteps), {}},
       z_(kLevelSteps),
@@ -141,9 +157,11 @@ std::vector<Alarm> Watcher::feed(const StepResult& r) {
 void Watcher::watch_layer(const LayerLoad& now, Layer& layer) {
   if (layer.load.empty()) {
     layer.load = now.load;
+    layer.top = top_share(now.load, config_.routing.top_k);
     layer.dead.resize(now.load.size());
   }
-  for (size_t e = 0; e < layer.load.size(); ++e) layer.load[e] += (now.load[e] - layer.load[e]) / kLoadMemory;
+  for (size_t e = 0; e < layer.load.size(); ++e) layer.load[e] += (now.load[e] - layer.load[e]) / patience_.load_memory;
+  layer.top += (top_share(now.load, config_.routing.top_k) - layer.top) / patience_.load_memory;
   // Where a token takes most of the experts anyway, an uneven load is no collapse.
   if (2 * config_.routing.top_k <= std::ssize(layer.load)) watch_few(now.layer, layer);
   watch_dead(now.layer, layer);
@@ -160,17 +178,20 @@ void Watcher::watch_few(int64_t number, Layer& layer) {
   const double even = 1 / static_cast<double>(layer.load.size()), k = static_cast<double>(chosen), largest = layer.load[static_cast<size_t>(favourite)];
   const bool settled = step_ > settled_at_;
 
-  const double collapse = way(top, k * even, 1);
-  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed, collapse < kNotCollapsed, kRouterPatience);
-  if (turn == Latch::Turn::fired)
-    say(AlarmKind::collapsed_router, number, few,
-        fmt::format("layer {} sends {} of its choices to {} (even would be {}): the router is collapsing", number, percent(top), experts_in_words(few),
-                    percent(k * even)));
+  const double collapse = way(layer.top, k * even, 1);
+  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed, collapse < kNotCollapsed, patience_.router);
+  if (turn == Latch::Turn::fired) {
+    // Where the favourites change from step to step, none of them has a large share over many.
+    const bool changing = top < kSameFavourites * layer.top;
+    say(AlarmKind::collapsed_router, number, changing ? std::vector<int64_t>{} : few,
+        fmt::format("layer {} sends {} of its choices to {} (even would be {}): the router is collapsing", number, percent(changing ? layer.top : top),
+                    changing ? fmt::format("{} at a time, not always the same", counted(chosen, "expert")) : experts_in_words(few), percent(k * even)));
+  }
   if (turn == Latch::Turn::recovered) say_over(AlarmKind::collapsed_router, number, fmt::format("layer {} spreads its choices again", number));
 
   if (chosen == 1) return;  // the same as a collapse
   const double one_sided = way(largest, even, 1 / k);
-  const auto sided = layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(), one_sided < kNotOneSided, kRouterPatience);
+  const auto sided = layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(), one_sided < kNotOneSided, patience_.router);
   if (sided == Latch::Turn::fired)
     say(AlarmKind::one_sided_router, number, {favourite},
         fmt::format("layer {} sends {} of its choices to expert {} (even would be {}, every token once {}): the router has gone one-sided", number,
@@ -185,14 +206,14 @@ void Watcher::watch_dead(int64_t number, Layer& layer) {
   for (size_t e = 0; e < layer.load.size(); ++e) {
     // A collapsed router has dead experts by definition; they are not worth an alarm of their own.
     const bool silent = step_ > settled_at_ && layer.load[e] < kDead * even && !layer.collapse.on();
-    layer.dead[e].update(silent, layer.load[e] > kAlive * even, kDeadPatience);
+    layer.dead[e].update(silent, layer.load[e] > kAlive * even, patience_.dead);
     if (layer.dead[e].on()) dead.push_back(static_cast<int64_t>(e));
   }
   // Where one dies after the other, an alarm each would bury the rest.
   if (std::ssize(dead) > 0 && std::ssize(dead) >= 2 * layer.told_dead) {
     layer.told_dead = std::ssize(dead);
     say(AlarmKind::dead_expert, number, dead,
-        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead", number, dead.size(), layer.dead.size(), kDeadPatience,
+        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead", number, dead.size(), layer.dead.size(), patience_.dead,
                     experts_in_words(dead) + (dead.size() > 1 ? " are" : " is")));
   } else if (dead.empty() && layer.told_dead > 0) {
     layer.told_dead = 0;
@@ -219,10 +240,14 @@ void Watcher::watch_drops(double dropped) {
   const double level = drops_.median();
   lowest_drops_ = std::min(lowest_drops_.value_or(level), level);
   const double more = level - *lowest_drops_;
-  const auto turn = drops_high_.update(step_ > settled_at_ && more >= kDropsMore, more < kDropsMore / 2, kFigurePatience);
+  const auto* buffer = routing_ ? std::get_if<BufferCapacity>(&routing_->capacity) : nullptr;
+  const double room = buffer ? std::min(1.0, double{buffer->factor}) : 1, most = 1 - room + kDropsMost * room;
+  const auto turn = drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most), more < kDropsMore / 2 && level < most - kDropsMore / 2,
+                                       patience_.router);
   if (turn == Latch::Turn::fired)
     say(AlarmKind::rising_drops, -1, {},
-        fmt::format("{} of the choices find their expert full, at the lowest it was {}: the load has become uneven", percent(level), percent(*lowest_drops_)));
+        fmt::format("{} of the choices find their expert full, at the lowest it was {}: the load {} uneven", percent(level), percent(*lowest_drops_),
+                    more >= kDropsMore ? "has become" : "is"));
   if (turn == Latch::Turn::recovered) say_over(AlarmKind::rising_drops, -1, fmt::format("the dropped share is down to {}", percent(level)));
 }
 

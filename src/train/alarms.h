@@ -64,6 +64,14 @@ class Latch {
   int64_t run_ = 0;
 };
 
+// How long things have to last before they are said: less in a run of a few hundred steps, which would be over before.
+struct Patience {
+  explicit Patience(int64_t steps);
+  int64_t settling;      // steps after the warm-up, or as many as it took: routers that lost their balance in it find it again
+  int64_t router, dead;  // steps in a row
+  double load_memory;    // steps that the running mean of the load reaches back
+};
+
 class Watcher {
  public:
   // `options` resolved.
@@ -74,6 +82,7 @@ class Watcher {
  private:
   struct Layer {
     std::vector<double> load;  // [E] running mean
+    double top = 0;            // running mean of what the K busiest experts of each step get, whichever they are
     Latch collapse, one_sided;
     std::vector<Latch> dead;  // [E]
     int64_t told_dead = 0;    // how many the last alarm named
@@ -101,7 +110,8 @@ class Watcher {
   ModelConfig config_;
   std::optional<RoutingSpec> routing_;  // of training; absent for a dense model
   bool can_be_uneven_ = false;          // a router that learns decides how many tokens an expert gets
-  int64_t settled_at_ = 0;              // until then the router is not judged
+  Patience patience_;
+  int64_t settled_at_ = 0;  // until then the router is not judged
   int64_t step_ = 0;
   std::vector<Alarm> said_;
   std::vector<Layer> layers_;

@@ -145,6 +145,33 @@ TEST(Alarms, ARouterIsNotJudgedBeforeItHasSettled) {
   EXPECT_EQ(stays[0].step, kSettled + 20);
 }
 
+// All tokens of a step go to one expert, another one in the next: over many steps no expert stands out.
+TEST(Alarms, ARouterThatCollapsesOntoAnotherExpertEachStep) {
+  const auto alarms = watch(config_of("switch", 8, 1), options_of(), between(300, 600, [](StepResult& r) {
+                              give(r.layers[1], 1, 0.95);
+                              std::swap(r.layers[1].load[0], r.layers[1].load[static_cast<size_t>(r.step / 5 % 8)]);
+                            }));
+  expect_once(alarms, AlarmKind::collapsed_router, 330, 370, 650, "1 expert at a time, not always the same");
+}
+
+// A run of a hundred steps is over before the patience of a long one.
+TEST(Alarms, AShortRunIsJudgedSooner) {
+  const Spoil few = [](StepResult& r) {
+    for (size_t e = 0; e < 6; ++e) r.layers[1].load[e] = 0;
+    r.layers[1].load[6] = r.layers[1].load[7] = 0.5;
+  };
+  TrainOptions o = options_of(100);
+  o.warmup = 10;
+  const auto dead = watch(config_of("switch", 8, 1), o, few);
+  ASSERT_EQ(dead.size(), 1u) << told(dead);
+  EXPECT_EQ(dead[0].kind, AlarmKind::dead_expert);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "6 of its 8 experts", dead[0].text);
+  const auto collapsed = watch(config_of("switch", 8, 1), o, [](StepResult& r) { give(r.layers[0], 1, 1); });
+  ASSERT_EQ(collapsed.size(), 1u) << told(collapsed);
+  EXPECT_LE(collapsed[0].step, 50);
+  EXPECT_TRUE(watch(config_of("switch", 8, 1), o, [](StepResult&) {}).empty());
+}
+
 TEST(Alarms, ARouterThatGoesOneSided) {
   const auto alarms = watch(config_of("olmoe", 8, 2), options_of(), between(300, 600, [](StepResult& r) { give(r.layers[0], 1, 0.495); }));
   expect_once(alarms, AlarmKind::one_sided_router, 330, 380, 650, "to expert 0");
@@ -181,6 +208,20 @@ TEST(Alarms, ARisingDropRate) {
   const auto drops = [](double to) { return [to](StepResult& r) { r.dropped = r.step >= 300 && r.step <= 600 ? to : 0.3; }; };
   expect_once(watch(config_of("switch", 8, 1), options_of(), drops(0.5)), AlarmKind::rising_drops, 320, 350, 650, "50% of the choices find their expert full");
   EXPECT_TRUE(watch(config_of("switch", 8, 1), options_of(), drops(0.4)).empty());
+}
+
+// A router that was bad from its first step on has no better past to be held against.
+TEST(Alarms, ADropRateThatWasAlwaysHigh) {
+  const auto drops = [](double share) { return [share](StepResult& r) { r.dropped = share; }; };
+  const auto alarms = watch(config_of("switch", 8, 1), options_of(), drops(0.72));
+  ASSERT_EQ(alarms.size(), 1u) << told(alarms);
+  EXPECT_EQ(alarms[0].kind, AlarmKind::rising_drops);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "72% of the choices find their expert full", alarms[0].text);
+  EXPECT_TRUE(watch(config_of("switch", 8, 1), options_of(), drops(0.5)).empty());
+  // Where there is room for half of the choices only, a half is dropped at best.
+  ModelConfig narrow = config_of("switch", 8, 1);
+  narrow.routing.capacity_factor = 0.5f;
+  EXPECT_TRUE(watch(narrow, options_of(), drops(0.72)).empty());
 }
 
 TEST(Alarms, ALossSpikeAndASingleBadBatch) {

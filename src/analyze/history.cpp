@@ -17,8 +17,9 @@ constexpr double kHuge = 1e100;  // sums of so many stay finite
 
 // The sums of a span of steps.
 struct Bucket {
-  int64_t rows = 0;
-  HistoryPoint sum;  // step and tokens: of the last row
+  int64_t rows = 0, timed = 0;
+  double seconds_a_token = 0;  // of the timed rows
+  HistoryPoint sum;            // step, tokens and seconds: of the last row; tokens_per_second is not summed
 };
 
 template <class T>
@@ -33,14 +34,17 @@ void divide(std::vector<double>& sums, double by) {
   for (double& x : sums) x /= by;
 }
 
-void add(Bucket& to, const HistoryPoint& row, int64_t rows) {
-  to.rows += rows;
+void add(Bucket& to, const Bucket& from) {
+  const HistoryPoint& row = from.sum;
+  to.rows += from.rows;
+  to.timed += from.timed;
+  to.seconds_a_token += from.seconds_a_token;
   to.sum.step = row.step;
   to.sum.tokens = row.tokens;
+  to.sum.seconds = row.seconds;
   to.sum.ce += row.ce;
   to.sum.grad_norm += row.grad_norm;
   to.sum.lr += row.lr;
-  to.sum.tokens_per_second += row.tokens_per_second;
   add(to.sum.losses, row.losses);
   add(to.sum.max_vio, row.max_vio);
   add(to.sum.dropped, row.dropped);
@@ -53,7 +57,8 @@ HistoryPoint mean(const Bucket& bucket) {
   p.ce /= n;
   p.grad_norm /= n;
   p.lr /= n;
-  p.tokens_per_second /= n;
+  // Every step of a run has as many tokens.
+  p.tokens_per_second = bucket.seconds_a_token > 0 ? static_cast<double>(bucket.timed) / bucket.seconds_a_token : 0;
   divide(p.losses, n);
   divide(p.max_vio, n);
   divide(p.dropped, n);
@@ -99,14 +104,15 @@ void Thinner::add_row(const JsonReader& row) {
   point.ce = number(row, "ce");
   point.grad_norm = number(row, "grad_norm");
   point.lr = number(row, "lr");
-  point.tokens_per_second = number(row, "tokens_per_second");
+  point.seconds = number(row, "seconds");
+  const double rate = number(row, "tokens_per_second");
   for (const std::string& name : losses_) point.losses.push_back(number(row, name));
   add_layers(row, point);
 
   const auto place = [&] { return static_cast<size_t>(std::max<int64_t>(step - 1, 0) / width_); };
   while (place() >= static_cast<size_t>(kHistoryPoints)) widen();
   if (buckets_.size() <= place()) buckets_.resize(place() + 1);
-  add(buckets_[place()], point, 1);
+  add(buckets_[place()], {1, rate > 0, rate > 0 ? 1 / rate : 0, point});
 }
 
 // The first row says which layers there are and how many experts; the others must say the same, so that means can be taken.
@@ -134,7 +140,7 @@ void Thinner::widen() {
   const std::vector<Bucket> narrow = std::move(buckets_);
   buckets_.assign((narrow.size() + 1) / 2, {});
   for (size_t i = 0; i < narrow.size(); ++i)
-    if (narrow[i].rows > 0) add(buckets_[i / 2], narrow[i].sum, narrow[i].rows);
+    if (narrow[i].rows > 0) add(buckets_[i / 2], narrow[i]);
 }
 
 // Losses that were zero all along were not trained on.

@@ -62,7 +62,7 @@ std::vector<Mark> marks_of(const TrainingHistory& h) {
 }
 
 Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::string& heading, const std::string& label, const Value& value) {
-  LineChart chart{.label = label, .x_title = "step", .width = o.width, .height = 150, .whole_x = true, .hover = o.hover};
+  LineChart chart{.label = label, .x_title = "step", .width = o.width, .height = 161, .whole_x = true, .hover = o.hover};
   chart.series = {averaged(h, columns_for(o.width), value)};
   chart.series[0].colour = "q2";
   chart.high = calm_top(chart.series[0].y);
@@ -151,7 +151,7 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
   if (h.points.empty()) return f;
   LineChart chart{.label = "cross-entropy over the steps of the run", .x_title = "step", .y_title = "nats per token", .width = o.width};
   chart.whole_x = true;
-  if (o.width > kPanelWidth) chart.height = 290;
+  if (o.width > kPanelWidth) chart.height = 301;
   chart.hover = o.hover;
   chart.series.push_back(averaged(h, columns_for(o.width), [](const HistoryPoint& p) { return p.ce; }));
   chart.series[0].colour = "q2";
@@ -189,7 +189,7 @@ Figure max_vio_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("step_max_vio");
   if (h.points.empty() || h.layers.empty()) return f;
   LineChart chart{.label = "MaxVio of each layer over the run", .x_title = "step", .y_title = "max / mean - 1", .low = 0, .width = o.width, .hover = o.hover};
-  if (o.width > kPanelWidth) chart.height = 290;
+  if (o.width > kPanelWidth) chart.height = 301;
   chart.whole_x = true;
   add_layers(chart, h, columns_for(o.width), [](const HistoryPoint& p, size_t l) { return at_or_nan(p.max_vio, l); });
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});

@@ -76,7 +76,8 @@ int64_t most_experts(const RoutingReport& r, const TrainingHistory* h) {
 }  // namespace
 
 std::string html_report(const RoutingReport& r, const TrainingHistory* history) {
-  std::string body = page_header("Routing report", r.model.empty() ? "a model" : r.model, subtitle_of(r), facts_of(r, history), findings_of(r));
+  std::string body =
+      page_header("Routing report", r.model.empty() ? "a model" : r.model, subtitle_of(r), facts_of(r, history), findings_of(r), troubles_of(r, history));
   if (history) body += alarms_html(*history) + history_cards(*history);
   if (!r.moe_layers.empty()) {
     body += routing_cards(r) + text_cards(r);

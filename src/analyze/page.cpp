@@ -30,15 +30,16 @@ std::string page(const std::string& title, int64_t experts, const std::string& b
 }
 
 std::string page_header(const std::string& kind, const std::string& heading, const std::string& lead, const std::vector<Fact>& facts,
-                        const std::vector<std::string>& findings) {
+                        const std::vector<std::string>& findings, const std::vector<std::string>& troubles) {
   std::string out =
       fmt::format(R"(<header><div class="top"><p class="kind">{}</p><button type="button" id="theme" title="change to light or dark" hidden></button></div>)"
                   R"(<h1>{}</h1><p class="lead">{}</p><dl class="facts">)",
                   escape(kind), escape(heading), escape(lead));
   for (const Fact& f : facts) out += fmt::format("<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", escape(f.name), escape(f.value), escape(f.more));
   out += "</dl>";
-  if (!findings.empty()) {
+  if (!findings.empty() || !troubles.empty()) {
     out += R"(<ul class="findings">)";
+    for (const std::string& t : troubles) out += R"(<li class="trouble">)" + escape(t) + "</li>";
     for (const std::string& f : findings) out += "<li>" + escape(f) + "</li>";
     out += "</ul>";
   }

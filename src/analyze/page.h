@@ -15,9 +15,9 @@ namespace moe {
 // A whole page around `body`; `experts`: for how many of them it has colours.
 std::string page(const std::string& title, int64_t experts, const std::string& body);
 
-// kind: a word or two above the heading; findings: sentences.
+// kind: a word or two above the heading; findings: sentences; troubles: those that stand before them.
 std::string page_header(const std::string& kind, const std::string& heading, const std::string& lead, const std::vector<Fact>& facts,
-                        const std::vector<std::string>& findings);
+                        const std::vector<std::string>& findings, const std::vector<std::string>& troubles = {});
 
 // A card whose `id` is the key of a definition, which gives the source that the line ends with.
 std::string card(const std::string& id, const std::string& title, const std::string& line, const std::string& inside_html, const std::string& classes = "");

@@ -18,4 +18,10 @@ std::string shown_alone(std::string_view bytes);
 // U+FFFD.
 std::vector<std::string> shown_in_row(const Tokenizer&, std::span<const int32_t> ids);
 
+// The part of a text's tokens in which no character is cut at either end; all of them where the text is no UTF-8 there. [begin, end)
+struct WholeCharacters {
+  size_t begin = 0, end = 0;
+};
+WholeCharacters whole_characters(const Tokenizer&, std::span<const int32_t> ids);
+
 }  // namespace moe

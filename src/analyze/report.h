@@ -70,8 +70,9 @@ struct SampleText {
 
 struct RoutingReport {
   std::string model, recipe, tokenizer;
-  std::string routing;  // how the model was routed: "dropless", "as-trained" or "threshold"
-  std::string earlier;  // the checkpoint of `saturation`, or empty
+  bool ids_are_bytes = false;  // then words are what people read, not tokens
+  std::string routing;         // how the model was routed: "dropless", "as-trained" or "threshold"
+  std::string earlier;         // the checkpoint of `saturation`, or empty
   int64_t experts = 0, top_k = 0, slots = 0, layers = 0, vocab = 0, window = 0;
   int64_t parameters = 0, active_parameters = 0;
   std::vector<DomainText> domains;
@@ -81,9 +82,11 @@ struct RoutingReport {
 
 // metrics.jsonl of a run, thinned to what a chart can show.
 struct HistoryPoint {
-  int64_t step = 0, tokens = 0;
-  double ce = 0;  // mean over the steps this point stands for
-  double grad_norm = 0, lr = 0, tokens_per_second = 0;
+  int64_t step = 0, tokens = 0;  // at its last step, of the whole run
+  double seconds = 0;            // the same: spent in steps
+  double ce = 0;                 // mean over the steps this point stands for
+  double grad_norm = 0, lr = 0;
+  double tokens_per_second = 0;           // tokens of its steps over their seconds
   std::vector<double> losses;             // one for each name of TrainingHistory::loss_names
   std::vector<double> max_vio;            // for each MoE layer
   std::vector<double> dropped;            // for each MoE layer

@@ -68,11 +68,10 @@ Json to_json(const SampleText& s) {
 }
 
 Json to_json(const HistoryPoint& p) {
-  return {{"step", p.step},       {"tokens", p.tokens},
-          {"ce", p.ce},           {"grad_norm", p.grad_norm},
-          {"lr", p.lr},           {"tokens_per_second", p.tokens_per_second},
-          {"losses", p.losses},   {"max_vio", p.max_vio},
-          {"dropped", p.dropped}, {"load", p.load}};
+  return {{"step", p.step},           {"tokens", p.tokens}, {"ce", p.ce},
+          {"grad_norm", p.grad_norm}, {"lr", p.lr},         {"tokens_per_second", p.tokens_per_second},
+          {"seconds", p.seconds},     {"losses", p.losses}, {"max_vio", p.max_vio},
+          {"dropped", p.dropped},     {"load", p.load}};
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include "analyze/markup.h"
 #include "analyze/report_colours.h"
 #include "analyze/report_figures.h"
+#include "analyze/sample_words.h"
+#include "core/words.h"
 
 namespace moe {
 namespace {
@@ -41,11 +43,11 @@ std::string token_class(const std::vector<Choice>& sent) {
 }
 
 // All layers' choices of one sample for the script: layers apart by '|', tokens by ';', choices by ',', "expert:weight in thousandths".
-std::string packed_choices(const SampleText& s, size_t tokens) {
+std::string packed_choices(const SampleText& s) {
   std::string out;
   for (size_t l = 0; l < s.experts.size(); ++l) {
     if (l > 0) out += '|';
-    for (size_t t = 0; t < tokens; ++t) {
+    for (size_t t = 0; t < s.pieces.size(); ++t) {
       if (t > 0) out += ';';
       const std::vector<Choice> sent = choices_of(s, l, t);
       for (size_t k = 0; k < sent.size(); ++k) out += fmt::format("{}{}:{}", k > 0 ? "," : "", sent[k].expert, std::lround(double{sent[k].weight} * 1000));
@@ -64,22 +66,25 @@ std::string running(const std::string& piece) {
   return out + escape(std::string_view(piece).substr(from));
 }
 
-std::string sample_html(const SampleText& s, size_t number, size_t tokens, size_t layer) {
+// `tokens` of the `whole` sample are shown, as they are or, where they are bytes, by words.
+std::string sample_html(const SampleText& whole, size_t number, size_t tokens, size_t layer, bool bytes) {
+  const SampleText part = first_tokens(whole, tokens), s = bytes ? by_words(part) : part;
   double nats = 0;
   std::string surprises;
-  for (size_t t = 0; t < tokens; ++t) {
+  for (size_t t = 0; t < s.pieces.size(); ++t) {
     const double nll = t < s.nll.size() && std::isfinite(s.nll[t]) ? s.nll[t] : 0;
-    if (t > 0) nats += nll, surprises += ' ';
-    surprises += decimal(nll, 2);
+    nats += nll;
+    surprises += (t > 0 ? " " : "") + decimal(nll, 2);
   }
-  std::string says = fmt::format("{} tokens", tokens);
-  if (tokens < s.pieces.size()) says = fmt::format("the first {} of {} tokens", tokens, s.pieces.size());
-  if (tokens > 1) says += fmt::format(", {} nats per token", decimal(nats / static_cast<double>(tokens - 1), 2));
-  std::string out =
-      fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
-                  R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
-                  escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s, tokens));
-  for (size_t t = 0; t < tokens; ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, layer, t)), running(s.pieces[t]));
+  if (!part.nll.empty() && std::isfinite(part.nll[0])) nats -= part.nll[0];  // of the first token nothing is known
+  const std::string_view unit = bytes ? "byte" : "token";
+  std::string says = counted(static_cast<int64_t>(tokens), unit);
+  if (tokens < whole.pieces.size()) says = fmt::format("the first {} of {} {}s", tokens, whole.pieces.size(), unit);
+  if (tokens > 1) says += fmt::format(", {} nats per {}", decimal(nats / static_cast<double>(tokens - 1), 2), unit);
+  std::string out = fmt::format(R"(<div class="sample"><h3>{}</h3><p class="meta">{}</p><div class="tokens" tabindex="0" role="group" )"
+                                R"(aria-label="tokens of the sample of {}; arrow keys move between them" data-nats="{}" data-experts="{}">)",
+                                escape(s.domain.empty() ? fmt::format("sample {}", number) : s.domain), says, escape(s.domain), surprises, packed_choices(s));
+  for (size_t t = 0; t < s.pieces.size(); ++t) out += fmt::format(R"(<span class="{}">{}</span>)", token_class(choices_of(s, layer, t)), running(s.pieces[t]));
   return out + "</div></div>";
 }
 
@@ -109,6 +114,12 @@ size_t telling_layer(const RoutingReport& r) {
   for (size_t l = 0; l < r.moe_layers.size() && r.domains.size() > 1; ++l)
     if (const double here = strongest_domain(r, r.moe_layers[l]).ratio; here > ratio) ratio = here, best = l;
   return best;
+}
+
+std::string sample_colours(const RoutingReport& r) {
+  if (r.ids_are_bytes)
+    return "The tokens of this model are bytes, so a word has the colour of the expert with the most weight over its bytes, deeper where that is more of all their weight.";
+  return "A token has the colour of its first expert, deeper where that expert has more of its weights.";
 }
 
 std::string balance_table(const RoutingReport& r) {
@@ -169,9 +180,9 @@ std::string samples_html(const RoutingReport& r) {
   const size_t start = telling_layer(r);
   std::string out = R"(<div class="samples"><div class="legend" aria-label="experts">)";
   for (int64_t e = 0; e < r.experts; ++e) out += fmt::format(R"(<span class="key {}" data-e="{}"><i class="sw"></i>{}</span>)", expert_colour(e), e, e);
-  out += R"(</div><p class="meta layer-note">Colours: the first expert of layer )";
-  out += fmt::format("<span>{}</span>", r.moe_layers.empty() ? 0 : r.moe_layers[start].layer) +
-         " (underlined; deeper where its weight is more of the sum). Point at an expert above to find its tokens, at a token for all its experts.</p>";
+  out += fmt::format(R"(</div><p class="meta layer-note">Layer <span>{}</span>. {} Point at an expert above to find its {}s, at a {} for all its experts.</p>)",
+                     r.moe_layers.empty() ? 0 : r.moe_layers[start].layer, sample_colours(r), r.ids_are_bytes ? "word" : "token",
+                     r.ids_are_bytes ? "word" : "token");
   std::string names;
   for (const LayerStats& l : r.moe_layers) names += fmt::format("{}{}", names.empty() ? "" : " ", l.layer);
   out += fmt::format(R"(<div class="texts" data-layers="{}" data-start="{}">)", names, start);
@@ -179,7 +190,7 @@ std::string samples_html(const RoutingReport& r) {
   const auto slots = static_cast<size_t>(std::max<int64_t>(1, std::min(r.slots > 0 ? r.slots : r.top_k, 2 * std::max<int64_t>(1, r.top_k))));
   const size_t room = std::max<size_t>(16, static_cast<size_t>(kMostChoices) / (samples * layers * slots));
   for (size_t i = 0; i < r.samples.size(); ++i)
-    if (!r.samples[i].pieces.empty()) out += sample_html(r.samples[i], i, std::min(room, r.samples[i].pieces.size()), start);
+    if (!r.samples[i].pieces.empty()) out += sample_html(r.samples[i], i, std::min(room, r.samples[i].pieces.size()), start, r.ids_are_bytes);
   return out + "</div></div>";
 }
 

@@ -21,6 +21,9 @@ double first_part(const std::vector<Choice>&);
 // The place of the layer whose experts prefer domains most: there colours tell the most.
 size_t telling_layer(const RoutingReport&);
 
+// What the colours of the samples are, in a sentence or two.
+std::string sample_colours(const RoutingReport&);
+
 // Each returns markup, or "" where there is nothing to show.
 std::string balance_table(const RoutingReport&);
 std::string favourites_html(const RoutingReport&);

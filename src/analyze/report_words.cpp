@@ -1,9 +1,11 @@
 #include "analyze/report_words.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "analyze/markup.h"
 #include "analyze/report_figures.h"
@@ -11,6 +13,74 @@
 
 namespace moe {
 namespace {
+
+constexpr double kCollapsed = 0.7;                                   // of the way from an even share to all, as the alarms of training have it
+constexpr double kManyDropped = 0.25, kManyDroppedInTraining = 0.5;  // small batches of healthy runs drop up to that
+
+// The experts of a layer by falling load.
+std::vector<size_t> by_load(const LayerStats& l) {
+  std::vector<size_t> order(l.load.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return l.load[a] > l.load[b]; });
+  return order;
+}
+
+// What the K busiest experts of a layer get; an even layer gives them K/E.
+double top_load(const RoutingReport& r, const LayerStats& l) {
+  double top = 0;
+  const std::vector<size_t> order = by_load(l);
+  for (size_t i = 0; i < order.size() && static_cast<int64_t>(i) < r.top_k; ++i) top += l.load[order[i]];
+  return top;
+}
+
+// Nearly all choices go to as many experts as a token takes. Where it takes most of them anyway, an uneven load is no collapse.
+bool has_collapsed(const RoutingReport& r, const LayerStats& l) {
+  if (r.experts < 2 || 2 * r.top_k > r.experts) return false;
+  const double even = static_cast<double>(r.top_k) / static_cast<double>(r.experts);
+  return (top_load(r, l) - even) / (1 - even) >= kCollapsed;
+}
+
+// An expert that gets nearly everything, or is left alone by dead ones, has no specialty.
+bool can_have_specialists(const RoutingReport& r, const LayerStats& l) { return !has_collapsed(r, l) && 4 * l.dead < r.experts; }
+
+void add_collapse(std::vector<std::string>& out, const RoutingReport& r) {
+  const LayerStats* worst = nullptr;
+  int64_t collapsed = 0;
+  for (const LayerStats& l : r.moe_layers) {
+    if (!has_collapsed(r, l)) continue;
+    ++collapsed;
+    if (!worst || top_load(r, l) > top_load(r, *worst)) worst = &l;
+  }
+  if (!worst) return;
+  const auto few = static_cast<std::ptrdiff_t>(r.top_k);
+  const std::vector<size_t> order = by_load(*worst);
+  const std::string experts =
+      few == 1 ? fmt::format("expert {}", order[0]) : fmt::format("the {} experts {}", few, fmt::join(order.begin(), order.begin() + few, ", "));
+  out.push_back(fmt::format("The router has collapsed in {} of {}: in layer {}, {} of all choices go to {} ({} if they were even).", collapsed,
+                            counted(static_cast<int64_t>(r.moe_layers.size()), "layer"), worst->layer, percent(top_load(r, *worst)), experts,
+                            fine_percent(static_cast<double>(r.top_k) / static_cast<double>(r.experts))));
+}
+
+void add_dead(std::vector<std::string>& out, const RoutingReport& r) {
+  int64_t dead = 0, experts = 0;
+  for (const LayerStats& l : r.moe_layers) dead += l.dead, experts += r.experts;
+  if (dead == 0) return;
+  out.push_back(fmt::format("{} of {} {} dead: {} less than a hundredth of the mean load, and so {} next to nothing.", dead, counted(experts, "expert"),
+                            dead == 1 ? "is" : "are", dead == 1 ? "it gets" : "they get", dead == 1 ? "it learns" : "they learn"));
+}
+
+void add_drops(std::vector<std::string>& out, const RoutingReport& r, const TrainingHistory* h) {
+  double dropped = 0;
+  for (const LayerStats& l : r.moe_layers) dropped = std::max(dropped, l.dropped);
+  if (dropped >= kManyDropped) out.push_back(fmt::format("Up to {} of a layer's choices find their expert full and are dropped.", percent(dropped)));
+  if (!h || h->points.empty()) return;
+  double sum = 0, count = 0;
+  for (size_t i = h->points.size() - (h->points.size() + 9) / 10; i < h->points.size(); ++i)
+    for (const double d : h->points[i].dropped)
+      if (std::isfinite(d)) sum += d, ++count;
+  if (count > 0 && sum / count >= kManyDroppedInTraining)
+    out.push_back(fmt::format("At the end of training {} of the choices found their expert full and were dropped.", percent(sum / count)));
+}
 
 std::string domain_name(const RoutingReport& r, int64_t d) { return r.domains[static_cast<size_t>(d)].name; }
 
@@ -20,6 +90,7 @@ void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
   int64_t specialists = 0, experts = 0;
   const double even = even_domain_share(r);
   for (const LayerStats& l : r.moe_layers) {
+    if (!can_have_specialists(r, l)) continue;
     if (const Standout s = strongest_domain(r, l); s.ratio > best.ratio) best = s;
     for (int64_t e = 0; e < l.domain.cols; ++e, ++experts) {
       bool is_one = false;
@@ -28,12 +99,14 @@ void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
     }
   }
   if (best.ratio <= 1) return;
-  out.push_back(fmt::format("Expert {} of layer {} is chosen by {} of the tokens of {}, {} its even share of {}.", best.expert, best.layer, percent(best.value),
-                            domain_name(r, best.other), times(best.ratio), fine_percent(even)));
-  if (specialists == 0) out.push_back(fmt::format("No expert takes more than twice its even share of a domain ({} in all).", counted(experts, "expert")));
+  out.push_back(fmt::format("Expert {} of layer {} prefers {} most: {} of its tokens choose that expert, {} the {} that they would without preference.",
+                            best.expert, best.layer, domain_name(r, best.other), percent(best.value), times(best.ratio), fine_percent(even)));
+  if (specialists == 0)
+    out.push_back(fmt::format("No expert specialises so far: none is chosen by more than twice that share of any domain's tokens ({} in all).",
+                              counted(experts, "expert")));
   else
-    out.push_back(fmt::format("{} of {} {} more than twice the even share of some domain.", specialists, counted(experts, "expert"),
-                              specialists == 1 ? "takes" : "take"));
+    out.push_back(fmt::format("{} of {} {} in a domain: more than twice that share of its tokens {} {}.", specialists, counted(experts, "expert"),
+                              specialists == 1 ? "specialises" : "specialise", "choose", specialists == 1 ? "it" : "them"));
 }
 
 void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
@@ -42,14 +115,13 @@ void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
   const auto [even, uneven] = std::minmax_element(r.moe_layers.begin(), r.moe_layers.end(), less);
   const auto busiest = std::max_element(uneven->load.begin(), uneven->load.end()) - uneven->load.begin();
   std::string says =
-      fmt::format("The least even layer is {}: its busiest expert, {}, gets {} the mean load", uneven->layer, busiest, times(1 + uneven->max_vio));
-  if (even->layer != uneven->layer) says += fmt::format("; in the most even, {}, it is {}", even->layer, times(1 + even->max_vio));
+      fmt::format("Work is spread least evenly in layer {}: its busiest expert, {}, gets {} the mean load", uneven->layer, busiest, times(1 + uneven->max_vio));
+  if (times(1 + even->max_vio) != times(1 + uneven->max_vio)) says += fmt::format("; most evenly in layer {}: {}", even->layer, times(1 + even->max_vio));
   out.push_back(says + ".");
-  int64_t dead = 0;
   double dropped = 0;
-  for (const LayerStats& l : r.moe_layers) dead += l.dead, dropped = std::max(dropped, l.dropped);
-  if (dead > 0) out.push_back(fmt::format("{} dead: less than a hundredth of the mean load.", counted(dead, "expert") + (dead == 1 ? " is" : " are")));
-  if (dropped > 0) out.push_back(fmt::format("Up to {} of a layer's choices found no room.", percent(dropped)));
+  for (const LayerStats& l : r.moe_layers) dropped = std::max(dropped, l.dropped);
+  if (dropped > 0 && dropped < kManyDropped)
+    out.push_back(fmt::format("Up to {} of a layer's choices find their expert full and are dropped.", percent(dropped)));
 }
 
 void add_pairs(std::vector<std::string>& out, const RoutingReport& r) {
@@ -57,8 +129,8 @@ void add_pairs(std::vector<std::string>& out, const RoutingReport& r) {
   for (const LayerStats& l : r.moe_layers)
     if (const auto pairs = strongest_pairs(r, l, 1); !pairs.empty() && pairs[0].ratio > best.ratio) best = pairs[0];
   if (best.ratio > 1)
-    out.push_back(fmt::format("In layer {}, of the tokens that choose expert {}, {} choose {} too, {} what chance would give.", best.layer, best.expert,
-                              percent(best.value), best.other, times(best.ratio)));
+    out.push_back(fmt::format("The closest pair is in layer {}: {} of the tokens that choose expert {} choose expert {} too, {} as many as by chance.",
+                              best.layer, percent(best.value), best.expert, best.other, times(best.ratio)));
 }
 
 void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
@@ -66,8 +138,8 @@ void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
   if (r.experts < 2) return;
   const auto most = std::max_element(r.moe_layers.begin(), r.moe_layers.end(), less);
   if (most == r.moe_layers.end() || most->vocabulary_input <= 0) return;
-  out.push_back(fmt::format("Experts follow the token itself most in layer {}: on average an id goes to its favourite expert {} of the time.", most->layer,
-                            percent(most->vocabulary_input)));
+  out.push_back(fmt::format("In layer {} the token itself decides most: one and the same token goes to its favourite expert {} of the time, on average.",
+                            most->layer, percent(most->vocabulary_input)));
 }
 
 }  // namespace
@@ -94,7 +166,9 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
   }
   if (h && !h->points.empty()) {
     const HistoryPoint& last = h->points.back();
-    facts.push_back({"Trained on", count(last.tokens), fmt::format("tokens in {}, {} a second", counted(last.step, "step"), compact(last.tokens_per_second))});
+    std::string more = "tokens in " + counted(last.step, "step");
+    if (last.seconds > 0) more += fmt::format(", {} a second", compact(static_cast<double>(last.tokens) / last.seconds));
+    facts.push_back({"Trained on", count(last.tokens), more});
   }
   if (h && !h->eval_ce.empty())
     facts.push_back({"Held-out loss", decimal(h->eval_ce.back().second, 3), fmt::format("nats per token, at step {}", h->eval_ce.back().first)});
@@ -113,6 +187,17 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
     facts.push_back({"Effective experts", decimal(sum / static_cast<double>(r.moe_layers.size()), 1), fmt::format("of {}, mean over layers", r.experts)});
   }
   return facts;
+}
+
+std::vector<std::string> troubles_of(const RoutingReport& r, const TrainingHistory* h) {
+  std::vector<std::string> out;
+  add_collapse(out, r);
+  add_dead(out, r);
+  add_drops(out, r, h);
+  if (h && !h->alarms.empty())
+    out.push_back(fmt::format("The run raised {}, the last at step {}: {}.", counted(static_cast<int64_t>(h->alarms.size()), "alarm"), h->alarms.back().step,
+                              h->alarms.back().kind));
+  return out;
 }
 
 std::vector<std::string> findings_of(const RoutingReport& r) {

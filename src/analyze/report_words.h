@@ -18,7 +18,10 @@ std::vector<Fact> facts_of(const RoutingReport&, const TrainingHistory*);
 // "4 MoE layers of 8 experts, 2 for each token; recipe olmoe".
 std::string subtitle_of(const RoutingReport&);
 
-// Sentences, the most telling first; none where nothing was measured.
+// What is wrong, the worst first: a collapsed router, dead experts, dropped choices, alarms of the run. Stands before everything else that is said.
+std::vector<std::string> troubles_of(const RoutingReport&, const TrainingHistory*);
+
+// Sentences, the most telling first; none where nothing was measured. No expert of a layer that is in trouble is praised for a specialty.
 std::vector<std::string> findings_of(const RoutingReport&);
 
 }  // namespace moe

@@ -127,13 +127,14 @@ Windows windows_of(const TextDomain& domain, int64_t window, int64_t tokens) {
 
 SampleText sample_of(const std::string& domain, const Tokenizer& tokenizer, std::span<const int32_t> ids, std::span<const float> nll,
                      const std::vector<RoutedRows>& layers) {
-  SampleText sample{domain, shown_in_row(tokenizer, ids), {0}, {}, {}};
-  for (size_t n = 1; n < ids.size(); ++n) sample.nll.push_back(double{nll[n - 1]});
+  const auto [begin, end] = whole_characters(tokenizer, ids);
+  SampleText sample{domain, shown_in_row(tokenizer, ids.subspan(begin, end - begin)), {0}, {}, {}};
+  for (size_t n = begin + 1; n < end; ++n) sample.nll.push_back(double{nll[n - 1]});
   for (const RoutedRows& rows : layers) {
     std::vector<int32_t>& experts = sample.experts.emplace_back();
-    const size_t pairs = ids.size() * static_cast<size_t>(rows.slots);
-    for (size_t i = 0; i < pairs; ++i) experts.push_back(rows.kept[i] != 0 ? rows.choice[i] : -1);
-    sample.weights.emplace_back(rows.weights.begin(), rows.weights.begin() + static_cast<int64_t>(pairs));
+    const auto slots = static_cast<size_t>(rows.slots);
+    for (size_t i = begin * slots; i < end * slots; ++i) experts.push_back(rows.kept[i] != 0 ? rows.choice[i] : -1);
+    sample.weights.emplace_back(rows.weights.begin() + static_cast<int64_t>(begin * slots), rows.weights.begin() + static_cast<int64_t>(end * slots));
   }
   return sample;
 }
@@ -163,6 +164,7 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
   RoutingReport report;
   report.recipe = c.routing.recipe;
   report.tokenizer = tokenizer.spec();
+  report.ids_are_bytes = tokenizer.ids_are_bytes();
   report.layers = c.layers;
   report.vocab = c.vocab;
   if (c.moe_layer_count() > 0) {

@@ -7,6 +7,7 @@
 #include "analyze/markup.h"
 #include "analyze/report_colours.h"
 #include "analyze/report_texts.h"
+#include "analyze/sample_words.h"
 #include "analyze/svg_parts.h"
 #include "text/utf8.h"
 
@@ -87,11 +88,11 @@ std::optional<Picture> sample_picture(const RoutingReport& r) {
   if (r.moe_layers.empty()) return {};
   const size_t layer = telling_layer(r);
   Picture picture{.title = "Sample texts", .line = {}, .panels = {}, .scale = {}, .columns = 2, .experts = r.experts};
-  picture.line = fmt::format("Each token in the colour of its first expert of layer {}, deeper where that expert's part of the weights is larger.",
-                             r.moe_layers[layer].layer);
+  picture.line = fmt::format("Layer {}. {}", r.moe_layers[layer].layer, sample_colours(r));
   if (r.experts <= kMostKeys) picture.scale = keys(r.experts);
-  for (const SampleText& s : r.samples) {
-    if (picture.panels.size() == kMostSamples || layer >= s.experts.size()) break;
+  for (const SampleText& tokens : r.samples) {
+    if (picture.panels.size() == kMostSamples || layer >= tokens.experts.size()) break;
+    const SampleText s = r.ids_are_bytes ? by_words(tokens) : tokens;
     Page page(static_cast<int>(kPanelWidth / kCell));
     for (size_t t = 0; t < s.pieces.size() && !page.full(); ++t) page.token(s.pieces[t], choices_of(s, layer, t));
     picture.panels.emplace_back(shortened(s.domain, 40), Drawing{.height = kLines * kLine, .label = "a piece of text", .body = page.body()});

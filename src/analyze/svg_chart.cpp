@@ -14,7 +14,7 @@ namespace {
 
 using svg::Axis;
 
-constexpr double kLeft = 38, kTop = 22, kBottom = 22;
+constexpr double kLeft = 38, kTop = 22, kBottom = svg::kBelowAxis;
 
 struct Range {
   double low = INFINITY, high = -INFINITY;
@@ -163,7 +163,7 @@ Drawing draw_lines(const LineChart& c) {
   if (c.high) ys.high = *c.high;
 
   longest = std::min<size_t>(longest, 13);
-  const double right = longest == 0 ? 10 : 20 + svg::kCharacter * static_cast<double>(longest);
+  const double right = longest == 0 ? 16 : 20 + svg::kCharacter * static_cast<double>(longest);
   const Axis x = svg::make_axis(xs.low, xs.high, kLeft, c.width - right, 5, c.whole_x);
   const Axis y = svg::make_axis(ys.low, ys.high, c.height - kBottom, kTop, 5);
   out += svg::text(0, 10, "ax", c.y_title);

@@ -43,7 +43,7 @@ struct LineChart {
   std::optional<double> low, high;  // of the y axis; otherwise that of the values. Values below `low` lower it, lines leave the chart above `high`.
   std::optional<double> reference;  // a level to compare with, and its name
   std::string reference_name;
-  double width = kPanelWidth, height = 210;
+  double width = kPanelWidth, height = 221;
   bool whole_x = false;  // x counts things
   bool hover = true;     // values appear under the pointer
 };
@@ -54,7 +54,7 @@ struct StackChart {
   std::string label, x_title;
   std::vector<double> x;
   std::vector<Series> bands;  // y only
-  double width = kPanelWidth, height = 170;
+  double width = kPanelWidth, height = 181;
   bool hover = true;
 };
 Drawing draw_stack(const StackChart&);

@@ -69,16 +69,14 @@ std::vector<double> spread(std::vector<double> at, double gap, double low, doubl
 }
 
 void draw_x_axis(std::string& out, const Axis& x, double top, double bottom, const std::string& name, bool grid) {
-  const double right = x.to - width_of(name) - 6, step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
+  const double step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
   for (const double tick : x.ticks) {
     const double at = x(tick);
     if (grid) out += line(at, top, at, bottom, "gr");
-    // The last numbers give way to the axis's name.
-    const std::string number = tick_number(tick, step);
-    if (at + width_of(number) / 2 < right) out += text(at, bottom + 15, "ax m", number);
+    out += text(at, bottom + 15, "ax m", tick_number(tick, step));
   }
   out += line(x.from, bottom, x.to, bottom, "bs");
-  out += text(x.to, bottom + 15, "ax e", name);
+  out += text(x.to, bottom + 28, "ax e", name);
 }
 
 void draw_y_axis(std::string& out, const Axis& y, double left, double right, Unit unit) {

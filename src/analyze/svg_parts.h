@@ -31,7 +31,8 @@ std::string rect(double x, double y, double width, double height, std::string_vi
 // Places of labels that want to be at `at`, `gap` apart and within [low, high], in the order given.
 std::vector<double> spread(std::vector<double> at, double gap, double low, double high);
 
-// Numbers along the bottom with their grid, and the name of what they count.
+// Numbers along the bottom with their grid, and below them the name of what they count; together kBelowAxis high.
+constexpr double kBelowAxis = 33;
 void draw_x_axis(std::string& out, const Axis&, double top, double bottom, const std::string& name, bool grid);
 void draw_y_axis(std::string& out, const Axis&, double left, double right, Unit);
 

@@ -1,4 +1,4 @@
-// The figures of given texts: what each layer's experts took up.
+// The figures of given texts: what each layer's experts specialise in.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -12,6 +12,7 @@
 #include "analyze/html_report.h"
 #include "analyze/report_json.h"
 #include "analyze/report_pictures.h"
+#include "analyze/report_words.h"
 #include "cli/command_tree.h"
 #include "cli/options.h"
 #include "cli/routing_options.h"
@@ -117,9 +118,12 @@ void print_favourites(const RoutingReport& r) {
   }
 }
 
-void print_report(const RoutingReport& r) {
+void print_report(const RoutingReport& r, const TrainingHistory* history) {
   print_texts(r);
   if (r.moe_layers.empty()) return;
+  const std::vector<std::string> troubles = troubles_of(r, history);
+  if (!troubles.empty()) fmt::print("\nwhat is wrong\n");
+  for (const std::string& trouble : troubles) fmt::print("  {}\n", trouble);
   print_layers(r);
   print_specialists(r);
   print_favourites(r);
@@ -195,7 +199,7 @@ void inspect_text(const std::string& folder, const TextFlags& f, std::optional<D
     if (history) (*json)["history"] = to_json(*history);
     return;
   }
-  print_report(report);
+  print_report(report, history ? &*history : nullptr);
   if (!f.html.empty()) fmt::print("the page is in {}\n", f.html);
   if (!f.pictures.empty()) fmt::print("the pictures are in {}\n", f.pictures);
 }

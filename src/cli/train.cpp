@@ -159,7 +159,9 @@ int run_train(Flags& f, CLI::App& app) {
     screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}", counted(summary.last.step, "step"), training.out()));
   else if (summary.interrupted)
     screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
-  else screen.log(fmt::format("done: {} in {}; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds), training.out()));
+  else
+    screen.log(fmt::format("done: {} in {}, {} tokens a second; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
+                           human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds), training.out()));
   if (summary.alarms > 0) screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl", counted(summary.alarms, "alarm"), training.out()));
   std::optional<std::string> report;
   if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
@@ -190,7 +192,7 @@ Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   add_training_options(app, f->run);
   add_sample_options(app, f->samples);
-  app.add_flag("--no-report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts took up");
+  app.add_flag("--no-report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts specialise in");
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");
   return [f, &app] { return run_train(*f, app); };
 }

@@ -55,6 +55,24 @@ TEST(History, LongRunsBecomeMeansOverEqualSpans) {
   }
 }
 
+// The rate of a point is its tokens over its seconds: of a fast and a slow step, not the mean of both rates. Seconds are those of the run.
+TEST(History, RatesAreTokensOverSeconds) {
+  std::string text;
+  double seconds = 0;
+  for (int64_t step = 1; step <= 1024; ++step) {
+    const double took = step % 2 ? 0.1 : 0.9;
+    seconds += took;
+    text += fmt::format(R"({{"step":{},"tokens":{},"seconds":{},"ce":1,"tokens_per_second":{},"layers":[]}})"
+                        "\n",
+                        step, step * 10, seconds, 10 / took);
+  }
+  const TrainingHistory h = parse(text);
+  ASSERT_EQ(h.points.size(), 512u);
+  for (const HistoryPoint& p : h.points) EXPECT_NEAR(p.tokens_per_second, 20, 1e-9);
+  EXPECT_NEAR(h.points.back().seconds, 512, 1e-6);
+  EXPECT_EQ(h.points.back().tokens, 10240);
+}
+
 TEST(History, CutLastLineIsPassedOver) {
   const std::string whole = row(1, 3);
   EXPECT_EQ(parse(whole + whole.substr(0, 40)).points.size(), 1u);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <set>
 #include <string>
@@ -18,6 +19,7 @@
 #include "analyze/page_check.h"
 #include "analyze/report_pictures.h"
 #include "analyze/svg_chart.h"
+#include "analyze/svg_parts.h"
 
 namespace moe {
 namespace {
@@ -87,8 +89,8 @@ TEST(HtmlReport, ShowsWhatIsOnlySometimesThere) {
   EXPECT_EQ(fault_of(page), "");
   for (const char* id : {"saturation", "step_dropped", "alarms"}) EXPECT_TRUE(has_card(page, id)) << id;
   EXPECT_NE(page.find("two experts take &lt;all&gt; tokens; try a larger balance loss"), std::string::npos);
-  EXPECT_NE(page.find("3 experts are dead"), std::string::npos);
-  EXPECT_NE(page.find("Up to 25% of a layer&#39;s choices found no room."), std::string::npos);
+  EXPECT_NE(page.find("3 of 32 experts are dead"), std::string::npos);
+  EXPECT_NE(page.find("Up to 25% of a layer&#39;s choices find their expert full and are dropped."), std::string::npos);
   EXPECT_EQ(html_report(made_report(), nullptr).find("id=\"alarms\""), std::string::npos);
 }
 
@@ -97,8 +99,101 @@ TEST(HtmlReport, NamesTheStrongestSpecialist) {
   for (LayerStats& l : r.moe_layers) std::fill(l.domain.at.begin(), l.domain.at.end(), 0.25);
   r.moe_layers[2].domain(4, 6) = 0.75;
   const std::string page = html_report(r, nullptr);
-  EXPECT_NE(page.find("Expert 6 of layer 2 is chosen by 75% of the tokens of german, 3.0× its even share of 25%."), std::string::npos);
-  EXPECT_NE(page.find("1 of 32 experts takes more than twice the even share of some domain."), std::string::npos);
+  EXPECT_NE(page.find("Expert 6 of layer 2 prefers german most: 75% of its tokens choose that expert, 3.0× the 25% that they would without preference."),
+            std::string::npos);
+  EXPECT_NE(page.find("1 of 32 experts specialises in a domain: more than twice that share of its tokens choose it."), std::string::npos);
+}
+
+// A router that has collapsed: whatever it sends to its one expert is no specialty, and the page begins with what is wrong.
+TEST(HtmlReport, TroubleStandsBeforeEverything) {
+  RoutingReport r = made_report({.experts = 16, .top_k = 1, .slots = 1});
+  for (LayerStats& l : r.moe_layers) {
+    std::fill(l.load.begin(), l.load.end(), 0.0);
+    std::fill(l.domain.at.begin(), l.domain.at.end(), 0.0);
+    l.load[9] = 0.9, l.load[3] = 0.1;
+    for (int64_t d = 0; d < l.domain.rows; ++d) l.domain(d, 9) = 0.9, l.domain(d, 3) = 0.1;
+    l.dead = 14;
+    l.max_vio = 0.9 * 16 - 1;
+  }
+  TrainingHistory h = made_history();
+  h.alarms = {{40, "loss-spike", "the loss jumped"}, {87, "collapsed-router", "layer 1 sends all to expert 9"}};
+  for (HistoryPoint& p : h.points) std::fill(p.dropped.begin(), p.dropped.end(), 0.72);
+  const std::string page = html_report(r, &h);
+  EXPECT_EQ(fault_of(page), "");
+  const std::vector<std::string> in_order = {
+      "<ul class=\"findings\"><li class=\"trouble\">The router has collapsed in 4 of 4 layers: in layer 0, 90% of all choices go to expert 9 (6.2% if they were even).",
+      "56 of 64 experts are dead: they get less than a hundredth of the mean load", "At the end of training 72% of the choices found their expert full",
+      "The run raised 2 alarms, the last at step 87: collapsed-router.", "Work is spread least evenly"};
+  size_t at = 0;
+  for (const std::string& part : in_order) {
+    const size_t found = page.find(part, at);
+    ASSERT_NE(found, std::string::npos) << part;
+    at = found;
+  }
+  EXPECT_EQ(page.find("of its tokens choose that expert"), std::string::npos) << "no specialist is praised";
+  EXPECT_EQ(page.find("specialise in a domain"), std::string::npos);
+  // Nothing is wrong with a healthy one.
+  const TrainingHistory healthy = made_history();
+  TrainingHistory calm = healthy;
+  calm.alarms.clear();
+  for (HistoryPoint& p : calm.points) std::fill(p.dropped.begin(), p.dropped.end(), 0.05);
+  EXPECT_EQ(html_report(made_report(), &calm).find("class=\"trouble\""), std::string::npos);
+}
+
+// The rate of the run is its tokens over its seconds, whatever its last steps did.
+TEST(HtmlReport, TheRateIsThatOfTheWholeRun) {
+  TrainingHistory h = made_history();
+  h.points.back().tokens = 479'000, h.points.back().seconds = 100, h.points.back().tokens_per_second = 10'300;
+  const std::string page = html_report(made_report(), &h);
+  EXPECT_NE(page.find(", 4.79k a second"), std::string::npos);
+  EXPECT_EQ(page.find("10.3k"), std::string::npos);
+}
+
+// The name of an axis takes no room of its numbers, and no two texts of the row touch.
+TEST(Chart, EveryTickOfAnAxisHasItsNumber) {
+  for (const double last : {9.0, 100.0, 400.0, 1000.0, 20'000.0})
+    for (const char* name : {"step", "tokens trained on so far"}) {
+      LineChart chart{
+          .label = "loss", .x_title = name, .y_title = "nats", .series = {{.name = "", .colour = "q5", .x = {0, last}, .y = {5, 1}}}, .whole_x = true};
+      const std::string body = draw_lines(chart).body;
+      const svg::Axis axis = svg::make_axis(0, last, 38, chart.width - 16, 5, true);
+      size_t ticks = 0;
+      for (size_t at = body.find("class=\"ax m\""); at != std::string::npos; at = body.find("class=\"ax m\"", at + 1)) ++ticks;
+      EXPECT_EQ(ticks, axis.ticks.size()) << last << " " << name;
+      const auto y_of = [&](const std::string& text) {
+        const size_t end = body.find(">" + text + "</text>"), begin = body.rfind("y=\"", end);
+        return std::atof(body.c_str() + begin + 3);
+      };
+      EXPECT_GE(y_of(name), y_of(tick_number(axis.ticks.back(), axis.ticks[1])) + 11) << "the name stands below";
+      EXPECT_LE(y_of(name), chart.height - 3) << "and inside";
+    }
+}
+
+// Bytes are letters: a word has one colour, that of the expert with most of its weight.
+TEST(HtmlReport, SamplesOfBytesAreColouredByWord) {
+  RoutingReport r = made_report({.layers = 1, .experts = 4, .top_k = 2, .slots = 2, .samples = 1, .tokens = 8});
+  r.ids_are_bytes = true;
+  SampleText& s = r.samples[0];
+  s.pieces = {"a", "", "é", "c", " ", "!", "!", "\n"};
+  s.nll = {0, 1, 2, 3, 1, 1, 1, 1};
+  s.experts = {{1, 2, 2, 3, 2, 1, 1, 2, 0, 1, 3, 0, 3, 0, 0, 2}};
+  s.weights = {{0.9F, 0.1F, 0.9F, 0.1F, 0.9F, 0.1F, 0.6F, 0.4F, 0.7F, 0.3F, 0.5F, 0.5F, 0.5F, 0.5F, 1, 0}};
+  const std::string page = html_report(r, nullptr);
+  // Of the word: expert 2 has (0.1 + 0.9 + 0.9 + 0.4) / 4, expert 1 (0.9 + 0.1 + 0.6) / 4, expert 3 0.1 / 4.
+  EXPECT_NE(page.find(R"(<span class="t x2 w2">aéc</span><span class="t x0 w3"> </span><span class="t x0 w2">!!</span><span class="t x0 w4">)"),
+            std::string::npos)
+      << page.substr(page.find("class=\"tokens\""), 800);
+  EXPECT_NE(page.find(R"(data-nats="6.00 1.00 2.00 1.00")"), std::string::npos);
+  EXPECT_NE(page.find(R"(data-experts="2:575,1:400,3:25;)"), std::string::npos);
+  EXPECT_NE(page.find("8 bytes, 1.43 nats per byte"), std::string::npos);
+  EXPECT_NE(page.find("a word has the colour of the expert with the most weight over its bytes"), std::string::npos);
+  for (const auto& [name, svg] : report_pictures(r, nullptr)) {
+    if (name != "samples.svg") continue;
+    EXPECT_NE(svg.find(">aéc</text>"), std::string::npos);
+    EXPECT_NE(svg.find("model are bytes"), std::string::npos);
+  }
+  r.ids_are_bytes = false;
+  EXPECT_EQ(html_report(r, nullptr).find("aéc"), std::string::npos);
 }
 
 // Tokens, names and messages come from files: none may become markup, and none may hide.

@@ -242,6 +242,25 @@ TEST(Domains, ReadAsOneText) {
   EXPECT_EQ(tokenizer->decode(ids), "lo worl");
 }
 
+TEST(Pieces, NoCharacterIsCutAtTheEnds) {
+  const auto tokenizer = make_tokenizer("bytes");
+  const auto part = [&](const std::string& text) {
+    const auto ids = tokenizer->encode(text);
+    const auto [begin, end] = whole_characters(*tokenizer, ids);
+    return text.substr(begin, end - begin);
+  };
+  EXPECT_EQ(part("aé€b"), "aé€b");
+  const std::string text = "é€𝄞";  // of 2, 3 and 4 bytes
+  EXPECT_EQ(part(text.substr(1)), "€𝄞");
+  EXPECT_EQ(part(text.substr(3)), "𝄞");
+  EXPECT_EQ(part(text.substr(6) + "a"), "a");
+  EXPECT_EQ(part(text.substr(0, 8)), "é€");
+  EXPECT_EQ(part(text.substr(0, 6)), "é€");
+  EXPECT_EQ(part(text.substr(0, 4)), "é");
+  EXPECT_EQ(part("\x80\x80\x80\x80\x80 no UTF-8"), "\x80\x80\x80\x80\x80 no UTF-8");
+  EXPECT_EQ(part(""), "");
+}
+
 TEST(Pieces, LoneBytesAreWrittenOut) {
   EXPECT_EQ(shown_alone("\xC3"), "0xC3");
   EXPECT_EQ(shown_alone("\xC3\xA9\n\xFF"), "\xC3\xA9\n0xFF");

@@ -1,4 +1,4 @@
-// The report of a conversion, or of two models held against each other, as one page that needs nothing else (analyze/page.h).
+// The report of a conversion, or of two models held against each other, as one self-contained page (analyze/page.h).
 #pragma once
 
 #include <string>

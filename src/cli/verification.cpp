@@ -44,7 +44,7 @@ void add_verify_options(CLI::App& app, CompareFlags& f) {
          "--verify", f.text,
          "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side")
       ->group(group);
-  app.add_option("--report", f.html, "with --verify: write it all as a page that needs nothing else")->group(group);
+  app.add_option("--report", f.html, "with --verify: write it all as a self-contained page")->group(group);
   add_measuring_options(app, f, group);
 }
 

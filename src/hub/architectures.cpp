@@ -105,7 +105,7 @@ const Architecture& architecture_of(const ModelConfig& config) {
     if (architecture.model_type == config.model_type && architecture.why_not(config).empty()) return architecture;
   for (const Architecture& architecture : kArchitectures)
     if (architecture.why_not(config).empty()) return architecture;
-  fail("no architecture can say this model");
+  fail("no architecture supports this model");
 }
 
 const Architecture& find_model_type(std::string_view model_type, const std::string& where) {

@@ -262,7 +262,7 @@ GgufForm gguf_form_of(const ModelConfig& config) {
     nearest_row = &row;
     nearest_reason = std::move(reason);
   }
-  return {&kOwn, fmt::format("none of its architectures can say this model; {} (\"{}\") comes nearest, but {}", nearest_row->title, nearest_row->name,
+  return {&kOwn, fmt::format("none of its architectures supports this model; {} (\"{}\") comes nearest, but {}", nearest_row->title, nearest_row->name,
                              nearest_reason)};
 }
 

@@ -464,7 +464,7 @@ TEST(GgufModel, WhyOwn) {
   };
   ModelConfig c = moe_config("olmoe");
   c.qk_norm = QkNorm::full;
-  refused(c, "none of its architectures can say this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
+  refused(c, "none of its architectures supports this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
   c.kv_heads = c.heads;
   c.routing.norm_topk_prob = true;
   refused(c, "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen by their sum");

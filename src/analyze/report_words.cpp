@@ -15,6 +15,7 @@ namespace moe {
 namespace {
 
 constexpr double kCollapsed = 0.7;                                   // of the way from an even share to all, as the alarms of training have it
+constexpr double kPrefers = 1.25;                                    // times what an expert gets of the domains on average
 constexpr double kManyDropped = 0.25, kManyDroppedInTraining = 0.5;  // small batches of healthy runs drop up to that
 
 // The experts of a layer by falling load.
@@ -87,26 +88,39 @@ std::string domain_name(const RoutingReport& r, int64_t d) { return r.domains[st
 void add_specialists(std::vector<std::string>& out, const RoutingReport& r) {
   if (r.domains.size() < 2) return;
   Standout best;
+  double preference = 0;
   int64_t specialists = 0, experts = 0;
   const double even = even_domain_share(r);
   for (const LayerStats& l : r.moe_layers) {
     if (!can_have_specialists(r, l)) continue;
-    if (const Standout s = strongest_domain(r, l); s.ratio > best.ratio) best = s;
     for (int64_t e = 0; e < l.domain.cols; ++e, ++experts) {
+      // An expert that is busy everywhere prefers nothing.
+      double mean = 0;
+      for (int64_t d = 0; d < l.domain.rows; ++d) mean += l.domain(d, e) / static_cast<double>(l.domain.rows);
       bool is_one = false;
-      for (int64_t d = 0; d < l.domain.rows; ++d) is_one |= l.domain(d, e) > 2 * even;
+      for (int64_t d = 0; d < l.domain.rows; ++d) {
+        const double share = l.domain(d, e);
+        is_one |= share > 2 * even && share > kPrefers * mean;
+        if (share > even && share / mean > preference) {
+          preference = share / mean;
+          best = {l.layer, e, d, share, share / even};
+        }
+      }
       specialists += is_one;
     }
   }
   if (best.ratio <= 1) return;
-  out.push_back(fmt::format("Expert {} of layer {} prefers {} most: {} of its tokens choose that expert, {} the {} that they would without preference.",
+  if (specialists == 0) {
+    out.push_back(
+        fmt::format("No expert specialises in a domain so far: the strongest preference is that of expert {} of layer {} for {}, {} of whose tokens choose it "
+                    "({} if there were none).",
+                    best.expert, best.layer, domain_name(r, best.other), percent(best.value), fine_percent(even)));
+    return;
+  }
+  out.push_back(fmt::format("Expert {} of layer {} specialises in {}: {} of its tokens choose that expert, {} the {} that would without preference.",
                             best.expert, best.layer, domain_name(r, best.other), percent(best.value), times(best.ratio), fine_percent(even)));
-  if (specialists == 0)
-    out.push_back(fmt::format("No expert specialises so far: none is chosen by more than twice that share of any domain's tokens ({} in all).",
-                              counted(experts, "expert")));
-  else
-    out.push_back(fmt::format("{} of {} {} in a domain: more than twice that share of its tokens {} {}.", specialists, counted(experts, "expert"),
-                              specialists == 1 ? "specialises" : "specialise", "choose", specialists == 1 ? "it" : "them"));
+  out.push_back(fmt::format("{} of {} {} in a domain: more than twice that share of its tokens choose {}.", specialists, counted(experts, "expert"),
+                            specialists == 1 ? "specialises" : "specialise", specialists == 1 ? "it" : "one of them"));
 }
 
 void add_balance(std::vector<std::string>& out, const RoutingReport& r) {

@@ -18,20 +18,28 @@ Kind kind_of(std::string_view piece) {
   return c >= 0x80 || c == '_' || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') ? Kind::word : Kind::sign;
 }
 
-// One past the last token of each unit. The bytes before a character's last are empty pieces and go with it.
-std::vector<size_t> unit_ends(const std::vector<std::string>& pieces) {
-  std::vector<size_t> ends;
+// The tokens [begin, end) of a word, blanks, a line end or signs; those from `first` on decide its colour.
+struct Unit {
+  size_t begin, first, end;
+};
+
+// The bytes before a character's last are empty pieces and go with it, a single blank with the word or signs behind it.
+std::vector<Unit> units_of(const std::vector<std::string>& pieces) {
+  std::vector<Unit> units;
   std::optional<Kind> now;
   size_t begin = 0;  // of the character
   for (size_t t = 0; t < pieces.size(); ++t) {
     if (pieces[t].empty()) continue;
     const Kind kind = kind_of(pieces[t]);
-    if (now && (kind != *now || kind == Kind::line_end)) ends.push_back(begin);
+    const bool joins = now == Kind::blank && (kind == Kind::word || kind == Kind::sign) && units.back().end - units.back().begin == 1;
+    if (joins) units.back().first = begin;
+    else if (!now || kind != *now || kind == Kind::line_end) units.push_back({begin, begin, begin});
+    units.back().end = t + 1;
     now = kind;
     begin = t + 1;
   }
-  if (!pieces.empty()) ends.push_back(pieces.size());
-  return ends;
+  if (!units.empty()) units.back().end = pieces.size();
+  return units;
 }
 
 std::vector<Choice> choices_between(const SampleText& s, size_t layer, size_t from, size_t to) {
@@ -56,32 +64,26 @@ SampleText first_tokens(SampleText s, size_t tokens) {
 }
 
 SampleText by_words(const SampleText& s) {
-  const std::vector<size_t> ends = unit_ends(s.pieces);
+  const std::vector<Unit> units = units_of(s.pieces);
   SampleText out{.domain = s.domain, .pieces = {}, .nll = {}, .experts = {}, .weights = {}};
-  size_t from = 0;
-  for (const size_t to : ends) {
+  for (const Unit& unit : units) {
     std::string& piece = out.pieces.emplace_back();
     double& nll = out.nll.emplace_back(0);
-    for (; from < to; ++from) {
-      piece += s.pieces[from];
-      if (from < s.nll.size()) nll += s.nll[from];
+    for (size_t t = unit.begin; t < unit.end; ++t) {
+      piece += s.pieces[t];
+      if (t < s.nll.size()) nll += s.nll[t];
     }
   }
   for (size_t layer = 0; layer < s.experts.size(); ++layer) {
-    std::vector<std::vector<Choice>> units;
+    std::vector<std::vector<Choice>> choices;
     size_t slots = 1;
-    from = 0;
-    for (const size_t to : ends) {
-      units.push_back(choices_between(s, layer, from, to));
-      slots = std::max(slots, units.back().size());
-      from = to;
-    }
+    for (const Unit& unit : units) slots = std::max(slots, choices.emplace_back(choices_between(s, layer, unit.first, unit.end)).size());
     out.experts.emplace_back(slots * units.size(), -1);
     out.weights.emplace_back(slots * units.size(), 0.0F);
     for (size_t u = 0; u < units.size(); ++u)
-      for (size_t k = 0; k < units[u].size(); ++k) {
-        out.experts.back()[u * slots + k] = units[u][k].expert;
-        out.weights.back()[u * slots + k] = units[u][k].weight;
+      for (size_t k = 0; k < choices[u].size(); ++k) {
+        out.experts.back()[u * slots + k] = choices[u][k].expert;
+        out.weights.back()[u * slots + k] = choices[u][k].weight;
       }
   }
   return out;

@@ -18,6 +18,7 @@ import argparse
 import difflib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,14 +127,16 @@ def run_document(folder: Path, name: str, text: str) -> None:
         script.write_text(shell_script(blocks), encoding="utf-8")
         began = time.time()
         with open(Path(work) / "failure", "w+", encoding="utf-8") as failure:
-            # Descriptor 3 is where the trap writes; a session of its own, so that nothing is left running when time is up.
+            # Descriptor 3 is where the trap writes; a group of its own, so that nothing is left running when this ends early.
             shell = subprocess.Popen(["bash", "-c", f'exec 3>"{failure.name}"; source "{script}"'], cwd=folder, start_new_session=True)
             try:
                 code = shell.wait(timeout=LIMIT)
             except subprocess.TimeoutExpired:
-                os.killpg(shell.pid, 15)
-                shell.wait()
                 code = -1
+            finally:
+                if shell.poll() is None:
+                    os.killpg(shell.pid, signal.SIGTERM)
+                    shell.wait()
             said = failure.read().strip()
         for commands, block in zip(runs, blocks):
             done = block.parent / "done"
@@ -159,6 +162,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("documents", nargs="+")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     before = set(os.listdir(arguments.folder))
     for name in arguments.documents:
         try:

@@ -126,6 +126,18 @@ void check_paths(const std::string& document, const std::string& text, const Nam
     if (!is_there(path) && !is_there("src/" + path) && !is_there("include/" + path)) faults.push_back(document + " names " + path + ", which is not there");
 }
 
+// Domains of the default corpus, named as its files are: data/corpus/train/german.txt. `corpus_script` has a line for each source that begins with its domain.
+void check_domains(const std::string& document, const std::string& text, const std::string& corpus_script, Faults& faults) {
+  for (const char* folder : {"data/corpus/train/", "data/corpus/valid/"})
+    for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder, at + 1)) {
+      const size_t begin = at + std::string_view(folder).size(), end = text.find(".txt", begin);
+      const std::string domain = text.substr(begin, end == std::string::npos ? 0 : end - begin);
+      const bool is_name = !domain.empty() && std::all_of(domain.begin(), domain.end(), [](unsigned char c) { return std::islower(c) != 0; });
+      if (is_name && corpus_script.find("\n" + domain + " ") == std::string::npos)
+        faults.push_back(document + " names the domain " + domain + ", which the default corpus has not");
+    }
+}
+
 // `text_of`: a document by its path; throws where there is none.
 void check_links(const std::string& document, const std::string& text, const IsThere& is_there, const std::function<std::string(const std::string&)>& text_of,
                  Faults& faults) {
@@ -196,6 +208,9 @@ TEST(Documents, EachFaultIsFound) {
               is_there, faults);
   EXPECT_EQ(join(faults), "README.md names src/core/gone.h, which is not there\n");
   faults.clear();
+  check_domains("docs/a.md", "--text data/corpus/valid/german.txt data/corpus/train/gone.txt data/corpus/train out.txt", "x\ngerman  prose\n", faults);
+  EXPECT_EQ(join(faults), "docs/a.md names the domain gone, which the default corpus has not\n");
+  faults.clear();
   check_links("docs/a.md", "[a](b.md) [b](../docs/b.md#one-heading-2nd-part) [c](https://x.org/y.md) [d](#one-heading-2nd-part) [e](gone.md) ![f](b.md#none)",
               is_there, text_of, faults);
   EXPECT_EQ(join(faults), "docs/a.md links to gone.md, which is not there\ndocs/a.md links to b.md#none, but docs/b.md has no such heading\n");
@@ -210,9 +225,11 @@ TEST(Documents, NameOnlyWhatIsThere) {
   for (const char* folder : {"docs", "include", "python", "examples", "scripts"}) add_files(folder, {".md", ".h", ".hpp", ".py", ".c", ".cpp", ".sh"}, files);
   ASSERT_GT(files.size(), 30u);
   const IsThere is_there = [](const std::string& path) { return fs::exists(root() / path); };
+  const std::string corpus_script = read_text(root() / "scripts/corpus.sh");
   Faults faults;
   for (const std::string& file : files) {
     const std::string text = read_text(root() / file);
+    check_domains(file, text, corpus_script, faults);
     check_paths(file, text, folders(), is_there, faults);
     if (file.ends_with(".md"))
       check_links(

@@ -20,6 +20,7 @@
 #include "hub/convert.h"
 #include "infer/score.h"
 #include "model/cost.h"
+#include "text/common_lines.h"
 #include "text/corpus.h"
 
 namespace moe::cli {
@@ -27,7 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kTelling = 256;  // tokens that two texts do not share by chance
+// Of the lines of a text to verify by: held-out parts of one source share a tenth (manuals say things twice), a part of the calibration text all.
+constexpr double kFittedShare = 0.5, kNotedShare = 0.2;
 
 std::vector<int32_t> read_ids(const std::string& path, const Tokenizer& tokenizer) {
   const Corpus corpus({path}, tokenizer);
@@ -150,9 +152,16 @@ std::vector<int32_t> read_calibration(const CalibrationFlags& f, const LoadedMod
   return ids;
 }
 
-bool begin_alike(std::span<const int32_t> a, std::span<const int32_t> b) {
-  const size_t n = std::min({a.size(), b.size(), kTelling});
-  return n > 0 && std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin());
+void check_not_fitted_to(const VerifyText& text, std::span<const int32_t> calibration, const Tokenizer& tokenizer) {
+  std::span<const int32_t> scored = text.ids;
+  if (text.windows > 0) scored = scored.first(std::min(scored.size(), static_cast<size_t>(text.windows * text.window)));
+  const std::string judges = tokenizer.decode(scored), fitted = tokenizer.decode(calibration);
+  // The calibration text is often the first part of a file, and all of it may stand in a long text.
+  const double there = shared_lines(judges, fitted), here = shared_lines(fitted, judges), share = std::max(there, here);
+  const std::string seen = there >= here ? fmt::format("{:.0f}% of --verify {}, by its lines, stand in the calibration text", 100 * share, text.path)
+                                         : fmt::format("{:.0f}% of the calibration text, by its lines, stand in --verify {}", 100 * share, text.path);
+  if (share >= kFittedShare) fail_usage("{}: what was fitted to them cannot show the damage on them; give another text", seen);
+  if (share >= kNotedShare) tell("note: {} too; the damage may be larger than it shows\n", seen);
 }
 
 void print_parts(const std::vector<PartFate>& parts) {

@@ -58,9 +58,6 @@ Json to_json(const std::vector<PartFate>&);
 std::string describe_result(const std::string& out, const Model&, DType dtype);
 Json result_json(const std::string& out, const Model&, DType dtype);
 
-// Whether two texts share their first tokens, more of them than by chance: then one cannot judge what was fitted to the other.
-bool begin_alike(std::span<const int32_t> a, std::span<const int32_t> b);
-
 // A text that the result and what it came from are scored on, by the rule of windows of moe score.
 struct VerifyText {
   std::string path;
@@ -68,6 +65,9 @@ struct VerifyText {
   int64_t window = 0, windows = 0;
 };
 VerifyText read_verify(const std::string& path, const LoadedModel&);
+// Fails (usage) where half or more of what is scored, by its lines, stands in the text that the conversion is fitted to, or half of that one in it: it could not
+// show the damage. Says so where a fifth does.
+void check_not_fitted_to(const VerifyText&, std::span<const int32_t> calibration, const Tokenizer&);
 // `what` stands in the progress line.
 double perplexity_of(Model&, const Tokenizer&, const VerifyText&, int threads, const std::string& what);
 void print_verify(const VerifyText&, double before, double after);

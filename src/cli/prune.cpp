@@ -33,11 +33,6 @@ struct Flags {
   bool json = false;
 };
 
-void check_not_calibration(const VerifyText& text, const std::vector<int32_t>& calibration) {
-  if (begin_alike(calibration, text.ids))
-    fail_usage("--verify {} begins as the calibration text does: the experts were chosen by it, so it cannot show the damage; give another one", text.path);
-}
-
 std::vector<int64_t> dropped(const PrunedLayer& layer) {
   std::vector<int64_t> gone;
   for (int64_t e = 0; e < static_cast<int64_t>(layer.saliency.size()); ++e)
@@ -83,7 +78,7 @@ int run_prune(const Flags& f) {
   std::optional<VerifyText> verify;
   if (!f.verify.empty()) {
     verify = read_verify(f.verify, model);
-    check_not_calibration(*verify, ids);
+    check_not_fitted_to(*verify, ids, *model.tokenizer);
   }
   NewModel out(f.out);
   Pruned pruned;

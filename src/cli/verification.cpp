@@ -65,8 +65,7 @@ Verification::Verification(const CompareFlags& flags, const NamedModel& before) 
 }
 
 void Verification::check_not_fitted_to(std::span<const int32_t> calibration) const {
-  if (begin_alike(calibration, text_.ids))
-    fail_usage("--verify {} begins as the calibration text does: the model is fitted to it, so it cannot show the damage; give another one", flags_.text);
+  moe::cli::check_not_fitted_to({flags_.text, text_.ids, text_.options.window, text_.options.windows}, calibration, *before_.loaded.tokenizer);
 }
 
 ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {

@@ -32,7 +32,7 @@ class Verification {
   // Reads the text, opens the page. `before` must outlive this.
   Verification(const CompareFlags& flags, const NamedModel& before);
   bool asked() const { return !flags_.text.empty(); }
-  // Fails (usage) where the text begins as the one that the conversion is fitted to: it could not show the damage.
+  // Fails (usage) where the text is, for a large part, the one that the conversion is fitted to (cli/conversion.h).
   void check_not_fitted_to(std::span<const int32_t> calibration) const;
 
   // Measures OUT, and with steps the frontier of them all, each written beside OUT and removed again. `made` says how it was made: kind, steps and layers.

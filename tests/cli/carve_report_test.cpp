@@ -77,7 +77,7 @@ TEST_F(CarveReport, RefusesBeforeAnythingIsWritten) {
   const std::string out = *folder_ / "never";
   expect_refused(words(out, {"--sweep"}), 2, {"--sweep", "--verify TEXT"});
   expect_refused(words(out, {"--report", "x.html"}), 2, {"--report", "--verify TEXT"});
-  expect_refused(words(out, {"--verify", text_file()}), 2, {"begins as the calibration text does"});
+  expect_refused(words(out, {"--verify", text_file()}), 2, {"100% of", "--verify", "give another text"});
   expect_refused(words(out, {"--verify", *folder_ / "no.txt"}), 1, {"no.txt"});
   expect_refused(words(out, {"--verify", verify_file(), "--repeats", "0"}), 2, {"--repeats is 0"});
   EXPECT_FALSE(std::filesystem::exists(out));

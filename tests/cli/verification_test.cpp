@@ -116,15 +116,38 @@ TEST(Verification, RefusesBeforeTheWork) {
   flags = f.flags;
   flags.html = f.folder / "no/page.html";
   EXPECT_FAILS(Verification(flags, f.named()), "page.html");
-  const std::string text = slurp(f.flags.text);
-  std::vector<int32_t> ids(text.begin(), text.end());
-  const Verification v(f.flags, f.named());
-  EXPECT_FAILS(v.check_not_fitted_to(ids), "begins as the calibration text does");
-  ids[100] = 'X';
-  EXPECT_NO_THROW(v.check_not_fitted_to(ids));
-  EXPECT_NO_THROW(v.check_not_fitted_to({}));
   flags = {};
   EXPECT_FALSE(Verification(flags, f.named()).asked());
+}
+
+// The text that the model was fitted to cannot show the damage, whatever was put in front of it or left out.
+TEST(Verification, RefusesTheCalibrationText) {
+  Fixture f;
+  f.flags.options.windows = 0;
+  const auto ids = [](const std::string& text) { return std::vector<int32_t>(text.begin(), text.end()); };
+  const std::string text = slurp(f.flags.text);
+  std::string other;
+  for (int i = 0; i < 40; ++i) other += fmt::format("another line, number {}, of some text\n", i);
+  const Verification v(f.flags, f.named());
+  EXPECT_FAILS(v.check_not_fitted_to(ids(text)), "100% of --verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids("a line that was put in front\n" + text)), "100% of --verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids(other + text)), "stand in the calibration text");
+  EXPECT_FAILS(v.check_not_fitted_to(ids(other + text.substr(0, text.size() * 2 / 3))), "stand in the calibration text");
+  ::testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + text.substr(0, text.size() / 3))));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "may be larger than it shows", ::testing::internal::GetCapturedStderr());
+  ::testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(v.check_not_fitted_to(ids(other)));
+  EXPECT_NO_THROW(v.check_not_fitted_to({}));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  // The other way round: little of a long text is the calibration text, but all of that one.
+  EXPECT_FAILS(v.check_not_fitted_to(ids(text.substr(0, text.size() / 4))), "of the calibration text, by its lines, stand in --verify");
+  // What is scored counts: of the whole text a third is known, of its first windows all.
+  EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))));
+  f.flags.options.windows = 1;
+  f.flags.options.window = 128;
+  const Verification first(f.flags, f.named());
+  EXPECT_FAILS(first.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))), "of --verify");
 }
 
 TEST(Verification, FlagsWithoutATextToMeasureOn) {

@@ -17,6 +17,12 @@ namespace {
 
 // Healthy runs of every recipe stay under 0.3 (collapse) and 0.6 (one-sided) once settled, runs without balance loss at too high a rate above 0.75 and 0.9.
 constexpr double kCollapsed = 0.7, kNotCollapsed = 0.5;
+constexpr double kLoadMemory = 20;  // steps that the running mean of the load reaches back
+// Steps after the warm-up, or as many as it took: healthy runs of a hundred steps lose their balance in it (97% to one expert of 16) and find it again by then.
+constexpr int64_t kSettling = 50;
+constexpr int64_t kRouterPatience = 20, kDeadPatience = 50;
+constexpr int64_t kManyDead =
+    4;  // one in so many, at least two: of healthy runs' experts one in eight stays without tokens for 20 steps, of failing ones' one in three
 constexpr double kSameFavourites = 0.8;  // of what the favourites of each step get
 constexpr double kOneSided = 0.85, kNotOneSided = 0.65;
 constexpr double kDead = 0.01, kAlive = 0.05;  // of an even share
@@ -72,11 +78,11 @@ std::vector<int64_t> by_load(const std::vector<double>& load) {
 const std::vector<AlarmInfo>& alarm_table() {
   static const std::vector<AlarmInfo> table = {
       {AlarmKind::collapsed_router, "collapsed-router", "K experts of a layer get nearly all the choices",
-       "the K largest shares of a step, whichever experts they are, are 70% of the way from an even K/E to all, for 20 steps (a tenth of a run of under 200, at least 5)"},
+       "the K largest shares of a step, whichever experts they are, are 70% of the way from an even K/E to all, for 20 steps"},
       {AlarmKind::one_sided_router, "one-sided-router", "nearly every token of a layer goes to the same expert, whatever its other choices are",
        "K above 1: the largest share is 85% of the way from an even 1/E to 1/K, the most there can be, for 20 steps"},
       {AlarmKind::dead_expert, "dead-expert", "an expert gets no tokens to speak of, so it learns nothing",
-       "under a hundredth of an even share for 50 steps (a fifth of a run of under 250, at least 10)"},
+       "under a hundredth of an even share for 50 steps; of a quarter of the experts or more, for 20"},
       {AlarmKind::rising_z, "rising-z-loss", "the router's logits grow; large ones lose precision and make the choice jump",
        "the z-loss is 3 times its lowest and twice (ln E)^2, for 20 steps"},
       {AlarmKind::rising_drops, "rising-drop-rate", "more and more choices find their expert full",
@@ -116,17 +122,10 @@ Latch::Turn Latch::update(bool bad, bool good, int64_t patience) {
   return on_ ? Turn::fired : Turn::recovered;
 }
 
-Patience::Patience(int64_t steps)
-    : settling(std::clamp<int64_t>(steps / 4, 10, 50)),
-      router(std::clamp<int64_t>(steps / 10, 5, 20)),
-      dead(std::clamp<int64_t>(steps / 5, 10, 50)),
-      load_memory(std::clamp(static_cast<double>(steps) / 20, 5.0, 20.0)) {}
-
 Watcher::Watcher(const ModelConfig& config, const TrainOptions& options)
     : options_(options),
       config_(config),
-      patience_(options.steps),
-      settled_at_(options.warmup.value_or(0) + std::max(options.warmup.value_or(0), patience_.settling)),
+      settled_at_(options.warmup.value_or(0) + std::max(options.warmup.value_or(0), kSettling)),
       ce_{RecentValues(kUsualSteps), {}},
       gradient_{RecentValues(kUsualSteps), {}},
       z_(kLevelSteps),
@@ -159,12 +158,13 @@ void Watcher::watch_layer(const LayerLoad& now, Layer& layer) {
     layer.load = now.load;
     layer.top = top_share(now.load, config_.routing.top_k);
     layer.dead.resize(now.load.size());
+    layer.quiet.resize(now.load.size());
   }
-  for (size_t e = 0; e < layer.load.size(); ++e) layer.load[e] += (now.load[e] - layer.load[e]) / patience_.load_memory;
-  layer.top += (top_share(now.load, config_.routing.top_k) - layer.top) / patience_.load_memory;
+  for (size_t e = 0; e < layer.load.size(); ++e) layer.load[e] += (now.load[e] - layer.load[e]) / kLoadMemory;
+  layer.top += (top_share(now.load, config_.routing.top_k) - layer.top) / kLoadMemory;
   // Where a token takes most of the experts anyway, an uneven load is no collapse.
   if (2 * config_.routing.top_k <= std::ssize(layer.load)) watch_few(now.layer, layer);
-  watch_dead(now.layer, layer);
+  watch_dead(now, layer);
 }
 
 void Watcher::watch_few(int64_t number, Layer& layer) {
@@ -179,7 +179,7 @@ void Watcher::watch_few(int64_t number, Layer& layer) {
   const bool settled = step_ > settled_at_;
 
   const double collapse = way(layer.top, k * even, 1);
-  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed, collapse < kNotCollapsed, patience_.router);
+  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed, collapse < kNotCollapsed, kRouterPatience);
   if (turn == Latch::Turn::fired) {
     // Where the favourites change from step to step, none of them has a large share over many.
     const bool changing = top < kSameFavourites * layer.top;
@@ -191,7 +191,7 @@ void Watcher::watch_few(int64_t number, Layer& layer) {
 
   if (chosen == 1) return;  // the same as a collapse
   const double one_sided = way(largest, even, 1 / k);
-  const auto sided = layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(), one_sided < kNotOneSided, patience_.router);
+  const auto sided = layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(), one_sided < kNotOneSided, kRouterPatience);
   if (sided == Latch::Turn::fired)
     say(AlarmKind::one_sided_router, number, {favourite},
         fmt::format("layer {} sends {} of its choices to expert {} (even would be {}, every token once {}): the router has gone one-sided", number,
@@ -200,20 +200,32 @@ void Watcher::watch_few(int64_t number, Layer& layer) {
     say_over(AlarmKind::one_sided_router, number, fmt::format("layer {} no longer sends nearly every token to one expert", number));
 }
 
-void Watcher::watch_dead(int64_t number, Layer& layer) {
+void Watcher::watch_dead(const LayerLoad& now, Layer& layer) {
+  const int64_t number = now.layer;
   std::vector<int64_t> dead;
   const double even = 1 / static_cast<double>(layer.load.size());
+  int64_t quiet = 0;
   for (size_t e = 0; e < layer.load.size(); ++e) {
     // A collapsed router has dead experts by definition; they are not worth an alarm of their own.
-    const bool silent = step_ > settled_at_ && layer.load[e] < kDead * even && !layer.collapse.on();
-    layer.dead[e].update(silent, layer.load[e] > kAlive * even, patience_.dead);
+    const bool judged = step_ > settled_at_ && !layer.collapse.on();
+    layer.dead[e].update(judged && layer.load[e]<kDead * even, layer.load[e]> kAlive * even, kDeadPatience);
+    layer.quiet[e] = judged && now.load[e] < kDead * even ? layer.quiet[e] + 1 : 0;
+    quiet += layer.quiet[e] >= kRouterPatience;
+  }
+  const bool many = quiet >= 2 && kManyDead * quiet >= std::ssize(layer.load);
+  int64_t lasted = kDeadPatience;
+  for (size_t e = 0; e < layer.load.size(); ++e) {
+    if (many && layer.quiet[e] >= kRouterPatience && !layer.dead[e].on()) {
+      layer.dead[e].fire();
+      lasted = kRouterPatience;
+    }
     if (layer.dead[e].on()) dead.push_back(static_cast<int64_t>(e));
   }
   // Where one dies after the other, an alarm each would bury the rest.
   if (std::ssize(dead) > 0 && std::ssize(dead) >= 2 * layer.told_dead) {
     layer.told_dead = std::ssize(dead);
     say(AlarmKind::dead_expert, number, dead,
-        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead", number, dead.size(), layer.dead.size(), patience_.dead,
+        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead", number, dead.size(), layer.dead.size(), lasted,
                     experts_in_words(dead) + (dead.size() > 1 ? " are" : " is")));
   } else if (dead.empty() && layer.told_dead > 0) {
     layer.told_dead = 0;
@@ -242,8 +254,8 @@ void Watcher::watch_drops(double dropped) {
   const double more = level - *lowest_drops_;
   const auto* buffer = routing_ ? std::get_if<BufferCapacity>(&routing_->capacity) : nullptr;
   const double room = buffer ? std::min(1.0, double{buffer->factor}) : 1, most = 1 - room + kDropsMost * room;
-  const auto turn = drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most), more < kDropsMore / 2 && level < most - kDropsMore / 2,
-                                       patience_.router);
+  const auto turn =
+      drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most), more < kDropsMore / 2 && level < most - kDropsMore / 2, kRouterPatience);
   if (turn == Latch::Turn::fired)
     say(AlarmKind::rising_drops, -1, {},
         fmt::format("{} of the choices find their expert full, at the lowest it was {}: the load {} uneven", percent(level), percent(*lowest_drops_),

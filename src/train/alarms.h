@@ -57,19 +57,13 @@ class Latch {
  public:
   enum class Turn { none, fired, recovered };
   Turn update(bool bad, bool good, int64_t patience);
+  // On at once.
+  void fire() { on_ = true, run_ = 0; }
   bool on() const { return on_; }
 
  private:
   bool on_ = false;
   int64_t run_ = 0;
-};
-
-// How long things have to last before they are said: less in a run of a few hundred steps, which would be over before.
-struct Patience {
-  explicit Patience(int64_t steps);
-  int64_t settling;      // steps after the warm-up, or as many as it took: routers that lost their balance in it find it again
-  int64_t router, dead;  // steps in a row
-  double load_memory;    // steps that the running mean of the load reaches back
 };
 
 class Watcher {
@@ -84,8 +78,9 @@ class Watcher {
     std::vector<double> load;  // [E] running mean
     double top = 0;            // running mean of what the K busiest experts of each step get, whichever they are
     Latch collapse, one_sided;
-    std::vector<Latch> dead;  // [E]
-    int64_t told_dead = 0;    // how many the last alarm named
+    std::vector<Latch> dead;     // [E]
+    std::vector<int64_t> quiet;  // [E] steps in a row without tokens to speak of, once it is judged
+    int64_t told_dead = 0;       // how many the last alarm named
   };
   // A figure that is held against what is usual for it; the usual is learned from the steps that are not out of the ordinary.
   struct Held {
@@ -96,7 +91,7 @@ class Watcher {
 
   void watch_layer(const LayerLoad&, Layer&);
   void watch_few(int64_t number, Layer&);
-  void watch_dead(int64_t number, Layer&);
+  void watch_dead(const LayerLoad&, Layer&);
   void watch_z(double z);
   void watch_drops(double dropped);
   void watch_loss(double ce);
@@ -110,8 +105,7 @@ class Watcher {
   ModelConfig config_;
   std::optional<RoutingSpec> routing_;  // of training; absent for a dense model
   bool can_be_uneven_ = false;          // a router that learns decides how many tokens an expert gets
-  Patience patience_;
-  int64_t settled_at_ = 0;  // until then the router is not judged
+  int64_t settled_at_ = 0;              // until then the router is not judged
   int64_t step_ = 0;
   std::vector<Alarm> said_;
   std::vector<Layer> layers_;

@@ -154,8 +154,8 @@ TEST(Alarms, ARouterThatCollapsesOntoAnotherExpertEachStep) {
   expect_once(alarms, AlarmKind::collapsed_router, 330, 370, 650, "1 expert at a time, not always the same");
 }
 
-// A run of a hundred steps is over before the patience of a long one.
-TEST(Alarms, AShortRunIsJudgedSooner) {
+// A run of a hundred steps is over before a single expert would be called dead, but not where most are.
+TEST(Alarms, ManyDeadExpertsAreSaidSoon) {
   const Spoil few = [](StepResult& r) {
     for (size_t e = 0; e < 6; ++e) r.layers[1].load[e] = 0;
     r.layers[1].load[6] = r.layers[1].load[7] = 0.5;
@@ -166,10 +166,14 @@ TEST(Alarms, AShortRunIsJudgedSooner) {
   ASSERT_EQ(dead.size(), 1u) << told(dead);
   EXPECT_EQ(dead[0].kind, AlarmKind::dead_expert);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "6 of its 8 experts", dead[0].text);
-  const auto collapsed = watch(config_of("switch", 8, 1), o, [](StepResult& r) { give(r.layers[0], 1, 1); });
-  ASSERT_EQ(collapsed.size(), 1u) << told(collapsed);
-  EXPECT_LE(collapsed[0].step, 50);
-  EXPECT_TRUE(watch(config_of("switch", 8, 1), o, [](StepResult&) {}).empty());
+  EXPECT_LE(dead[0].step, 80);
+  EXPECT_TRUE(watch(config_of("switch", 8, 1), o, [](StepResult& r) { r.layers[1].load[3] = 0; }).empty()) << "one may come back";
+  EXPECT_TRUE(watch(config_of("switch", 8, 1), o,
+                    [&](StepResult& r) {
+                      if (r.step < 70) few(r);
+                    })
+                  .empty())
+      << "they came back";
 }
 
 TEST(Alarms, ARouterThatGoesOneSided) {

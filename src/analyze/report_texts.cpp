@@ -74,7 +74,8 @@ std::string sample_html(const SampleText& whole, size_t number, size_t tokens, s
   for (size_t t = 0; t < s.pieces.size(); ++t) {
     const double nll = t < s.nll.size() && std::isfinite(s.nll[t]) ? s.nll[t] : 0;
     nats += nll;
-    surprises += (t > 0 ? " " : "") + decimal(nll, 2);
+    if (t > 0) surprises += ' ';
+    surprises += decimal(nll, 2);
   }
   if (!part.nll.empty() && std::isfinite(part.nll[0])) nats -= part.nll[0];  // of the first token nothing is known
   const std::string_view unit = bytes ? "byte" : "token";

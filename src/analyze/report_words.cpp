@@ -141,17 +141,17 @@ void add_balance(std::vector<std::string>& out, const RoutingReport& r) {
 void add_pairs(std::vector<std::string>& out, const RoutingReport& r) {
   Standout best;
   for (const LayerStats& l : r.moe_layers)
-    if (const auto pairs = strongest_pairs(r, l, 1); !pairs.empty() && pairs[0].ratio > best.ratio) best = pairs[0];
+    if (const auto pairs = strongest_pairs(r, l, 1); can_have_specialists(r, l) && !pairs.empty() && pairs[0].ratio > best.ratio) best = pairs[0];
   if (best.ratio > 1)
     out.push_back(fmt::format("The closest pair is in layer {}: {} of the tokens that choose expert {} choose expert {} too, {} as many as by chance.",
                               best.layer, percent(best.value), best.expert, best.other, times(best.ratio)));
 }
 
 void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
-  const auto less = [](const LayerStats& a, const LayerStats& b) { return a.vocabulary_input < b.vocabulary_input; };
-  if (r.experts < 2) return;
-  const auto most = std::max_element(r.moe_layers.begin(), r.moe_layers.end(), less);
-  if (most == r.moe_layers.end() || most->vocabulary_input <= 0) return;
+  const LayerStats* most = nullptr;
+  for (const LayerStats& l : r.moe_layers)
+    if (can_have_specialists(r, l) && (!most || l.vocabulary_input > most->vocabulary_input)) most = &l;
+  if (r.experts < 2 || !most || most->vocabulary_input <= 0) return;
   out.push_back(fmt::format("In layer {} the token itself decides most: one and the same token goes to its favourite expert {} of the time, on average.",
                             most->layer, percent(most->vocabulary_input)));
 }

@@ -1,4 +1,5 @@
-// Every routing recipe on the same text: the model of the preset tiny, its active FFN width the same in each row, trained for 300 steps on the default corpus.
+// Every routing recipe on the same text, as bytes: the model of the preset tiny, its active FFN width the same in each row, trained for 300 steps on the
+// default corpus.
 //   bench_recipes [steps=300] [folder=data/corpus] [recipe...]     folder holds train/ and valid/; prints one table, a line as soon as a recipe is done
 // Exits with 1 where a loss is not finite or does not fall.
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ namespace {
 
 using namespace moe;
 
-constexpr int64_t kActiveWidth = 384;  // of the preset: 2 experts of width 192
+constexpr int64_t kActiveWidth = 512;  // of the preset: 2 experts of width 256
 constexpr int64_t kMostTopK = 4;       // of 16 experts, the same share as 2 of 8
 constexpr double kDead = 0.01;         // below this share of the mean load an expert is dead
 

@@ -42,7 +42,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 mkdir "$work/deb" "$work/x" "$work/out" "$work/out/train" "$work/out/valid"
-mapfile -t packages < <(sources | awk '{ print $4 }' | sort -u)
+mapfile -t packages <<<"$(sources | awk '{ print $4 }' | sort -u)"
 
 fetch() { (cd "$work/deb" && apt-get download -qq -o Acquire::Retries=3 -o APT::Sandbox::User=root "${packages[@]}") >"$work/log" 2>&1; }
 refresh() {

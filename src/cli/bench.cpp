@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "ops/ops.h"
+#include "text/bpe_train.h"
 #include "train/trainer.h"
 
 namespace moe::cli {
@@ -172,14 +173,14 @@ int run_ops(const Flags& f) {
 
 int run_train(Flags& f, CLI::App& app) {
   apply_files(app, f.model, f.train);
-  constexpr int64_t kVocab = 256;
+  const int64_t vocab = vocabulary_of(f.model.tokenizer);
   f.train = resolved(f.train);
   f.train.steps += f.warmup_steps;
   validate(f.train);
-  Model model(make_config(f.model, kVocab, f.train.context));
+  Model model(make_config(f.model, vocab, f.train.context));
   model.initialise(f.train.seed);
   std::vector<int32_t> ids(static_cast<size_t>(4 * f.train.batch * f.train.accumulate * f.train.context + 1));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(f.train.seed), i, kVocab));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(f.train.seed), i, vocab));
   const Corpus corpus(std::move(ids));
   Run probe(f.train.threads);
   const double peak = measure_peak(probe).of(f.train.dtype);

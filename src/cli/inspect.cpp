@@ -21,7 +21,7 @@
 #include "hub/hub.h"
 #include "model/cost.h"
 #include "model/variants.h"
-#include "text/tokenizer.h"
+#include "text/bpe_train.h"
 #include "train/options.h"
 
 namespace moe::cli {
@@ -128,7 +128,7 @@ void print_comparison(const ModelConfig& c, const ModelCost& cost) {
              count(cost.flops.forward()), count(params.flops.forward()), params.flops.forward() / cost.flops.forward());
 }
 
-// The model that `moe train --preset` would make of bytes.
+// The model that `moe train --preset` would make.
 ModelConfig preset_config(const std::string& name) {
   CLI::App app;
   ModelFlags model;
@@ -137,7 +137,7 @@ ModelConfig preset_config(const std::string& name) {
   add_train_options(app, train);
   model.preset = name;
   apply_files(app, model, train);
-  return make_config(model, make_tokenizer("bytes")->vocab_size(), train.context);
+  return make_config(model, vocabulary_of(model.tokenizer), train.context);
 }
 
 ModelConfig config_of(const Flags& f) {

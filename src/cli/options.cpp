@@ -189,6 +189,11 @@ CLI::Option* add_named_numbers(CLI::App& app, const char* flag, std::map<std::st
 void add_model_options(CLI::App& app, ModelFlags& f) {
   takes(app.add_option("--preset", f.preset, fmt::format("start from a named set of options: {}", listed(presets())))->group("Options"), names_of(presets()));
   app.add_option("--config", f.config_file, "a JSON file with the same names; flags win over it")->group("Options");
+  app.add_option("--tokenizer", f.tokenizer,
+                 "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
+                 "Tokens bring their own")
+      ->group("Options")
+      ->capture_default_str();
   const std::string model = kModelGroup;
   takes(app.add_option("--architecture", f.architecture, fmt::format("{}; default: the one the recipe comes from", listed(styles())))->group(model),
         names_of(styles()));

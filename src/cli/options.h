@@ -17,7 +17,7 @@ namespace moe::cli {
 
 // What shapes a model. Optionals take the recipe's or architecture's value when absent.
 struct ModelFlags {
-  std::string preset, config_file;
+  std::string preset, config_file, tokenizer = "bytes";
   RoutingFlags routing;
   std::string architecture;
   int64_t layers = 4, width = 128, heads = 4;

@@ -20,7 +20,7 @@ double steady_seconds() { return std::chrono::duration<double>(std::chrono::stea
 LoadedModel start_model(const TrainFlags& f) {
   LoadedModel start;
   if (f.from.empty()) {
-    std::unique_ptr<Tokenizer> tokenizer = f.own_tokenizer ? load_tokenizer(f.tokenizer) : choose_tokenizer(f.tokenizer, f.data);
+    std::unique_ptr<Tokenizer> tokenizer = f.own_tokenizer ? load_tokenizer(f.model.tokenizer) : choose_tokenizer(f.model.tokenizer, f.data);
     start.model = std::make_unique<Model>(make_config(f.model, tokenizer->vocab_size(), f.train.context));
     start.model->initialise(f.train.seed);
     start.tokenizer = std::move(tokenizer);
@@ -33,27 +33,26 @@ LoadedModel start_model(const TrainFlags& f) {
   return start;
 }
 
-// Tokens bring their tokenizer; one that is asked for beside them is checked when they are read.
-void settle_tokenizer(const CLI::App& app, TrainFlags& f) {
+// Tokens bring their tokenizer, and what a file says of one gives way to it; one that is asked for beside them is checked when they are read.
+void settle_tokenizer(bool asked, TrainFlags& f) {
   const std::optional<std::string> folder = first_token_folder(f.data);
   if (!folder) return;
-  const bool asked = app.count("--tokenizer") > 0;
-  if (asked && f.tokenizer.starts_with("bpe:"))
-    fail_usage("{} holds tokens already and brings their tokenizer; leave --tokenizer {} out, or name the text itself", *folder, f.tokenizer);
+  if (asked && f.model.tokenizer.starts_with("bpe:"))
+    fail_usage("{} holds tokens already and brings their tokenizer; leave --tokenizer {} out, or name the text itself", *folder, f.model.tokenizer);
   if (asked) return;
-  f.tokenizer = *folder;
+  f.model.tokenizer = *folder;
   f.own_tokenizer = true;
 }
 
 // The run keeps its own. A folder's is not looked at: it may be gone by now, and a vocabulary of fewer entries than asked for may be all that the text had.
 void check_same_tokenizer(const CLI::App& app, const TrainFlags& f, const Tokenizer& own) {
   if (f.own_tokenizer || app.count("--tokenizer") == 0) return;
-  const bool bpe = f.tokenizer.starts_with("bpe:");
+  const bool bpe = f.model.tokenizer.starts_with("bpe:");
   int64_t size = std::numeric_limits<int64_t>::max();
-  if (bpe) std::from_chars(f.tokenizer.data() + 4, f.tokenizer.data() + f.tokenizer.size(), size);
-  if (bpe ? own.ids_are_bytes() || own.vocab_size() > size : f.tokenizer == "bytes" && !own.ids_are_bytes())
+  if (bpe) std::from_chars(f.model.tokenizer.data() + 4, f.model.tokenizer.data() + f.model.tokenizer.size(), size);
+  if (bpe ? own.ids_are_bytes() || own.vocab_size() > size : f.model.tokenizer == "bytes" && !own.ids_are_bytes())
     fail_usage("cannot resume {}: its tokenizer is {} of {} entries, not {}; leave --tokenizer out or give the same one", f.out, own.spec(), own.vocab_size(),
-               printable(f.tokenizer));
+               printable(f.model.tokenizer));
 }
 
 // Options that mean nothing beside what was asked for, or without what they hang on.
@@ -74,13 +73,14 @@ void check_tuning(const CLI::App& app, const TrainFlags& f) {
 Training::Training(CLI::App& app, TrainFlags& f) : flags_(f), began_(steady_seconds()) {
   if (app.count("--from") > 0) refuse_model_flags(app);
   warmup_is_flag_ = app.count("--warmup") > 0;
+  const bool tokenizer_is_flag = app.count("--tokenizer") > 0;
   apply_files(app, f.model, f.train);
   check_tuning(app, f);
   if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
   if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
   if (f.train.hold_out > 0 && !f.eval_data.empty()) fail_usage("--hold-out splits --data itself, so --eval-data has no place beside it; leave one out");
-  settle_tokenizer(app, f);
+  settle_tokenizer(tokenizer_is_flag, f);
   if (f.resume && holds_model(f.out)) {
     checkpoint_ = load_checkpoint(f.out);
     check_same_tokenizer(app, f, tokenizer());
@@ -197,10 +197,6 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
       ->capture_default_str();
   add_named_numbers(app, "--mix", f.train.mix, "DOMAIN=WEIGHT", "german=2",
                     "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1");
-  app.add_option("--tokenizer", f.tokenizer,
-                 "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from --data; or a model folder, for its tokenizer. "
-                 "Tokens bring their own")
-      ->capture_default_str();
   app.add_option(
       "--from", f.from,
       "start from the weights of this model, a folder or a .gguf file, whose shape, recipe and tokenizer stay; the losses' coefficients may be others. "

@@ -16,7 +16,7 @@ struct TrainFlags {
   ModelFlags model;
   TrainOptions train;
   std::vector<std::string> data, eval_data;
-  std::string out, tokenizer = "bytes", from, teacher;
+  std::string out, from, teacher;
   bool own_tokenizer = false;  // the texts are tokens already, whose folder brings it
   bool resume = false;
 };

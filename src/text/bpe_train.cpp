@@ -22,6 +22,7 @@ namespace moe {
 namespace {
 
 constexpr int kBytes = 256;
+constexpr std::string_view kPrefix = "bpe:";
 constexpr int64_t kMinCount = 2;  // a pair that occurs once shortens nothing but itself
 
 using PairKey = uint64_t;  // left id << 32 | right id, so that lower pairs are lower numbers
@@ -205,7 +206,6 @@ std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, in
 }
 
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::vector<std::string>& data) {
-  constexpr std::string_view kPrefix = "bpe:";
   std::error_code ignored;
   if (spec.starts_with(kPrefix)) {
     const int64_t size = parse_size(std::string_view(spec).substr(kPrefix.size()));
@@ -228,6 +228,11 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::
     return tokenizer;
   }
   return make_tokenizer(spec);
+}
+
+int64_t vocabulary_of(const std::string& spec) {
+  if (spec.starts_with(kPrefix)) return parse_size(std::string_view(spec).substr(kPrefix.size()));
+  return choose_tokenizer(spec, {})->vocab_size();
 }
 
 }  // namespace moe

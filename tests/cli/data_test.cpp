@@ -60,6 +60,17 @@ TEST_F(Data, TokensTrainAsTheirTextDoes) {
   EXPECT_LT(predicted, 640) << "the talk has tokens that are not learned from";
 }
 
+// What a preset or --config says of the tokenizer is for text; one that is named beside tokens is a mistake.
+TEST_F(Data, TokensBringTheirTokenizer) {
+  ok({"tokenize", "--data", in_, "--tokenizer", "bpe:300", "--out", folder_ / "tokens"});
+  put(folder_ / "run.json", R"({"tokenizer": "bpe:280", "steps": 1})");
+  ok(train("out", {"--data", folder_ / "tokens", "--config", folder_ / "run.json"}));
+  EXPECT_EQ(slurp(folder_ / "out/tokenizer.json"), slurp(folder_ / "tokens/tokenizer.json"));
+  ok(train("out", {"--data", folder_ / "tokens", "--config", folder_ / "run.json", "--resume"}));
+  expect_refused(train("no", {"--data", folder_ / "tokens", "--tokenizer", "bpe:280", "--steps", "1"}), 2,
+                 {"brings their tokenizer", "leave --tokenizer bpe:280 out"});
+}
+
 TEST_F(Data, TheScreenSaysWhatGoesWhere) {
   const CommandResult r = ok(train("out", {"--data", in_, "--hold-out", "0.3", "--mix", "german=2", "--steps", "1"}));
   for (const char* part : {"documents (english, german, talk)", "an epoch visits german ", "% of the tokens are learned from", " are held out", "held-out ce"})

@@ -9,6 +9,7 @@
 #include "cli/presets.h"
 #include "core/json.h"
 #include "support/files.h"
+#include "text/bpe_train.h"
 
 namespace moe::test {
 namespace {
@@ -48,6 +49,15 @@ TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
   EXPECT_EQ(line.train.accumulate, TrainOptions().accumulate);
 }
 
+// Every verb that takes presets takes all that they say, their tokenizer too.
+TEST(Options, APresetMayNameItsTokenizer) {
+  EXPECT_EQ(Line({"--preset", "tiny"}).model.tokenizer, "bpe:4096");
+  EXPECT_EQ(Line({"--preset", "tiny", "--tokenizer", "bytes"}).model.tokenizer, "bytes");
+  EXPECT_EQ(Line({"--layers", "2"}).model.tokenizer, "bytes");
+  EXPECT_EQ(vocabulary_of("bpe:4096"), 4096);
+  EXPECT_EQ(vocabulary_of("bytes"), 256);
+}
+
 TEST(Options, AFlagGivenWithItsDefaultStillWins) {
   const TempFolder folder;
   EXPECT_EQ(Line({"--preset", "tiny", "--steps", "1000"}).train.steps, 1000);
@@ -85,7 +95,7 @@ TEST(Options, WhatAFileSetsGivesWayToAFlag) {
   // So with a recipe that leaves experts or a top-k no meaning.
   EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "dense"}).config().moe_layer_count(), 0);
   EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "switch"}).config().routing.top_k, 1);
-  EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "mixtral"}).config().routing.experts, 8);
+  EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "olmoe"}).config().routing.experts, 16);
 }
 
 TEST(Options, ConfigTakesEveryKindOfValue) {

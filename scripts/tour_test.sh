@@ -3,7 +3,7 @@
 # (tools/run_documents.py says how).
 #   scripts/tour_test.sh              with a small model trained here for seconds on texts of this repository, in place of the quickstart's
 #   scripts/tour_test.sh FOLDER       with FOLDER/out/tiny and FOLDER/data/corpus, such as a checkout in which the quickstart has run
-# BUILD=a build folder with moe in it (default build/release). SmolLM2 is taken from ${MOE_CACHE:-~/.cache/moe.cpp}, and fetched where it is not there.
+# SHOW=1 prints what each block of commands prints, too. BUILD=a build folder with moe in it (default build/release). SmolLM2 is taken from ${MOE_CACHE:-~/.cache/moe.cpp}, and fetched where it is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly documents=(README.md docs/tour.md)
@@ -35,7 +35,7 @@ make_corpus() {
   done
 }
 
-runs_every_command() { python3 tools/run_documents.py "$work/checkout" "${documents[@]}"; }
+runs_every_command() { python3 tools/run_documents.py ${SHOW:+--show} "$work/checkout" "${documents[@]}"; }
 
 # The test of the test: each of these documents must be refused, with this in what is said.
 finds() {

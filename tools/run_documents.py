@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the commands of Markdown documents, in order, in one shell, and compares what they print where a document says that it can be compared.
 
-    tools/run_documents.py FOLDER DOCUMENT...
+    tools/run_documents.py [--show] FOLDER DOCUMENT...
 
 FOLDER is where the commands run; it must hold what they need, and they may write below out/ only. What counts:
 
@@ -113,7 +113,7 @@ def describe_failure(name: str, text: str, line: int, said: str, code: int, stde
     return "\n    ".join([f"{name}:{line}: {why}: {text.splitlines()[line - 1]}", *last])
 
 
-def run_document(folder: Path, name: str, text: str) -> None:
+def run_document(folder: Path, name: str, text: str, show: bool) -> None:
     """Runs and compares; raises Fault at the first thing that is wrong."""
     runs, skipped = read_blocks(name, text)
     with tempfile.TemporaryDirectory() as work:
@@ -147,6 +147,8 @@ def run_document(folder: Path, name: str, text: str) -> None:
             print(f"  {ended - began:6.1f} s  {name}:{commands.line}: {first[:110]}", flush=True)
             began = ended
             printed = (block.parent / "stdout").read_text(encoding="utf-8", errors="replace").splitlines()
+            if show:
+                print("\n".join(f"    {line}" for line in printed), flush=True)
             for line, expected in commands.expected:
                 if not alike(expected, printed):
                     change = "\n".join(difflib.unified_diff(expected, printed, "the document", "what was printed", lineterm=""))
@@ -159,6 +161,7 @@ def run_document(folder: Path, name: str, text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--show", action="store_true", help="print what each block of commands prints on stdout")
     parser.add_argument("folder", type=Path)
     parser.add_argument("documents", nargs="+")
     arguments = parser.parse_args()
@@ -166,7 +169,7 @@ def main() -> int:
     before = set(os.listdir(arguments.folder))
     for name in arguments.documents:
         try:
-            run_document(arguments.folder, name, Path(name).read_text(encoding="utf-8"))
+            run_document(arguments.folder, name, Path(name).read_text(encoding="utf-8"), arguments.show)
             left = sorted(set(os.listdir(arguments.folder)) - before - {"out"})
             if left:
                 raise Fault(f"{name}: its commands write {', '.join(left)}; everything belongs below out/")

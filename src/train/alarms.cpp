@@ -253,7 +253,8 @@ void Watcher::watch_drops(double dropped) {
   lowest_drops_ = std::min(lowest_drops_.value_or(level), level);
   const double more = level - *lowest_drops_;
   const auto* buffer = routing_ ? std::get_if<BufferCapacity>(&routing_->capacity) : nullptr;
-  const double room = buffer ? std::min(1.0, double{buffer->factor}) : 1, most = 1 - room + kDropsMost * room;
+  const double even = buffer ? double{buffer->factor} / static_cast<double>(buffer->count_choices ? 1 : config_.routing.top_k) : 1;
+  const double room = std::min(1.0, even), most = 1 - room + kDropsMost * room;
   const auto turn =
       drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most), more < kDropsMore / 2 && level < most - kDropsMore / 2, kRouterPatience);
   if (turn == Latch::Turn::fired)

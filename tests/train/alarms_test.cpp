@@ -222,6 +222,9 @@ TEST(Alarms, ADropRateThatWasAlwaysHigh) {
   EXPECT_EQ(alarms[0].kind, AlarmKind::rising_drops);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "72% of the choices find their expert full", alarms[0].text);
   EXPECT_TRUE(watch(config_of("switch", 8, 1), options_of(), drops(0.5)).empty());
+  // ST-MoE has room for a choice and a quarter of two: three eighths are dropped at best.
+  EXPECT_TRUE(watch(config_of("st-moe", 8, 2), options_of(), drops(0.7)).empty());
+  EXPECT_EQ(watch(config_of("st-moe", 8, 2), options_of(), drops(0.8)).size(), 1u);
   // Where there is room for half of the choices only, a half is dropped at best.
   ModelConfig narrow = config_of("switch", 8, 1);
   narrow.routing.capacity_factor = 0.5f;

@@ -164,7 +164,8 @@ void AtomicFile::fail_write(int error, uint64_t needed) {
   // The free bytes are counted before the temporary file goes, as they were when the write failed.
   struct statvfs disk {};
   std::string space;
-  if (statvfs(folder_.c_str(), &disk) == 0) space = fmt::format(" ({} bytes are needed, {} are free)", needed, disk.f_bavail * disk.f_frsize);
+  const bool about_space = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (about_space && statvfs(folder_.c_str(), &disk) == 0) space = fmt::format(" ({} bytes are needed, {} are free)", needed, disk.f_bavail * disk.f_frsize);
   discard();
   fail("cannot write {}: {}{}; nothing was changed: {}", path_, std::strerror(error), space, advice(error));
 }

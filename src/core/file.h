@@ -13,7 +13,7 @@ std::string read_text(const std::string& path, size_t max_bytes = size_t{64} << 
 
 // Writes to a hidden name in the target's folder; commit() fsyncs, renames over the target and fsyncs the folder. Without commit() the
 // destructor removes what was written. What killed processes left of the same target is removed first. Every failure throws
-// and says the path, the system's reason, the bytes needed and free, and what to do.
+// and says the path, the system's reason, where it is about space the bytes needed and free, and what to do.
 class AtomicFile {
  public:
   // `expected_bytes`, where known, is reserved at once, so that a full disk is found before the work and not after it.

@@ -137,6 +137,16 @@ TEST(AtomicFile, SaysWhyItCannotWrite) {
   EXPECT_TRUE(folder.entries().empty());
 }
 
+// What has nothing to do with space says nothing of bytes.
+TEST(AtomicFile, NamesTheReason) {
+  const TempFolder folder;
+  const auto said = [](const std::string& path) { return message_of([&] { AtomicFile file(path, 100); }); };
+  const std::string missing = said(folder / "none/t"), denied = said("/sys/t");
+  for (const std::string& message : {missing, denied}) EXPECT_EQ(message.find("bytes"), std::string::npos) << message;
+  EXPECT_NE(missing.find("No such file or directory; nothing was changed: create its folder first"), std::string::npos) << missing;
+  EXPECT_NE(denied.find("choose a folder that may be written to"), std::string::npos) << denied;
+}
+
 // More than the disk has is refused before anything is written.
 TEST(AtomicFile, FullDiskIsFoundFirst) {
   TempFolder folder;

@@ -130,11 +130,16 @@ double measure_peak_flops(Run& run, DType dtype, double seconds) {
     const auto spin = [&] { return halves ? dpbf16_loop(kRounds, sink) : HWY_DYNAMIC_DISPATCH(FmaLoop)(kRounds, sink); };
     spin();
 #pragma omp barrier
-    const auto start = Clock::now();
-    int64_t done = 0;
-    do done += spin();
-    while (seconds_since(start) < seconds);
-    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+    // The best of many short stretches: beside other programs, too, there are some that had the core for themselves.
+    constexpr double kStretch = 0.5e-3;
+    double& best = rates[static_cast<size_t>(omp_get_thread_num())];
+    for (const auto start = Clock::now(); seconds_since(start) < seconds;) {
+      const auto begin = Clock::now();
+      int64_t done = 0;
+      do done += spin();
+      while (seconds_since(begin) < kStretch);
+      best = std::max(best, static_cast<double>(done) / seconds_since(begin));
+    }
   }
   double total = 0;
   for (const double rate : rates) total += rate;

@@ -15,6 +15,7 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "hub/config_json.h"
+#include "hub/foreign.h"
 #include "hub/gather.h"
 #include "hub/gguf_model.h"
 #include "tensor/quant.h"
@@ -288,7 +289,11 @@ Target target_of(const std::string& out) { return out.ends_with(".gguf") ? Targe
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model) {
   std::error_code error;
   if (fs::equivalent(in, out, error)) fail("{} is the model itself; choose another name for the result", out);
-  if (target_of(out) == Target::folder) return check_save_target(out, *model.model);
+  if (target_of(out) == Target::folder) {
+    if (const std::optional<std::string> weights = foreign_weights(out); weights && !weights->ends_with(".gguf"))
+      fail("{} holds another model ({}), and one of the two would not be seen any more; choose another name or delete it first", out, *weights);
+    return check_save_target(out, *model.model);
+  }
   if (!fs::exists(out, error)) return;
   if (fs::is_directory(out, error)) fail("{} is a folder; choose the name of a file", out);
   bool same = false;

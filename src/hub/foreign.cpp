@@ -1,0 +1,37 @@
+#include "hub/foreign.h"
+
+#include <filesystem>
+#include <string_view>
+
+namespace moe {
+namespace {
+
+struct Pattern {
+  std::string_view begin, end;
+};
+// As Hugging Face, Meta, llama.cpp and Keras name them. "model" with an end of its own: model.safetensors itself is not foreign.
+constexpr Pattern kWeights[] = {{"model-", ".safetensors"},
+                                {"model", ".safetensors.index.json"},
+                                {"pytorch_model", ".bin"},
+                                {"pytorch_model", ".bin.index.json"},
+                                {"consolidated", ".pth"},
+                                {"", ".pt"},
+                                {"", ".ckpt"},
+                                {"tf_model", ".h5"},
+                                {"flax_model", ".msgpack"},
+                                {"", ".gguf"}};
+
+}  // namespace
+
+std::optional<std::string> foreign_weights(const std::string& folder) {
+  std::error_code ignored;  // a folder that cannot be read holds nothing that we know of
+  std::optional<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    for (const Pattern& p : kWeights)
+      if (name.size() >= p.begin.size() + p.end.size() && name.starts_with(p.begin) && name.ends_with(p.end) && (!found || name < *found)) found = name;
+  }
+  return found;
+}
+
+}  // namespace moe

@@ -1,0 +1,13 @@
+// Whose model lies in a folder: what other programs, and other forms of ours, call their weights.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace moe {
+
+// A file of weights in the folder that our own model.safetensors would shadow, or be shadowed by: shards, PyTorch's, TensorFlow's, Flax's, GGUF. Nothing where
+// there is none; our checkpoints' trainer-<step>.safetensors is none, nor is what lies in folders within.
+std::optional<std::string> foreign_weights(const std::string& folder);
+
+}  // namespace moe

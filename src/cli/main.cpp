@@ -13,6 +13,7 @@
 #include <exception>
 #include <new>
 
+#include "cli/options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -59,6 +60,8 @@ void open_standard_streams() {
 int run_command(int argc, char** argv) {
   const moe::cli::Command command = moe::cli::make_command();
   CLI::App& app = *command.app;
+  moe::cli::allow_exponents(app);
+  moe::cli::end_on_interrupts();
   try {
     moe::cli::check_verb(app, argc, argv);
     app.parse(argc, argv);

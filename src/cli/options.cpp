@@ -122,6 +122,11 @@ void set_experts(ModelConfig& c, const ModelFlags& f, const Style& style) {
   c.shared_width = c.shared_experts > 0 ? f.shared_width.value_or(c.expert_width * widths) : 0;
 }
 
+bool takes_whole_number(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.starts_with("INT") || type.starts_with("UINT");
+}
+
 using Names = std::set<std::string>;
 
 // Names of options without their dashes, as a file has them.
@@ -165,6 +170,42 @@ void settle_recipe(CLI::App& app) {
 }
 
 }  // namespace
+
+std::string whole_number(const std::string& word) {
+  const size_t sign = word.starts_with('-') || word.starts_with('+') ? 1 : 0, e = std::min(word.find_first_of("eE"), word.size());
+  const size_t point = std::min(word.find('.'), e);
+  if (point == word.size()) return word;
+  std::string digits = word.substr(sign, point - sign);
+  const std::string fraction = point < e ? word.substr(point + 1, e - point - 1) : "";
+  digits += fraction;
+  int exponent = 0;
+  if (e < word.size()) {
+    const char *begin = word.data() + e + 1, *end = word.data() + word.size();
+    if (begin < end && *begin == '+') ++begin;
+    const auto [stop, error] = std::from_chars(begin, end, exponent);
+    if (error != std::errc{} || stop != end) return word;
+  }
+  constexpr int kMost = 40;  // digits: far beyond any whole number that is taken
+  const bool is_number = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_number || std::abs(exponent) > kMost) return word;
+  for (int shift = exponent - static_cast<int>(fraction.size()); shift != 0; shift += shift < 0 ? 1 : -1) {
+    if (shift > 0) digits += '0';
+    else if (digits.ends_with('0')) digits.pop_back();
+    else if (!digits.empty()) return word;  // 1.5
+  }
+  const size_t first = std::min(digits.find_first_not_of('0'), digits.size());
+  return word.substr(0, sign) + (first == digits.size() ? "0" : digits.substr(first));
+}
+
+void allow_exponents(CLI::App& app) {
+  const auto rewrite = [](std::string& word) {
+    word = whole_number(word);
+    return std::string();
+  };
+  for (CLI::Option* option : app.get_options())
+    if (takes_whole_number(*option)) option->transform(CLI::Validator(rewrite, ""));
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) allow_exponents(*verb);
+}
 
 bool takes_named_numbers(std::string_view name) { return name == "mix" || name == "lr-times" || name == "lr_times"; }
 
@@ -325,7 +366,7 @@ void apply_json(CLI::App& app, const std::string& text, const std::string& where
     try {
       const std::vector<std::string> words = as_words(value, key, where);
       if (words.empty() && option->get_expected_max() > 1) continue;  // an empty list, or no names: as if left out
-      for (const std::string& word : words) option->add_result(word);
+      for (const std::string& word : words) option->add_result(takes_whole_number(*option) ? whole_number(word) : word);
       option->run_callback();
     } catch (const CLI::ConversionError&) {
       if (value.is_number_integer()) fail_usage("{}: \"{}\" is {}, which is out of range", where, printable(key), value.dump());
@@ -364,6 +405,13 @@ void set_losses(RoutingOptions& options, ModelFlags f) {
       if (name == loss.name) coef = static_cast<float>(x);
     });
   }
+}
+
+bool describes_model(const CLI::App& app) {
+  const std::vector<const CLI::Option*> options = app.get_options();
+  return std::any_of(options.begin(), options.end(), [](const CLI::Option* option) {
+    return option->count() > 0 && (option->get_group() == kModelGroup || option->get_group() == kRoutingGroup);
+  });
 }
 
 void refuse_model_flags(const CLI::App& app) {

@@ -58,6 +58,11 @@ bool takes_named_numbers(std::string_view name);
 // Of --threads: 0 means all cores.
 int thread_count(int asked);
 
+// Makes every option of `app` and its verbs that takes a whole number take it as 1e6 too.
+void allow_exponents(CLI::App& app);
+// The digits of a whole number written with a point or an exponent, 1e6 or 2.50e2; anything else as it is.
+std::string whole_number(const std::string& word);
+
 // Gives every option of `app` that has no value yet the one that a JSON object has under its name ("top-k" or "top_k"; a null is refused). Unknown names
 // are refused with the nearest one, and so are those of `refused`, which can only be flags. `where` opens every message.
 void apply_json(CLI::App& app, const std::string& text, const std::string& where, const std::vector<std::string>& refused = {});
@@ -69,6 +74,8 @@ void apply_files(CLI::App& app, ModelFlags& flags, TrainOptions& train);
 
 // Beside weights that are there already: refuses every flag given so far that describes a model, but for those of set_losses.
 void refuse_model_flags(const CLI::App& app);
+// Whether any was given, in whatever way.
+bool describes_model(const CLI::App& app);
 // The coefficients of the auxiliary losses that the flags give, into `routing`; the others stay. Refused where its recipe has no such loss.
 void set_losses(RoutingOptions& routing, ModelFlags flags);
 

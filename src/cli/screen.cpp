@@ -1,6 +1,7 @@
 #include "cli/screen.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@ namespace moe::cli {
 namespace {
 
 constexpr int kBarWidth = 20;
+constexpr size_t kWide = 100;                                   // columns that have room for a bar of that width beside a training step's figures
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
 
 size_t columns() {
@@ -56,19 +58,28 @@ ProgressLine::~ProgressLine() {
   if (open_) std::fputc('\n', stderr);
 }
 
-void ProgressLine::show(int64_t done, int64_t total, const std::string& text) {
+std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width) {
+  const int bar = width >= kWide ? kBarWidth : kBarWidth / 2;
+  const int filled = total > 0 ? static_cast<int>(done * bar / total) : bar;
+  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}", "", filled, "", bar - filled, done, total);
+  for (const std::string& part : parts) {
+    if (line.size() + 2 + part.size() >= width) break;  // the last column stays free: a line that fills it wraps on some terminals
+    line += "  " + part;
+  }
+  if (line.size() >= width) line.resize(width - 1);
+  return line;
+}
+
+void ProgressLine::show(int64_t done, int64_t total, const std::vector<std::string>& parts) {
   const auto now = std::chrono::steady_clock::now();
   const double since = std::chrono::duration<double>(now - last_).count();
   if (done < total && since < (terminal_ ? kTerminalInterval : kPlainInterval)) return;
   last_ = now;
   if (!terminal_) {
-    tell("{}/{}  {}\n", done, total, text);
+    tell("{}/{}  {}\n", done, total, fmt::join(parts, "  "));
     return;
   }
-  const int filled = total > 0 ? static_cast<int>(done * kBarWidth / total) : kBarWidth;
-  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}  {}", "", filled, "", kBarWidth - filled, done, total, text);
-  if (const size_t width = columns(); line.size() >= width) line.resize(width - 1);
-  tell("\r{}\x1b[K", line);
+  tell("\r{}\x1b[K", progress_text(done, total, parts, columns()));
   std::fflush(stderr);
   open_ = true;
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/json.h"
 #include "core/words.h"
@@ -29,13 +30,18 @@ void print_json(const Json&);
 // `text` broken between words into lines of at most `width` columns, all but the first with `indent` spaces before it; the first is taken to start there.
 std::string wrapped(const std::string& text, size_t indent, size_t width = 100);
 
+// The bar and as many of the parts, two spaces apart, as `width` columns hold; narrow terminals get a shorter bar.
+std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width);
+
 // Rewrites one line on a terminal; elsewhere prints a line now and then.
 class ProgressLine {
  public:
   ProgressLine();
   ~ProgressLine();
   // `done` of `total`; the text stands behind the bar.
-  void show(int64_t done, int64_t total, const std::string& text);
+  void show(int64_t done, int64_t total, const std::string& text) { show(done, total, std::vector{text}); }
+  // The same with what matters most first: where the terminal is too narrow the last parts are left out.
+  void show(int64_t done, int64_t total, const std::vector<std::string>& parts);
   // A line of its own, above the progress line.
   void log(const std::string& line);
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/peak.h"
 #include "cli/replies.h"
 #include "cli/samples.h"
 #include "cli/screen.h"
@@ -22,6 +23,8 @@
 namespace moe::cli {
 namespace {
 
+constexpr double kPeakSeconds = 0.3;
+
 struct Flags {
   TrainFlags run;
   SampleFlags samples;
@@ -29,18 +32,18 @@ struct Flags {
   bool json = false;
 };
 
-constexpr double kPeakSeconds = 0.3;
-
-// The figures behind the progress bar. CE stands apart from the auxiliary losses, which are not part of it.
-std::string describe_step(const StepResult& r, double peak, bool routed) {
-  std::string text = fmt::format("ce {:.3f}", r.ce);
-  if (r.kl) text += fmt::format("  kl {:.3f}", *r.kl);
+// The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary losses, which are not part of it.
+std::vector<std::string> describe_step(const StepResult& r, Peak& peak, bool routed) {
+  std::vector<std::string> parts = {fmt::format("ce {:.3f}", r.ce), fmt::format("{} left", human_seconds(r.seconds_left)),
+                                    fmt::format("{} tok/s", human_count(r.tokens_per_second))};
+  if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
+  if (routed) parts.push_back(fmt::format("MaxVio {:.2f}", r.max_vio));
+  if (routed) parts.push_back(fmt::format("dropped {:.1f}%", 100 * r.dropped));
   each_loss(r, [&](const char* name, double x) {
-    if (x != 0) text += fmt::format("  {} {:.2f}", name, x);
+    if (x != 0) parts.push_back(fmt::format("{} {:.2f}", name, x));
   });
-  text += fmt::format("  {} tok/s  {:.0f}% of peak", human_count(r.tokens_per_second), 100 * r.flops_per_second / peak);
-  if (routed) text += fmt::format("  MaxVio {:.2f}  dropped {:.1f}%", r.max_vio, 100 * r.dropped);
-  return text + fmt::format("  {} left", human_seconds(r.seconds_left));
+  parts.push_back(peak.describe(r.flops_per_second));
+  return parts;
 }
 
 void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
@@ -103,6 +106,16 @@ void describe_tuning(ProgressLine& screen, Training& training) {
                          human_count(static_cast<double>(total)), 100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
 }
 
+// Which weights are the best ones, where they are not the last.
+void describe_best(ProgressLine& screen, const Training& training, const TrainSummary& summary) {
+  if (!summary.best) return;
+  const std::string lowest = fmt::format("lowest held-out ce: {:.4f} at step {}", summary.best->ce, summary.best->step);
+  const bool is_last = summary.best->step == summary.last.step;
+  if (training.options().keep_best) screen.log(fmt::format("{}; those weights are in {}", lowest, best_folder(training.out())));
+  else if (!is_last && !summary.interrupted)
+    screen.log(fmt::format("{}, not at the end; with --keep-best those weights would be in {}", lowest, best_folder(training.out())));
+}
+
 // The report's path. A run is done without it, so what keeps it from being written is only said.
 std::optional<std::string> leave_report(ProgressLine& screen, Training& training, const std::atomic<bool>& stop) {
   const TrainOptions& o = training.options();
@@ -142,7 +155,7 @@ int run_train(Flags& f, CLI::App& app) {
   describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
-  const double peak = ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds);
+  Peak peak(ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds));
   const bool routed = training.model().config().moe_layer_count() > 0;
 
   TrainCallbacks callbacks;
@@ -158,11 +171,12 @@ int run_train(Flags& f, CLI::App& app) {
   if (summary.interrupted && summary.last.step == summary.last.steps)
     screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}", counted(summary.last.step, "step"), training.out()));
   else if (summary.interrupted)
-    screen.log(fmt::format("interrupted: step {} is saved in {}; the same command with --resume goes on", summary.last.step, training.out()));
+    screen.log(fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on", summary.last.step, training.out(), training.out()));
   else
     screen.log(fmt::format("done: {} in {}, {} tokens a second; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
                            human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds), training.out()));
   if (summary.alarms > 0) screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl", counted(summary.alarms, "alarm"), training.out()));
+  describe_best(screen, training, summary);
   std::optional<std::string> report;
   if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
   if (f.json) {
@@ -170,7 +184,7 @@ int run_train(Flags& f, CLI::App& app) {
     if (report) reply["report"] = *report;
     print_json(reply);
   }
-  return 0;
+  return stop ? kInterrupted : 0;
 }
 
 }  // namespace
@@ -185,6 +199,7 @@ Json train_reply(Training& training, const TrainSummary& summary) {
   for (const TrainedPart& part : trained_parts(training.model(), training.options()))
     trained[std::string(part.name)] = {{"trained", part.trained}, {"total", part.total}};
   if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
+  if (summary.best) reply["best"] = {{"step", summary.best->step}, {"eval_ce", summary.best->ce}};
   return reply;
 }
 

@@ -1,8 +1,11 @@
 #include "cli/training.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
 #include "core/error.h"
@@ -75,28 +78,70 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f), began_(steady_seco
   warmup_is_flag_ = app.count("--warmup") > 0;
   const bool tokenizer_is_flag = app.count("--tokenizer") > 0;
   apply_files(app, f.model, f.train);
-  check_tuning(app, f);
-  if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
+  describes_model_ = describes_model(app);
+  const bool names_text = !f.data.empty();
   if (f.out.empty()) fail_usage("--out is missing: name the folder that the model shall be written to");
-  if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
-  if (f.train.hold_out > 0 && !f.eval_data.empty()) fail_usage("--hold-out splits --data itself, so --eval-data has no place beside it; leave one out");
-  settle_tokenizer(tokenizer_is_flag, f);
+  if (f.resume && std::filesystem::is_directory(f.out)) lock_.emplace(f.out);
   if (f.resume && holds_model(f.out)) {
     checkpoint_ = load_checkpoint(f.out);
-    check_same_tokenizer(app, f, tokenizer());
-    if (f.train.minutes > 0) f.train.steps = checkpoint_->options.steps;
-    f.train = resumed_options(*checkpoint_, f.train);
-  } else {
-    check_unused(f.out);
+    go_on(app);
+    // One that is done needs no text, but another one than its own must not pass unseen.
+    if (is_done() && !names_text) return;
   }
+  check_tuning(app, f);
+  check_complete();
+  if (!f.from.empty() && app.count("--tokenizer") > 0) fail_usage("--from brings the tokenizer of its model; leave --tokenizer out");
+  settle_tokenizer(tokenizer_is_flag, f);
+  if (checkpoint_) check_same_tokenizer(app, f, tokenizer());
+  else check_unused(f.out);
   asked_warmup_ = f.train.warmup;
   asked_eval_every_ = f.train.eval_every;
   f.train = resolved(f.train);
   validate(f.train);
-  if (is_done()) return;
   if (!checkpoint_) fresh_ = start_model(f);
-  read_teacher();
+  if (!is_done()) read_teacher();
   read_texts();
+}
+
+void Training::check_complete() const {
+  const TrainFlags& f = flags_;
+  if (f.data.empty() && checkpoint_) fail_usage("--data is missing: {} was written by a version that did not keep its text's name; name it", f.out);
+  if (f.data.empty() && f.resume) fail_usage("--data is missing, and {} holds no run to go on with: name a text file or a folder of them", f.out);
+  if (f.data.empty()) fail_usage("--data is missing: name a text file or a folder of them");
+  if (f.train.hold_out > 0 && !f.eval_data.empty()) fail_usage("--hold-out splits --data itself, so --eval-data has no place beside it; leave one out");
+}
+
+void Training::go_on(const CLI::App& app) {
+  TrainFlags& f = flags_;
+  const Checkpoint& c = *checkpoint_;
+  Json options = to_json(c.options);
+  const Json asked = to_json(f.train);
+  for (const auto& [key, value] : asked.items()) {
+    std::string flag = "--" + key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    if (option != nullptr && option->count() > 0) options[key] = value;
+  }
+  f.train = resumed_options(c, train_options_from_json(options, "--resume"));
+  if (app.count("--steps") == 0) f.train.steps = c.options.steps;
+  check_same_options(c, f.train);
+  if (f.from.empty()) f.from = c.from;
+  if (is_done()) return;
+  // A path that is gone is named beside the flag that gives another one.
+  const auto kept = [&](std::vector<std::string>& given, const std::vector<std::string>& paths, const char* flag) {
+    if (!given.empty()) return;
+    for (const std::string& path : paths)
+      if (std::error_code error; !std::filesystem::exists(path, error))
+        fail("{} was trained on {}, which is not there any more; name where it is now with {}", f.out, printable(path, 1000), flag);
+    given = paths;
+  };
+  kept(f.data, c.sources.data, "--data");
+  if (f.train.hold_out == 0) kept(f.eval_data, c.sources.eval_data, "--eval-data");
+  if (f.teacher.empty() && !c.sources.teacher.empty()) {
+    std::vector<std::string> teacher;
+    kept(teacher, {c.sources.teacher}, "--teacher");
+    f.teacher = teacher.front();
+  }
 }
 
 void Training::read_teacher() {
@@ -139,8 +184,11 @@ void Training::read_texts() {
   domain_shares(*corpus_, flags_.train.context, flags_.train.mix);
   if (!checkpoint_ && corpus_->untrained() > 0) mark_dialogues(*fresh_.tokenizer);
   if (!checkpoint_) return;
-  check_resumable(*checkpoint_, flags_.train, data_print(*corpus_, flags_.train.mix));
+  const DataPrint print = data_print(*corpus_, flags_.train.mix);
+  if (is_done()) return check_same_text(*checkpoint_, print);
+  check_resumable(*checkpoint_, flags_.train, print);
   ModelConfig asked = checkpoint_->loaded.model->config();
+  if (flags_.from.empty() && !describes_model_) return;
   if (flags_.from.empty()) asked = make_config(flags_.model, tokenizer().vocab_size(), flags_.train.context);
   else set_losses(asked.routing, flags_.model);
   check_same_model(*checkpoint_, asked);
@@ -156,8 +204,14 @@ TrainSummary Training::done() const {
 }
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {
+  const auto absolute = [](std::vector<std::string> paths) {
+    for (std::string& path : paths) path = std::filesystem::absolute(path).lexically_normal().string();
+    return paths;
+  };
   TrainJob job{flags_.out, flags_.train, &*corpus_, held_out(), start().tokenizer.get(), teacher(), flags_.from, deadline_};
   job.options.eval_every = asked_eval_every_;
+  job.sources = {absolute(flags_.data), absolute(flags_.eval_data), flags_.teacher.empty() ? "" : absolute({flags_.teacher}).front()};
+  job.lock = lock_ ? &*lock_ : nullptr;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }
 
@@ -205,10 +259,15 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
   add_train_options(app, f.train);
   add_tuning_options(app, f);
   app.add_option("--eval-every", f.train.eval_every,
-                 "steps between evaluations; 0: at the end only; default: ten a run, fewer where they would take more than a twentieth of the time");
+                 "steps between evaluations; 0: at the end only; default: ten a run, fewer where they would take more than a tenth of the time");
   app.add_option("--save-every", f.train.save_every, "steps between checkpoints; 0: at the end only. Also keeps the first weights in OUT/checkpoint-0")
       ->capture_default_str();
-  app.add_flag("--resume", f.resume, "go on with the run in OUT; starts it when there is none");
+  app.add_flag("--keep-best", f.train.keep_best,
+               "keep the weights of the lowest held-out loss in OUT/best, a model folder of its own: as much disk again as OUT/model.safetensors");
+  app.add_flag(
+      "--resume", f.resume,
+      "go on with the run in OUT, whose checkpoint knows text, model and options: nothing else is needed, and what is given must be the same. Starts the run "
+      "when there is none");
 }
 
 }  // namespace moe::cli

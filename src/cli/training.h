@@ -8,6 +8,7 @@
 
 #include "cli/options.h"
 #include "train/checkpoint.h"
+#include "train/run_lock.h"
 #include "train/trainer.h"
 
 namespace moe::cli {
@@ -53,17 +54,22 @@ class Training {
 
  private:
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
+  // Takes from the run in OUT what neither command line nor files say.
+  void go_on(const CLI::App& app);
+  void check_complete() const;
   void read_teacher();
   void read_texts();
 
   TrainFlags& flags_;
+  std::optional<RunLock> lock_;  // of a folder that is there, before its checkpoint is read
   std::optional<Checkpoint> checkpoint_;
   LoadedModel fresh_;    // without a checkpoint
   LoadedModel teacher_;  // empty: none
   double began_;         // seconds of the steady clock
   std::optional<Deadline> deadline_;
   std::optional<int64_t> asked_warmup_, asked_eval_every_;
-  bool warmup_is_flag_ = false;  // and no file's, which gives way where --minutes leaves fewer steps
+  bool describes_model_ = false;  // some option or file does
+  bool warmup_is_flag_ = false;   // and no file's, which gives way where --minutes leaves fewer steps
   std::optional<Corpus> corpus_, held_out_;
 };
 

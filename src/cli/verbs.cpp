@@ -1,5 +1,7 @@
 #include "cli/verbs.h"
 
+#include <unistd.h>
+
 #include <csignal>
 
 namespace moe::cli {
@@ -10,6 +12,14 @@ std::atomic<bool> stop_requested{false};
 void on_signal(int) {
   stop_requested = true;
   std::signal(SIGINT, SIG_DFL);
+}
+
+// As the signal's own action, so that a shell sees what ended the command.
+void end_on_signal(int signal) {
+  constexpr char kLine[] = "moe: interrupted\n";
+  [[maybe_unused]] const ssize_t told = write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 }  // namespace
@@ -43,6 +53,11 @@ std::atomic<bool>& watch_interrupts() {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   return stop_requested;
+}
+
+void end_on_interrupts() {
+  for (int signal : {SIGINT, SIGTERM})
+    if (std::signal(signal, end_on_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a shell's background job
 }
 
 }  // namespace moe::cli

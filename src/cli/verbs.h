@@ -52,5 +52,8 @@ Action add_man(CLI::App& app);
 
 // Set by Ctrl-C (SIGINT) and SIGTERM once watched; a second Ctrl-C ends the process at once.
 std::atomic<bool>& watch_interrupts();
+// Until then they end the command where it stands, with one line: whoever writes files watches first.
+void end_on_interrupts();
+constexpr int kInterrupted = 130;  // exit code of what was asked to stop and did, as shells have it (128 + SIGINT)
 
 }  // namespace moe::cli

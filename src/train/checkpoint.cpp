@@ -16,6 +16,7 @@
 #include "formats/safetensors.h"
 #include "hub/adapter.h"
 #include "hub/config_json.h"
+#include "hub/foreign.h"
 
 namespace moe {
 namespace {
@@ -59,6 +60,13 @@ const std::string& need(const std::map<std::string, std::string>& metadata, cons
   return found->second;
 }
 
+Json to_json(const RunSources& s) { return {{"data", s.data}, {"eval_data", s.eval_data}, {"teacher", s.teacher}}; }
+
+RunSources sources_from_json(const Json& json, const std::string& where) {
+  const JsonReader in(json, where);
+  return {in.get<std::vector<std::string>>("data"), in.get<std::vector<std::string>>("eval_data"), in.get<std::string>("teacher")};
+}
+
 Json to_json(const DataPrint& data) { return {{"tokens", data.tokens}, {"hash", data.hash}, {"paths", data.paths}}; }
 
 DataPrint data_from_json(const Json& json, const std::string& where) {
@@ -100,6 +108,15 @@ void copy_state(const Safetensors& file, const std::string& name, const Tensor& 
     if (!std::isfinite(in[i]) || (squares && in[i] < 0)) fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(), name, in[i], i);
     out[i] = in[i];
   }
+}
+
+// The first paths of a list.
+std::string few(const std::vector<std::string>& paths) {
+  constexpr size_t kShown = 2;
+  if (paths.empty()) return "no file";
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, paths.size()); ++i) shown.push_back(printable(paths[i], 200));
+  return fmt::format("{}{}", fmt::join(shown, ", "), paths.size() > kShown ? fmt::format(" and {} more", paths.size() - kShown) : "");
 }
 
 // FNV-1a.
@@ -190,6 +207,8 @@ bool holds_model(const std::string& folder) { return std::filesystem::exists(mod
 
 void check_unused(const std::string& folder) {
   if (holds_model(folder)) fail("{} already holds a model; add --resume to go on with its training, or choose another --out", folder);
+  if (const std::optional<std::string> weights = foreign_weights(folder))
+    fail("{} holds another model ({}), which a new one beside it would spoil; choose another --out", folder, *weights);
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {
@@ -216,16 +235,19 @@ Checkpoint load_checkpoint(const std::string& folder) {
   c.seconds = JsonReader(progress, path).get_in<double>("seconds", 0, HUGE_VAL);
   if (const auto from = file.metadata().find("from"); from != file.metadata().end()) c.from = parse_json(from->second, path).get<std::string>();
   if (const auto teacher = file.metadata().find("teacher"); teacher != file.metadata().end()) c.teacher = teacher->second;
+  if (const auto sources = file.metadata().find("sources"); sources != file.metadata().end())
+    c.sources = sources_from_json(parse_json(sources->second, path), path);
   return c;
 }
 
 TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
   if (!wanted.min_lr) wanted.min_lr = c.options.min_lr;
   if (!wanted.warmup) wanted.warmup = c.options.warmup;
+  if (wanted.steps == c.options.steps) wanted.replans = c.options.replans;
   return resolved(wanted);
 }
 
-void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data) {
+void check_same_options(const Checkpoint& c, const TrainOptions& options) {
   const TrainOptions wanted = resumed_options(c, options);
   TrainOptions saved = c.options;
   if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant && wanted.schedule == saved.schedule)
@@ -234,18 +256,28 @@ void check_resumable(const Checkpoint& c, const TrainOptions& options, const Dat
         "new run with --from {} (only --schedule constant can be lengthened)",
         c.folder, wanted.steps, saved.steps, name_of(saved.schedule), c.folder);
   saved.steps = wanted.steps;
+  saved.replans = wanted.replans;
   const std::vector<std::string> changes = mathematical_differences(saved, wanted);
   if (!changes.empty())
     fail_usage("cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so keep the old values or start a new run with --from {}",
                c.folder, fmt::join(changes, ", "), c.folder);
+}
+
+void check_same_text(const Checkpoint& c, const DataPrint& data) {
   if (data.tokens != c.data.tokens || data.hash != c.data.hash)
     fail(
-        "cannot resume {}: the training text is not the one it was trained on ({} tokens then, {} now{}); give the same --data, or start a new run with --from "
-        "{}",
-        c.folder, c.data.tokens, data.tokens, data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
+        "cannot resume {}: the training text is not the one it was trained on ({} tokens of {} then, {} of {} now{}); give the same --data, or start a new run with "
+        "--from {}",
+        c.folder, c.data.tokens, few(c.data.paths), data.tokens, few(data.paths), data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
+}
+
+void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data) {
+  check_same_options(c, options);
+  check_same_text(c, data);
+  const TrainOptions wanted = resumed_options(c, options);
   if (c.step >= wanted.steps)
     fail("nothing to resume: {} is done, at step {} of {}{}", c.folder, c.step, wanted.steps,
-         saved.schedule == ScheduleKind::constant ? "; a larger --steps goes on" : fmt::format("; --from {} starts a new run from it", c.folder));
+         c.options.schedule == ScheduleKind::constant ? "; a larger --steps goes on" : fmt::format("; --from {} starts a new run from it", c.folder));
 }
 
 void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
@@ -290,6 +322,7 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
                      {"options", to_json(trainer.options()).dump()},
                      {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
                      {"teacher", files.teacher},
+                     {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
                      {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
   if (!trainer.trainable().adapters().empty()) save_adapters(folder + "/adapter", trainer, model, files.from);
   save_model(folder, model, tokenizer, DType::f32, {{"step", at}});

@@ -34,20 +34,25 @@ struct Checkpoint {
   DataPrint data;
   std::string from;     // TrainJob::from of the run
   std::string teacher;  // teacher_print() of its teacher; empty: none
+  RunSources sources;   // empty in those of older versions
 };
 
 // 16 hexadecimal digits over a teacher's shape and numbers sampled evenly from each of its parameters; empty for none.
 std::string teacher_print(const Model* teacher);
 
-// Whether OUT holds a model (model.safetensors) that a new run would overwrite.
+// Whether OUT holds a model (model.safetensors), as a run leaves it.
 bool holds_model(const std::string& folder);
-// Fails when it does.
+// Fails when a new run would overwrite one, or lay its own over somebody's in another form (hub/foreign.h).
 void check_unused(const std::string& folder);
 
 // Model and everything but the moments, which restore() reads. Fails when there is nothing to resume, when the pair is incomplete or damaged.
 Checkpoint load_checkpoint(const std::string& folder);
+// Refuses, naming each with old and new value, options that change the mathematics: the first half of check_resumable, for which no text need be read.
+void check_same_options(const Checkpoint&, const TrainOptions& wanted);
+// Refuses other data, naming where both lie: the second half.
+void check_same_text(const Checkpoint&, const DataPrint& data);
 // Refuses, naming each with old and new value: options that change the mathematics, other data, a run that is already done. `steps` may change only where
-// the schedule is constant, because any other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's.
+// the schedule is constant, because any other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's, as do the plans of --minutes.
 void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
 // Refuses another teacher than the run's, one where there was none, and none where there was one.
 void check_same_teacher(const Checkpoint&, const Model* teacher);
@@ -62,6 +67,7 @@ void restore(Trainer&, const Checkpoint&);
 struct RunFiles {
   DataPrint data;
   std::string from, teacher;  // as Checkpoint has them
+  RunSources sources;
 };
 void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&, const RunFiles&);
 

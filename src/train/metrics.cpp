@@ -71,4 +71,15 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
   }
 }
 
+std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std::string& where) {
+  if (text.find("\"eval_ce\"") == std::string_view::npos) return std::nullopt;  // most lines: not worth parsing
+  try {
+    const Json json = parse_json(text, where);
+    const JsonReader line(json, where);
+    return BestEvaluation{line.get<int64_t>("step"), line.get<double>("eval_ce")};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace moe

@@ -16,4 +16,7 @@ std::string metrics_line(const StepResult&, std::optional<double> eval_ce, std::
 // What a line says about the step, as far as alarms look at it; nothing when it is no such line.
 std::optional<StepResult> parse_metrics_line(std::string_view line, const std::string& where);
 
+// The evaluation that a line tells of, if any.
+std::optional<BestEvaluation> parse_evaluation(std::string_view line, const std::string& where);
+
 }  // namespace moe

@@ -48,6 +48,7 @@ void each_field(Options& o, F&& f) {
   f("minutes", o.minutes, Effect::none);
   f("save_every", o.save_every, Effect::none);
   f("eval_every", o.eval_every, Effect::none);
+  f("keep_best", o.keep_best, Effect::none);
   f("eval_tokens", o.eval_tokens, Effect::none);
   f("threads", o.threads, Effect::none);
 }
@@ -211,7 +212,7 @@ TrainOptions resolved(TrainOptions o) {
 }
 
 int64_t usual_eval_every(const TrainOptions& o) {
-  constexpr double kMost = 10, kShare = 0.05, kForward = 1.0 / 3;  // a forward is a third of a step
+  constexpr double kMost = 10, kShare = 0.1, kForward = 1.0 / 3;  // a forward is a third of a step
   const double trained = static_cast<double>(o.steps) * static_cast<double>(o.batch * o.accumulate * o.context);
   const double count = o.eval_tokens == 0 ? kMost : std::min(kMost, std::floor(kShare * trained / (kForward * static_cast<double>(o.eval_tokens))));
   return count < 2 ? 0 : static_cast<int64_t>(std::ceil(static_cast<double>(o.steps) / count));

@@ -70,12 +70,13 @@ struct TrainOptions {
   bool recompute = false;             // keep each block's input only and run its forward again in backward
   int64_t save_every = 0;             // steps between checkpoints; 0: at the end only
   std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0: at the end only; absent: usual_eval_every()
+  bool keep_best = false;             // OUT/best holds the weights of the lowest held-out loss
   double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
   int64_t eval_tokens = 65536;        // predictions an evaluation makes at most; 0: all of the held-out text
   int threads = 0;                    // 0: all cores
 };
 
-// Ten evaluations a run, or so many that they compute a twentieth of what its steps do at most; 0: not even two.
+// Ten evaluations a run, or so many that they compute a tenth of what its steps do at most; 0: not even two.
 int64_t usual_eval_every(const TrainOptions&);
 
 // Usage errors that name the flag.

@@ -2,12 +2,14 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "core/error.h"
 #include "train/alarms.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/pace.h"
+#include "train/run_lock.h"
 #include "train/step_lines.h"
 #include "train/trainer.h"
 
@@ -44,6 +46,12 @@ struct Saver {
     save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, files);
     tell(callbacks.on_save, trainer.steps_done(), job.out);
   }
+  // A model folder of its own, replaced as a whole.
+  void save_best(Trainer& trainer, const BestEvaluation& best) const {
+    const std::string folder = best_folder(job.out);
+    make_folder(folder);
+    save_model(folder, trainer.model(), *job.tokenizer, DType::f32, {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
+  }
   // The start of the run: a model folder of its own where other programs may start from too, and OUT itself, so that a full disk or a folder that cannot be
   // written is found before the first step.
   void save_start(Trainer& trainer, StepLines& metrics) const {
@@ -74,7 +82,8 @@ class Loop {
         pace_(trainer.options(), job.held_out ? evaluation_tokens(*job.held_out, trainer.options()) : 0, job.deadline ? job.deadline->afterwards : 0),
         told_steps_(trainer.options().steps) {}
 
-  TrainSummary run() {
+  TrainSummary run(std::optional<BestEvaluation> best) {
+    summary_.best = best;
     while (!over_) {
       step();
       const bool finished = trainer_.steps_done() == options().steps;
@@ -113,6 +122,9 @@ class Loop {
     pace_.took_evaluation(seconds);
     summary_.eval_ce = ce;
     tell(callbacks_.on_eval, trainer_.steps_done(), *ce);
+    if (summary_.best && summary_.best->ce <= *ce) return ce;
+    summary_.best = {trainer_.steps_done(), *ce};
+    if (options().keep_best) saver_.save_best(trainer_, *summary_.best);
     return ce;
   }
 
@@ -156,10 +168,22 @@ class Loop {
   bool over_ = false;
 };
 
+// The lowest of the evaluations that metrics.jsonl holds.
+std::optional<BestEvaluation> best_so_far(const std::string& metrics) {
+  std::optional<BestEvaluation> best;
+  each_last_line(metrics, std::numeric_limits<int64_t>::max(), [&](std::string_view line) {
+    const std::optional<BestEvaluation> found = parse_evaluation(line, metrics);
+    if (found && (!best || found->ce < best->ce)) best = found;
+  });
+  return best;
+}
+
 }  // namespace
 
+std::string best_folder(const std::string& out) { return out + "/best"; }
+
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
-  const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from, teacher_print(job.teacher)};
+  const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from, teacher_print(job.teacher), job.sources};
   TrainOptions options = job.options;
   if (resume) {
     check_resumable(*resume, options, files.data);
@@ -168,13 +192,14 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
     if (options.threads != resume->options.threads)
       tell(callbacks.on_log,
            fmt::format("resumed on {} threads, the run began on {}: the last bits of sums over tokens may differ", options.threads, resume->options.threads));
-  } else {
-    check_unused(job.out);
   }
   Trainer trainer(model, options, *job.corpus, job.teacher);
   if (job.held_out) check_held_out(*job.held_out, options);
-  if (resume) restore(trainer, *resume);
   make_folder(job.out);
+  std::optional<RunLock> lock;
+  if (job.lock == nullptr) lock.emplace(job.out);
+  if (resume) restore(trainer, *resume);
+  else check_unused(job.out);
   const std::string metrics_path = job.out + "/metrics.jsonl";
   StepLines metrics(metrics_path, trainer.steps_done());
   Watcher watcher(model.config(), trainer.options());
@@ -182,7 +207,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const Saver saver{job, callbacks, files};
   if (!resume) saver.save_start(trainer, metrics);
 
-  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver).run();
+  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver).run(best_so_far(metrics_path));
 }
 
 }  // namespace moe

@@ -150,6 +150,14 @@ struct TrainCallbacks {
   std::function<void(const std::string&)> on_log;      // one line for a person
 };
 
+// What the user named, for going on without naming it again: absolute paths.
+struct RunSources {
+  std::vector<std::string> data, eval_data;
+  std::string teacher;  // empty: none
+};
+
+class RunLock;
+
 struct TrainJob {
   std::string out;  // folder; created if it is not there
   TrainOptions options;
@@ -160,16 +168,27 @@ struct TrainJob {
   std::string from = {};     // the model that the run starts from, for the adapters' configuration; empty: drawn weights
   // With one the number of steps is fitted to the time again whenever the end would be off by a fiftieth of options.minutes.
   std::optional<Deadline> deadline = {};
+  RunSources sources = {};
+  const RunLock* lock = nullptr;  // of OUT, held already; null: train() takes it
+};
+
+struct BestEvaluation {
+  int64_t step = 0;
+  double ce = 0;
 };
 
 struct TrainSummary {
   StepResult last;
-  std::optional<double> eval_ce;  // of the last evaluation
-  int64_t alarms = 0;             // of this session, recoveries not counted
+  std::optional<BestEvaluation> best;  // of the whole run, earlier sessions included
+  std::optional<double> eval_ce;       // of the last evaluation
+  int64_t alarms = 0;                  // of this session, recoveries not counted
   bool interrupted = false;
 };
 
 struct Checkpoint;
+
+// Where a run with options.keep_best keeps the weights of the lowest held-out loss.
+std::string best_folder(const std::string& out);
 
 // Trains to options.steps or until `stop` is set, which ends the run after the step under way; either way the last state is saved. Without `resume` the model's
 // weights are the start and OUT must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's.

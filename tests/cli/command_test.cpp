@@ -172,7 +172,7 @@ TEST_F(Command, InterruptedAndResumedIsUninterrupted) {
       for (int wait = 0; wait < 3000 && slurp(out + "/metrics.jsonl").find("\"step\":20,") == std::string::npos; ++wait) usleep(2000);
       kill(child, SIGINT);
     });
-    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.code, 130) << r.err;
     ASSERT_NE(r.err.find("interrupted"), std::string::npos) << r.err;
     ASSERT_EQ(moe_command({"inspect", out}).code, 0);
     std::vector<std::string> again = options;

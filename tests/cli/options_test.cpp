@@ -98,6 +98,26 @@ TEST(Options, WhatAFileSetsGivesWayToAFlag) {
   EXPECT_EQ(Line({"--preset", "tiny", "--recipe", "olmoe"}).config().routing.experts, 16);
 }
 
+TEST(Options, WholeNumbersWithAnExponent) {
+  for (const auto& [word, number] : {std::pair{"1e6", "1000000"},
+                                     {"1E3", "1000"},
+                                     {"2.5e2", "250"},
+                                     {"1.50e1", "15"},
+                                     {"3.0", "3"},
+                                     {"100e-2", "1"},
+                                     {"-1e3", "-1000"},
+                                     {"1e+2", "100"},
+                                     {"0e5", "0"},
+                                     {"18446744073709551615.0", "18446744073709551615"}})
+    EXPECT_EQ(cli::whole_number(word), number);
+  // Left as they are, for the option to refuse.
+  for (const char* word : {"1.5", "1e-1", "15", "-3", "", "e", "e6", ".", "1e", "1e1000000", "1.e", "0x10", "1e2e3", "ten", "nan", "1e9x"})
+    EXPECT_EQ(cli::whole_number(word), word);
+  const TempFolder folder;
+  EXPECT_EQ(Line({"--config", config_file(folder, R"({"steps": 1e6, "batch": 4.0, "seed": 1e3})")}).train.steps, 1000000);
+  EXPECT_FAILS(Line({"--config", config_file(folder, R"({"steps": 1.5})")}), "\"steps\" is 1.5; a whole number is needed");
+}
+
 TEST(Options, ConfigTakesEveryKindOfValue) {
   const TempFolder folder;
   const Line line({"--config", config_file(folder, R"({"recompute": true, "decay_all": false, "moe-layers": [0, 2], "dtype": "bf16", "shuffle": "none",

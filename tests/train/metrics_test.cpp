@@ -63,5 +63,16 @@ TEST(Metrics, ALineIsReadAgain) {
   for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"}) EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
 
+TEST(Metrics, AnEvaluationIsFoundAgain) {
+  StepResult r;
+  r.step = 7;
+  EXPECT_FALSE(parse_evaluation(metrics_line(r, std::nullopt), "test"));
+  const std::optional<BestEvaluation> found = parse_evaluation(metrics_line(r, 1.25), "test");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 7);
+  EXPECT_EQ(found->ce, 1.25);
+  EXPECT_FALSE(parse_evaluation("{\"eval_ce\": tor", "test"));
+}
+
 }  // namespace
 }  // namespace moe

@@ -49,13 +49,13 @@ TEST(Options, AbsentKeysTakeDefaultsAndUnknownOnesAreRefused) {
   EXPECT_NE(message.find("steps"), std::string::npos) << message;
 }
 
-// Ten a run; fewer where they would compute more than a twentieth of what the steps do.
+// Ten a run; fewer where they would compute more than a tenth of what the steps do.
 TEST(Options, EvaluationsNobodyAskedFor) {
   TrainOptions o;
   o.context = 256;
   o.batch = 8;
   o.eval_tokens = 20480;  // ten steps, forward only
-  for (const auto& [steps, every] : {std::pair{1000, 100}, {1001, 101}, {100, 34}, {60, 0}, {1, 0}}) {
+  for (const auto& [steps, every] : {std::pair{1000, 100}, {1001, 101}, {250, 36}, {60, 0}, {1, 0}}) {
     o.steps = steps;
     EXPECT_EQ(*resolved(o).eval_every, every) << steps;
   }

@@ -12,6 +12,7 @@
 #include "support/tiny_model.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/run_lock.h"
 #include "train/step_lines.h"
 
 namespace moe {
@@ -176,6 +177,7 @@ TEST(Train, EndsInTimeOnAMachineThatChanges) {
     s.options.minutes = 1;
     s.options.warmup = 10;
     s.options.save_every = 30;
+    s.options.threads = 1;
     const Corpus held_out = tiny_corpus(40);
     double clock = 100, step_seconds = 0.5;
     std::vector<StepResult> steps;
@@ -216,6 +218,28 @@ TEST(Train, EndsInTimeOnAMachineThatChanges) {
     const TrainSummary rest = trained(folder / "parts", 0, &middle);
     EXPECT_EQ(rest.last.step, middle.options.steps);
     if (middle.options.steps == end.options.steps) EXPECT_TRUE(same_weights(*load_model(folder / "parts").model, *load_model(s.out).model));
+  }
+}
+
+// Ctrl-C ends an evaluation at once, and the run with it; all that was trained is saved.
+TEST(Train, AnEvaluationCanBeInterrupted) {
+  for (int64_t at : {2, 5}) {
+    const TempFolder folder;
+    Session s{folder / "out"};
+    s.options.eval_every = 2;
+    const Corpus held_out = tiny_corpus(40);
+    TrainJob job = s.job();
+    job.held_out = &held_out;
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult& r) { stop = r.step == at; };
+    int64_t evaluated = 0;
+    callbacks.on_eval = [&](int64_t step, double) { evaluated = step; };
+    auto model = fresh(s.config);
+    const TrainSummary summary = train(*model, job, callbacks, stop);
+    EXPECT_TRUE(summary.interrupted);
+    EXPECT_LT(evaluated, at);
+    EXPECT_EQ(load_checkpoint(s.out).step, at);
   }
 }
 
@@ -265,6 +289,78 @@ TEST(Train, DoesNotOverwriteAModel) {
   const std::string before = slurp(s.out + "/model.safetensors");
   EXPECT_FAILS(s.start(), "already holds a model; add --resume");
   EXPECT_EQ(slurp(s.out + "/model.safetensors"), before);
+}
+
+// Neither in config.json nor by shadowing.
+TEST(Train, LeavesAModelOfAnotherFormAlone) {
+  for (const char* name : {"pytorch_model.bin", "model-00001-of-00002.safetensors", "some.gguf"}) {
+    const TempFolder folder;
+    Session s{folder / "out"};
+    put(s.out + "/" + name, "weights");
+    put(s.out + "/config.json", "{}");
+    EXPECT_FAILS(s.start(), name);
+    EXPECT_EQ(slurp(s.out + "/config.json"), "{}");
+    EXPECT_FALSE(std::filesystem::exists(s.out + "/model.safetensors"));
+  }
+}
+
+// Taken before anything of the checkpoint is read, and before anything is cut off.
+TEST(Train, ALockedFolderIsLeftAlone) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.start(2);
+  const Checkpoint checkpoint = load_checkpoint(s.out);
+  const std::string metrics = slurp(s.out + "/metrics.jsonl");
+  std::filesystem::rename(s.out + "/trainer-2.safetensors", folder / "away");  // as when the other run had gone on
+  {
+    const RunLock other(s.out);
+    EXPECT_FAILS(s.go(*checkpoint.loaded.model, 0, &checkpoint), "another training run");
+    EXPECT_EQ(slurp(s.out + "/metrics.jsonl"), metrics);
+    // Whoever holds it may go on.
+    std::filesystem::rename(folder / "away", s.out + "/trainer-2.safetensors");
+    TrainJob job = s.job();
+    job.lock = &other;
+    EXPECT_EQ(train(*checkpoint.loaded.model, job, {}, kGoOn, &checkpoint).last.step, 5);
+  }
+}
+
+TEST(Train, KeepsTheWeightsOfTheLowestHeldOutLoss) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.options.steps = 12;
+  s.options.lr = 0.5;  // so high that the loss rises on the way
+  s.options.schedule = ScheduleKind::constant;
+  s.options.eval_every = 1;
+  s.options.keep_best = true;
+  const Corpus held_out = tiny_corpus(40);
+  TrainJob job = s.job();
+  job.held_out = &held_out;
+  std::vector<double> evals;
+  std::map<int64_t, std::vector<std::vector<double>>> weights;  // by step, of every parameter
+  const auto session = [&](Model& model, int64_t stop_after, const Checkpoint* from) {
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.on_eval = [&](int64_t step, double ce) {
+      evals.push_back(ce);
+      for (const Param* p : model.params()) weights[step].push_back(values(p->value));
+      stop = step == stop_after;
+    };
+    return train(model, job, callbacks, stop, from);
+  };
+  auto model = fresh(s.config);
+  session(*model, 8, nullptr);
+  const Checkpoint middle = load_checkpoint(s.out);
+  const TrainSummary summary = session(*middle.loaded.model, 0, &middle);
+  const auto lowest = std::min_element(evals.begin(), evals.end());
+  const int64_t step = lowest - evals.begin() + 1;
+  ASSERT_TRUE(summary.best);
+  EXPECT_EQ(summary.best->step, step);
+  EXPECT_EQ(summary.best->ce, *lowest);
+  EXPECT_NE(step, 12) << "the last is the best, which proves nothing";
+  const LoadedModel best = load_model(best_folder(s.out));
+  EXPECT_EQ(best.metadata.at("step"), std::to_string(step));
+  for (size_t i = 0; i < best.model->params().size(); ++i) EXPECT_EQ(values(best.model->params()[i]->value), weights.at(step)[i]);
+  EXPECT_FALSE(same_weights(*best.model, *load_model(s.out).model));
 }
 
 TEST(Train, RefusesToResumeSomethingElse) {

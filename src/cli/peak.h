@@ -1,0 +1,19 @@
+// What the processor can compute at most, against which training states its rate.
+#pragma once
+
+#include <string>
+
+namespace moe::cli {
+
+class Peak {
+ public:
+  // Flops a second, as ops::measure_peak_flops found them.
+  explicit Peak(double measured) : peak_(measured) {}
+  // "31.2 GFLOP/s, 47% of peak". A rate above it shows that the measurement was disturbed; from then on there is no share to speak of.
+  std::string describe(double rate);
+
+ private:
+  double peak_;  // 0: not known
+};
+
+}  // namespace moe::cli

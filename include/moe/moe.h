@@ -32,7 +32,8 @@ MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
 /* options: "threads" (0: all cores), "dtype" of the products ("f32", "bf16", or "auto", the default: bf16 where most numbers of the matrices are bf16 or f16
- * and the machine multiplies bf16, else f32). */
+ * and the machine multiplies bf16, else f32); "memory" ("30G": what the process may take in all; default: what is free) and "pack-memory" (what of it copies of
+ * the weights may take), as `moe generate` has them. A call that needs more fails before it starts. */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */

@@ -16,6 +16,7 @@
 namespace moe {
 namespace {
 
+constexpr int64_t kCountedIds = 20000;         // different ones that texts of a usual length hold
 constexpr int64_t kLogits = int64_t{1} << 24;  // at once, when the likeliest ids are looked for
 
 template <class T>
@@ -178,6 +179,14 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
 }
 
 }  // namespace
+
+int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
+  const int64_t logits = std::min(std::max<int64_t>(kLogits, c.vocab), window * c.vocab) * 4;
+  if (c.moe_layer_count() == 0) return logits;
+  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;  // RoutedRows
+  const int64_t counts = 3 * std::min(c.vocab, kCountedIds) * (c.routing.experts * 4 + 8);   // IdCounts of what comes in, follows and is predicted
+  return logits + c.moe_layer_count() * (models * rows + counts);
+}
 
 RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer, const Corpus& corpus, const RoutingStatsOptions& options, Model* earlier,
                              const std::function<void(int64_t, int64_t)>& progress) {

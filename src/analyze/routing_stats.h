@@ -19,6 +19,9 @@ struct RoutingStatsOptions {
   int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number
 };
 
+// Bytes that routing_report() takes beside what forwards over a window take of each of `models` models.
+int64_t reporting_bytes(const ModelConfig&, int64_t window, int64_t models);
+
 // The figures of every MoE layer, the loss of every domain and a sample of each; a dense model has no layers to show. The texts are cut into windows that do
 // not overlap; what a domain has beyond its last whole window is dropped, but for one that is shorter than a window. Domains of one token are passed over.
 // `earlier`: another checkpoint of the same model for the saturation, or null; it sees the same windows. The caller names model, earlier and routing.

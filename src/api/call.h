@@ -14,14 +14,17 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/memory.h"
 #include "hub/hub.h"
 #include "tensor/run.h"
 
 struct moe_model {
   moe::LoadedModel loaded;
   moe::Run run;
+  moe::MemoryLimits limits;
 
-  moe_model(moe::LoadedModel from, int threads, moe::DType dtype) : loaded(std::move(from)), run(threads, dtype) {}
+  moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use)
+      : loaded(std::move(from)), run(threads, dtype), limits(may_use) {}
 };
 
 namespace moe::api {

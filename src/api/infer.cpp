@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "api/call.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 
@@ -18,10 +19,19 @@ std::span<const int32_t> need_sequence(const int32_t* ids, size_t count, const c
   return need(ids, count, what);
 }
 
+constexpr const char* kAdvice = "give a shorter text, or load the model with more \"memory\"";
+
+void settle(moe_model& model, const ForwardUse& use, int64_t results = 0) {
+  MemoryNeed beside;
+  beside.add("results", results);
+  settle_memory(use, beside, model.limits, kAdvice);
+}
+
 // One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees what it left before it is released.
 template <class F>
 void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing, F&& then) {
   Model& weights = *model.loaded.model;
+  settle(model, {.model = &weights, .shape = {.tokens = std::ssize(ids), .dtype = model.run.compute}});
   RoutingSpec routing;
   if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
   std::vector<int32_t> positions(ids.size());
@@ -60,7 +70,11 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     CLI::App app;
     cli::add_generate_options(app, flags);
     apply_options(app, options);
-    const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, cli::generate_options(flags),
+    const GenerateOptions asked = cli::generate_options(flags);
+    validate(asked);
+    const int64_t tokens = std::ssize(m.loaded.tokenizer->encode_text(text));
+    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, tokens, tokens + asked.max_tokens));
+    const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked,
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
     if (json != nullptr) *json = given(cli::generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
   });
@@ -78,6 +92,8 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     const cli::ScorePlan plan = cli::score_plan(flags, m.loaded.model->config());
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;
+    scored_windows(static_cast<int64_t>(count), asked);
+    settle(m, scored_use(*m.loaded.model, asked, m.run.compute), asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
     const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
     char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan).dump());
     if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/call.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "infer/evaluation.h"
@@ -11,10 +12,16 @@
 namespace moe::api {
 namespace {
 
-cli::ComputeFlags compute_flags(const char* options) {
-  cli::ComputeFlags flags;
+struct LoadFlags {
+  cli::ComputeFlags compute;
+  cli::MemoryFlags memory;
+};
+
+LoadFlags load_flags(const char* options) {
+  LoadFlags flags;
   CLI::App app;
-  cli::add_compute_options(app, flags);
+  cli::add_compute_options(app, flags.compute);
+  cli::add_memory_limits(app, flags.memory);
   apply_options(app, options);
   return flags;
 }
@@ -52,12 +59,13 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
   return guarded([&] {
     need(model, "moe_load: model") = nullptr;
     const std::string path = need_folder(folder, "moe_load: folder");
-    const cli::ComputeFlags flags = compute_flags(options);
-    const int threads = cli::thread_count(flags.threads);
-    const std::optional<DType> asked = cli::parse_compute_dtype(flags.dtype);
+    const LoadFlags flags = load_flags(options);
+    const int threads = cli::thread_count(flags.compute.threads);
+    const std::optional<DType> asked = cli::parse_compute_dtype(flags.compute.dtype);
+    const MemoryLimits limits = cli::memory_limits(flags.memory);
     LoadedModel loaded = load_model(path, LoadFor::inference);
     const DType dtype = asked.value_or(natural_dtype(*loaded.model));
-    *model = new moe_model(std::move(loaded), threads, dtype);
+    *model = new moe_model(std::move(loaded), threads, dtype, limits);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "cli/bench.h"
 #include "cli/options.h"
 #include "cli/screen.h"
+#include "cli/train_memory.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -28,6 +29,7 @@ struct Flags {
   ModelFlags model;
   TrainOptions train;
   BenchModelFlags bench;
+  MemoryFlags memory;  // of train
   int64_t warmup_steps = 2;
   int threads = 0;
   bool json = false;
@@ -177,13 +179,21 @@ int run_train(Flags& f, CLI::App& app) {
   f.train = resolved(f.train);
   f.train.steps += f.warmup_steps;
   validate(f.train);
-  Model model(make_config(f.model, vocab, f.train.context));
+  const ModelConfig config = make_config(f.model, vocab, f.train.context);
+  const int64_t tokens_read = 4 * f.train.batch * f.train.accumulate * f.train.context + 1;
+  MemoryNeed beside;
+  beside.add("text", 2 * tokens_read * static_cast<int64_t>(sizeof(int32_t)));  // the ids, and the corpus made of them
+  check_before_weights(config, f.train, f.memory, beside);
+  Model model(config);
   model.initialise(f.train.seed);
-  std::vector<int32_t> ids(static_cast<size_t>(4 * f.train.batch * f.train.accumulate * f.train.context + 1));
+  std::vector<int32_t> ids(static_cast<size_t>(tokens_read));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(f.train.seed), i, vocab));
   const Corpus corpus(std::move(ids));
+  const std::string foretold = check_before_training(config, f.train, f.memory);
+  if (f.memory.show) tell("memory: {}\n", foretold);
   Run probe(f.train.threads);
-  const double peak = measure_peak(probe).of(f.train.dtype);
+  const DType products = f.train.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32;
+  const double peak = ops::measure_peak_flops(probe, products, kPeakSeconds);
   Trainer trainer(model, f.train, corpus);
   std::vector<double> ms, share;
   for (int64_t i = 0; i < f.train.steps; ++i) {
@@ -229,6 +239,7 @@ Action add_bench(CLI::App& app) {
   for (CLI::App* sub : {peak, ops, train}) sub->add_flag("--json", f->json, "one JSON value on standard output");
   add_model_options(*train, f->model);
   add_train_options(*train, f->train);
+  add_memory_options(*train, f->memory, false);
   train->add_option("--warmup-steps", f->warmup_steps, "steps before the timed ones")->capture_default_str();
   return [f, &app, peak, ops, train] {
     const std::vector<CLI::App*> chosen = app.get_subcommands();

@@ -15,6 +15,7 @@
 #include "infer/evaluation.h"
 #include "infer/memory_plan.h"
 #include "model/cost.h"
+#include "ops/memory.h"
 
 namespace moe::cli {
 namespace {
@@ -48,6 +49,7 @@ void add_bench_model_options(CLI::App& app, BenchModelFlags& f) {
   add_cache_dtype(app, f.cache_dtype);
   add_compute_options(app, f.compute);
   add_memory_options(app, f.memory);
+  add_hot_set_option(app, f.memory);
   app.add_flag("--json", f.json, "one JSON object on standard output");
 }
 
@@ -62,7 +64,10 @@ int run_bench_model(const BenchModelFlags& f) {
   validate(f.speed, config);
   const double load = seconds_since(start);
   Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
-  const bool large = prepare_memory(f.model, model, f.memory, options, run.compute, f.speed.prompt + f.speed.tokens);
+  MemoryNeed beside;
+  beside.add("measuring", ops::read_buffer_bytes());
+  const bool large = prepare_memory(f.model, session_use(model, options, run.compute, f.speed.prompt, f.speed.prompt + f.speed.tokens), beside, f.memory,
+                                    "lower --prompt or --tokens");
   if (f.top_k_experts > 0) config.routing.top_k = f.top_k_experts;
   Session session(model, run, f.speed.prompt + f.speed.tokens, options);
   SpeedProbe probe(model, session, f.speed);

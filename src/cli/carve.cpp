@@ -13,6 +13,7 @@
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
 #include "cli/layer_choice.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/result_type.h"
 #include "cli/screen.h"
@@ -34,6 +35,7 @@ struct Flags {
   CalibrationFlags calibration;
   CarveOptions options;
   CompareFlags verify;
+  MemoryFlags memory;
   int threads = 0;
   bool sweep = false, json = false;
 };
@@ -178,12 +180,14 @@ int run_carve(Flags& f) {
   o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   check_result_type(f.type, f.out);
   const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
+  const ModelConfig asked = read_model_config(f.in);
+  o.window = calibration_window(f.calibration, asked);
+  o.windows = f.calibration.windows;
+  check_carve(asked, o);
+  check_memory(carving_need(asked, o, compute), f.memory, "lower --windows or --window");
   const LoadedModel dense = load_model(f.in, LoadFor::training);
   const ResultType written = result_type(f.type, f.out, dense, f.in);
   const ModelConfig& config = dense.model->config();
-  o.window = calibration_window(f.calibration, config);
-  o.windows = f.calibration.windows;
-  check_carve(config, o);
   const std::vector<int32_t> ids = read_calibration(f.calibration, dense);
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
@@ -257,6 +261,7 @@ Action add_carve(CLI::App& app) {
             ->capture_default_str(),
         names_of(computes()));
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   add_verify_options(app, f->verify);
   app.add_flag("--sweep", f->sweep, "with --verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for")
@@ -264,6 +269,7 @@ Action add_carve(CLI::App& app) {
   return [f, &app] {
     check_verify_options(app, f->verify);
     f->verify.compute.threads = f->threads;
+    f->verify.memory = f->memory;
     return run_carve(*f);
   };
 }

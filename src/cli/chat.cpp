@@ -211,7 +211,8 @@ int run_chat(const Flags& f) {
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(*loaded.model)));
-  const bool large = prepare_memory(f.model, *loaded.model, f.memory, options.session, run.compute, context);
+  const bool large = prepare_memory(f.model, session_use(*loaded.model, options.session, run.compute, context, context), {}, f.memory,
+                                    "take --cache-dtype q8_0 or a smaller model");
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
@@ -235,6 +236,7 @@ Action add_chat(CLI::App& app) {
   app.get_option("--tokens")->description("most tokens of a reply");
   add_compute_options(app, f->compute);
   add_memory_options(app, f->memory);
+  add_hot_set_option(app, f->memory);
   app.add_flag("--json", f->json, "each reply as one JSON object on standard output");
   app.footer("Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end.");
   return [f] { return run_chat(*f); };

@@ -55,6 +55,7 @@ Action add_compare(CLI::App& app) {
   add_measuring_options(app, f->compare);
   add_top_k_experts(app, f->compare.top_k_experts)->description("experts a token takes in AFTER; 0: the model's number");
   add_compute_options(app, f->compare.compute);
+  add_memory_options(app, f->compare.memory);
   app.add_option("--html", f->compare.html, "write the figures and their charts as a self-contained page");
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_compare(*f); };

@@ -112,19 +112,37 @@ void print_frontier(const ConversionReport& r) {
 
 std::string model_line(const ModelCard& m) { return fmt::format("{}: {}; weights {}, activations {}", m.name, m.shape, m.weights, m.compute); }
 
+SessionOptions timed_options(const ModelConfig& config, int64_t top_k) {
+  SessionOptions options{.top_k_experts = top_k};
+  if (config.moe_layer_count() > 0) options.routing = default_eval(config.routing);  // as the text is read
+  return options;
+}
+
+DType dtype_of(const LoadedModel& loaded, const CompareFlags& f) { return parse_compute_dtype(f.compute.dtype).value_or(natural_dtype(*loaded.model)); }
+
 // A model with its threads and memory.
 struct Running {
   Model& model;
   Run run;
   std::optional<Session> session;  // where speeds are measured
-  Running(const LoadedModel& loaded, const CompareFlags& f, int64_t top_k)
-      : model(*loaded.model), run(thread_count(f.compute.threads), parse_compute_dtype(f.compute.dtype).value_or(natural_dtype(model))) {
-    if (f.no_speed) return;
-    SessionOptions options{.top_k_experts = top_k};
-    if (model.config().moe_layer_count() > 0) options.routing = default_eval(model.config().routing);  // as the text is read
-    session.emplace(model, run, f.speed.prompt + f.speed.tokens, options);
+  Running(const LoadedModel& loaded, const CompareFlags& f, int64_t top_k) : model(*loaded.model), run(thread_count(f.compute.threads), dtype_of(loaded, f)) {
+    if (!f.no_speed) session.emplace(model, run, f.speed.prompt + f.speed.tokens, timed_options(model.config(), top_k));
   }
 };
+
+void prepare_comparison(const NamedModel& before, const NamedModel& after, const CompareFlags& f, int64_t window) {
+  std::vector<ForwardUse> uses;
+  for (const NamedModel* m : {&before, &after}) {
+    const int64_t top_k = m == &after ? f.top_k_experts : 0, timed = f.no_speed ? 0 : f.speed.prompt;
+    const DType dtype = dtype_of(m->loaded, f);
+    Model& model = *m->loaded.model;
+    uses.push_back(session_use(model, timed_options(model.config(), top_k), dtype, timed, f.no_speed ? 0 : f.speed.prompt + f.speed.tokens));
+    uses.back().shape.tokens = std::max(uses.back().shape.tokens, window);
+  }
+  MemoryNeed beside;
+  beside.add("comparing", comparing_bytes(before.loaded.model->config(), after.loaded.model->config(), window));
+  prepare_memory(before.name, uses, beside, f.memory, fmt::format("lower the tokens of a window (now {})", window));
+}
 
 }  // namespace
 
@@ -161,6 +179,7 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
     if (!f.no_speed) validate(f.speed, m->loaded.model->config());
     evaluation_spec(m->loaded.model->config(), std::nullopt, m == &after ? f.top_k_experts : 0);
   }
+  prepare_comparison(before, after, f, text.options.window);
   ConversionReport report{.kind = "Comparison", .text = f.text};
   Running first(before.loaded, f, 0), second(after.loaded, f, f.top_k_experts);
   const std::atomic<bool>& stop = watch_interrupts();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analyze/conversion.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "hub/hub.h"
 
@@ -20,6 +21,7 @@ struct CompareFlags {
   std::string html;
   int64_t top_k_experts = 0;  // of the model after
   ComputeFlags compute;
+  MemoryFlags memory;
 };
 // --windows, --window, --no-speed, --prompt, --tokens, --repeats: how it is measured. In a `group` that verifies what was made, where windows may mean those of
 // another text, the first two begin with --verify-.

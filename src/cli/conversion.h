@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/memory.h"
 #include "convert/assembly.h"
 #include "core/json.h"
 #include "hub/convert.h"
@@ -68,6 +69,8 @@ VerifyText read_verify(const std::string& path, const LoadedModel&);
 // Fails (usage) where half or more of what is scored, by its lines, stands in the text that the conversion is fitted to, or half of that one in it: it could not
 // show the damage. Says so where a fifth does.
 void check_not_fitted_to(const VerifyText&, std::span<const int32_t> calibration, const Tokenizer&);
+// What packed copies may take of the models that are scored, in f32; throws where it does not fit.
+void prepare_verify(const std::vector<Model*>&, const std::string& path, const VerifyText&, const MemoryFlags&);
 // `what` stands in the progress line.
 double perplexity_of(Model&, const Tokenizer&, const VerifyText&, int threads, const std::string& what);
 void print_verify(const VerifyText&, double before, double after);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -24,6 +25,7 @@ namespace {
 
 struct Flags {
   std::string in, out, adapter, quant, dtype, verify;
+  MemoryFlags memory;
   ScoreOptions rule{.window = 0};  // of --verify; 0: default_window
   int threads = 0;
   bool json = false;
@@ -132,6 +134,10 @@ int run_convert(const Flags& f) {
   std::vector<int32_t> ids;
   if (!f.verify.empty()) ids = read_ids(f.verify, *before.tokenizer, rule);
 
+  MemoryNeed writing;
+  const int64_t wide = converting_bytes(*before.model) / 2;  // as f32, and in its type
+  writing.add("writing", wide + (options.dtype ? wide / 1024 * bytes_of(*options.dtype, 256) : wide));
+  check_memory(writing, f.memory, "close other programs");
   ConvertReport report;
   {
     ProgressLine progress;
@@ -146,8 +152,11 @@ int run_convert(const Flags& f) {
   if (merged) reply["adapter"] = {{"folder", f.adapter}, {"matrices", merged->matrices}, {"replaced", merged->whole}, {"largest_change", merged->largest}};
   if (!f.json) print_account(report, f.out);
   if (!f.verify.empty()) {
-    const Score first = scored(before, ids, rule, options.threads);
     LoadedModel after = load_model(f.out, LoadFor::inference);
+    ForwardUse uses[] = {scored_use(*before.model, rule, DType::f32), scored_use(*after.model, rule, DType::f32)};
+    uses[1].shape.tokens = 1;  // scored when the first is done, in memory that is free again
+    prepare_memory(f.in, uses, {}, f.memory, "lower --verify-window or leave --verify out; the model is written");
+    const Score first = scored(before, ids, rule, options.threads);
     const Score second = scored(after, read_ids(f.verify, *after.tokenizer, rule), rule, options.threads);
     const double change = second.perplexity / first.perplexity - 1;
     if (!f.json)
@@ -180,6 +189,7 @@ Action add_convert(CLI::App& app) {
   app.add_option("--verify-windows", f->rule.windows, "at most so many windows of the text; 0: all")->capture_default_str();
   app.add_option("--verify-window", f->rule.window, "tokens a window; default: 2048, or the model's context where that is shorter");
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f, &app] {
     for (const char* flag : {"--verify-windows", "--verify-window"})

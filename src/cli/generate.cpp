@@ -41,7 +41,9 @@ int run_generate(Flags& f) {
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   Model& model = *loaded.model;
   Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
-  const bool large = prepare_memory(f.model, model, f.memory, options.session, run.compute, static_cast<int64_t>(f.prompt.size()) + options.max_tokens);
+  const int64_t prompt = std::ssize(loaded.tokenizer->encode_text(f.prompt));
+  const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, prompt, prompt + options.max_tokens), {}, f.memory,
+                                    "lower --tokens, shorten the prompt or take --cache-dtype q8_0");
   const std::atomic<bool>* stop = nullptr;  // none while a long prompt is read: Ctrl-C then ends the process, as there is no text to be kept
   const auto begin = [&] {                  // not before it is certain that something follows
     if (stop != nullptr) return;
@@ -114,6 +116,7 @@ Action add_generate(CLI::App& app) {
   add_generate_options(app, f->generate);
   add_compute_options(app, f->compute);
   add_memory_options(app, f->memory);
+  add_hot_set_option(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_generate(*f); };
 }

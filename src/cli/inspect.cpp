@@ -143,9 +143,7 @@ ModelConfig preset_config(const std::string& name) {
 ModelConfig config_of(const Flags& f) {
   if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model, or --preset NAME in its place");
   if (!f.preset.empty()) return preset_config(f.preset);
-  if (is_gguf(f.model)) return gguf_config(f.model);
-  const std::string path = f.model + "/config.json";
-  return parse_config(read_text(path), path);
+  return read_model_config(f.model);
 }
 
 int run_inspect(const CLI::App& app, Flags& f) {

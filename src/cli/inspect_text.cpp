@@ -23,10 +23,12 @@
 #include "core/words.h"
 #include "hub/hub.h"
 #include "infer/evaluation.h"
+#include "infer/score.h"
 
 namespace moe::cli {
 namespace {
 
+constexpr const char* kMemoryFlags[] = {"--memory", "--pack-memory", "--show-memory"};
 constexpr size_t kShownExperts = 8;
 constexpr size_t kShownTokens = 8;
 
@@ -155,11 +157,14 @@ void add_text_options(CLI::App& app, TextFlags& f) {
         eval_routing_names());
   add_top_k_experts(app, f.stats.top_k_experts)->group(group);
   app.add_option("--threads", f.threads, "0: all cores")->group(group)->capture_default_str();
+  add_memory_options(app, f.memory);
+  for (const char* flag : kMemoryFlags) app.get_option(flag)->group(group);
 }
 
 void check_text_options(const CLI::App& app, const TextFlags& f) {
   if (!f.texts.empty()) return;
-  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--top-k-experts", "--threads"})
+  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--top-k-experts", "--threads", kMemoryFlags[0],
+                           kMemoryFlags[1], kMemoryFlags[2]})
     if (app.count(flag) > 0) fail_usage("{} needs a text to look at: add --text FILE", flag);
 }
 
@@ -176,6 +181,15 @@ void inspect_text(const std::string& folder, const TextFlags& f, std::optional<D
   if (!f.html.empty()) page.emplace(f.html);
   if (!f.pictures.empty()) make_folder(f.pictures);
   Run run(thread_count(f.threads), dtype.value_or(natural_dtype(*loaded.model)));
+  const int64_t window = std::min(options.window > 0 ? options.window : default_window(loaded.model->config()), corpus.size());
+  std::vector<ForwardUse> uses;
+  for (const LoadedModel* m : std::initializer_list<const LoadedModel*>{&loaded, &earlier})
+    if (m->model)
+      uses.push_back(
+          {.model = m->model.get(), .shape = {.tokens = window, .dtype = run.compute}, .routing = options.routing, .top_k_experts = options.top_k_experts});
+  MemoryNeed beside;
+  beside.add("report", reporting_bytes(loaded.model->config(), window, std::ssize(uses)));
+  prepare_memory(folder, uses, beside, f.memory, "lower --window");
   RoutingReport report;
   {
     ProgressLine progress;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analyze/routing_stats.h"
+#include "cli/memory.h"
 #include "core/json.h"
 #include "tensor/dtype.h"
 
@@ -17,6 +18,7 @@ struct TextFlags {
   std::string against, html, pictures, routing;
   RoutingStatsOptions stats;
   int threads = 0;
+  MemoryFlags memory;
 };
 
 void add_text_options(CLI::App& app, TextFlags& flags);

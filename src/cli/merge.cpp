@@ -14,6 +14,7 @@
 #include "cli/choices.h"
 #include "cli/command_tree.h"
 #include "cli/conversion.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/result_type.h"
 #include "cli/routing_options.h"
@@ -37,6 +38,7 @@ struct Flags {
   int64_t top_k = 2;
   uint64_t seed = 1;
   int threads = 0;
+  MemoryFlags memory;
   bool json = false;
 };
 
@@ -165,6 +167,13 @@ int run_merge(const Flags& f) {
   const ResultType type = result_type(f.type, f.out, base, f.base);
   const std::vector<MergeExpert> experts = read_experts(f, base, sources, gates);
   MergeOptions options = options_of(f, base.model->config(), gates);
+  int64_t longest = 0;
+  for (const MergeExpert& expert : experts)
+    for (const auto* list : {&expert.prompts.positive, &expert.prompts.negative})
+      for (const std::vector<int32_t>& ids : *list) longest = std::max(longest, std::ssize(ids));
+  const ForwardUse use{.model = base.model.get(), .shape = {.tokens = longest, .dtype = DType::f32}};
+  if (gates != Gates::random) prepare_memory(f.base, use, {}, f.memory, "shorten the prompts");
+  else check_memory({}, f.memory, "");
   NewModel out(f.out);
   Merged merged;
   {
@@ -223,6 +232,7 @@ Action add_merge(CLI::App& app) {
   add_seed(app, f->seed, "of --gates random");
   add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_merge(*f); };
 }

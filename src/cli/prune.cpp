@@ -28,6 +28,7 @@ struct Flags {
   std::string in, out, saliency = "output", verify;
   ResultTypeFlags type;
   CalibrationFlags calibration;
+  MemoryFlags memory;
   int64_t experts = 0;
   int threads = 0;
   bool json = false;
@@ -80,6 +81,8 @@ int run_prune(const Flags& f) {
     verify = read_verify(f.verify, model);
     check_not_fitted_to(*verify, ids, *model.tokenizer);
   }
+  const ForwardUse use{.model = model.model.get(), .shape = {.tokens = options.window, .dtype = options.compute}};
+  prepare_memory(f.in, use, {}, f.memory, "lower --window");
   NewModel out(f.out);
   Pruned pruned;
   {
@@ -92,6 +95,7 @@ int run_prune(const Flags& f) {
   }
   double before = 0, after = 0;
   if (verify) {
+    prepare_verify({model.model.get(), pruned.model.get()}, f.in, *verify, f.memory);
     before = perplexity_of(*model.model, *model.tokenizer, *verify, options.threads, "before");
     after = perplexity_of(*pruned.model, *model.tokenizer, *verify, options.threads, "after");
   }
@@ -131,6 +135,7 @@ Action add_prune(CLI::App& app) {
   app.add_option("--verify", f->verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
   add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_prune(*f); };
 }

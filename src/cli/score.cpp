@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
 #include "cli/routing_options.h"
@@ -27,6 +28,7 @@ struct Flags {
   std::string model, text, record, replay;
   ScoreFlags score;
   ComputeFlags compute;
+  MemoryFlags memory;
   bool json = false;
 };
 
@@ -93,10 +95,14 @@ int run_score(Flags& f) {
   if (!plan.not_causal_because.empty())
     tell("note: routed {} this loss is too low for a text read from left to right: {}\n", name_of(plan.routing), plan.not_causal_because);
   const Corpus corpus({f.text}, *loaded.tokenizer);
+  const int64_t windows = scored_windows(corpus.size(), plan.options);
+  Run run(thread_count(f.compute.threads), dtype);
+  MemoryNeed beside;
+  beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));
+  prepare_memory(f.model, scored_use(*loaded.model, plan.options, dtype), beside, f.memory, "lower --window, or read the window with --chunk");
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
 
-  const int64_t windows = scored_windows(corpus.size(), plan.options);
   const RoutingSpec spec = scored_routing(config, plan.options);
   const auto scored = std::span(ids).first(static_cast<size_t>(windows * plan.options.window));
   std::optional<RoutingRecorder> recorder;
@@ -106,7 +112,6 @@ int run_score(Flags& f) {
   }
   if (replay) replay->join(plan.options, config, spec, *loaded.tokenizer, scored);
 
-  Run run(thread_count(f.compute.threads), dtype);
   ProgressLine progress;
   const std::atomic<bool>& stop = watch_interrupts();
   const Score s = score(*loaded.model, run, *loaded.tokenizer, ids, plan.options, [&](int64_t done, int64_t total) {
@@ -179,6 +184,7 @@ Action add_score(CLI::App& app) {
   app.add_option("--text", f->text, "a text file, or a folder of them")->required();
   add_score_options(app, f->score);
   add_compute_options(app, f->compute);
+  add_memory_options(app, f->memory);
   app.add_option("--record", f->record, "write here which experts each token went to, and with which weights: a safetensors file (docs/replay.md)");
   app.add_option("--replay", f->replay,
                  "send each token to the experts that this record has for it, with this model's weights, and print for each layer how many of them the model "

@@ -151,6 +151,7 @@ int run_train(Flags& f, CLI::App& app) {
     training.fit(f.no_report ? 0 : report_tokens(texts, options.context), stop);
     screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes, counted(options.steps, "step")));
   }
+  if (f.run.memory.show) screen.log("memory: " + training.foretold());
   describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
   describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
@@ -206,6 +207,7 @@ Json train_reply(Training& training, const TrainSummary& summary) {
 Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   add_training_options(app, f->run);
+  add_show_memory(app, f->run.memory);
   add_sample_options(app, f->samples);
   app.add_flag("--no-report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts specialise in");
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");

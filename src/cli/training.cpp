@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_tree.h"
+#include "cli/train_memory.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "text/bpe_train.h"
@@ -24,10 +25,13 @@ LoadedModel start_model(const TrainFlags& f) {
   LoadedModel start;
   if (f.from.empty()) {
     std::unique_ptr<Tokenizer> tokenizer = f.own_tokenizer ? load_tokenizer(f.model.tokenizer) : choose_tokenizer(f.model.tokenizer, f.data);
-    start.model = std::make_unique<Model>(make_config(f.model, tokenizer->vocab_size(), f.train.context));
+    const ModelConfig config = make_config(f.model, tokenizer->vocab_size(), f.train.context);
+    check_before_weights(config, f.train, f.memory);
+    start.model = std::make_unique<Model>(config);
     start.model->initialise(f.train.seed);
     start.tokenizer = std::move(tokenizer);
   } else {
+    check_before_weights(read_model_config(f.from), f.train, f.memory);
     start = load_model(f.from);
     RoutingOptions routing = start.model->config().routing;
     set_losses(routing, f.model);
@@ -101,6 +105,7 @@ Training::Training(CLI::App& app, TrainFlags& f) : flags_(f), began_(steady_seco
   if (!checkpoint_) fresh_ = start_model(f);
   if (!is_done()) read_teacher();
   read_texts();
+  if (!is_done()) foretold_ = check_before_training(model().config(), f.train, f.memory, teacher());
 }
 
 void Training::check_complete() const {
@@ -258,6 +263,7 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
   add_model_options(app, f.model);
   add_train_options(app, f.train);
   add_tuning_options(app, f);
+  add_memory_limits(app, f.memory);
   app.add_option("--eval-every", f.train.eval_every,
                  "steps between evaluations; 0: at the end only; default: ten a run, fewer where they would take more than a tenth of the time");
   app.add_option("--save-every", f.train.save_every, "steps between checkpoints; 0: at the end only. Also keeps the first weights in OUT/checkpoint-0")

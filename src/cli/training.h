@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "train/checkpoint.h"
 #include "train/run_lock.h"
@@ -18,6 +19,7 @@ struct TrainFlags {
   TrainOptions train;
   std::vector<std::string> data, eval_data;
   std::string out, from, teacher;
+  MemoryFlags memory;
   bool own_tokenizer = false;  // the texts are tokens already, whose folder brings it
   bool resume = false;
 };
@@ -49,6 +51,7 @@ class Training {
   const Corpus* held_out() const { return held_out_ ? &*held_out_ : nullptr; }  // null: none was given
   Model* teacher() { return teacher_.model.get(); }                             // null: there is none
   const std::string& teacher_path() const { return flags_.teacher; }
+  const std::string& foretold() const { return foretold_; }  // of its memory, in words; not when is_done()
   bool from_weights() const { return !flags_.from.empty(); }
   std::optional<int64_t> resumed_from() const { return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt; }
 
@@ -70,6 +73,7 @@ class Training {
   std::optional<int64_t> asked_warmup_, asked_eval_every_;
   bool describes_model_ = false;  // some option or file does
   bool warmup_is_flag_ = false;   // and no file's, which gives way where --minutes leaves fewer steps
+  std::string foretold_;
   std::optional<Corpus> corpus_, held_out_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "cli/conversion.h"
 #include "cli/layer_choice.h"
+#include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/result_type.h"
 #include "cli/routing_options.h"
@@ -36,6 +37,7 @@ struct Flags {
   std::optional<double> down_scale;
   uint64_t seed = 1;
   int threads = 0;
+  MemoryFlags memory;
   bool json = false;
 };
 
@@ -101,9 +103,15 @@ int run_upcycle(const Flags& f) {
   const ResultType type = result_type(f.type, f.out, dense, f.in);
   const UpcycleOptions options = options_of(f, dense.model->config());
   upcycled_config(dense.model->config(), options);  // usage errors before anything is made
+  MemoryNeed weights;
+  weights.add("new weights", upcycling_bytes(dense.model->config(), options));
+  check_memory(weights, f.memory, "lower --experts, or leave --noise out");
   NewModel out(f.out);
   Upcycled up = upcycle(*dense.model, options, threads);
   fail_if_interrupted(f.out);
+  const ForwardShape probed{.tokens = kProbeTokens, .dtype = DType::f32};
+  const ForwardUse uses[] = {{.model = dense.model.get(), .shape = probed}, {.model = up.model.get(), .shape = {.tokens = 1, .dtype = DType::f32}}};  // in turn
+  prepare_memory(f.in, uses, {}, f.memory, "take a smaller model");
   const LogitDifference difference = probe(dense, *up.model, threads);
   const std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.dtype, threads);
   if (!f.json) {
@@ -154,6 +162,7 @@ Action add_upcycle(CLI::App& app) {
   add_seed(app, f->seed, "of routers and noise");
   add_result_type_options(app, f->type);
   app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
+  add_memory_options(app, f->memory);
   app.add_flag("--json", f->json, "one JSON object on standard output");
   return [f] { return run_upcycle(*f); };
 }

@@ -12,6 +12,7 @@
 #include "convert/carving.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "model/cost.h"
 
 namespace moe {
 namespace {
@@ -252,6 +253,24 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
 double active_ffn_share(const ModelConfig& dense, const CarveOptions& o) {
   const auto carved = static_cast<double>(carved_config(dense, o).moe_layer_count()), layers = static_cast<double>(dense.layers);
   return 1 - carved / layers * static_cast<double>(o.experts - o.shared - o.active) / static_cast<double>(o.experts);
+}
+
+MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType compute) {
+  const ModelConfig carved = carved_config(dense, o);
+  const ParamCount before = count_params(dense), after = count_params(carved);
+  const int64_t n = calibration_tokens(o), d = dense.width, f = dense.dense_width, a = compute == DType::bf16 ? 2 : 4;
+  const int64_t carved_ffns = after.experts + after.shared;
+  MemoryNeed need;
+  need.add("weights", 4 * before.total());
+  need.add("new weights", 4 * (after.total() + after.buffers));
+  // Attention and FFNs of the dense model as far as they are walked, and what was made of them.
+  need.add("packed", a * (before.attention + before.dense_ffn + carved_ffns));
+  const bool follows = carve_stages(o).follows_dense();
+  const int64_t streams = n * d * 4 * (follows ? 6 : 3), dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);
+  const int64_t experts = (o.experts - o.shared) * carved.expert_width, active = (o.active + o.shared) * carved.expert_width;
+  const int64_t marks = n * f / 8, energies = n * f * a, measured = n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
+  need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) + n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
+  return need;
 }
 
 CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const CarveOptions& options, const CarveHooks& hooks) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "convert/layer_choice.h"
+#include "core/memory.h"
 #include "model/model.h"
 
 namespace moe {
@@ -79,6 +80,9 @@ void check_carve(const ModelConfig& dense, const CarveOptions&);
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions&);
 // The share of the neurons of all FFNs that works for a token.
 double active_ffn_share(const ModelConfig& dense, const CarveOptions&);
+
+// What carve() takes of memory, the dense model's weights and the result's among it; `compute`: of the calibration's products.
+MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions&, DType compute);
 
 // The dense model stays as it is. `ids`: the calibration text, of which the first windows * window tokens are used; fails when there are fewer. Products run in
 // run.compute. Same model, text, options, threads and dtype: same bits.

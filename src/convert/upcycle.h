@@ -33,6 +33,9 @@ struct Upcycled {
   std::string why_not_exact;  // why the result does not compute what the dense model does; empty: it does, but for rounding
 };
 
+// Bytes of the numbers that the result cannot view in the dense model: cut or scaled columns, and with noise all experts.
+int64_t upcycling_bytes(const ModelConfig& dense, const UpcycleOptions&);
+
 // The config of the result, validated. Usage errors for a model that routes already, layers that are not there, an E that G does not divide, an F that G does
 // not divide (with what does).
 ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions&);

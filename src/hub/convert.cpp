@@ -305,6 +305,12 @@ void check_convert_target(const std::string& in, const std::string& out, LoadedM
   if (!same) fail("{} holds another model; choose another name or delete it first", out);
 }
 
+int64_t converting_bytes(const Model& model) {
+  int64_t largest = 0;
+  for (const Param* param : model.params()) largest = std::max(largest, param->value.numel() * 4);
+  return 2 * std::min(largest, kChunk);
+}
+
 ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options) {
   const Target target = target_of(out);
   if (options.dtype) check_asked(*options.dtype, target);

@@ -49,6 +49,9 @@ Target target_of(const std::string& out);
 // Fails where `out` must not be replaced: the model itself, another model, something that is no model. Asked before the work.
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model);
 
+// Bytes that convert_model() holds at once, a few rows of a tensor before and after.
+int64_t converting_bytes(const Model&);
+
 // Writes the model that was loaded from `in` (for inference) to `out`, whole or not at all. Refuses, naming tensor or parameter: numbers that are not finite
 // or too large for the new type, and any account that does not come out: every tensor of the source is consumed once, every number of the model written once,
 // every tensor of the target written once.

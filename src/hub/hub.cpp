@@ -97,6 +97,12 @@ void check_save_target(const std::string& folder, Model& model) {
   }
 }
 
+ModelConfig read_model_config(const std::string& path) {
+  if (is_gguf(path)) return gguf_config(path);
+  const std::string config = path + "/config.json";
+  return parse_config(read_text(config), config);
+}
+
 LoadedModel load_model(const std::string& folder, LoadFor purpose) {
   if (is_gguf(folder)) return load_gguf(folder, purpose);
   check_is_model_folder(folder);

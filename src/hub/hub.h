@@ -31,6 +31,9 @@ enum class LoadFor {
 // changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
 LoadedModel load_model(const std::string& path, LoadFor purpose = LoadFor::training);
 
+// The configuration alone, without looking at a weight.
+ModelConfig read_model_config(const std::string& path);
+
 // Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ from what is there, then model.safetensors in one atomic step:
 // the folder is loadable at every moment. `dtype` f32 or bf16. Refuses where check_save_target does.
 // `progress` is told before each tensor how many numbers are written, of how many; may throw, and then no tensors are there that were not there before.

@@ -264,6 +264,13 @@ void check_same_vocabulary(const Model& before, const Tokenizer& before_tokens, 
           id);
 }
 
+int64_t comparing_bytes(const ModelConfig& before, const ModelConfig& after, int64_t window) {
+  const int64_t logits = 3 * std::min(window * before.vocab * 4, kChunkBytes);
+  const int64_t states = before.width == after.width && before.layers == after.layers ? std::min(before.layers * window * before.width * 4, kStateBytes) : 0;
+  const int64_t choices = same_experts(before, after) ? 2 * before.moe_layer_count() * window * before.routing.experts : 0;
+  return logits + states + choices;
+}
+
 Comparison compare(const ComparedModel& first, const ComparedModel& second, const Tokenizer& tokenizer, std::span<const int32_t> ids,
                    const CompareOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   if (first.model.config().vocab != second.model.config().vocab)

@@ -57,6 +57,9 @@ struct ComparedModel {
   int64_t top_k_experts = 0;
 };
 
+// Bytes that compare() takes beside what forwards over a window take of each model.
+int64_t comparing_bytes(const ModelConfig& before, const ModelConfig& after, int64_t window);
+
 // Fails (usage) when probabilities of the two cannot be held against each other: another size of the vocabulary, or other tokens in it.
 void check_same_vocabulary(const Model& before, const Tokenizer& before_tokens, const Model& after, const Tokenizer& after_tokens);
 

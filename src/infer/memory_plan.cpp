@@ -6,9 +6,14 @@
 #include <functional>
 #include <numeric>
 
+#include "infer/evaluation.h"
+#include "ops/memory.h"
+
 namespace moe {
 namespace {
 
+// Arenas take whole large pages, one and a part of another for each of a Run's and of its threads', and the libraries keep the kernels that they made.
+constexpr int64_t kRunBytes = int64_t{8} << 20;
 constexpr double kShares[] = {0.5, 0.9, 0.99};
 
 // One expert's matrices in a layer.
@@ -19,15 +24,87 @@ int64_t expert_bytes(Model& model, int64_t layer) {
   return bytes;
 }
 
+// Of the copies that products of a forward make of a model's weights.
+struct Copies {
+  int64_t all = 0;
+  int64_t owned = 0;    // of them, those of weights that are packed whole, whatever the budget
+  int64_t passing = 0;  // of the widest call whose copies find no room: as many experts at once as ops::kPassingBytes holds
+};
+
+bool is_multiplied(const ModelConfig& config, const Param& param) {
+  if (!param.is_matrix() || param.name.starts_with("positions.")) return false;
+  return config.tied || !param.name.starts_with("embed.");
+}
+
+Copies copies_of(const Model& model, DType dtype) {
+  Copies copies;
+  for (const Param* param : model.params()) {
+    if (!is_multiplied(model.config(), *param)) continue;
+    const ops::CopyBytes bytes = ops::forward_copy_bytes(*param, dtype, param->name.find(".router.") != std::string::npos);
+    copies.all += bytes.all;
+    if (param->budget == nullptr) copies.owned += bytes.all;
+    // Gate and up share a call.
+    else copies.passing = std::max(copies.passing, std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert));
+  }
+  return copies;
+}
+
+int64_t mapped_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (const Param* param : model.params())
+    if (param->budget != nullptr) bytes += param->value.bytes();
+  return bytes;
+}
+
 }  // namespace
 
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) { return 2 * config.layers * tokens * bytes_of(dtype, config.kv_width()); }
 
-MemoryPlan plan_memory(const Model& model, int64_t available, int64_t cache) {
-  MemoryPlan plan{.available = available};
-  for (const Param* param : model.params())
-    if (param->budget != nullptr) plan.weights += param->value.bytes();
-  plan.packed = std::max<int64_t>(0, available - cache) / 2;
+int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(model, dtype).all; }
+
+ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
+  const bool chunks = options.chunk > 0 && options.chunk < options.window;
+  return {.model = &model,
+          .shape = {.tokens = chunks ? options.chunk : options.window, .dtype = dtype, .loss = true},
+          .routing = options.routing,
+          .top_k_experts = options.top_k_experts,
+          .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
+}
+
+MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits) {
+  MemoryPlan plan{.need = beside, .available = limits.left()};
+  int64_t whole = 0, wanted = 0, used = 0, passing = 0;  // copies of owned weights, of mapped ones, those of them that are there, one too many
+  for (const ForwardUse& use : uses) {
+    const ModelConfig& config = use.model->config();
+    plan.weights += mapped_bytes(*use.model);
+    const Copies copies = copies_of(*use.model, use.shape.dtype);
+    whole += copies.owned;
+    wanted += copies.all - copies.owned;
+    used += use.model->pack_budget().used;
+    passing += copies.passing;
+    plan.need.add("kernels", kRunBytes);
+    plan.need.add("activations", count_forward_memory(config, use.shape, evaluation_spec(config, use.routing, use.top_k_experts)));
+    plan.need.add("cache", use.cache);
+  }
+  plan.need.add("packed", whole);
+  plan.packed = limits.packed.value_or(used + std::max<int64_t>(0, plan.available - plan.need.total()) / 2);
+  plan.need.add("packed", std::min(wanted, plan.packed) - used);
+  if (plan.packed < wanted) plan.need.add("packing", passing);
+  return plan;
+}
+
+MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice) {
+  MemoryPlan plan = plan_memory(uses, beside, limits);
+  const auto budgeted = [](const ForwardUse& use) {
+    const Copies copies = copies_of(*use.model, use.shape.dtype);
+    return static_cast<double>(copies.all - copies.owned);
+  };
+  double wanted = 0;
+  for (const ForwardUse& use : uses) wanted += budgeted(use);
+  for (const ForwardUse& use : uses)
+    use.model->pack_budget().limit =
+        uses.size() == 1 ? plan.packed : static_cast<int64_t>(budgeted(use) / std::max(wanted, 1.0) * static_cast<double>(plan.packed));
+  check_memory(plan.need, limits, advice);
   return plan;
 }
 

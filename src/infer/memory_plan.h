@@ -1,23 +1,50 @@
-// Models larger than memory: what the packed copies of mapped weights may take, and which experts the tokens went to.
+// What running models takes of memory, what of it the packed copies of mapped weights may have, and which experts the tokens went to.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "core/memory.h"
+#include "infer/score.h"
+#include "model/cost.h"
 #include "model/model.h"
 
 namespace moe {
 
-// Of a model whose weights lie in a mapped file.
+// A model that reads text forward, and what it holds beside its weights while it does.
+struct ForwardUse {
+  Model* model = nullptr;
+  ForwardShape shape;
+  std::optional<EvalRouting> routing = {};  // absent: default_eval
+  int64_t top_k_experts = 0;                // 0: the model's own number
+  int64_t cache = 0;                        // bytes of keys and values
+};
+
+// What the packed copies of mapped weights may take, and what the whole will.
 struct MemoryPlan {
-  int64_t weights = 0;    // bytes of the mapped weights; 0: the Model owns its numbers
+  MemoryNeed need;        // beside what the process holds already; weights in mapped files, whose pages can be dropped, are in no part
+  int64_t weights = 0;    // bytes of the mapped weights; 0: the Models own their numbers
   int64_t available = 0;  // bytes
   int64_t packed = 0;     // bytes that packed copies may take
   bool larger_than_memory() const { return weights > available; }
 };
 
-// `cache`: bytes of keys and values to come. `packed` is half of what is available beside them.
-MemoryPlan plan_memory(const Model&, int64_t available, int64_t cache);
+// Copies of all mapped weights together may take `limits.packed`, or half of what is left beside everything else; `beside`: what else will be taken.
+MemoryPlan plan_memory(std::span<const ForwardUse>, const MemoryNeed& beside, const MemoryLimits& limits);
+// The same, and gives each model its share of the budget; throws OutOfMemory (core/memory.h) with `advice` where the rest does not fit.
+MemoryPlan settle_memory(std::span<const ForwardUse>, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice);
+// Of a model that is the only one.
+inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice) {
+  return settle_memory(std::span(&use, 1), beside, limits, advice);
+}
+// What score() takes of a model.
+ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
+// Of the copies that products of a forward make of all weights, bytes, whatever the budget.
+int64_t forward_copy_bytes(const Model&, DType dtype);
+
 // Of keys and values of `tokens` tokens in all layers, bytes.
 int64_t cache_bytes(const ModelConfig&, DType dtype, int64_t tokens);
 

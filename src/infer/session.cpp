@@ -13,7 +13,6 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kPromptChunk = 512;             // tokens a forward; bounds the memory of a long prompt
 constexpr int64_t kMaxTokens = int64_t{1} << 24;  // keeps positions and the size of the cache far from overflow
 
 // Of a session for a prompt and what follows. The last token written takes no room, as nothing follows it. Learned positions end with the context.

@@ -13,6 +13,8 @@
 
 namespace moe {
 
+constexpr int64_t kPromptChunk = 512;  // tokens of a prompt that a forward reads; bounds the memory of a long one
+
 struct SessionOptions {
   // Absent: default_eval. Models whose experts choose their tokens generate by EvalRouting::threshold, which has to be asked for because it is not what they
   // train with.

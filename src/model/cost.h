@@ -76,6 +76,16 @@ struct TrainingMemory {
 };
 TrainingMemory count_training_memory(const ModelConfig&, const TrainingShape&);
 
+// A forward that leaves nothing behind: evaluation and generation.
+struct ForwardShape {
+  int64_t tokens = 0;        // of one sequence
+  DType dtype = DType::f32;  // of the activations
+  bool loss = false;         // the head's loss of every token follows
+};
+// What it holds at its fullest moment, bytes: activations and scratch, but no weights, no packed copies and no cache. `routing`: its stages; unused by dense
+// models. Every choice counts as a row.
+int64_t count_forward_memory(const ModelConfig&, const ForwardShape&, const RoutingSpec& routing);
+
 struct ModelCost {
   ParamCount params;
   FlopCount flops;

@@ -1,20 +1,15 @@
 #include "model/head.h"
 
-#include <algorithm>
 #include <array>
+
+#include "model/head_chunks.h"
 
 namespace moe {
 namespace {
 
-constexpr int64_t kKeepBytes = int64_t{64} << 20;
-constexpr int64_t kChunkBytes = int64_t{16} << 20;
-
-// Rows a chunk: a multiple of 16 so that every chunk but the last uses the same products.
-int64_t chunk_rows(int64_t vocab) { return std::max<int64_t>(16, kChunkBytes / (vocab * 4) / 16 * 16); }
-
 template <class F>
 void each_chunk(int64_t rows, int64_t vocab, F&& f) {
-  const int64_t step = chunk_rows(vocab);
+  const int64_t step = logit_chunk_rows(vocab);
   for (int64_t begin = 0; begin < rows; begin += step) f(begin, std::min(begin + step, rows));
 }
 
@@ -39,7 +34,7 @@ void head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight,
   const int64_t rows = x.rows(), vocab = weight.value.rows();
   saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}};
   if (teacher.weight != nullptr) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
-  if (rows * vocab * 4 <= kKeepBytes) saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
+  if (rows * vocab * 4 <= kKeptLogitBytes) saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);

@@ -144,6 +144,24 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
   return parts;
 }
 
+TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
+  TrainedBytes bytes;
+  constexpr int64_t kF32 = 4;
+  for (const Param* param : shapes.params()) {
+    const int64_t own = kF32 * param->value.numel();
+    if (trains_itself(*param, options.tune)) {
+      bytes.gradients += own;
+      bytes.moments += 2 * own;
+    } else if (tunes_adapters(options.tune) && takes_adapter(*param)) {
+      const int64_t adapter = kF32 * adapter_numbers(*param, options.lora_rank);
+      bytes.gradients += own;
+      bytes.moments += 2 * adapter;
+      bytes.adapters += own + 2 * adapter;
+    }
+  }
+  return bytes;
+}
+
 std::vector<double> lr_factors(const Model& model, const std::vector<Param*>& params, const TrainOptions& options) {
   std::vector<double> factors;
   std::vector<std::string> parts;

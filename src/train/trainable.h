@@ -57,6 +57,14 @@ struct TrainedPart {
 };
 std::vector<TrainedPart> trained_parts(const Model&, const TrainOptions&);
 
+// What a Trainable and its optimizer add to the memory of a model of this shape, bytes.
+struct TrainedBytes {
+  int64_t gradients = 0;  // of the model's own parameters
+  int64_t moments = 0;    // two of whatever the optimizer moves
+  int64_t adapters = 0;   // with their gradients, and the matrices that they started from
+};
+TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);
+
 // For each of `params`, which a Trainable of the model gave, how many times the learning rate it learns at. Usage error for a part in options.lr_times that
 // none of them belongs to.
 std::vector<double> lr_factors(const Model&, const std::vector<Param*>& params, const TrainOptions& options);

@@ -332,6 +332,23 @@ TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   expect_usage(moe_routing(model_, nullptr, 0, nullptr, nullptr), "at least one id");
 }
 
+TEST_F(Api, WhatDoesNotFitFailsBeforeItStarts) {
+  moe_model* little = nullptr;
+  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"memory\": \"1M\", \"pack-memory\": \"1K\"}"), MOE_OK) << moe_last_error();
+  const int32_t ids[] = {1, 2, 3, 4};
+  std::vector<float> logits(4 * 256);
+  EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "more of memory", moe_last_error());
+  EXPECT_EQ(moe_generate(little, "a", 1, nullptr, nullptr, nullptr, nullptr), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "left of --memory", moe_last_error());
+  EXPECT_EQ(moe_score(little, ids, 4, "{\"window\": 4}", nullptr, nullptr), MOE_FAILED);
+  moe_close(little);
+  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"pack_memory\": \"1K\"}"), MOE_OK) << moe_last_error();
+  EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_OK) << moe_last_error();
+  moe_close(little);
+  expect_usage(moe_load(&little, folder().c_str(), "{\"memory\": \"lots\"}"), "lots");
+}
+
 TEST_F(Api, NullIsRefusedByName) {
   char* json = nullptr;
   int32_t* ids = nullptr;

@@ -230,7 +230,7 @@ TEST_F(Command, HelpNamesEveryOption) {
       {"train",
        "data out preset recipe layers width heads kv-heads experts top-k expert-width shared-experts moe-every dense-first capacity-factor balance z-loss "
        "tokenizer mix hold-out "
-       "context batch accumulate steps lr lr-times warmup min-lr weight-decay clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
+       "memory show-memory context batch accumulate steps lr lr-times warmup min-lr weight-decay clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
        "stages "
        "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss device-loss communication-loss"},
       {"tokenize", "data tokenizer out hold-out threads json"},
@@ -239,13 +239,13 @@ TEST_F(Command, HelpNamesEveryOption) {
       {"chat",
        "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts prompt-lookup dtype cache-dtype pack-memory hot-set threads "
        "json"},
-      {"score", "text window windows routing top-k-experts dtype json per-token"},
-      {"inspect", "json preset top-k-experts"},
+      {"score", "memory pack-memory show-memory text window windows routing top-k-experts dtype json per-token"},
+      {"inspect", "memory pack-memory show-memory json preset top-k-experts"},
       {"bench", "prompt tokens repeats seed top-k-experts dtype cache-dtype pack-memory hot-set threads json"},
       {"route", "recipe stages experts top-k capacity-factor expert-groups groups-kept routed-scaling-factor eval logits seed draw json"},
       {"upcycle", "experts top-k granularity recipe layers noise noise-share down-scale seed dtype threads json"},
       {"merge", "base expert gates top-k recipe seed dtype threads json"},
-      {"prune", "experts calibration windows window saliency verify dtype threads json"},
+      {"prune", "memory pack-memory show-memory experts calibration windows window saliency verify dtype threads json"},
       {"recipes", "json"}};
   for (const auto& [verb, options] : promised) {
     const CommandResult help = moe_command({verb, "--help"});

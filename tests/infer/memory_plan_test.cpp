@@ -16,29 +16,98 @@ std::unique_ptr<Model> bound_like(const Model& model) {
   return bound;
 }
 
+constexpr int64_t kMiB = int64_t{1} << 20;
+
 int64_t bytes_of_all(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params()) bytes += param->value.bytes();
   return bytes;
 }
 
+ForwardUse use_of(Model& model, int64_t tokens = 16) { return {.model = &model, .shape = {.tokens = tokens, .dtype = DType::f32}}; }
+
+MemoryPlan plan_of(const ForwardUse& use, int64_t left, const MemoryNeed& beside = {}) {
+  return plan_memory(std::span(&use, 1), beside, {.all = taken_memory() + left, .packed = {}});
+}
+
+int64_t part_of(const MemoryNeed& need, std::string_view name) {
+  for (const MemoryNeed::Part& part : need.parts)
+    if (part.name == name) return part.bytes;
+  return 0;
+}
+
 TEST(MemoryPlan, SaysWhenTheWeightsDoNotFit) {
   const auto model = fresh(plain_config());
   const auto bound = bound_like(*model);
-  const int64_t all = bytes_of_all(*model);
-  EXPECT_EQ(plan_memory(*model, all - 1, 0).weights, 0) << "it owns its numbers";
-  EXPECT_FALSE(plan_memory(*model, all - 1, 0).larger_than_memory());
-  EXPECT_EQ(plan_memory(*bound, all, 0).weights, all);
-  EXPECT_FALSE(plan_memory(*bound, all, 0).larger_than_memory());
-  EXPECT_TRUE(plan_memory(*bound, all - 1, 0).larger_than_memory());
+  MemoryPlan plan = plan_of(use_of(*model), kMiB);
+  EXPECT_EQ(plan.weights, 0) << "it owns its numbers";
+  EXPECT_FALSE(plan.larger_than_memory());
+  plan = plan_of(use_of(*bound), 100 * kMiB);
+  EXPECT_EQ(plan.weights, bytes_of_all(*model));
+  EXPECT_FALSE(plan.larger_than_memory());
+  plan.available = plan.weights - 1;
+  EXPECT_TRUE(plan.larger_than_memory());
 }
 
-TEST(MemoryPlan, LeavesHalfOfWhatTheCacheLeaves) {
+TEST(MemoryPlan, LeavesHalfOfWhatTheRestLeaves) {
   const auto model = fresh(plain_config());
-  EXPECT_EQ(plan_memory(*model, 1000, 200).packed, 400);
-  EXPECT_EQ(plan_memory(*model, 1000, 2000).packed, 0);
+  const auto bound = bound_like(*model);
+  ForwardUse use = use_of(*bound);
+  use.cache = 3 * kMiB;
+  MemoryNeed beside;
+  beside.add("text", 2 * kMiB);
+  const MemoryPlan plan = plan_memory(std::span(&use, 1), beside, {.all = taken_memory() + 1000 * kMiB, .packed = {}});
+  const int64_t rest = part_of(plan.need, "activations") + 5 * kMiB;
+  EXPECT_NEAR(static_cast<double>(plan.packed), static_cast<double>(1000 * kMiB - rest) / 2, 64e6) << "the process itself moves";
+  EXPECT_EQ(part_of(plan.need, "packed"), forward_copy_bytes(*bound, DType::f32)) << "it fits whole";
+  EXPECT_EQ(part_of(plan.need, "packing"), 0);
   EXPECT_EQ(cache_bytes(model->config(), DType::f32, 10), 2 * 2 * 10 * 32 * 4);
   EXPECT_EQ(cache_bytes(model->config(), DType::q8_0, 10), 2 * 2 * 10 * 34);
+}
+
+TEST(MemoryPlan, CopiesBeyondABudgetPassThroughScratch) {
+  const auto model = fresh(plain_config());
+  const auto bound = bound_like(*model);
+  const ForwardUse use = use_of(*bound);
+  const MemoryPlan plan = settle_memory(use, {}, {.all = {}, .packed = 1000}, "");
+  EXPECT_EQ(part_of(plan.need, "packed"), 1000);
+  EXPECT_GT(part_of(plan.need, "packing"), 0);
+  EXPECT_EQ(bound->pack_budget().limit, 1000);
+}
+
+// Two models share one budget as their weights do, and weights that a model owns are packed whole whatever the budget.
+TEST(MemoryPlan, ModelsShareTheBudget) {
+  ModelConfig large = plain_config();
+  large.layers = 4;
+  const auto small = fresh(plain_config()), big = fresh(large);
+  const auto small_bound = bound_like(*small), big_bound = bound_like(*big);
+  const std::vector<ForwardUse> uses = {use_of(*small_bound), use_of(*big_bound), use_of(*big)};
+  const MemoryPlan plan = settle_memory(uses, {}, {.all = {}, .packed = 100000}, "");
+  EXPECT_LE(small_bound->pack_budget().limit + big_bound->pack_budget().limit, 100000);
+  EXPECT_GT(big_bound->pack_budget().limit, small_bound->pack_budget().limit);
+  EXPECT_EQ(part_of(plan.need, "packed"), 100000 + forward_copy_bytes(*big, DType::f32));
+}
+
+TEST(MemoryPlan, RefusesWhatDoesNotFit) {
+  const auto model = fresh(plain_config());
+  ForwardUse use = use_of(*model);
+  use.cache = int64_t{1} << 50;
+  EXPECT_FAILS(settle_memory(use, {}, {}, "lower --tokens"), "cache 1024 TiB");
+  EXPECT_FAILS(settle_memory(use, {}, {}, "lower --tokens"), "lower --tokens");
+}
+
+// What is foretold of the copies is what they take once every expert was met.
+TEST(MemoryPlan, ForetellsTheCopies) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto model = fresh(plain_config());
+    const auto bound = bound_like(*model);
+    moe::Run run(2, dtype);
+    Session session(*bound, run, 600);
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < 600; ++i) ids.push_back(i * 37 % 256);
+    session.feed(ids);
+    EXPECT_EQ(bound->pack_budget().used, forward_copy_bytes(*bound, dtype));
+  }
 }
 
 // Whatever the copies may take, the bits are the same.

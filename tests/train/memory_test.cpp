@@ -4,6 +4,7 @@
 #include "model/cost.h"
 #include "support/check.h"
 #include "support/routings.h"
+#include "train/memory.h"
 #include "train/trainer.h"
 
 namespace moe::test {
@@ -71,6 +72,49 @@ TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
       expect_foretold(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32, false);
     }
   }
+}
+
+// Gradients, moments and adapters by name, against what a trainer makes.
+TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
+  const ModelConfig c = config_of("olmoe");
+  for (const Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router}) {
+    TrainOptions o;
+    o.tune = tune;
+    o.context = 128;
+    Model model(c);
+    model.initialise(1);
+    const Model shapes(c, Storage::bound);
+    const TrainedBytes foretold = trained_bytes(shapes, resolved(o));
+    const Trainable trainable(model, resolved(o));
+    int64_t gradients = 0, moments = 0, adapters = 0;
+    for (const Param* param : model.params()) gradients += param->grad.empty() ? 0 : param->grad.bytes();
+    for (const Param* param : trainable.params()) moments += 2 * param->value.bytes();
+    for (const auto& a : trainable.adapters()) adapters += a->frozen.bytes() + a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
+    EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
+    EXPECT_EQ(foretold.moments, moments) << name_of(tune);
+    EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
+  }
+}
+
+TEST(Memory, TheBatchThatIsAdvisedFits) {
+  const ModelConfig c = config_of("olmoe");
+  TrainOptions o;
+  o.context = 128;
+  o.batch = 5000;
+  constexpr int64_t kLeft = int64_t{200} << 20;
+  EXPECT_GT(training_need(c, o, Held::nothing).total(), kLeft);
+  const std::string advice = training_advice(c, o, Held::nothing, {}, kLeft);
+  ASSERT_TRUE(advice.starts_with("lower --batch (now 5000) to ")) << advice;
+  const int64_t batch = std::stoll(advice.substr(28)), times = std::stoll(advice.substr(advice.rfind("to ") + 3));
+  EXPECT_GE(batch * times, 5000);
+  o.batch = batch;
+  EXPECT_LE(training_need(c, o, Held::nothing).total(), kLeft);
+  o.batch = batch + 1;
+  EXPECT_GT(training_need(c, o, Held::nothing).total(), kLeft) << "a larger one would have done";
+  EXPECT_EQ(training_need(c, o, Held::nothing).total() - training_need(c, o, Held::weights).total(), 4 * (count_params(c).total() + count_params(c).buffers));
+  EXPECT_NE(training_advice(c, o, Held::nothing, {}, 1000).find("smaller model"), std::string::npos);
+  o.batch = 64;
+  EXPECT_NE(training_advice(c, o, Held::nothing, {}, training_need(c, o, Held::nothing).total() - 1).find("or add --recompute"), std::string::npos);
 }
 
 TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {

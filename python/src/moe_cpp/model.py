@@ -116,7 +116,9 @@ class _Sampling(TypedDict, total=False):
     cache_dtype: str | None
 
 
-def load(folder: Folder, *, threads: int = 0, dtype: str = "auto") -> Model:
+def load(
+    folder: Folder, *, threads: int = 0, dtype: str = "auto", memory: str | None = None, pack_memory: str | None = None
+) -> Model:
     """Loads a model folder (config.json, model.safetensors, tokenizer.json).
 
     Parameters
@@ -127,10 +129,15 @@ def load(folder: Folder, *, threads: int = 0, dtype: str = "auto") -> Model:
         Threads of a call; 0: all cores.
     dtype : str
         Of the products: "f32", "bf16", or "auto": bf16 where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32.
+    memory : str
+        What the process may take in all, as in "30G"; a call that needs more fails before it starts. Default: what is free.
+    pack_memory : str
+        What of it copies of the weights in the layout of the products may take. Default: half of what is free.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")
-    check(LIBRARY.moe_load(ctypes.byref(handle), path, as_options({"threads": threads, "dtype": dtype})))
+    options = {"threads": threads, "dtype": dtype, "memory": memory, "pack_memory": pack_memory}
+    check(LIBRARY.moe_load(ctypes.byref(handle), path, as_options(options)))
     return Model(handle, os.fsdecode(path))
 
 

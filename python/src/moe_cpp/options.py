@@ -89,3 +89,5 @@ class TrainOptions(TypedDict, total=False):
     minutes: float
     shuffle: str
     threads: int
+    memory: str
+    pack_memory: str

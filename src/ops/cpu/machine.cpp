@@ -146,10 +146,15 @@ double measure_peak_flops(Run& run, DType dtype, double seconds) {
   return total;
 }
 
+int64_t read_buffer_bytes() {
+  constexpr int64_t kLeast = int64_t{256} << 20, kMost = int64_t{1} << 30;
+  return std::clamp(4 * cache_bytes(), kLeast, kMost);
+}
+
 double measure_read_bandwidth(Run& run, double seconds) {
   choose_isa();
-  constexpr int64_t kLeast = int64_t{256} << 20, kMost = int64_t{1} << 30, kPiece = 1 << 16;  // bytes, bytes, words between looks at the clock
-  const int64_t words = std::clamp(4 * cache_bytes(), kLeast, kMost) / 8;
+  constexpr int64_t kPiece = 1 << 16;  // words between looks at the clock
+  const int64_t words = read_buffer_bytes() / 8;
   Arena memory;
   auto* data = static_cast<uint64_t*>(memory.alloc_bytes(static_cast<size_t>(words) * 8));
   std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);

@@ -10,6 +10,7 @@
 #include "ops/cpu/narrow_product.h"
 #include "ops/cpu/parts.h"
 #include "ops/cpu/row_product.h"
+#include "ops/memory.h"
 
 namespace moe::ops {
 namespace {
@@ -165,10 +166,6 @@ void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<c
   if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, meetings);
   else if (!multiply_rows(run, meetings)) multiply_blocks(run, parts, one_in, groups, threads);
 }
-
-// Experts whose copies find no room are packed in scratch, used and forgotten, as many at a time as this holds. Each such call reads the expert's weights from
-// the file, writes the copy and reads it: about three times the memory traffic of a packed expert where rows are few, little beside the products of a prompt.
-constexpr int64_t kPassingBytes = int64_t{64} << 20;
 
 void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
   std::vector<CallWeight*> weights;

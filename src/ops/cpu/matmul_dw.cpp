@@ -5,12 +5,10 @@
 
 #include "ops/cpu/isa.h"
 #include "ops/cpu/products.h"
+#include "ops/memory.h"
 
 namespace moe::ops {
 namespace {
-
-constexpr int64_t kMostInner = 512;      // rows summed by one product
-constexpr int64_t kWaveBytes = 1 << 20;  // of rows packed ahead at once; they are to be in the cache still when their products read them
 
 struct Gradient {
   Param* w;
@@ -52,8 +50,8 @@ void plan_stretches(DwPlan& plan, const Bank& bank, Offsets offsets) {
   const int64_t step = plan.compute == DType::bf16 ? 2 * kUnit : kUnit;
   plan.first_stretch.push_back(0);
   for (int64_t e = 0; e < bank.experts; ++e) {
-    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kMostInner) {
-      const int64_t rows = std::min(kMostInner, offsets[e + 1] - row), padded = round_up(rows, step);
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kDwInnerRows) {
+      const int64_t rows = std::min(kDwInnerRows, offsets[e + 1] - row), padded = round_up(rows, step);
       plan.stretches.push_back({e, row, rows, padded, &weights_layout(padded, bank.in, plan.compute)});
     }
     plan.first_stretch.push_back(plan.stretches.size());
@@ -166,9 +164,9 @@ std::vector<int64_t> wave_ends(Offsets offsets, bool few, int64_t row_bytes) {
   int64_t in_wave = 0;
   std::vector<int64_t> ends;
   for (size_t e = 0; few && e + 1 < offsets.size(); ++e)
-    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kMostInner) {
-      const int64_t rows = std::min(kMostInner, offsets[e + 1] - row);
-      if (in_wave > 0 && (in_wave + rows) * row_bytes > kWaveBytes) {
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kDwInnerRows) {
+      const int64_t rows = std::min(kDwInnerRows, offsets[e + 1] - row);
+      if (in_wave > 0 && (in_wave + rows) * row_bytes > kDwWaveBytes) {
         ends.push_back(row);
         in_wave = 0;
       }

@@ -4,8 +4,12 @@
 #include <vector>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/narrow_product.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/products.h"
 #include "ops/cpu/quant_product.h"
+#include "ops/memory.h"
 #include "tensor/quant.h"
 
 namespace moe::ops {
@@ -111,6 +115,21 @@ char* room_for(const CallWeight& c, int64_t expert) {
 }
 
 }  // namespace
+
+CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
+  choose_isa();
+  const bool quantised = is_quantised(w.value.dtype);
+  if (wide && !quantised && w.value.rank == 2 && w.value.rows() <= kMostNarrowColumns) return {};
+  const CallWeight c{.w = const_cast<Param*>(&w),
+                     .bank = bank_of(w),
+                     .copy = quantised ? Copy::blocks : Copy::forward,
+                     .dtype = quantised ? w.value.dtype : compute_dtype(wide ? DType::f32 : x),
+                     .whole = nullptr,
+                     .experts = {},
+                     .expert_bytes = 0};
+  const int64_t expert = copy_bytes(c);
+  return {expert, c.bank.experts * expert};
+}
 
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
   CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype, .whole = nullptr, .experts = {}, .expert_bytes = 0};

@@ -1,14 +1,17 @@
-// The memory of training, counted from shapes: the same tensors in the same order as the forwards and backwards of model/ and moe/ allocate them. The test
-// holds it against what the arenas really hold.
+// The memory of a pass, counted from shapes: the same tensors in the same order as the forwards and backwards of model/ and moe/ allocate them. The tests hold
+// it against what the arenas really hold.
 #include <algorithm>
 
 #include "model/cost.h"
+#include "model/head_chunks.h"
+#include "ops/memory.h"
 
 namespace moe {
 namespace {
 
 constexpr int64_t kF32 = 4;
-constexpr int64_t kThreadScratch = int64_t{2} << 20;  // blocks of products, packed or turned, on all threads
+constexpr int64_t kThreadScratch = int64_t{2} << 20;           // blocks of products, packed or turned, on all threads
+constexpr int64_t kForwardThreadScratch = int64_t{512} << 10;  // the same without gradients
 
 // Sizes that every part below needs.
 struct Sizes {
@@ -17,10 +20,8 @@ struct Sizes {
   int64_t n, a;      // tokens, bytes of an activation
   RoutingSpec spec;  // unused by dense models
 
-  Sizes(const ModelConfig& config, const TrainingShape& training)
-      : c(config), shape(training), n(training.batch * training.context), a(training.dtype == DType::bf16 ? 2 : kF32) {
-    if (c.moe_layer_count() > 0) spec = train_spec(c.routing);
-  }
+  Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing)
+      : c(config), shape(training), n(training.batch * training.context), a(training.dtype == DType::bf16 ? 2 : kF32), spec(routing) {}
 
   // The sum over the scopes of a micro-batch of of(tokens in it).
   template <class F>
@@ -87,8 +88,7 @@ int64_t saved_block(const Sizes& s, bool moe) {
 
 // Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/matmul_dw.cpp).
 int64_t scratch_wave(const Sizes& s, int64_t rows, int64_t width) {
-  constexpr int64_t kBytes = int64_t{1} << 20, kRows = 512;
-  return std::min(rows * width * s.a, std::max(kBytes, kRows * width * s.a));
+  return std::min(rows * width * s.a, std::max(ops::kDwWaveBytes, ops::kDwInnerRows * width * s.a));
 }
 
 // The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows packed for the gradient of a matrix: a wave of
@@ -126,6 +126,17 @@ int64_t scratch_block(const Sizes& s, bool moe) {
   return sublayer + std::max(scratch_ffn(s, moe), scratch_attention(s));
 }
 
+// Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are looked at at once.
+int64_t kept_logits(const Sizes& s) { return s.n * s.c.vocab * kF32 <= kKeptLogitBytes ? s.n * s.c.vocab * kF32 : 0; }
+int64_t chunk_of_logits(const Sizes& s) { return std::min(s.n, logit_chunk_rows(s.c.vocab)) * s.c.vocab; }
+
+// Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
+int64_t scratch_forward(const Sizes& s, bool moe) {
+  const int64_t hidden = s.rows(moe) * s.ffn_width(moe) * s.a;
+  if (!moe) return s.stream() + hidden;
+  return s.stream() + s.rows(true) * s.c.width * kF32 + hidden + (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
+}
+
 int64_t packed_bytes(const ModelConfig& c, int64_t a) {
   const ParamCount p = count_params(c);
   int64_t router = p.router, other = p.attention + p.dense_ffn + p.experts + p.shared + c.vocab * c.width;
@@ -136,7 +147,7 @@ int64_t packed_bytes(const ModelConfig& c, int64_t a) {
 
 TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& shape) {
   const ParamCount count = count_params(c);
-  const Sizes s(c, shape);
+  const Sizes s(c, shape, c.moe_layer_count() > 0 ? train_spec(c.routing) : RoutingSpec{});
   const int64_t params = count.total(), n = s.n;
   TrainingMemory m;
   m.masters = kF32 * (params + count.buffers);
@@ -144,9 +155,9 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.moments = 2 * kF32 * params;
   m.packed = packed_bytes(c, s.a);
 
-  const int64_t logits = n * c.vocab * kF32 <= (int64_t{64} << 20) ? n * c.vocab * kF32 : 0;
+  const int64_t logits = kept_logits(s);
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() + logits;  // h of every block, hidden, nll, lse
-  int64_t widest_scratch = std::min<int64_t>(n * c.vocab, int64_t{4} << 20) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
+  int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const int64_t block = saved_block(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
@@ -156,6 +167,19 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;
   return m;
+}
+
+int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape, const RoutingSpec& routing) {
+  const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
+  const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();  // of every block, hidden
+  const int64_t turns = c.positions == Positions::rope ? (shape.tokens * c.head_width + s.n) * kF32 : 0;
+  int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
+  int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    saved = std::max(saved, saved_block(s, c.is_moe(layer)));
+    scratch = std::max(scratch, scratch_forward(s, c.is_moe(layer)));
+  }
+  return streams + turns + saved + scratch + kForwardThreadScratch;
 }
 
 }  // namespace moe

@@ -1,0 +1,30 @@
+// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h).
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+#include "tensor/param.h"
+
+namespace moe::ops {
+
+// matmul_dw: rows summed by one product, and bytes of rows packed ahead at once where groups are few; they are to be in the cache still when their products
+// read them.
+constexpr int64_t kDwInnerRows = 512;
+constexpr int64_t kDwWaveBytes = int64_t{1} << 20;
+
+// Experts whose copies find no room in the budget are packed in scratch, used and forgotten, as many at a time as this holds, at least one. Each such call
+// reads the expert's weights from the file, writes the copy and reads it: about three times the memory traffic of a packed expert where rows are few, little
+// beside the products of a prompt.
+constexpr int64_t kPassingBytes = int64_t{64} << 20;
+
+// Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this dtype; `wide`: by matmul_forward_f32.
+struct CopyBytes {
+  int64_t expert = 0, all = 0;
+};
+CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
+
+// What measure_read_bandwidth reads through.
+int64_t read_buffer_bytes();
+
+}  // namespace moe::ops

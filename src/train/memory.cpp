@@ -1,0 +1,76 @@
+#include "train/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/cost.h"
+#include "model/head_chunks.h"
+#include "train/trainable.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kF32 = 4;
+constexpr int64_t kTextBytes = 16;  // of a token of a micro-batch: id, target, position, and what its row is read through
+
+int64_t bytes_of_all(const Model& shapes) {
+  int64_t bytes = 0;
+  for (const Param* param : shapes.params()) bytes += param->value.bytes();
+  return bytes;
+}
+
+// A micro-batch as the teacher reads it: its own activations are gone before the student's come, what its head reads stays.
+int64_t teaching_bytes(const Model& teacher, const TrainOptions& o, int64_t students) {
+  const ModelConfig& c = teacher.config();
+  const int64_t tokens = o.batch * o.context;
+  const RoutingSpec routing = c.moe_layer_count() > 0 ? eval_spec(c.routing) : RoutingSpec{};
+  const int64_t passing = count_forward_memory(c, {.tokens = tokens, .dtype = o.dtype}, routing);
+  return tokens * bytes_of(o.dtype, c.width) + kLogitChunkBytes + std::max<int64_t>(0, passing - students);
+}
+
+bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside, int64_t left) {
+  return training_need(config, o, held).total() + beside.total() <= left;
+}
+
+}  // namespace
+
+MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held, const Model* teacher) {
+  const Model shapes(config, Storage::bound);  // takes no memory for its numbers
+  const TrainedBytes trained = trained_bytes(shapes, o);
+  const TrainingMemory pass = count_training_memory(config, {.batch = o.batch, .context = o.context, .dtype = o.dtype, .recompute = o.recompute});
+  MemoryNeed need;
+  if (held == Held::nothing) need.add("weights", bytes_of_all(shapes));
+  need.add("gradients", trained.gradients);
+  need.add("moments", trained.moments);
+  need.add("adapters", trained.adapters);
+  need.add("packed", pass.packed);
+  need.add("activations", pass.activations);
+  need.add("scratch", pass.scratch);
+  need.add("text", o.batch * o.context * kTextBytes);
+  if (teacher) need.add("teacher", teaching_bytes(*teacher, o, pass.activations + pass.scratch));
+  return need;
+}
+
+std::string training_advice(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside, int64_t left) {
+  TrainOptions lower = o;
+  int64_t most = 0;  // the largest batch that fits
+  for (int64_t low = 1, high = o.batch - 1; low <= high;) {
+    lower.batch = low + (high - low) / 2;
+    if (fits(config, lower, held, beside, left)) {
+      most = lower.batch;
+      low = most + 1;
+    } else {
+      high = lower.batch - 1;
+    }
+  }
+  TrainOptions recomputed = o;
+  recomputed.recompute = true;
+  const bool recompute = !o.recompute && fits(config, recomputed, held, beside, left);
+  if (most == 0) return recompute ? "add --recompute" : "take a smaller model, --context or --batch, or more memory";
+  const int64_t times = (o.batch * o.accumulate + most - 1) / most;
+  return fmt::format("lower --batch (now {}) to {} and raise --accumulate (now {}) to {}{}", o.batch, most, o.accumulate, times,
+                     recompute ? ", or add --recompute" : "");
+}
+
+}  // namespace moe

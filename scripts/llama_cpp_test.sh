@@ -35,7 +35,7 @@ model=$(scripts/get-smollm2.sh)
 check "SmolLM2's perplexity" compare score "$model" "$text" --windows "$windows"
 check "SmolLM2's greedy tokens" compare greedy "$model"
 check "an OLMoE model trained here" train_olmoe
-check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 --types f32 bf16 f16 q8_0 q6_k q5_1 q5_0 q4_k q4_1 q4_0
+check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 q4_k_m q4_k_s q4_1 q4_0
 check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" --types q8_0 q5_0
-check "what Q4_K costs the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 --windows 64 --types q4_k --base f32
+check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s --base f32
 summary

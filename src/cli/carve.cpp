@@ -137,7 +137,7 @@ enum class Show { layers, progress };
 
 // Carves with these options and writes the result to `out`, whole or not at all. Whether `out` may be written is asked first.
 Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<const int32_t> ids, const CarveOptions& options, const std::string& out,
-                        DType written, DType compute, Show show) {
+                        WantedType written, DType compute, Show show) {
   NewModel destination(out);
   Run run(thread_count(f.threads), compute);
   Written done;
@@ -159,7 +159,7 @@ Written carve_and_write(const Flags& f, const LoadedModel& dense, std::span<cons
 }
 
 // Every number of active experts, everything else the same; the one asked for is written already.
-std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, const std::vector<int32_t>& ids, DType written, DType compute) {
+std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, const std::vector<int32_t>& ids, WantedType written, DType compute) {
   std::vector<SweepStep> steps;
   for (int64_t active = 1; active <= f.options.experts - f.options.shared; ++active) {
     CarveOptions options = f.options;
@@ -198,7 +198,7 @@ int run_carve(Flags& f) {
   }
   const ModelConfig target = carved_config(config, o);
   const double loaded = since(start);
-  Written done = carve_and_write(f, dense, ids, o, f.out, written.dtype, compute, f.json ? Show::progress : Show::layers);
+  Written done = carve_and_write(f, dense, ids, o, f.out, written.type, compute, f.json ? Show::progress : Show::layers);
   CarveResult& result = done.result;
   const Seconds seconds{loaded, done.carved, since(start)};
   if (!f.json) {
@@ -209,7 +209,7 @@ int run_carve(Flags& f) {
   if (verification) {
     result.model.reset();  // what was written is measured
     report = verification->measure(f.out, how_made(f, result, config, compute),
-                                   f.sweep ? sweep_steps(f, dense, ids, written.dtype, compute) : std::vector<SweepStep>{});
+                                   f.sweep ? sweep_steps(f, dense, ids, written.type, compute) : std::vector<SweepStep>{});
     verification->write_page(*report);
   }
   if (!f.json) {

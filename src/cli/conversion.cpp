@@ -87,13 +87,13 @@ void NewModel::remove_parents() {
   for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);  // only if nothing else came into it
 }
 
-std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, DType dtype, int threads,
+std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, WantedType type, int threads,
                                          const std::map<std::string, std::string>& metadata) {
   const bool file = target_of(out_) == Target::gguf;
-  save_folder(model, tokenizer, file ? DType::f32 : dtype, metadata);  // a file is made of a folder in f32, so that nothing is rounded twice
+  save_folder(model, tokenizer, file ? DType::f32 : type.dtype, metadata);  // a file is made of a folder in f32, so that nothing is rounded twice
   std::vector<ConvertedRow> rows;
   if (file) {
-    rows = make_file(dtype, threads);
+    rows = make_file(type, threads);
     parents_.clear();  // they stay; what was staged goes
   } else {
     std::error_code error;
@@ -116,14 +116,14 @@ void NewModel::save_folder(Model& model, const Tokenizer& tokenizer, DType dtype
   fail_if_interrupted(out_);
 }
 
-std::vector<ConvertedRow> NewModel::make_file(DType dtype, int threads) {
+std::vector<ConvertedRow> NewModel::make_file(WantedType type, int threads) {
   LoadedModel whole = load_model(staged_, LoadFor::inference);
   ProgressLine progress;
   const auto show = [&](int64_t bytes, int64_t total) {
     fail_if_interrupted(out_);
     progress.show(bytes >> 10, total >> 10, "KiB");
   };
-  return convert_model(whole, staged_, out_, {.dtype = dtype, .threads = threads, .progress = show}).rows;
+  return convert_model(whole, staged_, out_, {.dtype = type, .threads = threads, .progress = show}).rows;
 }
 
 void add_calibration_options(CLI::App& app, CalibrationFlags& f, const std::string& what_for) {

@@ -28,11 +28,11 @@ class NewModel {
 
   // Writes the model and shows how far it is. Ctrl-C ends it with nothing left behind. `dtype` is f32 or bf16, for a file whose name ends in .gguf any type.
   // Returns what became of the tensors of a file; of a folder, where all take that type, nothing.
-  std::vector<ConvertedRow> save(Model&, const Tokenizer&, DType dtype, int threads, const std::map<std::string, std::string>& metadata = {});
+  std::vector<ConvertedRow> save(Model&, const Tokenizer&, WantedType type, int threads, const std::map<std::string, std::string>& metadata = {});
 
  private:
   void save_folder(Model&, const Tokenizer&, DType dtype, const std::map<std::string, std::string>& metadata);
-  std::vector<ConvertedRow> make_file(DType dtype, int threads);
+  std::vector<ConvertedRow> make_file(WantedType type, int threads);
   void remove_parents();
 
   std::string out_, staged_;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "core/nearest.h"
 #include "core/words.h"
 #include "hub/adapter.h"
+#include "hub/quant_mix.h"
 #include "infer/score.h"
 #include "text/corpus.h"
 
@@ -31,34 +33,20 @@ struct Flags {
   bool json = false;
 };
 
-const std::vector<std::string>& quant_names() {
-  static const std::vector<std::string> names = {"q8_0", "q6_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0"};
-  return names;
-}
 const std::vector<std::string>& dtype_names() {
   static const std::vector<std::string> names = {"f32", "bf16", "f16"};
   return names;
 }
 
-DType named(const std::string& name, const char* option, const std::vector<std::string>& names) {
-  const std::optional<DType> dtype = dtype_named(name);
-  if (!dtype || std::find(names.begin(), names.end(), name_of(*dtype)) == names.end())
-    fail_usage("{}: no type is called '{}'{}", option, name, suggestion(name, names));
-  return *dtype;
-}
-
-std::optional<DType> asked_type(const Flags& f) {
+std::optional<WantedType> wanted_type(const Flags& f) {
   if (!f.quant.empty() && !f.dtype.empty()) fail_usage("--quant and --dtype both choose the type of the weights; give one of them");
-  if (!f.quant.empty()) {
-    const std::optional<DType> dtype = dtype_named(f.quant);
-    if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with --dtype {}", f.quant, f.quant);
-    if (dtype == DType::q5_k) return dtype;  // refused with what to take instead
-    return named(f.quant, "--quant", quant_names());
-  }
+  if (!f.quant.empty()) return find_quant_mix(f.quant, "--quant");
   if (f.dtype.empty()) return std::nullopt;
   const std::optional<DType> dtype = dtype_named(f.dtype);
   if (dtype && is_quantised(*dtype)) fail_usage("{} is a quantised type; ask for it with --quant {}", f.dtype, f.dtype);
-  return named(f.dtype, "--dtype", dtype_names());
+  if (!dtype || std::find(dtype_names().begin(), dtype_names().end(), name_of(*dtype)) == dtype_names().end())
+    fail_usage("--dtype: no type is called '{}'{}", f.dtype, suggestion(f.dtype, dtype_names()));
+  return *dtype;
 }
 
 // The text that --verify scores, as tokens of the model.
@@ -118,8 +106,8 @@ Json to_json(const ConvertReport& report) {
 Json to_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
 
 int run_convert(const Flags& f) {
-  ConvertOptions options{.dtype = asked_type(f), .threads = thread_count(f.threads)};
-  if (options.dtype) check_asked(*options.dtype, target_of(f.out));
+  ConvertOptions options{.dtype = wanted_type(f), .threads = thread_count(f.threads)};
+  if (options.dtype) check_asked(options.dtype->dtype, target_of(f.out));
   LoadedModel before = load_model(f.in, LoadFor::inference);
   std::optional<MergedAdapter> merged;
   if (!f.adapter.empty()) {
@@ -168,6 +156,14 @@ int run_convert(const Flags& f) {
   return 0;
 }
 
+std::string quants_help() {
+  std::string out = "quantise (GGUF only), by llama.cpp's names: ";
+  for (const QuantMix& mix : quant_mixes()) out += fmt::format("{}{} ({})", &mix == quant_mixes().data() ? "" : ", ", mix.name, mix.what);
+  return out +
+         ". Norms, biases and routers stay f32, the head keeps more bits; where rows are no multiple of a type's block the nearest type that fits is taken, and "
+         "printed (docs/quantisation.md)";
+}
+
 }  // namespace
 
 Action add_convert(CLI::App& app) {
@@ -178,10 +174,7 @@ Action add_convert(CLI::App& app) {
       "--adapter", f->adapter,
       "merge a low-rank adapter into the weights: a folder of adapter_config.json and adapter_model.safetensors as PEFT and moe train --tune lora leave "
       "them. --verify then scores the merged weights before and after the change of type");
-  takes(app.add_option("--quant", f->quant,
-                       "quantise (GGUF only): q8_0, q6_k, q5_1, q5_0, q4_k, q4_1 or q4_0. Norms, biases and routers stay f32, the head keeps more bits; "
-                       "where rows are no multiple of the type's block the nearest type that fits is taken, and printed (docs/quantisation.md)"),
-        quant_names());
+  takes(app.add_option("--quant", f->quant, quants_help()), quant_mix_names());
   takes(app.add_option("--dtype", f->dtype, "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder cannot hold that"),
         dtype_names());
   app.add_option("--verify", f->verify,

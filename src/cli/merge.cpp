@@ -185,17 +185,17 @@ int run_merge(const Flags& f) {
     merged = merge(*base.model, experts, options);
   }
   tell_notes(merged);
-  const std::vector<ConvertedRow> rows = out.save(*merged.model, *base.tokenizer, type.dtype, options.threads);
+  const std::vector<ConvertedRow> rows = out.save(*merged.model, *base.tokenizer, type.type, options.threads);
   if (!f.json) {
     print_parts(merged.parts);
     const auto [least, most] =
         std::minmax_element(merged.layers.begin(), merged.layers.end(), [](const auto& a, const auto& b) { return a.condition < b.condition; });
     fmt::print("gates: {}; condition of a layer's gates from {} to {}\n", f.gates, figure(least->condition), figure(most->condition));
-    fmt::print("{}\n", describe_result(f.out, *merged.model, type.dtype));
+    fmt::print("{}\n", describe_result(f.out, *merged.model, type.type.dtype));
     print_weights(type, rows);
     return 0;
   }
-  Json reply = result_json(f.out, *merged.model, type.dtype);
+  Json reply = result_json(f.out, *merged.model, type.type.dtype);
   reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(merged.parts);
   reply["gates"] = f.gates;

@@ -99,16 +99,16 @@ int run_prune(const Flags& f) {
     before = perplexity_of(*model.model, *model.tokenizer, *verify, options.threads, "before");
     after = perplexity_of(*pruned.model, *model.tokenizer, *verify, options.threads, "after");
   }
-  const std::vector<ConvertedRow> rows = out.save(*pruned.model, *model.tokenizer, type.dtype, options.threads);
+  const std::vector<ConvertedRow> rows = out.save(*pruned.model, *model.tokenizer, type.type, options.threads);
   if (!f.json) {
     print_layers(pruned.layers);
     print_parts(pruned.parts);
-    fmt::print("{}\n", describe_result(f.out, *pruned.model, type.dtype));
+    fmt::print("{}\n", describe_result(f.out, *pruned.model, type.type.dtype));
     print_weights(type, rows);
     if (verify) print_verify(*verify, before, after);
     return 0;
   }
-  Json reply = result_json(f.out, *pruned.model, type.dtype);
+  Json reply = result_json(f.out, *pruned.model, type.type.dtype);
   reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(pruned.parts);
   reply["pruned_layers"] = layers_json(pruned.layers);

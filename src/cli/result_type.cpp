@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "core/words.h"
-#include "tensor/quant.h"
 
 namespace moe::cli {
 namespace {
@@ -20,19 +19,17 @@ const std::vector<std::string>& dtype_names() {
   return names;
 }
 
-std::optional<DType> asked_type(const ResultTypeFlags& f, const std::string& out) {
+std::optional<WantedType> asked_type(const ResultTypeFlags& f, const std::string& out) {
   if (!f.quant.empty() && !f.dtype.empty()) fail_usage("--quant and --dtype both choose the type of the weights; give one of them");
   if (!f.quant.empty()) {
-    const std::optional<DType> dtype = dtype_named(f.quant);
-    if (!dtype || !is_quantised(*dtype)) fail_usage("--quant: no quantised type is called '{}'; moe convert --help lists them", f.quant);
+    const QuantMix& mix = find_quant_mix(f.quant, "--quant");
     if (target_of(out) == Target::folder) fail_usage("--quant writes quantised weights, which only a GGUF file holds; let OUT end in .gguf");
-    check_asked(*dtype, Target::gguf);
-    return dtype;
+    return mix;
   }
   if (f.dtype.empty()) return std::nullopt;
   if (std::find(dtype_names().begin(), dtype_names().end(), f.dtype) == dtype_names().end())
     fail_usage("--dtype: the result can be f32 or bf16, not '{}'{}", f.dtype, suggestion(f.dtype, dtype_names()));
-  return dtype_named(f.dtype);
+  return *dtype_named(f.dtype);
 }
 
 // The same tensors by what became of them: a row for each type and reason.
@@ -46,6 +43,9 @@ std::vector<ConvertedRow> by_result(const std::vector<ConvertedRow>& rows) {
   return out;
 }
 
+// What was asked for, as it was asked: a mix by its name.
+std::string_view name_of(const WantedType& type) { return type.mix != nullptr ? type.mix->name : moe::name_of(type.dtype); }
+
 }  // namespace
 
 void add_result_type_options(CLI::App& app, ResultTypeFlags& f) {
@@ -53,36 +53,35 @@ void add_result_type_options(CLI::App& app, ResultTypeFlags& f) {
                        "write the weights as f32 or bf16. Default: the type that most of the source's are, quantised too where OUT is a GGUF file; in a folder "
                        "bf16 for a quantised source and f32 for f16"),
         dtype_names());
-  app.add_option("--quant", f.quant, "write the weights quantised (GGUF only): as moe convert --quant");
+  takes(app.add_option("--quant", f.quant, "write the weights quantised (GGUF only): as moe convert --quant"), quant_mix_names());
 }
 
 void check_result_type(const ResultTypeFlags& f, const std::string& out) { asked_type(f, out); }
 
 ResultType result_type(const ResultTypeFlags& f, const std::string& out, const LoadedModel& source, const std::string& source_path) {
-  if (const std::optional<DType> asked = asked_type(f, out)) return {*asked, ""};
+  if (const std::optional<WantedType> asked = asked_type(f, out)) return {*asked, ""};
   const DType most = stored_dtype(source);
   const bool file = target_of(out) == Target::gguf;
-  const std::string name(name_of(most));
-  if (most == DType::f32 || most == DType::bf16 || (file && (most == DType::f16 || can_quantise(most)))) return {most, "as most of " + source_path + " is"};
+  const std::string name(moe::name_of(most));
+  if (most == DType::f32 || most == DType::bf16 || (file && (most == DType::f16 || is_quantised(most)))) return {most, "as most of " + source_path + " is"};
   // A folder is rounded to what is small beside what quantising has rounded already, and not where nothing has been.
   if (most == DType::f16)
     return {DType::f32, fmt::format("most of {} is f16, which is written to a GGUF file only; --dtype bf16 takes half the room", source_path)};
-  if (!file) return {DType::bf16, fmt::format("most of {} is {}, which only a GGUF file holds: an OUT that ends in .gguf keeps it", source_path, name)};
-  return {DType::q6_k, fmt::format("most of {} is {}, which is read, not written; --quant chooses another type", source_path, name)};
+  return {DType::bf16, fmt::format("most of {} is {}, which only a GGUF file holds: an OUT that ends in .gguf keeps it", source_path, name)};
 }
 
 void print_weights(const ResultType& type, const std::vector<ConvertedRow>& rows) {
   const char* between = type.why.starts_with("as ") ? ", " : "; ";
-  fmt::print("weights: {}{}{}\n", name_of(type.dtype), type.why.empty() ? "" : between, type.why);
+  fmt::print("weights: {}{}{}\n", name_of(type.type), type.why.empty() ? "" : between, type.why);
   for (const ConvertedRow& row : by_result(rows))
-    if (!row.why.empty()) fmt::print("  {} of {}: {}\n", counted(row.targets, "tensor"), name_of(row.to), row.why);
+    if (!row.why.empty()) fmt::print("  {} of {}: {}\n", counted(row.targets, "tensor"), moe::name_of(row.to), row.why);
 }
 
 Json weights_json(const ResultType& type, const std::vector<ConvertedRow>& rows) {
   Json others = Json::array();
   for (const ConvertedRow& row : by_result(rows))
-    if (!row.why.empty()) others.push_back({{"dtype", name_of(row.to)}, {"tensors", row.targets}, {"why", row.why}});
-  return {{"dtype", name_of(type.dtype)}, {"why", type.why}, {"others", others}};
+    if (!row.why.empty()) others.push_back({{"dtype", moe::name_of(row.to)}, {"tensors", row.targets}, {"why", row.why}});
+  return {{"dtype", name_of(type.type)}, {"why", type.why}, {"others", others}};
 }
 
 }  // namespace moe::cli

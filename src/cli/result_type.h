@@ -16,7 +16,7 @@ struct ResultTypeFlags {
 void add_result_type_options(CLI::App& app, ResultTypeFlags& flags);
 
 struct ResultType {
-  DType dtype = DType::f32;
+  WantedType type = DType::f32;
   std::string why;  // nobody asked for it: "as most of dense.gguf is"; empty where somebody did
 };
 // What OUT's weights are written as. Fails (usage) where OUT cannot hold what is asked for; `out` and the flags are all that this needs.

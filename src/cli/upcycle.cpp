@@ -77,7 +77,7 @@ LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
 
 void print_result(const Flags& f, const Upcycled& up, const LogitDifference& d, const ResultType& type, const std::vector<ConvertedRow>& rows) {
   print_parts(up.parts);
-  fmt::print("{}\n", describe_result(f.out, *up.model, type.dtype));
+  fmt::print("{}\n", describe_result(f.out, *up.model, type.type.dtype));
   print_weights(type, rows);
   const std::string measured =
       fmt::format("largest logit difference over {}: {:.2g}, the largest logit being {:.3g}", counted(d.tokens, "token"), d.largest, d.largest_logit);
@@ -113,12 +113,12 @@ int run_upcycle(const Flags& f) {
   const ForwardUse uses[] = {{.model = dense.model.get(), .shape = probed}, {.model = up.model.get(), .shape = {.tokens = 1, .dtype = DType::f32}}};  // in turn
   prepare_memory(f.in, uses, {}, f.memory, "take a smaller model");
   const LogitDifference difference = probe(dense, *up.model, threads);
-  const std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.dtype, threads);
+  const std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.type, threads);
   if (!f.json) {
     print_result(f, up, difference, type, rows);
     return 0;
   }
-  Json reply = result_json(f.out, *up.model, type.dtype);
+  Json reply = result_json(f.out, *up.model, type.type.dtype);
   reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(up.parts);
   reply["granularity"] = options.granularity;

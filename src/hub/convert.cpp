@@ -61,7 +61,7 @@ StoredTypes stored_types(const LoadedModel& model) {
   return types;
 }
 
-Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types, std::optional<DType> asked, Target target) {
+Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types, const std::optional<WantedType>& asked, Target target) {
   const Param& first = *tensor.parts[0].param;
   Stored stored = types.at(&first);
   bool as_stored = is_quantised(stored.dtype) && !tensor.columns;
@@ -71,7 +71,11 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
     as_stored = as_stored && !part.transpose && part.param->value.dtype == stored.dtype;
   }
   if (stored.mixed) stored.dtype = DType::f32;
-  TypeChoice choice = choose_type(kind_of(*model.model, first), tensor.shape.back(), stored.dtype, asked, target);
+  const WeightKind kind = kind_of(*model.model, first);
+  std::optional<DType> wanted;
+  if (asked) wanted = asked->mix != nullptr && kind == WeightKind::product ? type_in_mix(*asked->mix, tensor.name, model.model->config()) : asked->dtype;
+  TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
+  if (asked && choice.why.empty() && choice.dtype != asked->dtype) choice.why = "the mix gives it more bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
   as_stored = as_stored && !stored.mixed && choice.dtype == stored.dtype;
   return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};
@@ -205,7 +209,7 @@ void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
   }
 }
 
-void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, GgufTarget target, Feed& feed) {
+void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, GgufTarget target, const QuantMix* mix, Feed& feed) {
   std::vector<GgufItem> items = std::move(target.tables);
   for (const Planned& p : plan) {
     const bool last = &p == &plan.back();
@@ -215,7 +219,7 @@ void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector
                        return rows;
                      }});
   }
-  for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
+  for (const GgufEntry& entry : gguf_type_entries(items, mix)) target.metadata.push_back(entry);
   keep_general(target.metadata, model);
   write_gguf(out, target.metadata, items);
 }
@@ -313,7 +317,7 @@ int64_t converting_bytes(const Model& model) {
 
 ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options) {
   const Target target = target_of(out);
-  if (options.dtype) check_asked(*options.dtype, target);
+  if (options.dtype) check_asked(options.dtype->dtype, target);
   ConvertReport report;
   settle_source(model, in, report);
   GgufTarget gguf;
@@ -327,7 +331,7 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   add_rows(report, plan, model);
   Feed feed(model, in, options, report.bytes_after);
   if (target == Target::gguf) {
-    write_as_gguf(out, model, plan, std::move(gguf), feed);
+    write_as_gguf(out, model, plan, std::move(gguf), options.dtype ? options.dtype->mix : nullptr, feed);
     check_written(Gguf::open(out), plan, static_cast<size_t>(report.tables));
   } else {
     write_as_folder(out, model, plan, feed);

@@ -13,7 +13,7 @@
 namespace moe {
 
 struct ConvertOptions {
-  std::optional<DType> dtype;  // of the weights of products, embedding and head: --quant or --dtype; absent: as they are
+  std::optional<WantedType> dtype;  // of the weights of products, embedding and head: --quant or --dtype; absent: as they are
   int threads = 1;
   // Told how many bytes of the result are there, of how many; may throw, and then nothing is left behind.
   std::function<void(int64_t done, int64_t total)> progress = {};

@@ -35,22 +35,14 @@ GgufItem item_of(const FileTensor& tensor, DType dtype, int threads) {
           }};
 }
 
-// llama.h, enum llama_ftype; 1024 says that it was guessed.
+// llama.h, enum llama_ftype; 1024 says that it was guessed. Of the mixes of a type the usual one, which comes first.
 int64_t file_type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return 0;
-    case DType::f16: return 1;
-    case DType::q4_0: return 2;
-    case DType::q4_1: return 3;
-    case DType::q8_0: return 7;
-    case DType::q5_0: return 8;
-    case DType::q5_1: return 9;
-    case DType::q4_k: return 15;
-    case DType::q5_k: return 17;
-    case DType::q6_k: return 18;
-    case DType::bf16: return 32;
-    default: return 1024;
-  }
+  if (dtype == DType::f32) return 0;
+  if (dtype == DType::f16) return 1;
+  if (dtype == DType::bf16) return 32;
+  const auto mixes = quant_mixes();
+  const auto mix = std::ranges::find(mixes, dtype, &QuantMix::base);
+  return mix != mixes.end() ? mix->file_type : 1024;
 }
 
 // Keys of "general." that are written anew.
@@ -109,7 +101,7 @@ bool gguf_wants_f32(const Model& model, const FileTensor& tensor) {
   return kind == WeightKind::small || kind == WeightKind::buffer;
 }
 
-std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items) {
+std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items, const QuantMix* mix) {
   std::map<DType, int64_t> numbers;
   for (const GgufItem& item : items) {
     int64_t n = 1;
@@ -118,7 +110,7 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items) {
   }
   const auto most = std::ranges::max_element(numbers, {}, [](const auto& each) { return each.second; });
   std::vector<GgufEntry> out;
-  if (most != numbers.end()) out.push_back({"general.file_type", GgufEntry::Type::u32, file_type_of(most->first)});
+  if (most != numbers.end()) out.push_back({"general.file_type", GgufEntry::Type::u32, mix != nullptr ? mix->file_type : file_type_of(most->first)});
   if (std::ranges::any_of(numbers, [](const auto& each) { return is_quantised(each.first); }))
     out.push_back({"general.quantization_version", GgufEntry::Type::u32, int64_t{2}});
   return out;

@@ -9,6 +9,7 @@
 
 #include "formats/gguf.h"
 #include "hub/hub.h"
+#include "hub/quant_mix.h"
 #include "hub/tensor_map.h"
 
 namespace moe {
@@ -30,8 +31,8 @@ struct GgufTarget {
 GgufTarget gguf_target(Model&, const Tokenizer&);
 // What stays f32 whatever the rest is: norms, biases, routers, positions and buffers.
 bool gguf_wants_f32(const Model&, const FileTensor&);
-// "general.file_type" of what most of the numbers are in, and the version of the quantised formats.
-std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&);
+// "general.file_type", of the mix or else of what most of the numbers are in, and the version of the quantised formats.
+std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&, const QuantMix* mix = nullptr);
 
 // The type of a tensor's numbers in the file; not asked where gguf_wants_f32.
 using GgufTypeOf = std::function<DType(const FileTensor&)>;

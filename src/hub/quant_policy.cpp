@@ -1,7 +1,6 @@
 #include "hub/quant_policy.h"
 
 #include "core/error.h"
-#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -60,7 +59,6 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
 void check_asked(DType asked, Target target) {
   if (target == Target::folder && is_quantised(asked))
     fail_usage("a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave --quant out and choose --dtype", name_of(asked));
-  if (is_quantised(asked) && !can_quantise(asked)) fail_usage("{} is read, not written; choose q4_k, q5_1 or q6_k", name_of(asked));
 }
 
 }  // namespace moe

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "hub/quant_mix.h"
 #include "model/model.h"
 
 namespace moe {
@@ -27,10 +28,19 @@ struct TypeChoice {
   std::string_view why;  // it is not the type that was asked for; empty where it is
 };
 
+// What --dtype or --quant asks for.
+struct WantedType {
+  WantedType(DType type) : dtype(type) {}                                               // NOLINT(google-explicit-constructor): a type is one
+  WantedType(const QuantMix& names_them) : dtype(names_them.base), mix(&names_them) {}  // NOLINT(google-explicit-constructor)
+
+  DType dtype;
+  const QuantMix* mix = nullptr;  // dtype is what it gives most matrices
+};
+
 // The type of a tensor whose rows have `cols` numbers and are `stored` so now; `asked` is what --quant or --dtype says, nothing: keep what is there.
 TypeChoice choose_type(WeightKind, int64_t cols, DType stored, std::optional<DType> asked, Target);
 
-// Fails (usage) where no file of this kind has weights of this type, or we write none.
+// Fails (usage) where no file of this kind has weights of this type.
 void check_asked(DType asked, Target);
 
 }  // namespace moe

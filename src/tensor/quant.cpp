@@ -199,13 +199,11 @@ void quantise(void* out, const float* in, DType to, int64_t n) {
     case DType::q5_0: return write_blocks(out, in, to, n, write_q5_0);
     case DType::q5_1: return write_blocks(out, in, to, n, write_q5_1);
     case DType::q4_k: return write_blocks(out, in, to, n, write_q4_k);
+    case DType::q5_k: return write_blocks(out, in, to, n, write_q5_k);
     case DType::q6_k: return write_blocks(out, in, to, n, write_q6_k);
-    case DType::q5_k:
     case DType::i32: break;
   }
-  fail("{} is read but not made here; take q4_k or q6_k", name_of(to));
+  fail("numbers cannot be made {}, which holds no weights", name_of(to));
 }
-
-bool can_quantise(DType to) { return to != DType::q5_k && to != DType::i32; }
 
 }  // namespace moe

@@ -11,9 +11,7 @@ namespace moe {
 // out[i] = in[i] as f32, i < n, from any float or quantised type; n is whole blocks.
 void dequantise(float* out, const void* in, DType from, int64_t n);
 // out = in in the type `to`: f32, f16 and bf16 rounded to nearest even, quantised types as llama.cpp's reference quantisers choose their scales (without an
-// importance matrix). n is whole blocks. Fails for a type that is only read (q5_k, i32). Numbers that are not finite are the caller's to refuse.
+// importance matrix). n is whole blocks. Fails for i32. Numbers that are not finite are the caller's to refuse.
 void quantise(void* out, const float* in, DType to, int64_t n);
-// Whether quantise() can make it.
-bool can_quantise(DType to);
 
 }  // namespace moe

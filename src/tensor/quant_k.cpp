@@ -1,4 +1,4 @@
-// The K formats. Scales are searched as in ggml's reference (src/ggml-quants.c, quantize_row_q4_K_ref and quantize_row_q6_K_ref): for each group a fan of
+// The K formats. Scales are searched as in ggml's reference (src/ggml-quants.c, quantize_row_q4_K_ref, _q5_K_ref and _q6_K_ref): for each group a fan of
 // candidate steps, for each the integers it rounds to and the scale (and offset) that fit them best by weighted least squares; the best fit is kept.
 // Sums run in eight lanes, so the compiler can use vectors; a file made here may differ from ggml's in a few scales, not in its error.
 #include "tensor/quant_k.h"
@@ -57,11 +57,21 @@ struct Line {
   float scale = 0, offset = 0;
 };
 
-// The line for q in 0..15 over one group of 32. Large numbers weigh more. Candidate steps are a 14th to a 16th of the range, which begins at the best line's
-// own offset: an improvement moves where the next candidates start.
+// How a K format with an offset looks for its lines: q in 0..top; candidate steps are the range over `first`, first + 0.1, ..., as many as `candidates`.
+struct FourBits {
+  static constexpr float top = 15, first = 14;
+  static constexpr int candidates = 21;
+};
+struct FiveBits {
+  static constexpr float top = 31, first = 30.5f;
+  static constexpr int candidates = 16;
+};
+
+// The line over one group of 32. Large numbers weigh more. The range begins at the best line's own offset: an improvement moves where the next candidates
+// start.
+template <class Fan>
 Line fit_line(const float* x) {
-  constexpr float kTop = 15;
-  constexpr int kCandidates = 21;
+  constexpr float kTop = Fan::top;
   float low = 0, high = x[0];
   for (int i = 0; i < kGroup; ++i) {
     low = x[i] < low ? x[i] : low;
@@ -86,8 +96,8 @@ Line fit_line(const float* x) {
   };
   round_in_steps(kTop);
   float best_error = error_of(best);
-  for (int candidate = 0; candidate < kCandidates; ++candidate) {
-    round_in_steps(kTop - 1 + 0.1f * static_cast<float>(candidate));
+  for (int candidate = 0; candidate < Fan::candidates; ++candidate) {
+    round_in_steps(Fan::first + 0.1f * static_cast<float>(candidate));
     const float wq = sum_over<float, kGroup>([&](int i) { return weight[i] * q[i]; });
     const float wqq = sum_over<float, kGroup>([&](int i) { return weight[i] * q[i] * q[i]; });
     const float wqx = sum_over<float, kGroup>([&](int i) { return weight[i] * q[i] * x[i]; });
@@ -189,11 +199,15 @@ void read_q6_k(float* out, const uint8_t* block) {
   }
 }
 
-void write_q4_k(uint8_t* block, const float* x) {
+namespace {
+
+// Both formats with an offset begin alike: d, dmin, the scales in six bits. q [256] are the numbers in steps of what was written.
+template <class Fan>
+void write_scales(uint8_t* block, int* q, const float* x) {
   Line line[kGroups];
   float top_scale = 0, top_offset = 0;
   for (int g = 0; g < kGroups; ++g) {
-    line[g] = fit_line(x + g * kGroup);
+    line[g] = fit_line<Fan>(x + g * kGroup);
     top_scale = std::max(top_scale, line[g].scale);
     top_offset = std::max(top_offset, line[g].offset);
   }
@@ -208,13 +222,31 @@ void write_q4_k(uint8_t* block, const float* x) {
   write_six_bits(block + 4, six);
   // The numbers are rounded anew by the steps that a reader will see.
   const float d = load_half(block), dmin = load_half(block + 2);
-  int q[kBlock];
   for (int g = 0; g < kGroups; ++g) {
     const float step = d * static_cast<float>(six.scale[g]), offset = dmin * static_cast<float>(six.offset[g]);
-    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j) q[j] = static_cast<int>(clamped(nearest_even((x[j] + offset) / step), 0, 15));
+    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j) q[j] = static_cast<int>(clamped(nearest_even((x[j] + offset) / step), 0, Fan::top));
   }
+}
+
+}  // namespace
+
+void write_q4_k(uint8_t* block, const float* x) {
+  int q[kBlock];
+  write_scales<FourBits>(block, q, x);
   for (int g = 0; g < kGroups; g += 2)
     for (int j = 0; j < kGroup; ++j) block[16 + g / 2 * kGroup + j] = static_cast<uint8_t>(q[g * kGroup + j] | q[(g + 1) * kGroup + j] << 4);
+}
+
+void write_q5_k(uint8_t* block, const float* x) {
+  int q[kBlock];
+  write_scales<FiveBits>(block, q, x);
+  uint8_t *fifth = block + 16, *nibbles = block + 48;
+  for (int j = 0; j < kGroup; ++j) {
+    fifth[j] = 0;
+    for (int g = 0; g < kGroups; ++g) fifth[j] = static_cast<uint8_t>(fifth[j] | (q[g * kGroup + j] >> 4) << g);
+  }
+  for (int g = 0; g < kGroups; g += 2)
+    for (int j = 0; j < kGroup; ++j) nibbles[g / 2 * kGroup + j] = static_cast<uint8_t>((q[g * kGroup + j] & 15) | (q[(g + 1) * kGroup + j] & 15) << 4);
 }
 
 void write_q6_k(uint8_t* block, const float* x) {

@@ -10,6 +10,7 @@ void read_q4_k(float* out, const uint8_t* block);
 void read_q5_k(float* out, const uint8_t* block);
 void read_q6_k(float* out, const uint8_t* block);
 void write_q4_k(uint8_t* block, const float* x);
+void write_q5_k(uint8_t* block, const float* x);
 void write_q6_k(uint8_t* block, const float* x);
 
 }  // namespace moe

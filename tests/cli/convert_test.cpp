@@ -48,6 +48,17 @@ TEST_F(Convert, PrintsTheAccountAndBothPerplexities) {
   has(r.out, fmt::format("{:.4f} after", Json::parse(again.out)["perplexity"].get<double>()));
 }
 
+// Mixes by llama.cpp's names, in either case; a type's name alone is its usual mix there.
+TEST_F(Convert, TakesMixesByName) {
+  for (const auto& [name, same] : {std::pair("Q4_K_M", "q4_k"), std::pair("q5_k_m", "Q5_K"), std::pair("q4_k_s", "Q4_K_S")}) {
+    ok({"convert", model(), folder_ / "a.gguf", "--quant", name});
+    ok({"convert", model(), folder_ / "b.gguf", "--quant", same});
+    EXPECT_EQ(slurp(folder_ / "a.gguf"), slurp(folder_ / "b.gguf")) << name;
+  }
+  const std::string help = ok({"convert", "--help"}).out;
+  for (const char* name : {"q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_1", "q5_0", "q4_k_m", "q4_k_s", "q4_1", "q4_0"}) has(help, name);
+}
+
 TEST_F(Convert, JsonHoldsTheSame) {
   const CommandResult r =
       moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(), "--verify-windows", "2", "--verify-window", "32", "--json"});
@@ -72,7 +83,9 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", model(), gguf, "--quant", "bf16"}, 2, {"--dtype bf16"});
   expect_refused({"convert", model(), gguf, "--dtype", "q8_0"}, 2, {"--quant q8_0"});
   expect_refused({"convert", model(), gguf, "--dtype", "bf16", "--quant", "q8_0"}, 2, {"--quant", "--dtype"});
-  expect_refused({"convert", model(), gguf, "--quant", "q5_k"}, 2, {"q5_k"});
+  expect_refused({"convert", model(), gguf, "--quant", "Q3_K_M"}, 2, {"--quant Q3_K_M", "llama.cpp makes it of Q3_K", "q4_k_s"});
+  expect_refused({"convert", model(), gguf, "--quant", "iq4_xs"}, 2, {"iq4_xs", "IQ types", "q4_k_m"});
+  expect_refused({"convert", model(), gguf, "--quant", "q4_k_x"}, 2, {"'q4_k_x'", "\"q4_k_m\""});
   expect_refused({"convert", model(), model()}, 1, {"is the model itself"});
   expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});
   put(folder_ / "short.txt", "x");

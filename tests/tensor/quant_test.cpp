@@ -115,12 +115,23 @@ TEST(Quant, TheKFormatsAreAsGoodAsTheReference) {
   EXPECT_LE(q6_k, 1.001);
 }
 
+// A fifth bit halves the steps: so it does the error, where what is left over is not the scales' own six bits.
+TEST(Quant, AFifthBitHalvesTheErrorOfTheFourth) {
+  for (const char* row : {"normal", "weights", "negative", "offset", "ties", "some zero", "large"}) {
+    const std::vector<float> x = golden_row(row);
+    const double ratio = rms(x, round_trip(x, DType::q5_k)) / rms(x, round_trip(x, DType::q4_k));
+    EXPECT_GT(ratio, 0.35) << row;
+    EXPECT_LT(ratio, 0.62) << row;
+  }
+}
+
 // Of normal numbers: half a step of each format, and the smaller the more bits.
 TEST(Quant, ErrorsAreThoseOfTheFormats) {
   const std::vector<float> x = drawn(64 * 256, 5);
-  const std::map<DType, std::pair<double, double>> bounds = {
-      {DType::f32, {0, 0}},        {DType::f16, {1e-5, 5e-4}},    {DType::bf16, {1e-4, 4e-3}},  {DType::q8_0, {4e-3, 7e-3}}, {DType::q4_0, {0.08, 0.1}},
-      {DType::q4_1, {0.07, 0.09}}, {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}}, {DType::q6_k, {0.01, 0.02}}};
+  const std::map<DType, std::pair<double, double>> bounds = {{DType::f32, {0, 0}},          {DType::f16, {1e-5, 5e-4}},   {DType::bf16, {1e-4, 4e-3}},
+                                                             {DType::q8_0, {4e-3, 7e-3}},   {DType::q4_0, {0.08, 0.1}},   {DType::q4_1, {0.07, 0.09}},
+                                                             {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}},
+                                                             {DType::q5_k, {0.025, 0.04}},  {DType::q6_k, {0.01, 0.02}}};
   for (const auto& [dtype, bound] : bounds) {
     const double error = rms(x, round_trip(x, dtype));
     EXPECT_GE(error, bound.first) << name_of(dtype);
@@ -143,7 +154,6 @@ TEST(Quant, WhatFitsIsKept) {
 TEST(Quant, ZerosStayZero) {
   const std::vector<float> zeros(256, 0.0f);
   for (DType dtype : kAll) {
-    if (!can_quantise(dtype)) continue;
     for (float y : round_trip(zeros, dtype)) ASSERT_EQ(y, 0.0f) << name_of(dtype);
   }
 }
@@ -152,7 +162,7 @@ TEST(Quant, ZerosStayZero) {
 TEST(Quant, VanishingScalesGiveZeros) {
   for (float scale : {1e-12f, 1e-30f, 1e-38f, 1e-41f, 1e-45f}) {
     for (DType dtype : kAll) {
-      if (!can_quantise(dtype) || !is_quantised(dtype)) continue;
+      if (!is_quantised(dtype)) continue;
       for (float y : round_trip(drawn(256, 3, scale), dtype)) ASSERT_EQ(y, 0.0f) << name_of(dtype) << " at " << scale;
     }
   }
@@ -163,7 +173,6 @@ TEST(Quant, AnOutlierSurvives) {
   std::vector<float> x = drawn(256, 9);
   x[77] = 1000;
   for (DType dtype : kAll) {
-    if (!can_quantise(dtype)) continue;
     const std::vector<float> y = round_trip(x, dtype);
     EXPECT_NEAR(y[77], 1000, 35) << name_of(dtype);
     for (float v : y) ASSERT_TRUE(std::isfinite(v)) << name_of(dtype);
@@ -188,7 +197,6 @@ TEST(Quant, AnyBytesCanBeRead) {
 TEST(Quant, NumbersThatAreNotFiniteDoNotTrap) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
   for (DType dtype : kAll) {
-    if (!can_quantise(dtype)) continue;
     for (float bad : {infinity, -infinity, nan, most, -most}) {
       std::vector<float> x = drawn(512, 4);
       x[40] = bad;
@@ -203,7 +211,6 @@ TEST(Quant, NumbersThatAreNotFiniteDoNotTrap) {
 TEST(Quant, BlocksStandAlone) {
   const std::vector<float> x = drawn(4 * 256, 8);
   for (DType dtype : kAll) {
-    if (!can_quantise(dtype)) continue;
     const std::vector<uint8_t> all = quantised(x, dtype);
     std::vector<uint8_t> pieces;
     for (int64_t i = 3; i >= 0; --i) {
@@ -219,10 +226,8 @@ TEST(Quant, RefusesPartsOfBlocksAndWhatItCannotMake) {
   std::vector<uint8_t> bytes(2048);
   EXPECT_THROW(quantise(bytes.data(), x.data(), DType::q8_0, 33), Error);
   EXPECT_THROW(dequantise(x.data(), bytes.data(), DType::q4_k, 32), Error);
-  EXPECT_THROW(quantise(bytes.data(), x.data(), DType::q5_k, 256), Error);
+  EXPECT_THROW(quantise(bytes.data(), x.data(), DType::i32, 256), Error);
   EXPECT_THROW(dequantise(x.data(), bytes.data(), DType::i32, 4), Error);
-  for (DType dtype : kAll) EXPECT_EQ(can_quantise(dtype), dtype != DType::q5_k) << name_of(dtype);
-  EXPECT_FALSE(can_quantise(DType::i32));
 }
 
 }  // namespace

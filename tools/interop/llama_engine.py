@@ -5,8 +5,7 @@ import math
 import llama_cpp
 import numpy as np
 
-FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k": 14, "q6_k": 18, "bf16": 32}
-GGML_TYPE_Q6_K = 14
+FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "bf16": 32}
 
 
 class Engine:
@@ -52,11 +51,9 @@ class Engine:
         self.llama.close()
 
 
-def quantise(source, target, name, threads=2, pure=False):
-    """llama.cpp's own quantiser; `pure`: every matrix in this type, but for the head, which has Q6_K."""
+def quantise(source, target, name, threads=2):
+    """llama.cpp's own quantiser."""
     params = llama_cpp.llama_model_quantize_default_params()
-    params.nthread, params.ftype, params.pure = threads, FILE_TYPES[name], pure
-    if pure:
-        params.output_tensor_type = GGML_TYPE_Q6_K
+    params.nthread, params.ftype = threads, FILE_TYPES[name]
     if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
         raise SystemExit(f"llama.cpp could not quantise {source} to {name}")

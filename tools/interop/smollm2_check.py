@@ -156,8 +156,14 @@ def weight_error(path, truth):
     return math.sqrt(wrong / total)
 
 
+def other_types(mine, other):
+    """(name, type here, type there) of the tensors whose types the two quantisers chose differently."""
+    here, there = ({t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors} for path in (mine, other))
+    return [(name, here.get(name), there.get(name)) for name in sorted(here | there) if here.get(name) != there.get(name)]
+
+
 def check_quality(args):
-    """Of each type: the rise over the engine's own perplexity of the file that both quantisers start from."""
+    """Of each type: that it is given to the same tensors, and the rise over the engine's own perplexity of the file that both quantisers start from."""
     good = True
     with tempfile.TemporaryDirectory() as work:
         base = f"{work}/base.gguf"
@@ -169,13 +175,16 @@ def check_quality(args):
         for name in args.types:
             mine, other = f"{work}/ours-{name}.gguf", f"{work}/theirs-{name}.gguf"
             convert(args, base, mine, *asked(name))
-            llama_engine.quantise(base, other, name, pure=name.endswith("_k"))
+            llama_engine.quantise(base, other, name)
+            differ = [f"{tensor}: {ours} here, {theirs} there" for tensor, ours, theirs in other_types(mine, other)]
+            good = good and not differ
             ours, theirs = our_score(args, mine, False)["perplexity"], their_perplexity(args, other, start["ids"])
             crossed = our_score(args, other, False)["perplexity"]
             rise, their_rise = ours / ours0 - 1, theirs / theirs0 - 1
             good = good and rise <= their_rise
             print(f"{name}: {ours:.4f} here, {theirs:.4f} in llama.cpp; rises {100 * rise:+.4f}% and {100 * their_rise:+.4f}%; llama.cpp's file here "
-                  f"{100 * (crossed / ours0 - 1):+.4f}%; error of weights {weight_error(mine, truth):.6f} and {weight_error(other, truth):.6f}")
+                  f"{100 * (crossed / ours0 - 1):+.4f}%; error of weights {weight_error(mine, truth):.6f} and {weight_error(other, truth):.6f}; "
+                  f"{len(differ)} tensors of another type{': ' if differ else ''}{'; '.join(differ[:5])}")
     print(f"{', '.join(args.types)} raise perplexity {'no more' if good else 'MORE'} than in llama.cpp")
     return good
 

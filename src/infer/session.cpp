@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "infer/evaluation.h"
 #include "infer/lookup.h"
+#include "infer/prompt_session.h"
 #include "ops/ops.h"
 
 namespace moe {
@@ -209,12 +210,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) { return std::
 
 }  // namespace
 
-Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit,
-                   const KeepReading& keep) {
+Session session_for(Model& model, Run& run, std::span<const int32_t> prompt, const GenerateOptions& options) {
   check_asked_for(model.config(), options.session.routing);
   validate(options);
+  return Session(model, run, capacity_for(model.config(), std::ssize(prompt), options.max_tokens), options.session);
+}
+
+Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit,
+                   const KeepReading& keep) {
   const std::vector<int32_t> ids = tokenizer.encode_text(prompt);
-  Session session(model, run, capacity_for(model.config(), static_cast<int64_t>(ids.size()), options.max_tokens), options.session);
+  Session session = session_for(model, run, ids, options);
   return generate(session, tokenizer, ids, options, emit, keep);
 }
 

@@ -1,0 +1,119 @@
+// `moe generate`: where its prompt comes from, and several texts of one prompt.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+// A small model that has seen some text, made once.
+class Generate : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempFolder>();
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    put(*folder_ / "text.txt", text);
+    ok({"train",
+        "--data",
+        *folder_ / "text.txt",
+        "--out",
+        model(),
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--layers",
+        "2",
+        "--experts",
+        "4",
+        "--top-k",
+        "2",
+        "--expert-width",
+        "16",
+        "--context",
+        "32",
+        "--batch",
+        "2",
+        "--steps",
+        "20",
+        "--threads",
+        "2",
+        "--lr",
+        "0.01"});
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+  static std::string model() { return *folder_ / "m"; }
+  static std::string file(const std::string& name, const std::string& bytes) {
+    put(*folder_ / name, bytes);
+    return *folder_ / name;
+  }
+  static std::vector<std::string> words(std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", model(), "-n", "12", "--threads", "2"});
+    return more;
+  }
+  static CommandResult fed(const std::string& input, std::vector<std::string> more) { return moe_command(words(std::move(more)), {}, input); }
+  static Json json(std::vector<std::string> more) {
+    more.emplace_back("--json");
+    return parse_json(ok(words(std::move(more))).out, "moe generate");
+  }
+
+  static std::unique_ptr<TempFolder> folder_;
+};
+std::unique_ptr<TempFolder> Generate::folder_;
+
+TEST_F(Generate, ReadsItsPromptFromAFileOrStandardInput) {
+  const std::string want = ok(words({"-p", "The router\nsends"})).out;
+  EXPECT_EQ(ok(words({"-f", file("prompt.txt", "The router\nsends\n")})).out, want) << "the line end that ends a file is not continued";
+  EXPECT_EQ(ok(words({"--file", file("dos.txt", "The router\nsends\r\n")})).out, want);
+  EXPECT_EQ(fed("The router\nsends\n", {"-p", "-"}).out, want);
+  EXPECT_EQ(fed("The router\nsends", {"-f", "-"}).out, want);
+  EXPECT_NE(fed("The router\nsends\n\n", {"-p", "-"}).out, want) << "one line end goes, not all";
+  EXPECT_TRUE(ok(words({"-p", "--"})).out.starts_with("--")) << "any other text is one";
+}
+
+TEST_F(Generate, RefusesAPromptThatIsNone) {
+  expect_refused(words({}), 2, {"--prompt TEXT", "--prompt -", "--file FILE"});
+  expect_refused(words({"-p", ""}), 2, {"prompt is empty", "-p"});
+  expect_refused(words({"-p", "x", "-f", file("x.txt", "x")}), 2, {"--prompt and --file", "one of them"});
+  expect_refused(words({"-p", "-"}), 1, {"standard input is empty"});
+  expect_refused(words({"-f", file("empty.txt", "")}), 1, {"empty.txt is empty"});
+  expect_refused(words({"-f", file("line.txt", "\n")}), 1, {"line.txt is empty"});
+  expect_refused(words({"-f", file("nul.txt", std::string("ab\0c", 4))}), 1, {"nul.txt is no text", "byte 2 is NUL"});
+  expect_refused(words({"-f", file("latin.txt", "na\xEFve")}), 1, {"latin.txt is no text", "byte 2", "UTF-8"});
+  expect_refused(words({"-f", *folder_ / "none.txt"}), 1, {"none.txt"});
+  expect_refused(words({"-f", folder_->path()}), 1, {folder_->path()});
+}
+
+// The i-th of several is what its seed writes alone: the same text, whatever was written before it.
+TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--prompt-lookup", "4"}, {"--repeat-penalty", "1.3"}}) {
+    std::vector<std::string> several = {"-p", "line 1", "--seed", "7", "--samples", "3"};
+    several.insert(several.end(), how.begin(), how.end());
+    const Json list = json(several);
+    ASSERT_TRUE(list.is_array());
+    ASSERT_EQ(list.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      std::vector<std::string> one = {"-p", "line 1", "--seed", std::to_string(7 + i)};
+      one.insert(one.end(), how.begin(), how.end());
+      const Json alone = json(one);
+      EXPECT_EQ(list[i].at("seed"), 7 + i);
+      for (const char* key : {"prompt", "text", "ids", "prompt_ids", "prompt_tokens", "tokens", "finish"}) EXPECT_EQ(list[i].at(key), alone.at(key)) << key;
+    }
+    EXPECT_NE(list[0].at("text"), list[1].at("text"));
+  }
+}
+
+TEST_F(Generate, SamplesStandApartOnTheScreen) {
+  const std::string two = ok(words({"-p", "line 1", "--seed", "7", "--samples", "2"})).out;
+  const std::string first = ok(words({"-p", "line 1", "--seed", "7"})).out, second = ok(words({"-p", "line 1", "--seed", "8"})).out;
+  EXPECT_EQ(two, "==> sample 1 of 2, --seed 7 <==\n" + first + "\n==> sample 2 of 2, --seed 8 <==\n" + second);
+  EXPECT_EQ(ok(words({"-p", "line 1", "--seed", "7", "--samples", "1"})).out, first);
+  EXPECT_TRUE(json({"-p", "line 1", "--samples", "1"}).is_object());
+  expect_refused(words({"-p", "x", "--samples", "0"}), 2, {"--samples is 0"});
+  expect_refused(words({"-p", "x", "--samples", "2", "--temperature", "0"}), 2, {"--samples 2", "--temperature 0"});
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -58,7 +60,8 @@ class Chat {
   Chat(Dialogue& dialogue, const Flags& flags, int64_t context)
       : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.options.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
 
-  void run();
+  // 0, or through a pipe the exit code of the first line that could not be done.
+  int run();
   const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
 
  private:
@@ -102,24 +105,40 @@ const std::vector<Chat::Command>& Chat::commands() {
   return table;
 }
 
-void Chat::run() {
+int Chat::run() {
+  int code = 0;
+  int64_t number = 0;
   for (std::string line; !done_;) {
     if (terminal_) tell("> ");
     if (!std::getline(std::cin, line)) break;
+    ++number;
     if (line.ends_with('\r')) line.pop_back();
     try {
       take(line);
     } catch (const Error& e) {
-      if (!terminal_) throw;  // nobody is there to say it otherwise
-      tell("moe: {}\n", e.what());
+      if (terminal_) {
+        tell("moe: {}\n", one_line(e.what()));
+        continue;
+      }
+      // Who reads the replies must be able to find the one that is missing.
+      tell("moe: line {}: {}; the line is passed over\n", number, one_line(e.what()));
+      if (code == 0) code = e.kind() == Error::Kind::usage ? 2 : 1;
     }
   }
   if (terminal_ && !done_) tell("\n");
+  return code;
+}
+
+// /word, as commands are spelled; "/usr/bin is a folder" and "/ is the root" are messages.
+bool is_command(const std::string& line) {
+  if (line.size() < 2 || line[0] != '/') return false;
+  const size_t end = std::min(line.find_first_of(kBlanks), line.size());
+  return std::all_of(line.begin() + 1, line.begin() + static_cast<std::ptrdiff_t>(end), [](unsigned char c) { return std::isalpha(c) != 0; }) && end > 1;
 }
 
 void Chat::take(const std::string& line) {
   if (line.find_first_not_of(kBlanks) == std::string::npos) return;
-  if (line.starts_with('/') && !line.starts_with("//")) return obey(line);
+  if (is_command(line)) return obey(line);
   const std::string text = line.starts_with("//") ? line.substr(1) : line;
   say([&](const EmitText& emit, const KeepReading& keep) { return dialogue_.ask(text, emit, keep); });
 }
@@ -220,9 +239,9 @@ int run_chat(const Flags& f) {
     tell("{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
          human_count(parameter_count(loaded.model->config())), context);
   Chat chat(dialogue, f, context);
-  chat.run();
+  const int code = chat.run();
   if (large || f.memory.hot_set) tell_hot_set(hot_set(*loaded.model, chat.expert_rows()));
-  return 0;
+  return code;
 }
 
 }  // namespace
@@ -238,7 +257,9 @@ Action add_chat(CLI::App& app) {
   add_memory_options(app, f->memory);
   add_hot_set_option(app, f->memory);
   app.add_flag("--json", f->json, "each reply as one JSON object on standard output");
-  app.footer("Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end.");
+  app.footer(
+      "Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end; a line that "
+      "cannot be answered is named on standard error and passed over.");
   return [f] { return run_chat(*f); };
 }
 

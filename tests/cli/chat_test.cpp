@@ -146,6 +146,27 @@ TEST_F(Chat, RefusesInOneLine) {
   expect_refused({"chat", *folder_ / "none"}, 1, {"none"});
 }
 
+// A line that cannot be done ends no chat that comes through a pipe: it is named, the others are answered, and the exit code tells.
+TEST_F(Chat, APipeGoesOnAfterALineThatCannotBeDone) {
+  const CommandResult r = chat("one\n/sistem x\n/regenerate now\ntwo\n");
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.out, chat("one\ntwo\n").out);
+  has(r.err, "moe: line 2: /sistem is no command");
+  has(r.err, "moe: line 3: /regenerate takes nothing");
+  has(r.err, "passed over");
+  EXPECT_EQ(chat("/save /proc/none/talk.jsonl\none\n/save /proc/none/talk.jsonl\n").code, 2) << "the first line that failed";
+  EXPECT_EQ(chat("one\n/save /proc/none/talk.jsonl\n").code, 1);
+}
+
+TEST_F(Chat, ATextThatBeginsWithASlashIsAMessage) {
+  const std::vector<Json> json = replies("/usr/bin is a folder\n/ is the root\n/etc/ too\n//etc\n");
+  ASSERT_EQ(json.size(), 4u);
+  has(json[0].at("prompt").get<std::string>(), "user\n/usr/bin is a folder");
+  has(json[1].at("prompt").get<std::string>(), "user\n/ is the root");
+  has(json[2].at("prompt").get<std::string>(), "user\n/etc/ too");
+  has(json[3].at("prompt").get<std::string>(), "user\n/etc<|im_end|>");
+}
+
 TEST_F(Chat, SaysWhatTheModelIsNot) {
   const std::string config = model() + "/tokenizer_config.json";
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues", chat("").err);

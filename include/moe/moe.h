@@ -1,11 +1,11 @@
 /* moe.cpp from other languages: load, generate, score, look at the routing, train, save. A C interface, so that it can be bound from anywhere and stays the
  * same while the library changes; moe.hpp puts C++ over it, docs/library.md says more.
  *
- * Every function that can fail returns a status; moe_last_error() then says what, where and what to do, and what would have been handed out is NULL. Options
- * are JSON objects with the names of the command line ("top-k" or "top_k"), NULL for the defaults; results that are more than numbers are JSON as the command
- * line's --json prints it. Text is UTF-8 of a given length, or ends with a zero byte where no length is asked for. What a function hands out through a `char**`
- * or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time, and not from a callback of its own call; different models by
- * different threads. Nothing is printed, and signals are left alone. */
+ * Every function that can fail returns a status; moe_last_error() then says what, where and what to do, with options named as JSON has them, and what would
+ * have been handed out is NULL. Options are JSON objects with the names of the command line ("top-k" or "top_k"), NULL for the defaults; results that are more
+ * than numbers are JSON as the command line's --json prints it. Text is UTF-8 of a given length, or ends with a zero byte where no length is asked for. What a
+ * function hands out through a `char**` or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time, and not from a callback of
+ * its own call; different models by different threads. Nothing is printed, and signals are left alone. */
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 
@@ -31,9 +31,10 @@ MOE_API const char* moe_version(void);
 MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
-/* options: "threads" (0: all cores), "dtype" of the products ("f32", "bf16", or "auto", the default: bf16 where most numbers of the matrices are bf16 or f16
- * and the machine multiplies bf16, else f32); "memory" ("30G": what the process may take in all; default: what is free) and "pack-memory" (what of it copies of
- * the weights may take), as `moe generate` has them. A call that needs more fails before it starts. */
+/* folder: a model folder, a .gguf file, or a name that `moe get` lists and has fetched. options: "threads" (0: all cores), "dtype" of the products ("f32",
+ * "bf16", or "auto", the default: bf16 where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32); "memory" ("30G": what the
+ * process may take in all; default: what is free) and "pack-memory" (what of it copies of the weights may take), as `moe generate` has them. A call that needs
+ * more fails before it starts. */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */

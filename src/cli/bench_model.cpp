@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "hub/hub.h"
+#include "hub/named_models.h"
 #include "infer/evaluation.h"
 #include "infer/memory_plan.h"
 #include "model/cost.h"
@@ -38,7 +39,7 @@ Json spread(int64_t tokens, const std::vector<double>& seconds) {
 }  // namespace
 
 void add_bench_model_options(CLI::App& app, BenchModelFlags& f) {
-  app.add_option("MODEL", f.model, "a model folder or a .gguf file: how fast it reads a prompt and writes tokens; or one of the words below");
+  app.add_option("MODEL", f.model, fmt::format("a model ({}): how fast it reads a prompt and writes tokens; or one of the words below", kModelIs));
   app.add_option("--prompt", f.speed.prompt, "tokens of the prompt, drawn at random")->capture_default_str();
   app.add_option("--tokens", f.speed.tokens, "tokens to write")->capture_default_str();
   app.add_option("--repeats", f.speed.repeats,

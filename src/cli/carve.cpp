@@ -22,6 +22,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/words.h"
+#include "hub/named_models.h"
 #include "model/cost.h"
 
 namespace moe::cli {
@@ -238,7 +239,7 @@ std::string methods_help() {
 Action add_carve(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   CarveOptions& o = f->options;
-  app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file. It stays as it is")->required();
+  app.add_option("DENSE", f->in, fmt::format("a dense model: {}. It stays as it is", kModelIs))->required();
   app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
   app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN works for a token")->required();

@@ -20,6 +20,7 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "hub/hub.h"
+#include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "infer/dialogue.h"
 #include "infer/evaluation.h"
@@ -249,7 +250,7 @@ int run_chat(const Flags& f) {
 Action add_chat(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   f->generate.options.max_tokens = kReplyTokens;
-  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
+  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
   app.add_option("--system", f->system, "what stands before the dialogue");
   add_generate_options(app, f->generate);
   app.get_option("--tokens")->description("most tokens of a reply");

@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "hub/named_models.h"
 
 namespace moe::cli {
 namespace {
@@ -49,7 +50,7 @@ int run_compare(Flags f) {
 
 Action add_compare(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("BEFORE", f->before, "a model folder or a .gguf file: what is held to be right")->required();
+  app.add_option("BEFORE", f->before, fmt::format("the model that is held to be right: {}", kModelIs))->required();
   app.add_option("AFTER", f->after, "another with the same vocabulary: a quantised, carved, pruned or further trained one")->required();
   app.add_option("--text", f->compare.text, "a text file, or a folder of them, that neither was made with")->required();
   add_measuring_options(app, f->compare);

@@ -18,6 +18,7 @@
 #include "core/nearest.h"
 #include "core/words.h"
 #include "hub/adapter.h"
+#include "hub/named_models.h"
 #include "hub/quant_mix.h"
 #include "infer/score.h"
 #include "text/corpus.h"
@@ -105,7 +106,8 @@ Json to_json(const ConvertReport& report) {
 
 Json to_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
 
-int run_convert(const Flags& f) {
+int run_convert(Flags& f) {
+  f.in = find_model(f.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(f), .threads = thread_count(f.threads)};
   if (options.dtype) check_asked(options.dtype->dtype, target_of(f.out));
   LoadedModel before = load_model(f.in, LoadFor::inference);
@@ -168,7 +170,7 @@ std::string quants_help() {
 
 Action add_convert(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("IN", f->in, "a model: a folder or a .gguf file")->required();
+  app.add_option("IN", f->in, fmt::format("a model: {}", kModelIs))->required();
   app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
   app.add_option(
       "--adapter", f->adapter,

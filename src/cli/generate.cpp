@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "hub/hub.h"
+#include "hub/named_models.h"
 #include "infer/evaluation.h"
 #include "infer/prompt_session.h"
 
@@ -162,7 +163,7 @@ Json generate_reply(const std::string& prompt, const Generated& out) {
 
 Action add_generate(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
+  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
   add_prompt_options(app, f->prompt);
   app.add_option("--samples", f->samples, "so many texts, one after another; the i-th is what --seed + i - 1 writes alone")->capture_default_str();
   add_generate_options(app, f->generate);

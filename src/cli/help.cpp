@@ -25,8 +25,9 @@ constexpr const char* kFirstSteps =
     R"(First steps:
   moe train --preset tiny --data FILE --out DIR     a small model from a text, in some minutes
   moe generate DIR -p "Once upon a time"            let it continue one
+  moe get smollm2 && moe chat smollm2               talk with a small ready-made one
 
-A MODEL is a folder as Hugging Face lays it out, or a .gguf file.
+A MODEL is a folder as Hugging Face lays it out, a .gguf file, or a name that `moe get` lists.
 `moe help VERB` tells the options of a verb, `moe man` all of it.)";
 
 std::string version() {

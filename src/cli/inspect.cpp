@@ -19,6 +19,7 @@
 #include "hub/config_json.h"
 #include "hub/gguf_model.h"
 #include "hub/hub.h"
+#include "hub/named_models.h"
 #include "model/cost.h"
 #include "model/variants.h"
 #include "text/bpe_train.h"
@@ -232,7 +233,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
 
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder or a .gguf file; without --text only its configuration is read");
+  app.add_option("MODEL", f->model, fmt::format("a model: {}; without --text only its configuration is read", kModelIs));
   app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
   app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
   app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();

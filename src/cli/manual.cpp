@@ -121,7 +121,7 @@ std::string manual_page(const CommandInfo& command, bool whole) {
   page += fmt::format(".SH DESCRIPTION\n{}\n", roff(sentence(command.summary)));
   if (whole)
     page +=
-        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, or a .gguf file.\n"
+        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, a .gguf file, or a name that \\fBmoe get\\fR lists; what is there under a name comes first.\n"
         "Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to standard error.\n";
   if (!whole) {
     if (command.verbs.empty() || !command.positionals.empty()) page += ".SH OPTIONS\n" + options_of(command, true);

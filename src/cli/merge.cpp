@@ -24,6 +24,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/words.h"
+#include "hub/named_models.h"
 #include "hub/styles.h"
 
 namespace moe::cli {
@@ -211,7 +212,7 @@ int run_merge(const Flags& f) {
 Action add_merge(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   app.add_option("OUT", f->out, kNewModelHelp)->required();
-  app.add_option("--base", f->base, "the dense model that gives attention, norms, embeddings and head: a folder or a .gguf file")->required();
+  app.add_option("--base", f->base, fmt::format("the dense model that gives attention, norms, embeddings and head: {}", kModelIs))->required();
   app.add_option(
          "--expert", f->experts,
          "MODEL or MODEL:PROMPTS, once for each expert: a dense model of the same shape and vocabulary gives its FFNs, and prompts of its kind make its "

@@ -17,6 +17,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "hub/named_models.h"
 #include "infer/evaluation.h"
 
 namespace moe::cli {
@@ -122,7 +123,7 @@ int run_prune(const Flags& f) {
 
 Action add_prune(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MOE", f->in, "a model with experts: a folder or a .gguf file")->required();
+  app.add_option("MOE", f->in, fmt::format("a model with experts: {}", kModelIs))->required();
   app.add_option("OUT", f->out, kNewModelHelp)->required();
   app.add_option("--experts", f->experts, "how many experts stay in each MoE layer, at least as many as a token takes")->required();
   add_calibration_options(app, f->calibration, "experts stay by what they do on it");

@@ -1,4 +1,5 @@
 #include "infer/score.h"
+#include "hub/named_models.h"
 
 #include <fmt/format.h>
 
@@ -180,7 +181,7 @@ Json score_reply(const Score& s, const ScorePlan& plan) {
 
 Action add_score(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, "a model folder or a .gguf file")->required();
+  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
   app.add_option("--text", f->text, "a text file, or a folder of them")->required();
   add_score_options(app, f->score);
   add_compute_options(app, f->compute);

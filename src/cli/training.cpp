@@ -1,5 +1,7 @@
 #include "cli/training.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -11,6 +13,7 @@
 #include "cli/train_memory.h"
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/named_models.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
 #include "text/shards.h"
@@ -233,8 +236,9 @@ void add_tuning_options(CLI::App& app, TrainFlags& f) {
       {"all", "router", "lora", "lora+router"});
   app.add_option("--lora-rank", f.train.lora_rank, "rank of an adapter")->group(group)->capture_default_str();
   app.add_option("--lora-alpha", f.train.lora_alpha, "an adapter counts alpha / rank times")->group(group)->capture_default_str();
-  app.add_option("--teacher", f.teacher,
-                 "a model of the same vocabulary, a folder or a .gguf file, whose predictions are learned too: the loss is (1 - w) ce + w KL(teacher || model)")
+  app.add_option(
+         "--teacher", f.teacher,
+         fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: the loss is (1 - w) ce + w KL(teacher || model)", kModelIs))
       ->group(group);
   app.add_option("--teacher-weight", f.train.teacher_weight, "that w, above 0 and at most 1")->group(group)->capture_default_str();
   app.add_option(
@@ -256,10 +260,10 @@ void add_training_options(CLI::App& app, TrainFlags& f) {
       ->capture_default_str();
   add_named_numbers(app, "--mix", f.train.mix, "DOMAIN=WEIGHT", "german=2",
                     "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1");
-  app.add_option(
-      "--from", f.from,
-      "start from the weights of this model, a folder or a .gguf file, whose shape, recipe and tokenizer stay; the losses' coefficients may be others. "
-      "Trained weights want a smaller --lr: some 3e-5 to 3e-4 (docs/training.md)");
+  app.add_option("--from", f.from,
+                 fmt::format("start from the weights of this model ({}), whose shape, recipe and tokenizer stay; the losses' coefficients may be others. "
+                             "Trained weights want a smaller --lr: some 3e-5 to 3e-4 (docs/training.md)",
+                             kModelIs));
   add_model_options(app, f.model);
   add_train_options(app, f.train);
   add_tuning_options(app, f);

@@ -18,6 +18,7 @@
 #include "convert/logit_difference.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "hub/named_models.h"
 #include "hub/styles.h"
 #include "infer/evaluation.h"
 
@@ -137,7 +138,7 @@ int run_upcycle(const Flags& f) {
 
 Action add_upcycle(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("DENSE", f->in, "a dense model: a folder or a .gguf file")->required();
+  app.add_option("DENSE", f->in, fmt::format("a dense model: {}", kModelIs))->required();
   app.add_option("OUT", f->out, kNewModelHelp)->required();
   add_routing_options(app, f->routing, "Routing");
   app.get_option("--recipe")

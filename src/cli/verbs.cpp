@@ -31,6 +31,7 @@ const std::vector<Verb>& verbs() {
       {"tokenize", kMake, "make shards of tokens from text that is larger than memory", add_tokenize},
       {"generate", kUse, "continue a text", add_generate},
       {"chat", kUse, "talk with a model in the terminal", add_chat},
+      {"get", kUse, "fetch a small ready-made model, or list what there is", add_get},
       {"score", kLook, "how well a model predicts a text", add_score},
       {"compare", kLook, "two models on one text: quality, speed, size, and where they part", add_compare},
       {"inspect", kLook, "parameters, arithmetic and memory of a model; with --text, what its experts do", add_inspect},

@@ -46,6 +46,7 @@ Action add_inspect(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);
+Action add_get(CLI::App& app);
 Action add_help(CLI::App& app);
 Action add_completion(CLI::App& app);
 Action add_man(CLI::App& app);

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "hub/config_json.h"
 #include "hub/gguf_model.h"
+#include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "text/tokenizer_config.h"
 
@@ -97,13 +98,15 @@ void check_save_target(const std::string& folder, Model& model) {
   }
 }
 
-ModelConfig read_model_config(const std::string& path) {
+ModelConfig read_model_config(const std::string& model) {
+  const std::string path = find_model(model);
   if (is_gguf(path)) return gguf_config(path);
   const std::string config = path + "/config.json";
   return parse_config(read_text(config), config);
 }
 
-LoadedModel load_model(const std::string& folder, LoadFor purpose) {
+LoadedModel load_model(const std::string& model, LoadFor purpose) {
+  const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";

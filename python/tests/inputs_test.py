@@ -90,7 +90,9 @@ def test_half_a_surrogate_pair(shared: moe.Model) -> None:
     [
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_p": 2.0}, "top-p"),
+        ({"top_p": 2.0}, "^top_p is 2"),
+        ({"top_k": -1}, "^top_k is -1"),
+        ({"repeat_penalty": 0}, "^repeat_penalty is 0"),
         ({"tokens": "many"}, "tokens must be a whole number, not str"),
         ({"tokens": -1}, "tokens is -1"),
         ({"tokens": None}, "tokens must be a whole number, not NoneType"),
@@ -106,6 +108,7 @@ def test_options_of_generate_that_are_refused(shared: moe.Model, options: Any, s
     with pytest.raises(moe.Error, match=says) as caught:
         shared.generate("the ", **options)
     assert caught.value.usage
+    assert "--" not in str(caught.value), "a keyword was given, not a flag"
     assert "\n" not in str(caught.value)
 
 

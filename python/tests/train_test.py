@@ -142,7 +142,7 @@ def test_a_programs_own_handler_is_called_and_stays(text_file: Path, tmp_path: P
         ({"lr": float("inf")}, "lr is inf"),
         ({"recipe": "olmo"}, "olmoe"),
         ({"preset": "tinny"}, "tiny"),
-        ({"top_k": 9, "experts": 4}, "top-k"),
+        ({"top_k": 9, "experts": 4}, "top_k"),
         ({"dtype": "f16"}, "f16"),
         ({"on_step": 5}, "on_step must be callable"),
         ({"steps": object()}, "steps must be a number"),
@@ -153,6 +153,7 @@ def test_what_is_refused_writes_nothing(text_file: Path, tmp_path: Path, options
     with pytest.raises(moe.Error, match=says) as caught:
         moe.train(text_file, tmp_path / "m", **options)
     assert caught.value.usage
+    assert "--" not in str(caught.value), "a keyword was given, not a flag"
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "m").exists()
 

@@ -344,7 +344,7 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
 MergedAdapter merge_adapter(LoadedModel& model, const std::string& folder, int threads) {
   for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
     if (!std::filesystem::exists(folder + "/" + name))
-      fail("{}: there is no {}; an adapter is a folder of adapter_config.json and adapter_model.safetensors, such as OUT/adapter of moe train --tune lora",
+      fail("{}: there is no {}; an adapter is a folder of adapter_config.json and adapter_model.safetensors, such as OUT/adapter of `moe train --tune lora`",
            folder, name);
   const std::string config = folder + "/adapter_config.json";
   return merge_adapter(*model.model, read_json(config), config, Safetensors::open(folder + "/adapter_model.safetensors"), threads);

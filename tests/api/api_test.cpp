@@ -294,6 +294,40 @@ TEST_F(Api, SavesAFolderThatLoads) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
+// A caller gave names of a JSON object, not flags, and reads those in what is refused.
+TEST_F(Api, MessagesNameKeywordsNotFlags) {
+  char* json = nullptr;
+  const auto says = [&](const std::string& options, const std::string& part) {
+    expect_usage(moe_generate(model_, "a", 1, options.c_str(), nullptr, nullptr, &json), part);
+    EXPECT_EQ(std::string(moe_last_error()).find("--"), std::string::npos) << moe_last_error();
+  };
+  says(R"({"top_p": 2})", "top_p is 2");
+  says(R"({"top-p": 2})", "top_p is 2");
+  says(R"({"tokens": -1})", "tokens is -1");
+  says(R"({"prompt_lookup": 1000})", "prompt_lookup is 1000");
+  says(R"({"cache_dtype": "int4"})", "cache_dtype is \"int4\"");
+  says(R"({"topk": 2})", "did you mean \"top_k\"?");
+  Json options = run_options(text_file(), folder_ / "refused");
+  const auto refused = [&](const char* key, const Json& value, const std::string& part) {
+    Json asked = options;
+    asked[key] = value;
+    expect_usage(moe_train(asked.dump().c_str(), nullptr, nullptr, &json), part);
+    EXPECT_EQ(std::string(moe_last_error()).find("--"), std::string::npos) << moe_last_error();
+  };
+  refused("kv_heads", 3, "kv_heads must divide heads");
+  refused("top_k", 9, "top_k");
+  refused("min_lr", -1, "min_lr");
+  refused("lr_times", Json{{"expert", 2}}, "lr_times");
+  // A name that only looks like a flag, and a command in backticks, stay as they are.
+  moe_model* other = nullptr;
+  EXPECT_EQ(moe_load(&other, (folder_ / "a--top-k").c_str(), nullptr), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a--top-k", moe_last_error());
+  setenv("MOE_CACHE", (folder_ / "cache").c_str(), 1);
+  EXPECT_EQ(moe_load(&other, "smollm2", nullptr), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "`moe get smollm2` fetches it", moe_last_error());
+  unsetenv("MOE_CACHE");
+}
+
 TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   char something = 0;
   char* json = &something;

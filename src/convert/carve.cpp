@@ -265,11 +265,17 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   need.add("new weights", 4 * (after.total() + after.buffers));
   // Attention and FFNs of the dense model as far as they are walked, and what was made of them.
   need.add("packed", a * (before.attention + before.dense_ffn + carved_ffns));
-  const bool follows = carve_stages(o).follows_dense();
+  const CarveStages stages = carve_stages(o);
+  const bool follows = stages.follows_dense();
   const int64_t streams = n * d * 4 * (follows ? 6 : 3), dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);
   const int64_t experts = (o.experts - o.shared) * carved.expert_width, active = (o.active + o.shared) * carved.expert_width;
   const int64_t marks = n * f / 8, energies = n * f * a, measured = n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
   need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) + n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
+  if (stages.fit->run == refit) {  // its features, and its system of a variable a neuron and an expert, in f32 and solved in double
+    const int64_t columns = f + o.experts + 1;
+    need.add("fit", n * columns * a + columns * (columns + d) * (4 + 8) + n * d * (4 + a));
+  }
+  need.add("kernels", int64_t{8} << 20);
   return need;
 }
 

@@ -138,7 +138,7 @@ void check_memory(const MemoryNeed& need, const MemoryLimits& limits, const std:
   std::string parts;
   for (const MemoryNeed::Part& part : need.parts) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, size(part.bytes));
   throw OutOfMemory(fmt::format("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
-                                limits.all ? "are left of --memory" : "are free", advice));
+                                limits.all ? "are left of --memory" : "are free (--memory SIZE says otherwise)", advice));
 }
 
 int64_t parse_bytes(std::string_view text, const char* flag) {

@@ -106,7 +106,7 @@ TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {
   need.add("activations", int64_t{1} << 60);
   check_memory({}, {}, "");
   EXPECT_FAILS(check_memory(need, {}, "lower --batch"), "activations 1048576 TiB), ");
-  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free; lower --batch");
+  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free (--memory SIZE says otherwise); lower --batch");
   EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"), " are left of --memory; lower --batch");
   check_memory(need, {.all = int64_t{1} << 61, .packed = {}}, "");
   EXPECT_THROW(check_memory(need, {}, ""), OutOfMemory);

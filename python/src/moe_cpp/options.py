@@ -19,6 +19,7 @@ class TrainOptions(TypedDict, total=False):
     from_: Folder
     config: Folder
     eval_every: int
+    keep_best: bool
     save_every: int
     resume: bool
     # model

@@ -70,7 +70,7 @@ Setting setting(const Recipe& r, const std::string& steps, int64_t vocab) {
   cli::add_train_options(app, s.train);
   std::reverse(words.begin(), words.end());
   app.parse(words);
-  cli::apply_files(app, flags);
+  cli::apply_files(app, flags, s.train);
   s.train = resolved(s.train);
   s.model = cli::make_config(flags, vocab, s.train.context);
   return s;

@@ -48,9 +48,9 @@ step "what the experts took up"
 "$moe" inspect out/tiny --text data/corpus/valid --tokens 20000 --pictures out/tiny/pictures
 
 step "generate"
-for prompt in 'It was a dark night, and' 'And God said' 'Wenn Sie die'; do
-  printf '\n--- moe generate out/tiny -p "%s" -n 80 --temperature 0.7 --seed 1\n' "$prompt"
-  "$moe" generate out/tiny -p "$prompt" -n 80 --temperature 0.7 --seed 1
+for prompt in 'Once upon a time' 'Mr. Darcy' 'Wenn Sie die'; do
+  printf '\n--- moe generate out/tiny -p "%s" -n 60 --temperature 0.7 --seed 1\n' "$prompt"
+  "$moe" generate out/tiny -p "$prompt" -n 60 --temperature 0.7 --seed 1
 done
 
 printf '\n[%s] done; the report, a page for your browser: %s\n' "$(clock $((SECONDS - began)))" "$PWD/out/tiny/report.html" >&2

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Debian packages of the system it runs on (Debian 12 or 13): moe-cpp (the command, its manual page and completions), libmoe-cpp0.1 (the library) and
+# libmoe-cpp-dev (headers, CMake and pkg-config files), in build/deb/packages. Installs what it needs, as scripts/deps.sh package says.
+#   scripts/deb.sh
+#   sudo apt install ./build/deb/packages/moe-cpp_*.deb
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/deps.sh package
+
+. /etc/os-release
+build=build/deb
+rm -rf "$build/packages"
+# What Debian builds its own packages with, but for the checks at run time, which cost speed.
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOE_TESTS=OFF -DMOE_BENCH=OFF -DMOE_DEB=ON -DMOE_DEB_RELEASE="1+deb${VERSION_ID:?}" \
+  -DCMAKE_INSTALL_PREFIX=/usr -DMOE_ZSH_COMPLETIONS=share/zsh/vendor-completions \
+  -DCMAKE_EXE_LINKER_FLAGS=-Wl,-z,relro,-z,now -DCMAKE_SHARED_LINKER_FLAGS=-Wl,-z,relro,-z,now >/dev/null
+cmake --build "$build" --parallel "$(scripts/jobs.sh)" --target moe_package
+(cd "$build" && umask 022 && cpack -G DEB -B packages >cpack.log) || { cat "$build/cpack.log" >&2; exit 1; }
+rm -rf "$build/packages/_CPack_Packages"
+
+# Errors of Debian's own checker are ours.
+lintian --fail-on error "$build"/packages/*.deb
+for package in "$build"/packages/*.deb; do
+  printf '%6.2f MB  %s\n' "$(($(stat -c %s "$package") / 10000))e-2" "$package"
+done

@@ -1,7 +1,8 @@
-"""Puts libmoe.so into the wheel: from the installation MOE_PREFIX names, or built from the repository around this folder.
+"""Puts libmoe.so and the command moe into the wheel: of the installation MOE_PREFIX names, or built from the sources of moe.cpp.
 
-The library is built in MOE_BUILD (default: build/release of the repository, so that what is compiled there already is not compiled again).
-The wheel runs with every Python 3 but only on the machine's system and processor: its tag is py3-none-PLATFORM.
+The sources are the checkout around this folder; a source distribution has them in engine/. They are built in MOE_BUILD (default: build/release of the sources,
+so that what is compiled there already is not compiled again). MOE_NOTICES names a folder of texts to put beside them: the licences of bundled libraries.
+The wheel runs with every Python 3 but only on the machine's system and processor: its tag is py3-none-PLATFORM. scripts/wheel.sh makes one for any Linux.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from pathlib import Path
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+SHIPPED = HERE / "engine"
+REPOSITORY = SHIPPED if SHIPPED.is_dir() else HERE.parent
+SOURCES = ("CMakeLists.txt", "LICENSE", "cmake", "include", "share", "src")  # what the build reads
 LIBRARY = "libmoe.so"
-TARGET = "moe_shared"
+COMMAND = "moe"
+TARGETS = ("moe_shared", "moe")
 
 
 def version() -> str:
@@ -31,43 +37,63 @@ def version() -> str:
     return found[1]
 
 
-def installed_library(prefix: Path) -> Path:
-    found = sorted(path for path in prefix.glob(f"lib*/**/{LIBRARY}"))
-    if not found:
-        raise SystemExit(f"MOE_PREFIX is {prefix}, but no {LIBRARY} lies under its lib: run cmake --install there, or leave MOE_PREFIX out")
-    return found[0]
+def installed(prefix: Path) -> tuple[Path, Path]:
+    libraries = sorted(prefix.glob(f"lib*/**/{LIBRARY}"))
+    command = prefix / "bin" / COMMAND
+    if not libraries or not command.is_file():
+        absent = LIBRARY + " lies under its lib" if not libraries else COMMAND + " lies in its bin"
+        raise SystemExit(f"MOE_PREFIX is {prefix}, but no {absent}: run cmake --install there, or leave MOE_PREFIX out")
+    return libraries[0], command
 
 
-def built_library(build: Path) -> Path:
+def built(build: Path) -> tuple[Path, Path]:
     if shutil.which("cmake") is None:
-        raise SystemExit("cmake is missing: run scripts/deps.sh, or name an installation by MOE_PREFIX")
+        raise SystemExit("cmake is missing: run scripts/deps.sh of moe.cpp, or name an installation by MOE_PREFIX")
     # A folder already configured keeps its generator and its options.
     if not (build / "CMakeCache.txt").is_file():
         ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DMOE_TESTS=OFF", "-DMOE_BENCH=OFF"]
         subprocess.run(["cmake", "-S", str(REPOSITORY), "-B", str(build), *ninja, *options], check=True)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-    subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", TARGET], check=True)
-    found = build / LIBRARY
-    if not found.exists():
-        raise SystemExit(f"{build} was built, but {LIBRARY} is not in it")
-    return found
+    subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", *TARGETS], check=True)
+    for name in (LIBRARY, COMMAND):
+        if not (build / name).exists():
+            raise SystemExit(f"{build} was built, but {name} is not in it")
+    return build / LIBRARY, build / COMMAND
 
 
 class BuildPackage(build_py):
-    """Copies the modules, then the library and the licence beside them."""
+    """Copies the modules, then the library, the command and the licences beside them."""
 
     def run(self) -> None:
         shutil.rmtree(Path(self.build_lib) / "moe_cpp", ignore_errors=True)  # of an earlier build, which may hold what is no more
         super().run()
         if "MOE_PREFIX" in os.environ:
-            library = installed_library(Path(os.environ["MOE_PREFIX"]).expanduser())
+            library, command = installed(Path(os.environ["MOE_PREFIX"]).expanduser())
         else:
-            library = built_library(Path(os.environ.get("MOE_BUILD", REPOSITORY / "build" / "release")).expanduser().absolute())
+            library, command = built(Path(os.environ.get("MOE_BUILD", REPOSITORY / "build" / "release")).expanduser().absolute())
         package = Path(self.get_package_dir("moe_cpp")) if self.editable_mode else Path(self.build_lib) / "moe_cpp"
         shutil.copyfile(library, package / LIBRARY)  # of a chain of links the file itself
+        (package / "bin").mkdir(exist_ok=True)
+        shutil.copy(command, package / "bin" / COMMAND)
         if not self.editable_mode:
             shutil.copyfile(REPOSITORY / "LICENSE", package / "LICENSE")
+            if "MOE_NOTICES" in os.environ:
+                shutil.copytree(Path(os.environ["MOE_NOTICES"]).expanduser(), package / "licenses")
+
+
+class SourceDistribution(sdist):
+    """The whole source: this folder, and the engine's in engine/."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        for name in SOURCES:
+            source, to = REPOSITORY / name, Path(base_dir) / "engine" / name
+            to.parent.mkdir(exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, to)
+            else:
+                shutil.copyfile(source, to)
 
 
 class PlatformWheel(bdist_wheel):
@@ -80,4 +106,9 @@ class BinaryDistribution(Distribution):
         return True
 
 
-setup(version=version(), distclass=BinaryDistribution, cmdclass={"build_py": BuildPackage, "bdist_wheel": PlatformWheel})
+setup(
+    version=version(),
+    distclass=BinaryDistribution,
+    scripts=["bin/moe"],
+    cmdclass={"build_py": BuildPackage, "bdist_wheel": PlatformWheel, "sdist": SourceDistribution},
+)

@@ -27,7 +27,15 @@ def test_versions_agree() -> None:
 def test_it_is_the_installed_package_with_its_types() -> None:
     place = Path(moe.__file__).parent
     assert FOLDER not in place.parents
-    assert {"py.typed", "libmoe.so", "LICENSE"} <= {path.name for path in place.iterdir()}
+    assert {"py.typed", "libmoe.so", "LICENSE", "bin"} <= {path.name for path in place.iterdir()}
+
+
+def test_it_brings_the_command(binary: Path, tmp_path: Path) -> None:
+    installed = Path(sys.executable).parent / "moe"
+    for arguments in (["--version"], ["recipes", "mixtral"], ["no-such-verb"]):
+        ours, theirs = (subprocess.run([program, *arguments], capture_output=True, cwd=tmp_path, check=False) for program in (installed, binary))
+        assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_function_of_the_header_is_bound() -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what moe.cpp needs from Debian 12, as root or through sudo. What is there already is left alone, so a second run is instant and works offline.
+# Installs what moe.cpp needs from Debian 12 or 13, as root or through sudo. What is there already is left alone, so a second run is instant and works offline.
 #   scripts/deps.sh [build]    what compiles and runs the command `moe`
 #   scripts/deps.sh package    what compiles it, and what makes the packages (scripts/deb.sh, scripts/wheel.sh)
 #   scripts/deps.sh test       that of build, and what the tests, the fuzzers, the format check, the interop checks and the browser check need
 set -euo pipefail
 
-# ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, the package does not depend on it.
+# ocl-icd-opencl-dev: the CMake file of Debian 12's libdnnl-dev asks for OpenCL, the package does not depend on it.
 build=(git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev nlohmann-json3-dev libcli11-dev libeigen3-dev libfmt-dev libpcre2-dev libutf8proc-dev)
 packaging=(dpkg-dev file lintian python3-venv)
 tests=(libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format python3-venv chromium chromium-driver python3-selenium)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds every fuzzer of tests/fuzz under ASan and UBSan and runs each for at least RUNS executions (default 100000) from valid files, with a fixed seed, so that the
 # same sources give the same run. Assertions stay on. Further seeds of a fuzzer NAME may lie in tests/fuzz/seeds/NAME. Usage: scripts/fuzz.sh [RUNS] [NAME...]
-# Needs (scripts/deps.sh test): clang-14 libclang-rt-14-dev libomp-14-dev
+# Needs (scripts/deps.sh test): clang libclang-rt-dev libomp-dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -9,6 +9,7 @@ build=${BUILD:-build/release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/moved/moe
+export CMAKE_GENERATOR=Ninja  # as our presets; cmake alone would ask for make
 . scripts/checks.sh
 
 same() { diff -u "$1" "$2"; }

@@ -148,7 +148,7 @@ void Product::run(void* out, const void* in, const void* w, void* scratch) const
     fail("oneDNN failed in a product");
 }
 
-const Product& find_product(const ProductShape& shape) {
+const Product& find_product(ProductShape shape) {
   choose_isa();
   static auto& cache = *new Cache<ProductShape, Product>;
   return cache.get(shape, [&] { return std::make_unique<const Product>(shape); });

@@ -49,7 +49,7 @@ class Product {
 };
 
 // Both are thread-safe, build on first request and answer from a cache after that; the references live as long as the process.
-const Product& find_product(const ProductShape& shape);
+const Product& find_product(ProductShape shape);
 const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype);
 
 // Sets how many threads oneDNN's own loops may use, for the calling thread, until it goes out of scope.

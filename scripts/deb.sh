@@ -18,6 +18,19 @@ cmake --build "$build" --parallel "$(scripts/jobs.sh)" --target moe_package
 (cd "$build" && umask 022 && cpack -G DEB -B packages >cpack.log) || { cat "$build/cpack.log" >&2; exit 1; }
 rm -rf "$build/packages/_CPack_Packages"
 
+# holds PACKAGE FILE...: these below /usr, with its papers, and nothing else.
+holds() {
+  local name=$1
+  shift
+  diff -u <(printf './usr/%s\n' "$@" "share/doc/$name/"{changelog.Debian.gz,copyright} | LC_ALL=C sort) \
+    <(dpkg-deb -c "$build/packages/${name}_"*.deb | awk '$6 !~ /\/$/ {print $6}' | LC_ALL=C sort) || { echo "deb.sh: $name does not hold what it should" >&2; exit 1; }
+}
+version=$("$build/moe" --version | sed -n 's/^moe //p')
+lib=lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+holds moe-cpp bin/moe share/man/man1/moe.1.gz share/bash-completion/completions/moe share/fish/vendor_completions.d/moe.fish share/zsh/vendor-completions/_moe
+holds "libmoe-cpp${version%.*}" "$lib/libmoe.so.$version" "$lib/libmoe.so.${version%.*}"
+holds libmoe-cpp-dev include/moe/moe.{h,hpp} "$lib/libmoe.so" "$lib/pkgconfig/moe.pc" "$lib"/cmake/moe/moe{Config,ConfigVersion,Targets,Targets-release}.cmake
+
 # Errors of Debian's own checker are ours.
 lintian --fail-on error "$build"/packages/*.deb
 for package in "$build"/packages/*.deb; do

@@ -126,7 +126,7 @@ int run_convert(Flags& f) {
 
   MemoryNeed writing;
   const int64_t wide = converting_bytes(*before.model) / 2;  // as f32, and in its type
-  writing.add("writing", wide + (options.dtype ? wide / 1024 * bytes_of(*options.dtype, 256) : wide));
+  writing.add("writing", wide + (options.dtype ? wide / 1024 * bytes_of(options.dtype->dtype, 256) : wide));
   check_memory(writing, f.memory, "close other programs");
   ConvertReport report;
   {

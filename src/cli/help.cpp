@@ -34,8 +34,11 @@ std::string version() {
   const std::string isa = ops::isa_name();  // Highway's name, which calls AVX-512 AVX3
   return fmt::format("moe {}\ninstructions: {}\nbf16 products: {}\nsame bits: {}", MOE_VERSION, isa.starts_with("AVX3") ? "AVX-512 (" + isa + ")" : isa,
                      ops::has_bf16_products() ? "computed in bf16 by this processor" : "computed in f32, as this processor multiplies no bf16",
-                     ops::products_keep_row_bits() ? "a token gets the same numbers alone, in a batch and on any number of threads"
-                                                   : "a token's numbers in another batch agree to 1e-5, not in every bit");
+                     !ops::products_keep_row_bits(DType::f32) ? "a token's numbers in another batch agree to 1e-5, not in every bit"
+                     : ops::products_keep_row_bits(DType::bf16)
+                         ? "a token gets the same numbers alone, in a batch and on any number of threads"
+                         : "in f32 a token gets the same numbers alone, in a batch and on any number of threads; "
+                           "in bf16, multiplied in AMX tiles here, they agree to rounding (MOE_MAX_ISA=avx512: the same)");
 }
 
 std::vector<std::string> names_below(CLI::App& app) {

@@ -188,8 +188,9 @@ void settle_grad(Run&, Param& param);
 
 // ---- what the machine can do (ops/cpu/machine.cpp) --------------------------------------------------------------------------------------------------
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32
-// Whether the law of rows holds in bits for products here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5.
-bool products_keep_row_bits();
+// Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5. Nor do
+// those that multiply bf16 in AMX tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the rounding of bf16.
+bool products_keep_row_bits(DType dtype);
 const char* isa_name();  // of the Highway kernels, e.g. "AVX3_ZEN4"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`.  dtype f32 or bf16 (dpbf16)
 double measure_peak_flops(Run&, DType dtype, double seconds);

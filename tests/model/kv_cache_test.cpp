@@ -59,7 +59,7 @@ class Cache : public ::testing::TestWithParam<std::tuple<DType, int64_t>> {};
 
 TEST_P(Cache, PiecesAndThreadsChangeNoBit) {
   const auto [compute, window] = GetParam();
-  if (compute == DType::bf16 && !ops::products_keep_row_bits()) GTEST_SKIP() << "products here keep a row to 1e-5 only";
+  if (compute == DType::bf16 && !ops::products_keep_row_bits(compute)) GTEST_SKIP() << "products here do not keep the bits of a row";
   Model model(wide_heads(window));
   draw_params(model, 4);
   for (DType cached : kCached) {

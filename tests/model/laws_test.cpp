@@ -96,8 +96,8 @@ class Laws : public ::testing::TestWithParam<std::tuple<std::string, DType>> {
  protected:
   Laws() : model(config_of(find_recipe(std::get<0>(GetParam())))) { draw_params(model, 4); }
   void SetUp() override {
-    if (dtype() == DType::bf16 && !ops::products_keep_row_bits())
-      GTEST_SKIP() << "products here keep a row to 1e-5 only, and rounding to bf16 in between can make another choice of experts of that";
+    if (dtype() == DType::bf16 && !ops::products_keep_row_bits(DType::bf16))
+      GTEST_SKIP() << "products here do not keep the bits of a row, and rounding to bf16 in between can make another choice of experts of that";
   }
   DType dtype() const { return std::get<1>(GetParam()); }
   Model model;

@@ -179,7 +179,7 @@ TEST(Replay, RecomputingGivesTheSameBitsAsKeepingWithGivenChoices) {
 // Once the choices are given, a token's row depends on itself alone even where a capacity or the experts' own choice tied it to others; only a softmax over an
 // expert's tokens still does.
 TEST(Replay, PiecesAndNeighboursChangeNoBit) {
-  if (!ops::products_keep_row_bits()) GTEST_SKIP() << "products here keep a row to 1e-5 only";
+  if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "products here keep a row to 1e-5 only";
   for (const RoutingOptions& options : routings()) {
     const ModelConfig config = config_of(options);
     const RoutingSpec spec = eval_spec(options, EvalRouting::as_trained);

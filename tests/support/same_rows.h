@@ -14,7 +14,7 @@ constexpr double kRowsF32 = 1e-4, kRowsBf16 = 2e-2;
 
 inline bool same_rows(std::span<const float> a, std::span<const float> b, DType dtype = DType::f32) {
   if (a.size() != b.size()) return false;
-  if (ops::products_keep_row_bits()) return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  if (ops::products_keep_row_bits(dtype)) return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   double difference = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);

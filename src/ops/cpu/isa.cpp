@@ -14,9 +14,15 @@ void choose_isa() {
   static const bool chosen = [] {
     const char* cap = std::getenv("MOE_MAX_ISA");
     if (cap == nullptr || *cap == 0) return true;
-    if (std::string_view(cap) != "avx2") fail_usage("MOE_MAX_ISA is '{}'; the only cap known is 'avx2'", cap);
-    hwy::DisableTargets(static_cast<int64_t>(HWY_AVX2 - 1));  // in Highway a better target has a lower bit
-    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+    const std::string_view name = cap;
+    if (name == "avx512") {
+      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+    } else if (name == "avx2") {
+      hwy::DisableTargets(static_cast<int64_t>(HWY_AVX2 - 1));  // in Highway a better target has a lower bit
+      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+    } else {
+      fail_usage("MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, and 'avx2'", cap);
+    }
     return true;
   }();
   (void)chosen;

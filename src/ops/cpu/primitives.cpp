@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/onednn.h"
+#include "ops/ops.h"
 
 namespace moe::ops {
 namespace {
@@ -116,7 +117,9 @@ Product::Product(const ProductShape& shape) {
     weights_ = pd.weights_desc();
     out_ = pd.dst_desc();
     scratch_ = pd.scratchpad_desc();
-    keeps_row_bits_ = std::string_view(pd.impl_info_str()).starts_with("brg");
+    const std::string_view kernel = pd.impl_info_str();
+    in_tiles_ = kernel.find("amx") != std::string_view::npos;
+    keeps_row_bits_ = kernel.starts_with("brg") && !in_tiles_;
   } catch (const dnnl::error& e) {
     fail_product(shape, e.what());
   }
@@ -163,6 +166,9 @@ const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype) {
   }
 }
 
-bool products_keep_row_bits() { return find_product({16, 64, 64, DType::f32, DType::f32, false, 1}).keeps_row_bits(); }
+bool products_keep_row_bits(DType dtype) {
+  const DType in = dtype == DType::bf16 && has_bf16_products() ? DType::bf16 : DType::f32;
+  return find_product({16, 64, 64, in, DType::f32, false, 1}).keeps_row_bits();
+}
 
 }  // namespace moe::ops

@@ -39,13 +39,14 @@ class Product {
   void run(void* out, const void* in, const void* w, void* scratch) const;
   size_t scratch_bytes() const { return scratch_.get_size(); }
   bool keeps_row_bits() const { return keeps_row_bits_; }
+  bool in_tiles() const { return in_tiles_; }
 
  private:
   struct Operands;
 
   dnnl::matmul primitive_;
   dnnl::memory::desc in_, weights_, out_, scratch_;
-  bool keeps_row_bits_ = false;
+  bool keeps_row_bits_ = false, in_tiles_ = false;
 };
 
 // Both are thread-safe, build on first request and answer from a cache after that; the references live as long as the process.

@@ -108,7 +108,9 @@ int64_t find_stretch(int64_t inner, DType dtype) {
   if (!has_bf16_products()) return 0;  // the mark of AVX-512 with all the kernel uses
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
   const Product& product = find_product({kRows, inner, kCols, dtype, DType::f32, false, 1});
-  if (!fits(layout, dtype) || !product.keeps_row_bits() || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
+  if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
+  if (product.in_tiles()) return inner;  // bits that vary with the number of rows cannot be matched, so that any length is as good
+  if (!product.keeps_row_bits()) return 0;
   Arena memory;
   const auto noise = [&](int64_t n, uint64_t seed) {
     auto* x = memory.alloc(DType::f32, {n}).as<float>();

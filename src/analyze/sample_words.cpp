@@ -19,13 +19,13 @@ Kind kind_of(std::string_view piece) {
 }
 
 // The tokens [begin, end) of a word, blanks, a line end or signs; those from `first` on decide its colour.
-struct Unit {
+struct TextUnit {
   size_t begin, first, end;
 };
 
 // The bytes before a character's last are empty pieces and go with it, a single blank with the word or signs behind it.
-std::vector<Unit> units_of(const std::vector<std::string>& pieces) {
-  std::vector<Unit> units;
+std::vector<TextUnit> units_of(const std::vector<std::string>& pieces) {
+  std::vector<TextUnit> units;
   std::optional<Kind> now;
   size_t begin = 0;  // of the character
   for (size_t t = 0; t < pieces.size(); ++t) {
@@ -64,9 +64,9 @@ SampleText first_tokens(SampleText s, size_t tokens) {
 }
 
 SampleText by_words(const SampleText& s) {
-  const std::vector<Unit> units = units_of(s.pieces);
+  const std::vector<TextUnit> units = units_of(s.pieces);
   SampleText out{.domain = s.domain, .pieces = {}, .nll = {}, .experts = {}, .weights = {}};
-  for (const Unit& unit : units) {
+  for (const TextUnit& unit : units) {
     std::string& piece = out.pieces.emplace_back();
     double& nll = out.nll.emplace_back(0);
     for (size_t t = unit.begin; t < unit.end; ++t) {
@@ -77,7 +77,7 @@ SampleText by_words(const SampleText& s) {
   for (size_t layer = 0; layer < s.experts.size(); ++layer) {
     std::vector<std::vector<Choice>> choices;
     size_t slots = 1;
-    for (const Unit& unit : units) slots = std::max(slots, choices.emplace_back(choices_between(s, layer, unit.first, unit.end)).size());
+    for (const TextUnit& unit : units) slots = std::max(slots, choices.emplace_back(choices_between(s, layer, unit.first, unit.end)).size());
     out.experts.emplace_back(slots * units.size(), -1);
     out.weights.emplace_back(slots * units.size(), 0.0F);
     for (size_t u = 0; u < units.size(); ++u)

@@ -14,7 +14,7 @@ namespace {
 
 using svg::Axis;
 
-constexpr double kLeft = 38, kTop = 22, kBottom = svg::kBelowAxis;
+constexpr double kChartLeft = 38, kChartTop = 22, kChartBottom = svg::kBelowAxis;
 
 struct Range {
   double low = INFINITY, high = -INFINITY;
@@ -164,13 +164,13 @@ Drawing draw_lines(const LineChart& c) {
 
   longest = std::min<size_t>(longest, 13);
   const double right = longest == 0 ? 16 : 20 + svg::kCharacter * static_cast<double>(longest);
-  const Axis x = svg::make_axis(xs.low, xs.high, kLeft, c.width - right, 5, c.whole_x);
-  const Axis y = svg::make_axis(ys.low, ys.high, c.height - kBottom, kTop, 5);
+  const Axis x = svg::make_axis(xs.low, xs.high, kChartLeft, c.width - right, 5, c.whole_x);
+  const Axis y = svg::make_axis(ys.low, ys.high, c.height - kChartBottom, kChartTop, 5);
   out += svg::text(0, 10, "ax", c.y_title);
-  svg::draw_y_axis(out, y, kLeft, x.to, c.unit);
+  svg::draw_y_axis(out, y, kChartLeft, x.to, c.unit);
   svg::draw_x_axis(out, x, y.to, y.from, c.x_title, false);
   if (c.reference) {
-    out += svg::line(kLeft, y(*c.reference), x.to, y(*c.reference), "rf");
+    out += svg::line(kChartLeft, y(*c.reference), x.to, y(*c.reference), "rf");
     out += svg::text(x.to, y(*c.reference) - 4, "ax e", c.reference_name);
   }
   if (!c.band_high.x.empty()) out += fmt::format(R"(<path class="bd {}" d="{}"/>)", c.band_high.colour, band_path(c, x, y));
@@ -192,8 +192,8 @@ Drawing draw_stack(const StackChart& c) {
     return draw_stack(two);
   }
   const size_t points = c.x.size();
-  const Axis x = svg::make_axis(c.x.front(), c.x.back(), kLeft, c.width - 26, 5, true);
-  const Axis y = svg::make_axis(0, 1, c.height - kBottom, 8, 2);
+  const Axis x = svg::make_axis(c.x.front(), c.x.back(), kChartLeft, c.width - 26, 5, true);
+  const Axis y = svg::make_axis(0, 1, c.height - kChartBottom, 8, 2);
   std::vector<double> base(points, 0), top(points, 0);
   for (const Series& band : c.bands) {
     std::string upper, lower;
@@ -207,7 +207,7 @@ Drawing draw_stack(const StackChart& c) {
     base = top;
   }
   svg::draw_x_axis(out, x, y.to, y.from, c.x_title, false);
-  for (const double share : {0.0, 0.5, 1.0}) out += svg::text(kLeft - 6, y(share) + 4, "ax e", percent(share));
+  for (const double share : {0.0, 0.5, 1.0}) out += svg::text(kChartLeft - 6, y(share) + 4, "ax e", percent(share));
   for (size_t i = 0; c.hover && i < points; ++i) {
     const double from = i == 0 ? x.from : (x(c.x[i - 1]) + x(c.x[i])) / 2, to = i + 1 == points ? x.to : (x(c.x[i]) + x(c.x[i + 1])) / 2;
     std::string says = fmt::format("{} {}:", c.x_title, decimal(c.x[i], 0));

@@ -49,7 +49,7 @@ const std::vector<Choice<std::optional<DType>>>& computes() {
   return choices;
 }
 
-Json to_json(const CarvedLayer& l) {
+Json layer_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
           {"active", l.active},
           {"shared_mass", l.shared_mass},
@@ -83,11 +83,11 @@ struct Seconds {
   double write() const { return total - load - carve; }
 };
 
-Json result_json(const Flags& f, const CarveResult& result, const ModelConfig& dense, const ModelConfig& target, DType compute, const Seconds& seconds) {
+Json carve_json(const Flags& f, const CarveResult& result, const ModelConfig& dense, const ModelConfig& target, DType compute, const Seconds& seconds) {
   const CarveOptions& o = f.options;
   const ParamCount params = count_params(target);
   Json layers = Json::array();
-  for (const CarvedLayer& l : result.layers) layers.push_back(to_json(l));
+  for (const CarvedLayer& l : result.layers) layers.push_back(layer_json(l));
   return {{"method", o.method},
           {"shared", o.shared},
           {"active", o.active},
@@ -221,7 +221,7 @@ int run_carve(Flags& f) {
     if (!f.verify.html.empty()) fmt::print("the page is in {}\n", f.verify.html);
     return 0;
   }
-  Json reply = result_json(f, result, config, target, compute, seconds);
+  Json reply = carve_json(f, result, config, target, compute, seconds);
   reply["weights"] = weights_json(written, done.rows);
   if (report) reply["report"] = moe::to_json(*report);
   print_json(reply);

@@ -16,7 +16,7 @@ namespace {
 using Takes = OptionInfo::Takes;
 
 // Neither paths nor values hold a quote; help texts may.
-std::string quoted(const std::string& text) {
+std::string shell_quoted(const std::string& text) {
   std::string out = "'";
   for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
@@ -34,7 +34,7 @@ std::vector<std::string> names_of_flags(const CommandInfo& command) {
 std::string paths_below(const CommandInfo& root, std::string_view between) {
   std::vector<std::string> paths;
   for (const CommandInfo* command : all_commands(root))
-    if (command != &root) paths.push_back(quoted(command->path));
+    if (command != &root) paths.push_back(shell_quoted(command->path));
   return fmt::format("{}", fmt::join(paths, between));
 }
 
@@ -45,7 +45,7 @@ std::string flags_where(const CommandInfo& root, F&& wanted) {
   for (const CommandInfo* command : all_commands(root))
     for (const OptionInfo& flag : command->flags)
       if (wanted(flag))
-        for (const std::string& name : flag.names) patterns.push_back(quoted(command->path + " " + name));
+        for (const std::string& name : flag.names) patterns.push_back(shell_quoted(command->path + " " + name));
   return fmt::format("{}", fmt::join(patterns, "|"));
 }
 
@@ -77,11 +77,11 @@ std::string plain_words(const CommandInfo& command) {
 std::string bash(const CommandInfo& root) {
   std::string choices, commands;
   each_choice(root, [&](const std::string& pattern, const std::string& values) {
-    choices += fmt::format("    {})\n      COMPREPLY=($(compgen -W {} -- \"$cur\"))\n      return ;;\n", pattern, quoted(values));
+    choices += fmt::format("    {})\n      COMPREPLY=($(compgen -W {} -- \"$cur\"))\n      return ;;\n", pattern, shell_quoted(values));
   });
   for (const CommandInfo* command : all_commands(root))
-    commands += fmt::format("    {}) flags={} words={} ;;\n", quoted(command->path), quoted(fmt::format("{}", fmt::join(names_of_flags(*command), " "))),
-                            quoted(plain_words(*command)));
+    commands += fmt::format("    {}) flags={} words={} ;;\n", shell_quoted(command->path),
+                            shell_quoted(fmt::format("{}", fmt::join(names_of_flags(*command), " "))), shell_quoted(plain_words(*command)));
   return fmt::format(R"(# bash completion of moe, made by: moe completion bash
 _moe() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} path=moe flags= words= i
@@ -118,7 +118,7 @@ complete -F _moe moe
 }
 
 // name:description, as zsh's _describe takes it.
-std::string described(const std::string& name, const std::string& help) { return quoted(name + ":" + brief(help)); }
+std::string described(const std::string& name, const std::string& help) { return shell_quoted(name + ":" + brief(help)); }
 
 std::string zsh(const CommandInfo& root) {
   std::string choices, commands;
@@ -126,7 +126,7 @@ std::string zsh(const CommandInfo& root) {
     choices += fmt::format("    ({})\n      compadd -- {}\n      return ;;\n", pattern, values);
   });
   for (const CommandInfo* command : all_commands(root)) {
-    commands += fmt::format("    ({})\n      flags=(\n", quoted(command->path));
+    commands += fmt::format("    ({})\n      flags=(\n", shell_quoted(command->path));
     for (const OptionInfo& flag : command->flags)
       for (const std::string& name : flag.names) commands += fmt::format("        {}\n", described(name, flag.help));
     commands += "      )\n";

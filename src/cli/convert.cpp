@@ -87,7 +87,7 @@ void print_account(const ConvertReport& report, const std::string& out) {
     fmt::print("note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as any other\n", out, report.why_own);
 }
 
-Json to_json(const ConvertReport& report) {
+Json conversion_json(const ConvertReport& report) {
   Json rows = Json::array();
   for (const ConvertedRow& row : report.rows)
     rows.push_back({{"from", name_of(row.from)},
@@ -104,7 +104,7 @@ Json to_json(const ConvertReport& report) {
   return reply;
 }
 
-Json to_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
+Json score_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
 
 int run_convert(Flags& f) {
   f.in = find_model(f.in);  // so that OUT can be told from it
@@ -138,7 +138,7 @@ int run_convert(Flags& f) {
     };
     report = convert_model(before, f.in, f.out, options);
   }
-  Json reply = to_json(report);
+  Json reply = conversion_json(report);
   if (merged) reply["adapter"] = {{"folder", f.adapter}, {"matrices", merged->matrices}, {"replaced", merged->whole}, {"largest_change", merged->largest}};
   if (!f.json) print_account(report, f.out);
   if (!f.verify.empty()) {
@@ -152,7 +152,7 @@ int run_convert(Flags& f) {
     if (!f.json)
       fmt::print("perplexity on {} ({} windows of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n", f.verify, first.windows, rule.window,
                  first.perplexity, second.perplexity, second.perplexity - first.perplexity, 100 * change);
-    reply["verify"] = {{"text", f.verify}, {"windows", first.windows}, {"window", rule.window}, {"before", to_json(first)}, {"after", to_json(second)}};
+    reply["verify"] = {{"text", f.verify}, {"windows", first.windows}, {"window", rule.window}, {"before", score_json(first)}, {"after", score_json(second)}};
   }
   if (f.json) print_json(reply);
   return 0;

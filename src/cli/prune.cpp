@@ -23,7 +23,7 @@
 namespace moe::cli {
 namespace {
 
-constexpr size_t kShownExperts = 12;
+constexpr size_t kListedExperts = 12;
 
 struct Flags {
   std::string in, out, saliency = "output", verify;
@@ -47,9 +47,9 @@ void print_layers(const std::vector<PrunedLayer>& layers) {
   for (const PrunedLayer& layer : layers) {
     std::vector<int64_t> gone = dropped(layer);
     const size_t count = gone.size();
-    if (count > kShownExperts) gone.resize(kShownExperts);
+    if (count > kListedExperts) gone.resize(kListedExperts);
     fmt::print("{:>5}  {:>15.1f}%  {:>14.1f}%  {}{}\n", layer.layer, 100 * layer.lost_choices, 100 * layer.lost_output, fmt::join(gone, ", "),
-               count > kShownExperts ? fmt::format(" and {} more", count - kShownExperts) : "");
+               count > kListedExperts ? fmt::format(" and {} more", count - kListedExperts) : "");
   }
 }
 

@@ -80,7 +80,7 @@ void each_coefficient(const Recipe& r, F&& f) {
   });
 }
 
-Json to_json(const Recipe& r) {
+Json recipe_json(const Recipe& r) {
   Json losses = Json::object();
   if (r.has_router())
     each_coefficient(r, [&](std::string_view name, float stated, float canonical) {
@@ -141,7 +141,7 @@ void print_row(const Recipe& r) {
 int run_recipes(const Flags& f) {
   if (!f.name.empty()) {
     const Recipe& r = find_recipe(f.name);
-    if (f.json) fmt::print("{}\n", to_json(r).dump());
+    if (f.json) fmt::print("{}\n", recipe_json(r).dump());
     else print_recipe(r);
     return 0;
   }
@@ -159,7 +159,7 @@ int run_recipes(const Flags& f) {
 
 std::string recipes_reply() {
   Json rows = Json::array();
-  for (const Recipe& r : recipes()) rows.push_back(to_json(r));
+  for (const Recipe& r : recipes()) rows.push_back(recipe_json(r));
   return rows.dump();
 }
 

@@ -14,7 +14,7 @@
 namespace moe::cli {
 namespace {
 
-const std::vector<std::string>& dtype_names() {
+const std::vector<std::string>& result_dtypes() {
   static const std::vector<std::string> names = {"f32", "bf16"};
   return names;
 }
@@ -27,8 +27,8 @@ std::optional<WantedType> asked_type(const ResultTypeFlags& f, const std::string
     return mix;
   }
   if (f.dtype.empty()) return std::nullopt;
-  if (std::find(dtype_names().begin(), dtype_names().end(), f.dtype) == dtype_names().end())
-    fail_usage("--dtype: the result can be f32 or bf16, not '{}'{}", f.dtype, suggestion(f.dtype, dtype_names()));
+  if (std::find(result_dtypes().begin(), result_dtypes().end(), f.dtype) == result_dtypes().end())
+    fail_usage("--dtype: the result can be f32 or bf16, not '{}'{}", f.dtype, suggestion(f.dtype, result_dtypes()));
   return *dtype_named(f.dtype);
 }
 
@@ -52,7 +52,7 @@ void add_result_type_options(CLI::App& app, ResultTypeFlags& f) {
   takes(app.add_option("--dtype", f.dtype,
                        "write the weights as f32 or bf16. Default: the type that most of the source's are, quantised too where OUT is a GGUF file; in a folder "
                        "bf16 for a quantised source and f32 for f16"),
-        dtype_names());
+        result_dtypes());
   takes(app.add_option("--quant", f.quant, "write the weights quantised (GGUF only): as moe convert --quant"), quant_mix_names());
 }
 

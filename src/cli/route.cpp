@@ -23,7 +23,7 @@ struct Flags {
   bool json = false;
 };
 
-constexpr size_t kLabel = 10, kNote = 15;  // columns before what a token, or a figure, says
+constexpr size_t kTokenLabel = 10, kNote = 15;  // columns before what a token, or a figure, says
 
 struct LossMeaning {
   const char* name;
@@ -38,7 +38,7 @@ constexpr LossMeaning kMeanings[] = {
     {"load", "CV^2 of the load expected if the noise were drawn again; 0 when even"},
 };
 
-void print_line(std::string_view label, const std::string& text) { fmt::print("{:<{}}{}\n", label, kNote, wrapped(text, kNote)); }
+void print_note(std::string_view label, const std::string& text) { fmt::print("{:<{}}{}\n", label, kNote, wrapped(text, kNote)); }
 
 std::string describe_capacity(const Json& r, const RoutingSpec& spec, int64_t pairs) {
   if (experts_choose(spec.select)) return "experts take tokens; a token that none takes passes through the residual";
@@ -58,7 +58,7 @@ void print_reply(const Json& r, const RoutingSpec& spec) {
       line += fmt::format("{}{:<11}", line.empty() ? "" : " ", entry);
     }
     while (line.ends_with(' ')) line.pop_back();
-    fmt::print("{:>5}     {}\n", n, line.empty() ? "none: the residual alone passes" : wrapped(line, kLabel));
+    fmt::print("{:>5}     {}\n", n, line.empty() ? "none: the residual alone passes" : wrapped(line, kTokenLabel));
   }
   fmt::print("\n");
   std::string counts;
@@ -67,20 +67,20 @@ void print_reply(const Json& r, const RoutingSpec& spec) {
     counts += fmt::format("{}{}", counts.empty() ? "" : " ", c.get<int64_t>());
     pairs += c.get<int64_t>();
   }
-  print_line("counts", counts + " (choices an expert has, before any drop)");
+  print_note("counts", counts + " (choices an expert has, before any drop)");
   if (pairs > 0)
-    print_line("evenness", fmt::format("max/mean - 1 = {:.4g}, CV^2 {:.4g}, entropy {:.4g} of an even load's", r.at("max_vio").get<double>(),
+    print_note("evenness", fmt::format("max/mean - 1 = {:.4g}, CV^2 {:.4g}, entropy {:.4g} of an even load's", r.at("max_vio").get<double>(),
                                        r.at("cv2").get<double>(), r.at("entropy").get<double>()));
-  print_line("capacity", describe_capacity(r, spec, pairs));
+  print_note("capacity", describe_capacity(r, spec, pairs));
   for (const LossMeaning& loss : kMeanings)
-    if (r.contains(loss.name)) print_line(loss.name, fmt::format("{:<10.6g} {}", r.at(loss.name).get<double>(), loss.meaning));
+    if (r.contains(loss.name)) print_note(loss.name, fmt::format("{:<10.6g} {}", r.at(loss.name).get<double>(), loss.meaning));
   for (const char* name : {"dlogits", "dclean", "dsigma", "dx", "dweight", "dnoise_weight"}) {
     if (!r.contains(name)) continue;
     fmt::print("\n{}\n", name);
     for (const Json& row : r.at(name)) {
       std::string line;
       for (const Json& x : row) line += fmt::format("{}{:.6g}", line.empty() ? "" : " ", x.is_null() ? std::nan("") : x.get<double>());
-      fmt::print("{:{}}{}\n", "", kLabel, wrapped(line, kLabel));
+      fmt::print("{:{}}{}\n", "", kTokenLabel, wrapped(line, kTokenLabel));
     }
   }
 }

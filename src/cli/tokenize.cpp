@@ -23,7 +23,7 @@ struct Flags {
   bool json = false;
 };
 
-Json to_json(const std::string& folder, const TokensIndex& index) {
+Json tokens_json(const std::string& folder, const TokensIndex& index) {
   return {{"folder", folder},       {"tokens", index.tokens()},     {"documents", index.documents}, {"trained", index.tokens() - index.untrained},
           {"bytes", index.bytes()}, {"shards", index.shards.size()}};
 }
@@ -52,8 +52,8 @@ int run_tokenize(Flags& f) {
   describe(screen, train, result.train);
   if (result.held_out) describe(screen, valid, *result.held_out);
   if (f.json) {
-    Json reply = {{"vocab", result.train.vocab}, {"train", to_json(train, result.train)}};
-    if (result.held_out) reply["valid"] = to_json(valid, *result.held_out);
+    Json reply = {{"vocab", result.train.vocab}, {"train", tokens_json(train, result.train)}};
+    if (result.held_out) reply["valid"] = tokens_json(valid, *result.held_out);
     print_json(reply);
   } else {
     screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train, result.held_out ? " --eval-data " + valid : ""));
@@ -68,7 +68,8 @@ Action add_tokenize(CLI::App& app) {
   app.add_option("--data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
   app.add_option("--tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from --data; or a model folder, for its tokenizer")->capture_default_str();
   app.add_option("--out", f->job.out, "folder for the shards and their tokenizer");
-  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid")->capture_default_str();
+  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid")
+      ->capture_default_str();
   app.add_option("--threads", f->job.threads, "0: all cores")->capture_default_str();
   app.add_flag("--json", f->json, "one JSON object on standard output at the end");
   return [f] { return run_tokenize(*f); };

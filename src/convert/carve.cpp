@@ -17,7 +17,7 @@
 namespace moe {
 namespace {
 
-std::string divisors(int64_t n) {
+std::string expert_counts(int64_t n) {
   std::string out;
   for (int64_t e = 2; e <= std::min<int64_t>(n, 256); ++e)
     if (n % e == 0) out += fmt::format("{}{}", out.empty() ? "" : ", ", e);
@@ -220,7 +220,7 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (dense.moe_layer_count() > 0) fail_usage("this model routes already (recipe '{}'); only a dense one is carved", dense.routing.recipe);
   if (o.experts < 2) fail_usage("--experts is {}; it must be at least 2", o.experts);
   if (dense.dense_width % o.experts != 0)
-    fail_usage("--experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, divisors(dense.dense_width));
+    fail_usage("--experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, expert_counts(dense.dense_width));
   if (o.shared < 0) fail_usage("--shared is {}; it must be at least 0", o.shared);
   if (o.shared >= o.experts) fail_usage("--shared {} leaves none of {} slices to choose from; take at most {}", o.shared, o.experts, o.experts - 1);
   if (o.active < 1) fail_usage("--active is {}; a token takes at least 1 expert", o.active);

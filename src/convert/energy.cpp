@@ -15,11 +15,11 @@
 namespace moe {
 namespace {
 
-constexpr double kRidge = 1e-2;   // of the mean variance of the router's inputs
-constexpr int64_t kStride = 2;    // every so many tokens are enough to sort neurons
-constexpr int kRounds = 12;       // of router and assignment in turns
-constexpr int kFirstRounds = 8;   // of the k-means they start from
-constexpr int64_t kProfile = 16;  // every so many tokens describe a neuron there
+constexpr double kEnergyRidge = 1e-2;  // of the mean variance of the router's inputs
+constexpr int64_t kStride = 2;         // every so many tokens are enough to sort neurons
+constexpr int kTurns = 12;             // of router and assignment in turns
+constexpr int kFirstRounds = 8;        // of the k-means they start from
+constexpr int64_t kProfile = 16;       // every so many tokens describe a neuron there
 
 // Every `stride`-th row: a view.
 Tensor every(Tensor x, int64_t stride) {
@@ -133,7 +133,7 @@ class Sorter {
         neurons_(c.shape.neurons),
         experts_(c.shape.experts),
         x_(every(c.a.x, kStride)),
-        fit_(c.run, x_, kRidge),
+        fit_(c.run, x_, kEnergyRidge),
         total_(static_cast<size_t>(neurons_), 0) {
     energy_ = run_.saved.alloc(c.a.x.dtype, {x_.rows(), neurons_});
     const Energy energy(c);
@@ -158,7 +158,7 @@ class Sorter {
   std::vector<int32_t> sort() {
     std::vector<int32_t> expert_of = first(), best = expert_of;
     double most = -1;
-    for (int round = 0; round <= kRounds; ++round) {
+    for (int round = 0; round <= kTurns; ++round) {
       const std::vector<double> kept = kept_energy(expert_of);
       double sum = 0;
       for (int64_t f = 0; f < neurons_; ++f) sum += kept[static_cast<size_t>(f * (experts_ + 1) + sink(expert_of[static_cast<size_t>(f)]))];
@@ -166,7 +166,7 @@ class Sorter {
         most = sum;
         best = expert_of;
       }
-      if (round < kRounds) expert_of = assigned(kept);
+      if (round < kTurns) expert_of = assigned(kept);
     }
     return best;
   }
@@ -193,7 +193,7 @@ class Sorter {
     const Tensor tokens = every(c_.a.x, kProfile);
     Param map = matrix_of(run_.scratch, neurons_, x_.cols());
     const Tensor bias = run_.scratch.alloc_zeroed(DType::f32, {neurons_});
-    LinearFit(run_, every(x_, 2), kRidge).fit(run_, map.value, bias, every(energy_, 2));
+    LinearFit(run_, every(x_, 2), kEnergyRidge).fit(run_, map.value, bias, every(energy_, 2));
     const Tensor predicted = run_.scratch.alloc(DType::f32, {tokens.rows(), neurons_});
     apply(run_, predicted, tokens, map, bias);
     const Tensor out = run_.scratch.alloc(DType::f32, {std::ssize(rest), tokens.rows()});
@@ -322,7 +322,7 @@ void energy_router(Carving& c) {
     }
   });
   LogitParams& logit = c.carved.router->logit;
-  LinearFit(c.run, c.a.x, kRidge).fit(c.run, logit.weight.value, logit.bias.value, roots);
+  LinearFit(c.run, c.a.x, kEnergyRidge).fit(c.run, logit.weight.value, logit.bias.value, roots);
   logit.weight.touched();
   logit.bias.touched();
 }

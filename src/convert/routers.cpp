@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-constexpr double kRidge = 1e-2;  // of the mean variance of the inputs
+constexpr double kRouterRidge = 1e-2;  // of the mean variance of the inputs
 
 double norm_of(const float* row, int64_t n) {
   double sum = 0;
@@ -79,7 +79,7 @@ void similarity_router(Carving& c) {
 void learned_router(Carving& c) {
   std::vector<float> mass = slice_mass(c.run, c.a, c.partition.expert_of(), c.shape.experts);
   LogitParams& logit = c.carved.router->logit;
-  LinearFit(c.run, c.a.x, kRidge).fit(c.run, logit.weight.value, logit.bias.value, Tensor(mass.data(), DType::f32, {c.tokens(), c.shape.experts}));
+  LinearFit(c.run, c.a.x, kRouterRidge).fit(c.run, logit.weight.value, logit.bias.value, Tensor(mass.data(), DType::f32, {c.tokens(), c.shape.experts}));
   logit.weight.touched();
   logit.bias.touched();
 }

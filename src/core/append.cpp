@@ -14,14 +14,14 @@
 namespace moe {
 namespace {
 
-struct Descriptor {
+struct OpenFile {
   int fd;
-  explicit Descriptor(int opened) : fd(opened) {}
-  ~Descriptor() {
+  explicit OpenFile(int opened) : fd(opened) {}
+  ~OpenFile() {
     if (fd >= 0) close(fd);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
 };
 
 }  // namespace
@@ -42,7 +42,7 @@ void append_all(int fd, std::string_view text, const std::string& path, std::str
 }
 
 void append_line(const std::string& path, std::string_view line) {
-  const Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  const OpenFile file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   struct stat info {};
   if (file.fd < 0 || flock(file.fd, LOCK_EX) != 0 || fstat(file.fd, &info) != 0)
     fail("cannot write {}: {}; nothing was changed: choose a file in a folder that is there and may be written to", path, std::strerror(errno));

@@ -156,7 +156,7 @@ GgufValue read_value(Cursor& in, std::string_view what) {
 }
 
 // What the list says of one tensor, after its own checks.
-struct Entry {
+struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;  // our order
@@ -166,9 +166,9 @@ struct Entry {
 
 constexpr const char* kSupported = "F32, F16, BF16, I32, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
 
-Entry read_entry(Cursor& in) {
+TensorInfo read_entry(Cursor& in) {
   const uint64_t start = in.at();
-  Entry entry;
+  TensorInfo entry;
   entry.name = in.string("the name of a tensor", kMaxKey);
   const std::string what = fmt::format("tensor \"{}\"", printable(entry.name));
   const std::string where = fmt::format("{}: {}, listed at offset {}", in.where(), what, start);
@@ -195,11 +195,11 @@ Entry read_entry(Cursor& in) {
 }
 
 // Sorted by place. Together the entries cover the data but for paddings shorter than the alignment: no byte twice, none unaccounted for.
-void check_cover(std::vector<Entry>& entries, uint64_t data_start, uint64_t data_size, uint64_t alignment, const std::string& where) {
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+void check_cover(std::vector<TensorInfo>& entries, uint64_t data_start, uint64_t data_size, uint64_t alignment, const std::string& where) {
+  std::stable_sort(entries.begin(), entries.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.begin < b.begin; });
   uint64_t at = 0;
-  const Entry* before = nullptr;
-  for (const Entry& entry : entries) {
+  const TensorInfo* before = nullptr;
+  for (const TensorInfo& entry : entries) {
     const std::string what = fmt::format("{}: tensor \"{}\" at offset {} of the data", where, printable(entry.name), entry.begin);
     if (entry.begin % alignment != 0) fail("{} does not begin at a multiple of the alignment {}", what, alignment);
     if (entry.begin > data_size || entry.bytes > data_size - entry.begin)
@@ -212,7 +212,7 @@ void check_cover(std::vector<Entry>& entries, uint64_t data_start, uint64_t data
   if (data_size - at >= alignment) fail("{}: the last {} bytes, from offset {} of the data, belong to no tensor", where, data_size - at, at);
 }
 
-Tensor view_of(const std::byte* from, const Entry& entry) {
+Tensor view_of(const std::byte* from, const TensorInfo& entry) {
   auto* data = const_cast<std::byte*>(from);
   const auto& d = entry.shape;
   switch (d.size()) {
@@ -266,14 +266,14 @@ void Gguf::read(std::span<const std::byte> bytes) {
   }
   const uint64_t alignment = alignment_of(*this);
   in.need_many(tensor_count, 8 + 4 + 4 + 8, "tensors");
-  std::vector<Entry> entries;
+  std::vector<TensorInfo> entries;
   for (uint64_t i = 0; i < tensor_count; ++i) entries.push_back(read_entry(in));
 
   const uint64_t padding = (alignment - in.at() % alignment) % alignment;
   if (!entries.empty() && padding > in.left()) fail("{}: the file ends at offset {}, before the data of its tensors; {}", where, bytes.size(), kCut);
   const uint64_t data_start = std::min<uint64_t>(in.at() + padding, bytes.size());
   check_cover(entries, data_start, bytes.size() - data_start, alignment, where);
-  for (const Entry& entry : entries) {
+  for (const TensorInfo& entry : entries) {
     const std::byte* from = bytes.data() + data_start + entry.begin;
     if (reinterpret_cast<uintptr_t>(from) % address_step(entry.dtype) != 0) {
       copies_.push_back(std::make_unique_for_overwrite<std::byte[]>(entry.bytes));

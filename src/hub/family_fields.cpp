@@ -11,14 +11,14 @@
 namespace moe {
 namespace {
 
-enum class Biases { none, qkv, flag };  // of attention: none; of queries, keys and values; of these and the projection back, as "attention_bias" says
-enum class HeadWidth { may, must };     // whether "head_dim" may be missing: hidden_size / num_attention_heads
+enum class FamilyBiases { none, qkv, flag };  // of attention: none; of queries, keys and values; of these and the projection back, as "attention_bias" says
+enum class HeadWidth { may, must };           // whether "head_dim" may be missing: hidden_size / num_attention_heads
 enum class Window { none, mistral, qwen, never };  // what says how far attention reaches; never: a window cannot be said by one number for all layers
 
 struct Family {
   FamilyKind kind;
   std::string_view name;
-  Biases biases;
+  FamilyBiases biases;
   HeadWidth head_width;
   Window window;
   QkNorm qk_norm;
@@ -27,14 +27,14 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
-    {FamilyKind::llama, "llama", Biases::flag, HeadWidth::may, Window::none, QkNorm::none, false, true},
-    {FamilyKind::mistral, "mistral", Biases::none, HeadWidth::may, Window::mistral, QkNorm::none, false, false},
-    {FamilyKind::qwen2, "qwen2", Biases::qkv, HeadWidth::may, Window::qwen, QkNorm::none, false, false},
-    {FamilyKind::qwen3, "qwen3", Biases::flag, HeadWidth::must, Window::qwen, QkNorm::head, false, false},
-    {FamilyKind::mixtral, "mixtral", Biases::none, HeadWidth::may, Window::mistral, QkNorm::none, true, false},
-    {FamilyKind::qwen2_moe, "qwen2_moe", Biases::qkv, HeadWidth::may, Window::never, QkNorm::none, true, false},
-    {FamilyKind::qwen3_moe, "qwen3_moe", Biases::flag, HeadWidth::may, Window::never, QkNorm::head, true, false},
-    {FamilyKind::deepseek, "deepseek", Biases::flag, HeadWidth::may, Window::none, QkNorm::none, true, false},
+    {FamilyKind::llama, "llama", FamilyBiases::flag, HeadWidth::may, Window::none, QkNorm::none, false, true},
+    {FamilyKind::mistral, "mistral", FamilyBiases::none, HeadWidth::may, Window::mistral, QkNorm::none, false, false},
+    {FamilyKind::qwen2, "qwen2", FamilyBiases::qkv, HeadWidth::may, Window::qwen, QkNorm::none, false, false},
+    {FamilyKind::qwen3, "qwen3", FamilyBiases::flag, HeadWidth::must, Window::qwen, QkNorm::head, false, false},
+    {FamilyKind::mixtral, "mixtral", FamilyBiases::none, HeadWidth::may, Window::mistral, QkNorm::none, true, false},
+    {FamilyKind::qwen2_moe, "qwen2_moe", FamilyBiases::qkv, HeadWidth::may, Window::never, QkNorm::none, true, false},
+    {FamilyKind::qwen3_moe, "qwen3_moe", FamilyBiases::flag, HeadWidth::may, Window::never, QkNorm::head, true, false},
+    {FamilyKind::deepseek, "deepseek", FamilyBiases::flag, HeadWidth::may, Window::none, QkNorm::none, true, false},
 };
 
 const Family& family_of(FamilyKind kind) {
@@ -87,7 +87,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.first_of_its_kind) {
     v.flag_or("attention_bias", c.attention_bias, false);
     v.flag_or("mlp_bias", c.ffn_bias, false);
-  } else if (f.biases == Biases::flag) {
+  } else if (f.biases == FamilyBiases::flag) {
     v.flag("attention_bias", c.attention_bias);
   }
   if (f.kind == FamilyKind::qwen2_moe) v.flag_or("qkv_bias", c.attention_bias, true);
@@ -226,8 +226,8 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
   visit_sizes(fields, c, f);
   if (c.head_width == 0)
     fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then \"head_dim\" is needed", reader.where(), c.heads, c.width);
-  if (f.biases == Biases::qkv && f.kind != FamilyKind::qwen2_moe) c.attention_bias = true;
-  c.attention_out_bias = f.biases == Biases::flag && c.attention_bias;
+  if (f.biases == FamilyBiases::qkv && f.kind != FamilyKind::qwen2_moe) c.attention_bias = true;
+  c.attention_out_bias = f.biases == FamilyBiases::flag && c.attention_bias;
   c.qk_norm = f.qk_norm;
   read_rope(reader, c);
   read_windows(reader, c, f);
@@ -354,8 +354,8 @@ std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm) return f.qk_norm == QkNorm::none ? "queries and keys are normalised" : "queries and keys are not normalised for each head";
-  if (f.biases == Biases::none && (c.attention_bias || c.attention_out_bias)) return "its attention has biases";
-  const bool out = f.biases == Biases::flag && c.attention_bias;
+  if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias)) return "its attention has biases";
+  const bool out = f.biases == FamilyBiases::flag && c.attention_bias;
   if (c.attention_out_bias != out) return "other projections of its attention have biases";
   if (f.kind == FamilyKind::qwen2 && !c.attention_bias) return "queries, keys and values have no biases";
   if (c.ffn_bias && f.kind != FamilyKind::llama) return "its FFNs have biases";

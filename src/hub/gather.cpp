@@ -17,13 +17,6 @@ bool is_turned(const FileTensor& tensor) {
   return tensor.columns || std::any_of(tensor.parts.begin(), tensor.parts.end(), [](const FileTensor::Part& part) { return part.transpose; });
 }
 
-// Matrix m of a part in the Model's order. A vector is one row.
-Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
-  const Param& param = *part.param;
-  if (param.value.rank == 3) return param.expert(part.expert >= 0 ? part.expert : m);
-  return part.expert >= 0 ? param.value.at(part.expert) : param.value;
-}
-
 // Which row of the Model is row r of a file whose heads of C rows stand in pairs: 0, C/2, 1, C/2 + 1, ...
 int64_t model_row(int64_t r, int64_t head) {
   if (head == 0) return r;

@@ -45,7 +45,7 @@ constexpr NameRow kNames[] = {
     {"head.weight", kGgufHead},
 };
 
-constexpr NameRow kGpt2Names[] = {
+constexpr NameRow kGgufGpt2Names[] = {
     {"embed.weight", "token_embd.weight"},
     {"positions.weight", "position_embd.weight"},
     {"layers.{i}.norm1.weight", "blk.{i}.attn_norm.weight"},
@@ -99,7 +99,7 @@ constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 constexpr GgufArchitecture kRows[] = {
     {.name = "gpt2",
      .title = "GPT-2",
-     .tensors = {"llama.cpp's gpt2", kGpt2Names, kGgufHead},
+     .tensors = {"llama.cpp's gpt2", kGgufGpt2Names, kGgufHead},
      .norm = NormKind::layer,
      .positions = Positions::learned,
      .act = ops::Act::gelu_tanh,

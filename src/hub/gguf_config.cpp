@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxLayers = 4096;  // as config.json has it
+constexpr int64_t kMaxBlocks = 4096;  // as config.json has it
 constexpr const char* kEps = "attention.layer_norm_epsilon";
 constexpr const char* kRmsEps = "attention.layer_norm_rms_epsilon";
 constexpr const char* kFactors = "rope_freqs.weight";
@@ -181,7 +181,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   c.qk_norm = row.qk_norm;
   c.act = row.act;
   c.gated = row.gated;
-  c.layers = keys.size("block_count", 1, kMaxLayers);
+  c.layers = keys.size("block_count", 1, kMaxBlocks);
   c.width = keys.size("embedding_length", 1);
   c.context = keys.size("context_length", 1);
   c.vocab = file.get("token_embd.weight").rows();

@@ -9,7 +9,7 @@ namespace {
 
 using Type = GgufEntry::Type;
 
-constexpr const char* kPrefix = "tokenizer.ggml.";
+constexpr const char* kVocabPrefix = "tokenizer.ggml.";
 constexpr const char* kTemplate = "tokenizer.chat_template";
 constexpr int32_t kNormal = 1, kUnused = 5;  // llama.h, enum llama_token_type
 
@@ -29,7 +29,7 @@ struct FlagKey {
 constexpr FlagKey kFlags[] = {
     {"add_bos_token", &GgmlVocab::add_bos}, {"add_eos_token", &GgmlVocab::add_eos}, {"add_space_prefix", &GgmlVocab::add_space_prefix}};
 
-std::string name(std::string_view key) { return kPrefix + std::string(key); }
+std::string name(std::string_view key) { return kVocabPrefix + std::string(key); }
 
 }  // namespace
 

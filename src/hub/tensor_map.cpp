@@ -97,7 +97,7 @@ struct Source {
 };
 
 // Count, rows and columns of a part's matrices as the Model has them.
-Source shape_of(const FileTensor::Part& part) {
+Source source_shape(const FileTensor::Part& part) {
   const Tensor& t = part.param->value;
   Source shape{.count = t.rank == 3 && part.expert < 0 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
   if (t.rank == 2 && part.expert >= 0) shape.rows = 1;  // of a bank of vectors
@@ -110,7 +110,7 @@ template <class F>
 void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
   int64_t at = 0;  // numbers before the part; columns where parts stand side by side
   for (const FileTensor::Part& part : tensor.parts) {
-    Source from = shape_of(part);
+    Source from = source_shape(part);
     if (part.transpose) std::swap(from.rows, from.cols);
     from.dtype = file.dtype;
     from.data = static_cast<const char*>(file.data) + bytes_of(file.dtype, at);
@@ -170,13 +170,6 @@ void read_part(T* to, const FileTensor::Part& part, const Source& from) {
       transpose(to + r0, strip.data(), n, from.cols, from.rows);
     }
   }
-}
-
-// Matrix m of a part, wherever it lies. A vector is one row.
-Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
-  const Param& param = *part.param;
-  if (param.value.rank == 3) return param.expert(part.expert >= 0 ? part.expert : m);
-  return part.expert >= 0 ? param.value.at(part.expert) : param.value;
 }
 
 // The tensor as the file has it, f32, in `buffer`.
@@ -320,6 +313,12 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPart>& parts)
 }
 
 }  // namespace
+
+Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
+  const Param& param = *part.param;
+  if (param.value.rank == 3) return param.expert(part.expert >= 0 ? part.expert : m);
+  return part.expert >= 0 ? param.value.at(part.expert) : param.value;
+}
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;

@@ -28,6 +28,9 @@ struct FileTensor {
   bool alias = false;    // may be missing: a second name of a tied head, or, without parts, a table that programs store and nobody needs
 };
 
+// Matrix m of a part in the Model's order, wherever it lies. A vector is one row.
+Tensor matrix_of(const FileTensor::Part&, int64_t m);
+
 // What a LoadedModel was read from.
 struct ModelSource {
   std::shared_ptr<const NamedTensors> file;  // keeps the bytes

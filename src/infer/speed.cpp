@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMost = int64_t{1} << 20;
 constexpr int64_t kMostPrompts = 8;  // of warming up
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double elapsed(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 double median_ratio(const std::vector<double>& slow, const std::vector<double>& fast) {
   std::vector<double> ratios;
@@ -80,10 +80,10 @@ void SpeedProbe::measure() {
   session_.cut(0);
   const auto begin = Clock::now();
   session_.feed(all.first(static_cast<size_t>(options_.prompt)));
-  speed_.prompt_seconds.push_back(seconds_since(begin));
+  speed_.prompt_seconds.push_back(elapsed(begin));
   const auto middle = Clock::now();
   for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i) session_.feed(all.subspan(i, 1));
-  speed_.decode_seconds.push_back(seconds_since(middle));
+  speed_.decode_seconds.push_back(elapsed(middle));
 }
 
 void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats, const std::function<void(int64_t, int64_t)>& progress) {

@@ -41,7 +41,7 @@ uint64_t rising(float x, int64_t index) {
   return uint64_t{ordered} << 32 | static_cast<uint32_t>(index);
 }
 uint64_t falling(float x, int64_t index) { return rising(-x, index); }
-int64_t index_of(uint64_t key) { return static_cast<uint32_t>(key); }
+int64_t token_choice(uint64_t key) { return static_cast<uint32_t>(key); }
 
 void place_by_token(Placing& place, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n)
@@ -58,7 +58,7 @@ void place_best_tokens_first(Placing& place, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n) order.push_back(falling(place.w.row<float>(n)[0], n));
   std::sort(order.begin(), order.end());
   for (int64_t i = 0; i < place.choice.cols(); ++i)
-    for (uint64_t at : order) place(index_of(at), i);
+    for (uint64_t at : order) place(token_choice(at), i);
 }
 
 void place_at_random(Placing& place, int64_t begin, int64_t end) {
@@ -69,7 +69,7 @@ void place_at_random(Placing& place, int64_t begin, int64_t end) {
     order.clear();
     for (int64_t n = begin; n < end; ++n) order.push_back(rising(uniform(key, static_cast<uint64_t>(i * tokens + n)), n));
     std::sort(order.begin(), order.end());
-    for (uint64_t at : order) place(index_of(at), i);
+    for (uint64_t at : order) place(token_choice(at), i);
   }
 }
 
@@ -91,7 +91,7 @@ void place_by_weight(Placing& place, int64_t begin, int64_t end) {
   for (size_t e = 0; e < place.used.size(); ++e) {
     const auto first = pairs.begin() + bounds[e], last = pairs.begin() + bounds[e + 1];
     if (place.slots < last - first) std::nth_element(first, first + place.slots, last);
-    for (auto at = first; at != last; ++at) place(begin + index_of(*at) / k, index_of(*at) % k);
+    for (auto at = first; at != last; ++at) place(begin + token_choice(*at) / k, token_choice(*at) % k);
   }
 }
 

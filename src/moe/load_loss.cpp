@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 constexpr double kMeanFloor = 1e-10;
-constexpr int64_t kBlock = 64;  // tokens summed together; the same for any number of threads
+constexpr int64_t kBlockTokens = 64;  // tokens summed together; the same for any number of threads
 
 double mean_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); }
 
@@ -71,7 +71,7 @@ Standing standing(const LossInput& in, const int32_t* best, int64_t n, int64_t e
 
 std::vector<double> load_of(Run& run, const LossInput& in) {
   std::vector<double> out(static_cast<size_t>(in.experts), 0.0);
-  const int64_t tokens = in.choice.rows(), blocks = (tokens + kBlock - 1) / kBlock;
+  const int64_t tokens = in.choice.rows(), blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
   if (!is_estimated(in)) {
     for (int64_t n = 0; n < tokens; ++n)
       for (int64_t i = 0; i < in.choice.cols(); ++i) out[static_cast<size_t>(in.choice.row<int32_t>(n)[i])] += in.selected.row<int32_t>(n)[i] != 0;
@@ -83,9 +83,9 @@ std::vector<double> load_of(Run& run, const LossInput& in) {
   auto* partial = static_cast<double*>(run.scratch.alloc_bytes(cells * sizeof(double)));  // [blocks,E]
   std::fill_n(partial, cells, 0.0);
   parallel_for(run.threads, blocks, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t n = begin * kBlock; n < std::min(tokens, end * kBlock); ++n)
+    for (int64_t n = begin * kBlockTokens; n < std::min(tokens, end * kBlockTokens); ++n)
       for (int64_t e = 0; e < in.experts; ++e)
-        partial[n / kBlock * in.experts + e] += std::erfc(-standing(in, best.row<int32_t>(n), n, e).distance / std::numbers::sqrt2) / 2;
+        partial[n / kBlockTokens * in.experts + e] += std::erfc(-standing(in, best.row<int32_t>(n), n, e).distance / std::numbers::sqrt2) / 2;
   });
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t e = 0; e < in.experts; ++e) out[static_cast<size_t>(e)] += partial[b * in.experts + e];

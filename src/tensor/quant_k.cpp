@@ -8,11 +8,11 @@
 namespace moe {
 namespace {
 
-constexpr int kBlock = 256;
+constexpr int kSuperBlock = 256;
 constexpr int kGroup = 32;  // of q4_k and q5_k
-constexpr int kGroups = kBlock / kGroup;
+constexpr int kGroups = kSuperBlock / kGroup;
 constexpr int kSmallGroup = 16;  // of q6_k
-constexpr int kSmallGroups = kBlock / kSmallGroup;
+constexpr int kSmallGroups = kSuperBlock / kSmallGroup;
 constexpr int kLanes = 8;
 
 // ---- scales of q4_k and q5_k: eight scales and eight offsets of six bits in twelve bytes --------------------------------------------------------------
@@ -231,14 +231,14 @@ void write_scales(uint8_t* block, int* q, const float* x) {
 }  // namespace
 
 void write_q4_k(uint8_t* block, const float* x) {
-  int q[kBlock];
+  int q[kSuperBlock];
   write_scales<FourBits>(block, q, x);
   for (int g = 0; g < kGroups; g += 2)
     for (int j = 0; j < kGroup; ++j) block[16 + g / 2 * kGroup + j] = static_cast<uint8_t>(q[g * kGroup + j] | q[(g + 1) * kGroup + j] << 4);
 }
 
 void write_q5_k(uint8_t* block, const float* x) {
-  int q[kBlock];
+  int q[kSuperBlock];
   write_scales<FiveBits>(block, q, x);
   uint8_t *fifth = block + 16, *nibbles = block + 48;
   for (int j = 0; j < kGroup; ++j) {
@@ -262,7 +262,7 @@ void write_q6_k(uint8_t* block, const float* x) {
   const float per_scale = finite_ratio(-128, with_sign);
   store_half(block + 208, per_scale == 0 ? 0 : 1 / per_scale);
   const float d = load_half(block + 208);
-  int q[kBlock];
+  int q[kSuperBlock];
   for (int g = 0; g < kSmallGroups; ++g) {
     const float factor = clamped(nearest_even(per_scale * scale[g]), -128, 127), step = d * factor;
     block[192 + g] = static_cast<uint8_t>(static_cast<int>(factor));

@@ -34,10 +34,10 @@ struct Pair {
   std::vector<uint32_t> at;  // where its left symbol stands or stood
 };
 
-struct Candidate {
+struct CountedPair {
   int64_t count;
   PairKey key;
-  bool operator<(const Candidate& other) const { return count != other.count ? count < other.count : key > other.key; }
+  bool operator<(const CountedPair& other) const { return count != other.count ? count < other.count : key > other.key; }
 };
 
 class Trainer {
@@ -63,8 +63,8 @@ class Trainer {
   std::vector<Symbol> symbols_;
   std::vector<int64_t> counts_;  // of each distinct piece
   std::unordered_map<PairKey, Pair> pairs_;
-  std::priority_queue<Candidate> heap_;  // counts may be too high: checked when taken
-  std::vector<PairKey> grown_;           // in this step
+  std::priority_queue<CountedPair> heap_;  // counts may be too high: checked when taken
+  std::vector<PairKey> grown_;             // in this step
   int32_t step_ = 0;
 };
 
@@ -105,7 +105,7 @@ void Trainer::push_grown() {
 
 bool Trainer::most_frequent(int32_t& left, int32_t& right) {
   while (!heap_.empty()) {
-    const Candidate top = heap_.top();
+    const CountedPair top = heap_.top();
     heap_.pop();
     const auto place = pairs_.find(top.key);
     const int64_t count = place == pairs_.end() ? 0 : place->second.count;

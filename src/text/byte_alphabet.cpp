@@ -4,7 +4,7 @@
 namespace moe {
 namespace {
 
-constexpr int kBytes = 256;
+constexpr int kAlphabet = 256;
 constexpr int kCodes = 0x144;  // one past the last character of the alphabet
 
 constexpr bool stands_for_itself(int b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; }
@@ -14,15 +14,15 @@ constexpr std::array<int, kCodes> bytes_of_codes() {
   std::array<int, kCodes> bytes{};
   bytes.fill(-1);
   int next = 0x100;
-  for (int b = 0; b < kBytes; ++b) bytes[stands_for_itself(b) ? b : next++] = b;
+  for (int b = 0; b < kAlphabet; ++b) bytes[stands_for_itself(b) ? b : next++] = b;
   return bytes;
 }
 
 }  // namespace
 
 const std::array<std::string, 256>& byte_alphabet() {
-  static const std::array<std::string, kBytes> alphabet = [] {
-    std::array<std::string, kBytes> made;
+  static const std::array<std::string, kAlphabet> alphabet = [] {
+    std::array<std::string, kAlphabet> made;
     const auto bytes = bytes_of_codes();
     for (int code = 0; code < kCodes; ++code) {
       if (bytes[code] < 0) continue;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr size_t kSample = size_t{1} << 20;
 constexpr size_t kLongestRun = size_t{16} << 20;
 constexpr size_t kBlock = size_t{4} << 10;  // that a document is cut into for the split: at least this, at most twice
-constexpr std::string_view kSpace = " \t\r\n\v\f";
+constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
@@ -75,7 +75,7 @@ size_t whole_characters(std::string_view text, size_t begin, size_t end) {
 // Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the last line end before twice that, else there. White space where
 // it begins, and behind `solid`, where the document's last character ends, does not count: a file ends with a line end where a line of JSON has none.
 size_t block_end(std::string_view text, size_t at, size_t solid) {
-  const size_t from = text.find_first_not_of(kSpace, at);
+  const size_t from = text.find_first_not_of(kBlanks, at);
   if (from >= solid || solid - from <= kBlock) return text.size();
   const size_t most = std::min(solid, from + 2 * kBlock);
   for (size_t i = text.find('\n', from + kBlock); i < most; i = text.find('\n', i + 1)) {
@@ -97,11 +97,11 @@ void each_side(std::string_view text, std::string_view mark, double share, const
     const size_t found = mark.empty() ? std::string_view::npos : text.find(mark, at);
     const bool last = found == std::string_view::npos;
     const std::string_view document = text.substr(0, last ? text.size() : found);
-    const size_t solid = document.find_last_not_of(kSpace) + 1;
+    const size_t solid = document.find_last_not_of(kBlanks) + 1;
     while (at < document.size()) {
       const size_t end = block_end(document, at, solid);
       // What is white throughout stays with what was before it.
-      const bool held = document.find_first_not_of(kSpace, at) < end ? is_held_out(document.substr(at, end - at), share) : side;
+      const bool held = document.find_first_not_of(kBlanks, at) < end ? is_held_out(document.substr(at, end - at), share) : side;
       if (at > begin && held != side) {
         emit(begin, at, side);
         begin = at;
@@ -182,7 +182,7 @@ bool is_held_out(std::string_view content, double share) {
   if (share <= 0) return false;
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : content)
-    if (kSpace.find(c) == std::string_view::npos) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    if (kBlanks.find(c) == std::string_view::npos) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
   hash ^= hash >> 31;

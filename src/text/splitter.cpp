@@ -11,6 +11,15 @@
 #include "text/utf8.h"
 
 namespace moe {
+
+struct FreePcre2 {
+  void operator()(pcre2_code* x) const { pcre2_code_free(x); }
+  void operator()(pcre2_compile_context* x) const { pcre2_compile_context_free(x); }
+  void operator()(pcre2_match_context* x) const { pcre2_match_context_free(x); }
+  void operator()(pcre2_match_data* x) const { pcre2_match_data_free(x); }
+  void operator()(pcre2_jit_stack* x) const { pcre2_jit_stack_free(x); }
+};
+
 namespace {
 
 // Bounds what one hostile expression can cost at one place. The expressions in use need a handful of steps.
@@ -18,15 +27,8 @@ constexpr uint32_t kMatchLimit = 1 << 18;
 constexpr size_t kJitStackFirst = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
 
-struct Free {
-  void operator()(pcre2_code* x) const { pcre2_code_free(x); }
-  void operator()(pcre2_compile_context* x) const { pcre2_compile_context_free(x); }
-  void operator()(pcre2_match_context* x) const { pcre2_match_context_free(x); }
-  void operator()(pcre2_match_data* x) const { pcre2_match_data_free(x); }
-  void operator()(pcre2_jit_stack* x) const { pcre2_jit_stack_free(x); }
-};
 template <class T>
-using Owned = std::unique_ptr<T, Free>;
+using Owned = std::unique_ptr<T, FreePcre2>;
 
 std::string message_of(int error) {
   PCRE2_UCHAR text[256] = {};

@@ -16,11 +16,11 @@
 namespace moe {
 namespace {
 
-constexpr int kBytes = 256;
+constexpr int kByteValues = 256;
 
 class ByteTokenizer : public Tokenizer {
  public:
-  int64_t vocab_size() const override { return kBytes; }
+  int64_t vocab_size() const override { return kByteValues; }
   std::string spec() const override { return "bytes"; }
   bool ids_are_bytes() const override { return true; }
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -29,7 +29,7 @@ class ByteTokenizer : public Tokenizer {
     return ids;
   }
   std::string piece(int32_t id) const override {
-    if (id < 0 || id >= kBytes) fail("token id {} is outside the byte tokenizer's 0..255", id);
+    if (id < 0 || id >= kByteValues) fail("token id {} is outside the byte tokenizer's 0..255", id);
     return std::string(1, static_cast<char>(id));
   }
   std::string to_json() const override;
@@ -39,15 +39,15 @@ class ByteTokenizer : public Tokenizer {
 std::string ByteTokenizer::to_json() const {
   BpeParts parts;
   parts.patterns.emplace_back(kGpt2Pattern);
-  for (int b = 0; b < kBytes; ++b) parts.pieces.emplace_back(1, static_cast<char>(b));
+  for (int b = 0; b < kByteValues; ++b) parts.pieces.emplace_back(1, static_cast<char>(b));
   return write_bpe(parts);
 }
 
 // Whether every byte is its own token and nothing else is one, so that no text needs encoding.
 bool is_bytes(const BpeParts& parts) {
-  for (int b = 0; b < kBytes; ++b)
+  for (int b = 0; b < kByteValues; ++b)
     if (parts.byte_ids[b] != b) return false;
-  return parts.pieces.size() == kBytes && parts.merges.empty() && parts.added.empty() && parts.added_late.empty() && !parts.characters &&
+  return parts.pieces.size() == kByteValues && parts.merges.empty() && parts.added.empty() && parts.added_late.empty() && !parts.characters &&
          parts.normalizer.empty();
 }
 

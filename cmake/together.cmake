@@ -28,4 +28,5 @@ function(moe_together_test name)
   file(GENERATE OUTPUT ${all} CONTENT "${text}")
   add_test(NAME together/${name} COMMAND ${CMAKE_CXX_COMPILER} -fsyntax-only -w ${CMAKE_CXX20_STANDARD_COMPILE_OPTION} ${OpenMP_CXX_FLAGS}
     "-D$<JOIN:$<TARGET_PROPERTY:moe_${name},COMPILE_DEFINITIONS>,;-D>" "-I$<JOIN:$<TARGET_PROPERTY:moe_${name},INCLUDE_DIRECTORIES>,;-I>" ${all} COMMAND_EXPAND_LISTS)
+  set_tests_properties(together/${name} PROPERTIES LABELS slow)  # the sanitizers add nothing to it
 endfunction()

@@ -141,10 +141,10 @@ class Loop {
 
   // A machine that gets slower or faster than it was measured moves the end, not the hour of it. The warm-up stays what it was.
   void keep_to(const Deadline& deadline) {
-    constexpr int64_t kSeen = 5;  // steps, before any judgement
+    const int64_t seen = std::min<int64_t>(5, options().steps - 1);  // steps before any judgement; of a run of few, while there is one to come
     constexpr double kOff = 0.02, kWorthSaying = 0.1;
     const double left = deadline.end - now_(), off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
-    if (pace_.steps_seen() < kSeen || std::abs(off) <= kOff * 60 * options().minutes) return;
+    if (pace_.steps_seen() < seen || std::abs(off) <= kOff * 60 * options().minutes) return;
     const int64_t steps = std::max(pace_.steps_within(left, options(), trainer_.steps_done()), options().warmup.value_or(0) + 1);
     if (steps == options().steps) return;
     trainer_.replan(steps, /*spread_evaluations=*/!job_.options.eval_every);

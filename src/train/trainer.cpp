@@ -373,6 +373,7 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
                      const std::atomic<bool>& stop) {
   constexpr int kSteps = 4;        // the first finds memory cold
   constexpr double kShare = 0.05;  // of the time
+  constexpr int64_t kFewest = 2;   // the first tells whether there is time for more after all
   TrainOptions o = options;
   Trainer trainer(model, o, corpus, teacher);
   Pace pace(o, held_out ? evaluation_tokens(*held_out, o) : 0, deadline.afterwards);
@@ -388,7 +389,7 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
   for (int i = 0; i < 3; ++i) {
     o.eval_every = options.eval_every;
     o = resolved(o);
-    o.steps = pace.steps_within(left, o, 0);
+    o.steps = std::max(pace.steps_within(left, o, 0), kFewest);
   }
   return o.steps;
 }

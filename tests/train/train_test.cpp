@@ -166,6 +166,27 @@ TEST(Train, EvaluatesWhenAsked) {
   EXPECT_EQ(last, *summary.eval_ce);
 }
 
+// Measured while the machine was busy with something else: the few steps that seemed to have time become as many as have it.
+TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
+  for (int64_t foreseen : {2, 3, 5}) {
+    SCOPED_TRACE(foreseen);
+    const TempFolder folder;
+    Session s{folder / "out"};
+    s.options.steps = foreseen;
+    s.options.minutes = 1;
+    s.options.threads = 1;
+    double clock = 100;
+    TrainJob job = s.job();
+    job.deadline = Deadline{[&] { return clock; }, 160, 0};
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult&) { clock += 0.5; };
+    auto model = fresh(s.config);
+    const TrainSummary summary = train(*model, job, callbacks, kGoOn);
+    EXPECT_NEAR(clock, 160, 60 * 0.04);
+    EXPECT_NEAR(static_cast<double>(summary.last.step), 120, 6);
+  }
+}
+
 // A machine that gets three times slower, or faster, a third of the way: the run ends when it was to, at the end of its schedule, and another process that
 // takes over halfway leaves the same bits.
 TEST(Train, EndsInTimeOnAMachineThatChanges) {

@@ -103,11 +103,14 @@ __attribute__((target("amx-tile,amx-bf16"))) int64_t tile_loop(int64_t rounds, f
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } shape;
   _tile_loadconfig(&shape);
-  _tile_zero(0), _tile_zero(1), _tile_zero(2), _tile_zero(3), _tile_zero(4), _tile_zero(5), _tile_zero(6), _tile_zero(7);
+  // GCC's tile intrinsics are statements.
+  // clang-format off
+  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);
   for (int64_t i = 0; i < rounds; ++i) {
-    _tile_dpbf16ps(0, 6, 7), _tile_dpbf16ps(1, 6, 7), _tile_dpbf16ps(2, 6, 7);
-    _tile_dpbf16ps(3, 6, 7), _tile_dpbf16ps(4, 6, 7), _tile_dpbf16ps(5, 6, 7);
+    _tile_dpbf16ps(0, 6, 7); _tile_dpbf16ps(1, 6, 7); _tile_dpbf16ps(2, 6, 7);
+    _tile_dpbf16ps(3, 6, 7); _tile_dpbf16ps(4, 6, 7); _tile_dpbf16ps(5, 6, 7);
   }
+  // clang-format on
   alignas(64) float sums[16 * 16];
   _tile_stored(0, sums, 64);
   _tile_release();

@@ -66,8 +66,8 @@ struct VerifyText {
   int64_t window = 0, windows = 0;
 };
 VerifyText read_verify(const std::string& path, const LoadedModel&);
-// Fails (usage) where half or more of what is scored, by its lines, stands in the text that the conversion is fitted to, or half of that one in it: it could not
-// show the damage. Says so where a fifth does.
+// Fails (usage) where half or more of what is scored, by its lines, stands in the text that the conversion is fitted to, or half of that one in it: it could
+// not show the damage. Says so where a fifth does.
 void check_not_fitted_to(const VerifyText&, std::span<const int32_t> calibration, const Tokenizer&);
 // What packed copies may take of the models that are scored, in f32; throws where it does not fit.
 void prepare_verify(const std::vector<Model*>&, const std::string& path, const VerifyText&, const MemoryFlags&);

@@ -112,8 +112,8 @@ int run_generate(const CLI::App& app, Flags& f) {
   Model& model = *loaded.model;
   Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
-  const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, std::ssize(ids), std::ssize(ids) + options.max_tokens), {}, f.memory,
-                                    "lower --tokens, shorten the prompt or take --cache-dtype q8_0");
+  const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, std::ssize(ids), std::ssize(ids) + options.max_tokens), {},
+                                    f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0");
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt);
   for (int64_t i = 0; i < f.samples; ++i)

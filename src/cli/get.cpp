@@ -186,7 +186,7 @@ void remove(const KnownModel& model) {
   tell("{} was removed; {} are free again\n", place.folder(), size(bytes));
 }
 
-Json to_json(const KnownModel& model) {
+Json reply_of(const KnownModel& model) {
   return {{"name", model.name},   {"what", model.what},         {"licence", model.licence}, {"download_bytes", model.wheel_bytes},
           {"bytes", model.bytes}, {"path", cached_path(model)}, {"here", is_cached(model)}};
 }
@@ -194,7 +194,7 @@ Json to_json(const KnownModel& model) {
 void list_models(bool json) {
   if (json) {
     Json all = Json::array();
-    for (const KnownModel& model : known_models()) all.push_back(to_json(model));
+    for (const KnownModel& model : known_models()) all.push_back(reply_of(model));
     return print_json({{"folder", model_cache()}, {"models", all}});
   }
   fmt::print("{:<10} {:>9}  {:<10}  {}\n", "name", "size", "here", "what");
@@ -213,7 +213,7 @@ int run_get(const Flags& f) {
   const KnownModel& model = known_model(f.name);
   if (f.remove) remove(model);
   else if (!is_cached(model)) fetch(model);
-  if (f.json) print_json(to_json(model));
+  if (f.json) print_json(reply_of(model));
   else if (!f.remove) fmt::print("{}\n", cached_path(model));
   return 0;
 }

@@ -5,10 +5,10 @@
 
 namespace moe::cli {
 
-class Peak {
+class PeakShare {
  public:
   // Flops a second, as ops::measure_peak_flops found them.
-  explicit Peak(double measured) : peak_(measured) {}
+  explicit PeakShare(double measured) : peak_(measured) {}
   // "31.2 GFLOP/s, 47% of peak". A rate above it shows that the measurement was disturbed; from then on there is no share to speak of.
   std::string describe(double rate);
 

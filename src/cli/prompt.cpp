@@ -23,7 +23,7 @@ std::string read_standard_input() {
   std::string text;
   for (;;) {
     char part[1 << 16];
-    const ssize_t n = read(STDIN_FILENO, part, sizeof part);
+    const ssize_t n = ::read(STDIN_FILENO, part, sizeof part);
     if (n == 0) return text;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("standard input cannot be read: {}", std::strerror(errno));

@@ -44,7 +44,7 @@ std::vector<ConvertedRow> by_result(const std::vector<ConvertedRow>& rows) {
 }
 
 // What was asked for, as it was asked: a mix by its name.
-std::string_view name_of(const WantedType& type) { return type.mix != nullptr ? type.mix->name : moe::name_of(type.dtype); }
+std::string_view written_name(const WantedType& type) { return type.mix != nullptr ? type.mix->name : moe::name_of(type.dtype); }
 
 }  // namespace
 
@@ -72,7 +72,7 @@ ResultType result_type(const ResultTypeFlags& f, const std::string& out, const L
 
 void print_weights(const ResultType& type, const std::vector<ConvertedRow>& rows) {
   const char* between = type.why.starts_with("as ") ? ", " : "; ";
-  fmt::print("weights: {}{}{}\n", name_of(type.type), type.why.empty() ? "" : between, type.why);
+  fmt::print("weights: {}{}{}\n", written_name(type.type), type.why.empty() ? "" : between, type.why);
   for (const ConvertedRow& row : by_result(rows))
     if (!row.why.empty()) fmt::print("  {} of {}: {}\n", counted(row.targets, "tensor"), moe::name_of(row.to), row.why);
 }
@@ -81,7 +81,7 @@ Json weights_json(const ResultType& type, const std::vector<ConvertedRow>& rows)
   Json others = Json::array();
   for (const ConvertedRow& row : by_result(rows))
     if (!row.why.empty()) others.push_back({{"dtype", moe::name_of(row.to)}, {"tensors", row.targets}, {"why", row.why}});
-  return {{"dtype", name_of(type.type)}, {"why", type.why}, {"others", others}};
+  return {{"dtype", written_name(type.type)}, {"why", type.why}, {"others", others}};
 }
 
 }  // namespace moe::cli

@@ -33,7 +33,7 @@ struct Flags {
 };
 
 // The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary losses, which are not part of it.
-std::vector<std::string> describe_step(const StepResult& r, Peak& peak, bool routed) {
+std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, bool routed) {
   std::vector<std::string> parts = {fmt::format("ce {:.3f}", r.ce), fmt::format("{} left", human_seconds(r.seconds_left)),
                                     fmt::format("{} tok/s", human_count(r.tokens_per_second))};
   if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
@@ -156,7 +156,7 @@ int run_train(Flags& f, CLI::App& app) {
   describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
-  Peak peak(ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds));
+  PeakShare peak(ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds));
   const bool routed = training.model().config().moe_layer_count() > 0;
 
   TrainCallbacks callbacks;

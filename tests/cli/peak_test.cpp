@@ -6,11 +6,11 @@ namespace moe::cli {
 namespace {
 
 TEST(Peak, AShareStandsOnlyBesideAPeakThatIsOne) {
-  Peak peak(100e9);
+  PeakShare peak(100e9);
   EXPECT_EQ(peak.describe(47e9), "47 GFLOP/s, 47% of peak");
   EXPECT_EQ(peak.describe(147e9), "147 GFLOP/s") << "so it was not the peak";
   EXPECT_EQ(peak.describe(47e9), "47 GFLOP/s") << "nor is it now";
-  EXPECT_EQ(Peak(0).describe(1.234e9), "1.23 GFLOP/s");
+  EXPECT_EQ(PeakShare(0).describe(1.234e9), "1.23 GFLOP/s");
 }
 
 }  // namespace

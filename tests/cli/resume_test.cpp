@@ -127,7 +127,7 @@ double seconds_of(const std::function<void()>& work) {
 // While it reads and learns a tokenizer, and while it measures for --minutes.
 TEST_F(ResumeCommand, CtrlCEndsWhatComesBeforeTheSteps) {
   std::string text;
-  for (int i = 0; i < 400000; ++i) text += fmt::format("w{}{} ", i * 7919 % 100003, i * 104729 % 999983);
+  for (int64_t i = 0; i < 400000; ++i) text += fmt::format("w{}{} ", i * 7919 % 100003, i * 104729 % 999983);
   put(folder_ / "text.txt", text);
   const auto interrupted = [&](const std::vector<std::string>& words, int milliseconds) {
     return moe_command(words, [&](pid_t child) {
@@ -141,7 +141,7 @@ TEST_F(ResumeCommand, CtrlCEndsWhatComesBeforeTheSteps) {
   EXPECT_EQ(early.err, "moe: interrupted\n");
   EXPECT_FALSE(fs::exists(folder_ / "early"));
   CommandResult measuring;
-  EXPECT_LT(seconds_of([&] { measuring = interrupted(train("measuring", {"--minutes", "60", "--accumulate", "2000"}), 1500); }), 60);
+  EXPECT_LT(seconds_of([&] { measuring = interrupted(train("measuring", {"--minutes", "60", "--accumulate", "10000"}), 1500); }), 60);
   EXPECT_NE(measuring.code, 0);
   EXPECT_NE(measuring.err.find("interrupted"), std::string::npos) << measuring.err;
   EXPECT_FALSE(fs::exists(folder_ / "measuring/model.safetensors"));

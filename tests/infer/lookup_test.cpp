@@ -57,7 +57,8 @@ struct Fixture {
 
 TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
   if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
-  int64_t accepted = 0, refused = 0;
+  int64_t accepted = 0, refused = 0, dtypes = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) dtypes += ops::products_keep_row_bits(dtype) ? 1 : 0;
   for (const RoutingOptions& routing : small_routings(4, 2)) {
     if (!not_causal_because(routing, default_eval(routing)).empty()) continue;
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -76,8 +77,8 @@ TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
       }
     }
   }
-  EXPECT_GT(accepted, 100) << "right guesses have been met";
-  EXPECT_GT(refused, 100) << "and wrong ones, which have to leave no trace";
+  EXPECT_GT(accepted, 50 * dtypes) << "right guesses have been met";
+  EXPECT_GT(refused, 50 * dtypes) << "and wrong ones, which have to leave no trace";
 }
 
 TEST(PromptLookup, EndsWhereTheTextEnds) {

@@ -173,6 +173,7 @@ TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
     const TempFolder folder;
     Session s{folder / "out"};
     s.options.steps = foreseen;
+    s.options.warmup = 0;
     s.options.minutes = 1;
     s.options.threads = 1;
     double clock = 100;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone on Debian 12 or 13 to a small Mixture-of-Experts model of your own that writes: installs, builds, gathers the default corpus, trains,
-# shows what the experts took up, generates.
+# shows what the experts specialise in, generates.
 #   scripts/quickstart.sh [MINUTES]    in all, 10 unless you say otherwise; training takes what the other steps leave of them, at least 2 and at most 5
 # Ctrl-C ends it at any step. Run it again and it goes on from where it stands; rm -rf out/tiny to train anew.
 set -euo pipefail
@@ -44,7 +44,7 @@ fi
 step "train the preset tiny for $(clock $left) minutes into out/tiny"
 "$moe" train --preset tiny --minutes "$((left / 60)).$((left % 60 * 10 / 60))" --data data/corpus/train --eval-data data/corpus/valid --out out/tiny --resume
 
-step "what the experts took up"
+step "what the experts specialise in"
 "$moe" inspect out/tiny --text data/corpus/valid --tokens 20000 --pictures out/tiny/pictures
 
 step "generate"

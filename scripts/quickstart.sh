@@ -28,7 +28,7 @@ scripts/deps.sh build
 
 step "build"
 # A folder already configured keeps its options: the tests built there by scripts/test.sh stay.
-[ -f build/release/build.ninja ] || cmake --preset release -DMOE_TESTS=OFF -DMOE_BENCH=OFF >/dev/null
+[ -f build/release/build.ninja ] || cmake --preset release -DMOE_TESTS=OFF -DMOE_BENCH=OFF -DMOE_TOGETHER=ON >/dev/null
 cmake --build build/release --parallel "$(scripts/jobs.sh)" --target moe_package  # the command and all that cmake --install asks for
 moe=build/release/moe
 

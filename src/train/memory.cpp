@@ -11,7 +11,6 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kF32 = 4;
 constexpr int64_t kTextBytes = 16;  // of a token of a micro-batch: id, target, position, and what its row is read through
 
 int64_t bytes_of_all(const Model& shapes) {

@@ -8,33 +8,32 @@
 #include "core/nearest.h"
 
 namespace moe {
-namespace {
-
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
-struct Slot {
+struct MixSlot {
   int64_t layer = 0, layers = 0;
   int64_t experts = 0;  // 0: dense
   bool shares_values;   // fewer key/value heads than heads
 };
 
-using Where = bool (*)(const Slot&);
-bool first_four(const Slot& p) { return p.layer < 4; }
-bool first_eighth(const Slot& p) { return p.layer < p.layers / 8; }
+namespace {
+
+bool first_four(const MixSlot& p) { return p.layer < 4; }
+bool first_eighth(const MixSlot& p) { return p.layer < p.layers / 8; }
 // The first and the last eighth, and every third layer between them.
-bool more_bits(const Slot& p) {
+bool more_bits(const MixSlot& p) {
   const int64_t eighth = p.layers / 8;
   return p.layer < eighth || p.layer >= 7 * p.layers / 8 || (p.layer - eighth) % 3 == 2;
 }
 // With 8 experts attention is so small a part of the model that its bits cost little.
-bool of_eight_experts(const Slot& p) { return p.experts == 8; }
+bool of_eight_experts(const MixSlot& p) { return p.experts == 8; }
 // Llama 2 70B and its like: 80 layers, whose value matrices are an eighth of the query's.
-bool of_eighty_layers(const Slot& p) { return p.layers == 80 && p.shares_values; }
+bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.shares_values; }
 
 }  // namespace
 
 struct MixRule {
   std::string_view part;  // of the tensor's name, between its dots or the beginning of that
-  Where where;
+  bool (*where)(const MixSlot&);
   DType dtype;
 };
 
@@ -133,7 +132,7 @@ DType type_in_mix(const QuantMix& mix, std::string_view tensor, const ModelConfi
   const auto found = layer_and_part(tensor);
   if (!found) return mix.base;
   const auto& [layer, part] = *found;
-  const Slot place{layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
+  const MixSlot place{layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
       if (names(rule.part, part) && rule.where(place)) return rule.dtype;

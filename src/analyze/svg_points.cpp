@@ -64,8 +64,8 @@ void draw_levels(std::string& out, const Height& y, double left, double right) {
 struct Label {
   double left = 0, top = 0, width = 0;
   bool touches(const Label& other) const {
-    constexpr double kLine = 13;
-    return left < other.left + other.width && other.left < left + width && std::abs(top - other.top) < kLine;
+    constexpr double kLabelHeight = 13;
+    return left < other.left + other.width && other.left < left + width && std::abs(top - other.top) < kLabelHeight;
   }
 };
 

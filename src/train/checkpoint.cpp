@@ -225,7 +225,7 @@ Checkpoint load_checkpoint(const std::string& folder) {
     fail("{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or start a new run with --from {}", model_path(folder), c.step,
          path, folder);
   const Safetensors file = Safetensors::open(path);
-  const std::string& format = need(file.metadata(), "moe_trainer", path);
+  const std::string format = need(file.metadata(), "moe_trainer", path);
   if (format != kFormat) fail("{} has format \"{}\", this program reads \"{}\"; resume with the version that wrote it", path, printable(format), kFormat);
   if (parse_step(need(file.metadata(), "step", path), path) != c.step)
     fail("{} says it is of step {}, not {}; it was renamed or is damaged", path, printable(need(file.metadata(), "step", path)), c.step);

@@ -3,10 +3,12 @@
 //   train_and_generate TEXT FOLDER [STEPS]
 #include <moe/moe.hpp>
 
+#include <cstdint>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 int main(int count, char** words) {
   if (count < 3) {
@@ -17,7 +19,7 @@ int main(int count, char** words) {
   const std::string steps = count > 3 ? words[3] : "200";
   try {
     const auto show_progress = [&](const std::string& metrics) {
-      std::cerr << "\rstep " << moe::number(metrics, "step") << " of " << steps << ", " << moe::number(metrics, "ce") << " nats a byte  " << std::flush;
+      std::cerr << "\rstep " << moe::number(metrics, "step") << " of " << steps << ", " << moe::number(metrics, "ce") << " nats a token  " << std::flush;
       return true;  // false would save and end the run
     };
     moe::train({{"preset", "tiny"}, {"data", text_file}, {"out", folder}, {"steps", steps}}, show_progress);
@@ -37,8 +39,10 @@ int main(int count, char** words) {
     const moe::Score score = model.score(text, {{"windows", 16}});
     std::cout << "\n" << score.bits_per_byte << " bits per byte, perplexity " << score.perplexity << " a token\n";
 
-    const moe::Routing routing = model.routing(model.encode("The"));
-    std::cout << "'T' goes to experts " << routing.expert(0, 0, 0) << " and " << routing.expert(0, 0, 1) << " of the first layer\n";
+    const std::vector<int32_t> ids = model.encode("The");
+    const moe::Routing routing = model.routing(ids);
+    const std::string token = model.decode({ids.data(), 1});
+    std::cout << "'" << token << "' goes to experts " << routing.expert(0, 0, 0) << " and " << routing.expert(0, 0, 1) << " of the first layer\n";
   } catch (const moe::Error& error) {
     std::cerr << error.what() << "\n";
     return error.status();

@@ -31,6 +31,10 @@ ends_with() {
 }
 # lacks GREP-ARGUMENTS...: nothing matches. What grep cannot read is a failure, not an absence.
 lacks() { ends_with 1 grep "$@"; }
+# has GREP-ARGUMENTS... FILE: some line of the file matches; the file is shown where none does.
+has() {
+  grep -q "$@" || { echo "no line like this: ${*:1:$#-1}" >&2; tail -n 30 "${*: -1}"; return 1; }
+}
 
 # The last line of the script; its status is the script's.
 summary() {

@@ -49,7 +49,7 @@ names_no_folder() { lacks -rnE "$repo|$work|/usr/local" "$prefix/lib/cmake" "$pr
 has_no_rpath() {
   readelf -d "$prefix/lib/libmoe.so" >"$work/dynamic"
   lacks -E 'R(UN)?PATH' "$work/dynamic"
-  grep -qE 'SONAME.*\[libmoe\.so\.[0-9]+\.[0-9]+\]' "$work/dynamic"
+  has -E 'SONAME.*\[libmoe\.so\.[0-9]+\.[0-9]+\]' "$work/dynamic"
 }
 exports_the_header_alone() {
   nm -D --defined-only "$prefix/lib/libmoe.so" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | LC_ALL=C sort >"$work/exported"
@@ -65,7 +65,7 @@ compiles() { # compiles COMPILER FLAGS... (the header's name follows the languag
 }
 needs_no_other_headers() {
   printf '#include <moe/moe.hpp>\n' | c++ -std=c++20 -x c++ -M -I"$prefix/include" - >"$work/headers"
-  grep -q moe.hpp "$work/headers"
+  has -F moe.hpp "$work/headers"
   lacks -E '/(dnnl|oneapi|fmt|nlohmann|CLI|hwy|src)/|dnnl|pcre|omp\.h' "$work/headers"
 }
 
@@ -79,7 +79,7 @@ refuses_another_version() {
   mkdir -p "$work/later"
   printf 'cmake_minimum_required(VERSION 3.16)\nproject(later CXX)\nfind_package(moe 0.99 CONFIG REQUIRED)\n' >"$work/later/CMakeLists.txt"
   ends_with 1 cmake -S "$work/later" -B "$work/later/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/later/log" 2>&1
-  grep -q 'requested version "0.99"' "$work/later/log"
+  has -F 'requested version "0.99"' "$work/later/log"
 }
 builds_by_pkg_config() {
   export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
@@ -99,12 +99,14 @@ routes_as_the_command() {
 trains_and_generates() {
   cp README.md "$work/text.txt"
   GOMP_SPINCOUNT=1000 "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/book" 8 >"$work/got" 2>"$work/progress"
-  grep -q 'step 8 of 8' "$work/progress"
+  has -E 'step 8 of 8, [0-9.]+ nats a token' "$work/progress"
   "$prefix/bin/moe" generate "$work/book-half" -p 'The ' -n 200 --temperature 0.7 --seed 1 --json |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["text"])' >"$work/wanted"
   head -n -2 "$work/got" | same "$work/wanted" -
-  tail -n 2 "$work/got" | grep -qE '^[0-9.]+ bits per byte, perplexity [0-9.]+ a token$'
-  tail -n 1 "$work/got" | grep -qE '^.T. goes to experts [0-7] and [0-7] of the first layer$'
+  tail -n 2 "$work/got" >"$work/sayings"
+  has -E '^[0-9.]+ bits per byte, perplexity [0-9.]+ a token$' "$work/sayings"
+  # A word or a part of one, as the tokenizer cuts it; experts of the preset's 16.
+  has -E "^'T[a-z]*' goes to experts ([0-9]|1[0-5]) and ([0-9]|1[0-5]) of the first layer\$" "$work/sayings"
 }
 # refuses_in_one_line STATUS WORDS ARGUMENTS...: one line that has WORDS in it, and nothing written.
 refuses_in_one_line() {
@@ -112,7 +114,7 @@ refuses_in_one_line() {
   shift 2
   ends_with "$status" "$work/by-cmake/train_and_generate" "$@" >"$work/got" 2>&1
   [ "$(wc -l <"$work/got")" = 1 ]
-  grep -q "$words" "$work/got"
+  has -F "$words" "$work/got"
   [ ! -e "$work/nothing" ]
 }
 says_what_is_wrong() {

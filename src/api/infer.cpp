@@ -72,9 +72,10 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     apply_options(app, options);
     const GenerateOptions asked = cli::generate_options(flags);
     validate(asked);
-    const int64_t tokens = std::ssize(m.loaded.tokenizer->encode_text(text));
-    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, tokens, tokens + asked.max_tokens));
-    const Generated out = generate(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked,
+    const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
+    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens));
+    Session session = session_for(*m.loaded.model, m.run, ids, asked);
+    const Generated out = generate(session, *m.loaded.tokenizer, ids, asked,
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
     if (json != nullptr) *json = given(cli::generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
   });

@@ -192,8 +192,7 @@ int run_train(Flags& f, CLI::App& app) {
   const std::string foretold = check_before_training(config, f.train, f.memory);
   if (f.memory.show) tell("memory: {}\n", foretold);
   Run probe(f.train.threads);
-  const DType products = f.train.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32;
-  const double peak = ops::measure_peak_flops(probe, products, kPeakSeconds);
+  const double peak = ops::measure_peak_flops(probe, f.train.dtype, kPeakSeconds);
   Trainer trainer(model, f.train, corpus);
   std::vector<double> ms, share;
   for (int64_t i = 0; i < f.train.steps; ++i) {

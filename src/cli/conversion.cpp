@@ -209,12 +209,7 @@ VerifyText read_verify(const std::string& path, const LoadedModel& model) {
 }
 
 void prepare_verify(const std::vector<Model*>& models, const std::string& path, const VerifyText& text, const MemoryFlags& f) {
-  std::vector<ForwardUse> uses;
-  for (Model* model : models) {
-    uses.push_back(scored_use(*model, {.window = text.window}, DType::f32));
-    if (uses.size() > 1) uses.back().shape.tokens = 1;  // scored when the first is done, in memory that is free again
-  }
-  prepare_memory(path, uses, {}, f, "leave --verify out");
+  prepare_memory(path, scored_in_turn(models, {.window = text.window}, DType::f32), {}, f, "leave --verify out");
 }
 
 double perplexity_of(Model& model, const Tokenizer& tokenizer, const VerifyText& text, int threads, const std::string& what) {

@@ -143,9 +143,8 @@ int run_convert(Flags& f) {
   if (!f.json) print_account(report, f.out);
   if (!f.verify.empty()) {
     LoadedModel after = load_model(f.out, LoadFor::inference);
-    ForwardUse uses[] = {scored_use(*before.model, rule, DType::f32), scored_use(*after.model, rule, DType::f32)};
-    uses[1].shape.tokens = 1;  // scored when the first is done, in memory that is free again
-    prepare_memory(f.in, uses, {}, f.memory, "lower --verify-window or leave --verify out; the model is written");
+    prepare_memory(f.in, scored_in_turn({before.model.get(), after.model.get()}, rule, DType::f32), {}, f.memory,
+                   "lower --verify-window or leave --verify out; the model is written");
     const Score first = scored(before, ids, rule, options.threads);
     const Score second = scored(after, read_ids(f.verify, *after.tokenizer, rule), rule, options.threads);
     const double change = second.perplexity / first.perplexity - 1;

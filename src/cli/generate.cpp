@@ -18,7 +18,6 @@
 #include "hub/hub.h"
 #include "hub/named_models.h"
 #include "infer/evaluation.h"
-#include "infer/prompt_session.h"
 
 namespace moe::cli {
 namespace {

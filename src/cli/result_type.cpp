@@ -44,7 +44,7 @@ std::vector<ConvertedRow> by_result(const std::vector<ConvertedRow>& rows) {
 }
 
 // What was asked for, as it was asked: a mix by its name.
-std::string_view written_name(const WantedType& type) { return type.mix != nullptr ? type.mix->name : moe::name_of(type.dtype); }
+std::string_view written_name(const WantedType& type) { return type.mix != nullptr ? type.mix->name : name_of(type.dtype); }
 
 }  // namespace
 
@@ -62,7 +62,7 @@ ResultType result_type(const ResultTypeFlags& f, const std::string& out, const L
   if (const std::optional<WantedType> asked = asked_type(f, out)) return {*asked, ""};
   const DType most = stored_dtype(source);
   const bool file = target_of(out) == Target::gguf;
-  const std::string name(moe::name_of(most));
+  const std::string name(name_of(most));
   if (most == DType::f32 || most == DType::bf16 || (file && (most == DType::f16 || is_quantised(most)))) return {most, "as most of " + source_path + " is"};
   // A folder is rounded to what is small beside what quantising has rounded already, and not where nothing has been.
   if (most == DType::f16)
@@ -74,13 +74,13 @@ void print_weights(const ResultType& type, const std::vector<ConvertedRow>& rows
   const char* between = type.why.starts_with("as ") ? ", " : "; ";
   fmt::print("weights: {}{}{}\n", written_name(type.type), type.why.empty() ? "" : between, type.why);
   for (const ConvertedRow& row : by_result(rows))
-    if (!row.why.empty()) fmt::print("  {} of {}: {}\n", counted(row.targets, "tensor"), moe::name_of(row.to), row.why);
+    if (!row.why.empty()) fmt::print("  {} of {}: {}\n", counted(row.targets, "tensor"), name_of(row.to), row.why);
 }
 
 Json weights_json(const ResultType& type, const std::vector<ConvertedRow>& rows) {
   Json others = Json::array();
   for (const ConvertedRow& row : by_result(rows))
-    if (!row.why.empty()) others.push_back({{"dtype", moe::name_of(row.to)}, {"tensors", row.targets}, {"why", row.why}});
+    if (!row.why.empty()) others.push_back({{"dtype", name_of(row.to)}, {"tensors", row.targets}, {"why", row.why}});
   return {{"dtype", written_name(type.type)}, {"why", type.why}, {"others", others}};
 }
 

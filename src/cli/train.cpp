@@ -156,7 +156,7 @@ int run_train(Flags& f, CLI::App& app) {
   describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
-  PeakShare peak(ops::measure_peak_flops(probe, options.dtype == DType::bf16 && ops::has_bf16_products() ? DType::bf16 : DType::f32, kPeakSeconds));
+  PeakShare peak(ops::measure_peak_flops(probe, options.dtype, kPeakSeconds));
   const bool routed = training.model().config().moe_layer_count() > 0;
 
   TrainCallbacks callbacks;

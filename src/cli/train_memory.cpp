@@ -6,8 +6,11 @@
 namespace moe::cli {
 namespace {
 
-std::string advice(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside, const MemoryLimits& limits) {
-  return training_advice(config, o, held, beside, limits.left());
+// What to lower is worked out only for a run that does not fit.
+void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside,
+                     const MemoryLimits& limits) {
+  const int64_t left = limits.left();
+  if (need.total() > left) moe::check_memory(need, limits, training_advice(config, o, held, beside, left));
 }
 
 }  // namespace
@@ -16,20 +19,21 @@ void check_before_weights(const ModelConfig& config, const TrainOptions& o, cons
   const MemoryLimits limits = memory_limits(f);
   MemoryNeed need = training_need(config, o, Held::nothing);
   need.add(beside);
-  if (need.total() > limits.left()) moe::check_memory(need, limits, advice(config, o, Held::nothing, beside, limits));
+  refuse_too_much(need, config, o, Held::nothing, beside, limits);
 }
 
 std::string check_before_training(const ModelConfig& config, const TrainOptions& o, const MemoryFlags& f, Model* teacher) {
   if (teacher == nullptr && !f.packed.empty()) fail_usage("--pack-memory is of a teacher, whose weights lie in a file; there is none: leave it out");
   const MemoryLimits limits = memory_limits(f);
-  MemoryNeed need = training_need(config, o, Held::weights, teacher);
+  const MemoryNeed training = training_need(config, o, Held::weights, teacher);
+  MemoryNeed need = training;
   if (teacher) {
     const ForwardUse use{.model = teacher, .shape = {.tokens = 1, .dtype = o.dtype}};
-    need = plan_memory(std::span(&use, 1), need, limits).need;
-    if (need.total() <= limits.left()) settle_memory(use, training_need(config, o, Held::weights, teacher), limits, "");
+    need = plan_memory(std::span(&use, 1), training, limits).need;
+    if (need.total() <= limits.left()) settle_memory(use, training, limits, "");
   }
   const std::string foretold = describe(need, taken_memory());
-  if (need.total() > limits.left()) moe::check_memory(need, limits, advice(config, o, Held::weights, {}, limits));
+  refuse_too_much(need, config, o, Held::weights, {}, limits);
   return foretold;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -20,8 +19,6 @@
 
 namespace moe::cli {
 namespace {
-
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The weights to start from: drawn, or those of --from, with their tokenizer.
 LoadedModel start_model(const TrainFlags& f) {

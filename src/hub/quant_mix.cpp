@@ -8,6 +8,7 @@
 #include "core/nearest.h"
 
 namespace moe {
+
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
 struct MixSlot {
   int64_t layer = 0, layers = 0;

@@ -71,6 +71,15 @@ ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
           .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
 }
 
+std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models, const ScoreOptions& options, DType dtype) {
+  std::vector<ForwardUse> uses;
+  for (Model* model : models) {
+    uses.push_back(scored_use(*model, options, dtype));
+    if (uses.size() > 1) uses.back().shape.tokens = 1;
+  }
+  return uses;
+}
+
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits) {
   MemoryPlan plan{.need = beside, .available = limits.left()};
   int64_t whole = 0, wanted = 0, used = 0, passing = 0;  // copies of owned weights, of mapped ones, those of them that are there, one too many

@@ -42,6 +42,8 @@ inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside,
 }
 // What score() takes of a model.
 ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
+// Of models that are scored one after another: each but the first in memory that is free again.
+std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>&, const ScoreOptions&, DType dtype);
 // Of the copies that products of a forward make of all weights, bytes, whatever the budget.
 int64_t forward_copy_bytes(const Model&, DType dtype);
 

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "infer/evaluation.h"
 #include "infer/lookup.h"
-#include "infer/prompt_session.h"
 #include "ops/ops.h"
 
 namespace moe {

@@ -90,6 +90,9 @@ struct Generated {
 // Gets text as soon as it is certain (whole characters, no part of a stop string); returning false ends the generation.
 using EmitText = std::function<bool(const std::string&)>;
 
+// A session with room for the prompt and what `options` let follow, so that several texts can follow it. Fails as generate() does.
+Session session_for(Model&, Run&, std::span<const int32_t> prompt, const GenerateOptions&);
+
 Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt, const GenerateOptions&, const EmitText&, const KeepReading& = {});
 // The same in a session that may have read some of the prompt already; its own options and the room it has left count, not those of `options`.
 Generated generate(Session&, const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, const EmitText&, const KeepReading& = {});

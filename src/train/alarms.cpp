@@ -21,8 +21,8 @@ constexpr double kLoadMemory = 20;  // steps that the running mean of the load r
 // Steps after the warm-up, or as many as it took: healthy runs of a hundred steps lose their balance in it (97% to one expert of 16) and find it again by then.
 constexpr int64_t kSettling = 50;
 constexpr int64_t kRouterPatience = 20, kDeadPatience = 50;
-constexpr int64_t kManyDead =
-    4;  // one in so many, at least two: of healthy runs' experts one in eight stays without tokens for 20 steps, of failing ones' one in three
+// One in so many, at least two: of healthy runs' experts one in eight stays without tokens for 20 steps, of failing ones' one in three.
+constexpr int64_t kManyDead = 4;
 constexpr double kSameFavourites = 0.8;  // of what the favourites of each step get
 constexpr double kOneSided = 0.85, kNotOneSided = 0.65;
 constexpr double kDead = 0.01, kAlive = 0.05;  // of an even share
@@ -208,8 +208,9 @@ void Watcher::watch_dead(const LayerLoad& now, Layer& layer) {
   for (size_t e = 0; e < layer.load.size(); ++e) {
     // A collapsed router has dead experts by definition; they are not worth an alarm of their own.
     const bool judged = step_ > settled_at_ && !layer.collapse.on();
-    layer.dead[e].update(judged && layer.load[e]<kDead * even, layer.load[e]> kAlive * even, kDeadPatience);
-    layer.quiet[e] = judged && now.load[e] < kDead * even ? layer.quiet[e] + 1 : 0;
+    const double dead_below = kDead * even, alive_above = kAlive * even;
+    layer.dead[e].update(judged && layer.load[e]<dead_below, layer.load[e]> alive_above, kDeadPatience);
+    layer.quiet[e] = judged && now.load[e] < dead_below ? layer.quiet[e] + 1 : 0;
     quiet += layer.quiet[e] >= kRouterPatience;
   }
   const bool many = quiet >= 2 && kManyDead * quiet >= std::ssize(layer.load);

@@ -1,5 +1,4 @@
 // The loop of a run: steps, evaluations, metrics, checkpoints.
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -63,8 +62,6 @@ struct Saver {
     save(trainer, metrics);
   }
 };
-
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // From a trainer that is ready to the end of its run.
 class Loop {

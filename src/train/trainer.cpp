@@ -369,6 +369,8 @@ int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions& options) {
   return windows.count * windows.context;
 }
 
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& deadline, const Corpus& corpus, const Corpus* held_out, Model* teacher,
                      const std::atomic<bool>& stop) {
   constexpr int kSteps = 4;        // the first finds memory cold

@@ -128,6 +128,9 @@ void check_held_out(const Corpus& held_out, const TrainOptions&);
 // Tokens that an evaluation reads.
 int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions&);
 
+// The clock of a run: seconds since some moment, which never jumps.
+double steady_seconds();
+
 // Where options.minutes ends, and how the time is told.
 struct Deadline {
   std::function<double()> now;  // seconds since any moment
@@ -135,7 +138,7 @@ struct Deadline {
   int64_t afterwards = 0;       // tokens that are read once the run is over, by a report
 };
 
-// How many steps fit until then, at least one, with their evaluations: as long as a step takes here, measured on three that leave the model as it is, fewer
+// How many steps fit until then, at least two, with their evaluations: as long as a step takes here, measured on three that leave the model as it is, fewer
 // where those would take more than a twentieth of the time. Fails when `stop` is set.
 int64_t fitted_steps(Model&, const TrainOptions&, const Deadline&, const Corpus&, const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop);
 

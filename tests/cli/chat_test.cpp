@@ -20,36 +20,8 @@ class Chat : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text;
-    for (int i = 0; i < 100; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(*folder_ / "text.txt", text);
-    const CommandResult r = moe_command({"train",
-                                         "--data",
-                                         *folder_ / "text.txt",
-                                         "--out",
-                                         model(),
-                                         "--width",
-                                         "16",
-                                         "--heads",
-                                         "2",
-                                         "--layers",
-                                         "2",
-                                         "--experts",
-                                         "4",
-                                         "--top-k",
-                                         "2",
-                                         "--expert-width",
-                                         "16",
-                                         "--context",
-                                         "32",
-                                         "--batch",
-                                         "2",
-                                         "--steps",
-                                         "30",
-                                         "--lr",
-                                         "0.01",
-                                         "--threads",
-                                         "2"});
+    put(*folder_ / "text.txt", small_text());
+    const CommandResult r = moe_command(train_small(*folder_ / "text.txt", model(), "30"));
     ASSERT_EQ(r.code, 0) << r.err;
     set_context(2000);
   }

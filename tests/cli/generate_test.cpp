@@ -12,36 +12,8 @@ class Generate : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text;
-    for (int i = 0; i < 100; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(*folder_ / "text.txt", text);
-    ok({"train",
-        "--data",
-        *folder_ / "text.txt",
-        "--out",
-        model(),
-        "--width",
-        "16",
-        "--heads",
-        "2",
-        "--layers",
-        "2",
-        "--experts",
-        "4",
-        "--top-k",
-        "2",
-        "--expert-width",
-        "16",
-        "--context",
-        "32",
-        "--batch",
-        "2",
-        "--steps",
-        "20",
-        "--threads",
-        "2",
-        "--lr",
-        "0.01"});
+    put(*folder_ / "text.txt", small_text());
+    ok(train_small(*folder_ / "text.txt", model(), "20"));
   }
   static void TearDownTestSuite() { folder_.reset(); }
   static std::string model() { return *folder_ / "m"; }

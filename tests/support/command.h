@@ -45,6 +45,17 @@ inline CommandResult moe_command(const std::vector<std::string>& words, const st
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(out), slurp(err)};
 }
 
+// A text of `lines` lines that are nearly alike, and the options of a model so small that it learns them in a moment.
+inline std::string small_text(int lines = 100) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+  return text;
+}
+inline std::vector<std::string> train_small(const std::string& data, const std::string& out, const std::string& steps) {
+  return {"train", "--data",         data, "--out",     out,  "--width", "16", "--heads",   "2", "--layers", "2",    "--experts", "4",  "--top-k",
+          "2",     "--expert-width", "16", "--context", "32", "--batch", "2",  "--threads", "2", "--lr",     "0.01", "--steps",   steps};
+}
+
 // It failed with `code`, said so in one line that begins "moe: " and contains every part, and printed nothing else but the log of a run that began.
 inline void expect_refused(const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
   std::string line;

@@ -149,7 +149,7 @@ TEST_F(Api, GeneratesWhatTheCommandDoes) {
   std::string streamed;
   const std::string json = generated("{\"tokens\": 40, \"seed\": 3, \"top_k\": 12, \"stop\": [\"zzz\", \"[end]\"]}", keep_text, &streamed);
   EXPECT_EQ(json, command_json({"generate", folder(), "-p", "line ", "-n", "40", "--seed", "3", "--top-k", "12", "--threads", "2", "--json"}));
-  EXPECT_EQ(streamed, Json::parse(json).at("text"));
+  EXPECT_EQ(Json::parse(json).at("text"), streamed);
   EXPECT_EQ(Json::parse(json).at("tokens"), 40);
   EXPECT_EQ(generated(nullptr), generated(""));
   EXPECT_EQ(generated(nullptr), generated("{\"stop\": [], \"top_k\": null}"));

@@ -113,10 +113,13 @@ class Loop {
   // Nothing where none is due, or it was interrupted.
   std::optional<double> evaluate(bool finished) {
     std::optional<double> ce;
-    if (!job_.held_out || !(finished || is_due(*options().eval_every))) return ce;
+    // Where the steps were fitted again, the last one may have been made a few steps ago by the earlier count.
+    const bool is_fresh = 2 * (trainer_.steps_done() - evaluated_at_) < *options().eval_every;
+    if (!job_.held_out || !(finished || (is_due(*options().eval_every) && !is_fresh))) return ce;
     const double seconds = timed([&] { ce = trainer_.evaluate(*job_.held_out, &stop_); });
     if (!ce) return ce;
     pace_.took_evaluation(seconds);
+    evaluated_at_ = trainer_.steps_done();
     summary_.eval_ce = ce;
     tell(callbacks_.on_eval, trainer_.steps_done(), *ce);
     if (summary_.best && summary_.best->ce <= *ce) return ce;
@@ -161,6 +164,7 @@ class Loop {
   std::function<double()> now_;
   Pace pace_;
   int64_t told_steps_;
+  int64_t evaluated_at_ = 0;
   TrainSummary summary_;
   bool over_ = false;
 };

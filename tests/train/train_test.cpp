@@ -1,6 +1,7 @@
 // Whole runs: what is on disk after them, resuming, and what is refused.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -186,6 +187,31 @@ TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
     EXPECT_NEAR(clock, 160, 60 * 0.04);
     EXPECT_NEAR(static_cast<double>(summary.last.step), 120, 6);
   }
+}
+
+// The steps between evaluations follow the steps of the run; an evaluation that was just made is not made again a few steps later.
+TEST(Train, EvaluatesEvenlyWhereTheStepsAreFittedAgain) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.options.steps = 120;
+  s.options.minutes = 1;
+  s.options.warmup = 0;
+  s.options.threads = 1;
+  s.options.eval_tokens = 32;
+  const Corpus held_out = tiny_corpus(40);
+  double clock = 100, seconds = 0.5;
+  TrainJob job = s.job();
+  job.held_out = &held_out;
+  job.deadline = Deadline{[&] { return clock; }, 160, 0};
+  std::vector<int64_t> evals = {0};
+  TrainCallbacks callbacks;
+  callbacks.on_step = [&](const StepResult&) { clock += seconds *= 0.995; };
+  callbacks.on_eval = [&](int64_t step, double) { evals.push_back(step); };
+  auto model = fresh(s.config);
+  const TrainSummary summary = train(*model, job, callbacks, kGoOn);
+  EXPECT_GE(evals.size(), 8u);
+  EXPECT_GT(summary.last.step, 150);
+  for (size_t i = 1; i + 1 < evals.size(); ++i) EXPECT_GE(evals[i] - evals[i - 1], 6) << "evaluated at step " << evals[i];
 }
 
 // A machine that gets three times slower, or faster, a third of the way: the run ends when it was to, at the end of its schedule, and another process that

@@ -1,6 +1,7 @@
 // The C interface: the same bits and the same JSON as the command, a message for whatever is wrong, callbacks that end what they watch, threads apart.
 #include <moe/moe.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>

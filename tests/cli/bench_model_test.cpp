@@ -1,4 +1,6 @@
 // `moe bench MODEL`, and the flags that generate, score and inspect share with it, as a user meets them.
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"

@@ -1,5 +1,6 @@
 // The command as a user meets it: what it writes, that the same command gives the same bytes however often it is interrupted, and one clear line where it
 // cannot do what was asked. Hostile model files are in model_files_test.cpp.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>

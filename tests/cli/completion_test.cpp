@@ -2,6 +2,7 @@
 #include "cli/completion.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/manual.h"

@@ -1,4 +1,6 @@
 // `moe score --record` and `--replay` as a user has them: what the screen says, what the file holds, what is refused.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,6 @@
 // Upcycling: what the result computes at step 0, for copies and for virtual groups, what its account says, and what is refused.
+#include <algorithm>
+
 #include "convert/upcycle.h"
 
 #include "convert/logit_difference.h"

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 

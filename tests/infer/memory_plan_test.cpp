@@ -1,4 +1,6 @@
 // Models larger than memory: what packed copies may take, what a token reads, and the hot set.
+#include <algorithm>
+
 #include "infer/memory_plan.h"
 
 #include "infer/session.h"

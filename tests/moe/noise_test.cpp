@@ -1,4 +1,6 @@
 // The noise stages against their formulas on dual numbers; draws depend on key and place alone.
+#include <algorithm>
+
 #include "moe/noise.h"
 
 #include "support/check.h"

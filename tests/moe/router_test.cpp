@@ -1,5 +1,7 @@
 // The router as a whole: every recipe's training stages against the scalar twin, from the hidden states to the gradients of both matrices; routers without a
 // matrix; and what happens to the buffers after an optimizer step.
+#include <algorithm>
+
 #include "moe/router.h"
 
 #include "core/error.h"

@@ -1,6 +1,7 @@
 // Documents of every kind of source, what of them is learned from, and which of them are held out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <regex>

@@ -1,6 +1,7 @@
 // Which windows are read: the rule of `none`, every window once an epoch, and that a step alone decides.
 #include "text/loader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>

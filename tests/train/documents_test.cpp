@@ -1,5 +1,6 @@
 // Training on documents: nothing reaches across their bounds, masked tokens are not learned from, and the loss is a mean over what is predicted however the
 // step is cut.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>

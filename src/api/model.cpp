@@ -7,6 +7,7 @@
 #include "cli/memory.h"
 #include "cli/options.h"
 #include "cli/replies.h"
+#include "hub/foreign.h"
 #include "infer/evaluation.h"
 
 namespace moe::api {
@@ -74,7 +75,9 @@ void moe_close(moe_model* model) { delete model; }
 moe_status moe_save(moe_model* model, const char* folder, const char* options) {
   return guarded([&] {
     LoadedModel& loaded = need(model, "moe_save: model").loaded;
-    save_model(need_folder(folder, "moe_save: folder"), *loaded.model, *loaded.tokenizer, saved_dtype(options));
+    const std::string path = need_folder(folder, "moe_save: folder");
+    check_shadows_nothing(path);
+    save_model(path, *loaded.model, *loaded.tokenizer, saved_dtype(options));
   });
 }
 

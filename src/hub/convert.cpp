@@ -294,8 +294,7 @@ void check_convert_target(const std::string& in, const std::string& out, LoadedM
   std::error_code error;
   if (fs::equivalent(in, out, error)) fail("{} is the model itself; choose another name for the result", out);
   if (target_of(out) == Target::folder) {
-    if (const std::optional<std::string> weights = foreign_weights(out); weights && !weights->ends_with(".gguf"))
-      fail("{} holds another model ({}), and one of the two would not be seen any more; choose another name or delete it first", out, *weights);
+    check_shadows_nothing(out);
     return check_save_target(out, *model.model);
   }
   if (!fs::exists(out, error)) return;

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "core/error.h"
+
 namespace moe {
 namespace {
 
@@ -32,6 +34,11 @@ std::optional<std::string> foreign_weights(const std::string& folder) {
       if (name.size() >= p.begin.size() + p.end.size() && name.starts_with(p.begin) && name.ends_with(p.end) && (!found || name < *found)) found = name;
   }
   return found;
+}
+
+void check_shadows_nothing(const std::string& folder) {
+  if (const std::optional<std::string> weights = foreign_weights(folder); weights && !weights->ends_with(".gguf"))
+    fail("{} holds another model ({}), and one of the two would not be seen any more; choose another name or delete it first", folder, *weights);
 }
 
 }  // namespace moe

@@ -10,4 +10,7 @@ namespace moe {
 // there is none; our checkpoints' trainer-<step>.safetensors is none, nor is what lies in folders within.
 std::optional<std::string> foreign_weights(const std::string& folder);
 
+// Fails where a model.safetensors written there would shadow such weights, or be shadowed. GGUF files, which have names of their own, may stay.
+void check_shadows_nothing(const std::string& folder);
+
 }  // namespace moe

@@ -295,6 +295,14 @@ TEST_F(Api, SavesAFolderThatLoads) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
+TEST_F(Api, SavesBesideNobodysWeights) {
+  const TempFolder theirs;
+  put(theirs / "pytorch_model.bin", "x");
+  EXPECT_EQ(moe_save(model_, theirs.path().c_str(), nullptr), MOE_FAILED);
+  EXPECT_NE(std::string(moe_last_error()).find("pytorch_model.bin"), std::string::npos) << moe_last_error();
+  EXPECT_FALSE(fs::exists(theirs / "model.safetensors"));
+}
+
 // A caller gave names of a JSON object, not flags, and reads those in what is refused.
 TEST_F(Api, MessagesNameKeywordsNotFlags) {
   char* json = nullptr;

@@ -17,9 +17,6 @@ from typing import Any
 
 from moe_cpp._errors import Error
 
-# What Debian 12 calls the packages of the libraries that libmoe.so needs.
-PACKAGES = ("libdnnl2", "libfmt9", "libgomp1", "libhwy1", "libpcre2-8-0", "libstdc++6", "libutf8proc2", "ocl-icd-libopencl1")
-
 ON_TEXT = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 ON_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p)
 
@@ -76,8 +73,8 @@ def _open(path: Path) -> ctypes.CDLL:
         if missing is None:
             raise ImportError(f"moe_cpp: {path} cannot be loaded: {error}; build the wheel on the system it shall run on") from None
         raise ImportError(
-            f"moe_cpp: this system has no {missing[1]}, which libmoe.so needs; on Debian 12: apt-get install {' '.join(PACKAGES)}; "
-            "elsewhere build the wheel on the system it shall run on"
+            f"moe_cpp: this system has no {missing[1]}, which libmoe.so needs; the wheel of scripts/wheel.sh brings it, "
+            "and scripts/deps.sh of the source installs it on Debian; elsewhere build the package on the system it shall run on"
         ) from None
 
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -139,9 +140,16 @@ TEST(AtomicFile, SaysWhyItCannotWrite) {
 
 // What has nothing to do with space says nothing of bytes.
 TEST(AtomicFile, NamesTheReason) {
+  constexpr uid_t kNobody = 65534;
   const TempFolder folder;
   const auto said = [](const std::string& path) { return message_of([&] { AtomicFile file(path, 100); }); };
-  const std::string missing = said(folder / "none/t"), denied = said("/sys/t");
+  const std::string missing = said(folder / "none/t");
+  // Root may write anywhere, but not as another user of files, which a thread can be for a moment.
+  ASSERT_EQ(chmod(folder.path().c_str(), 0500), 0);
+  const int owner = setfsuid(kNobody);
+  const std::string denied = said(folder / "t");
+  setfsuid(static_cast<uid_t>(owner));
+  ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
   for (const std::string& message : {missing, denied}) EXPECT_EQ(message.find("bytes"), std::string::npos) << message;
   EXPECT_NE(missing.find("No such file or directory; nothing was changed: create its folder first"), std::string::npos) << missing;
   EXPECT_NE(denied.find("choose a folder that may be written to"), std::string::npos) << denied;

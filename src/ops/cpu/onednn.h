@@ -2,6 +2,8 @@
 // No other file asks for the version.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <dnnl.hpp>
 
 #if DNNL_VERSION_MAJOR < 2 || DNNL_VERSION_MAJOR > 3
@@ -24,6 +26,9 @@ inline dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, 
   return {dnnl::matmul::desc(in, weights, out), attr, engine};
 }
 
+// How many threads may work on a product and leave its bits.
+inline int threads_of_one_sum(int64_t, int64_t, int threads) { return threads; }
+
 inline bool is_blocked(const dnnl::memory::desc& desc) { return desc.data.format_kind == dnnl_blocked; }
 
 // Of a layout that is_blocked().
@@ -44,6 +49,13 @@ inline dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, 
     if (pd.src_desc() == in) return pd;
   }
   return {engine, in, weights, out, attr};
+}
+
+// oneDNN 3 cuts a sum of more than some 18,000 numbers among its threads where it has fewer blocks of 64 columns than threads; seen in 3.7.2 with AVX-512 in
+// f32.
+inline int threads_of_one_sum(int64_t inner, int64_t cols, int threads) {
+  constexpr int64_t kLongSum = 16384, kBlock = 64;
+  return inner > kLongSum ? static_cast<int>(std::min<int64_t>(threads, (cols + kBlock - 1) / kBlock)) : threads;
 }
 
 inline bool is_blocked(const dnnl::memory::desc& desc) { return desc.get_format_kind() == dnnl::memory::format_kind::blocked; }

@@ -38,7 +38,7 @@ dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memor
     attr.set_post_ops(post);
   }
   // oneDNN sizes its work for the number of threads seen at creation.
-  const ThreadLimit limit(s.threads);
+  const ThreadLimit limit(onednn::threads_of_one_sum(s.inner, s.cols, s.threads));
   return onednn::describe_matmul(engine(), dense(s.rows, s.cols, s.out), dense(s.rows, s.inner, s.in), weights, attr);
 }
 

@@ -61,15 +61,18 @@ TEST_F(Watch, ARunThatIsWellIsSilent) {
   EXPECT_EQ(r.err.find("alarm"), std::string::npos);
 }
 
-TEST_F(Watch, WithoutBalanceAtTooHighARateTheRouterCollapses) {
+TEST_F(Watch, WithoutBalanceAtTooHighARateTheRouterFailsAloud) {
   const std::string out = folder_ / "collapse";
   const CommandResult r =
       moe_command(train(out, {"--recipe", "switch", "--experts", "16", "--balance", "0", "--lr", "0.3", "--warmup", "5", "--steps", "200", "--json"}));
   int64_t count = 0;
   const Kinds kinds = alarms_of(out, r, &count);
-  EXPECT_TRUE(kinds.contains("collapsed-router")) << r.err;
-  // At which step, and so whether a longer warm-up would still help, is for the rounding of the machine to say.
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "(even would be 6.25%): the router is collapsing; try --balance 0.02", r.err);
+  // Whether to few favourites or by experts that die, and at which step, and so whether a longer warm-up would still help, is for the rounding of the machine
+  // to say; scripts/alarm_check.sh judges ten seeds.
+  const bool collapses = kinds.contains("collapsed-router") && r.err.find("(even would be 6.25%): the router is collapsing") != std::string::npos;
+  const bool dies = kinds.contains("dead-expert") && r.err.find("of its 16 experts next to nothing for 20 steps") != std::string::npos;
+  EXPECT_TRUE(collapses || dies) << r.err;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "try --balance 0.02", r.err);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a lower --lr (now 0.3)", r.err);
   EXPECT_EQ(Json::parse(r.out).at("alarms"), count);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, fmt::format("{} alarms on the way", count), r.err);

@@ -1,5 +1,7 @@
 // Weights as files hold them: every type against its f32 twin, experts in pieces, copies made an expert at a time within a budget, and the law of rows over the
 // products of few rows and of many.
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "core/error.h"
@@ -52,16 +54,18 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
   }
   // A width the type can have, about this.
   int64_t width(int64_t about) const { return (about + block_of(dtype).elements - 1) / block_of(dtype).elements * block_of(dtype).elements; }
+  static std::vector<double> numbers(const std::vector<char>& bytes) {
+    const auto* x = reinterpret_cast<const float*>(bytes.data());
+    return std::vector<double>(x, x + bytes.size() / sizeof(float));
+  }
+  // Whether blocks of another number of rows leave their bits: in bf16 multiplied in tiles they do not.
+  bool promises_bits(bool forward) const { return (forward && is_quantised(dtype)) || ops::products_keep_row_bits(x_dtype); }
   // What a forward product must equal: the twin's bits, or of a quantised weight, whose products round x to bytes, its numbers within a percent.
   void expect_forward(const std::vector<char>& got, const std::vector<char>& want, const std::string& what) const {
     if (!is_quantised(dtype)) {
       EXPECT_EQ(got, want) << what;
       return;
     }
-    const auto numbers = [](const std::vector<char>& bytes) {
-      const auto* x = reinterpret_cast<const float*>(bytes.data());
-      return std::vector<double>(x, x + bytes.size() / sizeof(float));
-    };
     expect_near(numbers(got), numbers(want), 1e-2, what);
   }
 };
@@ -121,8 +125,11 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
         w.value = t.weight.value;
         w.budget = &budget;
         const size_t held = run.scratch.mark().used;
-        EXPECT_EQ(product(run, w, x_dtype, offsets, forward), want) << fit << " copies";
-        EXPECT_EQ(product(run, w, x_dtype, offsets, forward), want) << fit << " copies, the second time";
+        for (const char* time : {"the first time", "the second time"}) {
+          const std::vector<char> got = product(run, w, x_dtype, offsets, forward);
+          if (promises_bits(forward)) EXPECT_EQ(got, want) << fit << " copies, " << time;
+          else expect_near(numbers(got), numbers(want), 1e-5, fmt::format("{} copies, {}", fit, time));
+        }
         EXPECT_EQ(budget.used, fit * each);
         EXPECT_EQ(run.scratch.mark().used, held);
       }

@@ -191,7 +191,7 @@ bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage 
 // Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5. Nor do
 // those that multiply bf16 in AMX tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the rounding of bf16.
 bool products_keep_row_bits(DType dtype);
-const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", "SSE2"
+const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or the compiler's baseline: "SSE2", with Debian 12's Highway "SCALAR"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the products; bf16 where the machine multiplies it, else f32
 double measure_peak_flops(Run&, DType dtype, double seconds);
 // The same of the integer dot products that quantised weights are multiplied by: multiplications and additions of bytes a second; 0 without VPDPBUSD.

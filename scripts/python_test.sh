@@ -31,7 +31,7 @@ builds_from_source() {
   (cd "$repository/python" && "$venv/bin/python" setup.py -q egg_info -e "$work" sdist -d "$work") || return 1
   mkdir "$work/source"
   tar -xzf "$work"/moe_cpp-*.tar.gz -C "$work/source" --strip-components=1
-  cmake -S "$work/source/engine" -B "$work/source/build" -DMOE_TESTS=OFF -DMOE_BENCH=OFF >"$work/source/log"
+  cmake -G Ninja -S "$work/source/engine" -B "$work/source/build" -DMOE_TESTS=OFF -DMOE_BENCH=OFF >"$work/source/log"
   du -k "$work"/moe_cpp-*.tar.gz | awk '{print $1 " KB"}'
 }
 

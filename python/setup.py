@@ -52,7 +52,7 @@ def built(build: Path) -> tuple[Path, Path]:
     # A folder already configured keeps its generator and its options.
     if not (build / "CMakeCache.txt").is_file():
         ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DMOE_TESTS=OFF", "-DMOE_BENCH=OFF"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DMOE_TESTS=OFF", "-DMOE_BENCH=OFF", "-DMOE_TOGETHER=ON"]
         subprocess.run(["cmake", "-S", str(REPOSITORY), "-B", str(build), *ninja, *options], check=True)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", *TARGETS], check=True)

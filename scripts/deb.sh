@@ -11,7 +11,7 @@ scripts/deps.sh package
 build=build/deb
 rm -rf "$build/packages"
 # What Debian builds its own packages with, but for the checks at run time, which cost speed.
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOE_TESTS=OFF -DMOE_BENCH=OFF -DMOE_DEB=ON -DMOE_DEB_RELEASE="1+deb${VERSION_ID:?}" \
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOE_TESTS=OFF -DMOE_BENCH=OFF -DMOE_TOGETHER=ON -DMOE_DEB=ON -DMOE_DEB_RELEASE="1+deb${VERSION_ID:?}" \
   -DCMAKE_INSTALL_PREFIX=/usr -DMOE_ZSH_COMPLETIONS=share/zsh/vendor-completions \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,-z,relro,-z,now -DCMAKE_SHARED_LINKER_FLAGS=-Wl,-z,relro,-z,now >/dev/null
 cmake --build "$build" --parallel "$(scripts/jobs.sh)" --target moe_package

@@ -16,7 +16,7 @@ venv=${MOE_CACHE:-$HOME/.cache/moe.cpp}/wheel
 virtual_environment "$venv" python/requirements-wheel.txt
 PATH=$venv/bin:$PATH
 
-[ -n "${BUILD:-}" ] || cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOE_TESTS=OFF -DMOE_BENCH=OFF >/dev/null
+[ -n "${BUILD:-}" ] || cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOE_TESTS=OFF -DMOE_BENCH=OFF -DMOE_TOGETHER=ON >/dev/null
 cmake --build "$build" --parallel "$(scripts/jobs.sh)" --target moe_package
 rm -rf "$work"/{prefix,notices,plain,dist}
 cmake --install "$build" --strip --prefix "$work/prefix" >/dev/null

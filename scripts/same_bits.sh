@@ -44,7 +44,6 @@ made() { # made NAME OUT VERB ARGUMENTS...
   looks_at "$name" "$out"
 }
 
-echo '{"select": {"kind": "softmax-topk"}}' >stages.json
 for dtype in f32 bf16; do
   for recipe in $("$moe" recipes --json | tr '{' '\n' | sed -n 's/.*"name": *"\([^"]*\)".*/\1/p' | grep -vxE 'dense|custom|carved'); do
     experts=(--experts 8 --top-k 2)

@@ -48,7 +48,7 @@ finds() {
   printf '%s\n' "$text" >"$folder/broken.md"
   python3 tools/run_documents.py "$folder" "$folder/broken.md" >"$work/said" 2>&1 || code=$?
   [ "$code" = 1 ] || { echo "ended with status $code"; cat "$work/said"; return 1; }
-  grep -qF -- "$said" "$work/said" || { cat "$work/said"; return 1; }
+  has -F -- "$said" "$work/said"
 }
 
 fence='```'

@@ -204,12 +204,13 @@ void Watcher::watch_dead(const LayerLoad& now, Layer& layer) {
   const int64_t number = now.layer;
   std::vector<int64_t> dead;
   const double even = 1 / static_cast<double>(layer.load.size());
+  const double dead_below = kDead * even, alive_above = kAlive * even;
   int64_t quiet = 0;
   for (size_t e = 0; e < layer.load.size(); ++e) {
     // A collapsed router has dead experts by definition; they are not worth an alarm of their own.
     const bool judged = step_ > settled_at_ && !layer.collapse.on();
-    const double dead_below = kDead * even, alive_above = kAlive * even;
-    layer.dead[e].update(judged && layer.load[e]<dead_below, layer.load[e]> alive_above, kDeadPatience);
+    const bool alive = layer.load[e] > alive_above;
+    layer.dead[e].update(judged && layer.load[e] < dead_below, alive, kDeadPatience);
     layer.quiet[e] = judged && now.load[e] < dead_below ? layer.quiet[e] + 1 : 0;
     quiet += layer.quiet[e] >= kRouterPatience;
   }

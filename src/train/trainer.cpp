@@ -40,8 +40,6 @@ bool all_finite(const Tensor& h) {
 
 Batch view_of(const TextBatch& text) { return {text.ids, text.positions, text.bounds}; }
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
-
 // sum += x, entry by entry; an empty sum is zero.
 template <class S, class X>
 void add_to(std::vector<S>& sum, const std::vector<X>& x) {
@@ -151,7 +149,7 @@ void Trainer::replan(int64_t steps, bool spread_evaluations) {
 }
 
 StepResult Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   Sums sums;
   double norm = 0;
   const int64_t step = steps_done_ + 1;
@@ -171,7 +169,7 @@ StepResult Trainer::step() {
   trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
-  const double seconds = seconds_since(start);
+  const double seconds = steady_seconds() - start;
   seconds_ += seconds;
   return finish(sums, norm, lr, seconds);
 }
@@ -189,12 +187,12 @@ double Trainer::gradients(Sums& sums) {
 }
 
 double Trainer::rehearse() {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   Sums sums;
   const double norm = gradients(sums);
   optimizer_.update(run_, 1, 0, norm);
   trainable_.apply(run_);
-  return seconds_since(start);
+  return steady_seconds() - start;
 }
 
 Batch Trainer::load_batch(int64_t a) {

@@ -1,6 +1,5 @@
 // `moe bench MODEL`, and the flags that generate, score and inspect share with it, as a user meets them.
 #include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"

@@ -1,6 +1,5 @@
 // `moe carve ... --verify --report --sweep`: the carved files beside the dense one, and the frontier.
 #include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"

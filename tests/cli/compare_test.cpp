@@ -1,6 +1,5 @@
 // `moe compare` as a user meets it: a model beside itself with fewer experts, beside its quantised twin, beside what does not fit.
 #include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"

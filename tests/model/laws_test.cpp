@@ -1,8 +1,8 @@
 // Laws of the forward in bits, for every recipe as it is evaluated: prompt in pieces = decode = one forward, alone = in a batch, threads change nothing, one
 // expert = a dense layer. A recipe claims them where each token is routed by itself; the others are shown to break them. causality_test.cpp has later tokens.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "support/model_check.h"
 #include "support/same_rows.h"

@@ -1,7 +1,7 @@
 // The products against their scalar twins, the twins against dual numbers, the law of rows in bits, and the cache and packing underneath.
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 

@@ -33,6 +33,16 @@ struct Session {
   std::vector<std::string> log;
 
   TrainJob job() { return {out, options, &corpus, nullptr, tokenizer.get()}; }
+  // A run of `steps` on one thread, fitted to a minute: from 100 to 160 on a clock that the test turns.
+  TrainJob job_of_a_minute(const double& clock, int64_t steps, int64_t warmup) {
+    options.steps = steps;
+    options.warmup = warmup;
+    options.minutes = 1;
+    options.threads = 1;
+    TrainJob made = job();
+    made.deadline = Deadline{[&clock] { return clock; }, 160, 0};
+    return made;
+  }
   TrainSummary start(int64_t stop_after = 0, std::unique_ptr<Model>* keep = nullptr) {
     auto model = fresh(config);
     const TrainSummary s = go(*model, stop_after, nullptr);
@@ -173,13 +183,8 @@ TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
     SCOPED_TRACE(foreseen);
     const TempFolder folder;
     Session s{folder / "out"};
-    s.options.steps = foreseen;
-    s.options.warmup = 0;
-    s.options.minutes = 1;
-    s.options.threads = 1;
     double clock = 100;
-    TrainJob job = s.job();
-    job.deadline = Deadline{[&] { return clock; }, 160, 0};
+    const TrainJob job = s.job_of_a_minute(clock, foreseen, 0);
     TrainCallbacks callbacks;
     callbacks.on_step = [&](const StepResult&) { clock += 0.5; };
     auto model = fresh(s.config);
@@ -193,16 +198,11 @@ TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
 TEST(Train, EvaluatesEvenlyWhereTheStepsAreFittedAgain) {
   const TempFolder folder;
   Session s{folder / "out"};
-  s.options.steps = 120;
-  s.options.minutes = 1;
-  s.options.warmup = 0;
-  s.options.threads = 1;
   s.options.eval_tokens = 32;
   const Corpus held_out = tiny_corpus(40);
   double clock = 100, seconds = 0.5;
-  TrainJob job = s.job();
+  TrainJob job = s.job_of_a_minute(clock, 120, 0);
   job.held_out = &held_out;
-  job.deadline = Deadline{[&] { return clock; }, 160, 0};
   std::vector<int64_t> evals = {0};
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult&) { clock += seconds *= 0.995; };
@@ -221,18 +221,13 @@ TEST(Train, EndsInTimeOnAMachineThatChanges) {
     SCOPED_TRACE(factor);
     const TempFolder folder;
     Session s{folder / "out"};
-    s.options.steps = 120;  // of half a second
-    s.options.minutes = 1;
-    s.options.warmup = 10;
     s.options.save_every = 30;
-    s.options.threads = 1;
     const Corpus held_out = tiny_corpus(40);
     double clock = 100, step_seconds = 0.5;
     std::vector<StepResult> steps;
     std::vector<double> foreseen;
-    TrainJob job = s.job();
+    TrainJob job = s.job_of_a_minute(clock, 120, 10);  // steps of half a second
     job.held_out = &held_out;
-    job.deadline = Deadline{[&] { return clock; }, 160, 0};
     const auto trained = [&](const std::string& out, int64_t stop_after, const Checkpoint* from) {
       auto model = fresh(s.config);
       std::atomic<bool> stop = false;

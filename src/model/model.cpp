@@ -35,29 +35,26 @@ std::vector<T> copied(const Tensor& t) {
 
 Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), storage_(storage) {
   validate(config_);
-  const int64_t d = config_.width;
-  add(embedding_, "embed.weight", Role::matrix, {config_.vocab, d});
-  if (config_.positions == Positions::learned) add(positions_, "positions.weight", Role::matrix, {config_.context, d});
+  const OnParam take = [this](Param& param) { this->take(param); };
+  list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope) rope_ = make_rope_table(config_.head_width, config_.rope_theta, config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
-    const std::string name = fmt::format("layers.{}.", i);
-    block.placement = config_.norm_placement;
-    add_norm(block.norm1, name + "norm1", d);
-    add_attention(block.attention, name + "attn.");
-    add_norm(block.norm2, name + "norm2", d);
-    add_ffn(block.ffn, name + "ffn.", config_.is_moe(i));
+    list_block(config_, i, block, take);
     if (block.ffn.router) moe_blocks_.push_back(&block);
   }
-  if (config_.norm_placement == NormPlacement::pre) add_norm(final_norm_, "final_norm", d);
-  if (!config_.tied) add(head_, "head.weight", Role::matrix, {config_.vocab, d});
+  list_output(config_, final_norm_, head_, take);
 }
 
-void Model::add(Param& param, const std::string& name, Role role, std::initializer_list<int64_t> shape) {
-  param.name = name;
-  param.role = role;
-  param.value = storage_ == Storage::owned ? memory_.alloc_zeroed(DType::f32, shape) : Tensor(nullptr, DType::f32, shape);
+void Model::take(Param& param) {
+  if (storage_ == Storage::owned) param.value.data = zeroed_like(param.value);
   params_.push_back(&param);
+}
+
+// Memory of the Model's own for as many zeros as `shape` has numbers.
+void* Model::zeroed_like(const Tensor& shape) {
+  const auto bytes = static_cast<size_t>(shape.bytes());
+  return std::memset(memory_.alloc_bytes(bytes), 0, bytes);
 }
 
 void Model::bind(Param& param, Tensor value, std::vector<const void*> pieces) {
@@ -74,75 +71,10 @@ void Model::bind(Param& param, Tensor value, std::vector<const void*> pieces) {
 
 Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) { return memory_.alloc(dtype, shape); }
 
-void Model::add_norm(Norm& norm, const std::string& name, int64_t width) {
-  norm.kind = config_.norm;
-  norm.eps = config_.norm_eps;
-  add(norm.weight, name + ".weight", Role::norm, {width});
-  if (config_.norm_bias && norm.kind == NormKind::layer) add(norm.bias, name + ".bias", Role::bias, {width});
-}
-
-void Model::add_bank(ExpertBank& bank, const std::string& name, int64_t experts, int64_t width, bool down_bias) {
-  const int64_t d = config_.width;
-  bank.act = config_.act;
-  if (config_.gated) add(bank.gate, name + "gate.weight", Role::matrix, {experts, width, d});
-  add(bank.up, name + "up.weight", Role::matrix, {experts, width, d});
-  add(bank.down, name + "down.weight", Role::residual, {experts, d, width});
-  if (config_.ffn_bias && config_.gated) add(bank.gate_bias, name + "gate.bias", Role::bias, {experts, width});
-  if (config_.ffn_bias) add(bank.up_bias, name + "up.bias", Role::bias, {experts, width});
-  if (down_bias) add(bank.down_bias, name + "down.bias", Role::bias, {experts, d});
-}
-
-void Model::add_attention(Attention& attention, const std::string& name) {
-  const ModelConfig& c = config_;
-  attention.heads = c.heads;
-  attention.kv_heads = c.kv_heads;
-  attention.head_width = c.head_width;
-  attention.window = c.attention_window;
-  const auto projection = [&](Param& weight, Param& bias, const char* which, Role role, int64_t out, int64_t in) {
-    add(weight, name + which + ".weight", role, {out, in});
-    if (&weight == &attention.o ? c.attention_out_bias : c.attention_bias) add(bias, name + which + ".bias", Role::bias, {out});
-  };
-  projection(attention.q, attention.q_bias, "q", Role::matrix, c.q_width(), c.width);
-  projection(attention.k, attention.k_bias, "k", Role::matrix, c.kv_width(), c.width);
-  projection(attention.v, attention.v_bias, "v", Role::matrix, c.kv_width(), c.width);
-  projection(attention.o, attention.o_bias, "o", Role::residual, c.width, c.q_width());
-  if (c.qk_norm == QkNorm::none) return;
-  const auto qk_norm = [&](std::optional<Norm>& norm, const char* which, int64_t full) {
-    norm.emplace();
-    norm->eps = c.norm_eps;
-    add(norm->weight, name + which + ".weight", Role::norm, {c.qk_norm == QkNorm::head ? c.head_width : full});
-  };
-  qk_norm(attention.q_norm, "q_norm", c.q_width());
-  qk_norm(attention.k_norm, "k_norm", c.kv_width());
-}
-
-void Model::add_router(Router& router, const std::string& name) {
-  const RoutingSpec spec = train_spec(config_.routing);
-  const int64_t experts = config_.routing.experts, d = config_.width;
-  if (needs_logits(spec.select)) add(router.logit.weight, name + "weight", Role::matrix, {experts, d});
-  router.logit.act = config_.act;
-  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-  if (!linear && config_.gated) add(router.logit.up, name + "up.weight", Role::matrix, {experts, d});
-  if (linear && linear->bias) add(router.logit.bias, name + "logit_bias", Role::bias, {experts});
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh)) add(router.scale, name + "scale", Role::bias, {experts});
-  if (std::holds_alternative<LearnedNoise>(spec.noise)) add(router.noise, name + "noise.weight", Role::matrix, {experts, d});
-  if (selection_bias(spec.select)) add(router.bias, name + "bias", Role::buffer, {experts});
-  if (experts_choose(spec.select)) add(router.threshold, name + "threshold", Role::buffer, {experts});
-}
-
-void Model::add_ffn(MoeLayer& ffn, const std::string& name, bool is_moe) {
-  const ModelConfig& c = config_;
-  if (!is_moe) {
-    add_bank(ffn.experts, name + "experts.", 1, c.dense_width, c.ffn_bias);
-    return;
-  }
-  ffn.router.emplace();
-  add_router(*ffn.router, name + "router.");
-  add_bank(ffn.experts, name + "experts.", c.routing.experts, c.expert_width, c.ffn_bias || c.expert_down_bias);
-  if (c.shared_experts == 0) return;
-  ffn.shared.emplace();
-  add_bank(*ffn.shared, name + "shared.", 1, c.shared_experts * c.shared_width, c.ffn_bias || c.expert_down_bias);
-  if (c.shared_gate) add(ffn.shared_gate, name + "shared_gate.weight", Role::matrix, {1, c.width});
+Param* Model::find(Part part, ParamKind kind, int64_t layer, bool bias) const {
+  for (Param* param : params_)
+    if (param->part == part && param->kind == kind && param->layer == layer && param->is_bias() == bias) return param;
+  return nullptr;
 }
 
 Param* Model::find(std::string_view name) {
@@ -159,9 +91,8 @@ void Model::initialise(uint64_t seed) {
     param->touched();
   }
   if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;
-  for (Block* block : moe_blocks_)
-    for (Param* param : {&block->ffn.router->logit.weight, &block->ffn.router->logit.up, &block->ffn.router->noise})
-      if (param->present()) std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
+  for (const Param* param : params_)
+    if (param->part == Part::router && param->is_matrix()) std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
 }
 
 void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
@@ -170,8 +101,7 @@ void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
     if (wanted && !wanted(*param)) param->grad = {};
     if (!param->is_trained() || !param->grad.empty() || (wanted && !wanted(*param))) continue;
     param->grad = param->value;
-    param->grad.data = memory_.alloc_bytes(static_cast<size_t>(param->value.bytes()));
-    std::memset(param->grad.data, 0, static_cast<size_t>(param->value.bytes()));
+    param->grad.data = zeroed_like(param->value);
   }
 }
 

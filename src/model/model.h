@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/head.h"
 #include "model/kv_cache.h"
+#include "model/parameters.h"
 
 namespace moe {
 
@@ -78,8 +79,12 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // Of the losses that training adds; they change no parameter.
   void set_losses(const RoutingLosses& coef) { config_.routing.coef = coef; }
-  // Every parameter once, in a fixed order.
+  // Every parameter once, in the order of the list (model/parameters.h).
   const std::vector<Param*>& params() const { return params_; }
+  // Null where the model has no such parameter.
+  Param* find(Part, ParamKind, int64_t layer = -1, bool bias = false) const;
+  // What in this model is what `other` is in its own.
+  Param* find(const Param& other) const { return find(other.part, other.kind, other.layer, other.is_bias()); }
   Param* find(std::string_view name);
   void initialise(uint64_t seed);
   // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a bank the places of its experts. Memory that the Model does
@@ -117,12 +122,8 @@ class Model {
   Param& head_weight() { return config_.tied ? embedding_ : head_; }
 
  private:
-  void add(Param&, const std::string& name, Role role, std::initializer_list<int64_t> shape);
-  void add_norm(Norm&, const std::string& name, int64_t width);
-  void add_bank(ExpertBank&, const std::string& name, int64_t experts, int64_t width, bool down_bias);
-  void add_attention(Attention&, const std::string& name);
-  void add_ffn(MoeLayer&, const std::string& name, bool is_moe);
-  void add_router(Router&, const std::string& name);
+  void take(Param&);
+  void* zeroed_like(const Tensor& shape);
   int64_t moe_index(int64_t layer) const;
   BlockPass block_pass(const ModelSaved&, int64_t layer) const;
   void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;

@@ -44,9 +44,16 @@ enum class Role : uint8_t {
   buffer,    // starts at zero; saved and loaded with the model, but moved by a rule of its own: no gradient, no moments, no decay
 };
 
+// What it is in its model, which model/parameters.h lists: the part it belongs to, and which of that part's parameters it is.
+enum class Part : uint8_t;
+enum class ParamKind : uint8_t;
+
 // Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the expert first, [E, out, in].
 struct Param {
-  std::string name;  // e.g. "layers.0.ffn.experts.gate.weight"
+  std::string name;  // e.g. "layers.0.ffn.experts.gate.weight": for files and messages; what it is say the next four
+  Part part{};       // none: of no model
+  ParamKind kind{};
+  int64_t layer = -1;  // -1: of none
   Role role = Role::matrix;
   Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view of a mapped file that the Model keeps
   // [E] where each expert's matrix lies, when a file stores them apart; empty: one after another in `value`. Such a parameter is read by expert() only.
@@ -61,6 +68,7 @@ struct Param {
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
   bool is_trained() const { return role != Role::buffer; }
+  bool is_bias() const { return role == Role::bias; }
   bool present() const { return !value.empty(); }
   // [O,I]: matrix e of a bank [E,O,I]; the whole of a matrix [O,I], which is a bank of one.
   Tensor expert(int64_t e) const {

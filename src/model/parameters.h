@@ -1,0 +1,63 @@
+// What the parameters of a model are: the parts they belong to, their kinds, and the one list of them. Building, counting, foretelling memory, the names in
+// files, quantisation, tuning, checkpoints and conversions walk this list or ask a parameter what it is; nobody asks its name. A new kind of parameter is a
+// word here, a line of the list (parameters.cpp) and its names in files (hub/tensor_names.cpp).
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "model/block.h"
+
+namespace moe {
+
+enum class Part : uint8_t {
+  none,  // of no model: an operand that somebody made
+  embedding,
+  positions,  // learned ones
+  norms,      // of the blocks and the final one; those of queries and keys belong to attention
+  attention,
+  dense_ffn,
+  router,
+  experts,  // the routed ones
+  shared,   // the expert that is always on
+  head,     // absent when tied
+};
+// As screens and options call it: "dense ffn".
+std::string_view name_of(Part);
+
+// Which of its part's parameters: matrices and what else is not a bias. A bias has the kind of what it is added to, and Role::bias.
+enum class ParamKind : uint8_t {
+  weight,  // the matrix of a part that has one: embedding, positions, head, router; of a shared expert [1,D], whose sigmoid is its combine weight
+  attn_norm,
+  ffn_norm,
+  final_norm,
+  q,
+  k,
+  v,
+  o,
+  q_norm,
+  k_norm,
+  gate,
+  up,  // of a bank of experts; of a router too, whose logits are analytic
+  down,
+  noise,           // of a router, LearnedNoise
+  scale,           // of a router, OnePlusScaled
+  selection_bias,  // of a router, SelectionBias: a buffer
+  threshold,       // of a router whose experts choose: a buffer
+};
+
+// Whether it is an operand of the large products or a table of embeddings, which a file may hold in few bits. Norms, biases, routers, the weight of a shared
+// expert and learned positions hold few numbers, and much hangs on each.
+bool is_large(const Param&);
+
+// The list. Each function sets up modules as the config says, and tells of their parameters in order: what each is, its name and its shape, but no memory for
+// its numbers. Together, over all layers, they are the parameters of a model.
+using OnParam = std::function<void(Param&)>;
+void list_input(const ModelConfig&, Param& embedding, Param& positions, const OnParam&);
+void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
+void list_output(const ModelConfig&, Norm& final_norm, Param& head, const OnParam&);
+
+// The list of a config alone, no model being made: each parameter once for all layers that have one like it, `layers` being their number; 1 outside of layers.
+void each_param(const ModelConfig&, const std::function<void(const Param&, int64_t layers)>&);
+
+}  // namespace moe

@@ -1,0 +1,214 @@
+// The list of a model's parameters: what each is, in which order, and that a config alone gives the same list as a model.
+#include "model/parameters.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "model/model.h"
+#include "support/routings.h"
+
+namespace moe {
+namespace {
+
+using What = std::tuple<Part, ParamKind, bool>;  // bias
+
+What what_is(const Param& p) { return {p.part, p.kind, p.is_bias()}; }
+
+// A dense layer, then two that route.
+ModelConfig small() {
+  ModelConfig c;
+  c.vocab = 9;
+  c.width = 8;
+  c.layers = 3;
+  c.heads = c.kv_heads = 2;
+  c.head_width = 4;
+  c.context = 8;
+  c.dense_width = 6;
+  c.expert_width = 4;
+  c.dense_first = 1;
+  c.routing = test::small_routing("olmoe", 4, 2);
+  return c;
+}
+
+// All that a model can have beside its router.
+ModelConfig everything() {
+  ModelConfig c = small();
+  c.norm = NormKind::layer;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+  c.positions = Positions::learned;
+  c.qk_norm = QkNorm::full;
+  c.shared_experts = 2;
+  c.shared_width = 3;
+  c.shared_gate = true;
+  return c;
+}
+
+// Every kind of model that differs in its parameters.
+std::vector<ModelConfig> configs() {
+  std::vector<ModelConfig> all = {small(), everything()};
+  for (const RoutingOptions& routing : test::small_routings(4, 2))
+    for (ModelConfig c : {small(), everything()}) {
+      c.routing = routing;
+      all.push_back(c);
+    }
+  ModelConfig c = small();
+  c.tied = true;
+  c.gated = false;
+  c.norm_placement = NormPlacement::post;
+  c.expert_down_bias = true;
+  all.push_back(c);
+  c.moe_layers = {0, 1, 2};
+  all.push_back(c);
+  c.routing = {};
+  all.push_back(c);
+  return all;
+}
+
+// The numbers and the order are those of every checkpoint ever written.
+TEST(Parameters, NamesAndOrder) {
+  std::string names;
+  ModelConfig c = everything();
+  c.layers = 2;
+  const Model model(c);
+  for (const Param* p : model.params()) names += fmt::format("{} {}\n", p->name, describe(p->value));
+  const std::string block_of = R"(layers.{0}.norm1.weight f32 [8]
+layers.{0}.norm1.bias f32 [8]
+layers.{0}.attn.q.weight f32 [8, 8]
+layers.{0}.attn.q.bias f32 [8]
+layers.{0}.attn.k.weight f32 [8, 8]
+layers.{0}.attn.k.bias f32 [8]
+layers.{0}.attn.v.weight f32 [8, 8]
+layers.{0}.attn.v.bias f32 [8]
+layers.{0}.attn.o.weight f32 [8, 8]
+layers.{0}.attn.o.bias f32 [8]
+layers.{0}.attn.q_norm.weight f32 [8]
+layers.{0}.attn.k_norm.weight f32 [8]
+layers.{0}.norm2.weight f32 [8]
+layers.{0}.norm2.bias f32 [8]
+)";
+  EXPECT_EQ(names, "embed.weight f32 [9, 8]\npositions.weight f32 [8, 8]\n" + fmt::format(fmt::runtime(block_of), 0) +
+                       R"(layers.0.ffn.experts.gate.weight f32 [1, 6, 8]
+layers.0.ffn.experts.up.weight f32 [1, 6, 8]
+layers.0.ffn.experts.down.weight f32 [1, 8, 6]
+layers.0.ffn.experts.gate.bias f32 [1, 6]
+layers.0.ffn.experts.up.bias f32 [1, 6]
+layers.0.ffn.experts.down.bias f32 [1, 8]
+)" + fmt::format(fmt::runtime(block_of), 1) +
+                       R"(layers.1.ffn.router.weight f32 [4, 8]
+layers.1.ffn.experts.gate.weight f32 [4, 4, 8]
+layers.1.ffn.experts.up.weight f32 [4, 4, 8]
+layers.1.ffn.experts.down.weight f32 [4, 8, 4]
+layers.1.ffn.experts.gate.bias f32 [4, 4]
+layers.1.ffn.experts.up.bias f32 [4, 4]
+layers.1.ffn.experts.down.bias f32 [4, 8]
+layers.1.ffn.shared.gate.weight f32 [1, 6, 8]
+layers.1.ffn.shared.up.weight f32 [1, 6, 8]
+layers.1.ffn.shared.down.weight f32 [1, 8, 6]
+layers.1.ffn.shared.gate.bias f32 [1, 6]
+layers.1.ffn.shared.up.bias f32 [1, 6]
+layers.1.ffn.shared.down.bias f32 [1, 8]
+layers.1.ffn.shared_gate.weight f32 [1, 8]
+final_norm.weight f32 [8]
+final_norm.bias f32 [8]
+head.weight f32 [9, 8]
+)");
+}
+
+TEST(Parameters, EachIsWhatItsNameSays) {
+  const std::map<std::string, Part> parts = {
+      {"embed", Part::embedding},   {"positions", Part::positions}, {"final_norm", Part::norms},
+      {"norm1", Part::norms},       {"norm2", Part::norms},         {"attn", Part::attention},
+      {"ffn.router", Part::router}, {"ffn.shared", Part::shared},   {"ffn.shared_gate", Part::shared},
+      {"head", Part::head},
+  };
+  const std::map<std::string, ParamKind> kinds = {
+      {"q", ParamKind::q},
+      {"k", ParamKind::k},
+      {"v", ParamKind::v},
+      {"o", ParamKind::o},
+      {"q_norm", ParamKind::q_norm},
+      {"k_norm", ParamKind::k_norm},
+      {"gate", ParamKind::gate},
+      {"up", ParamKind::up},
+      {"down", ParamKind::down},
+      {"noise", ParamKind::noise},
+      {"scale", ParamKind::scale},
+      {"threshold", ParamKind::threshold},
+      {"norm1", ParamKind::attn_norm},
+      {"norm2", ParamKind::ffn_norm},
+      {"final_norm", ParamKind::final_norm},
+  };
+  for (const ModelConfig& c : configs()) {
+    const Model model(c);
+    for (const Param* p : model.params()) {
+      const std::string prefix = p->layer < 0 ? "" : fmt::format("layers.{}.", p->layer);
+      ASSERT_TRUE(p->name.starts_with(prefix)) << p->name;
+      const std::string own = p->name.substr(prefix.size());
+      const Part ffn = p->layer >= 0 && c.is_moe(p->layer) ? Part::experts : Part::dense_ffn;
+      Part want = ffn;
+      for (const auto& [begin, part] : parts)
+        if (own.starts_with(begin + ".")) want = part;
+      EXPECT_EQ(p->part, want) << p->name;
+      const std::string stem = own.ends_with(".weight") || own.ends_with(".bias") ? own.substr(0, own.rfind('.')) : own;
+      const auto kind = kinds.find(stem.substr(stem.rfind('.') + 1));
+      const ParamKind of_no_name = own.ends_with("router.bias") ? ParamKind::selection_bias : ParamKind::weight;
+      EXPECT_EQ(p->kind, kind == kinds.end() ? of_no_name : kind->second) << p->name;
+    }
+  }
+}
+
+TEST(Parameters, EachIsFoundByWhatItIs) {
+  for (const ModelConfig& c : configs()) {
+    const Model model(c), other(c, Storage::bound);
+    std::set<std::pair<What, int64_t>> seen;
+    for (size_t i = 0; i < model.params().size(); ++i) {
+      const Param& p = *model.params()[i];
+      EXPECT_TRUE(seen.insert({what_is(p), p.layer}).second) << p.name << " is what another is";
+      EXPECT_EQ(model.find(p.part, p.kind, p.layer, p.is_bias()), &p) << p.name;
+      EXPECT_EQ(other.find(p), other.params()[i]) << p.name;
+      EXPECT_EQ(other.params()[i]->name, p.name);
+    }
+  }
+  EXPECT_EQ(Model(small()).find(Part::positions, ParamKind::weight), nullptr);
+  EXPECT_EQ(Model(small()).find(Part::router, ParamKind::weight, 0), nullptr) << "a dense layer";
+}
+
+TEST(Parameters, AConfigAloneListsWhatAModelHolds) {
+  for (const ModelConfig& c : configs()) {
+    std::map<What, int64_t> want, got;
+    const Model model(c);
+    for (const Param* p : model.params()) want[what_is(*p)] += p->value.numel();
+    each_param(c, [&](const Param& p, int64_t layers) {
+      EXPECT_TRUE(p.value.empty());
+      got[what_is(p)] += layers * p.value.numel();
+    });
+    EXPECT_EQ(got, want) << c.routing.recipe;
+  }
+}
+
+TEST(Parameters, LargeOnes) {
+  std::set<std::string> large;
+  ModelConfig c = everything();
+  c.layers = 2;
+  const Model model(c);
+  for (const Param* p : model.params())
+    if (is_large(*p)) large.insert(p->name);
+  std::set<std::string> want = {"embed.weight", "head.weight"};
+  for (const char* of_both : {"attn.q", "attn.k", "attn.v", "attn.o", "ffn.experts.gate", "ffn.experts.up", "ffn.experts.down"})
+    for (const int layer : {0, 1}) want.insert(fmt::format("layers.{}.{}.weight", layer, of_both));
+  for (const char* shared : {"gate", "up", "down"}) want.insert(fmt::format("layers.1.ffn.shared.{}.weight", shared));
+  EXPECT_EQ(large, want);
+}
+
+TEST(Parameters, PartsHaveNames) {
+  std::set<std::string_view> names;
+  for (int part = 0; part <= static_cast<int>(Part::head); ++part) EXPECT_TRUE(names.insert(name_of(static_cast<Part>(part))).second) << part;
+  EXPECT_FALSE(names.contains(""));
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,48 +1,36 @@
-// Counting by configuration: each size is written once, as a matrix part (which costs arithmetic) and the rest.
-// Checked against published totals and against what Model builds.
+// Counting by configuration: a walk over the list of parameters, whose matrices cost arithmetic. Checked against published totals and against what Model
+// builds.
 #include "model/cost.h"
+
+#include <array>
+
+#include "model/parameters.h"
 
 namespace moe {
 namespace {
 
-int64_t norm_size(const ModelConfig& c) { return c.width * (c.norm == NormKind::layer && c.norm_bias ? 2 : 1); }
+// How many numbers each part has.
+struct PartSums {
+  std::array<int64_t, static_cast<size_t>(Part::head) + 1> of{};
+  int64_t& operator[](Part part) { return of[static_cast<size_t>(part)]; }
+};
+struct Numbers {
+  PartSums trained, matrices;
+  int64_t buffers = 0;
+};
 
-// Q and O: D H C each; K and V: D G C each; biases on what comes out of each; QK-norms.
-int64_t attention_matrices(const ModelConfig& c) { return 2 * c.width * c.q_width() + 2 * c.width * c.kv_width(); }
-int64_t attention_size(const ModelConfig& c) {
-  int64_t size = attention_matrices(c);
-  if (c.attention_bias) size += c.q_width() + 2 * c.kv_width();
-  if (c.attention_out_bias) size += c.width;
-  if (c.qk_norm == QkNorm::head) size += 2 * c.head_width;
-  if (c.qk_norm == QkNorm::full) size += c.q_width() + c.kv_width();
-  return size;
+Numbers numbers_of(const ModelConfig& c) {
+  Numbers sums;
+  each_param(c, [&](const Param& p, int64_t layers) {
+    const int64_t n = layers * p.value.numel();
+    (p.is_trained() ? sums.trained[p.part] : sums.buffers) += n;
+    if (p.is_matrix()) sums.matrices[p.part] += n;
+  });
+  return sums;
 }
 
-// One expert of width F: gate and up [F,D], down [D,F]; without a gate two matrices.
-int64_t expert_matrices(const ModelConfig& c, int64_t f) { return (c.gated ? 3 : 2) * c.width * f; }
-int64_t dense_size(const ModelConfig& c, int64_t f) { return expert_matrices(c, f) + (c.ffn_bias ? (c.gated ? 2 : 1) * f + c.width : 0); }
-int64_t expert_size(const ModelConfig& c, int64_t f) { return dense_size(c, f) + (c.expert_down_bias && !c.ffn_bias ? c.width : 0); }
-
-int64_t router_matrices(const ModelConfig& c) {
-  const RoutingSpec spec = train_spec(c.routing);
-  const bool gated_logits = std::holds_alternative<AnalyticLogits>(spec.logits) && c.gated;
-  return c.routing.experts * c.width * ((needs_logits(spec.select) ? 1 : 0) + gated_logits + std::holds_alternative<LearnedNoise>(spec.noise));
-}
-// A bias of the logits and a scale of the weights are one number an expert.
-int64_t router_vectors(const ModelConfig& c) {
-  const RoutingSpec spec = train_spec(c.routing);
-  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-  return c.routing.experts * ((linear && linear->bias) + std::holds_alternative<OnePlusScaled>(spec.weigh));
-}
-
-// A selection bias and a threshold are one number an expert.
-int64_t router_buffers(const ModelConfig& c) {
-  const RoutingSpec spec = train_spec(c.routing);
-  return c.routing.experts * ((selection_bias(spec.select) ? 1 : 0) + (experts_choose(spec.select) ? 1 : 0));
-}
-
-bool has_shared(const ModelConfig& c) { return c.shared_experts > 0; }
-int64_t shared_width(const ModelConfig& c) { return c.shared_experts * c.shared_width; }
+// What a token meets of so many numbers of routed experts: those of K of E.
+int64_t active(const ModelConfig& c, int64_t experts) { return experts == 0 ? 0 : experts / c.routing.experts * c.routing.top_k; }
 
 // Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens W/2 and the others W.
 double average_keys(const ModelConfig& c, int64_t context) {
@@ -51,45 +39,44 @@ double average_keys(const ModelConfig& c, int64_t context) {
   return w * (s - w / 2) / s;
 }
 
+// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys seen; norms, activations and the embedding's lookup are not
+// counted.
+FlopCount flops_of(const ModelConfig& c, PartSums matrices, int64_t context) {
+  const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
+  return {.projections = products(matrices[Part::attention]),
+          .scores = 4 * static_cast<double>(c.layers) * static_cast<double>(c.q_width()) * average_keys(c, context),
+          .dense_ffn = products(matrices[Part::dense_ffn]),
+          .experts = products(active(c, matrices[Part::experts])),
+          .shared = products(matrices[Part::shared]),
+          .router = products(matrices[Part::router]),
+          .head = products(c.vocab * c.width)};
+}
+
 }  // namespace
 
 ParamCount count_params(const ModelConfig& c) {
-  ParamCount n;
-  n.embedding = c.vocab * c.width;
-  if (c.positions == Positions::learned) n.positions = c.context * c.width;
-  if (!c.tied) n.head = c.vocab * c.width;
-  const int64_t moe = c.moe_layer_count(), dense = c.layers - moe;
-  n.norms = norm_size(c) * (2 * c.layers + (c.norm_placement == NormPlacement::pre ? 1 : 0));
-  n.attention = c.layers * attention_size(c);
-  n.dense_ffn = dense * dense_size(c, c.dense_width);
-  if (moe == 0) return n;
-  n.experts = moe * c.routing.experts * expert_size(c, c.expert_width);
-  n.experts_active = moe * c.routing.top_k * expert_size(c, c.expert_width);
-  n.router = moe * (router_matrices(c) + router_vectors(c));
-  n.buffers = moe * router_buffers(c);
-  if (has_shared(c)) n.shared = moe * (expert_size(c, shared_width(c)) + (c.shared_gate ? c.width : 0));
-  return n;
+  Numbers sums = numbers_of(c);
+  PartSums& n = sums.trained;
+  return {.embedding = n[Part::embedding],
+          .positions = n[Part::positions],
+          .head = n[Part::head],
+          .norms = n[Part::norms],
+          .attention = n[Part::attention],
+          .dense_ffn = n[Part::dense_ffn],
+          .experts = n[Part::experts],
+          .experts_active = active(c, n[Part::experts]),
+          .shared = n[Part::shared],
+          .router = n[Part::router],
+          .buffers = sums.buffers};
 }
 
-// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys seen; norms, activations and the embedding's lookup are not
-// counted.
-FlopCount count_flops(const ModelConfig& c, int64_t context) {
-  const auto moe = static_cast<double>(c.moe_layer_count()), layers = static_cast<double>(c.layers);
-  FlopCount f;
-  f.projections = 2 * layers * static_cast<double>(attention_matrices(c));
-  f.scores = 4 * layers * static_cast<double>(c.q_width()) * average_keys(c, context);
-  f.dense_ffn = 2 * (layers - moe) * static_cast<double>(expert_matrices(c, c.dense_width));
-  f.head = 2 * static_cast<double>(c.vocab * c.width);
-  if (moe == 0) return f;
-  f.experts = 2 * moe * static_cast<double>(c.routing.top_k * expert_matrices(c, c.expert_width));
-  f.router = 2 * moe * static_cast<double>(router_matrices(c));
-  if (has_shared(c)) f.shared = 2 * moe * static_cast<double>(expert_matrices(c, shared_width(c)) + (c.shared_gate ? c.width : 0));
-  return f;
-}
+FlopCount count_flops(const ModelConfig& c, int64_t context) { return flops_of(c, numbers_of(c).matrices, context); }
 
 double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int64_t expert_rows) {
-  const FlopCount per_token = count_flops(c, context);
-  const double rows = 2 * static_cast<double>(expert_rows) * static_cast<double>(expert_matrices(c, c.expert_width));
+  PartSums matrices = numbers_of(c).matrices;
+  const FlopCount per_token = flops_of(c, matrices, context);
+  const int64_t experts = c.routing.experts * c.moe_layer_count();
+  const double rows = experts == 0 ? 0 : 2 * static_cast<double>(expert_rows) * static_cast<double>(matrices[Part::experts] / experts);
   return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows);
 }
 

@@ -8,7 +8,6 @@
 #include "core/nearest.h"
 #include "hub/config_fields.h"
 #include "hub/family_fields.h"
-#include "hub/tensor_names.h"
 
 namespace moe {
 namespace {

@@ -9,97 +9,14 @@
 namespace moe {
 namespace {
 
-// What all but gpt2 share. `Paired`: llama.cpp's rotation of neighbours, for which its converter reorders the rows of queries and keys.
-template <bool Paired>
-constexpr Layout kTurned = Paired ? Layout::paired : Layout::same;
-template <bool Paired>
-constexpr NameRow kNames[] = {
-    {"embed.weight", "token_embd.weight"},
-    {"layers.{i}.norm1.weight", "blk.{i}.attn_norm.weight"},
-    {"layers.{i}.attn.q.weight", "blk.{i}.attn_q.weight", kTurned<Paired>},
-    {"layers.{i}.attn.q.bias", "blk.{i}.attn_q.bias", kTurned<Paired>},
-    {"layers.{i}.attn.k.weight", "blk.{i}.attn_k.weight", kTurned<Paired>},
-    {"layers.{i}.attn.k.bias", "blk.{i}.attn_k.bias", kTurned<Paired>},
-    {"layers.{i}.attn.v.weight", "blk.{i}.attn_v.weight"},
-    {"layers.{i}.attn.v.bias", "blk.{i}.attn_v.bias"},
-    {"layers.{i}.attn.o.weight", "blk.{i}.attn_output.weight"},
-    {"layers.{i}.attn.o.bias", "blk.{i}.attn_output.bias"},
-    {"layers.{i}.attn.q_norm.weight", "blk.{i}.attn_q_norm.weight"},
-    {"layers.{i}.attn.k_norm.weight", "blk.{i}.attn_k_norm.weight"},
-    {"layers.{i}.norm2.weight", "blk.{i}.ffn_norm.weight"},
-    {"layers.{i}.ffn.experts.gate.weight", "blk.{i}.ffn_gate.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.gate.bias", "blk.{i}.ffn_gate.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.weight", "blk.{i}.ffn_up.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.bias", "blk.{i}.ffn_up.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.weight", "blk.{i}.ffn_down.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.bias", "blk.{i}.ffn_down.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.router.weight", "blk.{i}.ffn_gate_inp.weight"},
-    {"layers.{i}.ffn.experts.gate.weight", "blk.{i}.ffn_gate_exps.weight", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.experts.up.weight", "blk.{i}.ffn_up_exps.weight", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.experts.down.weight", "blk.{i}.ffn_down_exps.weight", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.shared.gate.weight", "blk.{i}.ffn_gate_shexp.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.up.weight", "blk.{i}.ffn_up_shexp.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.down.weight", "blk.{i}.ffn_down_shexp.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared_gate.weight", "blk.{i}.ffn_gate_inp_shexp.weight", Layout::bank_of_one},
-    {"final_norm.weight", "output_norm.weight"},
-    {"head.weight", kGgufHead},
-};
-
-constexpr NameRow kGgufGpt2Names[] = {
-    {"embed.weight", "token_embd.weight"},
-    {"positions.weight", "position_embd.weight"},
-    {"layers.{i}.norm1.weight", "blk.{i}.attn_norm.weight"},
-    {"layers.{i}.norm1.bias", "blk.{i}.attn_norm.bias"},
-    {"layers.{i}.attn.q.weight", "blk.{i}.attn_qkv.weight", Layout::fused},
-    {"layers.{i}.attn.k.weight", "blk.{i}.attn_qkv.weight", Layout::fused},
-    {"layers.{i}.attn.v.weight", "blk.{i}.attn_qkv.weight", Layout::fused},
-    {"layers.{i}.attn.q.bias", "blk.{i}.attn_qkv.bias", Layout::fused},
-    {"layers.{i}.attn.k.bias", "blk.{i}.attn_qkv.bias", Layout::fused},
-    {"layers.{i}.attn.v.bias", "blk.{i}.attn_qkv.bias", Layout::fused},
-    {"layers.{i}.attn.o.weight", "blk.{i}.attn_output.weight"},
-    {"layers.{i}.attn.o.bias", "blk.{i}.attn_output.bias"},
-    {"layers.{i}.norm2.weight", "blk.{i}.ffn_norm.weight"},
-    {"layers.{i}.norm2.bias", "blk.{i}.ffn_norm.bias"},
-    {"layers.{i}.ffn.experts.up.weight", "blk.{i}.ffn_up.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.experts.up.bias", "blk.{i}.ffn_up.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.experts.down.weight", "blk.{i}.ffn_down.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.experts.down.bias", "blk.{i}.ffn_down.bias", Layout::bank_of_one},
-    {"final_norm.weight", "output_norm.weight"},
-    {"final_norm.bias", "output_norm.bias"},
-    {"head.weight", kGgufHead},
-};
-
-// moe.cpp's own form: llama.cpp's names where it has one for such a part (of any architecture), ours in its manner where it has none.
-constexpr NameRow kOwnNames[] = {
-    {"positions.weight", "position_embd.weight"},
-    {"layers.{i}.norm1.bias", "blk.{i}.attn_norm.bias"},
-    {"layers.{i}.norm2.bias", "blk.{i}.ffn_norm.bias"},
-    {"layers.{i}.ffn.router.up.weight", "blk.{i}.ffn_gate_inp_up.weight"},
-    {"layers.{i}.ffn.router.logit_bias", "blk.{i}.ffn_gate_inp.bias"},
-    {"layers.{i}.ffn.router.scale", "blk.{i}.ffn_gate_inp.scale"},
-    {"layers.{i}.ffn.router.noise.weight", "blk.{i}.ffn_gate_inp_noise.weight"},
-    {"layers.{i}.ffn.router.bias", "blk.{i}.exp_probs_b.bias"},
-    {"layers.{i}.ffn.router.threshold", "blk.{i}.exp_probs_threshold.bias"},
-    {"layers.{i}.ffn.experts.gate.bias", "blk.{i}.ffn_gate_exps.bias", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.experts.up.bias", "blk.{i}.ffn_up_exps.bias", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.experts.down.bias", "blk.{i}.ffn_down_exps.bias", Layout::same, Layers::moe},
-    {"layers.{i}.ffn.shared.gate.bias", "blk.{i}.ffn_gate_shexp.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.up.bias", "blk.{i}.ffn_up_shexp.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.down.bias", "blk.{i}.ffn_down_shexp.bias", Layout::bank_of_one},
-    {"final_norm.bias", "output_norm.bias"},
-};
-
 // Its config is config.json's, so that only names are said here.
-constexpr GgufArchitecture kOwn = {.name = "moe_cpp", .title = "moe.cpp", .tensors = {"moe.cpp", kOwnNames, kGgufHead, {}, {}, kNames<false>}};
-
-// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_config.cpp).
-constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
+constexpr GgufArchitecture kOwn = {.name = "moe_cpp", .title = "moe.cpp", .tensors = &kGgufTensors};
 
 // In order of preference when a model is written.
 constexpr GgufArchitecture kRows[] = {
     {.name = "gpt2",
      .title = "GPT-2",
-     .tensors = {"llama.cpp's gpt2", kGgufGpt2Names, kGgufHead},
+     .tensors = &kGgufGpt2Tensors,
      .norm = NormKind::layer,
      .positions = Positions::learned,
      .act = ops::Act::gelu_tanh,
@@ -107,11 +24,11 @@ constexpr GgufArchitecture kRows[] = {
      .attention_bias = Biases::yes,
      .attention_out_bias = Biases::yes,
      .ffn_bias = Biases::yes},
-    {.name = "qwen3", .title = "Qwen3", .tensors = {"llama.cpp's qwen3", kNames<false>, kGgufHead}, .qk_norm = QkNorm::head, .free_head_width = true},
-    {.name = "qwen2", .title = "Qwen2", .tensors = {"llama.cpp's qwen2", kNames<false>, kGgufHead}, .attention_bias = Biases::yes},
+    {.name = "qwen3", .title = "Qwen3", .tensors = &kGgufTensors, .qk_norm = QkNorm::head, .free_head_width = true},
+    {.name = "qwen2", .title = "Qwen2", .tensors = &kGgufTensors, .attention_bias = Biases::yes},
     {.name = "llama",
      .title = "Llama",
-     .tensors = {"llama.cpp's llama", kNames<true>, kGgufHead, kRopeFactors},
+     .tensors = &kGgufLlamaTensors,
      .attention_bias = Biases::any,
      .attention_out_bias = Biases::any,
      .ffn_bias = Biases::any,
@@ -120,7 +37,7 @@ constexpr GgufArchitecture kRows[] = {
     {.name = "llama",
      .title = "Mixtral",
      .recipe = "mixtral",
-     .tensors = {"llama.cpp's llama with experts", kNames<true>, kGgufHead, kRopeFactors},
+     .tensors = &kGgufLlamaTensors,
      .attention_bias = Biases::any,
      .attention_out_bias = Biases::any,
      .free_head_width = true,
@@ -129,14 +46,14 @@ constexpr GgufArchitecture kRows[] = {
     {.name = "olmoe",
      .title = "OLMoE",
      .recipe = "olmoe",
-     .tensors = {"llama.cpp's olmoe", kNames<false>, kGgufHead},
+     .tensors = &kGgufTensors,
      .qk_norm = QkNorm::full,
      .shares_kv = false,  // the norms of queries and keys are as wide as the model
      .needs_head = true},
     {.name = "qwen2moe",
      .title = "Qwen2-MoE",
      .recipe = "qwen2-moe",
-     .tensors = {"llama.cpp's qwen2moe", kNames<false>, kGgufHead},
+     .tensors = &kGgufTensors,
      .attention_bias = Biases::yes,
      .needs_head = true,
      .shared = SharedExperts::gated,
@@ -144,7 +61,7 @@ constexpr GgufArchitecture kRows[] = {
     {.name = "qwen3moe",
      .title = "Qwen3-MoE",
      .recipe = "qwen3-moe",
-     .tensors = {"llama.cpp's qwen3moe", kNames<false>, kGgufHead},
+     .tensors = &kGgufTensors,
      .qk_norm = QkNorm::head,
      .free_head_width = true,
      .renormalises = true,
@@ -152,7 +69,7 @@ constexpr GgufArchitecture kRows[] = {
     {.name = "deepseek",
      .title = "DeepSeekMoE",
      .recipe = "deepseek-moe",
-     .tensors = {"llama.cpp's deepseek", kNames<true>, kGgufHead},
+     .tensors = &kGgufPairedTensors,
      .needs_head = true,
      .shared = SharedExperts::counted,
      .dense_first = true,

@@ -1,13 +1,12 @@
-// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data, and the names of its tensors; and the form of our own
-// for what none of them can say. Source of every fact:
-// github ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp; gguf-py/gguf/constants.py for the names.
+// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data; and the form of our own for what none of them can say.
+// Source of every fact: github ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "hub/architectures.h"
+#include "hub/tensor_names.h"
 #include "model/config.h"
 
 namespace moe {
@@ -26,7 +25,7 @@ struct GgufArchitecture {
   std::string_view name;  // "general.architecture"
   std::string_view title;
   std::string_view recipe;  // of the models that are read; empty: dense
-  TensorNames tensors;
+  const TensorNames* tensors;
   NormKind norm = NormKind::rms;
   Positions positions = Positions::rope;
   QkNorm qk_norm = QkNorm::none;
@@ -46,8 +45,6 @@ struct GgufArchitecture {
 
   bool routes() const { return !recipe.empty(); }
 };
-
-constexpr std::string_view kGgufHead = "output.weight";
 
 std::span<const GgufArchitecture> gguf_architectures();
 // What of this model the row cannot say; empty when it can say all. `distance` (may be null): how many of its questions the model passed before.

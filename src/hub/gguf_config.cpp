@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "hub/architectures.h"
 #include "hub/config_json.h"
 #include "hub/gguf_keys.h"
 

@@ -66,7 +66,7 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
   if (loaded.tokenizer->vocab_size() > config.vocab)
     fail("{}: the tokenizer has {} tokens, but the embedding has {} rows", path, loaded.tokenizer->vocab_size(), config.vocab);
   loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
-  std::vector<FileTensor> map = map_tensors(architecture->tensors, *loaded.model);
+  std::vector<FileTensor> map = map_tensors(*architecture->tensors, *loaded.model);
   check_account(map, *file, kAsker);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
@@ -86,7 +86,7 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   target.why_own = why_own;
   target.metadata = gguf_config_entries(row, c);
   for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab)) target.metadata.push_back(std::move(entry));
-  for (FileTensor& tensor : map_tensors(row.tensors, model))
+  for (FileTensor& tensor : map_tensors(*row.tensors, model))
     if (!tensor.parts.empty() && (!tensor.alias || row.needs_head)) target.tensors.push_back(std::move(tensor));
   if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3) {
     auto factors = std::make_shared<std::vector<float>>(llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));

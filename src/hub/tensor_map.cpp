@@ -4,11 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <type_traits>
 
@@ -19,37 +17,28 @@
 namespace moe {
 namespace {
 
-// "layers.{i}.norm1.weight" against "layers.12.norm1.weight": 12; -1 for a name without a layer; nothing when they differ.
-std::optional<int64_t> match(std::string_view pattern, std::string_view name) {
-  const size_t hole = pattern.find("{i}");
-  if (hole == std::string_view::npos) return pattern == name ? std::optional<int64_t>(-1) : std::nullopt;
-  const std::string_view head = pattern.substr(0, hole), tail = pattern.substr(hole + 3);
-  if (name.size() <= head.size() + tail.size() || !name.starts_with(head) || !name.ends_with(tail)) return std::nullopt;
-  const std::string_view digits = name.substr(head.size(), name.size() - head.size() - tail.size());
-  int64_t layer = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return layer;
-}
-
-std::string filled(std::string_view pattern, std::string_view hole, int64_t number) {
+template <class T>
+std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
   const size_t at = pattern.find(hole);
   if (at == std::string_view::npos) return std::string(pattern);
-  return fmt::format("{}{}{}", pattern.substr(0, at), number, pattern.substr(at + hole.size()));
+  return fmt::format("{}{}{}", pattern.substr(0, at), what, pattern.substr(at + hole.size()));
 }
 
 std::vector<int64_t> shape_of(const Tensor& t) { return {t.shape.begin(), t.shape.begin() + t.rank}; }
 
-const NameRow& row_of(const TensorNames& names, const ModelConfig& config, const Param& param, int64_t& layer) {
+constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}";
+
+const NameRow& row_of(const TensorNames& names, const Param& param) {
   for (const std::span<const NameRow> rows : {names.rows, names.otherwise})
     for (const NameRow& row : rows) {
-      const auto found = match(row.ours, param.name);
-      if (!found) continue;
-      if (row.layers != Layers::all && config.is_moe(*found) != (row.layers == Layers::moe)) continue;
-      layer = *found;
-      return row;
+      const bool of_both = row.file.find(kWhich) != std::string_view::npos;
+      if (row.part == param.part && row.kind == param.kind && (of_both || row.bias == param.is_bias())) return row;
     }
   fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name, describe(param.value));
+}
+
+std::string name_in_file(const NameRow& row, const Param& param) {
+  return filled(filled(row.file, kLayer, param.layer), kWhich, param.is_bias() ? "bias" : "weight");
 }
 
 // Joins a part to the tensor of this name, `dim` being the dimension along which parts follow each other.
@@ -63,25 +52,29 @@ void join(std::vector<FileTensor>& map, const std::string& name, const std::vect
   open->parts.push_back(part);
 }
 
-void add_part(std::vector<FileTensor>& map, const NameRow& row, const std::string& name, Param& param, int64_t head_width) {
+void add_part(std::vector<FileTensor>& map, const NameRow& row, Param& param, int64_t head_width) {
+  const std::string name = name_in_file(row, param);
+  const bool turns = param.is_matrix();
   std::vector<int64_t> shape = shape_of(param.value);
-  const auto turn = [&] { std::swap(shape[shape.size() - 1], shape[shape.size() - 2]); };
+  const auto turn = [&] {
+    if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  };
   const auto push = [&](const FileTensor::Part& part) { map.push_back({.name = name, .shape = shape, .parts = {part}}); };
   switch (row.layout) {
     case Layout::same: return push({&param});
     case Layout::per_expert:
       shape.erase(shape.begin());
-      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, "{e}", e), .shape = shape, .parts = {{&param, e}}});
+      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, kExpert, e), .shape = shape, .parts = {{&param, e}}});
       return;
     case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
-    case Layout::transposed: turn(); return push({.param = &param, .transpose = true});
+    case Layout::transposed: turn(); return push({.param = &param, .transpose = turns});
     case Layout::transposed_one:
       shape.erase(shape.begin());
       turn();
-      return push({.param = &param, .expert = 0, .transpose = true});
+      return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
     case Layout::fused: return join(map, name, shape, 0, {&param});
-    case Layout::fused_columns: turn(); return join(map, name, shape, 1, {.param = &param, .transpose = true});
+    case Layout::fused_columns: turn(); return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired: return push({.param = &param, .pairs = head_width});
   }
 }
@@ -248,14 +241,6 @@ void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) 
   }
 }
 
-// Whether a parameter keeps the dtype of its file: the operands of the large products and the table of embeddings. Routers, gates of shared experts and
-// learned positions are small, and what hangs on them is exact.
-bool keeps_dtype(const Param& param) {
-  const std::string_view name = param.name;
-  return param.is_matrix() && name.find(".router.") == std::string_view::npos && name.find("shared_gate") == std::string_view::npos &&
-         !name.starts_with("positions.");
-}
-
 struct BoundPart {
   FileTensor::Part part;
   Source from;
@@ -294,7 +279,7 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPart>& parts)
     as_it_is = as_it_is && !part.transpose && part.pairs == 0 && from.dense();
     transposed = transposed || part.transpose;
   }
-  if (!keeps_dtype(param) || !alike || (transposed && is_quantised(dtype))) {
+  if (!is_large(param) || !alike || (transposed && is_quantised(dtype))) {
     model.bind(param, copied(model, param, parts, DType::f32));
     return;
   }
@@ -322,19 +307,15 @@ Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
-  for (Param* param : model.params()) {
-    int64_t layer = -1;
-    const NameRow& row = row_of(names, model.config(), *param, layer);
-    add_part(map, row, filled(row.file, "{i}", layer), *param, model.config().head_width);
-  }
+  for (Param* param : model.params()) add_part(map, row_of(names, *param), *param, model.config().head_width);
   if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.head_weight();
     map.push_back({.name = std::string(names.tied_head), .shape = shape_of(embedding.value), .parts = {{&embedding}}, .alias = true});
   }
   for (const std::string_view buffer : names.buffers) {
-    const bool of_layers = buffer.find("{i}") != std::string_view::npos;
+    const bool of_layers = buffer.find(kLayer) != std::string_view::npos;
     for (int64_t i = 0; i < (of_layers ? model.config().layers : 1); ++i)
-      map.push_back({.name = filled(buffer, "{i}", i), .shape = {}, .parts = {}, .alias = true});
+      map.push_back({.name = filled(buffer, kLayer, i), .shape = {}, .parts = {}, .alias = true});
   }
   return map;
 }
@@ -350,32 +331,14 @@ void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const Na
   }
 }
 
-// The sizes of Model's parameters, added up as its constructor makes them.
-double parameter_count(const ModelConfig& c) {
-  const auto d = static_cast<double>(c.width), q = static_cast<double>(c.q_width()), kv = static_cast<double>(c.kv_width());
-  const double norm = d * (c.norm_bias && c.norm == NormKind::layer ? 2 : 1);
-  const auto bank = [&](double experts, double f, bool down_bias) {
-    const double projections = c.gated ? 2 : 1;
-    return experts * ((projections + 1) * d * f + (c.ffn_bias ? projections * f : 0) + (down_bias ? d : 0));
-  };
-  const bool down_bias = c.ffn_bias || c.expert_down_bias;
-  double attention = 2 * d * q + 2 * d * kv + (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? d : 0);
-  if (c.qk_norm != QkNorm::none) attention += c.qk_norm == QkNorm::full ? q + kv : 2 * static_cast<double>(c.head_width);
-  const auto moe_layers = static_cast<double>(c.moe_layer_count()), layers = static_cast<double>(c.layers);
-  double total = static_cast<double>(c.vocab) * d * (c.tied ? 1 : 2) + layers * (2 * norm + attention) +
-                 (layers - moe_layers) * bank(1, static_cast<double>(c.dense_width), c.ffn_bias);
-  if (c.positions == Positions::learned) total += static_cast<double>(c.context) * d;
-  if (c.norm_placement == NormPlacement::pre) total += norm;
-  if (moe_layers == 0) return total;
-  const auto experts = static_cast<double>(c.routing.experts);
-  const RoutingSpec spec = train_spec(c.routing);
-  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-  const int matrices = needs_logits(spec.select) + (!linear && c.gated) + std::holds_alternative<LearnedNoise>(spec.noise);
-  const int vectors =
-      (linear && linear->bias) + std::holds_alternative<OnePlusScaled>(spec.weigh) + (selection_bias(spec.select) != nullptr) + experts_choose(spec.select);
-  double each = experts * (d * matrices + vectors) + bank(experts, static_cast<double>(c.expert_width), down_bias);
-  if (c.shared_experts > 0) each += bank(1, static_cast<double>(c.shared_experts) * static_cast<double>(c.shared_width), down_bias) + (c.shared_gate ? d : 0);
-  return total + moe_layers * each;
+double parameter_count(const ModelConfig& config) {
+  double total = 0;
+  each_param(config, [&](const Param& param, int64_t layers) {
+    double numbers = static_cast<double>(layers);
+    for (int i = 0; i < param.value.rank; ++i) numbers *= static_cast<double>(param.value.shape[static_cast<size_t>(i)]);
+    total += numbers;
+  });
+  return total;
 }
 
 void check_size(const ModelConfig& config, const NamedTensors& file, std::string_view asker) {

@@ -1,4 +1,5 @@
-// The tables of names (transformers:models/*, github wolfecameron/nanoMoE model.py, huggingface deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py).
+// The tables of names (transformers:models/*, github wolfecameron/nanoMoE model.py, huggingface deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py;
+// github ggml-org/llama.cpp gguf-py/gguf/constants.py).
 #include "hub/tensor_names.h"
 
 namespace moe {
@@ -6,126 +7,139 @@ namespace {
 
 // Names as transformers gives them to Llama-like models; where it has none they are ours in its manner.
 constexpr NameRow kHuggingFaceNames[] = {
-    {"embed.weight", "model.embed_tokens.weight"},
-    {"positions.weight", "model.embed_positions.weight"},
-    {"layers.{i}.norm1.weight", "model.layers.{i}.input_layernorm.weight"},
-    {"layers.{i}.norm1.bias", "model.layers.{i}.input_layernorm.bias"},
-    {"layers.{i}.attn.q.weight", "model.layers.{i}.self_attn.q_proj.weight"},
-    {"layers.{i}.attn.q.bias", "model.layers.{i}.self_attn.q_proj.bias"},
-    {"layers.{i}.attn.k.weight", "model.layers.{i}.self_attn.k_proj.weight"},
-    {"layers.{i}.attn.k.bias", "model.layers.{i}.self_attn.k_proj.bias"},
-    {"layers.{i}.attn.v.weight", "model.layers.{i}.self_attn.v_proj.weight"},
-    {"layers.{i}.attn.v.bias", "model.layers.{i}.self_attn.v_proj.bias"},
-    {"layers.{i}.attn.o.weight", "model.layers.{i}.self_attn.o_proj.weight"},
-    {"layers.{i}.attn.o.bias", "model.layers.{i}.self_attn.o_proj.bias"},
-    {"layers.{i}.attn.q_norm.weight", "model.layers.{i}.self_attn.q_norm.weight"},
-    {"layers.{i}.attn.k_norm.weight", "model.layers.{i}.self_attn.k_norm.weight"},
-    {"layers.{i}.norm2.weight", "model.layers.{i}.post_attention_layernorm.weight"},
-    {"layers.{i}.norm2.bias", "model.layers.{i}.post_attention_layernorm.bias"},
-    {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.mlp.gate_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.gate.bias", "model.layers.{i}.mlp.gate_proj.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.mlp.up_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.bias", "model.layers.{i}.mlp.up_proj.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.mlp.down_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.bias", "model.layers.{i}.mlp.down_proj.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.router.weight", "model.layers.{i}.mlp.gate.weight"},
-    {"layers.{i}.ffn.router.up.weight", "model.layers.{i}.mlp.gate.up.weight"},
-    {"layers.{i}.ffn.router.logit_bias", "model.layers.{i}.mlp.gate.bias"},
-    {"layers.{i}.ffn.router.scale", "model.layers.{i}.mlp.gate.scale"},
-    {"layers.{i}.ffn.router.noise.weight", "model.layers.{i}.mlp.gate_noise.weight"},
-    {"layers.{i}.ffn.router.bias", "model.layers.{i}.mlp.gate.e_score_correction_bias"},
-    {"layers.{i}.ffn.router.threshold", "model.layers.{i}.mlp.gate.e_score_threshold"},
-    {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.mlp.experts.{e}.gate_proj.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.gate.bias", "model.layers.{i}.mlp.experts.{e}.gate_proj.bias", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.mlp.experts.{e}.up_proj.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.up.bias", "model.layers.{i}.mlp.experts.{e}.up_proj.bias", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.mlp.experts.{e}.down_proj.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.down.bias", "model.layers.{i}.mlp.experts.{e}.down_proj.bias", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.shared.gate.weight", "model.layers.{i}.mlp.shared_expert.gate_proj.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.gate.bias", "model.layers.{i}.mlp.shared_expert.gate_proj.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.up.weight", "model.layers.{i}.mlp.shared_expert.up_proj.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.up.bias", "model.layers.{i}.mlp.shared_expert.up_proj.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.down.weight", "model.layers.{i}.mlp.shared_expert.down_proj.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.down.bias", "model.layers.{i}.mlp.shared_expert.down_proj.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared_gate.weight", "model.layers.{i}.mlp.shared_expert_gate.weight"},
-    {"final_norm.weight", "model.norm.weight"},
-    {"final_norm.bias", "model.norm.bias"},
-    {"head.weight", kTiedHeadName},
+    {Part::embedding, ParamKind::weight, "model.embed_tokens.weight"},
+    {Part::positions, ParamKind::weight, "model.embed_positions.weight"},
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.input_layernorm.{w}"},
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}"},
+    {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}"},
+    {Part::attention, ParamKind::v, "model.layers.{i}.self_attn.v_proj.{w}"},
+    {Part::attention, ParamKind::o, "model.layers.{i}.self_attn.o_proj.{w}"},
+    {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.q_norm.weight"},
+    {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.k_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm.{w}"},
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.up_proj.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.down_proj.{w}", Layout::bank_of_one},
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.gate.{w}"},
+    {Part::router, ParamKind::up, "model.layers.{i}.mlp.gate.up.weight"},
+    {Part::router, ParamKind::scale, "model.layers.{i}.mlp.gate.scale", Layout::same, true},
+    {Part::router, ParamKind::noise, "model.layers.{i}.mlp.gate_noise.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.e_score_correction_bias"},
+    {Part::router, ParamKind::threshold, "model.layers.{i}.mlp.gate.e_score_threshold"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.{e}.gate_proj.{w}", Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.{e}.up_proj.{w}", Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.{e}.down_proj.{w}", Layout::per_expert},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_expert.gate_proj.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_expert.up_proj.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_expert.down_proj.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::weight, "model.layers.{i}.mlp.shared_expert_gate.weight"},
+    {Part::norms, ParamKind::final_norm, "model.norm.{w}"},
+    {Part::head, ParamKind::weight, kTiedHeadName},
 };
 
 // Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
 constexpr NameRow kMixtralNames[] = {
-    {"layers.{i}.ffn.router.weight", "model.layers.{i}.block_sparse_moe.gate.weight"},
-    {"layers.{i}.ffn.experts.gate.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.up.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight", Layout::per_expert, Layers::moe},
-    {"layers.{i}.ffn.experts.down.weight", "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight", Layout::per_expert, Layers::moe},
+    {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.gate.weight"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight", Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight", Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight", Layout::per_expert},
 };
 
 // DeepSeek's own: its shared experts are one FFN.
 constexpr NameRow kDeepSeekNames[] = {
-    {"layers.{i}.ffn.shared.gate.weight", "model.layers.{i}.mlp.shared_experts.gate_proj.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.up.weight", "model.layers.{i}.mlp.shared_experts.up_proj.weight", Layout::bank_of_one},
-    {"layers.{i}.ffn.shared.down.weight", "model.layers.{i}.mlp.shared_experts.down_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight", Layout::bank_of_one},
 };
 
 // GPT-2's weights are Conv1D's, [in, out].
 constexpr NameRow kGpt2Names[] = {
-    {"embed.weight", "transformer.wte.weight"},
-    {"positions.weight", "transformer.wpe.weight"},
-    {"layers.{i}.norm1.weight", "transformer.h.{i}.ln_1.weight"},
-    {"layers.{i}.norm1.bias", "transformer.h.{i}.ln_1.bias"},
-    {"layers.{i}.attn.q.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused_columns},
-    {"layers.{i}.attn.k.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused_columns},
-    {"layers.{i}.attn.v.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused_columns},
-    {"layers.{i}.attn.q.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.k.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.v.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.o.weight", "transformer.h.{i}.attn.c_proj.weight", Layout::transposed},
-    {"layers.{i}.attn.o.bias", "transformer.h.{i}.attn.c_proj.bias"},
-    {"layers.{i}.norm2.weight", "transformer.h.{i}.ln_2.weight"},
-    {"layers.{i}.norm2.bias", "transformer.h.{i}.ln_2.bias"},
-    {"layers.{i}.ffn.experts.up.weight", "transformer.h.{i}.mlp.c_fc.weight", Layout::transposed_one},
-    {"layers.{i}.ffn.experts.up.bias", "transformer.h.{i}.mlp.c_fc.bias", Layout::bank_of_one},
-    {"layers.{i}.ffn.experts.down.weight", "transformer.h.{i}.mlp.c_proj.weight", Layout::transposed_one},
-    {"layers.{i}.ffn.experts.down.bias", "transformer.h.{i}.mlp.c_proj.bias", Layout::bank_of_one},
-    {"final_norm.weight", "transformer.ln_f.weight"},
-    {"final_norm.bias", "transformer.ln_f.bias"},
-    {"head.weight", kTiedHeadName},
+    {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
+    {Part::positions, ParamKind::weight, "transformer.wpe.weight"},
+    {Part::norms, ParamKind::attn_norm, "transformer.h.{i}.ln_1.{w}"},
+    {Part::attention, ParamKind::q, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused_columns},
+    {Part::attention, ParamKind::k, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused_columns},
+    {Part::attention, ParamKind::v, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused_columns},
+    {Part::attention, ParamKind::o, "transformer.h.{i}.attn.c_proj.{w}", Layout::transposed},
+    {Part::norms, ParamKind::ffn_norm, "transformer.h.{i}.ln_2.{w}"},
+    {Part::dense_ffn, ParamKind::up, "transformer.h.{i}.mlp.c_fc.{w}", Layout::transposed_one},
+    {Part::dense_ffn, ParamKind::down, "transformer.h.{i}.mlp.c_proj.{w}", Layout::transposed_one},
+    {Part::norms, ParamKind::final_norm, "transformer.ln_f.{w}"},
+    {Part::head, ParamKind::weight, kTiedHeadName},
 };
 
 // nanoMoE's banks put the input dimension first, unlike its Linear layers; q, k and v are one Linear.
 constexpr NameRow kNanoMoeNames[] = {
-    {"embed.weight", "transformer.wte.weight"},
-    {"positions.weight", "transformer.wpe.weight"},
-    {"layers.{i}.norm1.weight", "transformer.h.{i}.ln_1.weight"},
-    {"layers.{i}.norm1.bias", "transformer.h.{i}.ln_1.bias"},
-    {"layers.{i}.attn.q.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused},
-    {"layers.{i}.attn.k.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused},
-    {"layers.{i}.attn.v.weight", "transformer.h.{i}.attn.c_attn.weight", Layout::fused},
-    {"layers.{i}.attn.q.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.k.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.v.bias", "transformer.h.{i}.attn.c_attn.bias", Layout::fused},
-    {"layers.{i}.attn.o.weight", "transformer.h.{i}.attn.c_proj.weight"},
-    {"layers.{i}.attn.o.bias", "transformer.h.{i}.attn.c_proj.bias"},
-    {"layers.{i}.norm2.weight", "transformer.h.{i}.ln_2.weight"},
-    {"layers.{i}.norm2.bias", "transformer.h.{i}.ln_2.bias"},
-    {"layers.{i}.ffn.experts.up.weight", "transformer.h.{i}.mlp.c_fc.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.up.bias", "transformer.h.{i}.mlp.c_fc.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.weight", "transformer.h.{i}.mlp.c_proj.weight", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.experts.down.bias", "transformer.h.{i}.mlp.c_proj.bias", Layout::bank_of_one, Layers::dense},
-    {"layers.{i}.ffn.router.weight", "transformer.h.{i}.mlp.router.w_g.weight"},
-    {"layers.{i}.ffn.router.noise.weight", "transformer.h.{i}.mlp.router.w_noise.weight"},
-    {"layers.{i}.ffn.experts.up.weight", "transformer.h.{i}.mlp.experts.c_fc", Layout::transposed, Layers::moe},
-    {"layers.{i}.ffn.experts.up.bias", "transformer.h.{i}.mlp.experts.fc_bias", Layout::bias_rows, Layers::moe},
-    {"layers.{i}.ffn.experts.down.weight", "transformer.h.{i}.mlp.experts.c_proj", Layout::transposed, Layers::moe},
-    {"layers.{i}.ffn.experts.down.bias", "transformer.h.{i}.mlp.experts.proj_bias", Layout::bias_rows, Layers::moe},
-    {"final_norm.weight", "transformer.ln_f.weight"},
-    {"final_norm.bias", "transformer.ln_f.bias"},
+    {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
+    {Part::positions, ParamKind::weight, "transformer.wpe.weight"},
+    {Part::norms, ParamKind::attn_norm, "transformer.h.{i}.ln_1.{w}"},
+    {Part::attention, ParamKind::q, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused},
+    {Part::attention, ParamKind::k, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused},
+    {Part::attention, ParamKind::v, "transformer.h.{i}.attn.c_attn.{w}", Layout::fused},
+    {Part::attention, ParamKind::o, "transformer.h.{i}.attn.c_proj.{w}"},
+    {Part::norms, ParamKind::ffn_norm, "transformer.h.{i}.ln_2.{w}"},
+    {Part::dense_ffn, ParamKind::up, "transformer.h.{i}.mlp.c_fc.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "transformer.h.{i}.mlp.c_proj.{w}", Layout::bank_of_one},
+    {Part::router, ParamKind::weight, "transformer.h.{i}.mlp.router.w_g.weight"},
+    {Part::router, ParamKind::noise, "transformer.h.{i}.mlp.router.w_noise.weight"},
+    {Part::experts, ParamKind::up, "transformer.h.{i}.mlp.experts.c_fc", Layout::transposed},
+    {Part::experts, ParamKind::up, "transformer.h.{i}.mlp.experts.fc_bias", Layout::bias_rows, true},
+    {Part::experts, ParamKind::down, "transformer.h.{i}.mlp.experts.c_proj", Layout::transposed},
+    {Part::experts, ParamKind::down, "transformer.h.{i}.mlp.experts.proj_bias", Layout::bias_rows, true},
+    {Part::norms, ParamKind::final_norm, "transformer.ln_f.{w}"},
 };
 
 // Tables that older versions of transformers stored.
 constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"};
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias", "transformer.h.{i}.attn.masked_bias"};
+
+// llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an architecture of its cannot have no model of it has
+// (hub/gguf_architectures.cpp).
+constexpr NameRow kGgufNames[] = {
+    {Part::embedding, ParamKind::weight, "token_embd.weight"},
+    {Part::positions, ParamKind::weight, "position_embd.weight"},
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.{w}"},
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.{w}"},
+    {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}"},
+    {Part::attention, ParamKind::v, "blk.{i}.attn_v.{w}"},
+    {Part::attention, ParamKind::o, "blk.{i}.attn_output.{w}"},
+    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
+    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
+    {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_gate.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "blk.{i}.ffn_down.{w}", Layout::bank_of_one},
+    {Part::router, ParamKind::weight, "blk.{i}.ffn_gate_inp.{w}"},
+    {Part::router, ParamKind::up, "blk.{i}.ffn_gate_inp_up.weight"},
+    {Part::router, ParamKind::scale, "blk.{i}.ffn_gate_inp.scale", Layout::same, true},
+    {Part::router, ParamKind::noise, "blk.{i}.ffn_gate_inp_noise.weight"},
+    {Part::router, ParamKind::selection_bias, "blk.{i}.exp_probs_b.bias"},
+    {Part::router, ParamKind::threshold, "blk.{i}.exp_probs_threshold.bias"},
+    {Part::experts, ParamKind::gate, "blk.{i}.ffn_gate_exps.{w}"},
+    {Part::experts, ParamKind::up, "blk.{i}.ffn_up_exps.{w}"},
+    {Part::experts, ParamKind::down, "blk.{i}.ffn_down_exps.{w}"},
+    {Part::shared, ParamKind::gate, "blk.{i}.ffn_gate_shexp.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "blk.{i}.ffn_up_shexp.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "blk.{i}.ffn_down_shexp.{w}", Layout::bank_of_one},
+    {Part::shared, ParamKind::weight, "blk.{i}.ffn_gate_inp_shexp.weight", Layout::bank_of_one},
+    {Part::norms, ParamKind::final_norm, "output_norm.{w}"},
+    {Part::head, ParamKind::weight, kGgufHead},
+};
+
+// Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and keys.
+constexpr NameRow kGgufPaired[] = {
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.{w}", Layout::paired},
+    {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}", Layout::paired},
+};
+
+constexpr NameRow kGgufFused[] = {
+    {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused},
+    {Part::attention, ParamKind::k, "blk.{i}.attn_qkv.{w}", Layout::fused},
+    {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
+};
+
+// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_config.cpp).
+constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 
 }  // namespace
 
@@ -136,5 +150,10 @@ const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames, kTiedHeadName, kR
 const TensorNames kDeepSeekTensors = {"DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
+
+const TensorNames kGgufTensors = {"llama.cpp", kGgufNames, kGgufHead};
+const TensorNames kGgufPairedTensors = {"llama.cpp", kGgufPaired, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufLlamaTensors = {"llama.cpp", kGgufPaired, kGgufHead, kRopeFactors, {}, kGgufNames};
+const TensorNames kGgufGpt2Tensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 
 }  // namespace moe

@@ -99,36 +99,34 @@ TEST_F(TensorMap, EveryKindInEveryDtype) {
 
 // The layouts that no architecture of small_configs has.
 constexpr NameRow kTurned[] = {
-    {"embed.weight", "e"},
-    {"layers.{i}.norm1.weight", "{i}.n1"},
-    {"layers.{i}.attn.q.weight", "{i}.qkv", Layout::fused_columns},
-    {"layers.{i}.attn.k.weight", "{i}.qkv", Layout::fused_columns},
-    {"layers.{i}.attn.v.weight", "{i}.qkv", Layout::fused_columns},
-    {"layers.{i}.attn.o.weight", "{i}.o", Layout::transposed},
-    {"layers.{i}.norm2.weight", "{i}.n2"},
-    {"layers.{i}.ffn.experts.gate.weight", "{i}.gate", Layout::transposed_one},
-    {"layers.{i}.ffn.experts.up.weight", "{i}.up", Layout::transposed_one},
-    {"layers.{i}.ffn.experts.down.weight", "{i}.down", Layout::transposed_one},
-    {"final_norm.weight", "n"},
-    {"head.weight", "h"},
+    {Part::embedding, ParamKind::weight, "e"},
+    {Part::norms, ParamKind::attn_norm, "{i}.n1"},
+    {Part::attention, ParamKind::q, "{i}.qkv", Layout::fused_columns},
+    {Part::attention, ParamKind::k, "{i}.qkv", Layout::fused_columns},
+    {Part::attention, ParamKind::v, "{i}.qkv", Layout::fused_columns},
+    {Part::attention, ParamKind::o, "{i}.o", Layout::transposed},
+    {Part::norms, ParamKind::ffn_norm, "{i}.n2"},
+    {Part::dense_ffn, ParamKind::gate, "{i}.gate", Layout::transposed_one},
+    {Part::dense_ffn, ParamKind::up, "{i}.up", Layout::transposed_one},
+    {Part::dense_ffn, ParamKind::down, "{i}.down", Layout::transposed_one},
+    {Part::norms, ParamKind::final_norm, "n"},
+    {Part::head, ParamKind::weight, "h"},
 };
 constexpr NameRow kPaired[] = {
-    {"embed.weight", "e"},
-    {"layers.{i}.norm1.weight", "{i}.n1"},
-    {"layers.{i}.attn.q.weight", "{i}.q", Layout::paired},
-    {"layers.{i}.attn.q.bias", "{i}.qb", Layout::paired},
-    {"layers.{i}.attn.k.weight", "{i}.k", Layout::paired},
-    {"layers.{i}.attn.k.bias", "{i}.kb", Layout::paired},
-    {"layers.{i}.attn.v.weight", "{i}.v"},
-    {"layers.{i}.attn.v.bias", "{i}.vb"},
-    {"layers.{i}.attn.o.weight", "{i}.o"},
-    {"layers.{i}.norm2.weight", "{i}.n2"},
-    {"layers.{i}.ffn.router.weight", "{i}.r"},
-    {"layers.{i}.ffn.experts.gate.weight", "{i}.gate"},
-    {"layers.{i}.ffn.experts.up.weight", "{i}.up"},
-    {"layers.{i}.ffn.experts.down.weight", "{i}.down"},
-    {"final_norm.weight", "n"},
-    {"head.weight", "h"},
+    {Part::embedding, ParamKind::weight, "e"},
+    {Part::norms, ParamKind::attn_norm, "{i}.n1"},
+    {Part::attention, ParamKind::q, "{i}.q.{w}", Layout::paired},
+    {Part::attention, ParamKind::k, "{i}.k.{w}", Layout::paired},
+    {Part::attention, ParamKind::v, "{i}.v"},
+    {Part::attention, ParamKind::v, "{i}.vb", Layout::same, true},
+    {Part::attention, ParamKind::o, "{i}.o"},
+    {Part::norms, ParamKind::ffn_norm, "{i}.n2"},
+    {Part::router, ParamKind::weight, "{i}.r"},
+    {Part::experts, ParamKind::gate, "{i}.gate"},
+    {Part::experts, ParamKind::up, "{i}.up"},
+    {Part::experts, ParamKind::down, "{i}.down"},
+    {Part::norms, ParamKind::final_norm, "n"},
+    {Part::head, ParamKind::weight, "h"},
 };
 
 ModelConfig wide_heads(const char* recipe) {
@@ -169,8 +167,8 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
   const int64_t order[] = {0, 3, 1, 4, 2, 5};
   for (int64_t head = 0; head < 4; ++head)
     for (int64_t r = 0; r < 6; ++r) {
-      EXPECT_EQ(paired.get("1.q").row<float>(6 * head + r)[3], q[(6 * head + order[r]) * 40 + 3]);
-      EXPECT_EQ(paired.get("1.qb").as<float>()[6 * head + r], b[6 * head + order[r]]);
+      EXPECT_EQ(paired.get("1.q.weight").row<float>(6 * head + r)[3], q[(6 * head + order[r]) * 40 + 3]);
+      EXPECT_EQ(paired.get("1.q.bias").as<float>()[6 * head + r], b[6 * head + order[r]]);
     }
 }
 

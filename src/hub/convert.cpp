@@ -73,7 +73,8 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   if (stored.mixed) stored.dtype = DType::f32;
   const WeightKind kind = kind_of(*model.model, first);
   std::optional<DType> wanted;
-  if (asked) wanted = asked->mix != nullptr && kind == WeightKind::product ? type_in_mix(*asked->mix, tensor.name, model.model->config()) : asked->dtype;
+  const bool in_mix = asked && asked->mix != nullptr && kind == WeightKind::product;
+  if (asked) wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.parts.size() > 1, model.model->config()) : asked->dtype;
   TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
   if (asked && choice.why.empty() && choice.dtype != asked->dtype) choice.why = "the mix gives it more bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";

@@ -1,13 +1,15 @@
 #include "hub/quant_mix.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "core/error.h"
 #include "core/nearest.h"
 
 namespace moe {
+
+// The matrices that rules name. Those of experts and of shared experts count like those of a dense FFN.
+enum class MixMatrix { values, fused, keys, output, down };
 
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
 struct MixSlot {
@@ -33,33 +35,31 @@ bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.shares_valu
 }  // namespace
 
 struct MixRule {
-  std::string_view part;  // of the tensor's name, between its dots or the beginning of that
+  MixMatrix matrix;
   bool (*where)(const MixSlot&);
   DType dtype;
 };
 
 namespace {
 
-constexpr std::string_view kValues = "attn_v", kFused = "attn_qkv", kKeys = "attn_k", kOutput = "attn_output", kDown = "ffn_down";
-
 // The first rule that holds decides.
 constexpr MixRule kEvery[] = {
-    {kValues, of_eight_experts, DType::q8_0},
-    {kFused, of_eight_experts, DType::q8_0},
-    {kKeys, of_eight_experts, DType::q8_0},
+    {MixMatrix::values, of_eight_experts, DType::q8_0},
+    {MixMatrix::fused, of_eight_experts, DType::q8_0},
+    {MixMatrix::keys, of_eight_experts, DType::q8_0},
 };
 constexpr MixRule kFourSmall[] = {
-    {kValues, first_four, DType::q5_k}, {kValues, of_eighty_layers, DType::q5_k}, {kFused, first_four, DType::q5_k},
-    {kDown, first_eighth, DType::q5_k}, {kOutput, of_eight_experts, DType::q5_k},
+    {MixMatrix::values, first_four, DType::q5_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, first_four, DType::q5_k},
+    {MixMatrix::down, first_eighth, DType::q5_k}, {MixMatrix::output, of_eight_experts, DType::q5_k},
 };
 constexpr MixRule kFourMedium[] = {
-    {kValues, more_bits, DType::q6_k}, {kValues, of_eighty_layers, DType::q5_k}, {kFused, more_bits, DType::q6_k},
-    {kDown, more_bits, DType::q6_k},   {kOutput, of_eight_experts, DType::q5_k},
+    {MixMatrix::values, more_bits, DType::q6_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, more_bits, DType::q6_k},
+    {MixMatrix::down, more_bits, DType::q6_k},   {MixMatrix::output, of_eight_experts, DType::q5_k},
 };
 constexpr MixRule kFiveMedium[] = {
-    {kValues, more_bits, DType::q6_k},
-    {kFused, more_bits, DType::q6_k},
-    {kDown, more_bits, DType::q6_k},
+    {MixMatrix::values, more_bits, DType::q6_k},
+    {MixMatrix::fused, more_bits, DType::q6_k},
+    {MixMatrix::down, more_bits, DType::q6_k},
 };
 
 constexpr QuantMix kMixes[] = {
@@ -92,20 +92,17 @@ std::string lower(std::string_view name) {
   return out;
 }
 
-// Of "blk.3.ffn_down_exps.weight": 3 and "ffn_down_exps".
-std::optional<std::pair<int64_t, std::string_view>> layer_and_part(std::string_view tensor) {
-  constexpr std::string_view kBlock = "blk.";
-  if (!tensor.starts_with(kBlock)) return std::nullopt;
-  int64_t layer = 0;
-  const char* const begin = tensor.data() + kBlock.size();
-  const auto [end, error] = std::from_chars(begin, tensor.data() + tensor.size(), layer);
-  if (error != std::errc() || end == tensor.data() + tensor.size()) return std::nullopt;
-  const std::string_view rest = tensor.substr(static_cast<size_t>(end - tensor.data()) + 1);
-  return std::pair{layer, rest.substr(0, rest.find('.'))};
+std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
+  if (fused) return MixMatrix::fused;
+  if (param.kind == ParamKind::down) return MixMatrix::down;
+  if (param.part != Part::attention) return std::nullopt;
+  switch (param.kind) {
+    case ParamKind::v: return MixMatrix::values;
+    case ParamKind::k: return MixMatrix::keys;
+    case ParamKind::o: return MixMatrix::output;
+    default: return std::nullopt;
+  }
 }
-
-// "ffn_down" stands for ffn_down_exps and ffn_down_shexp as well; "attn_k" not for attn_k_norm, which is no matrix anyway.
-bool names(std::string_view rule, std::string_view part) { return part == rule || (part.starts_with(rule) && part.substr(rule.size()).starts_with("_")); }
 
 }  // namespace
 
@@ -129,14 +126,12 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
   fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40), suggestion(name, quant_mix_names()));
 }
 
-DType type_in_mix(const QuantMix& mix, std::string_view tensor, const ModelConfig& config) {
-  const auto found = layer_and_part(tensor);
-  if (!found) return mix.base;
-  const auto& [layer, part] = *found;
-  const MixSlot place{layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
+DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config) {
+  const std::optional<MixMatrix> matrix = matrix_of(param, fused);
+  const MixSlot place{param.layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
-      if (names(rule.part, part) && rule.where(place)) return rule.dtype;
+      if (rule.matrix == matrix && rule.where(place)) return rule.dtype;
   return mix.base;
 }
 

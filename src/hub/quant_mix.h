@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "model/parameters.h"
 #include "tensor/dtype.h"
 
 namespace moe {
@@ -29,8 +29,8 @@ std::vector<std::string> quant_mix_names();
 // not made here, with what to take instead.
 const QuantMix& find_quant_mix(std::string_view name, std::string_view option);
 
-// The type of the tensor that a GGUF calls so ("blk.3.attn_v.weight"), before it is known whether its blocks fit. Not asked for the head and for what stays
-// f32.
-DType type_in_mix(const QuantMix&, std::string_view tensor, const ModelConfig&);
+// The type of a matrix, before it is known whether its blocks fit; `fused`: queries, keys and values are one tensor in the file. Not asked for the head and for
+// what stays f32.
+DType type_in_mix(const QuantMix&, const Param&, bool fused, const ModelConfig&);
 
 }  // namespace moe

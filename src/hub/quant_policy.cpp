@@ -33,11 +33,10 @@ TypeChoice fitting(TypeChoice choice, int64_t cols) {
 }  // namespace
 
 WeightKind kind_of(const Model& model, const Param& param) {
-  const std::string_view name = param.name;
-  if (param.role == Role::buffer) return WeightKind::buffer;
-  if (!param.is_matrix() || name == "positions.weight" || name.ends_with(".shared_gate.weight") || name.find(".router.") != name.npos) return WeightKind::small;
-  if (name == "embed.weight") return model.config().tied ? WeightKind::head : WeightKind::embedding;
-  return name == "head.weight" ? WeightKind::head : WeightKind::product;
+  if (!param.is_trained()) return WeightKind::buffer;
+  if (!is_large(param)) return WeightKind::small;
+  if (param.part == Part::embedding) return model.config().tied ? WeightKind::head : WeightKind::embedding;
+  return param.part == Part::head ? WeightKind::head : WeightKind::product;
 }
 
 TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked, Target target) {

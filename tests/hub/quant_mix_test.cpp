@@ -29,17 +29,35 @@ ModelConfig of_experts(int64_t experts, int64_t layers) {
   return c;
 }
 
-std::string type(const char* name, const std::string& tensor, const ModelConfig& config) {
-  return std::string(name_of(type_in_mix(mix(name), tensor, config)));
+// By llama.cpp's names, which its rules and what it prints are in.
+struct Matrix {
+  const char* name;
+  Part part;
+  ParamKind kind;
+};
+constexpr Matrix kMatrices[] = {
+    {"attn_q", Part::attention, ParamKind::q},          {"attn_k", Part::attention, ParamKind::k},         {"attn_v", Part::attention, ParamKind::v},
+    {"attn_qkv", Part::attention, ParamKind::q},        {"attn_output", Part::attention, ParamKind::o},    {"ffn_gate", Part::dense_ffn, ParamKind::gate},
+    {"ffn_up", Part::dense_ffn, ParamKind::up},         {"ffn_down", Part::dense_ffn, ParamKind::down},    {"ffn_gate_exps", Part::experts, ParamKind::gate},
+    {"ffn_up_exps", Part::experts, ParamKind::up},      {"ffn_down_exps", Part::experts, ParamKind::down}, {"ffn_down_shexp", Part::shared, ParamKind::down},
+    {"token_embd", Part::embedding, ParamKind::weight},
+};
+
+std::string type(const char* name, std::string_view matrix, int64_t layer, const ModelConfig& config) {
+  const Matrix& m = *std::ranges::find(kMatrices, matrix, &Matrix::name);
+  Param param;
+  param.part = m.part;
+  param.kind = m.kind;
+  param.layer = layer;
+  return std::string(name_of(type_in_mix(mix(name), param, matrix == "attn_qkv", config)));
 }
 
 // How many of a dense model's matrices, seven a layer and the embedding, become which type.
 std::map<std::string, int> counts(const char* name, const ModelConfig& config) {
   std::map<std::string, int> out;
-  ++out[type(name, "token_embd.weight", config)];
+  ++out[type(name, "token_embd", -1, config)];
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
-      ++out[type(name, fmt::format("blk.{}.{}.weight", layer, part), config)];
+    for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) ++out[type(name, part, layer, config)];
   return out;
 }
 
@@ -59,34 +77,34 @@ TEST(QuantMix, CountsAreThoseOfLlama2) {
 TEST(QuantMix, LayersWithMoreBits) {
   std::string which;
   for (int64_t layer = 0; layer < 32; ++layer)
-    if (type("q4_k_m", fmt::format("blk.{}.ffn_down.weight", layer), dense(32)) == "q6_k") which += fmt::format("{} ", layer);
+    if (type("q4_k_m", "ffn_down", layer, dense(32)) == "q6_k") which += fmt::format("{} ", layer);
   EXPECT_EQ(which, "0 1 2 3 6 9 12 15 18 21 24 27 28 29 30 31 ");
   // A small model: no eighth at either end, but for the last layer.
   which.clear();
   for (int64_t layer = 0; layer < 4; ++layer)
-    if (type("q5_k_m", fmt::format("blk.{}.attn_v.weight", layer), dense(4)) == "q6_k") which += fmt::format("{} ", layer);
+    if (type("q5_k_m", "attn_v", layer, dense(4)) == "q6_k") which += fmt::format("{} ", layer);
   EXPECT_EQ(which, "2 3 ");
-  EXPECT_EQ(type("q4_k_s", "blk.3.attn_v.weight", dense(32)), "q5_k");
-  EXPECT_EQ(type("q4_k_s", "blk.4.attn_v.weight", dense(32)), "q4_k");
-  EXPECT_EQ(type("q4_k_s", "blk.3.ffn_down.weight", dense(32)), "q5_k");
-  EXPECT_EQ(type("q4_k_s", "blk.0.ffn_down.weight", dense(7)), "q4_k") << "no whole eighth";
+  EXPECT_EQ(type("q4_k_s", "attn_v", 3, dense(32)), "q5_k");
+  EXPECT_EQ(type("q4_k_s", "attn_v", 4, dense(32)), "q4_k");
+  EXPECT_EQ(type("q4_k_s", "ffn_down", 3, dense(32)), "q5_k");
+  EXPECT_EQ(type("q4_k_s", "ffn_down", 0, dense(7)), "q4_k") << "no whole eighth";
 }
 
 // Mixtral: what is small beside eight experts gets q8_0, in every mix.
 TEST(QuantMix, MixturesOfExperts) {
   for (const QuantMix& m : quant_mixes())
-    for (const char* part : {"attn_v", "attn_k"}) EXPECT_EQ(type(m.name.data(), fmt::format("blk.9.{}.weight", part), of_experts(8, 32)), "q8_0") << m.name;
-  for (const char* four : {"q4_k_m", "q4_k_s"}) EXPECT_EQ(type(four, "blk.9.attn_output.weight", of_experts(8, 32)), "q5_k");
-  EXPECT_EQ(type("q5_k_m", "blk.9.attn_output.weight", of_experts(8, 32)), "q5_k");
-  EXPECT_EQ(type("q6_k", "blk.9.attn_output.weight", of_experts(8, 32)), "q6_k");
-  EXPECT_EQ(type("q4_k_m", "blk.9.attn_q.weight", of_experts(8, 32)), "q4_k");
+    for (const char* part : {"attn_v", "attn_k"}) EXPECT_EQ(type(m.name.data(), part, 9, of_experts(8, 32)), "q8_0") << m.name;
+  for (const char* four : {"q4_k_m", "q4_k_s"}) EXPECT_EQ(type(four, "attn_output", 9, of_experts(8, 32)), "q5_k");
+  EXPECT_EQ(type("q5_k_m", "attn_output", 9, of_experts(8, 32)), "q5_k");
+  EXPECT_EQ(type("q6_k", "attn_output", 9, of_experts(8, 32)), "q6_k");
+  EXPECT_EQ(type("q4_k_m", "attn_q", 9, of_experts(8, 32)), "q4_k");
   for (const char* part : {"ffn_down_exps", "ffn_down_shexp", "attn_v"}) {
-    EXPECT_EQ(type("q4_k_m", fmt::format("blk.9.{}.weight", part), of_experts(16, 32)), "q6_k") << part;
-    EXPECT_EQ(type("q4_k_m", fmt::format("blk.10.{}.weight", part), of_experts(16, 32)), "q4_k") << part;
+    EXPECT_EQ(type("q4_k_m", part, 9, of_experts(16, 32)), "q6_k") << part;
+    EXPECT_EQ(type("q4_k_m", part, 10, of_experts(16, 32)), "q4_k") << part;
   }
   for (const char* part : {"ffn_gate_exps", "ffn_up_exps", "attn_k", "attn_q", "attn_output"})
-    EXPECT_EQ(type("q4_k_m", fmt::format("blk.9.{}.weight", part), of_experts(16, 32)), "q4_k") << part;
-  EXPECT_EQ(type("q4_k_m", "blk.9.attn_qkv.weight", dense(32)), "q6_k") << "keys and queries fused with the values";
+    EXPECT_EQ(type("q4_k_m", part, 9, of_experts(16, 32)), "q4_k") << part;
+  EXPECT_EQ(type("q4_k_m", "attn_qkv", 9, dense(32)), "q6_k") << "keys and queries fused with the values";
 }
 
 TEST(QuantMix, Names) {

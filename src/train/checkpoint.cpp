@@ -137,7 +137,7 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
   const bool routers_move =
       tunes_routers(trainer.options().tune) || std::any_of(model.params().begin(), model.params().end(), [](const Param* p) { return !p->is_trained(); });
   for (Param* param : model.params())
-    if (routers_move && param->name.find(".ffn.router.") != std::string::npos) file.whole.push_back(param);
+    if (routers_move && param->part == Part::router) file.whole.push_back(param);
   save_adapter(folder, model, file);
 }
 

@@ -1,4 +1,4 @@
-// Which parameters a run moves is decided here by their names, which the Model gives them.
+// Which parameters a run moves is decided here by the parts of the model they belong to.
 #include "train/trainable.h"
 
 #include <fmt/ranges.h>
@@ -15,33 +15,14 @@ namespace {
 
 constexpr uint64_t kAdapterKey = 0x6c6f7261;  // apart from the keys of steps and weights
 
-bool has(const Param& param, std::string_view part) { return param.name.find(part) != std::string::npos; }
+bool takes_adapter(const Param& param) { return is_large(param) && param.layer >= 0; }
 
-bool is_of_router(const Param& param) { return has(param, ".ffn.router."); }
-
-bool takes_adapter(const Param& param) {
-  return param.is_matrix() && !is_of_router(param) && (has(param, ".attn.") || has(param, ".ffn.experts.") || has(param, ".ffn.shared."));
-}
-
-bool trains_itself(const Param& param, Tune tune) { return param.is_trained() && (tune == Tune::all || (tunes_routers(tune) && is_of_router(param))); }
+bool trains_itself(const Param& param, Tune tune) { return param.is_trained() && (tune == Tune::all || (tunes_routers(tune) && param.part == Part::router)); }
 
 int64_t adapter_numbers(const Param& param, int64_t rank) {
   const Tensor& w = param.value;
   const int64_t experts = w.rank == 3 ? w.shape[0] : 1;
   return experts * rank * (w.shape[w.rank - 1] + w.shape[w.rank - 2]);
-}
-
-// The part of the model that a parameter belongs to.
-std::string_view part_of(const ModelConfig& config, const Param& param) {
-  if (param.name.starts_with("embed.")) return "embedding";
-  if (param.name.starts_with("positions.")) return "positions";
-  if (param.name.starts_with("head.")) return "head";
-  if (is_of_router(param)) return "router";
-  if (has(param, ".ffn.shared")) return "shared";
-  if (has(param, ".attn.")) return "attention";
-  if (!has(param, ".ffn.experts.")) return "norms";
-  const int64_t layer = std::strtoll(param.name.c_str() + std::strlen("layers."), nullptr, 10);
-  return config.is_moe(layer) ? "experts" : "dense ffn";
 }
 
 // Row offsets of a bank's matrices when its rows are laid end to end.
@@ -79,6 +60,11 @@ void Trainable::add_adapter(Param& base, int64_t rank, RngKey key) {
   adapter.base = &base;
   adapter.frozen = alloc(out, in);
   std::memcpy(adapter.frozen.data, w.data, static_cast<size_t>(w.bytes()));
+  for (Param* half : {&adapter.a, &adapter.b}) {
+    half->part = base.part;
+    half->kind = base.kind;
+    half->layer = base.layer;
+  }
   adapter.a.name = base.name + ".lora_A";
   adapter.b.name = base.name + ".lora_B";
   adapter.a.value = alloc(rank, in);
@@ -134,7 +120,7 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
   std::vector<TrainedPart> parts;
   for (const Param* param : model.params()) {
     if (!param->is_trained()) continue;
-    const std::string_view name = part_of(model.config(), *param);
+    const std::string_view name = name_of(param->part);
     auto part = std::find_if(parts.begin(), parts.end(), [&](const TrainedPart& p) { return p.name == name; });
     if (part == parts.end()) part = parts.insert(parts.end(), {name, 0, 0});
     part->total += param->value.numel();
@@ -162,11 +148,11 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
   return bytes;
 }
 
-std::vector<double> lr_factors(const Model& model, const std::vector<Param*>& params, const TrainOptions& options) {
+std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options) {
   std::vector<double> factors;
   std::vector<std::string> parts;
   for (const Param* param : params) {
-    const std::string part(part_of(model.config(), *param));
+    const std::string part(name_of(param->part));
     if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
     const auto named = options.lr_times.find(part);
     factors.push_back(named == options.lr_times.end() ? 1 : named->second);

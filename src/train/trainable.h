@@ -65,8 +65,8 @@ struct TrainedBytes {
 };
 TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);
 
-// For each of `params`, which a Trainable of the model gave, how many times the learning rate it learns at. Usage error for a part in options.lr_times that
+// For each of `params`, which a Trainable gave, how many times the learning rate it learns at. Usage error for a part in options.lr_times that
 // none of them belongs to.
-std::vector<double> lr_factors(const Model&, const std::vector<Param*>& params, const TrainOptions& options);
+std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options);
 
 }  // namespace moe

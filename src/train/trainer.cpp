@@ -116,7 +116,7 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
       trainable_(model, options_),
-      optimizer_(trainable_.params(), options_, lr_factors(model, trainable_.params(), options_)),
+      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_)),
       run_(options_.threads, options_.dtype) {
   if (moe_layers_ > 0) {
     train_routing_ = train_spec(model.config().routing);

@@ -89,7 +89,7 @@ TEST(Optimizer, PartsLearnAtTheirOwnRates) {
   o.eps = 1e-30;
   o.lr_times = {{"attention", 3}, {"embedding", 0.5}};
   const std::vector<Param*> params = Trainable(*model, o).params();
-  Optimizer optimizer(params, o, lr_factors(*model, params, o));
+  Optimizer optimizer(params, o, lr_factors(params, o));
   moe::Run run(2);
   std::vector<std::vector<double>> before;
   for (const Param* p : params) before.push_back(values(p->value));
@@ -101,7 +101,7 @@ TEST(Optimizer, PartsLearnAtTheirOwnRates) {
     for (size_t j = 0; j < after.size(); ++j) EXPECT_NEAR(std::abs(after[j] - before[i][j]), times * 1e-3, 2e-7) << params[i]->name;
   }
   o.lr_times = {{"attentoin", 3}};
-  EXPECT_FAILS(lr_factors(*model, params, o), "attention");
+  EXPECT_FAILS(lr_factors(params, o), "attention");
 }
 
 TEST(Optimizer, DecaysMatricesOnly) { check_against_hand(false, 0); }

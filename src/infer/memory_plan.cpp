@@ -16,11 +16,13 @@ namespace {
 constexpr int64_t kRunBytes = int64_t{8} << 20;
 constexpr double kShares[] = {0.5, 0.9, 0.99};
 
+bool is_expert_matrix(const Param& param) { return param.part == Part::experts && param.is_matrix(); }
+
 // One expert's matrices in a layer.
-int64_t expert_bytes(Model& model, int64_t layer) {
+int64_t expert_bytes(const Model& model, int64_t layer) {
   int64_t bytes = 0;
-  for (const char* part : {"gate", "up", "down"})
-    if (const Param* bank = model.find(fmt::format("layers.{}.ffn.experts.{}.weight", layer, part))) bytes += bank->value.bytes() / bank->value.shape[0];
+  for (const Param* param : model.params())
+    if (is_expert_matrix(*param) && param->layer == layer) bytes += param->value.bytes() / param->value.shape[0];
   return bytes;
 }
 
@@ -32,15 +34,14 @@ struct Copies {
 };
 
 bool is_multiplied(const ModelConfig& config, const Param& param) {
-  if (!param.is_matrix() || param.name.starts_with("positions.")) return false;
-  return config.tied || !param.name.starts_with("embed.");
+  return param.is_matrix() && param.part != Part::positions && (config.tied || param.part != Part::embedding);
 }
 
 Copies copies_of(const Model& model, DType dtype) {
   Copies copies;
   for (const Param* param : model.params()) {
     if (!is_multiplied(model.config(), *param)) continue;
-    const ops::CopyBytes bytes = ops::forward_copy_bytes(*param, dtype, param->name.find(".router.") != std::string::npos);
+    const ops::CopyBytes bytes = ops::forward_copy_bytes(*param, dtype, param->part == Part::router);
     copies.all += bytes.all;
     if (param->budget == nullptr) copies.owned += bytes.all;
     // Gate and up share a call.
@@ -117,21 +118,18 @@ MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& bes
   return plan;
 }
 
-int64_t decode_bytes(Model& model, int64_t top_k) {
+int64_t decode_bytes(const Model& model, int64_t top_k) {
   const ModelConfig& c = model.config();
   int64_t bytes = 0;
-  for (const Param* param : model.params()) bytes += param->value.bytes();
-  for (int64_t layer = 0; layer < c.layers; ++layer)
-    if (c.is_moe(layer)) bytes -= (c.routing.experts - top_k) * expert_bytes(model, layer);
-  const auto one_row = [&](const char* table) {
-    if (const Param* p = model.find(table)) bytes -= (p->value.rows() - 1) * bytes_of(p->value.dtype, p->value.cols());
-  };
-  if (!c.tied) one_row("embed.weight");
-  one_row("positions.weight");
+  for (const Param* param : model.params()) {
+    const Tensor& w = param->value;
+    const bool one_row = param->part == Part::positions || (param->part == Part::embedding && !c.tied);
+    bytes += one_row ? bytes_of(w.dtype, w.cols()) : is_expert_matrix(*param) ? w.bytes() / c.routing.experts * top_k : w.bytes();
+  }
   return bytes;
 }
 
-HotSet hot_set(Model& model, const std::vector<std::vector<int64_t>>& rows) {
+HotSet hot_set(const Model& model, const std::vector<std::vector<int64_t>>& rows) {
   struct Expert {
     int64_t rows, bytes;
   };

@@ -51,7 +51,7 @@ int64_t forward_copy_bytes(const Model&, DType dtype);
 int64_t cache_bytes(const ModelConfig&, DType dtype, int64_t tokens);
 
 // Bytes of weights that writing one token reads, `top_k` experts of each MoE layer: of the embedding one row, unless it is the head too.
-int64_t decode_bytes(Model&, int64_t top_k);
+int64_t decode_bytes(const Model&, int64_t top_k);
 
 // How few experts took most of the tokens.
 struct HotSet {
@@ -64,6 +64,6 @@ struct HotSet {
   std::vector<Part> parts;                   // 50, 90 and 99%
 };
 // `rows`: of each expert [E] of each MoE layer in order (Session::expert_rows).
-HotSet hot_set(Model&, const std::vector<std::vector<int64_t>>& rows);
+HotSet hot_set(const Model&, const std::vector<std::vector<int64_t>>& rows);
 
 }  // namespace moe

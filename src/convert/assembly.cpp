@@ -32,16 +32,28 @@ bool can_be_pieces(const Param& to, const std::vector<Tensor>& matrices) {
 
 }  // namespace
 
-std::string_view part_of(const Param& param, const ModelConfig& config) {
-  const std::string_view name = param.name;
-  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  if (has(".ffn.router.")) return "routers";
-  if (has(".ffn.shared")) return "shared experts";
-  if (has(".attn.")) return "attention";
-  if (has("norm")) return "norms";
-  if (!has(".ffn.")) return "embedding and head";
-  const std::string_view digits = name.substr(name.find('.') + 1);
-  return config.is_moe(std::stoll(std::string(digits.substr(0, digits.find('.'))))) ? "experts" : "FFNs";
+std::string_view words_of(Part part) {
+  switch (part) {
+    case Part::router: return "routers";
+    case Part::shared: return "shared experts";
+    case Part::dense_ffn: return "FFNs";
+    case Part::none:
+    case Part::embedding:
+    case Part::positions:
+    case Part::head: return "embedding and head";
+    case Part::norms:
+    case Part::attention:
+    case Part::experts: break;
+  }
+  return name_of(part);
+}
+
+const Param& source_of(const Param& to, const Model& source) { return source_of(to, source, to.part); }
+
+const Param& source_of(const Param& to, const Model& source, Part part) {
+  const Param* from = source.find(part, to.kind, to.layer, to.is_bias());
+  if (from == nullptr) fail("there is nothing that could become \"{}\"", to.name);
+  return *from;
 }
 
 int64_t numbers_of(const Model& model) {
@@ -67,7 +79,7 @@ void Assembly::enter(std::string_view part, const std::string& became, int64_t b
 void Assembly::bind(Param& to, Tensor value, std::vector<const void*> pieces, const std::string& became, int64_t before) {
   if (!to.value.empty()) fail("the account does not come out: \"{}\" would be given its numbers twice", to.name);
   model_->bind(to, value, std::move(pieces));
-  enter(part_of(to, model_->config()), became, before, to.value.numel());
+  enter(words_of(to.part), became, before, to.value.numel());
 }
 
 void Assembly::view(Param& to, const Param& from, const std::string& became) {

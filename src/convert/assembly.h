@@ -20,8 +20,8 @@ struct PartFate {
   int64_t after = 0;   // numbers of the result
 };
 
-// What a parameter belongs to, in words.
-std::string_view part_of(const Param&, const ModelConfig&);
+// As an account calls a part.
+std::string_view words_of(Part);
 
 class Assembly {
  public:
@@ -53,6 +53,9 @@ class Assembly {
   std::vector<PartFate> account_;
 };
 
+// What is in a source what `to` is in the result; the second: of another part of it. Fails where the source has no such parameter.
+const Param& source_of(const Param& to, const Model& source);
+const Param& source_of(const Param& to, const Model& source, Part part);
 // How many numbers a model holds.
 int64_t numbers_of(const Model&);
 // A matrix of a bank, or a row of a bank of vectors.

@@ -25,13 +25,10 @@ std::string expert_counts(int64_t n) {
 }
 
 // Everything but the FFNs that are carved.
-void copy_rest(Model& to, Model& from) {
-  std::vector<std::string> carved;  // what the names of their parameters begin with
-  for (int64_t i = 0; i < to.config().layers; ++i)
-    if (to.config().is_moe(i)) carved.push_back(fmt::format("layers.{}.ffn.", i));
+void copy_rest(Model& to, const Model& from) {
   for (Param* param : to.params()) {
-    if (std::any_of(carved.begin(), carved.end(), [&](const std::string& prefix) { return param->name.starts_with(prefix); })) continue;
-    const Param* source = from.find(param->name);
+    if (param->part == Part::router || param->part == Part::experts || param->part == Part::shared) continue;
+    const Param* source = from.find(*param);
     if (source == nullptr || source->value.dtype != DType::f32 || !source->value.dense())
       fail("carving reads a model that was loaded for training, whose weights are f32; \"{}\" is not", param->name);
     std::memcpy(param->value.data, source->value.data, static_cast<size_t>(param->value.bytes()));

@@ -7,34 +7,36 @@
 namespace moe {
 namespace {
 
-// to[j,:] = from[rows[j],:].  f32
-void copy_rows(Tensor to, Tensor from, std::span<const int32_t> rows) {
+// to[e][j,:] = from[0][rows[j],:].  f32
+void copy_rows(Param& to, int64_t e, const Param& from, std::span<const int32_t> rows) {
+  const Tensor out = to.value.at(e), in = from.value.at(0);
   for (size_t j = 0; j < rows.size(); ++j)
-    std::memcpy(to.row<float>(static_cast<int64_t>(j)), from.row<float>(rows[j]), static_cast<size_t>(from.cols()) * sizeof(float));
+    std::memcpy(out.row<float>(static_cast<int64_t>(j)), in.row<float>(rows[j]), static_cast<size_t>(in.cols()) * sizeof(float));
+  to.touched();
 }
-// to[:,j] = from[:,columns[j]]
-void copy_columns(Tensor to, Tensor from, std::span<const int32_t> columns) {
-  for (int64_t r = 0; r < to.rows(); ++r)
-    for (size_t j = 0; j < columns.size(); ++j) to.row<float>(r)[j] = from.row<float>(r)[columns[j]];
+// to[e][:,j] = from[0][:,columns[j]]
+void copy_columns(Param& to, int64_t e, const Param& from, std::span<const int32_t> columns) {
+  const Tensor out = to.value.at(e), in = from.value.at(0);
+  for (int64_t r = 0; r < out.rows(); ++r)
+    for (size_t j = 0; j < columns.size(); ++j) out.row<float>(r)[j] = in.row<float>(r)[columns[j]];
+  to.touched();
+}
+// to[e,j] = from[0,entries[j]]
+void copy_entries(Param& to, int64_t e, const Param& from, std::span<const int32_t> entries) {
+  for (size_t j = 0; j < entries.size(); ++j) to.value.row<float>(e)[j] = from.value.row<float>(0)[entries[j]];
+  to.touched();
 }
 
 // Expert e of `bank` becomes these neurons, with `share` of the bias after `down`.
-void write_expert(ExpertBank& bank, int64_t e, ExpertBank& dense, std::span<const int32_t> neurons, float share) {
-  if (dense.gate.present()) copy_rows(bank.gate.value.at(e), dense.gate.value.at(0), neurons);
-  copy_rows(bank.up.value.at(e), dense.up.value.at(0), neurons);
-  copy_columns(bank.down.value.at(e), dense.down.value.at(0), neurons);
-  const auto pick = [&](Param& to, const Param& from) {
-    for (size_t j = 0; j < neurons.size() && from.present(); ++j) to.value.row<float>(e)[j] = from.value.row<float>(0)[neurons[j]];
-  };
-  pick(bank.gate_bias, dense.gate_bias);
-  pick(bank.up_bias, dense.up_bias);
-  for (int64_t d = 0; d < bank.down.value.shape[1] && dense.down_bias.present(); ++d)
-    bank.down_bias.value.row<float>(e)[d] = share * dense.down_bias.value.row<float>(0)[d];
-}
-
-void touch(ExpertBank& bank) {
-  for (Param* p : {&bank.gate, &bank.up, &bank.down, &bank.gate_bias, &bank.up_bias, &bank.down_bias})
-    if (p->present()) p->touched();
+void write_expert(ExpertBank& bank, int64_t e, const ExpertBank& dense, std::span<const int32_t> neurons, float share) {
+  if (dense.gate.present()) copy_rows(bank.gate, e, dense.gate, neurons);
+  copy_rows(bank.up, e, dense.up, neurons);
+  copy_columns(bank.down, e, dense.down, neurons);
+  if (dense.gate_bias.present()) copy_entries(bank.gate_bias, e, dense.gate_bias, neurons);
+  if (dense.up_bias.present()) copy_entries(bank.up_bias, e, dense.up_bias, neurons);
+  if (!dense.down_bias.present()) return;
+  for (int64_t d = 0; d < bank.down.value.shape[1]; ++d) bank.down_bias.value.row<float>(e)[d] = share * dense.down_bias.value.row<float>(0)[d];
+  bank.down_bias.touched();
 }
 
 }  // namespace
@@ -54,10 +56,7 @@ void by_chance(Carving& c) { c.partition = partition_at_random(c.shape, c.key); 
 void write_slices(Carving& c) {
   const float share = c.carved.shared ? 0.0f : 1.0f / static_cast<float>(c.active);
   for (int64_t e = 0; e < c.shape.experts; ++e) write_expert(c.carved.experts, e, c.dense, c.partition.experts[static_cast<size_t>(e)], share);
-  touch(c.carved.experts);
-  if (!c.carved.shared) return;
-  write_expert(*c.carved.shared, 0, c.dense, c.partition.shared, 1);
-  touch(*c.carved.shared);
+  if (c.carved.shared) write_expert(*c.carved.shared, 0, c.dense, c.partition.shared, 1);
 }
 
 void no_fit(Carving&) {}

@@ -73,17 +73,11 @@ bool same_numbers(const Param& a, const Param& b) {
   return true;
 }
 
-// Of a dense model: all of them.
-bool is_ffn(const Param& param) { return param.name.find(".ffn.") != std::string::npos; }
-
-const Param& named(const Model& model, const std::string& name) {
-  const auto found = std::find_if(model.params().begin(), model.params().end(), [&](const Param* p) { return p->name == name; });
-  if (found == model.params().end()) fail("there is no parameter \"{}\"", name);
-  return **found;
-}
+// Of a dense model.
+bool is_ffn(const Param& param) { return param.part == Part::dense_ffn; }
 
 bool same_experts(const Model& a, const Model& b) {
-  return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) { return !is_ffn(*p) || same_numbers(*p, named(b, p->name)); });
+  return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) { return !is_ffn(*p) || same_numbers(*p, source_of(*p, b)); });
 }
 
 void check_experts(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<std::string>& notes) {
@@ -176,8 +170,7 @@ void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> 
   }
   const std::string drawn = fmt::format("drawn from N(0, {:g})", o.router_std);
   for (int64_t i = 0; i < config.layers; ++i) {
-    const Tensor out =
-        assembly.own(*assembly.model().find(fmt::format("layers.{}.ffn.router.weight", i)), o.gates == Gates::random ? drawn : "from the prompts", 0);
+    const Tensor out = assembly.own(assembly.model().block(i).ffn.router->logit.weight, o.gates == Gates::random ? drawn : "from the prompts", 0);
     const RngKey key = RngKey::from_seed(o.seed).fold(static_cast<uint64_t>(i));
     for (int64_t e = 0; e < out.rows(); ++e)
       for (int64_t d = 0; d < out.cols(); ++d)
@@ -186,7 +179,7 @@ void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> 
     layers.push_back({i, condition_of(out)});
   }
   for (Param* param : assembly.model().params())
-    if (param->value.empty() && part_of(*param, config) == "routers") {
+    if (param->value.empty() && param->part == Part::router) {
       const Tensor out = assembly.own(*param, "0", 0);
       std::fill_n(out.as<float>(), out.numel(), 0.0f);
     }
@@ -244,14 +237,14 @@ Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptio
   fill_routers(assembly, base, experts, o, result.layers);
   for (Param* to : assembly.model().params()) {
     if (!to->value.empty()) continue;
-    if (!is_ffn(*to)) {
-      assembly.view(*to, named(base, to->name), "the base's");
+    if (to->part != Part::experts) {
+      assembly.view(*to, source_of(*to, base), "the base's");
       continue;
     }
     std::vector<Tensor> matrices;
     int64_t before = 0;
     for (const MergeExpert& expert : experts) {
-      const Param& from = named(*expert.model, to->name);
+      const Param& from = source_of(*to, *expert.model, Part::dense_ffn);
       matrices.push_back(expert_of(from, 0));
       before += from.value.numel();
     }

@@ -24,17 +24,15 @@ struct Tally {
 
 // Adds what the rows of one forward give: the products before `down` are still there, so only that one is made again.
 void add_rows(Run& run, Model& model, int64_t layer, const MoeLayer::Saved& saved, Tally& tally) {
-  const std::string name = fmt::format("layers.{}.ffn.experts.", layer);
-  Param& down = *model.find(name + "down.weight");
-  const Param* bias = model.find(name + "down.bias");
+  ExpertBank& experts = model.block(layer).ffn.experts;
   const Rows& rows = saved.rows;
   const int64_t count = rows.x.rows();
   ArenaScope scope(run.scratch);
   Tensor hidden = run.scratch.alloc(saved.experts.up.dtype, {count, saved.experts.up.cols()});
   Tensor out = run.scratch.alloc(DType::f32, {count, model.config().width});
   ops::ffn_act_forward(run, hidden, saved.experts.gate, saved.experts.up, rows.weight, model.config().act);
-  ops::matmul_forward(run, out, hidden, down, rows.offsets);
-  if (bias != nullptr) ops::bias_forward_acc(run, out, *bias, rows.weight, rows.offsets);
+  ops::matmul_forward(run, out, hidden, experts.down, rows.offsets);
+  if (experts.down_bias.present()) ops::bias_forward_acc(run, out, experts.down_bias, rows.weight, rows.offsets);
   std::vector<double> norms(static_cast<size_t>(count));
   parallel_for(run.threads, count, 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
@@ -119,13 +117,8 @@ ModelConfig pruned_config(const ModelConfig& config, const PruneOptions& o) {
   return pruned;
 }
 
-// The layer of a parameter whose first dimension counts experts of the routed bank; -1: none.
-int64_t expert_layer(const Param& param, const ModelConfig& config) {
-  const std::string& name = param.name;
-  if (name.find(".ffn.router.") == std::string::npos && name.find(".ffn.experts.") == std::string::npos) return -1;
-  const int64_t layer = std::stoll(name.substr(name.find('.') + 1));
-  return config.is_moe(layer) ? layer : -1;
-}
+// Whether its first dimension counts the experts that a router chooses from.
+bool is_by_expert(const Param& param) { return param.part == Part::router || param.part == Part::experts; }
 
 }  // namespace
 
@@ -167,13 +160,12 @@ Pruned prune(Model& model, std::span<const int32_t> ids, const PruneOptions& o) 
   Assembly assembly(pruned_config(config, o));
   const std::string kept = fmt::format("{} of {} kept", o.experts, config.routing.experts);
   for (Param* to : assembly.model().params()) {
-    const Param& from = *model.find(to->name);
-    const int64_t layer = expert_layer(from, config);
-    if (layer < 0) {
+    const Param& from = source_of(*to, model);
+    if (!is_by_expert(from)) {
       assembly.view(*to, from);
       continue;
     }
-    const std::vector<int64_t>& chosen = of_layer[static_cast<size_t>(layer)]->kept;
+    const std::vector<int64_t>& chosen = of_layer[static_cast<size_t>(from.layer)]->kept;
     const int64_t each = from.value.numel() / from.value.shape[0];
     if (from.value.rank == 3) {
       std::vector<Tensor> matrices;
@@ -182,7 +174,7 @@ Pruned prune(Model& model, std::span<const int32_t> ids, const PruneOptions& o) 
     } else {
       assembly.rows(*to, from, chosen, kept);
     }
-    assembly.drop(part_of(from, config), "dropped", (config.routing.experts - o.experts) * each);
+    assembly.drop(words_of(from.part), "dropped", (config.routing.experts - o.experts) * each);
   }
   result.model = assembly.finish(numbers_of(model));
   result.parts = assembly.account();

@@ -74,16 +74,18 @@ class Bank {
         dense_(dense),
         o_(o),
         key_(RngKey::from_seed(o.seed).fold(static_cast<uint64_t>(layer))),
-        name_(fmt::format("layers.{}.ffn.experts.", layer)),
+        layer_(layer),
         scale_(static_cast<float>(scale)),
         bias_scale_(static_cast<float>(1 / sum)),
         threads_(threads) {}
 
   void fill() {
-    for (const char* which : {"gate.weight", "up.weight"}) matrix(which, false);
-    matrix("down.weight", true);
-    for (const char* which : {"gate.bias", "up.bias"}) vector(which, false);
-    vector("down.bias", true);
+    for (Param* to : assembly_.model().params()) {
+      if (to->part != Part::experts || to->layer != layer_) continue;
+      const Param& from = source_of(*to, dense_, Part::dense_ffn);
+      if (to->is_matrix()) matrix(*to, from);
+      else vector(*to, from);
+    }
   }
 
  private:
@@ -120,20 +122,18 @@ class Bank {
     return parts;
   }
 
-  void matrix(const char* which, bool columns) {
-    Param* to = assembly_.model().find(name_ + which);
-    if (to == nullptr) return;  // an FFN without a gate
-    const Param& from = *dense_.find(name_ + which);
+  void matrix(Param& to, const Param& from) {
+    const bool columns = to.kind == ParamKind::down;
     const std::vector<Tensor> parts = cut(from, columns);
     const std::string text = became(columns ? scale_ : 1);
     const int64_t before = from.value.numel(), experts = o_.routing.experts;
     if (o_.noise == 0) {
       std::vector<Tensor> all;
       for (int64_t e = 0; e < experts; ++e) all.push_back(parts[static_cast<size_t>(e % shards())]);
-      return assembly_.bank(*to, all, text, before);
+      return assembly_.bank(to, all, text, before);
     }
-    const Tensor out = assembly_.own(*to, text, before);
-    const RngKey key = key_.fold(columns ? 2 : which[0] == 'g' ? 0 : 1);
+    const Tensor out = assembly_.own(to, text, before);
+    const RngKey key = key_.fold(columns ? 2 : to.kind == ParamKind::gate ? 0 : 1);
     parallel_for(threads_, experts, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t e = begin; e < end; ++e) {
         float* x = out.at(e).as<float>();
@@ -145,14 +145,12 @@ class Bank {
     });
   }
 
-  void vector(const char* which, bool of_output) {
-    Param* to = assembly_.model().find(name_ + which);
-    if (to == nullptr) return;
-    const Param& from = *dense_.find(name_ + which);
-    const int64_t each = to->value.cols();
+  void vector(Param& to, const Param& from) {
+    const bool of_output = to.kind == ParamKind::down;
+    const int64_t each = to.value.cols();
     const float* x = from.value.as<float>();
     const float scale = of_output ? bias_scale_ : 1;
-    const Tensor out = assembly_.own(*to, "repeated, as the matrices are", from.value.numel());
+    const Tensor out = assembly_.own(to, "repeated, as the matrices are", from.value.numel());
     for (int64_t e = 0; e < out.shape[0]; ++e)
       for (int64_t i = 0; i < each; ++i) out.row<float>(e)[i] = scale * x[of_output ? i : e % shards() * each + i];
   }
@@ -161,7 +159,7 @@ class Bank {
   Model& dense_;
   const UpcycleOptions& o_;
   RngKey key_;
-  std::string name_;
+  int64_t layer_;
   float scale_, bias_scale_;
   int threads_;
 };
@@ -169,18 +167,17 @@ class Bank {
 // Rows drawn once for all experts of a copy, so that their logits are equal.
 void draw_router(Assembly& assembly, const UpcycleOptions& o, int64_t layer, float noise_std) {
   const RngKey key = RngKey::from_seed(o.seed).fold(static_cast<uint64_t>(layer));
-  const std::string name = fmt::format("layers.{}.ffn.router.", layer);
-  const auto draw = [&](const char* which, float std, uint64_t part) {
-    Param* to = assembly.model().find(name + which);
+  const auto draw = [&](ParamKind kind, float std, uint64_t part) {
+    Param* to = assembly.model().find(Part::router, kind, layer);
     if (to == nullptr) return;
     const Tensor out = assembly.own(*to, std > 0 ? fmt::format("drawn from N(0, {:g})", std) : "0", 0);
     for (int64_t e = 0; e < out.rows(); ++e)
       for (int64_t i = 0; i < out.cols(); ++i) out.row<float>(e)[i] = std * normal(key.fold(part), static_cast<uint64_t>(e / o.granularity * out.cols() + i));
   };
-  draw("weight", o.router_std, kRouter);
-  draw("noise.weight", noise_std, kNoiseOfRouter);
+  draw(ParamKind::weight, o.router_std, kRouter);
+  draw(ParamKind::noise, noise_std, kNoiseOfRouter);
   for (Param* param : assembly.model().params())
-    if (param->name.starts_with(name) && param->value.empty()) {
+    if (param->part == Part::router && param->layer == layer && param->value.empty()) {
       const Tensor out = assembly.own(*param, "0", 0);
       std::fill_n(out.as<float>(), out.numel(), 0.0f);
     }
@@ -245,7 +242,7 @@ Upcycled upcycle(Model& dense, const UpcycleOptions& o, int threads) {
       draw_router(assembly, o, i, noise_std);
     }
   for (Param* to : assembly.model().params())
-    if (to->value.empty()) assembly.view(*to, *dense.find(to->name));
+    if (to->value.empty()) assembly.view(*to, source_of(*to, dense));
   result.model = assembly.finish(numbers_of(dense));
   result.parts = assembly.account();
   return result;

@@ -81,7 +81,7 @@ void fill_weight(Run& run, Tensor t) {
 std::unique_ptr<Model> random_model(Run& run, const ModelConfig& config, DType dtype) {
   auto model = std::make_unique<Model>(config, Storage::bound);
   for (Param* p : model->params()) {
-    const bool router = p->name.find("router") != std::string::npos, embedding = p->name == "embed.weight";
+    const bool router = p->part == Part::router, embedding = p->part == Part::embedding;
     const DType type = !p->is_matrix() || router ? DType::f32 : embedding && dtype != DType::bf16 ? DType::f32 : dtype;
     Tensor value = p->value;
     value.dtype = type;
@@ -99,7 +99,7 @@ double token_bytes(const Model& model) {
   double bytes = 0;
   const ModelConfig& c = model.config();
   for (const Param* p : model.params()) {
-    if (p->name == "embed.weight") continue;
+    if (p->part == Part::embedding) continue;
     const bool bank = p->value.rank == 3 && p->value.shape[0] > 1;
     bytes += static_cast<double>(p->value.bytes()) * (bank ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
   }
@@ -109,15 +109,16 @@ double token_bytes(const Model& model) {
 // One kind of product of a token.
 struct Piece {
   const char* name;
-  std::vector<std::string> factors;
-  bool routed, wide;
+  Part part;
+  std::vector<ParamKind> factors;
+  bool wide;
   double seconds = 0, bytes = 0;  // over all layers
 };
 
 double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std::span<const int64_t> experts) {
   const int64_t rows = experts.back();
   std::vector<Param*> w;
-  for (const std::string& f : piece.factors) w.push_back(model.find(f == "head.weight" ? f : fmt::format("layers.{}.{}", layer, f)));
+  for (const ParamKind kind : piece.factors) w.push_back(model.find(piece.part, kind, piece.part == Part::head ? -1 : layer));
   ArenaScope scope(run.saved);
   const DType out = piece.wide ? DType::f32 : run.compute;
   const Tensor x = run.saved.alloc_zeroed(run.compute, {rows, w[0]->value.cols()}), y = run.saved.alloc(out, {rows, w[0]->value.shape[w[0]->value.rank - 2]});
@@ -132,15 +133,16 @@ double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std:
 // The products of a token in the order of the model, so that each finds its weights out of the caches; medians over rounds.
 std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
   const ModelConfig& c = model.config();
-  std::vector<Piece> pieces = {Piece{"q", {"attn.q.weight"}, false, false},
-                               Piece{"k", {"attn.k.weight"}, false, false},
-                               Piece{"v", {"attn.v.weight"}, false, false},
-                               Piece{"o", {"attn.o.weight"}, false, true},
-                               Piece{"router", {"ffn.router.weight"}, false, true},
-                               Piece{"gate, up", {"ffn.experts.gate.weight", "ffn.experts.up.weight"}, true, false},
-                               Piece{"down", {"ffn.experts.down.weight"}, true, true},
-                               Piece{"head", {"head.weight"}, false, true}};
   const bool dense = c.moe_layer_count() == 0;
+  const Part ffn = dense ? Part::dense_ffn : Part::experts;
+  std::vector<Piece> pieces = {Piece{"q", Part::attention, {ParamKind::q}, false},
+                               Piece{"k", Part::attention, {ParamKind::k}, false},
+                               Piece{"v", Part::attention, {ParamKind::v}, false},
+                               Piece{"o", Part::attention, {ParamKind::o}, true},
+                               Piece{"router", Part::router, {ParamKind::weight}, true},
+                               Piece{"gate, up", ffn, {ParamKind::gate, ParamKind::up}, false},
+                               Piece{"down", ffn, {ParamKind::down}, true},
+                               Piece{"head", Part::head, {ParamKind::weight}, true}};
   if (dense) pieces.erase(pieces.begin() + 4);
   std::vector<std::vector<double>> times(pieces.size());
   const std::vector<int64_t> one{0, 1};
@@ -152,20 +154,17 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
       for (int64_t k = 0; !dense && k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
       std::partial_sum(experts.begin(), experts.end(), experts.begin());
       for (size_t p = 0; p < pieces.size(); ++p)
-        if (pieces[p].factors[0] != "head.weight" || layer + 1 == c.layers)
-          sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].routed ? experts : one);
+        if (pieces[p].part != Part::head || layer + 1 == c.layers) sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].part == ffn ? experts : one);
     }
     if (round >= rounds / 2)  // by then most experts have been packed
       for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);
   }
   for (size_t p = 0; p < pieces.size(); ++p) {
     pieces[p].seconds = median(times[p]);
-    for (const std::string& f : pieces[p].factors) {
-      if (f == "head.weight") pieces[p].bytes += static_cast<double>(model.find(f)->value.bytes());
-      else
-        pieces[p].bytes += static_cast<double>(c.layers * model.find("layers.0." + f)->value.bytes()) *
-                           (pieces[p].routed && !dense ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
-    }
+    for (const Param* w : model.params())
+      if (w->part == pieces[p].part && w->is_matrix() && std::ranges::find(pieces[p].factors, w->kind) != pieces[p].factors.end())
+        pieces[p].bytes += static_cast<double>(w->value.bytes()) *
+                           (w->part == Part::experts ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
   }
   return pieces;
 }

@@ -77,12 +77,6 @@ Param* Model::find(Part part, ParamKind kind, int64_t layer, bool bias) const {
   return nullptr;
 }
 
-Param* Model::find(std::string_view name) {
-  for (Param* param : params_)
-    if (param->name == name) return param;
-  return nullptr;
-}
-
 void Model::initialise(uint64_t seed) {
   const RngKey root = RngKey::from_seed(seed);
   uint64_t index = 0;

@@ -85,7 +85,6 @@ class Model {
   Param* find(Part, ParamKind, int64_t layer = -1, bool bias = false) const;
   // What in this model is what `other` is in its own.
   Param* find(const Param& other) const { return find(other.part, other.kind, other.layer, other.is_bias()); }
-  Param* find(std::string_view name);
   void initialise(uint64_t seed);
   // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a bank the places of its experts. Memory that the Model does
   // not own stays alive by keep().

@@ -10,6 +10,7 @@
 #include "hub/hub.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 
 namespace moe {
 namespace {
@@ -287,7 +288,7 @@ TEST(Carve, IsSavedWithItsSelectionBiasAndLoadedAgain) {
       const test::TempFolder folder;
       save_model(folder / "m", *carved.model, *make_tokenizer("bytes"));
       const LoadedModel again = load_model(folder / "m", LoadFor::inference);
-      EXPECT_EQ(test::values(again.model->find(bias.name)->value), test::values(bias.value));
+      EXPECT_EQ(test::values(test::param_named(*again.model, bias.name)->value), test::values(bias.value));
       EXPECT_EQ(logits(*again.model, text(5, 40)), logits(*carved.model, text(5, 40)));
     }
 }

@@ -11,6 +11,7 @@
 #include "hub/styles.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 
 namespace moe::test {
 namespace {
@@ -83,10 +84,11 @@ TEST(Merge, EveryNumberIsWhereItBelongs) {
     for (const Param* p : merged.model->params()) {
       if (p->name.find("router") != std::string::npos) continue;
       if (p->name.find(".ffn.") == std::string::npos) {
-        EXPECT_TRUE(same_bits(p->value, s.base().find(p->name)->value)) << p->name;
+        EXPECT_TRUE(same_bits(p->value, param_named(s.base(), p->name)->value)) << p->name;
         continue;
       }
-      for (int64_t e = 0; e < 3; ++e) EXPECT_TRUE(same_bits(expert_of(*p, e), expert_of(*s.models[static_cast<size_t>(e) + 1]->find(p->name), 0))) << p->name;
+      for (int64_t e = 0; e < 3; ++e)
+        EXPECT_TRUE(same_bits(expert_of(*p, e), expert_of(*param_named(*s.models[static_cast<size_t>(e) + 1], p->name), 0))) << p->name;
     }
   }
 }
@@ -99,7 +101,7 @@ TEST(Merge, GatesAreWhatTheRouterSeesOfThePrompts) {
       if (negative) s.experts[1].prompts.negative = {some_ids(9, 70), some_ids(4, 71), some_ids(6, 72)};
       const Merged merged = merge(s.base(), s.experts, s.options(gates));
       for (size_t layer = 0; layer < 4; ++layer) {
-        const Tensor weight = merged.model->find("layers." + std::to_string(layer) + ".ffn.router.weight")->value;
+        const Tensor weight = param_named(*merged.model, "layers." + std::to_string(layer) + ".ffn.router.weight")->value;
         for (size_t e = 0; e < 3; ++e) {
           std::vector<double> want = mean_seen(*merged.model, s.experts[e].prompts.positive, layer, gates == Gates::hidden_avg);
           if (!s.experts[e].prompts.negative.empty()) {
@@ -121,7 +123,7 @@ TEST(Merge, APromptChoosesItsExpert) {
   const Merged merged = merge(s.base(), s.experts, s.options());
   for (size_t e = 0; e < 3; ++e) {
     const std::vector<double> x = seen_by_routers(*merged.model, s.experts[e].prompts.positive[0])[0].back();
-    const Tensor weight = merged.model->find("layers.0.ffn.router.weight")->value;
+    const Tensor weight = param_named(*merged.model, "layers.0.ffn.router.weight")->value;
     std::vector<double> logits;
     for (int64_t other = 0; other < 3; ++other) {
       const std::vector<double> gate = values(weight.slice_rows(other, other + 1));
@@ -136,9 +138,9 @@ TEST(Merge, RandomGatesNeedNoPrompts) {
   Siblings s(dense_config());
   for (MergeExpert& expert : s.experts) expert.prompts = {};
   const Merged merged = merge(s.base(), s.experts, s.options(Gates::random));
-  const std::vector<double> gates = values(merged.model->find("layers.2.ffn.router.weight")->value);
+  const std::vector<double> gates = values(param_named(*merged.model, "layers.2.ffn.router.weight")->value);
   EXPECT_NEAR(norm(gates) / std::sqrt(static_cast<double>(gates.size())), 0.02, 0.005);
-  EXPECT_NE(gates, values(merged.model->find("layers.1.ffn.router.weight")->value));
+  EXPECT_NE(gates, values(param_named(*merged.model, "layers.1.ffn.router.weight")->value));
 }
 
 TEST(Merge, TheBaseMayBeAnExpert) {

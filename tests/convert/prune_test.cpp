@@ -8,6 +8,7 @@
 #include "convert/models.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/routings.h"
 
 namespace moe::test {
@@ -35,7 +36,7 @@ PruneOptions keep(int64_t experts, Saliency saliency = Saliency::output) {
 
 // Sums of w |f(x)| and counts of one layer, expert by expert, from the bank itself with weights of 1.
 void expected(Model& model, std::span<const int32_t> ids, int64_t layer, int64_t window, std::vector<double>& sums, std::vector<int64_t>& counts) {
-  const auto part = [&](const char* name) -> const Param& { return *model.find(fmt::format("layers.{}.ffn.experts.{}", layer, name)); };
+  const auto part = [&](const char* name) -> const Param& { return *param_named(model, fmt::format("layers.{}.ffn.experts.{}", layer, name)); };
   ExpertBank bank;
   bank.gate.value = part("gate.weight").value;
   bank.up.value = part("up.weight").value;
@@ -104,7 +105,7 @@ TEST(Prune, TheBestStayAsTheyAre) {
     EXPECT_LT(layer.lost_output, 0.5) << "the worse half holds less than half";
     for (const char* which : {"experts.gate.weight", "experts.up.weight", "experts.down.weight", "router.weight", "router.bias"}) {
       const std::string name = fmt::format("layers.{}.ffn.{}", layer.layer, which);
-      const Param &now = *pruned.model->find(name), &then = *model->find(name);
+      const Param &now = *param_named(*pruned.model, name), &then = *param_named(*model, name);
       for (size_t i = 0; i < 4; ++i) {
         const auto to = static_cast<int64_t>(i);
         if (now.value.rank == 1) EXPECT_EQ(now.value.as<float>()[i], then.value.as<float>()[layer.kept[i]]) << name;
@@ -112,7 +113,7 @@ TEST(Prune, TheBestStayAsTheyAre) {
       }
     }
   }
-  EXPECT_TRUE(same_bits(pruned.model->find("layers.1.ffn.experts.up.weight")->value, model->find("layers.1.ffn.experts.up.weight")->value));
+  EXPECT_TRUE(same_bits(param_named(*pruned.model, "layers.1.ffn.experts.up.weight")->value, param_named(*model, "layers.1.ffn.experts.up.weight")->value));
 }
 
 // A bias keeps some experts from ever being chosen; the others' weights are normalised among the chosen, so nothing is left of those that go.
@@ -122,7 +123,7 @@ TEST(Prune, WhatNobodyChoosesIsNotMissed) {
   const auto model = drawn_model(c);
   const std::vector<std::vector<int64_t>> idle = {{0, 3, 6}, {}, {1, 2, 7}};
   for (const int64_t layer : {0, 2})
-    for (const int64_t e : idle[static_cast<size_t>(layer)]) model->find(fmt::format("layers.{}.ffn.router.bias", layer))->value.as<float>()[e] = -100;
+    for (const int64_t e : idle[static_cast<size_t>(layer)]) param_named(*model, fmt::format("layers.{}.ffn.router.bias", layer))->value.as<float>()[e] = -100;
   for (const Saliency saliency : {Saliency::output, Saliency::mean, Saliency::frequency}) {
     const Pruned pruned = prune(*model, some_ids(48), keep(5, saliency));
     EXPECT_EQ(pruned.layers[0].kept, (std::vector<int64_t>{1, 2, 4, 5, 7}));

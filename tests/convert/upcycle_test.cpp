@@ -9,6 +9,7 @@
 #include "hub/styles.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/routings.h"
 
 namespace moe::test {
@@ -143,13 +144,13 @@ TEST(Upcycle, LayersThatStayDense) {
   o.layers.every = 2;
   Upcycled up = upcycle(*dense, o, 2);
   EXPECT_EQ(up.model->config().moe_layer_count(), 2);
-  EXPECT_NE(up.model->find("layers.2.ffn.router.weight"), nullptr);
-  EXPECT_EQ(up.model->find("layers.1.ffn.router.weight"), nullptr);
+  EXPECT_NE(param_named(*up.model, "layers.2.ffn.router.weight"), nullptr);
+  EXPECT_EQ(param_named(*up.model, "layers.1.ffn.router.weight"), nullptr);
   EXPECT_LT(difference(*dense, *up.model), 1e-5);
   o.layers.listed = {1, 2, 3};
   up = upcycle(*dense, o, 2);
-  EXPECT_EQ(up.model->find("layers.0.ffn.router.weight"), nullptr);
-  EXPECT_NE(up.model->find("layers.3.ffn.router.weight"), nullptr);
+  EXPECT_EQ(param_named(*up.model, "layers.0.ffn.router.weight"), nullptr);
+  EXPECT_NE(param_named(*up.model, "layers.3.ffn.router.weight"), nullptr);
 }
 
 // The account: as many numbers came in as the dense model has, and as many went out as the result has.
@@ -177,22 +178,23 @@ TEST(Upcycle, WhatIsDrawn) {
   o.noise = 0.02f;
   o.noise_share = 0.25f;
   const Upcycled up = upcycle(*dense, o, 2);
-  const Tensor router = up.model->find("layers.1.ffn.router.weight")->value;
+  const Tensor router = param_named(*up.model, "layers.1.ffn.router.weight")->value;
   EXPECT_TRUE(same_bits(router.slice_rows(0, 1), router.slice_rows(1, 2)));
   EXPECT_FALSE(same_bits(router.slice_rows(1, 2), router.slice_rows(2, 3)));
   double sum = 0;
   for (double x : values(router)) sum += x * x;
   EXPECT_NEAR(std::sqrt(sum / static_cast<double>(router.numel())), 0.02, 0.004);
-  const Tensor up_bank = up.model->find("layers.1.ffn.experts.up.weight")->value, first = dense->find("layers.1.ffn.experts.up.weight")->value.at(0);
+  const Tensor up_bank = param_named(*up.model, "layers.1.ffn.experts.up.weight")->value,
+               first = param_named(*dense, "layers.1.ffn.experts.up.weight")->value.at(0);
   int64_t changed = 0;
   for (int64_t e = 0; e < 6; ++e)
     for (int64_t r = 0; r < 24; ++r)
       for (int64_t i = 0; i < c.width; ++i) changed += up_bank.at(e).row<float>(r)[i] != first.row<float>(e % 2 * 24 + r)[i];
   EXPECT_NEAR(static_cast<double>(changed) / static_cast<double>(up_bank.numel()), 0.25, 0.03);
   EXPECT_FALSE(same_bits(up_bank.at(0), up_bank.at(2)));
-  EXPECT_TRUE(same_bits(up_bank.at(3), upcycle(*dense, o, 1).model->find("layers.1.ffn.experts.up.weight")->value.at(3)));
+  EXPECT_TRUE(same_bits(up_bank.at(3), param_named(*upcycle(*dense, o, 1).model, "layers.1.ffn.experts.up.weight")->value.at(3)));
   o.seed = 2;
-  EXPECT_FALSE(same_bits(router, upcycle(*dense, o, 2).model->find("layers.1.ffn.router.weight")->value));
+  EXPECT_FALSE(same_bits(router, param_named(*upcycle(*dense, o, 2).model, "layers.1.ffn.router.weight")->value));
 }
 
 TEST(Upcycle, BecomesWhatOtherProgramsRead) {

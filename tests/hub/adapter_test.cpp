@@ -10,6 +10,7 @@
 #include "hub/configs.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 
 namespace moe::test {
 namespace {
@@ -74,14 +75,14 @@ TEST(Adapter, EveryFamilyComesBackMerged) {
     EXPECT_EQ(report.whole, static_cast<int64_t>(made.file.whole.size()));
     int64_t matrices = 0;
     for (const LowRank& low : made.file.matrices) {
-      const Param& p = *loaded.model->find(low.base->name);
+      const Param& p = *param_named(*loaded.model, low.base->name);
       EXPECT_EQ(p.value.dtype, DType::f32);
       expect_near(p.value, made.merged(low), 1e-6, p.name);
       matrices += p.value.rank == 3 ? p.value.shape[0] : 1;
     }
     EXPECT_EQ(report.matrices, matrices);
     for (const Param* p : made.model.params())
-      if (!is_adapted(*p)) EXPECT_EQ(values(loaded.model->find(p->name)->value), values(p->value)) << p->name;
+      if (!is_adapted(*p)) EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
   }
 }
 
@@ -90,7 +91,7 @@ TEST(Adapter, NamesAndShapesArePeftsOwn) {
   const TempFolder folder;
   Adapted made(small_olmoe());
   made.file.base_model = "somewhere/olmoe";
-  made.file.whole = {made.model.find("layers.1.ffn.router.weight")};
+  made.file.whole = {param_named(made.model, "layers.1.ffn.router.weight")};
   save_adapter(folder / "a", made.model, made.file);
   const Safetensors file = Safetensors::open(folder / "a/adapter_model.safetensors");
   const auto shape = [&](const char* name) {
@@ -148,7 +149,7 @@ class Refused : public ::testing::Test {
     const std::string message = message_of([&] { merge_adapter(loaded, folder_ / "a", 1); });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message);
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, folder_ / "a", message);
-    for (const Param* p : made_.model.params()) EXPECT_EQ(values(loaded.model->find(p->name)->value), values(p->value)) << p->name;
+    for (const Param* p : made_.model.params()) EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
   }
   void expect_config(const char* key, const Json& value, const std::string& part) {
     Json changed = config_;
@@ -223,7 +224,7 @@ TEST(AdapterScale, FollowsPeftsRules) {
     for (const LowRank& low : made.file.matrices)
       if (low.base->name == name) {
         const double w = values(low.base->value)[0], full = made.merged(low)[0];
-        return 2.5 * (values(loaded.model->find(name)->value)[0] - w) / (full - w);
+        return 2.5 * (values(param_named(*loaded.model, name)->value)[0] - w) / (full - w);
       }
     return 0.0;
   };

@@ -12,6 +12,7 @@
 #include "hub/gguf_model.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "tensor/quant.h"
 
 namespace moe::test {
@@ -83,7 +84,7 @@ TEST(QuantPolicy, KindsOfAModel) {
     EXPECT_TRUE(is_small(name)) << name;
   config.tied = true;
   Model tied(config, Storage::bound);
-  EXPECT_EQ(kind_of(tied, *tied.find("embed.weight")), WeightKind::head);
+  EXPECT_EQ(kind_of(tied, *param_named(tied, "embed.weight")), WeightKind::head);
 }
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
@@ -155,7 +156,7 @@ TEST(Convert, RefusesWhatTheTypeCannotHold) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 70000.0f}) {
     TempFolder folder;
     const auto model = drawn_model(small_olmoe());
-    model->find("layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[5] = bad;
+    param_named(*model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[5] = bad;
     save_model(folder / "in", *model, *make_tokenizer("bytes"));
     const std::string name = "number 5 of tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is ";
     EXPECT_FAILS(converted(folder / "in", folder / "out", DType::f16), name + (std::isfinite(bad) ? "70000, and f16 ends at 65504; take --dtype bf16" : ""));
@@ -258,7 +259,7 @@ TEST(Convert, QuantisesAsTheTableSays) {
 
   // The bytes are those of quantise(), expert after expert, with any number of threads.
   const Gguf file = Gguf::open(folder / "m.gguf");
-  const Tensor got = file.get("blk.1.ffn_down_exps.weight"), from = model->find("layers.1.ffn.experts.down.weight")->value;
+  const Tensor got = file.get("blk.1.ffn_down_exps.weight"), from = param_named(*model, "layers.1.ffn.experts.down.weight")->value;
   std::vector<char> expected(static_cast<size_t>(got.bytes()));
   quantise(expected.data(), from.as<float>(), DType::q4_k, from.numel());
   EXPECT_EQ(std::memcmp(expected.data(), got.data, expected.size()), 0);
@@ -367,7 +368,7 @@ TEST(Convert, AFileThatIsNoneIsSpared) {
   EXPECT_FAILS(converted(folder / "in", folder / "folder.gguf"), "is a folder");
 
   const auto model = drawn_model(block_config());
-  model->find("final_norm.weight")->value.as<float>()[3] = NAN;
+  param_named(*model, "final_norm.weight")->value.as<float>()[3] = NAN;
   save_model(folder / "bad", *model, *make_tokenizer("bytes"));
   EXPECT_FAILS(converted(folder / "bad", folder / "bad.gguf", DType::q8_0), "number 3 of tensor \"output_norm.weight\" is nan");
   EXPECT_FALSE(std::filesystem::exists(folder / "bad.gguf"));

@@ -9,6 +9,7 @@
 #include "hub/gguf_model.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "tensor/quant.h"
 #include "text/tokenizer.h"
 
@@ -214,9 +215,9 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       }
       EXPECT_EQ(logits_of(*load_model(folder / "a.gguf", LoadFor::training).model), logits_of(*model));
       const LoadedModel bound = load_model(folder / "a.gguf", LoadFor::inference);
-      EXPECT_EQ(bound.model->find("layers.1.attn.o.weight")->value.dtype, dtype);
-      EXPECT_EQ(bound.model->find("layers.1.attn.q.weight")->value.dtype, dtype);
-      EXPECT_EQ(bound.model->find("layers.1.norm1.weight")->value.dtype, DType::f32);
+      EXPECT_EQ(param_named(*bound.model, "layers.1.attn.o.weight")->value.dtype, dtype);
+      EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
+      EXPECT_EQ(param_named(*bound.model, "layers.1.norm1.weight")->value.dtype, DType::f32);
       // Rows of blocks are copied, not quantised again.
       save(folder / "b.gguf", *bound.model, dtype);
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
@@ -235,7 +236,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const Gguf file = Gguf::open(folder / "a.gguf");
     const bool paired = name == "llama" || name == "deepseek";
     const auto check = [&](const char* theirs, const char* ours) {
-      const Tensor there = file.get(theirs), here = model->find(ours)->value;
+      const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(), cols = here.rank == 1 ? 1 : here.cols();
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t c = r % width, from = paired ? r - c + c / 2 + (c % 2) * width / 2 : r;
@@ -246,7 +247,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     check("blk.1.attn_k.weight", "layers.1.attn.k.weight");
     if (config.attention_bias) check("blk.1.attn_q.bias", "layers.1.attn.q.bias");
     const Tensor v = file.get("blk.1.attn_v.weight");
-    EXPECT_EQ(std::memcmp(v.data, model->find("layers.1.attn.v.weight")->value.data, static_cast<size_t>(v.bytes())), 0);
+    EXPECT_EQ(std::memcmp(v.data, param_named(*model, "layers.1.attn.v.weight")->value.data, static_cast<size_t>(v.bytes())), 0);
   }
 }
 

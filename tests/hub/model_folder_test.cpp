@@ -15,6 +15,7 @@
 #include "hub/tensor_map.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "text/chat.h"
 
 namespace moe::test {
@@ -211,7 +212,7 @@ TEST(ModelFolder, NanoMoeLayouts) {
   save(folder.path(), *model);
   const Safetensors file = Safetensors::open(folder.path());
   const int64_t d = 8, f = 32;
-  const auto param = [&](const char* name) { return model->find(name)->value.as<float>(); };
+  const auto param = [&](const char* name) { return param_named(*model, name)->value.as<float>(); };
   const float* attn = file.get("transformer.h.1.attn.c_attn.weight").as<float>();  // [3D,D]
   const float* fc = file.get("transformer.h.0.mlp.experts.c_fc").as<float>();      // [E,D,4D]
   const float* proj = file.get("transformer.h.0.mlp.experts.c_proj").as<float>();  // [E,4D,D]
@@ -310,7 +311,7 @@ TEST_F(Changed, ShapesAndDTypes) {
   std::vector<uint16_t> halves(48, 0x3E00);  // 1.5
   rewrite(kExpertUp, [&](SafetensorsItem& item) { item.value = Tensor(halves.data(), item.dtype = DType::f16, {6, 8}); });
   const LoadedModel loaded = load_model(folder_.path());
-  for (int64_t i = 0; i < 48; ++i) ASSERT_EQ(loaded.model->find("layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[i], 1.5f);
+  for (int64_t i = 0; i < 48; ++i) ASSERT_EQ(param_named(*loaded.model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[i], 1.5f);
 }
 
 TEST_F(Changed, AShortFusedTensor) {

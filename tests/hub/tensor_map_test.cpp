@@ -4,6 +4,7 @@
 #include "hub/configs.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/param_named.h"
 
 namespace moe::test {
 namespace {
@@ -153,7 +154,7 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
   const Safetensors turned = written({"turned", kTurned, "h"}, *model, DType::f32);
   const Tensor qkv = turned.get("0.qkv");
   ASSERT_EQ(describe(qkv), "f32 [40, 48]");  // q 24, k 12, v 12
-  const auto at = [&](const char* name, int64_t row, int64_t col) { return model->find(name)->value.row<float>(row)[col]; };
+  const auto at = [&](const char* name, int64_t row, int64_t col) { return param_named(*model, name)->value.row<float>(row)[col]; };
   EXPECT_EQ(qkv.row<float>(7)[5], at("layers.0.attn.q.weight", 5, 7));
   EXPECT_EQ(qkv.row<float>(7)[24 + 5], at("layers.0.attn.k.weight", 5, 7));
   EXPECT_EQ(qkv.row<float>(33)[36 + 11], at("layers.0.attn.v.weight", 11, 33));
@@ -161,8 +162,8 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
   biased.attention_bias = true;
   const auto other = drawn_model(biased);
   const Safetensors paired = written({"paired", kPaired, "h"}, *other, DType::f32);
-  const float* q = other->find("layers.1.attn.q.weight")->value.as<float>();
-  const float* b = other->find("layers.1.attn.q.bias")->value.as<float>();
+  const float* q = param_named(*other, "layers.1.attn.q.weight")->value.as<float>();
+  const float* b = param_named(*other, "layers.1.attn.q.bias")->value.as<float>();
   // Rows 0 3 1 4 2 5 of each head of 6.
   const int64_t order[] = {0, 3, 1, 4, 2, 5};
   for (int64_t head = 0; head < 4; ++head)
@@ -180,12 +181,12 @@ TEST_F(TensorMap, ViewsOfTheFile) {
   Model bound(config, Storage::bound);
   bind_tensors(map_tensors(names, bound), file, bound, LoadFor::inference);
   const auto data_of = [&](const char* name) { return file.get(name).data; };
-  EXPECT_EQ(bound.find("embed.weight")->value.data, data_of("model.embed_tokens.weight"));
-  EXPECT_EQ(bound.find("layers.1.attn.k.weight")->value.data, data_of("model.layers.1.self_attn.k_proj.weight"));
-  const Param& up = *bound.find("layers.1.ffn.experts.up.weight");
+  EXPECT_EQ(param_named(bound, "embed.weight")->value.data, data_of("model.embed_tokens.weight"));
+  EXPECT_EQ(param_named(bound, "layers.1.attn.k.weight")->value.data, data_of("model.layers.1.self_attn.k_proj.weight"));
+  const Param& up = *param_named(bound, "layers.1.ffn.experts.up.weight");
   ASSERT_EQ(up.pieces.size(), 3u);
   EXPECT_EQ(up.expert(2).data, data_of("model.layers.1.mlp.experts.2.up_proj.weight"));
-  EXPECT_NE(bound.find("final_norm.weight")->value.data, data_of("model.norm.weight"));
+  EXPECT_NE(param_named(bound, "final_norm.weight")->value.data, data_of("model.norm.weight"));
 
   const ModelConfig fused = small_nanomoe(false, false);
   const auto nanomoe = drawn_model(fused);
@@ -193,7 +194,7 @@ TEST_F(TensorMap, ViewsOfTheFile) {
   const Safetensors other = written(theirs, *nanomoe, DType::f32);
   Model rows(fused, Storage::bound);
   bind_tensors(map_tensors(theirs, rows), other, rows, LoadFor::inference);
-  EXPECT_EQ(rows.find("layers.0.attn.v.weight")->value.data, other.get("transformer.h.0.attn.c_attn.weight").slice_rows(16, 24).data);
+  EXPECT_EQ(param_named(rows, "layers.0.attn.v.weight")->value.data, other.get("transformer.h.0.attn.c_attn.weight").slice_rows(16, 24).data);
 }
 
 TEST_F(TensorMap, TablesThatNobodyNeeds) {

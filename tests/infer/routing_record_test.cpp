@@ -7,6 +7,7 @@
 #include "infer/score.h"
 #include "moe/replay.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
@@ -192,7 +193,7 @@ TEST(RoutingRecord, IsRefusedByAnotherModelOrTextThanItsOwn) {
 
 TEST(RoutingRecord, LeavesNothingWhenTheScoreFails) {
   Fixture f;
-  f.model->find("layers.1.ffn.router.weight")->value.as<float>()[0] = NAN;
+  param_named(*f.model, "layers.1.ffn.router.weight")->value.as<float>()[0] = NAN;
   EXPECT_THROW(f.record(f.folder / "r"), Error);
   EXPECT_TRUE(f.folder.entries().empty());
 }

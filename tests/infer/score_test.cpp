@@ -6,6 +6,7 @@
 
 #include "infer/session.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
@@ -136,7 +137,7 @@ TEST(Score, RoutesAsAskedAndByDefaultWithoutLookingAhead) {
   config.routing = small_routing("expert-choice", 4, 2);
   f.model = fresh(config);
   for (const char* name : {"layers.0.ffn.router.threshold", "layers.1.ffn.router.threshold"}) {
-    Param* p = f.model->find(name);
+    Param* p = param_named(*f.model, name);
     ASSERT_NE(p, nullptr);
     std::fill_n(p->value.as<float>(), p->value.numel(), 0.3f);
     p->touched();

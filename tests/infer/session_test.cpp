@@ -6,6 +6,7 @@
 
 #include "ops/ops.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/routings.h"
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
@@ -230,7 +231,7 @@ ModelConfig routed_config(const char* recipe) {
 
 void set_thresholds(Model& model, float value) {
   for (const char* name : {"layers.0.ffn.router.threshold", "layers.1.ffn.router.threshold"}) {
-    Param* p = model.find(name);
+    Param* p = param_named(model, name);
     ASSERT_NE(p, nullptr);
     std::fill_n(p->value.as<float>(), p->value.numel(), value);
     p->touched();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "support/model_check.h"
+#include "support/param_named.h"
 #include "support/same_rows.h"
 
 namespace moe::test {
@@ -207,7 +208,7 @@ TEST(OneExpert, IsADenseLayerInBits) {
     Model b(c);
     b.initialise(8);
     for (Param* p : b.params()) {
-      if (const Param* same = a.find(p->name)) std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
+      if (const Param* same = param_named(a, p->name)) std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
       p->touched();
     }
     ++tried;

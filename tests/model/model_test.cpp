@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "support/model_check.h"
+#include "support/param_named.h"
 
 namespace moe::test {
 namespace {
@@ -205,14 +206,14 @@ TEST(Model, MicroBatchesEqualOneBatchWhereSharesAreOfTheStep) {
     draw_params(model, 5);
     moe::Run run(2);
     const Trained once = train_once(model, run, whole, spec);
-    std::vector<double> want = values(model.find("layers.0.ffn.router.weight")->grad);
+    std::vector<double> want = values(param_named(model, "layers.0.ffn.router.weight")->grad);
     TwinInput first = half_of(whole, 0), second = half_of(whole, 1);
     for (const LayerRouting& layer : once.routing)
       for (TwinInput* part : {&first, &second}) part->step_counts.emplace_back(layer.balance_counts.begin(), layer.balance_counts.end());
     zero_grads(model);
     train_on(model, run, first, spec, Keep::all, 0.5f);
     train_on(model, run, second, spec, Keep::all, 0.5f);
-    const double error = relative_error(values(model.find("layers.0.ffn.router.weight")->grad), want);
+    const double error = relative_error(values(param_named(model, "layers.0.ffn.router.weight")->grad), want);
     if (of_the_step) EXPECT_LT(error, kTwinF32);
     else EXPECT_GT(error, 1e-3);
   }

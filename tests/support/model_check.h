@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "moe/replay.h"
 #include "support/check.h"
+#include "support/param_named.h"
 #include "support/twin_model.h"
 
 namespace moe::test {
@@ -289,7 +290,7 @@ inline void expect_gradients(const Case& item) {
     expect_same_routing(got, want, item.name);
     expect_losses(got, want, item);
     for (const auto& [name, gradient] : twin_gradients(model, spec, in)) {
-      const Tensor& grad = model.find(name)->grad;
+      const Tensor& grad = param_named(model, name)->grad;
       if (gradient_is_zero(item, name)) {
         EXPECT_LT(norm(gradient), 1e-12) << item.name << " " << name;
         EXPECT_LT(norm(values(grad)), 1e-6) << item.name << " " << name;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/tiny_model.h"
 #include "train/trainable.h"
 
@@ -116,7 +117,7 @@ TEST(Optimizer, LeavesBuffersAlone) {
   options.decay_all = true;
   Optimizer optimizer = optimizer_of(*model, options);
   moe::Run run(1);
-  Param* bias = model->find("layers.1.ffn.router.bias");
+  Param* bias = param_named(*model, "layers.1.ffn.router.bias");
   ASSERT_NE(bias, nullptr);
   EXPECT_EQ(bias->role, Role::buffer);
   EXPECT_FALSE(bias->is_matrix());
@@ -137,7 +138,7 @@ TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
   moe::Run run(2);
   for (float bad : {std::nanf(""), INFINITY}) {
     fill_grads(*model);
-    Param* router = model->find("layers.1.ffn.router.weight");
+    Param* router = param_named(*model, "layers.1.ffn.router.weight");
     ASSERT_NE(router, nullptr);
     router->grad.as<float>()[3] = bad;
     EXPECT_FAILS(optimizer.grad_norm(run), "the gradient of layers.1.ffn.router.weight is not finite");

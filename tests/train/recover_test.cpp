@@ -6,6 +6,7 @@
 #include "hub/adapter.h"
 #include "hub/convert.h"
 #include "support/files.h"
+#include "support/param_named.h"
 #include "support/tiny_model.h"
 #include "train/checkpoint.h"
 
@@ -115,15 +116,15 @@ TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
       r.go(*start.model, 0, nullptr);
       const LoadedModel saved = load_model(r.out);
       for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
-        const Param *moved = start.model->find(name), *kept = saved.model->find(name);
+        const Param *moved = param_named(*start.model, name), *kept = param_named(*saved.model, name);
         ASSERT_NE(kept, nullptr);
         EXPECT_GT(norm(values(moved->value)), 0);
         EXPECT_TRUE(same_bits(moved->value, kept->value));
       }
       if (tunes_adapters(tune)) {
         const Safetensors adapter = Safetensors::open(r.out + "/adapter/adapter_model.safetensors");
-        EXPECT_TRUE(
-            same_bits(adapter.get("base_model.model.model.layers.1.mlp.gate.e_score_correction_bias"), saved.model->find("layers.1.ffn.router.bias")->value));
+        EXPECT_TRUE(same_bits(adapter.get("base_model.model.model.layers.1.mlp.gate.e_score_correction_bias"),
+                              param_named(*saved.model, "layers.1.ffn.router.bias")->value));
       }
     }
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/param_named.h"
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
@@ -151,13 +152,13 @@ TEST(Routing, TheSelectionBiasMovesOnceAStepByTheCountsOfAllMicroBatches) {
   const float rate = selection_bias(train_spec(c.routing).select)->rate;
   const Trained whole = train_steps(c, options_of(1, 4, 1)), split = train_steps(c, options_of(1, 1, 4));
   for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
-    const std::vector<float> bias = numbers(whole.model->find(name)->value);
-    EXPECT_EQ(bias, numbers(split.model->find(name)->value));
+    const std::vector<float> bias = numbers(param_named(*whole.model, name)->value);
+    EXPECT_EQ(bias, numbers(param_named(*split.model, name)->value));
     const std::vector<double>& load = whole.steps[0].layers[name[7] == '1'].load;
     for (size_t e = 0; e < bias.size(); ++e) EXPECT_EQ(bias[e], load[e] > 1.0 / kExperts ? -rate : load[e] < 1.0 / kExperts ? rate : 0) << e;
   }
   const Trained twice = train_steps(c, options_of(2, 1, 4));
-  for (const float b : numbers(twice.model->find("layers.0.ffn.router.bias")->value)) EXPECT_LE(std::abs(b), 2 * rate + 1e-9f);
+  for (const float b : numbers(param_named(*twice.model, "layers.0.ffn.router.bias")->value)) EXPECT_LE(std::abs(b), 2 * rate + 1e-9f);
 }
 
 // One forward of the training text as step 0 routes micro-batch `a`.
@@ -188,7 +189,7 @@ TEST(Routing, ThresholdsFollowTheCutoffsOfExpertChoice) {
   }
   Trainer trainer(*model, options, corpus);
   trainer.step();
-  const Tensor threshold = model->find("layers.1.ffn.router.threshold")->value;
+  const Tensor threshold = param_named(*model, "layers.1.ffn.router.threshold")->value;
   const std::vector<float> first = numbers(threshold);
   for (size_t e = 0; e < mean.size(); ++e) EXPECT_FLOAT_EQ(first[e], static_cast<float>(mean[e])) << "the first step sets them";
   const StepResult second = trainer.step();
@@ -247,11 +248,11 @@ TEST(Routing, ARouterThatStartsAtZeroIsSpreadByItsNoise) {
   const ModelConfig c = config_of(small_routing("shazeer", kExperts, 2));
   auto model = fresh(c);
   for (const char* name : {"layers.0.ffn.router.weight", "layers.0.ffn.router.noise.weight", "layers.1.ffn.router.weight"})
-    EXPECT_EQ(norm(values(model->find(name)->value)), 0) << name;
-  EXPECT_GT(norm(values(model->find("layers.0.ffn.experts.up.weight")->value)), 0);
+    EXPECT_EQ(norm(values(param_named(*model, name)->value)), 0) << name;
+  EXPECT_GT(norm(values(param_named(*model, "layers.0.ffn.experts.up.weight")->value)), 0);
   const Trained t = train_steps(c, options_of(1));
   EXPECT_LT(t.steps[0].max_vio, 1);
-  EXPECT_GT(norm(values(t.model->find("layers.0.ffn.router.weight")->value)), 0);
+  EXPECT_GT(norm(values(param_named(*t.model, "layers.0.ffn.router.weight")->value)), 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "support/files.h"
 #include "support/model_check.h"
+#include "support/param_named.h"
 #include "support/tiny_model.h"
 
 namespace moe {
@@ -62,7 +63,7 @@ TEST(Trainable, AFrozenNeighbourChangesNoGradient) {
   some.step();
   everything.step();
   for (const char* name : {"layers.0.ffn.router.weight", "layers.1.ffn.router.logit_bias", "layers.1.ffn.router.scale"})
-    EXPECT_TRUE(same_bits(all->find(name)->value, routers->find(name)->value)) << name;
+    EXPECT_TRUE(same_bits(param_named(*all, name)->value, param_named(*routers, name)->value)) << name;
 }
 
 TEST(Trainable, AModelWithoutRoutersCannotTrainThem) {

@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "support/files.h"
 #include "support/limits.h"
+#include "support/param_named.h"
 #include "support/tiny_model.h"
 
 namespace moe {
@@ -211,8 +212,8 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   auto model = fresh(plain_config());
   Trainer trainer(*model, tiny_options(), corpus);
   trainer.step();
-  model->find("layers.1.attn.q.weight")->value.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  model->find("layers.1.attn.q.weight")->touched();
+  param_named(*model, "layers.1.attn.q.weight")->value.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  param_named(*model, "layers.1.attn.q.weight")->touched();
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_NE(message.find("step 2: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
@@ -249,7 +250,7 @@ TEST(Trainer, ALayerThatOverflowsIsNamedAndTheWeightsAreLeftAlone) {
   auto model = fresh(config);
   Trainer trainer(*model, tiny_options(), corpus);
   for (const char* name : {"layers.1.ffn.experts.up.weight", "layers.1.ffn.experts.down.weight"}) {
-    Param* p = model->find(name);
+    Param* p = param_named(*model, name);
     ASSERT_NE(p, nullptr);
     for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] = 1e30f;
     p->touched();

@@ -6,47 +6,47 @@
 
 namespace moe {
 
-PartShape shape_of(const FileTensor::Part& part) {
-  const Tensor& t = part.param->value;
-  PartShape shape{.begin = 0, .count = t.rank == 3 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
-  if (part.expert < 0) return shape;
+PieceShape shape_of(const FileTensor::Piece& piece) {
+  const Tensor& t = piece.param->value;
+  PieceShape shape{.begin = 0, .count = t.rank == 3 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
+  if (piece.expert < 0) return shape;
   if (t.rank == 2) shape.rows = 1;  // of a bank of vectors
   shape.count = 1;
-  shape.begin = part.expert * shape.numel();
+  shape.begin = piece.expert * shape.numel();
   return shape;
 }
 
 void Coverage::add(const Param& param, int64_t begin, int64_t end) {
-  std::vector<Piece>& pieces = pieces_[&param];
+  std::vector<Span>& spans = spans_[&param];
   numbers_ += end - begin;
-  if (!pieces.empty() && pieces.back().end == begin) pieces.back().end = end;
-  else pieces.push_back({begin, end});
+  if (!spans.empty() && spans.back().end == begin) spans.back().end = end;
+  else spans.push_back({begin, end});
 }
 
 void Coverage::add(const FileTensor& tensor) {
-  for (const FileTensor::Part& part : tensor.parts) {
-    const PartShape shape = shape_of(part);
-    add(*part.param, shape.begin, shape.begin + shape.numel());
+  for (const FileTensor::Piece& piece : tensor.pieces) {
+    const PieceShape shape = shape_of(piece);
+    add(*piece.param, shape.begin, shape.begin + shape.numel());
   }
 }
 
 void Coverage::settle(const std::vector<Param*>& params, const std::string& where) const {
   size_t known = 0;
   for (const Param* param : params) {
-    const auto found = pieces_.find(param);
-    std::vector<Piece> pieces = found == pieces_.end() ? std::vector<Piece>{} : found->second;
-    known += found == pieces_.end() ? 0 : 1;
-    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    pieces.push_back({param->value.numel(), param->value.numel()});
+    const auto found = spans_.find(param);
+    std::vector<Span> spans = found == spans_.end() ? std::vector<Span>{} : found->second;
+    known += found == spans_.end() ? 0 : 1;
+    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    spans.push_back({param->value.numel(), param->value.numel()});
     int64_t at = 0;
-    for (const Piece& piece : pieces) {
-      if (piece.begin != at)
-        fail("{}: the account does not come out: numbers {} to {} of \"{}\" would stand {}", where, std::min(at, piece.begin), std::max(at, piece.begin) - 1,
-             param->name, piece.begin > at ? "nowhere" : "there twice");
-      at = piece.end;
+    for (const Span& span : spans) {
+      if (span.begin != at)
+        fail("{}: the account does not come out: numbers {} to {} of \"{}\" would stand {}", where, std::min(at, span.begin), std::max(at, span.begin) - 1,
+             param->name, span.begin > at ? "nowhere" : "there twice");
+      at = span.end;
     }
   }
-  if (known != pieces_.size()) fail("{}: the account does not come out: it holds {} parameters that the model does not have", where, pieces_.size() - known);
+  if (known != spans_.size()) fail("{}: the account does not come out: it holds {} parameters that the model does not have", where, spans_.size() - known);
 }
 
 }  // namespace moe

@@ -22,18 +22,18 @@ class Coverage {
   int64_t numbers() const { return numbers_; }
 
  private:
-  struct Piece {
+  struct Span {
     int64_t begin, end;
   };
-  std::map<const Param*, std::vector<Piece>> pieces_;
+  std::map<const Param*, std::vector<Span>> spans_;
   int64_t numbers_ = 0;
 };
 
-// What a part of a tensor of a file is in the parameter: [count, rows, cols] from number `begin` on.
-struct PartShape {
+// What a piece of a tensor of a file is in the parameter: [count, rows, cols] from number `begin` on.
+struct PieceShape {
   int64_t begin, count, rows, cols;
   int64_t numel() const { return count * rows * cols; }
 };
-PartShape shape_of(const FileTensor::Part& part);
+PieceShape shape_of(const FileTensor::Piece& piece);
 
 }  // namespace moe

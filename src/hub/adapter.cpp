@@ -40,26 +40,26 @@ struct Module {
   int64_t out = 0;
 };
 
-Member member_of(const FileTensor::Part& part, int64_t expert) {
-  const Tensor& w = part.param->value;
-  return {part.param, expert, w.shape[w.rank - 2], w.cols()};
+Member member_of(const FileTensor::Piece& piece, int64_t expert) {
+  const Tensor& w = piece.param->value;
+  return {piece.param, expert, w.shape[w.rank - 2], w.cols()};
 }
 
 // Of every tensor of the map that holds matrices, in its order.
 std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
   std::vector<Module> modules;
   for (const FileTensor& tensor : map) {
-    if (tensor.alias || tensor.parts.empty()) continue;
-    const bool matrices = std::all_of(tensor.parts.begin(), tensor.parts.end(), [](const FileTensor::Part& p) { return p.param->is_matrix(); });
+    if (tensor.alias || tensor.pieces.empty()) continue;
+    const bool matrices = std::all_of(tensor.pieces.begin(), tensor.pieces.end(), [](const FileTensor::Piece& p) { return p.param->is_matrix(); });
     if (!matrices) continue;
     std::string name = tensor.name;
     if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
-    const FileTensor::Part& first = tensor.parts[0];
+    const FileTensor::Piece& first = tensor.pieces[0];
     if (first.param->value.rank == 3 && first.expert < 0) {
       for (int64_t e = 0; e < first.param->value.shape[0]; ++e) modules.push_back({fmt::format("{}.{}", name, e), {member_of(first, e)}});
     } else {
       Module& module = modules.emplace_back(Module{name, {}});
-      for (const FileTensor::Part& part : tensor.parts) module.members.push_back(member_of(part, std::max<int64_t>(part.expert, 0)));
+      for (const FileTensor::Piece& piece : tensor.pieces) module.members.push_back(member_of(piece, std::max<int64_t>(piece.expert, 0)));
     }
   }
   for (Module& module : modules)
@@ -246,7 +246,7 @@ struct FoundPair {
   float scale;
 };
 struct FoundWhole {
-  FileTensor::Part part;
+  FileTensor::Piece piece;
   std::vector<float> numbers;
 };
 struct Found {
@@ -255,10 +255,10 @@ struct Found {
 };
 
 FoundWhole read_whole(const Safetensors& file, const std::string& name, const FileTensor& tensor) {
-  const FileTensor::Part& part = tensor.parts[0];
-  if (tensor.parts.size() != 1 || part.transpose || part.pairs > 0)
+  const FileTensor::Piece& piece = tensor.pieces[0];
+  if (tensor.pieces.size() != 1 || piece.transpose || piece.pairs > 0)
     fail("{}: \"{}\" replaces a tensor whose numbers lie otherwise in the model; that is not known here", file.path(), printable(name));
-  return {part, floats_of(file, name, tensor.shape)};
+  return {piece, floats_of(file, name, tensor.shape)};
 }
 
 Found look_through(const Safetensors& file, const Scales& scales, const std::vector<FileTensor>& map, const std::vector<Module>& modules) {
@@ -270,7 +270,7 @@ Found look_through(const Safetensors& file, const Scales& scales, const std::vec
     known.push_back(module.name);
   }
   for (const FileTensor& tensor : map)
-    if (!tensor.alias && !tensor.parts.empty()) tensors[tensor.name] = &tensor;
+    if (!tensor.alias && !tensor.pieces.empty()) tensors[tensor.name] = &tensor;
   Found found;
   for (const NamedTensor& tensor : file.tensors()) {
     const std::string_view key = tensor.name;
@@ -324,13 +324,13 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
   }
   bool turned = false;
   for (const FileTensor& tensor : map) {
-    if (tensor.alias || tensor.parts.empty()) continue;
-    const FileTensor::Part& part = tensor.parts[0];
-    turned = turned || (part.transpose && of.contains(part.param));
-    if (std::find(file.whole.begin(), file.whole.end(), part.param) == file.whole.end()) continue;
-    if (tensor.parts.size() != 1 || part.transpose)
-      fail("{}: \"{}\" is no tensor of its own in a folder, so an adapter cannot bring it", folder, part.param->name);
-    items.push_back({std::string(kPrefix) + tensor.name, part.expert < 0 ? part.param->value : part.param->value.at(part.expert), DType::f32});
+    if (tensor.alias || tensor.pieces.empty()) continue;
+    const FileTensor::Piece& piece = tensor.pieces[0];
+    turned = turned || (piece.transpose && of.contains(piece.param));
+    if (std::find(file.whole.begin(), file.whole.end(), piece.param) == file.whole.end()) continue;
+    if (tensor.pieces.size() != 1 || piece.transpose)
+      fail("{}: \"{}\" is no tensor of its own in a folder, so an adapter cannot bring it", folder, piece.param->name);
+    items.push_back({std::string(kPrefix) + tensor.name, piece.expert < 0 ? piece.param->value : piece.param->value.at(piece.expert), DType::f32});
     // PEFT takes a name that a module's ends with; two words, because "gate" ends others too.
     const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
     const size_t cut = module.rfind('.', module.rfind('.') - 1);
@@ -362,9 +362,9 @@ MergedAdapter merge_adapter(Model& model, const Json& config, const std::string&
     report.largest = std::max(report.largest, add_pair(run, model, changed, *it.module, it.a, it.b, it.rank, it.scale));
     report.matrices += static_cast<int64_t>(it.module->members.size());
   }
-  for (const auto& [part, numbers] : found.whole) {
-    own(model, *part.param, changed, threads);
-    const Tensor to = part.expert < 0 ? part.param->value : part.param->value.at(part.expert);
+  for (const auto& [piece, numbers] : found.whole) {
+    own(model, *piece.param, changed, threads);
+    const Tensor to = piece.expert < 0 ? piece.param->value : piece.param->value.at(piece.expert);
     std::copy(numbers.begin(), numbers.end(), to.as<float>());
     ++report.whole;
   }

@@ -53,8 +53,8 @@ StoredTypes stored_types(const LoadedModel& model) {
   for (const FileTensor& tensor : model.source->map) {
     if (tensor.alias || !model.source->file->contains(tensor.name)) continue;
     const DType dtype = model.source->file->get(tensor.name).dtype;
-    for (const FileTensor::Part& part : tensor.parts) {
-      const auto [entry, is_new] = types.emplace(part.param, Stored{dtype});
+    for (const FileTensor::Piece& piece : tensor.pieces) {
+      const auto [entry, is_new] = types.emplace(piece.param, Stored{dtype});
       entry->second.mixed = entry->second.mixed || entry->second.dtype != dtype;
     }
   }
@@ -62,19 +62,19 @@ StoredTypes stored_types(const LoadedModel& model) {
 }
 
 Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types, const std::optional<WantedType>& asked, Target target) {
-  const Param& first = *tensor.parts[0].param;
+  const Param& first = *tensor.pieces[0].param;
   Stored stored = types.at(&first);
   bool as_stored = is_quantised(stored.dtype) && !tensor.columns;
-  for (const FileTensor::Part& part : tensor.parts) {
-    const Stored& other = types.at(part.param);
+  for (const FileTensor::Piece& piece : tensor.pieces) {
+    const Stored& other = types.at(piece.param);
     stored.mixed = stored.mixed || other.mixed || other.dtype != stored.dtype;
-    as_stored = as_stored && !part.transpose && part.param->value.dtype == stored.dtype;
+    as_stored = as_stored && !piece.transpose && piece.param->value.dtype == stored.dtype;
   }
   if (stored.mixed) stored.dtype = DType::f32;
   const WeightKind kind = kind_of(*model.model, first);
   std::optional<DType> wanted;
   const bool in_mix = asked && asked->mix != nullptr && kind == WeightKind::product;
-  if (asked) wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.parts.size() > 1, model.model->config()) : asked->dtype;
+  if (asked) wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1, model.model->config()) : asked->dtype;
   TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
   if (asked && choice.why.empty() && choice.dtype != asked->dtype) choice.why = "the mix gives it more bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
@@ -110,14 +110,14 @@ void add_rows(ConvertReport& report, const std::vector<Planned>& plan, const Loa
     if (row == report.rows.end()) row = report.rows.insert(row, {.from = p.from, .to = p.to, .why = p.why, .example = p.tensor.name});
     ++row->targets;
     row->bytes_after += p.bytes();
-    for (const FileTensor::Part& part : p.tensor.parts) row_of.emplace(part.param, static_cast<size_t>(row - report.rows.begin()));
+    for (const FileTensor::Piece& piece : p.tensor.pieces) row_of.emplace(piece.param, static_cast<size_t>(row - report.rows.begin()));
     ++report.targets;
     report.bytes_after += p.bytes();
     report.quantised_twice += is_quantised(p.from) && is_quantised(p.to) && p.from != p.to ? 1 : 0;
   }
   for (const FileTensor& tensor : model.source->map) {
     if (tensor.alias || !model.source->file->contains(tensor.name)) continue;
-    ConvertedRow& row = report.rows[row_of.at(tensor.parts[0].param)];
+    ConvertedRow& row = report.rows[row_of.at(tensor.pieces[0].param)];
     ++row.sources;
     row.bytes_before += model.source->file->get(tensor.name).bytes();
   }
@@ -261,7 +261,7 @@ void check_written(const NamedTensors& file, const std::vector<Planned>& plan, s
 std::vector<FileTensor> folder_tensors(Model& model) {
   const Architecture& architecture = architecture_of(model.config());
   std::vector<FileTensor> tensors = map_tensors(architecture, model);
-  std::erase_if(tensors, [&](const FileTensor& t) { return t.alias && (t.parts.empty() || !architecture.stores_tied_head); });
+  std::erase_if(tensors, [&](const FileTensor& t) { return t.alias && (t.pieces.empty() || !architecture.stores_tied_head); });
   return tensors;
 }
 
@@ -280,9 +280,9 @@ bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors)
 DType stored_dtype(const LoadedModel& model) {
   std::map<DType, int64_t> numbers;
   for (const FileTensor& tensor : model.source->map) {
-    if (tensor.alias || tensor.parts.empty() || !model.source->file->contains(tensor.name)) continue;
+    if (tensor.alias || tensor.pieces.empty() || !model.source->file->contains(tensor.name)) continue;
     const Tensor stored = model.source->file->get(tensor.name);
-    const WeightKind kind = kind_of(*model.model, *tensor.parts[0].param);
+    const WeightKind kind = kind_of(*model.model, *tensor.pieces[0].param);
     if (kind != WeightKind::small && kind != WeightKind::buffer) numbers[stored.dtype] += stored.numel();
   }
   const auto most = std::max_element(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) { return a.second < b.second; });

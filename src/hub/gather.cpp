@@ -14,7 +14,7 @@ namespace {
 int64_t grain(int64_t cols) { return std::max<int64_t>(1, (int64_t{1} << 16) / cols); }
 
 bool is_turned(const FileTensor& tensor) {
-  return tensor.columns || std::any_of(tensor.parts.begin(), tensor.parts.end(), [](const FileTensor::Part& part) { return part.transpose; });
+  return tensor.columns || std::any_of(tensor.pieces.begin(), tensor.pieces.end(), [](const FileTensor::Piece& piece) { return piece.transpose; });
 }
 
 // Which row of the Model is row r of a file whose heads of C rows stand in pairs: 0, C/2, 1, C/2 + 1, ...
@@ -24,15 +24,15 @@ int64_t model_row(int64_t r, int64_t head) {
   return r - in_head + in_head / 2 + (in_head % 2 == 1 ? head / 2 : 0);
 }
 
-// Row r of a part as the file has it: where its numbers stand in the Model. `cols` may be 1 where a vector is walked number by number.
+// Row r of a piece as the file has it: where its numbers stand in the Model. `cols` may be 1 where a vector is walked number by number.
 struct Place {
   const char* data;
   DType dtype;
   int64_t number;  // of the parameter
 };
-Place place_of(const FileTensor::Part& part, const PartShape& shape, int64_t r, int64_t cols) {
-  const int64_t at = model_row(r, part.pairs) * cols, each = shape.rows * shape.cols;
-  const Tensor matrix = matrix_of(part, at / each);
+Place place_of(const FileTensor::Piece& piece, const PieceShape& shape, int64_t r, int64_t cols) {
+  const int64_t at = model_row(r, piece.pairs) * cols, each = shape.rows * shape.cols;
+  const Tensor matrix = matrix_of(piece, at / each);
   const int64_t in_matrix = at % each;
   const char* row = static_cast<const char*>(matrix.data) + in_matrix / shape.cols * matrix.row_bytes;
   return {row + bytes_of(matrix.dtype, in_matrix % shape.cols), matrix.dtype, shape.begin + at};
@@ -42,17 +42,17 @@ Place place_of(const FileTensor::Part& part, const PartShape& shape, int64_t r, 
 template <class F>
 void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read, F&& f) {
   const int64_t cols = rows_of(tensor).cols;
-  int64_t first = 0;  // row of the tensor at which the part begins
-  for (const FileTensor::Part& part : tensor.parts) {
-    const PartShape shape = shape_of(part);
+  int64_t first = 0;  // row of the tensor at which the piece begins
+  for (const FileTensor::Piece& piece : tensor.pieces) {
+    const PieceShape shape = shape_of(piece);
     const int64_t rows = shape.numel() / cols;
     const int64_t from = std::max(begin, first) - first, to = std::min(end, first + rows) - first;
     parallel_for(threads, to - from, grain(cols), [&](int64_t r0, int64_t r1, int) {
-      for (int64_t r = from + r0; r < from + r1; ++r) f(place_of(part, shape, r, cols), first + r);
+      for (int64_t r = from + r0; r < from + r1; ++r) f(place_of(piece, shape, r, cols), first + r);
     });
     for (int64_t r = from; r < to; ++r) {
-      const int64_t number = shape.begin + model_row(r, part.pairs) * cols;
-      read.add(*part.param, number, number + cols);
+      const int64_t number = shape.begin + model_row(r, piece.pairs) * cols;
+      read.add(*piece.param, number, number + cols);
     }
     first += rows;
   }
@@ -62,24 +62,24 @@ void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads,
 void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read) {
   const FileRows walk = rows_of(tensor);
   const int64_t m0 = begin / walk.step, m1 = end / walk.step;
-  int64_t at = 0;  // numbers of a matrix before the part, or columns
-  for (const FileTensor::Part& part : tensor.parts) {
-    const PartShape shape = shape_of(part);
-    const int64_t stride = tensor.columns ? walk.cols : part.transpose ? shape.rows : shape.cols;
+  int64_t at = 0;  // numbers of a matrix before the piece, or columns
+  for (const FileTensor::Piece& piece : tensor.pieces) {
+    const PieceShape shape = shape_of(piece);
+    const int64_t stride = tensor.columns ? walk.cols : piece.transpose ? shape.rows : shape.cols;
     for (int64_t m = m0; m < m1; ++m) {
-      const Tensor matrix = matrix_of(part, m);
+      const Tensor matrix = matrix_of(piece, m);
       float* to = out + (m - m0) * walk.step * walk.cols + at;
       parallel_for(threads, shape.rows, grain(shape.cols), [&](int64_t r0, int64_t r1, int) {
         std::vector<float> row(static_cast<size_t>(shape.cols));
         for (int64_t r = r0; r < r1; ++r) {
           dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes, matrix.dtype, shape.cols);
-          for (int64_t c = 0; c < shape.cols; ++c) to[part.transpose ? c * stride + r : r * stride + c] = row[static_cast<size_t>(c)];
+          for (int64_t c = 0; c < shape.cols; ++c) to[piece.transpose ? c * stride + r : r * stride + c] = row[static_cast<size_t>(c)];
         }
       });
       const int64_t number = shape.begin + m * shape.rows * shape.cols;
-      read.add(*part.param, number, number + shape.rows * shape.cols);
+      read.add(*piece.param, number, number + shape.rows * shape.cols);
     }
-    at += tensor.columns ? (part.transpose ? shape.rows : shape.cols) : shape.rows * shape.cols;
+    at += tensor.columns ? (piece.transpose ? shape.rows : shape.cols) : shape.rows * shape.cols;
   }
 }
 
@@ -88,7 +88,7 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
 FileRows rows_of(const FileTensor& tensor) {
   int64_t rows = 1;
   for (const int64_t n : tensor.shape) rows *= n;
-  if (tensor.shape.size() == 1) return {rows, 1, 1};  // its parts may be of different lengths, and pairs be single numbers
+  if (tensor.shape.size() == 1) return {rows, 1, 1};  // its pieces may be of different lengths, and pairs be single numbers
   rows /= tensor.shape.back();
   return {rows, tensor.shape.back(), is_turned(tensor) ? tensor.shape[tensor.shape.size() - 2] : 1};
 }

@@ -15,7 +15,7 @@ FileRows rows_of(const FileTensor&);
 
 // Rows [begin, end) into out [end - begin, cols] as f32, the work shared by threads. What was read is added to `read`.
 void gather_rows(float* out, const FileTensor&, int64_t begin, int64_t end, int threads, Coverage& read);
-// The same as they are stored; all parts must have the type `dtype`, and none may be turned.
+// The same as they are stored; all pieces must have the type `dtype`, and none may be turned.
 void gather_stored(void* out, const FileTensor&, DType dtype, int64_t begin, int64_t end, int threads, Coverage& read);
 
 }  // namespace moe

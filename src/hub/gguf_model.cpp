@@ -20,7 +20,7 @@ constexpr int64_t kBlockNumbers = int64_t{1} << 22;  // of a tensor, gathered at
 
 // A tensor's rows, some at a time: as they are where all of them have the wanted type, else f32 for the writer to convert.
 GgufItem item_of(const FileTensor& tensor, DType dtype, int threads) {
-  const bool as_stored = std::ranges::all_of(tensor.parts, [&](const FileTensor::Part& part) { return part.param->value.dtype == dtype; });
+  const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) { return piece.param->value.dtype == dtype; });
   const DType given = as_stored ? dtype : DType::f32;
   const FileRows walk = rows_of(tensor);
   const int64_t step = tensor.shape.size() == 1 ? walk.rows : std::max<int64_t>(1, kBlockNumbers / walk.cols / walk.step) * walk.step;
@@ -87,7 +87,7 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   target.metadata = gguf_config_entries(row, c);
   for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab)) target.metadata.push_back(std::move(entry));
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
-    if (!tensor.parts.empty() && (!tensor.alias || row.needs_head)) target.tensors.push_back(std::move(tensor));
+    if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head)) target.tensors.push_back(std::move(tensor));
   if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3) {
     auto factors = std::make_shared<std::vector<float>>(llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));
     const auto n = static_cast<int64_t>(factors->size());
@@ -97,7 +97,7 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
 }
 
 bool gguf_wants_f32(const Model& model, const FileTensor& tensor) {
-  const WeightKind kind = kind_of(model, *tensor.parts[0].param);
+  const WeightKind kind = kind_of(model, *tensor.pieces[0].param);
   return kind == WeightKind::small || kind == WeightKind::buffer;
 }
 

@@ -23,7 +23,7 @@ ModelConfig gguf_config(const std::string& path);
 // A GGUF to be, apart from the types of its numbers.
 struct GgufTarget {
   std::vector<GgufEntry> metadata;
-  std::vector<FileTensor> tensors;  // parts are rows, one after another
+  std::vector<FileTensor> tensors;  // pieces are rows, one after another
   std::vector<GgufItem> tables;     // that belong to no parameter and are written as they are
   std::string why_own;              // why llama.cpp does not run it; empty where it does
 };

@@ -41,30 +41,30 @@ std::string name_in_file(const NameRow& row, const Param& param) {
   return filled(filled(row.file, kLayer, param.layer), kWhich, param.is_bias() ? "bias" : "weight");
 }
 
-// Joins a part to the tensor of this name, `dim` being the dimension along which parts follow each other.
-void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape, size_t dim, const FileTensor::Part& part) {
+// Joins a piece to the tensor of this name, `dim` being the dimension along which pieces follow each other.
+void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape, size_t dim, const FileTensor::Piece& piece) {
   const auto open = std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
   if (open == map.end()) {
-    map.push_back({.name = name, .shape = shape, .parts = {part}, .columns = dim == 1});
+    map.push_back({.name = name, .shape = shape, .pieces = {piece}, .columns = dim == 1});
     return;
   }
   open->shape[dim] += shape[dim];
-  open->parts.push_back(part);
+  open->pieces.push_back(piece);
 }
 
-void add_part(std::vector<FileTensor>& map, const NameRow& row, Param& param, int64_t head_width) {
+void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, int64_t head_width) {
   const std::string name = name_in_file(row, param);
   const bool turns = param.is_matrix();
   std::vector<int64_t> shape = shape_of(param.value);
   const auto turn = [&] {
     if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
   };
-  const auto push = [&](const FileTensor::Part& part) { map.push_back({.name = name, .shape = shape, .parts = {part}}); };
+  const auto push = [&](const FileTensor::Piece& piece) { map.push_back({.name = name, .shape = shape, .pieces = {piece}}); };
   switch (row.layout) {
     case Layout::same: return push({&param});
     case Layout::per_expert:
       shape.erase(shape.begin());
-      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, kExpert, e), .shape = shape, .parts = {{&param, e}}});
+      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
       return;
     case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
     case Layout::transposed: turn(); return push({.param = &param, .transpose = turns});
@@ -79,7 +79,7 @@ void add_part(std::vector<FileTensor>& map, const NameRow& row, Param& param, in
   }
 }
 
-// A part's matrices as they lie in the file: `count` of [rows, cols], `row_bytes` from row to row. A vector that is permuted has a number in each row.
+// A piece's matrices as they lie in the file: `count` of [rows, cols], `row_bytes` from row to row. A vector that is permuted has a number in each row.
 struct Source {
   const char* data = nullptr;
   DType dtype = DType::f32;
@@ -89,27 +89,27 @@ struct Source {
   bool dense() const { return row_bytes == bytes_of(dtype, cols); }
 };
 
-// Count, rows and columns of a part's matrices as the Model has them.
-Source source_shape(const FileTensor::Part& part) {
-  const Tensor& t = part.param->value;
-  Source shape{.count = t.rank == 3 && part.expert < 0 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
-  if (t.rank == 2 && part.expert >= 0) shape.rows = 1;  // of a bank of vectors
-  if (t.rank == 1 && part.pairs > 0) std::swap(shape.rows, shape.cols);
+// Count, rows and columns of a piece's matrices as the Model has them.
+Source source_shape(const FileTensor::Piece& piece) {
+  const Tensor& t = piece.param->value;
+  Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
+  if (t.rank == 2 && piece.expert >= 0) shape.rows = 1;  // of a bank of vectors
+  if (t.rank == 1 && piece.pairs > 0) std::swap(shape.rows, shape.cols);
   return shape;
 }
 
-// Calls f(part, source) for the parts of a tensor in turn.
+// Calls f(piece, source) for the pieces of a tensor in turn.
 template <class F>
 void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
-  int64_t at = 0;  // numbers before the part; columns where parts stand side by side
-  for (const FileTensor::Part& part : tensor.parts) {
-    Source from = source_shape(part);
-    if (part.transpose) std::swap(from.rows, from.cols);
+  int64_t at = 0;  // numbers before the piece; columns where pieces stand side by side
+  for (const FileTensor::Piece& piece : tensor.pieces) {
+    Source from = source_shape(piece);
+    if (piece.transpose) std::swap(from.rows, from.cols);
     from.dtype = file.dtype;
     from.data = static_cast<const char*>(file.data) + bytes_of(file.dtype, at);
     from.row_bytes = tensor.columns ? file.row_bytes : bytes_of(file.dtype, from.cols);
     at += tensor.columns ? from.cols : from.count * from.rows * from.cols;
-    f(part, from);
+    f(piece, from);
   }
 }
 
@@ -144,17 +144,18 @@ void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stri
 
 constexpr int64_t kRowsAtOnce = 32;
 
-// A part's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a type of the size of the file's numbers, which stay as they are.
+// A piece's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a type of the size of the file's numbers, which stay as they
+// are.
 template <class T>
-void read_part(T* to, const FileTensor::Part& part, const Source& from) {
+void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   const auto convert = [&](T* out, const char* in) {
     if constexpr (std::is_same_v<T, float>) to_floats(out, in, from.dtype, from.cols);
     else std::memcpy(out, in, static_cast<size_t>(from.cols) * sizeof(T));
   };
-  std::vector<T> strip(static_cast<size_t>(part.transpose ? kRowsAtOnce * from.cols : 0));
+  std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * from.cols : 0));
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
-    if (!part.transpose) {
-      for (int64_t r = 0; r < from.rows; ++r) convert(to + r * from.cols, from.row(m, part.pairs > 0 ? paired_row(r, part.pairs) : r));
+    if (!piece.transpose) {
+      for (int64_t r = 0; r < from.rows; ++r) convert(to + r * from.cols, from.row(m, piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
       continue;
     }
     for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
@@ -172,18 +173,18 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
   buffer.resize(static_cast<size_t>(numbers));
   const Tensor file(buffer.data(), DType::f32, {numbers / tensor.shape.back(), tensor.shape.back()});
   std::vector<float> rows;
-  each_source(tensor, file, [&](const FileTensor::Part& part, const Source& to) {
+  each_source(tensor, file, [&](const FileTensor::Piece& piece, const Source& to) {
     for (int64_t m = 0; m < to.count; ++m) {
-      const Tensor from = matrix_of(part, m);
+      const Tensor from = matrix_of(piece, m);
       rows.resize(static_cast<size_t>(to.rows * to.cols));
       for (int64_t r = 0; r < from.rows(); ++r)
         to_floats(rows.data() + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype, from.cols());
       const auto place = [&](int64_t r) { return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r))); };
-      if (part.transpose) {
+      if (piece.transpose) {
         transpose(place(0), rows.data(), to.cols, to.rows, to.row_bytes / static_cast<int64_t>(sizeof(float)));
         continue;
       }
-      for (int64_t r = 0; r < to.rows; ++r) std::copy_n(rows.data() + r * to.cols, to.cols, place(part.pairs > 0 ? paired_row(r, part.pairs) : r));
+      for (int64_t r = 0; r < to.rows; ++r) std::copy_n(rows.data() + r * to.cols, to.cols, place(piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
     }
   });
   return Tensor(buffer.data(), DType::f32, {numbers});
@@ -210,7 +211,7 @@ void check_shape(const FileTensor& want, const Tensor& got, const std::string& p
 }
 
 void check_alias(const FileTensor& alias, const NamedTensors& file) {
-  const Tensor& truth = alias.parts[0].param->value;
+  const Tensor& truth = alias.pieces[0].param->value;
   const Tensor other = file.get(alias.name);
   const auto cols = static_cast<size_t>(truth.cols());
   std::vector<float> a(cols), b(cols);
@@ -227,22 +228,22 @@ void check_alias(const FileTensor& alias, const NamedTensors& file) {
 
 void check_aliases(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map)
-    if (tensor.alias && !tensor.parts.empty() && file.contains(tensor.name)) check_alias(tensor, file);
+    if (tensor.alias && !tensor.pieces.empty() && file.contains(tensor.name)) check_alias(tensor, file);
 }
 
 // Fills the parameters of a model that owns its memory.
 void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map) {
     if (tensor.alias) continue;
-    each_source(tensor, file.get(tensor.name), [&](const FileTensor::Part& part, const Source& from) {
-      const Tensor& value = part.param->value;
-      read_part((part.expert >= 0 ? value.at(part.expert) : value).as<float>(), part, from);
+    each_source(tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) {
+      const Tensor& value = piece.param->value;
+      read_piece((piece.expert >= 0 ? value.at(piece.expert) : value).as<float>(), piece, from);
     });
   }
 }
 
-struct BoundPart {
-  FileTensor::Part part;
+struct BoundPiece {
+  FileTensor::Piece piece;
   Source from;
 };
 
@@ -256,66 +257,66 @@ Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
 }
 
 // A copy in the order of the Model, of f32 or in the file's own dtype.
-Tensor copied(Model& model, const Param& param, const std::vector<BoundPart>& parts, DType dtype) {
+Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& pieces, DType dtype) {
   const Tensor value = allocate_like(model, param.value, dtype);
   auto* to = static_cast<char*>(value.data);
-  for (const auto& [part, from] : parts) {
-    if (dtype == DType::f32) read_part(reinterpret_cast<float*>(to), part, from);
-    else if (part.transpose) read_part(reinterpret_cast<uint16_t*>(to), part, from);
+  for (const auto& [piece, from] : pieces) {
+    if (dtype == DType::f32) read_piece(reinterpret_cast<float*>(to), piece, from);
+    else if (piece.transpose) read_piece(reinterpret_cast<uint16_t*>(to), piece, from);
     else {  // whole rows, so that blocks stay as they are
       const Source bytes{.data = from.data, .count = from.count, .rows = from.rows, .cols = bytes_of(dtype, from.cols), .row_bytes = from.row_bytes};
-      read_part(to, part, bytes);
+      read_piece(to, piece, bytes);
     }
     to += bytes_of(dtype, from.count * from.rows * from.cols);
   }
   return value;
 }
 
-void bind_param(Model& model, Param& param, const std::vector<BoundPart>& parts) {
-  const DType dtype = parts[0].from.dtype;
+void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& pieces) {
+  const DType dtype = pieces[0].from.dtype;
   bool alike = true, as_it_is = true, transposed = false;
-  for (const auto& [part, from] : parts) {
+  for (const auto& [piece, from] : pieces) {
     alike = alike && from.dtype == dtype;
-    as_it_is = as_it_is && !part.transpose && part.pairs == 0 && from.dense();
-    transposed = transposed || part.transpose;
+    as_it_is = as_it_is && !piece.transpose && piece.pairs == 0 && from.dense();
+    transposed = transposed || piece.transpose;
   }
   if (!is_large(param) || !alike || (transposed && is_quantised(dtype))) {
-    model.bind(param, copied(model, param, parts, DType::f32));
+    model.bind(param, copied(model, param, pieces, DType::f32));
     return;
   }
   if (!as_it_is) {
-    model.bind(param, copied(model, param, parts, dtype));
+    model.bind(param, copied(model, param, pieces, dtype));
     return;
   }
   Tensor value = param.value;
   value.dtype = dtype;
-  value.data = const_cast<char*>(parts[0].from.data);
+  value.data = const_cast<char*>(pieces[0].from.data);
   value.row_bytes = bytes_of(dtype, value.cols());
-  std::vector<const void*> pieces;
-  if (parts.size() > 1)
-    for (const BoundPart& piece : parts) pieces.push_back(piece.from.data);
-  model.bind(param, value, std::move(pieces));
+  std::vector<const void*> places;
+  if (pieces.size() > 1)
+    for (const BoundPiece& piece : pieces) places.push_back(piece.from.data);
+  model.bind(param, value, std::move(places));
 }
 
 }  // namespace
 
-Tensor matrix_of(const FileTensor::Part& part, int64_t m) {
-  const Param& param = *part.param;
-  if (param.value.rank == 3) return param.expert(part.expert >= 0 ? part.expert : m);
-  return part.expert >= 0 ? param.value.at(part.expert) : param.value;
+Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
+  const Param& param = *piece.param;
+  if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
+  return piece.expert >= 0 ? param.value.at(piece.expert) : param.value;
 }
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
-  for (Param* param : model.params()) add_part(map, row_of(names, *param), *param, model.config().head_width);
+  for (Param* param : model.params()) add_piece(map, row_of(names, *param), *param, model.config().head_width);
   if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.head_weight();
-    map.push_back({.name = std::string(names.tied_head), .shape = shape_of(embedding.value), .parts = {{&embedding}}, .alias = true});
+    map.push_back({.name = std::string(names.tied_head), .shape = shape_of(embedding.value), .pieces = {{&embedding}}, .alias = true});
   }
   for (const std::string_view buffer : names.buffers) {
     const bool of_layers = buffer.find(kLayer) != std::string_view::npos;
     for (int64_t i = 0; i < (of_layers ? model.config().layers : 1); ++i)
-      map.push_back({.name = filled(buffer, kLayer, i), .shape = {}, .parts = {}, .alias = true});
+      map.push_back({.name = filled(buffer, kLayer, i), .shape = {}, .pieces = {}, .alias = true});
   }
   return map;
 }
@@ -364,7 +365,7 @@ void check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
     fail("{}: tensor \"{}\" is no part of the model that {} describes{}", file.path(), printable(unused[0]), asker,
          unused.size() > 1 ? fmt::format(", nor are {} others", unused.size() - 1) : "");
   for (const FileTensor& tensor : map)
-    if (!tensor.parts.empty() && file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path(), asker);
+    if (!tensor.pieces.empty() && file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path(), asker);
 }
 
 void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model, LoadFor purpose) {
@@ -372,11 +373,11 @@ void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, 
     read_tensors(map, file);
     for (Param* param : model.params()) param->touched();
   } else {
-    std::map<const Param*, std::vector<BoundPart>> parts;
+    std::map<const Param*, std::vector<BoundPiece>> pieces;
     for (const FileTensor& tensor : map)
       if (!tensor.alias)
-        each_source(tensor, file.get(tensor.name), [&](const FileTensor::Part& part, const Source& from) { parts[part.param].push_back({part, from}); });
-    for (Param* param : model.params()) bind_param(model, *param, parts.at(param));
+        each_source(tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) { pieces[piece.param].push_back({piece, from}); });
+    for (Param* param : model.params()) bind_param(model, *param, pieces.at(param));
   }
   check_aliases(map, file);
 }
@@ -385,14 +386,14 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
   const auto buffer = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
   for (const FileTensor& tensor : map) {
-    if (tensor.parts.empty() || (tensor.alias && !with_alias)) continue;
+    if (tensor.pieces.empty() || (tensor.alias && !with_alias)) continue;
     // Buffers take steps too small for bf16.
-    const DType kept = tensor.parts[0].param->is_trained() ? dtype : DType::f32;
+    const DType kept = tensor.pieces[0].param->is_trained() ? dtype : DType::f32;
     SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
-    const FileTensor::Part& part = tensor.parts[0];
-    const bool scattered = part.expert < 0 && !part.param->pieces.empty();
-    if (tensor.parts.size() == 1 && !part.transpose && part.pairs == 0 && !scattered && !is_quantised(part.param->value.dtype)) {
-      item.value = shaped(part.expert < 0 ? part.param->value : matrix_of(part, 0), tensor.shape);
+    const FileTensor::Piece& piece = tensor.pieces[0];
+    const bool scattered = piece.expert < 0 && !piece.param->pieces.empty();
+    if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered && !is_quantised(piece.param->value.dtype)) {
+      item.value = shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
       continue;
     }
     item.value.rank = static_cast<int>(tensor.shape.size());

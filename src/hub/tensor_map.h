@@ -1,4 +1,4 @@
-// Which tensor of a file is which part of which parameter. Loading and saving walk the same map, made from an architecture's rows of names.
+// Which tensor of a file is which piece of which parameter. Loading and saving walk the same map, made from an architecture's rows of names.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace moe {
 
-// One tensor as it lies in the file: its parts one after another.
+// One tensor as it lies in the file: its pieces one after another.
 struct FileTensor {
-  struct Part {
+  struct Piece {
     Param* param = nullptr;
     int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
@@ -23,13 +23,13 @@ struct FileTensor {
 
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<Part> parts;
-  bool columns = false;  // parts stand side by side along the columns, not one after another along the rows
-  bool alias = false;    // may be missing: a second name of a tied head, or, without parts, a table that programs store and nobody needs
+  std::vector<Piece> pieces;
+  bool columns = false;  // pieces stand side by side along the columns, not one after another along the rows
+  bool alias = false;    // may be missing: a second name of a tied head, or, without pieces, a table that programs store and nobody needs
 };
 
-// Matrix m of a part in the Model's order, wherever it lies. A vector is one row.
-Tensor matrix_of(const FileTensor::Part&, int64_t m);
+// Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
+Tensor matrix_of(const FileTensor::Piece&, int64_t m);
 
 // What a LoadedModel was read from.
 struct ModelSource {

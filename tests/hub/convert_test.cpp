@@ -423,7 +423,7 @@ TEST(Convert, AWrongMapIsRefused) {
   };
   EXPECT_FAILS(with([](auto& map) { map.pop_back(); }), "was consumed 0 times");
   EXPECT_FAILS(with([](auto& map) { map.push_back(map.front()); }), "was consumed 2 times");
-  EXPECT_FAILS(with([](auto& map) { map.front().parts = map[1].parts; }), "account does not come out");
+  EXPECT_FAILS(with([](auto& map) { map.front().pieces = map[1].pieces; }), "account does not come out");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

@@ -203,14 +203,14 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       const auto target = gguf_target(*model, *make_tokenizer("bytes"));
       for (const FileTensor& tensor : target.tensors) {
         if (gguf_wants_f32(*model, tensor) || tensor.shape.back() % block_of(dtype).elements != 0) continue;
-        for (const FileTensor::Part& part : tensor.parts) {
-          const Tensor& value = part.param->value;
+        for (const FileTensor::Piece& piece : tensor.pieces) {
+          const Tensor& value = piece.param->value;
           std::vector<std::byte> blocks(static_cast<size_t>(bytes_of(dtype, value.cols())));
           for (int64_t r = 0; r < value.rows(); ++r) {
             quantise(blocks.data(), value.row<float>(r), dtype, value.cols());
             dequantise(value.row<float>(r), blocks.data(), dtype, value.cols());
           }
-          part.param->touched();
+          piece.param->touched();
         }
       }
       EXPECT_EQ(logits_of(*load_model(folder / "a.gguf", LoadFor::training).model), logits_of(*model));

@@ -56,6 +56,12 @@ const Param& source_of(const Param& to, const Model& source, Part part) {
   return *from;
 }
 
+ModelConfig without_experts(ModelConfig dense) {
+  dense.shared_experts = dense.shared_width = 0;
+  dense.shared_gate = dense.expert_down_bias = false;
+  return dense;
+}
+
 int64_t numbers_of(const Model& model) {
   int64_t numbers = 0;
   for (const Param* param : model.params()) numbers += param->value.numel();

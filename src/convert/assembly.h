@@ -56,6 +56,8 @@ class Assembly {
 // What is in a source what `to` is in the result; the second: of another part of it. Fails where the source has no such parameter.
 const Param& source_of(const Param& to, const Model& source);
 const Param& source_of(const Param& to, const Model& source, Part part);
+// A dense model's config, without what it says of experts, of which the model has none.
+ModelConfig without_experts(ModelConfig dense);
 // How many numbers a model holds.
 int64_t numbers_of(const Model&);
 // A matrix of a bank, or a row of a bank of vectors.

@@ -208,7 +208,7 @@ int64_t drop_the_rest(Assembly& assembly, const Model& base, std::span<const Mer
 }
 
 ModelConfig merged_config(const ModelConfig& base, int64_t experts, const MergeOptions& o) {
-  ModelConfig config = base;
+  ModelConfig config = without_experts(base);
   config.routing = o.routing;
   if (config.routing.experts != experts) fail("{} experts are given for a routing of {}", experts, config.routing.experts);
   config.expert_width = base.dense_width;

@@ -203,7 +203,7 @@ void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
 
 ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions& o) {
   check_options(dense, o);
-  ModelConfig config = dense;
+  ModelConfig config = without_experts(dense);
   config.routing = o.routing;
   config.expert_width = dense.dense_width / o.granularity;
   o.layers.set(config);

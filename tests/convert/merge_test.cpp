@@ -71,6 +71,18 @@ std::vector<double> mean_seen(Model& model, const std::vector<std::vector<int32_
   return sum;
 }
 
+// A config may say how experts would be of which the model has none.
+TEST(Merge, TakesNothingOfExpertsThatTheBaseHasNot) {
+  ModelConfig c = dense_config();
+  c.shared_experts = 2;
+  c.shared_width = 8;
+  c.shared_gate = c.expert_down_bias = true;
+  Siblings s(c);
+  const Merged merged = merge(s.base(), s.experts, s.options());
+  EXPECT_EQ(merged.model->config().shared_experts, 0);
+  EXPECT_EQ(merged.model->find(Part::experts, ParamKind::down, 0, true), nullptr);
+}
+
 TEST(Merge, EveryNumberIsWhereItBelongs) {
   for (const bool bias : {false, true}) {
     ModelConfig c = dense_config();

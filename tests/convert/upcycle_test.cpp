@@ -42,6 +42,18 @@ TEST(Upcycle, CopiesComputeWhatTheDenseModelDoes) {
     }
 }
 
+// A config may say how experts would be of which the model has none.
+TEST(Upcycle, TakesNothingOfExpertsThatTheDenseModelHasNot) {
+  ModelConfig c = dense_config();
+  c.shared_experts = 2;
+  c.shared_width = 8;
+  c.shared_gate = c.expert_down_bias = true;
+  const auto dense = drawn_model(c);
+  const Upcycled up = upcycle(*dense, renormalised(c, 4, 2, 1), 2);
+  EXPECT_EQ(up.model->config().shared_experts, 0);
+  EXPECT_LT(difference(*dense, *up.model), 1e-5);
+}
+
 // With T a multiple of G a token meets whole copies; E walks over the tails of the products' blocks, since equal rows of a router must give equal bits.
 TEST(Upcycle, VirtualGroupsComputeWhatTheDenseModelDoes) {
   ModelConfig c = dense_config();

@@ -47,7 +47,7 @@ Json variants_json(const ModelConfig& c) {
                     {"shared_experts", v.shared_experts},
                     {"parameters", v.params.total()},
                     {"active", v.params.active()},
-                    {"router", v.params.router},
+                    {"router", v.params[Part::router]},
                     {"combinations", sets.empty() ? Json(nullptr) : Json(sets)},
                     {"combinations_log2", log2_combinations(v.experts, v.top_k)}});
   }
@@ -82,14 +82,14 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   fmt::print("parameters: {} in all, {} active for a token ({:.1f}%)\n\n", human_count(static_cast<double>(p.total())),
              human_count(static_cast<double>(p.active())), 100.0 * static_cast<double>(p.active()) / static_cast<double>(p.total()));
   fmt::print("  {:<12}{:>10} {:>10} {:>7}{:>10} {:>7}\n", "part", "params", "active", "share", "FLOPs", "share");
-  print_part("embedding", p.embedding + p.positions, p.embedding + p.positions, 0, cost);
-  print_part("attention", p.attention, p.attention, f.projections + f.scores, cost);
-  print_part("norms", p.norms, p.norms, 0, cost);
-  print_part("dense FFN", p.dense_ffn, p.dense_ffn, f.dense_ffn, cost);
-  print_part("router", p.router, p.router, f.router, cost);
-  print_part("experts", p.experts, p.experts_active, f.experts, cost);
-  print_part("shared", p.shared, p.shared, f.shared, cost);
-  print_part("head", p.head, p.head, f.head, cost);
+  print_part("embedding", p[Part::embedding] + p[Part::positions], p[Part::embedding] + p[Part::positions], 0, cost);
+  print_part("attention", p[Part::attention], p[Part::attention], f.projections + f.scores, cost);
+  print_part("norms", p[Part::norms], p[Part::norms], 0, cost);
+  print_part("dense FFN", p[Part::dense_ffn], p[Part::dense_ffn], f.dense_ffn, cost);
+  print_part("router", p[Part::router], p[Part::router], f.router, cost);
+  print_part("experts", p[Part::experts], p.experts_active, f.experts, cost);
+  print_part("shared", p[Part::shared], p[Part::shared], f.shared, cost);
+  print_part("head", p[Part::head], p[Part::head], f.head, cost);
   fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n", human_count(f.forward()), human_count(f.training()), c.context);
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16\n", size(cost.memory.weights_f32), size(cost.memory.weights_bf16),
@@ -193,16 +193,16 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
           {"parameters",
            {{"total", p.total()},
             {"active", p.active()},
-            {"embedding", p.embedding},
-            {"positions", p.positions},
-            {"head", p.head},
-            {"norms", p.norms},
-            {"attention", p.attention},
-            {"dense_ffn", p.dense_ffn},
-            {"experts", p.experts},
+            {"embedding", p[Part::embedding]},
+            {"positions", p[Part::positions]},
+            {"head", p[Part::head]},
+            {"norms", p[Part::norms]},
+            {"attention", p[Part::attention]},
+            {"dense_ffn", p[Part::dense_ffn]},
+            {"experts", p[Part::experts]},
             {"experts_active", p.experts_active},
-            {"shared", p.shared},
-            {"router", p.router}}},
+            {"shared", p[Part::shared]},
+            {"router", p[Part::router]}}},
           {"flops_per_token",
            {{"forward", f.forward()},
             {"training", f.training()},

@@ -256,12 +256,12 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   const ModelConfig carved = carved_config(dense, o);
   const ParamCount before = count_params(dense), after = count_params(carved);
   const int64_t n = calibration_tokens(o), d = dense.width, f = dense.dense_width, a = compute == DType::bf16 ? 2 : 4;
-  const int64_t carved_ffns = after.experts + after.shared;
+  const int64_t carved_ffns = after[Part::experts] + after[Part::shared];
   MemoryNeed need;
   need.add("weights", 4 * before.total());
   need.add("new weights", 4 * (after.total() + after.buffers));
   // Attention and FFNs of the dense model as far as they are walked, and what was made of them.
-  need.add("packed", a * (before.attention + before.dense_ffn + carved_ffns));
+  need.add("packed", a * (before[Part::attention] + before[Part::dense_ffn] + carved_ffns));
   const CarveStages stages = carve_stages(o);
   const bool follows = stages.follows_dense();
   const int64_t streams = n * d * 4 * (follows ? 6 : 3), dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);

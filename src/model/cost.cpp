@@ -2,20 +2,11 @@
 // builds.
 #include "model/cost.h"
 
-#include <array>
-
-#include "model/parameters.h"
-
 namespace moe {
 namespace {
 
-// How many numbers each part has.
-struct PartSums {
-  std::array<int64_t, static_cast<size_t>(Part::head) + 1> of{};
-  int64_t& operator[](Part part) { return of[static_cast<size_t>(part)]; }
-};
 struct Numbers {
-  PartSums trained, matrices;
+  PartCounts trained, matrices;
   int64_t buffers = 0;
 };
 
@@ -41,7 +32,7 @@ double average_keys(const ModelConfig& c, int64_t context) {
 
 // forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys seen; norms, activations and the embedding's lookup are not
 // counted.
-FlopCount flops_of(const ModelConfig& c, PartSums matrices, int64_t context) {
+FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   return {.projections = products(matrices[Part::attention]),
           .scores = 4 * static_cast<double>(c.layers) * static_cast<double>(c.q_width()) * average_keys(c, context),
@@ -55,25 +46,14 @@ FlopCount flops_of(const ModelConfig& c, PartSums matrices, int64_t context) {
 }  // namespace
 
 ParamCount count_params(const ModelConfig& c) {
-  Numbers sums = numbers_of(c);
-  PartSums& n = sums.trained;
-  return {.embedding = n[Part::embedding],
-          .positions = n[Part::positions],
-          .head = n[Part::head],
-          .norms = n[Part::norms],
-          .attention = n[Part::attention],
-          .dense_ffn = n[Part::dense_ffn],
-          .experts = n[Part::experts],
-          .experts_active = active(c, n[Part::experts]),
-          .shared = n[Part::shared],
-          .router = n[Part::router],
-          .buffers = sums.buffers};
+  const Numbers sums = numbers_of(c);
+  return {.parts = sums.trained, .experts_active = active(c, sums.trained[Part::experts]), .buffers = sums.buffers};
 }
 
 FlopCount count_flops(const ModelConfig& c, int64_t context) { return flops_of(c, numbers_of(c).matrices, context); }
 
 double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int64_t expert_rows) {
-  PartSums matrices = numbers_of(c).matrices;
+  const PartCounts matrices = numbers_of(c).matrices;
   const FlopCount per_token = flops_of(c, matrices, context);
   const int64_t experts = c.routing.experts * c.moe_layer_count();
   const double rows = experts == 0 ? 0 : 2 * static_cast<double>(expert_rows) * static_cast<double>(matrices[Part::experts] / experts);

@@ -1,31 +1,30 @@
 // What a model costs by its configuration alone: parameters, arithmetic and memory. No model is built. Formulas: the usual ones, written above each function.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <numeric>
 
-#include "model/config.h"
+#include "model/parameters.h"
 
 namespace moe {
 
+// A count for each part.
+struct PartCounts {
+  std::array<int64_t, kParts> of{};
+  int64_t& operator[](Part part) { return of[static_cast<size_t>(part)]; }
+  int64_t operator[](Part part) const { return of[static_cast<size_t>(part)]; }
+};
+
 // How many numbers each part of the model holds. Embeddings count as active; a tied head is counted once.
 struct ParamCount {
-  int64_t embedding = 0;
-  int64_t positions = 0;  // learned positions
-  int64_t head = 0;       // 0 when tied
-  int64_t norms = 0;      // of the blocks and the final one; QK-norms belong to attention
-  int64_t attention = 0;
-  int64_t dense_ffn = 0;
-  int64_t experts = 0;  // routed ones
-  int64_t experts_active = 0;
-  int64_t shared = 0;
-  int64_t router = 0;
-  int64_t buffers = 0;  // selection biases and thresholds of the routers: not trained by gradient, in no sum
+  PartCounts parts;
+  int64_t experts_active = 0;  // of the routed experts, those that a token takes
+  int64_t buffers = 0;         // selection biases and thresholds of the routers: not trained by gradient, in no sum
 
-  int64_t total() const { return total_without_experts() + experts; }
-  int64_t active() const { return total_without_experts() + experts_active; }
-
- private:
-  int64_t total_without_experts() const { return embedding + positions + head + norms + attention + dense_ffn + shared + router; }
+  int64_t operator[](Part part) const { return parts[part]; }
+  int64_t total() const { return std::accumulate(parts.of.begin(), parts.of.end(), int64_t{0}); }
+  int64_t active() const { return total() - parts[Part::experts] + experts_active; }
 };
 ParamCount count_params(const ModelConfig&);
 

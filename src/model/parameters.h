@@ -22,6 +22,7 @@ enum class Part : uint8_t {
   shared,   // the expert that is always on
   head,     // absent when tied
 };
+constexpr size_t kParts = static_cast<size_t>(Part::head) + 1;
 // As screens and options call it: "dense ffn".
 std::string_view name_of(Part);
 

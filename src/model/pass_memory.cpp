@@ -139,7 +139,7 @@ int64_t scratch_forward(const Sizes& s, bool moe) {
 
 int64_t packed_bytes(const ModelConfig& c, int64_t a) {
   const ParamCount p = count_params(c);
-  int64_t router = p.router, other = p.attention + p.dense_ffn + p.experts + p.shared + c.vocab * c.width;
+  int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] + p[Part::experts] + p[Part::shared] + c.vocab * c.width;
   return 2 * (router * kF32 + other * a);
 }
 

@@ -49,7 +49,7 @@ ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t top_k, int64_t 
 DenseTwin dense_twin(const ModelConfig& config, int64_t ffn_width, int64_t context) {
   const ModelConfig c = with_experts(config, 1, 1, ffn_width, 0, 0);
   DenseTwin twin{ffn_width, count_params(c), count_flops(c, context)};
-  twin.params.router = 0;
+  twin.params.parts[Part::router] = 0;
   twin.flops.router = 0;
   return twin;
 }

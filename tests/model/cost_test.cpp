@@ -58,7 +58,7 @@ TEST(Cost, PublishedTotals) {
   EXPECT_EQ(mixtral.active(), 12879925248);
   const ParamCount nano = count_params(nanomoe_published());
   EXPECT_NEAR(static_cast<double>(nano.total()), 55.11e6, 0.005e6);
-  EXPECT_NEAR(static_cast<double>(nano.total() - nano.positions), 54.72e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(nano.total() - nano[Part::positions]), 54.72e6, 0.005e6);
   EXPECT_NEAR(static_cast<double>(nano.active()), 33.88e6, 0.005e6);
 }
 
@@ -137,12 +137,12 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
     }
     EXPECT_EQ(count.total(), trained) << routing.recipe;
     EXPECT_EQ(count.buffers, buffers) << routing.recipe;
-    EXPECT_EQ(count.router, router) << routing.recipe;
+    EXPECT_EQ(count[Part::router], router) << routing.recipe;
     EXPECT_EQ(count_flops(c, 64).router, 2.0 * static_cast<double>(multiplied)) << routing.recipe;
     EXPECT_EQ(count_memory(c).weights_bf16, 2 * trained + 4 * buffers) << "buffers stay f32: " << routing.recipe;
   }
   c.routing = test::small_routing("hash", 6, 2);
-  EXPECT_EQ(count_params(c).router, 0);
+  EXPECT_EQ(count_params(c)[Part::router], 0);
   c.routing = test::small_routing("deepseek-v3", 6, 2);
   EXPECT_EQ(count_params(c).buffers, 2 * 6);
 }

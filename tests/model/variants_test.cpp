@@ -63,8 +63,8 @@ TEST(Combinations, EdgesAndLimits) {
 
 void expect_equal_but_for_the_router(const std::vector<Variant>& variants) {
   for (const Variant& v : variants) {
-    EXPECT_EQ(v.params.total() - v.params.router, variants[0].params.total() - variants[0].params.router) << v.name;
-    EXPECT_EQ(v.params.active() - v.params.router, variants[0].params.active() - variants[0].params.router) << v.name;
+    EXPECT_EQ(v.params.total() - v.params[Part::router], variants[0].params.total() - variants[0].params[Part::router]) << v.name;
+    EXPECT_EQ(v.params.active() - v.params[Part::router], variants[0].params.active() - variants[0].params[Part::router]) << v.name;
   }
 }
 
@@ -145,10 +145,10 @@ TEST(DenseTwins, EqualInWhatTheyAreNamedFor) {
   const ModelCost own = count_cost(c, c.context);
   const DenseTwin flops = dense_of_equal_flops(c, c.context), params = dense_of_equal_params(c, c.context);
   EXPECT_EQ(flops.ffn_width, 8192);
-  EXPECT_EQ(flops.params.total(), own.params.active() - own.params.router);
+  EXPECT_EQ(flops.params.total(), own.params.active() - own.params[Part::router]);
   EXPECT_EQ(flops.flops.forward(), own.flops.forward() - own.flops.router);
   EXPECT_EQ(params.ffn_width, 65536);
-  EXPECT_EQ(params.params.total(), own.params.total() - own.params.router);
+  EXPECT_EQ(params.params.total(), own.params.total() - own.params[Part::router]);
   EXPECT_EQ(params.flops.forward() - own.flops.forward() + own.flops.router, 7 * own.flops.experts);
 }
 

@@ -1,6 +1,7 @@
 // A trained tensor: the truth, its gradient, and a derived copy in the layout and dtype that the products want.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,15 +12,17 @@
 
 namespace moe {
 
-// Copies of single experts, each made when rows first meet it, in room reserved for all of them. Opaque to everyone but ops.
+// Copies of single experts, each made when rows first meet it, in room reserved for all of them. Opaque to everyone but ops, whose threads write under a lock
+// and look without one: `begun` tells that the rest stands, a version that the copy does; both are read and written as atomics (std::atomic_ref).
 struct ExpertCopies {
+  bool begun = false;
   Pages room;
   int64_t expert_bytes = 0;
   std::vector<uint64_t> version;  // [E] of the value that is packed; 0: never packed, and no memory taken
 };
 
 // Weights of a product, packed by ops for one dtype. A cache: it may be dropped at any time and is rebuilt when `version` falls behind. What is trained is
-// packed as a whole, since every step packs it anew; what only lies in a file, an expert at a time.
+// packed as a whole, since every step packs it anew; what only lies in a file, an expert at a time. Versions are atomics as in ExpertCopies.
 struct Packed {
   ExpertCopies forward_experts, backward_experts;
   Arena memory{0};
@@ -29,10 +32,13 @@ struct Packed {
   uint64_t backward_version = 0;
 };
 
-// How much memory the packed copies of weights that are never trained may take together. What does not fit is packed anew each time it is used.
+// How much memory the packed copies of weights that are never trained may take together, of all threads that run the model. What does not fit is packed anew
+// each time it is used.
 struct PackBudget {
-  int64_t limit = INT64_MAX;  // bytes
-  int64_t used = 0;
+  std::atomic<int64_t> limit = INT64_MAX;  // bytes
+  std::atomic<int64_t> used = 0;
+
+  bool has_room(int64_t bytes) const { return used + bytes <= limit; }
 };
 
 // What a parameter is for: decides its initial values, whether it is trained and whether it takes weight decay.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <thread>
 
 #include "core/error.h"
 #include "ops/cpu/row_product.h"
@@ -166,6 +167,36 @@ TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
   EXPECT_NE(after, before);
   EXPECT_EQ(after, product(run, other.weight, x_dtype, offsets, true));
   EXPECT_EQ(budget.used, used);
+}
+
+// Threads that run one model at the same time, each with a Run of its own: whoever meets an expert first packs it, once, and all get the same bits.
+TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
+  const Offsets offsets{0, 3, 7, 30};
+  Twins t = draw_twins(arena, dtype, 3, 70, width(64));
+  for (const bool whole : {false, true}) {
+    const Tensor value = whole ? t.master.value : t.weight.value;
+    const auto multiply = [&](Param& w) {
+      moe::Run own(1);
+      return product(own, w, x_dtype, offsets, true);
+    };
+    PackBudget once;
+    Param alone;
+    alone.value = value;
+    if (!whole) alone.budget = &once;
+    const std::vector<char> want = multiply(alone);
+    for (int round = 0; round < 8; ++round) {
+      PackBudget budget;
+      Param w;
+      w.value = value;
+      if (!whole) w.budget = &budget;
+      std::vector<std::vector<char>> got(4);
+      std::vector<std::thread> threads;
+      for (auto& bytes : got) threads.emplace_back([&] { bytes = multiply(w); });
+      for (std::thread& thread : threads) thread.join();
+      for (const auto& bytes : got) EXPECT_EQ(bytes, want) << (whole ? "packed whole, round " : "packed by expert, round ") << round;
+      EXPECT_EQ(budget.used, once.used) << "a copy is taken once";
+    }
+  }
 }
 
 // Rows of all counts and threads have the bits of the longest run's; one to four rows go another way than more do.

@@ -1,6 +1,8 @@
 #include "ops/cpu/repack.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <numeric>
 
 #include "ops/cpu/check.h"
@@ -29,12 +31,14 @@ int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward) { retur
 
 const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
   Packed& packed = dtype == DType::bf16 ? w.packed_bf16 : w.packed_f32;
-  const int64_t expert_bytes = packed_expert_bytes(bank, dtype, forward);
   void*& data = forward ? packed.forward : packed.backward;
-  const uint64_t& version = forward ? packed.forward_version : packed.backward_version;
-  if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * expert_bytes));
-  if (version != w.version) {
-    const Repacker repacker(w, Repacker::Which::present);
+  const std::atomic_ref version(forward ? packed.forward_version : packed.backward_version);
+  if (version.load(std::memory_order_acquire) == w.version) return static_cast<const char*>(data);
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (version.load(std::memory_order_acquire) != w.version) {
+    if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * packed_expert_bytes(bank, dtype, forward)));
+    const Repacker repacker(w, Repacker::Which::behind);
     parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
       for (int64_t block = begin; block < end; ++block) repacker.pack(block, block + 1 < end);
       finish_streams();
@@ -52,7 +56,8 @@ Repacker::Repacker(const Param& param, Which which) {
     const Packed& packed = dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
     for (bool forward : {true, false}) {
       void* data = forward ? packed.forward : packed.backward;
-      if (data == nullptr || (which == Which::in_use && (forward ? packed.forward_version : packed.backward_version) != param.version)) continue;
+      const bool current = (forward ? packed.forward_version : packed.backward_version) == param.version;
+      if (data == nullptr || current != (which == Which::in_use)) continue;
       const PackLayout& layout = layout_of(bank_, dtype, forward);
       copies_[static_cast<size_t>(count_++)] = {dtype, forward, static_cast<char*>(data), expert_bytes_of(layout), &layout, false};
       Copy& copy = copies_[static_cast<size_t>(count_ - 1)];
@@ -97,7 +102,7 @@ void Repacker::done(Param& param) const {
   for (int i = 0; i < count_; ++i) {
     const Copy& c = copies_[static_cast<size_t>(i)];
     Packed& packed = c.dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
-    (c.forward ? packed.forward_version : packed.backward_version) = param.version;
+    std::atomic_ref(c.forward ? packed.forward_version : packed.backward_version).store(param.version, std::memory_order_release);
   }
 }
 

@@ -20,8 +20,8 @@ Bank bank_of(const Param& w);
 // Bytes from one expert's copy to the next.
 int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward);
 
-// All experts of a weight that is trained, one after another, for products in `dtype`; packed now if the copy's version is behind. `forward`: w(k, n) =
-// value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K = O, N = I.
+// All experts of a weight that is trained, one after another, for products in `dtype`; packed now, under a lock, if the copy's version is behind. `forward`:
+// w(k, n) = value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K = O, N = I.
 const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward);
 
 // Packs the copies that a weight has, block by block: rows of one expert, as many as all layouts take whole. A block is read once, from the cache where an
@@ -29,8 +29,8 @@ const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool 
 class Repacker {
  public:
   enum class Which {
-    in_use,   // copies that are current: whoever changes the master keeps them so
-    present,  // all that were ever made
+    in_use,  // copies that are current: whoever changes the master keeps them so
+    behind,  // those that are not: others may be reading the current ones
   };
   Repacker(const Param& param, Which which);
 

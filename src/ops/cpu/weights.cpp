@@ -1,6 +1,8 @@
 #include "ops/cpu/weights.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "ops/cpu/check.h"
@@ -97,22 +99,48 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
   });
 }
 
-// Room for one more copy, or null.
+// Of the value that an expert's copy was made of; 0: there is none, and no memory taken for it. What it tells of may be read afterwards.
+uint64_t version_of(ExpertCopies& kept, int64_t expert) {
+  if (!std::atomic_ref(kept.begun).load(std::memory_order_acquire)) return 0;
+  return std::atomic_ref(kept.version[static_cast<size_t>(expert)]).load(std::memory_order_acquire);
+}
+
+// An expert's copy of the value as it is now, or null. Takes no lock.
+const char* find_copy(const CallWeight& c, int64_t expert) {
+  ExpertCopies& kept = kept_copies(c);
+  return version_of(kept, expert) == c.w->version ? kept.room.data() + expert * c.expert_bytes : nullptr;
+}
+
+// Whether there might be room for the copy; only who holds the lock knows.
+bool may_find_room(const CallWeight& c, int64_t expert) {
+  return c.w->budget == nullptr || c.w->budget->has_room(c.expert_bytes) || version_of(kept_copies(c), expert) != 0;
+}
+
+// Room for one more copy, or null. For who holds the lock.
 char* room_for(const CallWeight& c, int64_t expert) {
   ExpertCopies& kept = kept_copies(c);
   const auto experts = static_cast<size_t>(c.bank.experts);
-  if (kept.version.empty()) kept.version.assign(experts, 0);
   PackBudget* budget = c.w->budget;
-  const bool taken = kept.version[static_cast<size_t>(expert)] != 0;
-  if (!taken && budget != nullptr && budget->used + c.expert_bytes > budget->limit) return nullptr;
-  if (kept.room.empty()) {
+  const bool takes = version_of(kept, expert) == 0 && budget != nullptr;
+  if (takes && !budget->has_room(c.expert_bytes)) return nullptr;
+  if (!kept.begun) {
     kept.expert_bytes = c.expert_bytes;
+    kept.version.assign(experts, 0);
     kept.room = Pages(experts * static_cast<size_t>(c.expert_bytes));
     if (kept.room.empty()) return nullptr;
+    std::atomic_ref(kept.begun).store(true, std::memory_order_release);
   }
-  if (!taken && budget != nullptr) budget->used += c.expert_bytes;
+  if (takes) budget->used += c.expert_bytes;
   return kept.room.data() + expert * c.expert_bytes;
 }
+
+// An expert of a weight of a call.
+struct CallExpert {
+  CallWeight* weight;
+  int64_t expert;
+
+  void found(const char* copy) const { weight->experts[static_cast<size_t>(expert)] = copy; }
+};
 
 }  // namespace
 
@@ -145,20 +173,32 @@ CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
 }
 
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
-  std::vector<Job> jobs;
+  std::vector<CallExpert> missing;
   for (const int64_t e : experts)
     for (CallWeight* c : weights) {
       if (c->whole != nullptr || !may_be_kept(*c)) continue;
-      const char*& place = c->experts[static_cast<size_t>(e)];
-      char* room = room_for(*c, e);
-      if (room == nullptr) continue;
-      place = room;
-      uint64_t& version = kept_copies(*c).version[static_cast<size_t>(e)];
-      if (version == c->w->version) continue;
-      jobs.push_back(job_of(*c, e, room));
-      version = c->w->version;
+      if (const char* copy = find_copy(*c, e)) CallExpert{c, e}.found(copy);
+      else if (may_find_room(*c, e)) missing.push_back({c, e});
     }
+  if (missing.empty()) return;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::vector<Job> jobs;
+  std::vector<CallExpert> packed;
+  for (const CallExpert& m : missing) {
+    const char* copy = find_copy(*m.weight, m.expert);  // another thread's, by now
+    if (copy == nullptr) {
+      char* room = room_for(*m.weight, m.expert);
+      if (room == nullptr) continue;
+      jobs.push_back(job_of(*m.weight, m.expert, room));
+      packed.push_back(m);
+      copy = room;
+    }
+    m.found(copy);
+  }
   run_jobs(run, jobs);
+  for (const CallExpert& p : packed)
+    std::atomic_ref(kept_copies(*p.weight).version[static_cast<size_t>(p.expert)]).store(p.weight->w->version, std::memory_order_release);
 }
 
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {

@@ -32,7 +32,8 @@ struct CallWeight {
 
 // A weight of a call; what it holds is gone when the caller rewinds scratch.
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
-// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns.
+// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns. Threads
+// that run one model at the same time wait for each other only while a copy is made.
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
 // Packs what is still missing of these experts into scratch, where it stays until the caller rewinds it.
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);

@@ -182,7 +182,7 @@ double time_tokens(Session& session, std::span<const float>& logits, int64_t tok
     // Not the likeliest: a model without meaning soon repeats itself, and finds its experts in the cache.
     const auto id = static_cast<int32_t>((session.length() * 7919 + 17) % static_cast<int64_t>(logits.size()));
     const auto step = Clock::now();
-    logits = session.feed({&id, 1});
+    logits = session.decode({&id, 1});
     times.push_back(since(step));
   }
   return median(times);
@@ -196,11 +196,11 @@ Speed time_session(Run& run, Model& model, int64_t prompt, int64_t tokens) {
   for (double* to : {&speed.first_prompt, &speed.second_prompt}) {
     Session session(model, run, prompt);
     const auto start = Clock::now();
-    session.feed(ids);
+    session.prefill(ids);
     *to = since(start);
   }
   Session after(model, run, prompt + tokens + kStretches), alone(model, run, 8 + tokens + kStretches);
-  auto logits = after.feed(ids), few = alone.feed(std::span(ids).first(std::min<size_t>(8, ids.size())));
+  auto logits = after.prefill(ids), few = alone.prefill(std::span(ids).first(std::min<size_t>(8, ids.size())));
   speed.rate.push_back(ops::measure_read_bandwidth(run, 0.1));
   for (int64_t i = 0; i < kStretches; ++i) {
     speed.token.push_back(time_tokens(alone, few, tokens / kStretches + 1));

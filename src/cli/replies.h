@@ -11,8 +11,8 @@
 #include "cli/routing_options.h"
 #include "cli/training.h"
 #include "core/json.h"
+#include "infer/generate.h"
 #include "infer/score.h"
-#include "infer/session.h"
 #include "model/cost.h"
 
 namespace moe::cli {

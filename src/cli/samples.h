@@ -10,7 +10,7 @@
 
 #include "cli/screen.h"
 #include "cli/training.h"
-#include "infer/session.h"
+#include "infer/generate.h"
 #include "train/step_lines.h"
 
 namespace moe::cli {

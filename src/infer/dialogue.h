@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "infer/session.h"
+#include "infer/generate.h"
 #include "text/chat.h"
 
 namespace moe {

@@ -19,13 +19,19 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward
   targets.push_back(ops::kIgnoreTarget);
   nll.resize(ids.size());
   std::optional<KvCache> cache;
-  if (chunk > 0) pass.cache = &cache.emplace(model.config(), run.compute, 1, window);
-  else chunk = window;
+  std::vector<int32_t> slots;
+  if (chunk > 0) {
+    pass.cache = &cache.emplace(model.config(), run.compute, window);
+    slots = {cache->open()};
+    cache->extend(slots[0], window);
+  } else {
+    chunk = window;
+  }
   for (int64_t begin = 0; begin < window; begin += chunk) {
     const int64_t count = std::min(chunk, window - begin);
     const auto part = [&](auto& all) { return std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)); };
     const std::vector<int64_t> bounds = {0, count};
-    const Batch batch{part(ids), part(positions), bounds};
+    const Batch batch{part(ids), part(positions), bounds, slots};
     ArenaScope scope(run.saved);
     ModelSaved saved;
     pass.batch = &batch;

@@ -67,22 +67,22 @@ void SpeedProbe::warm_up(const std::function<void()>& on_first) {
     packed = model_.pack_budget().used;
     const std::vector<int32_t> ids = next_ids();
     const auto all = std::span<const int32_t>(ids);
-    session_.cut(0);
-    session_.feed(all.first(static_cast<size_t>(options_.prompt)));
+    session_.truncate(0);
+    session_.prefill(all.first(static_cast<size_t>(options_.prompt)));
     if (i == 0 && on_first) on_first();
-    session_.feed(all.subspan(static_cast<size_t>(options_.prompt), 1));
+    session_.decode(all.subspan(static_cast<size_t>(options_.prompt), 1));
   }
 }
 
 void SpeedProbe::measure() {
   const std::vector<int32_t> ids = next_ids();
   const auto all = std::span<const int32_t>(ids);
-  session_.cut(0);
+  session_.truncate(0);
   const auto begin = Clock::now();
-  session_.feed(all.first(static_cast<size_t>(options_.prompt)));
+  session_.prefill(all.first(static_cast<size_t>(options_.prompt)));
   speed_.prompt_seconds.push_back(elapsed(begin));
   const auto middle = Clock::now();
-  for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i) session_.feed(all.subspan(i, 1));
+  for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i) session_.decode(all.subspan(i, 1));
   speed_.decode_seconds.push_back(elapsed(middle));
 }
 

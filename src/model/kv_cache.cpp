@@ -11,8 +11,9 @@ namespace moe {
 namespace {
 
 constexpr int64_t kGrain = int64_t{1} << 14;  // numbers that are worth a thread
+constexpr int64_t kNoSequence = -1;           // for a length
 
-int64_t whole_blocks(int64_t rows) { return (rows + ops::kKeyBlock - 1) / ops::kKeyBlock; }
+int64_t blocks_for(int64_t tokens) { return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock; }
 
 // `cols` numbers of a row, rounded to another dtype. `wide` holds them in f32.
 void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t cols, float* wide) {
@@ -69,31 +70,86 @@ void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& ro
 
 }  // namespace
 
-KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t sequences, int64_t capacity) : capacity_(capacity) {
+KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity) : blocks_(blocks_for(capacity)) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
   if (config.head_width % block_of(dtype).elements != 0)
     fail_usage("keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; take f16 or bf16", name_of(dtype),
                block_of(dtype).elements, config.head_width);
-  const int64_t blocks = whole_blocks(capacity), rows = sequences * blocks * ops::kKeyBlock;
   for (int64_t i = 0; i < config.layers; ++i) {
-    k_.push_back(is_quantised(dtype) ? memory_.alloc(dtype, {rows, config.kv_width()})
-                                     : memory_.alloc(dtype, {sequences * blocks, config.kv_width(), ops::kKeyBlock}));
-    v_.push_back(memory_.alloc(dtype, {rows, config.kv_width()}));
+    k_.push_back(is_quantised(dtype) ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, config.kv_width()})
+                                     : memory_.alloc(dtype, {blocks_, config.kv_width(), ops::kKeyBlock}));
+    v_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, config.kv_width()}));
   }
-  for (int64_t s = 0; s < sequences; ++s) first_row_.push_back(s * blocks * ops::kKeyBlock);
+  for (int64_t block = blocks_; block-- > 0;) free_blocks_.push_back(static_cast<int32_t>(block));
+}
+
+int32_t KvCache::open() {
+  const auto unused = std::find(lengths_.begin(), lengths_.end(), kNoSequence);
+  const auto slot = static_cast<int32_t>(unused - lengths_.begin());
+  if (unused == lengths_.end()) {
+    lengths_.push_back(0);
+    tables_.emplace_back();
+  } else {
+    *unused = 0;
+  }
+  return slot;
+}
+
+void KvCache::close(int32_t slot) {
+  truncate(slot, 0);
+  lengths_[static_cast<size_t>(slot)] = kNoSequence;
+}
+
+void KvCache::check_open(int32_t slot) const {
+  if (slot < 0 || slot >= std::ssize(lengths_) || length(slot) == kNoSequence) fail("slot {} of the cache has no sequence", slot);
+}
+
+void KvCache::extend(int32_t slot, int64_t tokens) {
+  check_open(slot);
+  std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
+  const int64_t length = this->length(slot) + tokens, more = blocks_for(length) - std::ssize(table);
+  if (more > std::ssize(free_blocks_))
+    fail(
+        "the cache of keys and values has room for {} tokens in blocks of {}, and {} blocks are free where {} are needed to go on to token {}; end or truncate "
+        "another sequence, or give the cache a larger capacity",
+        capacity(), ops::kKeyBlock, free_blocks_.size(), more, length);
+  for (int64_t i = 0; i < more; ++i) {
+    table.push_back(free_blocks_.back());
+    free_blocks_.pop_back();
+  }
+  lengths_[static_cast<size_t>(slot)] = length;
+}
+
+// The last block comes back first, so that who grows again by as much has them in the same order.
+void KvCache::truncate(int32_t slot, int64_t length) {
+  std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
+  if (length >= this->length(slot)) return;
+  for (const int64_t kept = blocks_for(length); std::ssize(table) > kept; table.pop_back()) free_blocks_.push_back(table.back());
+  lengths_[static_cast<size_t>(slot)] = length;
+}
+
+std::vector<int64_t> KvCache::rows_of(const Batch& batch) const {
+  if (std::ssize(batch.slots) != batch.sequences()) fail("a batch of {} sequences names {} slots of the cache", batch.sequences(), batch.slots.size());
+  std::vector<int64_t> rows;
+  rows.reserve(batch.positions.size());
+  for (int64_t s = 0; s < batch.sequences(); ++s) {
+    const int32_t slot = batch.slots[static_cast<size_t>(s)];
+    check_open(slot);
+    const std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
+    for (int64_t n = batch.bounds[static_cast<size_t>(s)]; n < batch.bounds[static_cast<size_t>(s) + 1]; ++n) {
+      const int64_t position = batch.positions[static_cast<size_t>(n)];
+      if (position < 0 || position >= length(slot))
+        fail("a token stands at position {} of slot {}, which was extended to {} tokens only", position, slot, length(slot));
+      rows.push_back(int64_t{table[static_cast<size_t>(position / ops::kKeyBlock)]} * ops::kKeyBlock + position % ops::kKeyBlock);
+    }
+  }
+  return rows;
 }
 
 void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tensor v) {
   const auto l = static_cast<size_t>(layer);
-  std::vector<int64_t> row;
-  row.reserve(batch.positions.size());
-  for (int64_t s = 0; s < batch.sequences(); ++s)
-    for (int64_t n = batch.bounds[static_cast<size_t>(s)]; n < batch.bounds[static_cast<size_t>(s) + 1]; ++n) {
-      const int64_t position = batch.positions[static_cast<size_t>(n)];
-      if (position >= capacity_) fail("the cache holds {} positions but a token stands at position {}; ask for a longer context", capacity_, position);
-      row.push_back(first_row_[static_cast<size_t>(s)] + position);
-    }
+  const std::vector<int64_t> row = rows_of(batch);
   if (row.empty()) return;
   if (k_[l].rank == 3) store_transposed(run, k_[l], row, k);
   else store_rows(run, k_[l], row, k);
@@ -102,7 +158,7 @@ void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tenso
 
 ops::KvView KvCache::view(int64_t layer, const Batch& batch) const {
   const auto l = static_cast<size_t>(layer);
-  return {k_[l], v_[l], batch.bounds, std::span(first_row_).first(static_cast<size_t>(batch.sequences()))};
+  return {k_[l], v_[l], batch.bounds, {}, batch.slots, tables_};
 }
 
 }  // namespace moe

@@ -127,17 +127,27 @@ void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::sp
 void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
 
 // ---- attention (ops/cpu/attention.cpp) -------------------------------------------------------------------------------------------------------------
-// Where the keys and values of each sequence lie. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at position p is row first_row[s] + p.
-// In training the view lies over Saved (first_row[s] = bounds[s]), in generation over a session's cache.
+// Where the keys and values of each sequence lie. Sequence s owns query rows [bounds[s], bounds[s+1]). In training a sequence's keys are one run of rows in
+// Saved (first_row[s] = bounds[s]); in generation they are blocks of 64 rows of a cache, in any order, by the block table of the slot that the sequence has.
 // Keys lie as rows, or transposed in blocks of 64 rows, which is the way to keep them for queries that come one by one: the key of row r is [r / 64, :, r %
 // 64].
 constexpr int64_t kKeyBlock = 64;
 struct KvView {
-  Tensor k;                            // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64] f32, bf16 or f16
-  Tensor v;                            // [rows, G*Cv], k's dtype
-  std::span<const int64_t> bounds;     // [S+1] query rows
-  std::span<const int64_t> first_row;  // [S], multiples of 64 where keys lie transposed
+  Tensor k;                                           // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64] f32, bf16 or f16
+  Tensor v;                                           // [rows, G*Cv], k's dtype
+  std::span<const int64_t> bounds;                    // [S+1] query rows
+  std::span<const int64_t> first_row;                 // [S], multiples of 64 where keys lie transposed; or none, and then
+  std::span<const int32_t> slots = {};                // [S] whose table a sequence has
+  std::span<const std::vector<int32_t>> tables = {};  // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
+
   bool keys_transposed() const { return k.rank == 3; }
+  int64_t sequences() const { return static_cast<int64_t>(bounds.size()) - 1; }
+  std::span<const int32_t> table(int64_t sequence) const { return tables[static_cast<size_t>(slots[static_cast<size_t>(sequence)])]; }
+  // Of a sequence's key at a position; those behind it follow, at least as far as the block of 64 positions reaches.
+  int64_t row(int64_t sequence, int64_t position) const {
+    if (!first_row.empty()) return first_row[static_cast<size_t>(sequence)] + position;
+    return int64_t{table(sequence)[static_cast<size_t>(position / kKeyBlock)]} * kKeyBlock + position % kKeyBlock;
+  }
 };
 // Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of them, p-W+1..p. Keys are walked in fixed blocks of 64 counted
 // from position 0 with a running maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k and v are bf16 and

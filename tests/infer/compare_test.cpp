@@ -63,7 +63,7 @@ std::vector<std::vector<double>> log_probabilities(Model& model, std::span<const
   Session session(model, run, std::ssize(ids));
   std::vector<std::vector<double>> out;
   for (size_t i = 0; i + 1 < ids.size(); ++i) {
-    const std::span<const float> logits = session.feed(ids.subspan(i, 1));
+    const std::span<const float> logits = session.prefill(ids.subspan(i, 1));
     double sum = 0;
     for (const float x : logits) sum += std::exp(double{x});
     out.emplace_back();

@@ -37,25 +37,6 @@ struct Fixture {
   }
 };
 
-TEST(SessionRead, KeepsWhatItHoldsAndGivesTheBitsOfOnePiece) {
-  const Fixture f;
-  moe::Run run(2);
-  const auto ids = [&](const std::string& text) { return f.tokenizer->encode(text); };
-  Session kept(*f.model, run, 64);
-  int64_t fed = 0;
-  const std::vector<std::pair<std::string, int64_t>> steps = {
-      {"the router", 10}, {"the router sends", 6}, {"the road", 2}, {"the road", 1}, {"the", 1}, {"a", 1}, {"a b c", 4}};
-  for (const auto& [text, fresh_tokens] : steps) {
-    Session whole(*f.model, run, 64);
-    const std::span<const float> got = kept.read(ids(text)), want = whole.feed(ids(text));
-    EXPECT_TRUE(same_rows({got.begin(), got.end()}, {want.begin(), want.end()})) << text;
-    EXPECT_EQ(kept.length(), static_cast<int64_t>(text.size()));
-    EXPECT_EQ(kept.fed() - fed, fresh_tokens) << text;
-    fed = kept.fed();
-  }
-  EXPECT_FAILS(kept.read({}), "nothing to continue from");
-}
-
 TEST(Dialogue, EachReplyIsThatOfOnePromptHoldingAll) {
   Fixture f;
   Dialogue dialogue = f.dialogue();

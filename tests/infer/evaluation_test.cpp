@@ -36,7 +36,7 @@ struct Fixture {
   }
   std::vector<float> logits(int64_t k) {
     Session session(*model, run, 64, {.top_k_experts = k});
-    const std::span<const float> out = session.feed(ids);
+    const std::span<const float> out = session.prefill(ids);
     return {out.begin(), out.end()};
   }
 };

@@ -1,7 +1,7 @@
 // Prompt lookup: what is guessed, and that a text is the same, token for token, with guesses as without.
 #include "infer/lookup.h"
 
-#include "infer/session.h"
+#include "infer/generate.h"
 #include "support/files.h"
 #include "support/routings.h"
 #include "support/same_rows.h"
@@ -101,52 +101,13 @@ TEST(PromptLookup, ASessionGoesOnFromWhatWasSaid) {
   std::string said = "the router sends the router sends";
   for (int round = 0; round < 3; ++round) {
     const Generated a = generate(kept, *f.tokenizer, f.tokenizer->encode(said), f.options, [](const std::string&) { return true; });
-    other.cut(0);
+    other.truncate(0);
     GenerateOptions plain = f.options;
     plain.prompt_lookup = 0;
     const Generated b = generate(other, *f.tokenizer, f.tokenizer->encode(said), plain, [](const std::string&) { return true; });
     EXPECT_EQ(a.ids, b.ids) << "round " << round;
     said += "the";
   }
-}
-
-TEST(Session, GivesTheLogitsOfTheLastRowsWhateverTheChunks) {
-  Fixture f(small_routing("olmoe", 4, 2));
-  Ids ids;
-  for (int32_t i = 0; i < 530; ++i) ids.push_back(i * 37 % 256);
-  Session all(*f.model, f.run, 530), one(*f.model, f.run, 530);
-  const auto vocab = static_cast<size_t>(f.model->config().vocab);
-  const std::span<const float> rows = all.feed(ids, 30);  // the chunks of 512 end among them
-  ASSERT_EQ(rows.size(), 30 * vocab);
-  one.feed(std::span(ids).first(500));
-  for (size_t r = 0; r < 30; ++r) {
-    const std::span<const float> got = one.feed(std::span(ids).subspan(500 + r, 1)), want = rows.subspan(r * vocab, vocab);
-    EXPECT_TRUE(same_rows({got.begin(), got.end()}, {want.begin(), want.end()})) << "row " << r;
-  }
-  EXPECT_FAILS(all.feed(Ids{1, 2}, 3), "3 tokens");
-}
-
-TEST(Session, GoesBack) {
-  Fixture f(small_routing("olmoe", 4, 2));
-  Session wandered(*f.model, f.run, 20), straight(*f.model, f.run, 20);
-  wandered.feed(Ids{1, 2, 3, 4, 5, 6});
-  wandered.cut(3);
-  EXPECT_EQ(wandered.length(), 3);
-  const std::span<const float> got = wandered.feed(Ids{9, 8});
-  const std::span<const float> want = straight.feed(Ids{1, 2, 3, 9, 8});
-  EXPECT_TRUE(same_rows({got.begin(), got.end()}, {want.begin(), want.end()}));
-}
-
-TEST(Generate, ReadingOfALongPromptCanBeEnded) {
-  Fixture f(small_routing("olmoe", 4, 2));
-  int asked = 0;
-  const Generated out = generate(
-      *f.model, f.run, *f.tokenizer, std::string(1300, 'a'), f.options, [](const std::string&) { return true; }, [&] { return ++asked < 3; });
-  EXPECT_EQ(asked, 3);
-  EXPECT_EQ(out.finish, "interrupted");
-  EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";
-  EXPECT_EQ(out.tokens, 0);
-  EXPECT_EQ(out.text, "");
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST(MemoryPlan, ForetellsTheCopies) {
     Session session(*bound, run, 600);
     std::vector<int32_t> ids;
     for (int32_t i = 0; i < 600; ++i) ids.push_back(i * 37 % 256);
-    session.feed(ids);
+    session.prefill(ids);
     EXPECT_EQ(bound->pack_budget().used, forward_copy_bytes(*bound, dtype));
   }
 }
@@ -121,7 +121,7 @@ TEST(MemoryPlan, ABudgetOfNothingGivesTheSameBits) {
   Session a(*ample, run, 40), b(*scarce, run, 40);
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 40; ++i) ids.push_back(i * 11 % 256);
-  const std::span<const float> x = a.feed(ids), y = b.feed(ids);
+  const std::span<const float> x = a.prefill(ids), y = b.prefill(ids);
   EXPECT_TRUE(std::equal(x.begin(), x.end(), y.begin(), y.end()));
 }
 
@@ -154,9 +154,9 @@ TEST(HotSet, ASessionCountsItsRows) {
   const auto model = fresh(plain_config());
   moe::Run run(2);
   Session session(*model, run, 600);
-  session.feed(std::vector<int32_t>(530, 7));
+  session.prefill(std::vector<int32_t>(530, 7));
   int64_t rows = 0;
-  for (const auto& layer : session.expert_rows())
+  for (const auto& layer : session.runner().expert_rows())
     for (const int64_t n : layer) rows += n;
   EXPECT_EQ(rows, 530 * 2 * 2);
 }

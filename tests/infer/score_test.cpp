@@ -48,7 +48,7 @@ struct Fixture {
       Session session(*model, run, kWindow);
       out.emplace_back();
       for (int64_t i = 0; i + 1 < kWindow; ++i) {
-        const std::span<const float> logits = session.feed(std::span(ids).subspan(static_cast<size_t>(w * kWindow + i), 1));
+        const std::span<const float> logits = session.prefill(std::span(ids).subspan(static_cast<size_t>(w * kWindow + i), 1));
         double sum = 0;
         for (const float x : logits) sum += std::exp(static_cast<double>(x));
         out.back().push_back(std::log(sum) - logits[static_cast<size_t>(ids[static_cast<size_t>(w * kWindow + i + 1)])]);

@@ -31,12 +31,12 @@ TEST(Speed, ARepeatReadsThePromptAndWritesTheTokens) {
   int told = 0;
   probe.warm_up([&] { ++told; });
   EXPECT_EQ(told, 1);
-  const int64_t warm = session.fed();
+  const int64_t warm = session.computed();
   EXPECT_EQ(warm % 10, 0) << "of warming up prompts and one token each";
   std::vector<std::vector<int32_t>> seen;
   for (int i = 0; i < 2; ++i) {
     probe.measure();
-    EXPECT_EQ(session.fed(), warm + (i + 1) * 13);
+    EXPECT_EQ(session.computed(), warm + (i + 1) * 13);
     seen.emplace_back(session.ids().begin(), session.ids().end());
   }
   EXPECT_NE(seen[0], seen[1]) << "every repeat has ids of its own";
@@ -55,8 +55,8 @@ TEST(Speed, ModelsTakeTurnsAndGoBackwardsEverySecondRound) {
   int64_t fed_a = -1, fed_b = -1;
   measure_in_turns(probes, 3, [&](int64_t done, int64_t total) {
     EXPECT_EQ(total, 6);
-    if (done > 0) order += a.fed() > fed_a ? "a" : b.fed() > fed_b ? "b" : "?";
-    fed_a = a.fed(), fed_b = b.fed();
+    if (done > 0) order += a.computed() > fed_a ? "a" : b.computed() > fed_b ? "b" : "?";
+    fed_a = a.computed(), fed_b = b.computed();
   });
   EXPECT_EQ(order, "abbaab");
   for (const SpeedProbe& probe : probes) EXPECT_EQ(probe.speed().prompt_seconds.size(), 3u);

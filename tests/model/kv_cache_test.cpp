@@ -2,6 +2,7 @@
 #include "model/kv_cache.h"
 
 #include "core/error.h"
+#include "support/files.h"
 #include "support/model_check.h"
 #include "support/same_rows.h"
 
@@ -25,10 +26,22 @@ ModelConfig wide_heads(int64_t window) {
   return c;
 }
 
-// Logits [N,V] of kLength tokens, `piece` at a time through a cache.
-std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DType cached, int64_t piece) {
+// Leaves the free blocks in an order other than they lie in.
+void scatter_blocks(KvCache& cache) {
+  std::vector<int32_t> slots;
+  while (cache.available() > 0) {
+    slots.push_back(cache.open());
+    cache.extend(slots.back(), 1);
+  }
+  for (size_t i = 0; i < slots.size(); ++i) cache.close(slots[i * 3 % slots.size()]);
+}
+
+// Logits [N,V] of kLength tokens, `piece` at a time through a cache; `scattered`: whose blocks come in no order.
+std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DType cached, int64_t piece, bool scattered = false) {
   moe::Run run(threads, compute);
-  KvCache cache(model.config(), cached, 1, kLength);
+  KvCache cache(model.config(), cached, 3 * kLength);
+  if (scattered) scatter_blocks(cache);
+  const std::vector<int32_t> slots = {cache.open()};
   const int64_t vocab = model.config().vocab;
   std::vector<float> all;
   for (int64_t at = 0; at < kLength; at += piece) {
@@ -39,7 +52,8 @@ std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DT
       positions.push_back(static_cast<int32_t>(i));
     }
     const std::vector<int64_t> bounds = {0, count};
-    const Batch batch{ids, positions, bounds};
+    const Batch batch{ids, positions, bounds, slots};
+    cache.extend(slots[0], count);
     const ArenaScope scope(run.saved);
     const RoutingSpec none;
     ModelSaved saved;
@@ -67,6 +81,7 @@ TEST_P(Cache, PiecesAndThreadsChangeNoBit) {
     for (int64_t piece : {1, 7, 64})
       EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, piece), whole, compute)) << name_of(cached) << " in pieces of " << piece;
     for (int threads : {1, 3}) EXPECT_TRUE(same_rows(logits_in_pieces(model, threads, compute, cached, 7), whole, compute)) << name_of(cached);
+    EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, 7, true), whole, compute)) << name_of(cached) << " in blocks that lie apart";
   }
 }
 
@@ -95,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(compute, Cache, ::testing::Combine(::testing::Values(DT
 
 void expect_refused(const ModelConfig& config, DType dtype, const std::string& words) {
   try {
-    KvCache(config, dtype, 1, 8);
+    KvCache(config, dtype, 8);
     ADD_FAILURE() << "accepted " << name_of(dtype);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::usage);
@@ -109,7 +124,66 @@ TEST(KvCacheChecks, RefusesWhatItCannotKeep) {
   expect_refused(c, DType::i32, "cannot be kept in i32");
   c.head_width = 16;
   expect_refused(c, DType::q8_0, "in blocks of 32 numbers, but the model's heads have 16; take f16 or bf16");
-  EXPECT_NO_THROW(KvCache(c, DType::f16, 1, 8));
+  EXPECT_NO_THROW(KvCache(c, DType::f16, 8));
+}
+
+TEST(KvCacheSlots, BlocksAreHandedOutAndComeBack) {
+  KvCache cache(wide_heads(0), DType::f32, 300);
+  EXPECT_EQ(cache.capacity(), 320) << "five blocks of 64";
+  EXPECT_EQ(cache.available(), 320);
+  const int32_t a = cache.open(), b = cache.open();
+  EXPECT_NE(a, b);
+  cache.extend(a, 1);
+  EXPECT_EQ(cache.available(), 256);
+  cache.extend(a, 63);
+  EXPECT_EQ(cache.available(), 256) << "the block had room";
+  cache.extend(b, 65);
+  EXPECT_EQ(cache.available(), 128);
+  EXPECT_EQ(cache.length(a), 64);
+  EXPECT_EQ(cache.length(b), 65);
+  cache.truncate(b, 64);
+  EXPECT_EQ(cache.available(), 192);
+  cache.truncate(b, 70);
+  EXPECT_EQ(cache.length(b), 64) << "truncating adds nothing";
+  cache.close(a);
+  EXPECT_EQ(cache.available(), 256);
+  EXPECT_EQ(cache.open(), a) << "a slot is used again";
+  EXPECT_EQ(cache.length(a), 0);
+}
+
+TEST(KvCacheSlots, AFullCacheSaysWhatToDoAndChangesNothing) {
+  KvCache cache(wide_heads(0), DType::f32, 128);
+  const int32_t a = cache.open(), b = cache.open();
+  cache.extend(a, 65);
+  EXPECT_FAILS(cache.extend(b, 1), "end or truncate another sequence, or give the cache a larger capacity");
+  EXPECT_EQ(cache.length(b), 0);
+  EXPECT_FAILS(cache.extend(a, 64), "room for 128 tokens in blocks of 64, and 0 blocks are free where 1 are needed to go on to token 129");
+  EXPECT_EQ(cache.length(a), 65);
+  cache.truncate(a, 64);
+  EXPECT_NO_THROW(cache.extend(b, 64));
+}
+
+TEST(KvCacheSlots, RefusesABatchThatItWasNotExtendedFor) {
+  Model model(wide_heads(0));
+  draw_params(model, 4);
+  moe::Run run(1);
+  KvCache cache(model.config(), DType::f32, 64);
+  const int32_t slot = cache.open();
+  const auto forward = [&](std::vector<int32_t> slots) {
+    const std::vector<int32_t> ids = {1, 2}, positions = {0, 1};
+    const std::vector<int64_t> bounds = {0, 2};
+    const Batch batch{ids, positions, bounds, slots};
+    const RoutingSpec none;
+    ModelSaved saved;
+    model.forward(run, {&batch, &none, Keep::nothing, &cache}, saved);
+  };
+  EXPECT_FAILS(forward({}), "1 sequences names 0 slots");
+  EXPECT_FAILS(forward({slot}), "position 0 of slot 0, which was extended to 0 tokens");
+  EXPECT_FAILS(forward({7}), "slot 7 of the cache has no sequence");
+  cache.extend(slot, 2);
+  EXPECT_NO_THROW(forward({slot}));
+  cache.close(slot);
+  EXPECT_FAILS(forward({slot}), "has no sequence");
 }
 
 }  // namespace

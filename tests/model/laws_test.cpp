@@ -48,8 +48,8 @@ struct Eval {
     if (m.config().moe_layer_count() > 0) spec = eval_spec(m.config().routing);
   }
 
-  // Logits of the sequences' tokens from position `first` on; keys and values of earlier ones come from the cache.
-  Logits logits(const std::vector<Ids>& sequences, KvCache* cache = nullptr, int32_t first = 0, Keep keep = Keep::nothing) {
+  // Logits of the sequences' tokens from position `first` on; keys and values of earlier ones come from the cache's slots.
+  Logits logits(const std::vector<Ids>& sequences, KvCache* cache = nullptr, const Ids& slots = {}, int32_t first = 0, Keep keep = Keep::nothing) {
     Ids ids, positions;
     std::vector<int64_t> bounds = {0};
     for (const auto& s : sequences) {
@@ -59,7 +59,7 @@ struct Eval {
       }
       bounds.push_back(static_cast<int64_t>(ids.size()));
     }
-    const Batch batch{ids, positions, bounds};
+    const Batch batch{ids, positions, bounds, slots};
     ArenaScope scope(run.saved);
     ModelSaved saved;
     model.forward(run, {&batch, &spec, keep, cache}, saved);
@@ -73,10 +73,12 @@ struct Eval {
   // The same of one sequence, `piece` tokens at a time.
   Logits in_pieces(const Ids& ids, int64_t piece) {
     const auto length = static_cast<int64_t>(ids.size());
-    KvCache cache(model.config(), run.compute, 1, length);
+    KvCache cache(model.config(), run.compute, length);
+    const Ids slots = {cache.open()};
+    cache.extend(slots[0], length);
     Logits all;
     for (int64_t at = 0; at < length; at += piece)
-      for (auto& row : logits({{ids.begin() + at, ids.begin() + std::min(length, at + piece)}}, &cache, static_cast<int32_t>(at)))
+      for (auto& row : logits({{ids.begin() + at, ids.begin() + std::min(length, at + piece)}}, &cache, slots, static_cast<int32_t>(at)))
         all.push_back(std::move(row));
     return all;
   }
@@ -109,7 +111,7 @@ class Laws : public ::testing::TestWithParam<std::tuple<std::string, DType>> {
 TEST_P(Laws, PromptInPiecesAndTokenByTokenEqualOneForward) {
   Eval eval(model, 2, dtype());
   const Ids ids = text(100, 1);
-  const Logits whole = eval.logits({ids}, nullptr, 0, Keep::all);
+  const Logits whole = eval.logits({ids}, nullptr, {}, 0, Keep::all);
   for (int64_t piece : {1, 7, 64}) {
     const int64_t differs = first_difference(eval.in_pieces(ids, piece), whole, dtype());
     if (routes_tokens_alone(eval.spec)) EXPECT_EQ(differs, -1) << "in pieces of " << piece;

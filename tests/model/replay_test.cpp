@@ -191,12 +191,14 @@ TEST(Replay, PiecesAndNeighboursChangeNoBit) {
     for (const int64_t piece : {1, 7, 64})
       for (size_t s = 0; s + 1 < in.bounds.size(); ++s) {
         const int64_t begin = in.bounds[s], end = in.bounds[s + 1];
-        KvCache cache(config, DType::f32, 1, end - begin);
+        KvCache cache(config, DType::f32, end - begin);
+        const std::vector<int32_t> slots = {cache.open()};
+        cache.extend(slots[0], end - begin);
         for (int64_t at = begin; at < end; at += piece) {
           const int64_t stop = std::min(end, at + piece);
           const auto part = [&](const std::vector<int32_t>& v) { return std::span(v).subspan(static_cast<size_t>(at), static_cast<size_t>(stop - at)); };
           const std::vector<int64_t> bounds = {0, stop - at};
-          const Batch batch{part(in.ids), part(in.positions), bounds};
+          const Batch batch{part(in.ids), part(in.positions), bounds, slots};
           const std::vector<Tensor> recorded = whole.record.rows(at, stop);
           moe::Run run(2);
           Forward forward{&batch, &spec, Keep::nothing, &cache};

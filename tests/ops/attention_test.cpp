@@ -277,6 +277,53 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
   }
 }
 
+// A server's cache: the last rows of every sequence in one call, keys and values in blocks that lie in any order, slots in another order than the batch's.
+TEST_P(AttentionLaw, blocks_in_any_order) {
+  const auto& [dtype, shape] = GetParam();
+  const Rows lengths{65, 1, 130, 12, 200, 64};
+  Case batch(lengths, shape, dtype);
+  moe::Run run(2);
+  batch.forward(run);
+  constexpr int64_t kBlocks = 23, kStride = 7;  // blocks of the pool, taken 7 apart
+  std::vector<std::vector<int32_t>> tables(lengths.size());
+  std::vector<int32_t> slots, positions;
+  std::vector<int64_t> rows, bounds = {0};
+  int64_t taken = 0;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    slots.push_back(static_cast<int32_t>(lengths.size() - 1 - s));
+    for (int64_t at = 0; at < lengths[s]; at += ops::kKeyBlock)
+      tables[static_cast<size_t>(slots[s])].push_back(static_cast<int32_t>(++taken * kStride % kBlocks));
+    for (int64_t n = std::max<int64_t>(0, lengths[s] - 3 * static_cast<int64_t>(s) - 1); n < lengths[s]; ++n) {
+      rows.push_back(batch.rows.bounds[s] + n);
+      positions.push_back(static_cast<int32_t>(n));
+    }
+    bounds.push_back(std::ssize(rows));
+  }
+  for (const bool transposed : {false, true}) {
+    Arena arena;
+    const int64_t k_cols = shape.kv_heads * shape.width, all = kBlocks * ops::kKeyBlock, count = std::ssize(rows);
+    const Tensor keys = transposed ? key_blocks(arena, dtype, all, k_cols) : nan_filled(arena, dtype, all, k_cols);
+    const Tensor cached = nan_filled(arena, dtype, all, shape.kv_heads * shape.value_width);
+    const Tensor q = arena.alloc(dtype, {count, batch.q.cols()}), o = nan_filled(arena, dtype, count, batch.o.cols());
+    const ops::KvView view{keys, cached, bounds, {}, slots, tables};
+    for (size_t s = 0; s < lengths.size(); ++s)
+      for (int64_t n = 0; n < lengths[s]; ++n) {
+        const int64_t from = batch.rows.bounds[s] + n, to = view.row(static_cast<int64_t>(s), n);
+        for (int64_t c = 0; c < k_cols; ++c)
+          if (transposed) set_key(keys, to, c, get(batch.k, from, c));
+          else set(keys, to, c, get(batch.k, from, c));
+        for (int64_t c = 0; c < cached.cols(); ++c) set(cached, to, c, get(batch.v, from, c));
+      }
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t c = 0; c < q.cols(); ++c) set(q, i, c, get(batch.q, rows[static_cast<size_t>(i)], c));
+    ops::attention_forward(run, o, Tensor(), q, view, positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t n = rows[static_cast<size_t>(i)];
+      EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1))) << "row " << n << (transposed ? ", transposed" : "");
+    }
+  }
+}
+
 TEST_P(AttentionLaw, threads_change_no_bit) {
   const auto& [dtype, shape] = GetParam();
   const Rows lengths{65, 130, 1, 300};
@@ -464,6 +511,27 @@ TEST(Attention, refuses_transposed_keys_that_do_not_fit) {
   refused("k is f32 [1, 8, 64]; expected f32 [1, 16, 64]", [](Case& c) { c.k = key_blocks(c.arena, DType::f32, 11, 8); });
   refused("k is f32 [1, 16, 32]; expected f32 [1, 16, 64]", [](Case& c) { c.k = c.arena.alloc(DType::f32, {1, 16, 32}); });
   refused("v is bf16", [](Case& c) { c.v = c.arena.alloc(DType::bf16, {11, 32}); });
+}
+
+TEST(Attention, refuses_tables_that_lead_nowhere) {
+  const auto refused = [](const std::string& word, std::vector<int32_t> slots, std::vector<std::vector<int32_t>> tables, bool runs_too = false) {
+    Case c({5, 70}, shape_of(4, 2, 8, 16), DType::f32);
+    Arena arena;
+    const Tensor keys = key_blocks(arena, DType::f32, 192, 16), cached = arena.alloc_zeroed(DType::f32, {192, 32});
+    moe::Run run(1);
+    try {
+      ops::attention_forward(run, c.o, c.lse, c.q, {keys, cached, c.rows.bounds, runs_too ? Rows{0, 64} : Rows{}, slots, tables}, c.rows.positions, 4, 2, 1);
+      ADD_FAILURE() << "accepted: " << word;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  };
+  refused("3 bounds for 1 sequences", {0}, {{0}, {1, 2}});
+  refused("slot 2 of 2", {0, 2}, {{0}, {1, 2}});
+  refused("slot 1 has block 3", {0, 1}, {{0}, {1, 3}});
+  refused("slot 0 has block -1", {0, 1}, {{-1}, {1, 2}});
+  refused("query row 69 is at position 64, but its slot 1 has room for 64 only", {0, 1}, {{0}, {1}});
+  refused("not both", {0, 1}, {{0}, {1, 2}}, true);
 }
 
 TEST(Attention, only_a_batch_over_itself_has_gradients) {

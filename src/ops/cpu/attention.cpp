@@ -66,19 +66,35 @@ void check_heads(std::string_view op, const AttentionCall& call) {
   check_matrix(op, "v", v, v.rows(), v.cols(), k.dtype);
 }
 
+// The block tables must lead to rows of the view.
+void check_tables(std::string_view op, const KvView& kv, std::span<const int32_t> positions) {
+  for (int64_t s = 0; s < kv.sequences(); ++s) {
+    const int32_t slot = kv.slots[static_cast<size_t>(s)];
+    if (slot < 0 || slot >= std::ssize(kv.tables)) fail("{}: sequence {} has slot {} of {}", op, s, slot, kv.tables.size());
+    const std::span<const int32_t> table = kv.table(s);
+    for (const int32_t block : table)
+      if (block < 0 || (block + 1) * kKeyBlock > kv.v.rows()) fail("{}: slot {} has block {} beside v {}", op, slot, block, describe(kv.v));
+    for (int64_t n = kv.bounds[static_cast<size_t>(s)]; n < kv.bounds[static_cast<size_t>(s) + 1]; ++n)
+      if (const int32_t position = positions[static_cast<size_t>(n)]; position < 0 || position / kKeyBlock >= std::ssize(table))
+        fail("{}: query row {} is at position {}, but its slot {} has room for {} only", op, n, position, slot, std::ssize(table) * kKeyBlock);
+  }
+}
+
 // Every query must lie in a sequence, and every key it sees in the view.
 void check_rows(std::string_view op, const AttentionCall& call) {
   const KvView& kv = *call.kv;
   const int64_t n_rows = call.q.rows();
-  if (kv.bounds.empty() || kv.bounds.size() != kv.first_row.size() + 1)
-    fail("{}: {} bounds for {} sequences; expected one more than sequences", op, kv.bounds.size(), kv.first_row.size());
+  const size_t sequences = kv.tables.empty() ? kv.first_row.size() : kv.slots.size();
+  if (kv.bounds.size() != sequences + 1) fail("{}: {} bounds for {} sequences; expected one more than sequences", op, kv.bounds.size(), sequences);
+  if (!kv.tables.empty() && !kv.first_row.empty()) fail("{}: sequences have one run of rows each or block tables, not both", op);
   if (static_cast<int64_t>(call.positions.size()) != n_rows) fail("{}: {} positions for {} query rows", op, call.positions.size(), n_rows);
   if (kv.bounds.front() != 0 || kv.bounds.back() != n_rows)
     fail("{}: the bounds go from {} to {}; expected 0 to {}, the rows of q", op, kv.bounds.front(), kv.bounds.back(), n_rows);
-  for (size_t s = 0; s < kv.first_row.size(); ++s) {
+  for (size_t s = 0; s < sequences; ++s)
     if (kv.bounds[s] > kv.bounds[s + 1]) fail("{}: sequence {} has bounds [{}, {}), which go backwards", op, s, kv.bounds[s], kv.bounds[s + 1]);
+  if (!kv.tables.empty()) return check_tables(op, kv, call.positions);
+  for (size_t s = 0; s < sequences; ++s)
     if (kv.first_row[s] < 0) fail("{}: sequence {} has its first key in row {}", op, s, kv.first_row[s]);
-  }
   for (size_t s = 0; s < kv.first_row.size(); ++s)
     for (int64_t n = kv.bounds[s]; n < kv.bounds[s + 1]; ++n) {
       const int64_t position = call.positions[static_cast<size_t>(n)];
@@ -176,7 +192,7 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   if (!lse.empty()) check_matrix(op, "lse", lse, q.rows(), heads, DType::f32);
   choose_isa();
   std::vector<AttentionTask> tasks;
-  for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), kAttentionBlock);
+  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, kAttentionBlock);
   const int parts = worthy_parts(run, call, tasks);
   split_at_shares(tasks, parts);
   const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
@@ -202,6 +218,7 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
                            .window = window};
   check_heads(op, call);
   check_rows(op, call);
+  if (!kv.tables.empty()) fail("{}: the keys lie in a cache; only a batch over itself has gradients", op);
   check_matrix(op, "k", kv.k, q.rows(), kv.k.cols(), q.dtype);
   check_matrix(op, "o", o, q.rows(), heads * call.value_width(), q.dtype);
   check_matrix(op, "do", do_, q.rows(), heads * call.value_width(), q.dtype);

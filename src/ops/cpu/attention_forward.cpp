@@ -283,7 +283,7 @@ void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& s
   const Columns x = load_columns(call, task, scratch);
   for (int64_t block = x.oldest / kAttentionBlock * kAttentionBlock; block <= x.widest; block += kAttentionBlock) {
     const int64_t first = std::max(block, x.oldest), end = std::min(block + kAttentionBlock, x.widest + 1);
-    const SeenKeys seen{first, end - first, call.kv->first_row[static_cast<size_t>(task.sequence)] + first};
+    const SeenKeys seen{first, end - first, call.kv->row(task.sequence, first)};
     if (x.by_key) forward_keys(call, task, x, seen);
     else forward_columns(call, task, x, seen);
   }

@@ -79,23 +79,33 @@ MOE_HALVES Halves load_task(const AttentionCall& call, const AttentionTask& task
 }
 
 // Few queries are done with a block before the memory has brought another, and a head's rows lie too far apart for the hardware to foresee: a line of the
-// block that is this many further on is fetched to the second level (to the first, which waits for few lines at once, was 12% slower in decode). What lies
-// past the last block may be asked for as well; that does nothing.
+// block that is this many further on is fetched to the second level (to the first, which waits for few lines at once, was 12% slower in decode).
 constexpr int64_t kBlocksAhead = 2;
+// The row where that block begins; past the last one, of key `past`, the block's own, which does nothing.
+int64_t row_ahead(const AttentionCall& call, const AttentionTask& task, int64_t block, int64_t past) {
+  const int64_t ahead = block + kBlocksAhead * kKeys;
+  return call.kv->row(task.sequence, ahead < past ? ahead : block);
+}
 HWY_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
 
-// The block of keys [first, end) of the sequence, counted from `block`, as x.k. Lanes without a key hold anything.
-MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, const Halves& x, int64_t block, int64_t first, int64_t end) {
+// Keys of one block that some column of a task sees: positions [first, end), counted from the block's first, which lie from row `row` of the view on. `ahead`:
+// the row where the block to fetch meanwhile begins.
+struct SeenKeys {
+  int64_t block, first, end, row, ahead;
+};
+
+// The block of keys as x.k. Lanes without a key hold anything.
+MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, const Halves& x, const SeenKeys& seen) {
   const KvView& kv = *call.kv;
-  const int64_t width = call.width(), row = kv.first_row[static_cast<size_t>(task.sequence)] + block;
+  const int64_t width = call.width();
   if (!kv.keys_transposed()) {
     const int64_t ld = padded_width(x.pairs);
-    for (int64_t j = first - block; j < end - block; ++j) copy_pairs(x.k_rows + j * ld, kv.k, row + j, task.kv_head * width, width);
+    for (int64_t j = seen.first - seen.block; j < seen.end - seen.block; ++j) copy_pairs(x.k_rows + j * ld, kv.k, seen.row + j, task.kv_head * width, width);
     transpose_block(reinterpret_cast<float*>(x.k), kKeys, reinterpret_cast<const float*>(x.k_rows), ld, kKeys, ld);
     return;
   }
-  const bf16* panel = static_cast<const bf16*>(kv.k.data) + (row / kKeys * call.kv_heads + task.kv_head) * width * kKeys;
-  const int64_t ahead = kBlocksAhead * call.kv_heads * width * kKeys;
+  const bf16* panel = static_cast<const bf16*>(kv.k.data) + (seen.row / kKeys * call.kv_heads + task.kv_head) * width * kKeys;
+  const int64_t ahead = (seen.ahead - seen.row) / kKeys * call.kv_heads * width * kKeys;
   for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeys)
     for (int64_t j = 0; j < kKeys; j += 2 * kLanes) {
       fetch(panel + ahead + j);
@@ -105,18 +115,18 @@ MOE_HALVES void load_keys(const AttentionCall& call, const AttentionTask& task, 
 }
 
 // The values of the same keys as x.v; zero where a pair has no such key.
-MOE_HALVES void load_values(const AttentionCall& call, const AttentionTask& task, const Halves& x, int64_t block, int64_t first, int64_t end) {
+MOE_HALVES void load_values(const AttentionCall& call, const AttentionTask& task, const Halves& x, const SeenKeys& seen) {
   const KvView& kv = *call.kv;
-  const int64_t width = call.value_width(), row = kv.first_row[static_cast<size_t>(task.sequence)];
-  const char* head = static_cast<const char*>(kv.v.data) + row * kv.v.row_bytes + task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
-  const auto numbers = [&](int64_t key) { return reinterpret_cast<const bf16*>(head + key * kv.v.row_bytes); };
-  const auto values = [&](int64_t key) { return key < first || key >= end ? nullptr : numbers(key); };
-  for (int64_t key = first & ~int64_t{1}; key < end; key += 2) {
+  const int64_t width = call.value_width();
+  const char* head = static_cast<const char*>(kv.v.data) + task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
+  const auto numbers = [&](int64_t row) { return reinterpret_cast<const bf16*>(head + row * kv.v.row_bytes); };
+  const auto values = [&](int64_t key) { return key < seen.first || key >= seen.end ? nullptr : numbers(seen.row + key - seen.block); };
+  for (int64_t key = seen.first & ~int64_t{1}; key < seen.end; key += 2) {
     for (int64_t c = 0; c < width; c += 2 * kLanes) {
-      fetch(numbers(key + kBlocksAhead * kKeys) + c);
-      fetch(numbers(key + 1 + kBlocksAhead * kKeys) + c);
+      fetch(numbers(seen.ahead + key - seen.block) + c);
+      fetch(numbers(seen.ahead + key + 1 - seen.block) + c);
     }
-    pair_rows(x.v + (key - block) / 2 * x.value_padded, values(key), values(key + 1), width);
+    pair_rows(x.v + (key - seen.block) / 2 * x.value_padded, values(key), values(key + 1), width);
   }
 }
 
@@ -220,10 +230,14 @@ void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& s
   const Halves x = load_task(call, task, scratch);
   const int64_t oldest = *std::min_element(x.first_seen, x.first_seen + x.count), past = *std::max_element(x.position, x.position + x.count) + 1;
   for (int64_t block = oldest / kKeys * kKeys; block < past; block += kKeys) {
-    const int64_t first = std::max(block, oldest), end = std::min(block + kKeys, past);
-    load_keys(call, task, x, block, first, end);
-    load_values(call, task, x, block, first, end);
-    attend_all(call, x, block, first, end);
+    const SeenKeys seen{.block = block,
+                        .first = std::max(block, oldest),
+                        .end = std::min(block + kKeys, past),
+                        .row = call.kv->row(task.sequence, block),
+                        .ahead = row_ahead(call, task, block, past)};
+    load_keys(call, task, x, seen);
+    load_values(call, task, x, seen);
+    attend_all(call, x, block, seen.first, seen.end);
   }
   const int64_t value_width = call.value_width();
   const DF32 d;

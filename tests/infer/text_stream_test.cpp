@@ -1,0 +1,58 @@
+// What of a text may be shown while its tokens come, and where it ends.
+#include "infer/text_stream.h"
+
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+// Pushes bytes one by one and returns the pieces that came of each.
+std::vector<std::string> push_all(TextStream& stream, const std::string& text) {
+  std::vector<std::string> pieces;
+  for (const char c : text) pieces.push_back(stream.push(static_cast<unsigned char>(c)));
+  return pieces;
+}
+
+using Pieces = std::vector<std::string>;
+
+TEST(TextStream, ShowsWholeCharacters) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {});
+  EXPECT_EQ(push_all(stream, "a\xC3\xBC\xE2"), (Pieces{"a", "", "\xC3\xBC", ""}));
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD") << "a character that was cut";
+  EXPECT_EQ(stream.shown(), "a\xC3\xBC\xEF\xBF\xBD");
+  EXPECT_FALSE(stream.ended());
+}
+
+TEST(TextStream, HoldsBackWhatMayBeginAStopString) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {"end", "nd of"});
+  EXPECT_EQ(push_all(stream, "been en"), (Pieces{"b", "", "e", "", "en ", "", ""}));
+  EXPECT_EQ(stream.push('x'), "enx");
+  EXPECT_EQ(stream.push('e'), "");
+  EXPECT_EQ(stream.finish(), "e");
+  EXPECT_EQ(stream.shown(), "been enxe");
+}
+
+TEST(TextStream, EndsBeforeTheFirstStopString) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {"never", "nd"});
+  push_all(stream, "the en");
+  EXPECT_FALSE(stream.ended());
+  EXPECT_EQ(stream.push('d'), "");
+  EXPECT_TRUE(stream.ended());
+  EXPECT_EQ(stream.shown(), "the e");
+}
+
+TEST(TextStream, EndsWithTheTokenizersEnd) {
+  const auto bytes = make_tokenizer("bytes");
+  bytes->set_special({.eos = 'z'});
+  TextStream stream(*bytes, {});
+  push_all(stream, "ab");
+  EXPECT_EQ(stream.push('z'), "");
+  EXPECT_TRUE(stream.ended());
+  EXPECT_EQ(stream.shown(), "ab");
+}
+
+}  // namespace
+}  // namespace moe::test

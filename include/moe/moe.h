@@ -4,8 +4,10 @@
  * Every function that can fail returns a status; moe_last_error() then says what, where and what to do, with options named as JSON has them, and what would
  * have been handed out is NULL. Options are JSON objects with the names of the command line ("top-k" or "top_k"), NULL for the defaults; results that are more
  * than numbers are JSON as the command line's --json prints it. Text is UTF-8 of a given length, or ends with a zero byte where no length is asked for. What a
- * function hands out through a `char**` or `int32_t**` is freed with moe_free(). A moe_model may be used by one thread at a time, and not from a callback of
- * its own call; different models by different threads. Nothing is printed, and signals are left alone. */
+ * function hands out through a `char**` or `int32_t**` is freed with moe_free(). Nothing is printed, and signals are left alone.
+ *
+ * Threads: a handle, moe_model or moe_session, is used by one thread at a time, and not from a callback of its own call. Different handles may be used at the
+ * same time: models, sessions of one model, and a model beside its sessions. None waits for another's text; bits do not depend on what runs beside. */
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 
@@ -24,7 +26,8 @@ extern "C" {
 
 typedef enum { MOE_OK = 0, MOE_FAILED = 1, MOE_USAGE = 2 } moe_status; /* the exit codes of the command */
 
-typedef struct moe_model moe_model; /* weights and tokenizer */
+typedef struct moe_model moe_model;     /* weights and tokenizer */
+typedef struct moe_session moe_session; /* a text under way: its ids, and the keys and values that a model has computed for them */
 
 MOE_API const char* moe_version(void);
 /* Of the calling thread's last call that failed; "" before any did. */
@@ -52,6 +55,21 @@ MOE_API moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count
 typedef int (*moe_on_text)(void* user, const char* text, size_t bytes);
 /* options: those of `moe generate`. json: what `moe generate --json` prints. on_text and json may be NULL. */
 MOE_API moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json);
+
+/* A session reads each id of a text once, however often it goes on with it. options: "capacity": most ids that it holds (0: the model's context); "threads" (0:
+ * the model's); "cache-dtype", "routing", "top-k-experts" of `moe generate`. It keeps the weights: its moe_model may be closed before it. */
+MOE_API moe_status moe_session_open(moe_session** session, moe_model* model, const char* options);
+MOE_API void moe_session_close(moe_session* session); /* NULL is allowed */
+/* How many ids it holds. */
+MOE_API size_t moe_session_length(const moe_session* session);
+/* Adds ids to the text. logits [rows, vocab]: of the id after each of the last `rows` of them; NULL where rows is 0. */
+MOE_API moe_status moe_session_prefill(moe_session* session, const int32_t* ids, size_t count, size_t rows, float* logits);
+/* Adds a prompt, which may be empty where there is a text, and goes on from there as moe_generate() does, with its options but for those of the session and as
+ * far as the capacity reaches. The ids that were drawn, "ids" of the JSON, belong to the text from then on; "prompt_ids" are all those before them. */
+MOE_API moe_status moe_session_generate(moe_session* session, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user,
+                                        char** json);
+/* Drops what stands behind the first `length` ids. */
+MOE_API moe_status moe_session_truncate(moe_session* session, size_t length);
 
 /* options: "window", "windows", "routing", "top-k-experts" of `moe score`. logprobs: NULL, or [count]: of each id given those before it in its window, NaN
  * where there is none (the first of each window, the dropped remainder). json: NULL, or what `moe score --json` prints. */

@@ -5,7 +5,7 @@
 //   std::cout << model.generate("Once ", {{"tokens", 100}, {"seed", 1}}).text;
 //
 // Options have the names of the command line ("top_k" or "top-k"); moe <verb> --help lists them. What fails throws moe::Error, whose what() is one line: what,
-// where, what to do. A Model is used by one thread at a time; different ones by different threads.
+// where, what to do. A Model, and a Session, is used by one thread at a time; different ones at the same time, sessions of one model among them.
 #pragma once
 
 #include <moe/moe.h>
@@ -200,6 +200,65 @@ struct Routing {
   float weight(int64_t layer, int64_t token, int64_t slot) const { return weights[static_cast<size_t>((layer * tokens + token) * slots + slot)]; }
 };
 
+namespace detail {
+
+// A call that writes a text: `start` is given the callback for C, its user pointer and where the JSON goes.
+template <class Start>
+Generated generated(const std::function<bool(std::string_view)>& on_text, Start&& start) {
+  struct Call : Caught {
+    const std::function<bool(std::string_view)>* on_text;
+    std::string text;
+  } call;
+  call.on_text = &on_text;
+  const moe_on_text hear = [](void* user, const char* text, size_t bytes) {
+    Call& c = *static_cast<Call*>(user);
+    return c.run([&] {
+      c.text.append(text, bytes);
+      return !*c.on_text || (*c.on_text)({text, bytes});
+    });
+  };
+  Received<char> json;
+  const moe_status status = start(hear, &call, json.out());
+  call.rethrow();
+  check(status);
+  const std::string reply = json.get();
+  return {std::move(call.text), static_cast<int64_t>(number(reply, "tokens")), static_cast<int64_t>(number(reply, "prompt_tokens")), word(reply, "finish")};
+}
+
+}  // namespace detail
+
+// A text under way: what was read and written of it is not read again. Made by Model::session(); keeps the weights, so the Model may go before it.
+class Session {
+ public:
+  // Adds ids to the text. Returns logits [rows, vocab]: of the id after each of the last `rows` of them.
+  std::vector<float> prefill(std::span<const int32_t> ids, size_t rows = 1) {
+    std::vector<float> logits(rows * static_cast<size_t>(vocab_));
+    detail::check(moe_session_prefill(get(), ids.data(), ids.size(), rows, logits.data()));
+    return logits;
+  }
+  // Adds a prompt, which may be empty where there is a text, and goes on from there as Model::generate does. What was written belongs to the text from then on.
+  Generated generate(std::string_view prompt = {}, const Options& options = {}, const std::function<bool(std::string_view)>& on_text = {}) {
+    return detail::generated(on_text, [&](moe_on_text hear, void* user, char** json) {
+      return moe_session_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, user, json);
+    });
+  }
+  size_t length() const { return moe_session_length(get()); }  // ids that it holds
+  // Drops what stands behind the first `length` ids.
+  void truncate(size_t length) { detail::check(moe_session_truncate(get(), length)); }
+
+  moe_session* get() const { return session_.get(); }  // for the C interface
+
+ private:
+  friend class Model;
+  struct Close {
+    void operator()(moe_session* session) const noexcept { moe_session_close(session); }
+  };
+  Session(moe_session* session, int64_t vocab) : session_(session), vocab_(vocab) {}
+
+  std::unique_ptr<moe_session, Close> session_;
+  int64_t vocab_;
+};
+
 // Weights and a tokenizer. Owns them; can be moved, not copied.
 class Model {
  public:
@@ -236,25 +295,15 @@ class Model {
 
   // Options: those of `moe generate`. on_text gets whole characters as soon as they are certain; false ends the generation.
   Generated generate(std::string_view prompt, const Options& options = {}, const std::function<bool(std::string_view)>& on_text = {}) {
-    struct Call : detail::Caught {
-      const std::function<bool(std::string_view)>* on_text;
-      std::string text;
-    } call;
-    call.on_text = &on_text;
-    const moe_on_text hear = [](void* user, const char* text, size_t bytes) {
-      Call& c = *static_cast<Call*>(user);
-      return c.run([&] {
-        c.text.append(text, bytes);
-        return !*c.on_text || (*c.on_text)({text, bytes});
-      });
-    };
-    detail::Received<char> json;
-    const moe_status status = moe_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, &call, json.out());
-    call.rethrow();
-    detail::check(status);
-    const std::string reply = json.get();
-    return {std::move(call.text), static_cast<int64_t>(number(reply, "tokens")), static_cast<int64_t>(number(reply, "prompt_tokens")),
-            detail::word(reply, "finish")};
+    return detail::generated(on_text, [&](moe_on_text hear, void* user, char** json) {
+      return moe_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, user, json);
+    });
+  }
+  // Options: "capacity", "threads", and "cache_dtype", "routing", "top_k_experts" of `moe generate`.
+  Session session(const Options& options = {}) {
+    moe_session* session = nullptr;
+    detail::check(moe_session_open(&session, get(), options.json().c_str()));
+    return Session(session, size("vocab"));
   }
 
   // Options: "window", "windows", "routing".

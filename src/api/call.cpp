@@ -97,6 +97,13 @@ void apply_options(CLI::App& app, Json named, const std::string& where) {
   cli::apply_json(app, named.dump(), where);
 }
 
+void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results) {
+  MemoryNeed beside;
+  beside.add("results", results);
+  beside.add("sessions", *model.promised);
+  settle_memory(use, beside, model.limits, advice);
+}
+
 char* given(std::string_view text) {
   char* copy = static_cast<char*>(allocated(text.size() + 1));
   std::memcpy(copy, text.data(), text.size());

@@ -5,8 +5,10 @@
 #include <moe/moe.h>
 
 #include <CLI/App.hpp>
+#include <atomic>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -16,15 +18,18 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "hub/hub.h"
+#include "infer/memory_plan.h"
 #include "tensor/run.h"
 
 struct moe_model {
-  moe::LoadedModel loaded;
+  std::shared_ptr<moe::LoadedModel> owner;  // and its sessions, which may outlive it
+  moe::LoadedModel& loaded;
   moe::Run run;
   moe::MemoryLimits limits;
+  std::shared_ptr<std::atomic<int64_t>> promised = std::make_shared<std::atomic<int64_t>>(0);  // bytes that its sessions have still to fill
 
   moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use)
-      : loaded(std::move(from)), run(threads, dtype), limits(may_use) {}
+      : owner(std::make_shared<moe::LoadedModel>(std::move(from))), loaded(*owner), run(threads, dtype), limits(may_use) {}
 };
 
 namespace moe::api {
@@ -62,6 +67,11 @@ std::span<T> need(T* pointer, size_t count, const char* what) {
   if (count > 0) need(pointer, what);
   return {pointer, count};
 }
+// Looked at before what it fills, which is NULL in a program whose array of results has no elements either.
+inline std::span<const int32_t> need_sequence(const int32_t* ids, size_t count, const char* what) {
+  if (count == 0) fail_usage("{}: a sequence needs at least one id", what);
+  return need(ids, count, what);
+}
 inline std::string need_string(const char* text, const char* what) { return &need(text, what); }
 inline std::string need_folder(const char* path, const char* what) {
   if (need(path, what) == '\0') fail_usage("{} is empty; name a folder", what);
@@ -72,6 +82,9 @@ inline std::string need_folder(const char* path, const char* what) {
 // option, or a mix of nothing.
 void apply_options(CLI::App& app, const char* options);
 void apply_options(CLI::App& app, Json named, const std::string& where);
+
+// Settles the memory of a call, which fails where that does not fit, before it starts. `results`: bytes that the call hands out; `advice`: what to change.
+void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results = 0);
 
 // Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.
 char* given(std::string_view text);

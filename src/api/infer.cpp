@@ -13,25 +13,13 @@
 namespace moe::api {
 namespace {
 
-// Looked at before what it fills, which is NULL in a program whose array of results has no elements either.
-std::span<const int32_t> need_sequence(const int32_t* ids, size_t count, const char* what) {
-  if (count == 0) fail_usage("{}: a sequence needs at least one id", what);
-  return need(ids, count, what);
-}
-
 constexpr const char* kAdvice = "give a shorter text, or load the model with more \"memory\"";
-
-void settle(moe_model& model, const ForwardUse& use, int64_t results = 0) {
-  MemoryNeed beside;
-  beside.add("results", results);
-  settle_memory(use, beside, model.limits, kAdvice);
-}
 
 // One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees what it left before it is released.
 template <class F>
 void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing, F&& then) {
   Model& weights = *model.loaded.model;
-  settle(model, {.model = &weights, .shape = {.tokens = std::ssize(ids), .dtype = model.run.compute}});
+  settle(model, {.model = &weights, .shape = {.tokens = std::ssize(ids), .dtype = model.run.compute}}, kAdvice);
   RoutingSpec routing;
   if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
   std::vector<int32_t> positions(ids.size());
@@ -73,7 +61,7 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     const GenerateOptions asked = cli::generate_options(flags);
     validate(asked);
     const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
-    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens));
+    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens), kAdvice);
     Session session = session_for(*m.loaded.model, m.run, ids, asked);
     const Generated out = generate(session, *m.loaded.tokenizer, ids, asked,
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
@@ -94,7 +82,7 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;
     scored_windows(static_cast<int64_t>(count), asked);
-    settle(m, scored_use(*m.loaded.model, asked, m.run.compute), asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
+    settle(m, scored_use(*m.loaded.model, asked, m.run.compute), kAdvice, asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
     const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
     char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan).dump());
     if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);

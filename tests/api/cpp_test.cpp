@@ -5,6 +5,7 @@
 #include <moe/moe.hpp>
 
 #include <cmath>
+#include <optional>
 
 namespace {
 
@@ -73,6 +74,33 @@ TEST_F(Cpp, TrainsLoadsAndGenerates) {
   copy = cpp::Model::load(folder_ / "copy");
   EXPECT_EQ(cpp::number(copy.inspect(), "experts"), 4);
   EXPECT_THROW(model.logits(ids), cpp::Error) << "its model was moved away";
+}
+
+TEST_F(Cpp, ASessionKeepsItsText) {
+  cpp::train(options("m"));
+  std::optional<cpp::Model> model = cpp::Model::load(folder_ / "m", {{"threads", 1}});
+  const cpp::Generated whole = model->generate("line ", {{"tokens", 8}, {"seed", 1}});
+  cpp::Session session = model->session({{"capacity", 100}});
+  const std::vector<int32_t> ids = model->encode("lin");
+  const std::vector<float> rows = session.prefill(ids, 2);
+  EXPECT_EQ(rows.size(), 2u * 256);
+  model.reset();  // the session keeps the weights
+  std::string streamed;
+  const cpp::Generated out = session.generate("e ", {{"tokens", 8}, {"seed", 1}}, [&](std::string_view piece) {
+    streamed += piece;
+    return true;
+  });
+  EXPECT_EQ(out.text, whole.text);
+  EXPECT_EQ(streamed, whole.text);
+  EXPECT_EQ(out.prompt_tokens, 5);
+  EXPECT_EQ(session.length(), 13u);
+  session.truncate(3);
+  EXPECT_EQ(session.length(), 3u);
+  EXPECT_THROW(session.truncate(4), cpp::Error);
+  EXPECT_THROW(session.generate("a", {}, [](std::string_view) -> bool { throw std::out_of_range("enough"); }), std::out_of_range);
+  cpp::Session moved = std::move(session);
+  EXPECT_TRUE(moved.prefill(ids, 0).empty());
+  EXPECT_THROW(session.prefill(ids), cpp::Error) << "it was moved away";
 }
 
 TEST_F(Cpp, WhatFailsIsThrown) {

@@ -15,6 +15,7 @@ from moe_cpp._library import version as _version
 from moe_cpp.model import Generation, Model, Routing, Score, Stream, load
 from moe_cpp.options import TrainOptions
 from moe_cpp.recipes import RouteResult, recipes, route
+from moe_cpp.session import Session
 from moe_cpp.training import TrainResult, train
 
 __version__: str = _version()
@@ -26,6 +27,7 @@ __all__ = [
     "RouteResult",
     "Routing",
     "Score",
+    "Session",
     "Stream",
     "TrainOptions",
     "TrainResult",

@@ -28,6 +28,10 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_encode": [_HANDLE, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "moe_decode": [_HANDLE, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "moe_generate": [_HANDLE, c_char_p, c_size_t, c_char_p, ON_TEXT, c_void_p, POINTER(c_void_p)],
+    "moe_session_open": [POINTER(_HANDLE), _HANDLE, c_char_p],
+    "moe_session_prefill": [_HANDLE, c_void_p, c_size_t, c_size_t, POINTER(c_float)],
+    "moe_session_generate": [_HANDLE, c_char_p, c_size_t, c_char_p, ON_TEXT, c_void_p, POINTER(c_void_p)],
+    "moe_session_truncate": [_HANDLE, c_size_t],
     "moe_score": [_HANDLE, c_void_p, c_size_t, c_char_p, POINTER(c_float), POINTER(c_void_p)],
     "moe_logits": [_HANDLE, c_void_p, c_size_t, POINTER(c_float)],
     "moe_routing": [_HANDLE, c_void_p, c_size_t, POINTER(c_int32), POINTER(c_float)],
@@ -87,10 +91,12 @@ def _bind(path: Path) -> ctypes.CDLL:
             function.restype = c_int
         library.moe_size.argtypes = [_HANDLE, c_char_p]
         library.moe_size.restype = c_int64
+        library.moe_session_length.argtypes = [_HANDLE]
+        library.moe_session_length.restype = c_size_t
         for name in ("moe_version", "moe_last_error"):
             getattr(library, name).argtypes = []
             getattr(library, name).restype = c_char_p
-        for name in ("moe_free", "moe_close"):
+        for name in ("moe_free", "moe_close", "moe_session_close"):
             getattr(library, name).argtypes = [c_void_p]
             getattr(library, name).restype = None
     except AttributeError as error:

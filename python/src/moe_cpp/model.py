@@ -8,42 +8,20 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from ctypes import c_size_t, c_void_p
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moe_cpp._callbacks import Watched
 from moe_cpp._errors import Error, refuse
+from moe_cpp._handle import Handle
 from moe_cpp._inputs import Folder, Ids, Text, as_ids, as_options, as_path, as_text
-from moe_cpp._library import LIBRARY, ON_TEXT, call_for_json, check, take_bytes
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What was generated; `str()` of it is the text.
-
-    Attributes
-    ----------
-    text : str
-        Without the prompt. Bytes that are no UTF-8 are replaced by U+FFFD.
-    prompt_tokens, tokens : int
-        How many tokens were read and written.
-    finish : str
-        "length", "stop", or "interrupted" where `on_text` ended it.
-    """
-
-    text: str
-    prompt_tokens: int
-    tokens: int
-    finish: str
-
-    def __str__(self) -> str:
-        return self.text
+from moe_cpp._library import LIBRARY, call_for_json, check, take_bytes
+from moe_cpp._text import Generation, Sampling, write_text
+from moe_cpp.session import Session
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no one truth value
@@ -101,21 +79,6 @@ class Routing:
     weights: NDArray[np.float32]
 
 
-class _Sampling(TypedDict, total=False):
-    tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repeat_penalty: float | None
-    seed: int | None
-    stop: str | Sequence[str]
-    routing: str | None
-    top_k_experts: int | None
-    prompt_lookup: int | None
-    cache_dtype: str | None
-
-
 def load(
     folder: Folder, *, threads: int = 0, dtype: str = "auto", memory: str | None = None, pack_memory: str | None = None
 ) -> Model:
@@ -142,54 +105,19 @@ def load(
     return Model(handle, os.fsdecode(path))
 
 
-class Model:
+class Model(Handle):
     """Weights and tokenizer, made by `load`. A context manager: leaving it closes the model.
 
-    Calls from several threads wait for each other; use one model a thread to work at the same time. A callback must not use its own
+    Calls from several threads wait for each other; open a `session` for each to work at the same time. A callback must not use its own
     model (`Error`).
     """
 
     def __init__(self, handle: c_void_p, folder: str) -> None:
-        self._handle = handle
+        another = "load the folder a second time"
+        super().__init__(handle, LIBRARY.moe_close, kind="model", another=another, closed=f"the model of {folder} is closed; load it again")
         self._folder = folder
-        self._lock = threading.Lock()
-        self._owner: int | None = None  # the thread inside a call
-        # Also closes what nobody closed, when the last reference goes; not at the end of the program, when a thread may still be inside.
-        self._close = weakref.finalize(self, LIBRARY.moe_close, handle)
-        self._close.atexit = False
         self._info: dict[str, Any] = call_for_json(LIBRARY.moe_inspect, handle)
         self._vocab, self._moe_layers, self._slots = (int(LIBRARY.moe_size(handle, name)) for name in (b"vocab", b"moe_layers", b"slots"))
-
-    @contextmanager
-    def _use(self) -> Iterator[c_void_p]:
-        me = threading.get_ident()
-        if self._owner == me:
-            refuse("this model is at work: its own callback cannot call it; load the folder a second time, or call after the callback")
-        with self._lock:
-            if not self._close.alive:
-                refuse(f"the model of {self._folder} is closed; load it again")
-            try:
-                self._owner = me
-                yield self._handle
-            finally:
-                self._owner = None
-
-    def close(self) -> None:
-        """Frees the weights, after a call under way in another thread has ended. Closing twice is allowed."""
-        if self._owner == threading.get_ident():
-            refuse("this model is at work: its own callback cannot close it; return True to end the call")
-        with self._lock:
-            self._close()
-
-    @property
-    def closed(self) -> bool:
-        return not self._close.alive
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Model is neither copied nor pickled; load the folder again")
@@ -271,11 +199,7 @@ class Model:
             Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
             is raised here.
         """
-        if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)):
-            refuse(f"tokens must be a whole number, not {type(tokens).__name__}")
-        if tokens < 0:
-            refuse(f"tokens is {tokens}; it must be 0 or above")
-        options: dict[str, object] = {
+        options: Sampling = {
             "tokens": tokens,
             "temperature": temperature,
             "top_k": top_k,
@@ -283,23 +207,13 @@ class Model:
             "min_p": min_p,
             "repeat_penalty": repeat_penalty,
             "seed": seed,
-            "stop": _stops(stop),
+            "stop": stop,
             "routing": routing,
             "top_k_experts": top_k_experts,
             "prompt_lookup": prompt_lookup,
             "cache_dtype": cache_dtype,
         }
-        given = as_text(prompt, "prompt")
-        wanted = as_options(options)
-        if on_text is not None and not callable(on_text):
-            refuse(f"on_text must be callable, not {type(on_text).__name__}")
-        with self._use() as handle, Watched() as watched:
-
-            def tell(_user: int | None, text: int, size: int) -> int:
-                return watched.ask(on_text or (lambda _: None), ctypes.string_at(text, size).decode("utf-8", "replace"))
-
-            reply = call_for_json(LIBRARY.moe_generate, handle, given, len(given), wanted, ON_TEXT(tell), None)
-        return Generation(reply["text"], reply["prompt_tokens"], reply["tokens"], reply["finish"])
+        return write_text(self, LIBRARY.moe_generate, prompt, options, on_text)
 
     def stream(
         self,
@@ -323,7 +237,7 @@ class Model:
         >>> for text in model.stream("Once upon ", seed=1):
         ...     print(text, end="", flush=True)
         """
-        sampling: _Sampling = {
+        sampling: Sampling = {
             "tokens": tokens,
             "temperature": temperature,
             "top_k": top_k,
@@ -338,6 +252,34 @@ class Model:
             "cache_dtype": cache_dtype,
         }
         return Stream(self, as_text(prompt, "prompt"), sampling)
+
+    def session(
+        self,
+        *,
+        capacity: int = 0,
+        threads: int = 0,
+        routing: str | None = None,
+        top_k_experts: int | None = None,
+        cache_dtype: str | None = None,
+    ) -> Session:
+        """Opens a text under way: what was read and written of it is not read again, and sessions of one model work at the same time.
+
+        Parameters
+        ----------
+        capacity : int
+            Most ids that it holds; 0: the model's context.
+        threads : int
+            Threads of its calls; 0: the model's.
+        routing, top_k_experts, cache_dtype
+            As `generate` has them.
+        """
+        wanted = as_options(
+            {"capacity": capacity, "threads": threads, "routing": routing, "top_k_experts": top_k_experts, "cache_dtype": cache_dtype}
+        )
+        handle = c_void_p()
+        with self._use() as model:
+            check(LIBRARY.moe_session_open(ctypes.byref(handle), model, wanted))
+        return Session(handle, self._vocab)
 
     def score(
         self,
@@ -415,17 +357,6 @@ class Model:
         return given
 
 
-def _stops(stop: object) -> list[str]:
-    if isinstance(stop, str):  # a sequence of str itself
-        return [stop]
-    if not isinstance(stop, Sequence) or isinstance(stop, (bytes, bytearray, memoryview)):
-        refuse(f"stop must be a text or a list of texts, not {type(stop).__name__}")
-    for place, one in enumerate(stop):
-        if not isinstance(one, str):
-            refuse(f"stop[{place}] must be str, not {type(one).__name__}")
-    return list(stop)
-
-
 def _floats(array: NDArray[np.float32]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
@@ -443,7 +374,7 @@ class Stream(Iterator[str]):
         The whole, once the iteration has ended.
     """
 
-    def __init__(self, model: Model, prompt: bytes, sampling: _Sampling) -> None:
+    def __init__(self, model: Model, prompt: bytes, sampling: Sampling) -> None:
         self.generation: Generation | None = None
         self._queue: queue.SimpleQueue[str | Generation | BaseException] = queue.SimpleQueue()
         stop = threading.Event()
@@ -479,7 +410,7 @@ class Stream(Iterator[str]):
         self.close()
 
 
-def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: threading.Event, model: Model, prompt: bytes, sampling: _Sampling) -> None:
+def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: threading.Event, model: Model, prompt: bytes, sampling: Sampling) -> None:
     def tell(text: str) -> bool:
         out.put(text)
         # The program waits for its threads when it ends; one that nobody reads any more must not keep it.
@@ -491,4 +422,4 @@ def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: thread
         out.put(error)
 
 
-__all__ = ["Error", "Generation", "Model", "Routing", "Score", "Stream", "load"]
+__all__ = ["Error", "Generation", "Model", "Routing", "Score", "Session", "Stream", "load"]

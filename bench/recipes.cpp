@@ -4,14 +4,14 @@
 // Exits with 1 where a loss is not finite or does not fall.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
-#include "cli/options.h"
 #include "core/error.h"
+#include "jobs/run_options.h"
 #include "text/tokenizer.h"
 #include "train/trainer.h"
 
@@ -56,23 +56,16 @@ Setting setting(const Recipe& r, const std::string& steps, int64_t vocab) {
   s.top_k = std::min(r.default_top_k, kMostTopK);
   s.experts = !r.has_router() ? 1 : s.top_k > 2 ? 16 : 8;
   const int64_t units = s.top_k + r.shared.experts * r.shared.widths, width = (kActiveWidth / units + 15) / 16 * 16;
-  std::vector<std::string> words = {"--preset",       "tiny",
-                                    "--steps",        steps,
-                                    "--recipe",       std::string(r.name),
-                                    "--experts",      fmt::to_string(s.experts),
-                                    "--top-k",        fmt::to_string(s.top_k),
-                                    "--expert-width", fmt::to_string(width),
-                                    "--dense-width",  fmt::to_string(kActiveWidth)};
-  if (r.name == kCustom) words.insert(words.end(), {"--stages", kStages});
-  CLI::App app;
-  cli::ModelFlags flags;
-  cli::add_model_options(app, flags);
-  cli::add_train_options(app, s.train);
-  std::reverse(words.begin(), words.end());
-  app.parse(words);
-  cli::apply_files(app, flags, s.train);
+  Json options = {{"preset", "tiny"}, {"steps", steps},        {"recipe", r.name},           {"experts", s.experts},
+                  {"top_k", s.top_k}, {"expert_width", width}, {"dense_width", kActiveWidth}};
+  if (r.name == kCustom) options["stages"] = kStages;
+  SetupOptions setup;
+  FieldList list = fields(setup);
+  Given given = read_caller_options(list, options, "bench");
+  apply_files(list, setup, given);
+  s.train = setup.train;
   s.train = resolved(s.train);
-  s.model = cli::make_config(flags, vocab, s.train.context);
+  s.model = make_config(setup.model, vocab, s.train.context);
   return s;
 }
 

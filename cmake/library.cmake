@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 add_library(moe_shared SHARED $<TARGET_OBJECTS:moe_api>)
 # The folders are inside it: who links it needs none of their headers or libraries.
-target_link_libraries(moe_shared PRIVATE $<BUILD_INTERFACE:moe_cli>)
+target_link_libraries(moe_shared PRIVATE $<BUILD_INTERFACE:moe_jobs>)
 set_target_properties(moe_shared PROPERTIES OUTPUT_NAME moe EXPORT_NAME moe VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 target_link_options(moe_shared PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)

@@ -8,5 +8,5 @@ foreach(preset_file ${preset_files})
   string(APPEND preset_rows "    {\"${preset_name}\", R\"json(${preset_text})json\"},\n")
 endforeach()
 file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp CONTENT
-"#include \"cli/presets.h\"\n\nnamespace moe::cli {\n\nconst std::vector<Preset>& presets() {\n  static const std::vector<Preset> table = {\n${preset_rows}  };\n  return table;\n}\n\n}  // namespace moe::cli\n")
-target_sources(moe_cli PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp)
+"#include \"jobs/presets.h\"\n\nnamespace moe {\n\nconst std::vector<Preset>& presets() {\n  static const std::vector<Preset> table = {\n${preset_rows}  };\n  return table;\n}\n\n}  // namespace moe\n")
+target_sources(moe_jobs PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp)

@@ -85,6 +85,13 @@ MOE_API moe_status moe_route(const char* input, char** json);
 /* What `moe recipes --json` prints. */
 MOE_API moe_status moe_recipes(char** json);
 
+/* The options that a function takes: "train", "load", "save", "generate", "session_open", "session_generate", "score" or "route". json: a list of objects in
+ * the order of the command's --help, from which a binding can make its own signatures: "name" ("top_k"); "also", other names that are taken, such as those of
+ * Hugging Face; "kind": "toggle" and "boolean" (true or false), "whole" and "natural" (an integer), "number", "text" and "path" (a string), "text_or_object",
+ * "texts", "paths" and "wholes" (lists of them), "weighted" (an object of numbers); "help", a phrase; "unit", perhaps ""; "group", a heading, perhaps "";
+ * "default", null where there is none that can be said beforehand; "values", all that a text can be, empty where that is no fixed choice; "required". */
+MOE_API moe_status moe_options(const char* function, char** json);
+
 /* Called after each step with that step's line of metrics.jsonl; a value other than 0 saves and ends the run. */
 typedef int (*moe_on_step)(void* user, const char* json);
 /* options: those of `moe train`, "data" and "out" among them, but for samples and the report, which are the command's. json: what `moe train --json` prints but

@@ -142,15 +142,15 @@ SampleText sample_of(const std::string& domain, const Tokenizer& tokenizer, std:
 
 void check_options(const RoutingStatsOptions& options, const ModelConfig& config) {
   if (options.window != 0 && options.window < 2)
-    fail_usage("--window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
+    fail_usage("@window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
   if (config.positions == Positions::learned && options.window > config.context)
-    fail_usage("--window is {}; this model has positions for {} tokens", options.window, config.context);
-  if (options.tokens < 0) fail_usage("--tokens is {}; it must be 0 (all) or above", options.tokens);
+    fail_usage("@window is {}; this model has positions for {} tokens", options.window, config.context);
+  if (options.tokens < 0) fail_usage("@tokens is {}; it must be 0 (all) or above", options.tokens);
 }
 
 void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   const auto differs = [](const char* what, int64_t a, int64_t b) {
-    if (a != b) fail("--against must name an earlier checkpoint of the same model: it has {} {}, the model has {}", b, what, a);
+    if (a != b) fail("@against must name an earlier checkpoint of the same model: it has {} {}, the model has {}", b, what, a);
   };
   differs("layers", c.layers, earlier.layers);
   differs("MoE layers", c.moe_layer_count(), earlier.moe_layer_count());
@@ -158,7 +158,7 @@ void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   if (c.moe_layer_count() > 0) differs("experts a token", c.routing.top_k, earlier.routing.top_k);
   differs("tokens in its vocabulary", c.vocab, earlier.vocab);
   for (int64_t l = 0; l < c.layers; ++l)
-    if (c.is_moe(l) != earlier.is_moe(l)) fail("--against must name an earlier checkpoint of the same model: its layer {} is of another kind", l);
+    if (c.is_moe(l) != earlier.is_moe(l)) fail("@against must name an earlier checkpoint of the same model: its layer {} is of another kind", l);
 }
 
 RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {

@@ -4,7 +4,6 @@
 
 #include <moe/moe.h>
 
-#include <CLI/App.hpp>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -15,7 +14,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "hub/hub.h"
 #include "infer/memory_plan.h"
@@ -77,11 +75,6 @@ inline std::string need_folder(const char* path, const char* what) {
   if (need(path, what) == '\0') fail_usage("{} is empty; name a folder", what);
   return path;
 }
-
-// Gives the options of a fresh `app` the values that `options` has for them: NULL or nothing stands for none, and so does a null or an empty list for one
-// option, or a mix of nothing.
-void apply_options(CLI::App& app, const char* options);
-void apply_options(CLI::App& app, Json named, const std::string& where);
 
 // Settles the memory of a call, which fails where that does not fit, before it starts. `results`: bytes that the call hands out; `advice`: what to change.
 void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results = 0);

@@ -1,14 +1,14 @@
 // What a model does with a text: continue it, score it, show its logits and its routing.
-#include <CLI/App.hpp>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "api/call.h"
-#include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
+#include "api/options.h"
+#include "infer/memory_plan.h"
+#include "jobs/replies.h"
+#include "options/read.h"
 
 namespace moe::api {
 namespace {
@@ -54,18 +54,15 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     moe_model& m = need(model, "moe_generate: model");
     const std::span<const char> given_prompt = need(prompt, bytes, "moe_generate: prompt");
     const std::string text(given_prompt.begin(), given_prompt.end());
-    cli::GenerateFlags flags;
-    CLI::App app;
-    cli::add_generate_options(app, flags);
-    apply_options(app, options);
-    const GenerateOptions asked = cli::generate_options(flags);
+    GenerateOptions asked;
+    read_caller_options(fields(asked), options);
     validate(asked);
     const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
-    settle(m, cli::session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens), kAdvice);
+    settle(m, session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens), kAdvice);
     Session session = session_for(*m.loaded.model, m.run, ids, asked);
     const Generated out = generate(session, *m.loaded.tokenizer, ids, asked,
                                    [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
-    if (json != nullptr) *json = given(cli::generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (json != nullptr) *json = given(generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
   });
 }
 
@@ -74,17 +71,15 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     if (json != nullptr) *json = nullptr;
     moe_model& m = need(model, "moe_score: model");
     const std::span<const int32_t> text = need(ids, count, "moe_score: ids");
-    cli::ScoreFlags flags;
-    CLI::App app;
-    cli::add_score_options(app, flags);
-    apply_options(app, options);
-    const cli::ScorePlan plan = cli::score_plan(flags, m.loaded.model->config());
+    ScoreOptions open = open_score_options();
+    read_caller_options(fields(open), options);
+    const ScorePlan plan = score_plan(open, m.loaded.model->config());
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;
     scored_windows(static_cast<int64_t>(count), asked);
     settle(m, scored_use(*m.loaded.model, asked, m.run.compute), kAdvice, asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
     const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
-    char* reply = json == nullptr ? nullptr : given(cli::score_reply(scored, plan).dump());
+    char* reply = json == nullptr ? nullptr : given(score_reply(scored, plan).dump());
     if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);
     if (json != nullptr) *json = reply;
   });

@@ -1,40 +1,17 @@
 // A model as a handle: folders, figures, text to ids and back.
-#include <CLI/App.hpp>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "api/call.h"
-#include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
+#include "api/options.h"
 #include "hub/foreign.h"
 #include "infer/evaluation.h"
+#include "jobs/replies.h"
+#include "options/common.h"
+#include "options/read.h"
 
 namespace moe::api {
 namespace {
-
-struct LoadFlags {
-  cli::ComputeFlags compute;
-  cli::MemoryFlags memory;
-};
-
-LoadFlags load_flags(const char* options) {
-  LoadFlags flags;
-  CLI::App app;
-  cli::add_compute_options(app, flags.compute);
-  cli::add_memory_limits(app, flags.memory);
-  apply_options(app, options);
-  return flags;
-}
-
-DType saved_dtype(const char* options) {
-  std::string dtype = "f32";
-  CLI::App app;
-  app.add_option("--dtype", dtype, "f32 or bf16 numbers in the file");
-  apply_options(app, options);
-  if (dtype != "f32" && dtype != "bf16") fail_usage("options: \"dtype\" is \"{}\"; a model is saved in f32 or bf16", dtype);
-  return dtype == "f32" ? DType::f32 : DType::bf16;
-}
 
 int64_t size_of(const ModelConfig& c, std::string_view name) {
   const bool routed = c.moe_layer_count() > 0;
@@ -60,13 +37,12 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
   return guarded([&] {
     need(model, "moe_load: model") = nullptr;
     const std::string path = need_folder(folder, "moe_load: folder");
-    const LoadFlags flags = load_flags(options);
-    const int threads = cli::thread_count(flags.compute.threads);
-    const std::optional<DType> asked = cli::parse_compute_dtype(flags.compute.dtype);
-    const MemoryLimits limits = cli::memory_limits(flags.memory);
+    LoadOptions asked;
+    read_caller_options(fields(asked), options);
+    const int threads = thread_count(asked.compute.threads);
     LoadedModel loaded = load_model(path, LoadFor::inference);
-    const DType dtype = asked.value_or(natural_dtype(*loaded.model));
-    *model = new moe_model(std::move(loaded), threads, dtype, limits);
+    const DType dtype = asked.compute.dtype.value_or(natural_dtype(*loaded.model));
+    *model = new moe_model(std::move(loaded), threads, dtype, asked.memory);
   });
 }
 
@@ -76,8 +52,10 @@ moe_status moe_save(moe_model* model, const char* folder, const char* options) {
   return guarded([&] {
     LoadedModel& loaded = need(model, "moe_save: model").loaded;
     const std::string path = need_folder(folder, "moe_save: folder");
+    SaveOptions asked;
+    read_caller_options(fields(asked), options);
     check_shadows_nothing(path);
-    save_model(path, *loaded.model, *loaded.tokenizer, saved_dtype(options));
+    save_model(path, *loaded.model, *loaded.tokenizer, asked.dtype);
   });
 }
 
@@ -85,7 +63,7 @@ moe_status moe_inspect(moe_model* model, char** json) {
   return guarded([&] {
     need(json, "moe_inspect: json") = nullptr;
     const ModelConfig& config = need(model, "moe_inspect: model").loaded.model->config();
-    *json = given(cli::inspect_reply(config, {.batch = 8, .context = config.context}).dump());
+    *json = given(inspect_reply(config, {.batch = 8, .context = config.context}).dump());
   });
 }
 

@@ -1,12 +1,12 @@
 // A session: one text under way over a loaded model, its keys and values kept, with threads and memory of its own.
-#include <CLI/App.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "api/call.h"
-#include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
+#include "api/options.h"
+#include "jobs/replies.h"
+#include "options/common.h"
+#include "options/read.h"
 
 using namespace moe;
 using namespace moe::api;
@@ -45,44 +45,20 @@ namespace {
 
 constexpr const char* kOpenAdvice = "open the session with a smaller \"capacity\", or load the model with more \"memory\"";
 
-struct OpenOptions {
-  int64_t capacity = 0;  // 0: the model's context
-  int threads = 0;       // 0: the model's
-  SessionOptions session;
-};
-
-OpenOptions open_options(const char* options) {
-  OpenOptions open;
-  std::string routing, cache_dtype;
-  CLI::App app;
-  app.add_option("--capacity", open.capacity, "most tokens that the session holds; 0: the model's context");
-  app.add_option("--threads", open.threads, "of the session's calls; 0: the model's");
-  app.add_option("--routing", routing, "as of moe generate");
-  cli::add_top_k_experts(app, open.session.top_k_experts);
-  cli::add_cache_dtype(app, cache_dtype);
-  apply_options(app, options);
-  open.session.cache_dtype = cli::parse_cache_dtype(cache_dtype);
-  if (!routing.empty()) open.session.routing = cli::parse_eval_routing(routing, "--routing");
-  return open;
-}
-
 int64_t capacity_of(const ModelConfig& config, int64_t asked) {
   constexpr int64_t kMost = int64_t{1} << 30;  // keeps positions and the size of the cache far from overflow
-  if (asked < 0 || asked > kMost) fail_usage("capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked, kMost, config.context);
+  if (asked < 0 || asked > kMost) fail_usage("@capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked, kMost, config.context);
   if (config.positions == Positions::learned && asked > config.context)
-    fail_usage("capacity is {}, but the model has learned positions for {} tokens only", asked, config.context);
+    fail_usage("@capacity is {}, but the model has learned positions for {} tokens only", asked, config.context);
   return asked > 0 ? asked : config.context;
 }
 
 GenerateOptions continue_options(const char* options) {
-  cli::GenerateFlags flags;
-  CLI::App app;
-  cli::add_generate_options(app, flags);
-  apply_options(app, options);
-  const GenerateOptions asked = cli::generate_options(flags);
+  GenerateOptions asked;
+  const Given said = read_caller_options(fields(asked), options);
+  for (const Field& own : fields(asked.session))
+    if (said.has(own.name)) fail_usage("{} is a session's own: give it to the call that opens it", field(own.name));
   validate(asked);
-  if (asked.session.routing || asked.session.top_k_experts != 0 || asked.session.cache_dtype)
-    fail_usage("routing, top_k_experts and cache_dtype are a session's own: give them to the call that opens it");
   return asked;
 }
 
@@ -95,12 +71,13 @@ moe_status moe_session_open(moe_session** session, moe_model* model, const char*
   return guarded([&] {
     need(session, "moe_session_open: session") = nullptr;
     moe_model& m = need(model, "moe_session_open: model");
-    const OpenOptions open = open_options(options);
+    OpenOptions open;
+    read_caller_options(fields(open), options);
     Model& weights = *m.loaded.model;
     check_asked_for(weights.config(), open.session.routing);
     const int64_t capacity = capacity_of(weights.config(), open.capacity);
-    settle(m, cli::session_use(weights, open.session, m.run.compute, capacity, capacity), kOpenAdvice);
-    *session = new moe_session(m, open.threads == 0 ? m.run.threads : cli::thread_count(open.threads), capacity, open.session);
+    settle(m, session_use(weights, open.session, m.run.compute, capacity, capacity), kOpenAdvice);
+    *session = new moe_session(m, open.threads == 0 ? m.run.threads : thread_count(open.threads), capacity, open.session);
   });
 }
 
@@ -140,7 +117,7 @@ moe_status moe_session_generate(moe_session* session, const char* prompt, size_t
     asked.max_tokens = std::min(asked.max_tokens, std::max<int64_t>(0, s.session.capacity() - std::ssize(text)));
     Generated out = generate(s.session, tokenizer, text, asked,
                              [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
-    char* reply = json == nullptr ? nullptr : given(cli::generate_reply(said, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    char* reply = json == nullptr ? nullptr : given(generate_reply(said, out).dump(-1, ' ', false, Json::error_handler_t::replace));
     text.insert(text.end(), out.ids.begin(), out.ids.end());
     s.ids = std::move(text);
     s.promise();

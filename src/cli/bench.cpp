@@ -8,12 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench.h"
-#include "cli/options.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
-#include "cli/train_memory.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "jobs/run_options.h"
+#include "jobs/train_memory.h"
 #include "ops/ops.h"
 #include "text/bpe_train.h"
 #include "train/trainer.h"
@@ -26,13 +27,13 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRepeats = 7;
 
 struct Flags {
-  ModelFlags model;
-  TrainOptions train;
+  SetupOptions setup;
   BenchModelFlags bench;
   MemoryFlags memory;  // of train
   int64_t warmup_steps = 2;
   int threads = 0;
   bool json = false;
+  Given given, setup_given;  // before and behind the word train
 };
 
 int run_peak(const Flags& f) {
@@ -173,29 +174,31 @@ int run_ops(const Flags& f) {
   return 0;
 }
 
-int run_train(Flags& f, CLI::App& app) {
-  apply_files(app, f.model, f.train);
-  const int64_t vocab = vocabulary_of(f.model.tokenizer);
-  f.train = resolved(f.train);
-  f.train.steps += f.warmup_steps;
-  validate(f.train);
-  const ModelConfig config = make_config(f.model, vocab, f.train.context);
-  const int64_t tokens_read = 4 * f.train.batch * f.train.accumulate * f.train.context + 1;
+int run_train(Flags& f) {
+  SetupOptions& o = f.setup;
+  FieldList list = fields(o);
+  apply_files(list, o, f.setup_given);
+  const int64_t vocab = vocabulary_of(o.tokenizer);
+  o.train = resolved(o.train);
+  o.train.steps += f.warmup_steps;
+  validate(o.train);
+  const ModelConfig config = make_config(o.model, vocab, o.train.context);
+  const int64_t tokens_read = 4 * o.train.batch * o.train.accumulate * o.train.context + 1;
   MemoryNeed beside;
   beside.add("text", 2 * tokens_read * static_cast<int64_t>(sizeof(int32_t)));  // the ids, and the corpus made of them
-  check_before_weights(config, f.train, f.memory, beside);
+  check_before_weights(config, o.train, f.memory.limits, beside);
   Model model(config);
-  model.initialise(f.train.seed);
+  model.initialise(o.train.seed);
   std::vector<int32_t> ids(static_cast<size_t>(tokens_read));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(f.train.seed), i, vocab));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(o.train.seed), i, vocab));
   const Corpus corpus(std::move(ids));
-  const std::string foretold = check_before_training(config, f.train, f.memory);
+  const std::string foretold = check_before_training(config, o.train, f.memory.limits);
   if (f.memory.show) tell("memory: {}\n", foretold);
-  Run probe(f.train.threads);
-  const double peak = ops::measure_peak_flops(probe, f.train.dtype, kPeakSeconds);
-  Trainer trainer(model, f.train, corpus);
+  Run probe(o.train.threads);
+  const double peak = ops::measure_peak_flops(probe, o.train.dtype, kPeakSeconds);
+  Trainer trainer(model, o.train, corpus);
   std::vector<double> ms, share;
-  for (int64_t i = 0; i < f.train.steps; ++i) {
+  for (int64_t i = 0; i < o.train.steps; ++i) {
     const auto start = Clock::now();
     const StepResult step = trainer.step();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -203,7 +206,7 @@ int run_train(Flags& f, CLI::App& app) {
     ms.push_back(seconds * 1e3);
     share.push_back(step.flops / seconds / peak);
   }
-  const double tokens = static_cast<double>(f.train.batch * f.train.accumulate * f.train.context);
+  const double tokens = static_cast<double>(o.train.batch * o.train.accumulate * o.train.context);
   if (f.json)
     fmt::print("{}\n", Json({{"ms_per_step", ms},
                              {"median_ms", median(ms)},
@@ -214,7 +217,7 @@ int run_train(Flags& f, CLI::App& app) {
   else
     fmt::print(
         "{} steps of {} tokens, {}, {} threads: median {:.1f} ms a step (best {:.1f}, worst {:.1f}), {:.0f} tokens/s, {:.1f}% of the {:.0f} GFLOP/s peak\n",
-        ms.size(), tokens, name_of(f.train.dtype), f.train.threads, median(ms), *std::min_element(ms.begin(), ms.end()),
+        ms.size(), tokens, name_of(o.train.dtype), o.train.threads, median(ms), *std::min_element(ms.begin(), ms.end()),
         *std::max_element(ms.begin(), ms.end()), tokens / median(ms) * 1e3, 100 * median(share), peak / 1e9);
   return 0;
 }
@@ -228,28 +231,32 @@ Peak measure_peak(Run& run) {
 
 Action add_bench(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  f->train.steps = 5;
+  f->setup.train.steps = 5;
   app.require_subcommand(0, 1);
-  add_bench_model_options(app, f->bench);
+  add_flags(app, fields(f->bench), f->given);
   CLI::App* peak = app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads")->group("Verbs");
   CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that")->group("Verbs");
   CLI::App* train = app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
-  for (CLI::App* sub : {peak, ops}) sub->add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  for (CLI::App* sub : {peak, ops, train}) sub->add_flag("--json", f->json, "one JSON value on standard output");
-  add_model_options(*train, f->model);
-  add_train_options(*train, f->train);
-  add_memory_options(*train, f->memory, false);
-  train->add_option("--warmup-steps", f->warmup_steps, "steps before the timed ones")->capture_default_str();
-  return [f, &app, peak, ops, train] {
+  for (CLI::App* sub : {peak, ops, train}) {
+    FieldList list;
+    if (sub != train) add_threads(list, f->threads);
+    list.add("json", f->json, "one JSON value on standard output");
+    if (sub == train) {
+      list.add(fields(f->setup));
+      add_memory(list, f->memory, false);
+      list.add("warmup_steps", f->warmup_steps, "steps before the timed ones");
+    }
+    add_flags(*sub, std::move(list), f->setup_given);
+  }
+  return [f, &app, peak, ops] {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) {
       if (f->bench.model.empty()) fail_usage("moe bench is followed by peak, ops, train or a MODEL");
       return run_bench_model(f->bench);
     }
-    for (const CLI::Option* option : app.get_options())
-      if (option->count() > 0)
-        fail_usage("{} stands before '{}', where it is about a MODEL; write it behind or leave it out", option->get_name(), chosen[0]->get_name());
-    return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train(*f, *train);
+    for (const std::string& name : f->given.names())
+      fail_usage("{} stands before '{}', where it is about a MODEL; write it behind or leave it out", field(name), chosen[0]->get_name());
+    return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train(*f);
   };
 }
 

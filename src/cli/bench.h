@@ -1,15 +1,12 @@
 // What the parts of `moe bench` share: the machine's peak.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
-#include "infer/speed.h"
+#include "infer/options.h"
 
 namespace moe::cli {
 
@@ -22,15 +19,16 @@ struct Peak {
 Peak measure_peak(Run& run);
 
 struct BenchModelFlags {
-  std::string model, cache_dtype;
+  std::string model;
+  std::optional<DType> cache_dtype;
   SpeedOptions speed;
   int64_t top_k_experts = 0;
-  ComputeFlags compute;
+  ComputeOptions compute;
   MemoryFlags memory;
   bool json = false;
 };
 // MODEL is optional here: the words peak, ops and train may stand in its place.
-void add_bench_model_options(CLI::App& app, BenchModelFlags& flags);
+FieldList fields(BenchModelFlags&);
 int run_bench_model(const BenchModelFlags& flags);
 
 }  // namespace moe::cli

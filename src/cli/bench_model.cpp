@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench.h"
-#include "cli/options.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -17,6 +15,7 @@
 #include "infer/memory_plan.h"
 #include "model/cost.h"
 #include "ops/memory.h"
+#include "options/common.h"
 
 namespace moe::cli {
 namespace {
@@ -38,33 +37,29 @@ Json spread(int64_t tokens, const std::vector<double>& seconds) {
 
 }  // namespace
 
-void add_bench_model_options(CLI::App& app, BenchModelFlags& f) {
-  app.add_option("MODEL", f.model, fmt::format("a model ({}): how fast it reads a prompt and writes tokens; or one of the words below", kModelIs));
-  app.add_option("--prompt", f.speed.prompt, "tokens of the prompt, drawn at random")->capture_default_str();
-  app.add_option("--tokens", f.speed.tokens, "tokens to write")->capture_default_str();
-  app.add_option("--repeats", f.speed.repeats,
-                 "how often, after prompts that are not counted because weights are packed while they are read; printed are the median and the worst")
-      ->capture_default_str();
-  add_seed(app, f.speed.seed, "of the tokens");
-  add_top_k_experts(app, f.top_k_experts);
-  add_cache_dtype(app, f.cache_dtype);
-  add_compute_options(app, f.compute);
-  add_memory_options(app, f.memory);
-  add_hot_set_option(app, f.memory);
-  app.add_flag("--json", f.json, "one JSON object on standard output");
+FieldList fields(BenchModelFlags& f) {
+  FieldList list;
+  list.add("MODEL", f.model, fmt::format("a model ({}): how fast it reads a prompt and writes tokens; or one of the words below", kModelIs)).positional();
+  list.add(moe::fields(f.speed));
+  add_top_k_experts(list, f.top_k_experts);
+  add_cache_dtype(list, f.cache_dtype);
+  list.add(moe::fields(f.compute));
+  add_memory(list, f.memory);
+  add_hot_set(list, f.memory);
+  list.add("json", f.json, "one JSON object on standard output");
+  return list;
 }
 
 int run_bench_model(const BenchModelFlags& f) {
   validate(f.speed);
-  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
-  SessionOptions options{.top_k_experts = f.top_k_experts, .cache_dtype = parse_cache_dtype(f.cache_dtype)};
+  SessionOptions options{.top_k_experts = f.top_k_experts, .cache_dtype = f.cache_dtype};
   const auto start = Clock::now();
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   Model& model = *loaded.model;
   ModelConfig config = model.config();
   validate(f.speed, config);
   const double load = seconds_since(start);
-  Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
+  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
   const bool large = prepare_memory(f.model, session_use(model, options, run.compute, f.speed.prompt, f.speed.prompt + f.speed.tokens), beside, f.memory,

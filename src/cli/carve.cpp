@@ -9,16 +9,14 @@
 #include <optional>
 
 #include "analyze/conversion_page.h"
-#include "cli/choices.h"
-#include "cli/command_tree.h"
 #include "cli/conversion.h"
-#include "cli/layer_choice.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "cli/result_type.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "cli/verification.h"
+#include "convert/options.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/words.h"
@@ -31,7 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
-  std::string in, out, layers = "every:1", profile = "cosine", compute = "auto";
+  std::string in, out;
+  std::optional<DType> compute;  // absent: what the machine multiplies best
   ResultTypeFlags type;
   CalibrationFlags calibration;
   CarveOptions options;
@@ -39,15 +38,10 @@ struct Flags {
   MemoryFlags memory;
   int threads = 0;
   bool sweep = false, json = false;
+  Given given;
 };
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Nothing: what the machine multiplies best.
-const std::vector<Choice<std::optional<DType>>>& computes() {
-  static const std::vector<Choice<std::optional<DType>>> choices = {{"auto", {}}, {"f32", DType::f32}, {"bf16", DType::bf16}};
-  return choices;
-}
 
 Json layer_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
@@ -177,10 +171,8 @@ std::vector<SweepStep> sweep_steps(const Flags& f, const LoadedModel& dense, con
 int run_carve(Flags& f) {
   const auto start = Clock::now();
   CarveOptions& o = f.options;
-  o.layers = parse_layers(f.layers);
-  o.profile = choose<Profile>(f.profile, "--profile", profile_names());
   check_result_type(f.type, f.out);
-  const DType compute = choose(f.compute, "--compute", computes()).value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
+  const DType compute = f.compute.value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
   const ModelConfig asked = read_model_config(f.in);
   o.window = calibration_window(f.calibration, asked);
   o.windows = f.calibration.windows;
@@ -228,47 +220,30 @@ int run_carve(Flags& f) {
   return 0;
 }
 
-std::string methods_help() {
-  std::string out = "how neurons are dealt out, routed and fitted: ";
-  for (const CarveMethod& m : carve_methods()) out += fmt::format("{}{}: {}", &m == carve_methods().data() ? "" : "; ", m.name, m.what);
-  return out + " (docs/carving.md)";
-}
-
 }  // namespace
 
 Action add_carve(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  CarveOptions& o = f->options;
-  app.add_option("DENSE", f->in, fmt::format("a dense model: {}. It stays as it is", kModelIs))->required();
-  app.add_option("OUT", f->out, kNewModelHelp)->required();
-  app.add_option("--shared", o.shared, "S: slices of each FFN that are always on")->required();
-  app.add_option("--active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN works for a token")->required();
-  app.add_option("--experts", o.experts, "E: slices in all; divides the width of the FFN")->required();
-  app.add_option("--layers", f->layers, kLayersHelp)->capture_default_str();
-  add_calibration_options(app, f->calibration, "its first tokens show what the neurons do; nothing is trained on it");
-  takes(app.add_option("--method", o.method, methods_help())->capture_default_str(), carve_method_names());
-  takes(app.add_option("--router", o.router, "another router than the method's: analytic, similarity or learned"), carve_routers());
-  takes(app.add_option("--fit", o.fit, "another fit of what the experts give than the method's"), carve_fits());
-  takes(app.add_option(
-               "--profile", f->profile,
-               "what the strongest neurons of a token are marked by: activations of products divided by the norms of token and neuron (cosine), or as they "
-               "are (raw)")
-            ->capture_default_str(),
-        profile_names());
-  app.add_option("--marks", o.marks, "how many neurons of a token are marked")->capture_default_str();
-  add_seed(app, o.seed, "of what is drawn");
-  add_result_type_options(app, f->type);
-  takes(app.add_option("--compute", f->compute, "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it")
-            ->capture_default_str(),
-        names_of(computes()));
-  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  add_memory_options(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
-  add_verify_options(app, f->verify);
-  app.add_flag("--sweep", f->sweep, "with --verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for")
-      ->group("Measuring what was made");
-  return [f, &app] {
-    check_verify_options(app, f->verify);
+  FieldList list, how = fields(f->options);
+  list.add("DENSE", f->in, fmt::format("a dense model: {}. It stays as it is", kModelIs)).positional().required();
+  list.add("OUT", f->out, kNewModelHelp).positional().required();
+  list.add(how.take({"shared", "active", "experts", "layers"}));
+  list.add(fields(f->calibration, "its first tokens show what the neurons do; nothing is trained on it"));
+  list.add(std::move(how));
+  list.add(fields(f->type));
+  list.add_named(
+      "compute", {"auto", "f32", "bf16"}, [f] { return f->compute ? std::string(name_of(*f->compute)) : "auto"; },
+      [f](const std::string& name) { f->compute = dtype_named(name); },
+      "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it");
+  add_threads(list, f->threads);
+  add_memory(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output");
+  list.add(verify_fields(f->verify));
+  list.group("Measuring what was made");
+  list.add("sweep", f->sweep, "with @verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for");
+  add_flags(app, std::move(list), f->given);
+  return [f] {
+    check_verify_options(f->verify, f->given);
     f->verify.compute.threads = f->threads;
     f->verify.memory = f->memory;
     return run_carve(*f);

@@ -10,9 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/append.h"
@@ -24,6 +23,7 @@
 #include "hub/tensor_map.h"
 #include "infer/dialogue.h"
 #include "infer/evaluation.h"
+#include "infer/options.h"
 #include "text/jsonl.h"
 
 namespace moe::cli {
@@ -34,10 +34,11 @@ constexpr const char* kBlanks = " \t";
 
 struct Flags {
   std::string model, system;
-  GenerateFlags generate;
-  ComputeFlags compute;
+  GenerateOptions generate{.max_tokens = kReplyTokens};
+  ComputeOptions compute;
   MemoryFlags memory;
   bool json = false;
+  Given given;
 };
 
 // While it lives, Ctrl-C asks the reply to end, and a second one ends the process, as any does at the prompt.
@@ -59,7 +60,7 @@ class Interruptible {
 class Chat {
  public:
   Chat(Dialogue& dialogue, const Flags& flags, int64_t context)
-      : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.options.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
+      : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
 
   // 0, or through a pipe the exit code of the first line that could not be done.
   int run();
@@ -118,11 +119,11 @@ int Chat::run() {
       take(line);
     } catch (const Error& e) {
       if (terminal_) {
-        tell("moe: {}\n", one_line(e.what()));
+        tell("moe: {}\n", one_line(in_flags(e.marked())));
         continue;
       }
       // Who reads the replies must be able to find the one that is missing.
-      tell("moe: line {}: {}; the line is passed over\n", number, one_line(e.what()));
+      tell("moe: line {}: {}; the line is passed over\n", number, one_line(in_flags(e.marked())));
       if (code == 0) code = e.kind() == Error::Kind::usage ? 2 : 1;
     }
   }
@@ -226,11 +227,10 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
 }
 
 int run_chat(const Flags& f) {
-  const GenerateOptions options = generate_options(f.generate);
-  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  const GenerateOptions& options = f.generate;
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   const int64_t context = loaded.model->config().context;
-  Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(*loaded.model)));
+  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const bool large = prepare_memory(f.model, session_use(*loaded.model, options.session, run.compute, context, context), {}, f.memory,
                                     "take --cache-dtype q8_0 or a smaller model");
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
@@ -249,15 +249,16 @@ int run_chat(const Flags& f) {
 
 Action add_chat(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  f->generate.options.max_tokens = kReplyTokens;
-  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
-  app.add_option("--system", f->system, "what stands before the dialogue");
-  add_generate_options(app, f->generate);
-  app.get_option("--tokens")->description("most tokens of a reply");
-  add_compute_options(app, f->compute);
-  add_memory_options(app, f->memory);
-  add_hot_set_option(app, f->memory);
-  app.add_flag("--json", f->json, "each reply as one JSON object on standard output");
+  FieldList list;
+  add_model(list, f->model);
+  list.add("system", f->system, "what stands before the dialogue");
+  list.add(fields(f->generate));
+  list.at("tokens").help = "most tokens of a reply";
+  list.add(fields(f->compute));
+  add_memory(list, f->memory);
+  add_hot_set(list, f->memory);
+  list.add("json", f->json, "each reply as one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   app.footer(
       "Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end; a line that "
       "cannot be answered is named on standard error and passed over.");

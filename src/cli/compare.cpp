@@ -7,7 +7,7 @@
 
 #include "analyze/conversion_page.h"
 #include "cli/comparison.h"
-#include "cli/routing_options.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/file.h"
@@ -21,11 +21,11 @@ struct Flags {
   std::string before, after;
   CompareFlags compare;
   bool json = false;
+  Given given;
 };
 
 int run_compare(Flags f) {
   if (!f.compare.no_speed) validate(f.compare.speed);
-  parse_compute_dtype(f.compare.compute.dtype);
   LoadedModel before = load_model(f.before, LoadFor::inference), after = load_model(f.after, LoadFor::inference);
   if (f.compare.options.window == 0) f.compare.options.window = std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
@@ -50,15 +50,18 @@ int run_compare(Flags f) {
 
 Action add_compare(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("BEFORE", f->before, fmt::format("the model that is held to be right: {}", kModelIs))->required();
-  app.add_option("AFTER", f->after, "another with the same vocabulary: a quantised, carved, pruned or further trained one")->required();
-  app.add_option("--text", f->compare.text, "a text file, or a folder of them, that neither was made with")->required();
-  add_measuring_options(app, f->compare);
-  add_top_k_experts(app, f->compare.top_k_experts)->description("experts a token takes in AFTER; 0: the model's number");
-  add_compute_options(app, f->compare.compute);
-  add_memory_options(app, f->compare.memory);
-  app.add_option("--html", f->compare.html, "write the figures and their charts as a self-contained page");
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list;
+  list.add("BEFORE", f->before, fmt::format("the model that is held to be right: {}", kModelIs)).positional().required();
+  list.add("AFTER", f->after, "another with the same vocabulary: a quantised, carved, pruned or further trained one").positional().required();
+  list.add("text", f->compare.text, "a text file, or a folder of them, that neither was made with").required();
+  list.add(measuring_fields(f->compare));
+  add_top_k_experts(list, f->compare.top_k_experts);
+  list.at("top_k_experts").help = "experts a token takes in AFTER; 0: the model's number";
+  list.add(fields(f->compare.compute));
+  add_memory(list, f->compare.memory);
+  list.add("html", f->compare.html, "write the figures and their charts as a self-contained page");
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_compare(*f); };
 }
 

@@ -118,7 +118,7 @@ SessionOptions timed_options(const ModelConfig& config, int64_t top_k) {
   return options;
 }
 
-DType dtype_of(const LoadedModel& loaded, const CompareFlags& f) { return parse_compute_dtype(f.compute.dtype).value_or(natural_dtype(*loaded.model)); }
+DType dtype_of(const LoadedModel& loaded, const CompareFlags& f) { return f.compute.dtype.value_or(natural_dtype(*loaded.model)); }
 
 // A model with its threads and memory.
 struct Running {
@@ -146,20 +146,16 @@ void prepare_comparison(const NamedModel& before, const NamedModel& after, const
 
 }  // namespace
 
-void add_measuring_options(CLI::App& app, CompareFlags& f, const std::string& group) {
+FieldList measuring_fields(CompareFlags& f, const std::string& group) {
   const bool verifies = !group.empty();
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    CLI::Option* option = app.add_option(name, value, help);
-    if (verifies) option->group(group);
-    return option;
-  };
-  add(verifies ? "--verify-windows" : "--windows", f.options.windows, "at most so many windows of the text; 0: all")->capture_default_str();
-  add(verifies ? "--verify-window" : "--window", f.options.window, "tokens a window, as in moe score; default: 2048, or the shorter of the two contexts");
-  CLI::Option* quiet = app.add_flag("--no-speed", f.no_speed, "leave the speeds out; without it both models are timed in turns");
-  if (verifies) quiet->group(group);
-  add("--prompt", f.speed.prompt, "tokens of the timed prompt")->capture_default_str();
-  add("--tokens", f.speed.tokens, "tokens of the timed decoding")->capture_default_str();
-  add("--repeats", f.speed.repeats, "how often each is timed; the median counts")->capture_default_str();
+  FieldList list;
+  list.group(group);
+  list.add(verifies ? "verify_windows" : "windows", f.options.windows, "at most so many windows of the text; 0: all");
+  list.add(verifies ? "verify_window" : "window", f.options.window, "tokens a window, as in moe score; default: 2048, or the shorter of the two contexts")
+      .no_default();
+  list.add("no_speed", f.no_speed, "leave the speeds out; without it both models are timed in turns");
+  list.add(fields(f.speed).take({"prompt", "tokens", "repeats"}));
+  return list;
 }
 
 ComparedText read_compared_text(const CompareFlags& f, const LoadedModel& model) {

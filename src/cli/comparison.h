@@ -1,15 +1,14 @@
 // One model held against another, as `moe compare` and the verbs that convert do it: what is measured, how it is printed, and the page.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "analyze/conversion.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "hub/hub.h"
+#include "infer/options.h"
 
 namespace moe::cli {
 
@@ -20,12 +19,11 @@ struct CompareFlags {
   bool no_speed = false;
   std::string html;
   int64_t top_k_experts = 0;  // of the model after
-  ComputeFlags compute;
+  ComputeOptions compute;
   MemoryFlags memory;
 };
-// --windows, --window, --no-speed, --prompt, --tokens, --repeats: how it is measured. In a `group` that verifies what was made, where windows may mean those of
-// another text, the first two begin with --verify-.
-void add_measuring_options(CLI::App& app, CompareFlags& flags, const std::string& group = "");
+// How it is measured. In a `group` that verifies what was made, where windows may mean those of another text, the names of the first two begin with verify_.
+FieldList measuring_fields(CompareFlags&, const std::string& group = "");
 
 // The text as tokens of a model, and the rule of windows that both models can be read by; fails where the text has not one window, before anything is measured.
 struct ComparedText {

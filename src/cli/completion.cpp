@@ -7,8 +7,9 @@
 
 #include <memory>
 
-#include "cli/choices.h"
+#include "cli/flags.h"
 #include "cli/verbs.h"
+#include "core/nearest.h"
 
 namespace moe::cli {
 namespace {
@@ -229,14 +230,21 @@ const std::vector<Shell>& shells() {
 std::string completion_script(const CommandInfo& root, const std::string& shell) {
   for (const Shell& row : shells())
     if (row.name == shell) return row.script(root);
-  fail_usage("completion is there for {}, not for '{}'{}", listed(shells()), shell, suggestion(shell, names_of(shells())));
+  fail_usage("completion is there for {}, not for '{}'{}", listed(names_of(shells())), shell, suggestion(shell, names_of(shells())));
 }
 
 Action add_completion(CLI::App& app) {
-  auto shell = std::make_shared<std::string>();
-  takes(app.add_option("SHELL", *shell, fmt::format("{}. As in: source <(moe completion bash)", listed(shells())))->required(), names_of(shells()));
-  return [shell, &app] {
-    fmt::print("{}", completion_script(describe(*app.get_parent(), "moe"), *shell));
+  struct Flags {
+    std::string shell;
+    Given given;
+  };
+  auto f = std::make_shared<Flags>();
+  const std::vector<std::string> names = names_of(shells());
+  FieldList list;
+  list.add("SHELL", f->shell, fmt::format("{}. As in: source <(moe completion bash)", listed(names))).positional().required().values(names);
+  add_flags(app, std::move(list), f->given);
+  return [f, &app] {
+    fmt::print("{}", completion_script(describe(*app.get_parent(), "moe"), f->shell));
     return 0;
   };
 }

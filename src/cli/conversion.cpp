@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -126,10 +125,12 @@ std::vector<ConvertedRow> NewModel::make_file(WantedType type, int threads) {
   return convert_model(whole, staged_, out_, {.dtype = type, .threads = threads, .progress = show}).rows;
 }
 
-void add_calibration_options(CLI::App& app, CalibrationFlags& f, const std::string& what_for) {
-  app.add_option("--calibration", f.text, "a text, or a folder of them: " + what_for)->required();
-  app.add_option("--windows", f.windows, "windows of it that are read; more of them show more, and take as much longer")->capture_default_str();
-  app.add_option("--window", f.window, "tokens a window; default: 2048, or the model's context where that is shorter");
+FieldList fields(CalibrationFlags& f, const std::string& what_for) {
+  FieldList list;
+  list.add("calibration", f.text, "a text, or a folder of them: " + what_for).required();
+  list.add("windows", f.windows, "windows of it that are read; more of them show more, and take as much longer");
+  list.add("window", f.window, "tokens a window; default: 2048, or the model's context where that is shorter");
+  return list;
 }
 
 int64_t calibration_window(const CalibrationFlags& f, const ModelConfig& config) {

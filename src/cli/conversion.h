@@ -1,7 +1,6 @@
 // What the verbs that make one model out of others share: where the result goes, the texts they read, and the account they print.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -47,7 +46,7 @@ struct CalibrationFlags {
   int64_t windows = 8;
   std::optional<int64_t> window;  // absent: 2048, or the model's context where that is shorter
 };
-void add_calibration_options(CLI::App& app, CalibrationFlags& flags, const std::string& what_for);
+FieldList fields(CalibrationFlags&, const std::string& what_for);
 int64_t calibration_window(const CalibrationFlags&, const ModelConfig&);
 // The first windows * window tokens of the text; fails, with the number that is needed, where there are fewer.
 std::vector<int32_t> read_calibration(const CalibrationFlags&, const LoadedModel&);

@@ -8,9 +8,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -21,6 +20,7 @@
 #include "hub/named_models.h"
 #include "hub/quant_mix.h"
 #include "infer/score.h"
+#include "options/common.h"
 #include "text/corpus.h"
 
 namespace moe::cli {
@@ -32,6 +32,7 @@ struct Flags {
   ScoreOptions rule{.window = 0};  // of --verify; 0: default_window
   int threads = 0;
   bool json = false;
+  Given given;
 };
 
 const std::vector<std::string>& dtype_names() {
@@ -169,25 +170,24 @@ std::string quants_help() {
 
 Action add_convert(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("IN", f->in, fmt::format("a model: {}", kModelIs))->required();
-  app.add_option("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out")->required();
-  app.add_option(
-      "--adapter", f->adapter,
-      "merge a low-rank adapter into the weights: a folder of adapter_config.json and adapter_model.safetensors as PEFT and moe train --tune lora leave "
-      "them. --verify then scores the merged weights before and after the change of type");
-  takes(app.add_option("--quant", f->quant, quants_help()), quant_mix_names());
-  takes(app.add_option("--dtype", f->dtype, "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder cannot hold that"),
-        dtype_names());
-  app.add_option("--verify", f->verify,
-                 "a text, or a folder of them: score it before and after, by the rule of windows of moe score, and print both perplexities");
-  app.add_option("--verify-windows", f->rule.windows, "at most so many windows of the text; 0: all")->capture_default_str();
-  app.add_option("--verify-window", f->rule.window, "tokens a window; default: 2048, or the model's context where that is shorter");
-  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  add_memory_options(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
-  return [f, &app] {
-    for (const char* flag : {"--verify-windows", "--verify-window"})
-      if (f->verify.empty() && app.count(flag) > 0) fail_usage("{} needs a text to score: add --verify TEXT", flag);
+  FieldList list;
+  list.add("IN", f->in, fmt::format("a model: {}", kModelIs)).positional().required();
+  list.add("OUT", f->out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out").positional().required();
+  list.add("adapter", f->adapter,
+           "merge a low-rank adapter into the weights: a folder of adapter_config.json and adapter_model.safetensors as PEFT and moe train --tune lora leave "
+           "them. @verify then scores the merged weights before and after the change of type");
+  list.add("quant", f->quant, quants_help()).values(quant_mix_names());
+  list.add("dtype", f->dtype, "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder cannot hold that").values(dtype_names());
+  list.add("verify", f->verify, "a text, or a folder of them: score it before and after, by the rule of windows of moe score, and print both perplexities");
+  list.add("verify_windows", f->rule.windows, "at most so many windows of the text; 0: all");
+  list.add("verify_window", f->rule.window, "tokens a window; default: 2048, or the model's context where that is shorter").no_default();
+  add_threads(list, f->threads);
+  add_memory(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
+  return [f] {
+    for (const char* name : {"verify_windows", "verify_window"})
+      if (f->verify.empty() && f->given.has(name)) fail_usage("{} needs a text to score: add --verify TEXT", field(name));
     return run_convert(*f);
   };
 }

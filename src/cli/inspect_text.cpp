@@ -13,9 +13,6 @@
 #include "analyze/report_json.h"
 #include "analyze/report_pictures.h"
 #include "analyze/report_words.h"
-#include "cli/command_tree.h"
-#include "cli/options.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -23,12 +20,12 @@
 #include "core/words.h"
 #include "hub/hub.h"
 #include "infer/evaluation.h"
+#include "infer/options.h"
 #include "infer/score.h"
 
 namespace moe::cli {
 namespace {
 
-constexpr const char* kMemoryFlags[] = {"--memory", "--pack-memory", "--show-memory"};
 constexpr size_t kShownExperts = 8;
 constexpr size_t kShownTokens = 8;
 
@@ -144,33 +141,32 @@ void write_pictures(const std::string& folder, const RoutingReport& report, cons
 
 }  // namespace
 
-void add_text_options(CLI::App& app, TextFlags& f) {
-  const std::string group = "What the routers do on texts";
-  app.add_option("--text", f.texts, "texts to run the model on, files or folders; each file is a domain")->group(group);
-  app.add_option("--html", f.html, "write the report as a page of its own to this file, with the training curves when MODEL has a metrics.jsonl")->group(group);
-  app.add_option("--pictures", f.pictures, "write each chart of that page as a picture of its own (.svg) into this folder")->group(group);
-  app.add_option("--against", f.against, "an earlier checkpoint of the same model: how many of the choices it made too (router saturation)")->group(group);
-  app.add_option("--tokens", f.stats.tokens, "tokens of each domain at most, in windows spread evenly over it; 0: all")->group(group)->capture_default_str();
-  app.add_option("--window", f.stats.window, "tokens a window; 0: 2048, or the model's context where that is shorter")->group(group)->capture_default_str();
-  takes(app.add_option("--routing", f.routing, "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose")
-            ->group(group),
-        eval_routing_names());
-  add_top_k_experts(app, f.stats.top_k_experts)->group(group);
-  app.add_option("--threads", f.threads, "0: all cores")->group(group)->capture_default_str();
-  add_memory_options(app, f.memory);
-  for (const char* flag : kMemoryFlags) app.get_option(flag)->group(group);
+FieldList fields(TextFlags& f) {
+  FieldList list;
+  list.group("What the routers do on texts");
+  list.add("text", f.texts, "texts to run the model on, files or folders; each file is a domain");
+  list.add("html", f.html, "write the report as a page of its own to this file, with the training curves when MODEL has a metrics.jsonl");
+  list.add("pictures", f.pictures, "write each chart of that page as a picture of its own (.svg) into this folder");
+  list.add("against", f.against, "an earlier checkpoint of the same model: how many of the choices it made too (router saturation)");
+  list.add("tokens", f.stats.tokens, "tokens of each domain at most, in windows spread evenly over it; 0: all");
+  list.add("window", f.stats.window, "tokens a window; 0: 2048, or the model's context where that is shorter");
+  list.add_choice("routing", f.stats.routing, eval_routing_names(),
+                  "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose");
+  add_top_k_experts(list, f.stats.top_k_experts);
+  add_threads(list, f.threads);
+  add_memory(list, f.memory);
+  return list;
 }
 
-void check_text_options(const CLI::App& app, const TextFlags& f) {
+void check_text_options(const TextFlags& f, const Given& given) {
   if (!f.texts.empty()) return;
-  for (const char* flag : {"--html", "--pictures", "--against", "--tokens", "--window", "--routing", "--top-k-experts", "--threads", kMemoryFlags[0],
-                           kMemoryFlags[1], kMemoryFlags[2]})
-    if (app.count(flag) > 0) fail_usage("{} needs a text to look at: add --text FILE", flag);
+  TextFlags unused;
+  for (const Field& field : fields(unused))
+    if (given.has(field.name)) fail_usage("{} needs a text to look at: add --text FILE", moe::field(field.name));
 }
 
 void inspect_text(const std::string& folder, const TextFlags& f, std::optional<DType> dtype, Json* json) {
-  RoutingStatsOptions options = f.stats;
-  if (!f.routing.empty()) options.routing = parse_eval_routing(f.routing, "--routing");
+  const RoutingStatsOptions& options = f.stats;
   const LoadedModel loaded = load_model(folder, LoadFor::inference);
   const RoutingOptions& recipe = loaded.model->config().routing;
   const bool routed = loaded.model->config().moe_layer_count() > 0;

@@ -13,7 +13,7 @@
 #include <exception>
 #include <new>
 
-#include "cli/options.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -60,7 +60,6 @@ void open_standard_streams() {
 int run_command(int argc, char** argv) {
   const moe::cli::Command command = moe::cli::make_command();
   CLI::App& app = *command.app;
-  moe::cli::allow_exponents(app);
   moe::cli::end_on_interrupts();
   try {
     moe::cli::check_verb(app, argc, argv);
@@ -74,7 +73,7 @@ int run_command(int argc, char** argv) {
     moe::cli::tell("moe: {}\n", moe::one_line(explain(app, error)));
     return 2;
   } catch (const moe::Error& error) {
-    moe::cli::tell("moe: {}\n", moe::one_line(error.what()));
+    moe::cli::tell("moe: {}\n", moe::one_line(moe::cli::in_flags(error.marked())));
     return error.kind() == moe::Error::Kind::usage ? 2 : 1;
   } catch (const std::bad_alloc&) {
     moe::cli::tell("moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <memory>
 
+#include "cli/flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
@@ -57,7 +58,7 @@ std::string one_option(const OptionInfo& o, bool positional) {
   std::vector<std::string> names;
   for (const std::string& name : o.names) names.push_back(positional ? italic(name) : bold(name));
   std::string head = fmt::format("{}", fmt::join(names, ", "));
-  if (!positional && !o.type.empty()) head += " " + italic(o.type) + (o.many ? " ..." : "");
+  if (!positional && !o.type.empty()) head += fmt::format(" {}{}", italic(o.type), o.many ? " ..." : "");
   return fmt::format(".TP\n{}\n{}\n", head, option_text(o));
 }
 
@@ -137,22 +138,27 @@ std::string manual_page(const CommandInfo& command, bool whole) {
 }
 
 Action add_man(CLI::App& app) {
-  auto wanted = std::make_shared<std::string>();
-  std::vector<std::string> names;
-  for (const Verb& verb : verbs()) names.emplace_back(verb.name);
-  takes(app.add_option("VERB", *wanted, "the page of one verb; without it that of the whole command. As in: moe man train | man -l -"), names);
-  return [wanted, names, &app] {
+  struct Flags {
+    std::string verb;
+    Given given;
+  };
+  auto f = std::make_shared<Flags>();
+  const std::vector<std::string> names = names_of(verbs());
+  FieldList list;
+  list.add("VERB", f->verb, "the page of one verb; without it that of the whole command. As in: moe man train | man -l -").positional().values(names);
+  add_flags(app, std::move(list), f->given);
+  return [f, names, &app] {
     const CommandInfo root = describe(*app.get_parent(), "moe");
-    if (wanted->empty()) {
+    if (f->verb.empty()) {
       fmt::print("{}", manual_page(root, true));
       return 0;
     }
     for (const CommandInfo& verb : root.verbs)
-      if (verb.name == *wanted) {
+      if (verb.name == f->verb) {
         fmt::print("{}", manual_page(verb, false));
         return 0;
       }
-    fail_usage("moe has no verb '{}'{}", *wanted, suggestion(*wanted, names));
+    fail_usage("moe has no verb '{}'{}", f->verb, suggestion(f->verb, names));
   };
 }
 

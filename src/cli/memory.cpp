@@ -1,6 +1,5 @@
 #include "cli/memory.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/screen.h"
@@ -8,52 +7,27 @@
 
 namespace moe::cli {
 
-void add_memory_limits(CLI::App& app, MemoryFlags& f, bool packs) {
-  app.add_option("--memory", f.all, "what this may take in all, as in 30G: more is refused before it starts. Default: what is free");
-  if (!packs) return;
-  app.add_option(
-      "--pack-memory", f.packed,
-      "what copies of a file's weights in the layout of the products may take, as in 4G; what does not fit is packed anew at each use. Default: half of "
-      "the free memory");
+void add_memory(FieldList& list, MemoryFlags& f, bool packs) {
+  add_memory_limits(list, f.limits, packs);
+  add_show_memory(list, f.show);
 }
 
-void add_show_memory(CLI::App& app, MemoryFlags& f) {
-  app.add_flag("--show-memory", f.show, "say on standard error how much memory is foretold, by part; pages of mapped files do not count");
+void add_show_memory(FieldList& list, bool& show) {
+  list.add("show_memory", show, "say on standard error how much memory is foretold, by part; pages of mapped files do not count");
 }
 
-void add_memory_options(CLI::App& app, MemoryFlags& f, bool packs) {
-  add_memory_limits(app, f, packs);
-  add_show_memory(app, f);
-}
-
-void add_hot_set_option(CLI::App& app, MemoryFlags& f) {
-  app.add_flag("--hot-set", f.hot_set, "say on standard error how few experts took most of the tokens; without it only for a model larger than memory");
-}
-
-MemoryLimits memory_limits(const MemoryFlags& f) {
-  MemoryLimits limits;
-  if (!f.all.empty()) limits.all = parse_bytes(f.all, "--memory");
-  if (!f.packed.empty()) limits.packed = parse_bytes(f.packed, "--pack-memory");
-  return limits;
-}
-
-ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens, int64_t capacity) {
-  return {.model = &model,
-          .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype},
-          .routing = options.routing,
-          .top_k_experts = options.top_k_experts,
-          .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity)};
+void add_hot_set(FieldList& list, MemoryFlags& f) {
+  list.add("hot_set", f.hot_set, "say on standard error how few experts took most of the tokens; without it only for a model larger than memory");
 }
 
 void check_memory(const MemoryNeed& need, const MemoryFlags& f, const std::string& advice) {
   if (f.show) tell("memory: {}\n", describe(need, taken_memory()));
-  moe::check_memory(need, memory_limits(f), advice);
+  moe::check_memory(need, f.limits, advice);
 }
 
 bool prepare_memory(const std::string& path, std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryFlags& f, const std::string& advice) {
-  const MemoryLimits limits = memory_limits(f);
-  if (f.show) tell("memory: {}\n", describe(plan_memory(uses, beside, limits).need, taken_memory()));
-  const MemoryPlan plan = settle_memory(uses, beside, limits, advice);
+  if (f.show) tell("memory: {}\n", describe(plan_memory(uses, beside, f.limits).need, taken_memory()));
+  const MemoryPlan plan = settle_memory(uses, beside, f.limits, advice);
   if (!plan.larger_than_memory()) return false;
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   tell(

@@ -1,36 +1,25 @@
 // Flags and messages about memory: the same for every verb that runs a model.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <span>
 #include <string>
 
 #include "core/json.h"
 #include "infer/memory_plan.h"
-#include "infer/session.h"
+#include "options/common.h"
 
 namespace moe::cli {
 
 struct MemoryFlags {
-  std::string all;       // --memory; empty: what is free
-  std::string packed;    // --pack-memory; empty: half of what is free
+  MemoryLimits limits;
   bool show = false;     // say what is foretold
   bool hot_set = false;  // print it in any case
 };
-// --memory, and where a model reads text forward --pack-memory; for the library too.
-void add_memory_limits(CLI::App& app, MemoryFlags& flags, bool packs = true);
-// --show-memory, for the command.
-void add_show_memory(CLI::App& app, MemoryFlags& flags);
-// Both.
-void add_memory_options(CLI::App& app, MemoryFlags& flags, bool packs = true);
-// --hot-set, of the verbs that write text.
-void add_hot_set_option(CLI::App& app, MemoryFlags& flags);
-
-// Usage errors name the flag.
-MemoryLimits memory_limits(const MemoryFlags&);
-
-// What a session that reads `tokens` and holds at most `capacity` takes of a model.
-ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens, int64_t capacity);
+// The limits and what to show; `packs`: a model reads text forward.
+void add_memory(FieldList&, MemoryFlags& flags, bool packs = true);
+void add_show_memory(FieldList&, bool& show);
+// Of the verbs that write text.
+void add_hot_set(FieldList&, MemoryFlags& flags);
 
 // Sets what packed copies may take, before the models run, and says on standard error where the weights do not fit the memory. True: they do not. Throws
 // OutOfMemory where the rest does not fit; `advice` says what to lower. `path`: of the first model; `beside`: what else will be taken.

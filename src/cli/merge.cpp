@@ -11,21 +11,22 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/choices.h"
-#include "cli/command_tree.h"
 #include "cli/conversion.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "cli/result_type.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
+#include "convert/options.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/nearest.h"
 #include "core/words.h"
 #include "hub/named_models.h"
 #include "hub/styles.h"
+#include "moe/wanted_routing.h"
+#include "options/common.h"
 
 namespace moe::cli {
 namespace {
@@ -33,15 +34,18 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Flags {
-  std::string out, base, gates = "hidden", recipe;
+  std::string out, base, recipe;
   ResultTypeFlags type;
+  MergeOptions options;
   std::vector<std::string> experts;
   int64_t top_k = 2;
-  uint64_t seed = 1;
   int threads = 0;
   MemoryFlags memory;
   bool json = false;
+  Given given;
 };
+
+std::string name_of(Gates gates) { return gates_names()[static_cast<size_t>(gates)]; }
 
 struct ExpertFlag {
   std::string model, prompts;  // prompts empty: none were given
@@ -130,19 +134,17 @@ std::vector<MergeExpert> read_experts(const Flags& f, LoadedModel& base, Sources
   return experts;
 }
 
-MergeOptions options_of(const Flags& f, const ModelConfig& base, Gates gates) {
-  MergeOptions o;
+MergeOptions options_of(const Flags& f, const ModelConfig& base) {
+  MergeOptions o = f.options;
   const auto experts = static_cast<int64_t>(f.experts.size());
   o.routing = routing_for_dense(base, experts, f.top_k, base.layers);
   if (!f.recipe.empty()) {
-    RoutingFlags flags;
-    flags.recipe = f.recipe;
-    flags.experts = experts;
-    flags.top_k = f.top_k;
-    o.routing = routing_options(flags, base.layers);
+    WantedRouting wanted;
+    wanted.recipe = f.recipe;
+    wanted.experts = experts;
+    wanted.top_k = f.top_k;
+    o.routing = routing_options(wanted, base.layers);
   }
-  o.gates = gates;
-  o.seed = f.seed;
   o.threads = thread_count(f.threads);
   return o;
 }
@@ -161,13 +163,13 @@ void tell_notes(const Merged& merged) {
 }
 
 int run_merge(const Flags& f) {
-  const Gates gates = choose<Gates>(f.gates, "--gates", gates_names());
+  const Gates gates = f.options.gates;
   Sources sources;
   check_result_type(f.type, f.out);
   LoadedModel& base = sources.load(f.base);
   const ResultType type = result_type(f.type, f.out, base, f.base);
   const std::vector<MergeExpert> experts = read_experts(f, base, sources, gates);
-  MergeOptions options = options_of(f, base.model->config(), gates);
+  MergeOptions options = options_of(f, base.model->config());
   int64_t longest = 0;
   for (const MergeExpert& expert : experts)
     for (const auto* list : {&expert.prompts.positive, &expert.prompts.negative})
@@ -191,7 +193,7 @@ int run_merge(const Flags& f) {
     print_parts(merged.parts);
     const auto [least, most] =
         std::minmax_element(merged.layers.begin(), merged.layers.end(), [](const auto& a, const auto& b) { return a.condition < b.condition; });
-    fmt::print("gates: {}; condition of a layer's gates from {} to {}\n", f.gates, figure(least->condition), figure(most->condition));
+    fmt::print("gates: {}; condition of a layer's gates from {} to {}\n", name_of(gates), figure(least->condition), figure(most->condition));
     fmt::print("{}\n", describe_result(f.out, *merged.model, type.type.dtype));
     print_weights(type, rows);
     return 0;
@@ -199,7 +201,7 @@ int run_merge(const Flags& f) {
   Json reply = result_json(f.out, *merged.model, type.type.dtype);
   reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(merged.parts);
-  reply["gates"] = f.gates;
+  reply["gates"] = name_of(gates);
   reply["notes"] = merged.notes;
   for (const MergedLayer& l : merged.layers)
     reply["gates_of_layers"].push_back({{"layer", l.layer}, {"condition", std::isfinite(l.condition) ? Json(l.condition) : Json()}});
@@ -211,30 +213,26 @@ int run_merge(const Flags& f) {
 
 Action add_merge(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("OUT", f->out, kNewModelHelp)->required();
-  app.add_option("--base", f->base, fmt::format("the dense model that gives attention, norms, embeddings and head: {}", kModelIs))->required();
-  app.add_option(
-         "--expert", f->experts,
-         "MODEL or MODEL:PROMPTS, once for each expert: a dense model of the same shape and vocabulary gives its FFNs, and prompts of its kind make its "
-         "gates. PROMPTS is a text file with a prompt a line, or a .json file {\"positive\": [...], \"negative\": [...]}")
-      ->required()
-      ->allow_extra_args(false);
-  takes(
-      app.add_option("--gates", f->gates,
-                     "what a gate is made of: hidden, what the router sees at the last token of the expert's prompts; hidden_avg, the mean over their tokens; "
-                     "random, nothing, the routers are drawn and have to be trained")
-          ->capture_default_str(),
-      gates_names());
-  app.add_option("--top-k", f->top_k, "experts a token takes")->capture_default_str();
-  takes(
-      app.add_option("--recipe", f->recipe,
-                     fmt::format("how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised", listed(recipes()))),
-      names_of(recipes()));
-  add_seed(app, f->seed, "of --gates random");
-  add_result_type_options(app, f->type);
-  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  add_memory_options(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list, how = fields(f->options);
+  list.add("OUT", f->out, kNewModelHelp).positional().required();
+  list.add("base", f->base, fmt::format("the dense model that gives attention, norms, embeddings and head: {}", kModelIs)).required();
+  list.add("expert", f->experts,
+           "MODEL or MODEL:PROMPTS, once for each expert: a dense model of the same shape and vocabulary gives its FFNs, and prompts of its kind make its "
+           "gates. PROMPTS is a text file with a prompt a line, or a .json file {\"positive\": [...], \"negative\": [...]}")
+      .required()
+      .one_each();
+  list.add(how.take({"gates"}));
+  list.add("top_k", f->top_k, "experts a token takes");
+  const std::vector<std::string> names = names_of(recipes());
+  list.add("recipe", f->recipe,
+           fmt::format("how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised", listed(names)))
+      .values(names);
+  list.add(std::move(how));
+  list.add(fields(f->type));
+  add_threads(list, f->threads);
+  add_memory(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_merge(*f); };
 }
 

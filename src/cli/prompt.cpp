@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -44,13 +43,15 @@ void check_text(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-void add_prompt_options(CLI::App& app, PromptFlags& f) {
-  app.add_option("-p,--prompt", f.text, "the text to continue; - reads it from standard input");
-  app.add_option("-f,--file", f.file, "a file with the text to continue; one line end at its end is left out");
+FieldList fields(PromptFlags& f) {
+  FieldList list;
+  list.add("prompt", f.text, "the text to continue; - reads it from standard input").also({"p"});
+  list.add("file", f.file, "a file with the text to continue; one line end at its end is left out").also({"f"});
+  return list;
 }
 
-std::string read_prompt(const CLI::App& app, const PromptFlags& f) {
-  const bool has_text = app.count("--prompt") > 0, has_file = app.count("--file") > 0;
+std::string read_prompt(const PromptFlags& f, const Given& given) {
+  const bool has_text = given.has("prompt"), has_file = given.has("file");
   if (has_text && has_file) fail_usage("--prompt and --file both say what to continue; give one of them");
   if (!has_text && !has_file) fail_usage("there is nothing to continue: give --prompt TEXT, --prompt - to read it from standard input, or --file FILE");
   if (has_text && f.text.empty()) fail_usage("the prompt is empty; give at least one character with -p, as in -p \"Once\"");

@@ -1,17 +1,18 @@
 // Where a prompt comes from: -p TEXT, -p - (standard input) or --file FILE.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <string>
+
+#include "options/read.h"
 
 namespace moe::cli {
 
 struct PromptFlags {
   std::string text, file;
 };
-void add_prompt_options(CLI::App& app, PromptFlags& flags);
+FieldList fields(PromptFlags&);
 // The prompt. One line end at the end of what is read goes, since files and `echo` end in one that nobody means to be continued. Fails where none was named or
 // both were (usage), for a file or an input that is empty, binary or no UTF-8.
-std::string read_prompt(const CLI::App& app, const PromptFlags& flags);
+std::string read_prompt(const PromptFlags& flags, const Given& given);
 
 }  // namespace moe::cli

@@ -8,17 +8,17 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/choices.h"
-#include "cli/command_tree.h"
 #include "cli/conversion.h"
-#include "cli/options.h"
+#include "cli/flags.h"
 #include "cli/result_type.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
+#include "convert/options.h"
 #include "core/error.h"
 #include "core/words.h"
 #include "hub/named_models.h"
 #include "infer/evaluation.h"
+#include "options/common.h"
 
 namespace moe::cli {
 namespace {
@@ -26,13 +26,14 @@ namespace {
 constexpr size_t kListedExperts = 12;
 
 struct Flags {
-  std::string in, out, saliency = "output", verify;
+  std::string in, out, verify;
+  PruneOptions options;
   ResultTypeFlags type;
   CalibrationFlags calibration;
   MemoryFlags memory;
-  int64_t experts = 0;
   int threads = 0;
   bool json = false;
+  Given given;
 };
 
 std::vector<int64_t> dropped(const PrunedLayer& layer) {
@@ -66,10 +67,9 @@ Json layers_json(const std::vector<PrunedLayer>& layers) {
 }
 
 int run_prune(const Flags& f) {
-  PruneOptions options{.experts = f.experts,
-                       .saliency = choose<Saliency>(f.saliency, "--saliency", saliency_names()),
-                       .windows = f.calibration.windows,
-                       .threads = thread_count(f.threads)};
+  PruneOptions options = f.options;
+  options.windows = f.calibration.windows;
+  options.threads = thread_count(f.threads);
   check_result_type(f.type, f.out);
   LoadedModel model = load_model(f.in, LoadFor::inference);
   const ResultType type = result_type(f.type, f.out, model, f.in);
@@ -113,7 +113,7 @@ int run_prune(const Flags& f) {
   reply["weights"] = weights_json(type, rows);
   reply["parts"] = to_json(pruned.parts);
   reply["pruned_layers"] = layers_json(pruned.layers);
-  reply["saliency"] = f.saliency;
+  reply["saliency"] = saliency_names()[static_cast<size_t>(options.saliency)];
   if (verify) reply["verify"] = verify_json(*verify, before, after);
   print_json(reply);
   return 0;
@@ -123,21 +123,18 @@ int run_prune(const Flags& f) {
 
 Action add_prune(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MOE", f->in, fmt::format("a model with experts: {}", kModelIs))->required();
-  app.add_option("OUT", f->out, kNewModelHelp)->required();
-  app.add_option("--experts", f->experts, "how many experts stay in each MoE layer, at least as many as a token takes")->required();
-  add_calibration_options(app, f->calibration, "experts stay by what they do on it");
-  takes(
-      app.add_option("--saliency", f->saliency,
-                     "what an expert counts, over the tokens that choose it: output, the sum of what it adds (its weight times the norm of its output); mean, "
-                     "the mean of that (REAP); frequency, how many they are")
-          ->capture_default_str(),
-      saliency_names());
-  app.add_option("--verify", f->verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
-  add_result_type_options(app, f->type);
-  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  add_memory_options(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list, how = fields(f->options);
+  list.add("MOE", f->in, fmt::format("a model with experts: {}", kModelIs)).positional().required();
+  list.add("OUT", f->out, kNewModelHelp).positional().required();
+  list.add(how.take({"experts"}));
+  list.add(fields(f->calibration, "experts stay by what they do on it"));
+  list.add(std::move(how));
+  list.add("verify", f->verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
+  list.add(fields(f->type));
+  add_threads(list, f->threads);
+  add_memory(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_prune(*f); };
 }
 

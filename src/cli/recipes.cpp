@@ -5,12 +5,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/choices.h"
-#include "cli/command_tree.h"
-#include "cli/replies.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/json.h"
+#include "jobs/recipes.h"
 #include "moe/spec_json.h"
 
 namespace moe::cli {
@@ -19,24 +18,11 @@ namespace {
 struct Flags {
   std::string name;
   bool json = false;
+  Given given;
 };
 
 constexpr size_t kLabel = 16;  // columns before what a line says
 constexpr size_t kTitle = 42;  // columns before a title in the table
-
-// The recipe at its default size with one MoE layer.
-RoutingOptions default_size(const Recipe& r) {
-  RoutingOptions options = default_options(r, r.default_experts, r.default_top_k, 1);
-  if (r.name == kCustom) options.stages = "{}";
-  return options;
-}
-
-// yes, when evaluated (training looks ahead), or no.
-std::string_view causal_word(const Recipe& r) {
-  if (!r.has_router() || r.causality.empty()) return "yes";
-  const RoutingOptions options = default_size(r);
-  return not_causal_because(options, default_eval(options)).empty() ? "evaluated" : "no";
-}
 
 // "Fedus et al. 2021, arXiv 2101.03961": where the table has no room for sections and code.
 std::string short_source(std::string_view source) {
@@ -61,51 +47,6 @@ std::string words_of(const Json& value) {
   return value.contains("type") ? fmt::format("{}: {}", words_of(value["type"]), text) : text;
 }
 
-// A loss as the source states its coefficient, and what that is in the canonical form.
-std::string describe_loss(const Recipe& r, std::string_view name, float stated, float canonical) {
-  std::string text = fmt::format("{} {:g}", name, stated);
-  if (name == "balance" && r.losses.uniform_is_k) text += " of a loss that is K when even";
-  if (r.losses.sum_over_layers) text += fmt::format("{} summed over layers", name == "balance" && r.losses.uniform_is_k ? " and" : ", its losses");
-  if (stated != canonical || r.losses.sum_over_layers) text += fmt::format("; here {:g}{}", canonical, r.losses.sum_over_layers ? " x MoE layers" : "");
-  return text;
-}
-
-template <class F>
-void each_coefficient(const Recipe& r, F&& f) {
-  RoutingLosses canonical = default_size(r).coef, stated = r.losses.coef;
-  each_loss(stated, [&](std::string_view name, float x) {
-    each_loss(canonical, [&](std::string_view same, float y) {
-      if (same == name && x != 0) f(name, x, y);
-    });
-  });
-}
-
-Json recipe_json(const Recipe& r) {
-  Json losses = Json::object();
-  if (r.has_router())
-    each_coefficient(r, [&](std::string_view name, float stated, float canonical) {
-      losses[std::string(name)] = {{"stated", shortest_decimal(stated)},
-                                   {"canonical", shortest_decimal(canonical)},
-                                   {"times_moe_layers", r.losses.sum_over_layers},
-                                   {"in_words", describe_loss(r, name, stated, canonical)}};
-    });
-  return {{"name", r.name},
-          {"title", r.title},
-          {"formula", r.formula},
-          {"source", r.source},
-          {"experts", r.default_experts},
-          {"top_k", r.default_top_k},
-          {"top_k_is_fixed", r.top_k_is_fixed},
-          {"norm_topk_prob_is_open", r.norm_topk_prob_is_open},
-          {"shared", {{"experts", r.shared.experts}, {"widths", r.shared.widths}, {"gate", r.shared.gate}}},
-          {"stages", r.has_router() ? moe::to_json(r.train, r.eval_as_trained) : Json(nullptr)},
-          {"losses", losses},
-          {"causal", r.causality.empty()},
-          {"causal_when", causal_word(r) == "yes" ? "always" : causal_word(r)},
-          {"causality", r.causality},
-          {"differs", r.differs}};
-}
-
 void print_line(std::string_view label, const std::string& text) { fmt::print("  {:<{}}{}\n", label, kLabel - 2, wrapped(text, kLabel)); }
 
 void print_recipe(const Recipe& r) {
@@ -118,14 +59,14 @@ void print_recipe(const Recipe& r) {
       sizes += fmt::format("; {} shared {} as wide as {}{}", r.shared.experts, r.shared.experts == 1 ? "expert" : "experts",
                            r.shared.widths == 1 ? "a routed one" : fmt::format("{} routed ones", r.shared.widths), r.shared.gate ? ", gated" : "");
     print_line("defaults", sizes);
-    const Json stages = moe::to_json(r.train, r.eval_as_trained);
+    const Json stages = to_json(r.train, r.eval_as_trained);
     for (const char* stage : {"noise", "score", "select", "weigh", "second", "capacity"}) print_line(stage, words_of(stages.at(stage)));
     print_line("as evaluated", stages.at("capacity_eval") == "dropless" ? "dropless" : "dropless; as-trained " + words_of(stages.at("capacity_eval")));
     std::string losses;
     for (const auto& [name, loss] : stages.at("losses").items())
       if (loss != false) losses += fmt::format("{}{}{}", losses.empty() ? "" : "; ", name, loss.is_object() ? " {" + words_of(loss) + "}" : "");
     print_line("losses", losses.empty() ? "none but a z-loss where it is asked for" : losses);
-    each_coefficient(r, [&](std::string_view name, float stated, float canonical) { print_line("coefficient", describe_loss(r, name, stated, canonical)); });
+    for (const StatedLoss& loss : stated_losses(r)) print_line("coefficient", loss.in_words);
   }
   print_line("causal", r.causality.empty() ? "yes" : std::string(r.causality));
   print_line("source", std::string(r.source));
@@ -157,18 +98,14 @@ int run_recipes(const Flags& f) {
 
 }  // namespace
 
-std::string recipes_reply() {
-  Json rows = Json::array();
-  for (const Recipe& r : recipes()) rows.push_back(recipe_json(r));
-  return rows.dump();
-}
-
 Action add_recipes(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  takes(app.add_option("NAME", f->name,
-                       "one recipe in full: formula, defaults, stages with their parameters, losses, causality, source, where implementations differ"),
-        names_of(recipes()));
-  app.add_flag("--json", f->json, "JSON on standard output");
+  FieldList list;
+  list.add("NAME", f->name, "one recipe in full: formula, defaults, stages with their parameters, losses, causality, source, where implementations differ")
+      .positional()
+      .values(names_of(recipes()));
+  list.add("json", f->json, "JSON on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_recipes(*f); };
 }
 

@@ -6,30 +6,21 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/command_tree.h"
 #include "core/error.h"
-#include "core/nearest.h"
 #include "core/words.h"
 
 namespace moe::cli {
 namespace {
 
-const std::vector<std::string>& result_dtypes() {
-  static const std::vector<std::string> names = {"f32", "bf16"};
-  return names;
-}
-
 std::optional<WantedType> asked_type(const ResultTypeFlags& f, const std::string& out) {
-  if (!f.quant.empty() && !f.dtype.empty()) fail_usage("--quant and --dtype both choose the type of the weights; give one of them");
+  if (!f.quant.empty() && f.dtype) fail_usage("--quant and --dtype both choose the type of the weights; give one of them");
   if (!f.quant.empty()) {
     const QuantMix& mix = find_quant_mix(f.quant, "--quant");
     if (target_of(out) == Target::folder) fail_usage("--quant writes quantised weights, which only a GGUF file holds; let OUT end in .gguf");
     return mix;
   }
-  if (f.dtype.empty()) return std::nullopt;
-  if (std::find(result_dtypes().begin(), result_dtypes().end(), f.dtype) == result_dtypes().end())
-    fail_usage("--dtype: the result can be f32 or bf16, not '{}'{}", f.dtype, suggestion(f.dtype, result_dtypes()));
-  return *dtype_named(f.dtype);
+  if (!f.dtype) return std::nullopt;
+  return WantedType(*f.dtype);
 }
 
 // The same tensors by what became of them: a row for each type and reason.
@@ -48,12 +39,14 @@ std::string_view written_name(const WantedType& type) { return type.mix != nullp
 
 }  // namespace
 
-void add_result_type_options(CLI::App& app, ResultTypeFlags& f) {
-  takes(app.add_option("--dtype", f.dtype,
-                       "write the weights as f32 or bf16. Default: the type that most of the source's are, quantised too where OUT is a GGUF file; in a folder "
-                       "bf16 for a quantised source and f32 for f16"),
-        result_dtypes());
-  takes(app.add_option("--quant", f.quant, "write the weights quantised (GGUF only): as moe convert --quant"), quant_mix_names());
+FieldList fields(ResultTypeFlags& f) {
+  FieldList list;
+  list.add_named(
+      "dtype", {"f32", "bf16"}, [&f] { return f.dtype ? std::string(name_of(*f.dtype)) : ""; }, [&f](const std::string& name) { f.dtype = dtype_named(name); },
+      "write the weights as f32 or bf16. Default: the type that most of the source's are, quantised too where OUT is a GGUF file; in a folder "
+      "bf16 for a quantised source and f32 for f16");
+  list.add("quant", f.quant, "write the weights quantised (GGUF only): as moe convert --quant").values(quant_mix_names());
+  return list;
 }
 
 void check_result_type(const ResultTypeFlags& f, const std::string& out) { asked_type(f, out); }

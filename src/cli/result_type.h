@@ -1,19 +1,21 @@
 // The type of the weights that a verb writes when it makes one model out of others: --dtype, --quant, or what the source has.
 #pragma once
 
-#include <CLI/App.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/json.h"
 #include "hub/convert.h"
+#include "options/fields.h"
 
 namespace moe::cli {
 
 struct ResultTypeFlags {
-  std::string dtype, quant;  // empty: as most of the source is, where OUT can hold that
+  std::optional<DType> dtype;
+  std::string quant;  // neither: as most of the source is, where OUT can hold that
 };
-void add_result_type_options(CLI::App& app, ResultTypeFlags& flags);
+FieldList fields(ResultTypeFlags&);
 
 struct ResultType {
   WantedType type = DType::f32;

@@ -7,20 +7,20 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
-#include "cli/options.h"
-#include "cli/replies.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "jobs/route.h"
 
 namespace moe::cli {
 namespace {
 
 struct Flags {
-  RouteFlags route;
+  RouteOptions route;
   std::string logits;
   bool json = false;
+  Given given;
 };
 
 constexpr size_t kTokenLabel = 10, kNote = 15;  // columns before what a token, or a figure, says
@@ -85,18 +85,8 @@ void print_reply(const Json& r, const RoutingSpec& spec) {
   }
 }
 
-RoutingSpec spec_of(RoutingFlags flags, const std::string& eval, const Json& input, const std::string& where) {
-  if (!chosen_recipe(flags).has_router()) fail_usage("recipe '{}' has no router; name one that has (moe recipes lists them)", chosen_recipe(flags).name);
-  const int64_t experts = route_experts(input, where);
-  if (flags.experts && experts > 0 && *flags.experts != experts)
-    fail_usage("--experts is {}, but {} speaks of {} experts; leave it out", *flags.experts, where, experts);
-  if (experts > 0) flags.experts = experts;
-  const RoutingOptions options = routing_options(flags, 1);
-  return eval.empty() ? train_spec(options) : eval_spec(options, parse_eval_routing(eval, "--eval"));
-}
-
-void describe_spec(const RouteFlags& f, const RoutingSpec& spec, const Json& input) {
-  const std::string stages = f.eval.empty() ? "stages of training" : "evaluated " + f.eval;
+void describe_spec(const RouteOptions& f, const RoutingSpec& spec, const Json& input) {
+  const std::string stages = f.eval ? fmt::format("evaluated {}", name_of(*f.eval)) : "stages of training";
   const std::string taken = experts_choose(spec.select) ? "" : fmt::format("{} of ", spec.slots());
   fmt::print("{}, {}{} experts, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, stages);
   if (!std::holds_alternative<NoNoise>(spec.noise) && !(input.contains("draw") && input["draw"] == true) && !input.contains("noise"))
@@ -120,42 +110,16 @@ int run_route(const Flags& f) {
 
 }  // namespace
 
-std::string route_reply(const RouteFlags& f, Json& file, const std::string& where, const OnRouted& on_routed) {
-  if (!file.is_object()) fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", where);
-  const bool many = file.contains("cases");
-  if (many) {
-    JsonReader reader(file, where);
-    reader.objects("cases");
-    reader.refuse_unknown();
-  }
-  Json replies = Json::array();
-  for (size_t i = 0; i < (many ? file["cases"].size() : 1); ++i) {
-    Json& input = many ? file["cases"][i] : file;
-    const std::string at = many ? fmt::format("{}: \"cases\"[{}]", where, i) : where;
-    if (f.draw) input["draw"] = true;
-    const RoutingSpec spec = spec_of(f.routing, f.eval, input, at);
-    replies.push_back(route(spec, input, at, f.seed));
-    if (on_routed) on_routed(i, spec, input, replies.back());
-  }
-  return many ? Json({{"cases", replies}}).dump() : replies.at(0).dump();
-}
-
-void add_route_options(CLI::App& app, RouteFlags& f) {
-  add_routing_options(app, f.routing, "Routing");
-  takes(app.add_option("--eval", f.eval, "the stages of an evaluation instead of training's: dropless, as-trained or threshold"), eval_routing_names());
-  app.add_flag("--draw", f.draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
-  add_seed(app, f.seed, "of what is drawn");
-}
-
 Action add_route(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option(
-         "--logits", f->logits,
-         "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and \"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", \"bias\", "
-         "\"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or {\"cases\": [these, ...]}")
-      ->required();
-  add_route_options(app, f->route);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list;
+  list.add("logits", f->logits,
+           "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and \"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", "
+           "\"bias\", \"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or {\"cases\": [these, ...]}")
+      .required();
+  list.add(fields(f->route));
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_route(*f); };
 }
 

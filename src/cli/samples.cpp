@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
-#include "cli/routing_options.h"
 #include "core/error.h"
 #include "core/json.h"
 
@@ -45,27 +43,29 @@ void check_routing(const RoutingOptions& recipe, std::optional<EvalRouting> aske
 
 }  // namespace
 
-void add_sample_options(CLI::App& app, SampleFlags& f) {
-  const std::string group = "Samples";
-  app.add_option("--sample-every", f.every, "steps between samples, shown and kept in OUT/samples.jsonl; 0: none")->group(group)->capture_default_str();
-  app.add_option("--sample-prompt", f.prompt, "the text that every sample continues")->group(group);
-  app.add_option("--sample-tokens", f.tokens, fmt::format("tokens of a sample; default: {}", kUsualTokens))->group(group);
-  takes(app.add_option("--sample-routing", f.routing, "threshold: needed for recipes whose experts choose; see moe generate --help")->group(group),
-        {"threshold"});
+FieldList fields(SampleFlags& f) {
+  FieldList list;
+  list.group("Samples");
+  list.add("sample_every", f.every, "steps between samples, shown and kept in OUT/samples.jsonl; 0: none");
+  list.add("sample_prompt", f.prompt, "the text that every sample continues");
+  list.add("sample_tokens", f.tokens, fmt::format("tokens of a sample; default: {}", kUsualTokens));
+  list.add_choice("sample_routing", f.routing, eval_routing_names(), "threshold: needed for recipes whose experts choose; see moe generate --help")
+      .values({"threshold"});
+  return list;
 }
 
 TrainingSamples::TrainingSamples(const SampleFlags& flags, Training& training, const std::atomic<bool>& stop)
     : flags_(flags), training_(training), stop_(stop) {
   if (flags.every < 0) fail_usage("--sample-every is {}; it must be 0 (none) or above", flags.every);
   if (flags.every == 0) {
-    const char* idle = !flags.prompt.empty() ? "--sample-prompt" : flags.tokens ? "--sample-tokens" : !flags.routing.empty() ? "--sample-routing" : nullptr;
+    const char* idle = !flags.prompt.empty() ? "--sample-prompt" : flags.tokens ? "--sample-tokens" : flags.routing ? "--sample-routing" : nullptr;
     if (idle != nullptr) fail_usage("{} has no meaning without --sample-every N", idle);
     return;
   }
   if (flags.prompt.empty()) fail_usage("--sample-every needs a text to continue: --sample-prompt TEXT");
   tokens_ = flags.tokens.value_or(kUsualTokens);
   if (tokens_ < 1 || tokens_ > kMostTokens) fail_usage("--sample-tokens is {}; it must be at least 1 and at most {}", tokens_, kMostTokens);
-  if (!flags.routing.empty()) options_.session.routing = parse_eval_routing(flags.routing, "--sample-routing");
+  options_.session.routing = flags.routing;
   if (training.model().config().moe_layer_count() > 0) check_routing(training.model().config().routing, options_.session.routing);
   run_ = std::make_unique<Run>(training.options().threads, training.options().dtype);
   write(1);  // what else is wrong with the prompt is said now and not after the first N steps

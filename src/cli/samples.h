@@ -1,7 +1,6 @@
 // Samples while training: every N steps the model continues a prompt, above the bar and in OUT/samples.jsonl. Reads the weights, changes none.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,8 +8,8 @@
 #include <string>
 
 #include "cli/screen.h"
-#include "cli/training.h"
 #include "infer/generate.h"
+#include "jobs/training.h"
 #include "train/step_lines.h"
 
 namespace moe::cli {
@@ -18,10 +17,10 @@ namespace moe::cli {
 struct SampleFlags {
   int64_t every = 0;
   std::optional<int64_t> tokens;  // of a sample; absent: 60
-  std::string prompt, routing;
+  std::string prompt;
+  std::optional<EvalRouting> routing;
 };
-
-void add_sample_options(CLI::App& app, SampleFlags& flags);
+FieldList fields(SampleFlags&);
 
 class TrainingSamples {
  public:

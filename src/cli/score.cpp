@@ -7,11 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command_tree.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
-#include "cli/replies.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -19,7 +16,9 @@
 #include "core/nearest.h"
 #include "hub/hub.h"
 #include "infer/evaluation.h"
+#include "infer/options.h"
 #include "infer/routing_record.h"
+#include "jobs/replies.h"
 #include "text/corpus.h"
 
 namespace moe::cli {
@@ -27,11 +26,19 @@ namespace {
 
 struct Flags {
   std::string model, text, record, replay;
-  ScoreFlags score;
-  ComputeFlags compute;
+  ScoreOptions score{.window = 0};  // 0: the default
+  ComputeOptions compute;
   MemoryFlags memory;
   bool json = false;
+  Given given;
 };
+
+EvalRouting recorded_routing(const std::string& name, const std::string& path) {
+  const std::vector<std::string>& names = eval_routing_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) fail_usage("{}: \"routing\" has no value '{}'{}", path, printable(name, 40), suggestion(printable(name, 40), names));
+  return static_cast<EvalRouting>(found - names.begin());
+}
 
 // A record to replay, the routing and windows it was made with where the user asks for no others, and what the model would have chosen instead.
 struct Replay {
@@ -39,12 +46,12 @@ struct Replay {
   Agreement agreement{};
 
   // What the user left open becomes the record's.
-  Replay(const std::string& path, ScoreFlags& f) : record(RoutingRecord::open(path)) {
+  Replay(const std::string& path, ScoreOptions& o) : record(RoutingRecord::open(path)) {
     const RecordInfo& info = record.info();
-    if (f.routing.empty()) f.options.routing = parse_eval_routing(printable(info.routing, 40), (path + ": \"routing\"").c_str());
-    if (f.options.window == 0) f.options.window = info.window;
-    if (f.options.window != info.window) fail_usage("--window is {}, but {} has windows of {}; leave --window out", f.options.window, path, info.window);
-    if (f.options.windows == 0) f.options.windows = info.windows;
+    if (!o.routing) o.routing = recorded_routing(info.routing, path);
+    if (o.window == 0) o.window = info.window;
+    if (o.window != info.window) fail_usage("--window is {}, but {} has windows of {}; leave --window out", o.window, path, info.window);
+    if (o.windows == 0) o.windows = info.windows;
   }
 
   // Checks that model and text are those of the record, and hooks into the scoring.
@@ -85,10 +92,9 @@ RecordInfo record_info(const ScorePlan& plan, const Tokenizer& tokenizer, const 
 }
 
 int run_score(Flags& f) {
-  if (f.score.options.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
-  const std::optional<DType> asked = parse_compute_dtype(f.compute.dtype);
+  if (f.score.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
   const LoadedModel loaded = load_model(f.model, LoadFor::inference);
-  const DType dtype = asked.value_or(natural_dtype(*loaded.model));
+  const DType dtype = f.compute.dtype.value_or(natural_dtype(*loaded.model));
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;
   if (!f.replay.empty()) replay.emplace(f.replay, f.score);
@@ -137,60 +143,20 @@ int run_score(Flags& f) {
 
 }  // namespace
 
-void add_score_options(CLI::App& app, ScoreFlags& f) {
-  app.add_option("--window", f.options.window,
-                 "tokens a window; windows do not overlap, the remainder is dropped; default: 2048, or the model's context where that is shorter");
-  app.add_option("--windows", f.options.windows, "at most this many; 0: all")->capture_default_str();
-  app.add_option("--chunk", f.options.chunk, "read a window through the cache that generation uses, this many tokens at a time; 0: in one piece")
-      ->capture_default_str();
-  takes(app.add_option(
-            "--routing", f.routing,
-            "dropless; as-trained: with the recipe's capacity for evaluation; or threshold, learned in training where experts choose. Default: dropless, "
-            "or threshold where experts choose"),
-        eval_routing_names());
-  add_top_k_experts(app, f.options.top_k_experts);
-  app.add_flag("--per-token", f.options.per_token, "with --json: the ids and their log-probabilities (null for the first of each window)");
-}
-
-ScorePlan score_plan(const ScoreFlags& f, const ModelConfig& config) {
-  ScorePlan plan{.options = f.options};
-  if (!f.routing.empty()) plan.options.routing = parse_eval_routing(f.routing, "--routing");
-  if (f.options.window == 0) plan.options.window = default_window(config);
-  const bool routed = config.moe_layer_count() > 0;
-  plan.routing = plan.options.routing.value_or(routed ? default_eval(config.routing) : EvalRouting::dropless);
-  if (routed) plan.not_causal_because = moe::not_causal_because(config.routing, plan.routing);
-  return plan;
-}
-
-Json score_reply(const Score& s, const ScorePlan& plan) {
-  Json out = {{"tokens", s.tokens},
-              {"windows", s.windows},
-              {"window", plan.options.window},
-              {"nats_per_token", s.nats_per_token},
-              {"perplexity", s.perplexity},
-              {"bits_per_byte", s.bits_per_byte},
-              {"causal", plan.not_causal_because.empty()},
-              {"routing", name_of(plan.routing)}};
-  if (plan.options.per_token) {
-    out["ids"] = s.ids;
-    Json& logprobs = out["logprobs"] = Json::array();
-    for (const std::optional<double>& p : s.logprobs) logprobs.push_back(p ? Json(*p) : Json(nullptr));
-  }
-  return out;
-}
-
 Action add_score(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("MODEL", f->model, fmt::format("a model: {}", kModelIs))->required();
-  app.add_option("--text", f->text, "a text file, or a folder of them")->required();
-  add_score_options(app, f->score);
-  add_compute_options(app, f->compute);
-  add_memory_options(app, f->memory);
-  app.add_option("--record", f->record, "write here which experts each token went to, and with which weights: a safetensors file (docs/replay.md)");
-  app.add_option("--replay", f->replay,
-                 "send each token to the experts that this record has for it, with this model's weights, and print for each layer how many of them the model "
-                 "would have chosen itself. The text must be the recorded one; --window and --routing default to the record's");
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list;
+  add_model(list, f->model);
+  list.add("text", f->text, "a text file, or a folder of them").required();
+  list.add(fields(f->score));
+  list.add(fields(f->compute));
+  add_memory(list, f->memory);
+  list.add("record", f->record, "write here which experts each token went to, and with which weights: a safetensors file (docs/replay.md)");
+  list.add("replay", f->replay,
+           "send each token to the experts that this record has for it, with this model's weights, and print for each layer how many of them the model "
+           "would have chosen itself. The text must be the recorded one; @window and @routing default to the record's");
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_score(*f); };
 }
 

@@ -6,12 +6,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/options.h"
+#include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/words.h"
+#include "options/common.h"
 #include "text/bpe_train.h"
 
 namespace moe::cli {
@@ -21,6 +22,7 @@ struct Flags {
   TokenizeJob job;
   std::string tokenizer = "bytes";
   bool json = false;
+  Given given;
 };
 
 Json tokens_json(const std::string& folder, const TokensIndex& index) {
@@ -65,13 +67,14 @@ int run_tokenize(Flags& f) {
 
 Action add_tokenize(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("--data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
-  app.add_option("--tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from --data; or a model folder, for its tokenizer")->capture_default_str();
-  app.add_option("--out", f->job.out, "folder for the shards and their tokenizer");
-  app.add_option("--hold-out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid")
-      ->capture_default_str();
-  app.add_option("--threads", f->job.threads, "0: all cores")->capture_default_str();
-  app.add_flag("--json", f->json, "one JSON object on standard output at the end");
+  FieldList list;
+  list.add("data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
+  list.add("tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from @data; or a model folder, for its tokenizer");
+  list.add("out", f->job.out, "folder for the shards and their tokenizer");
+  list.add("hold_out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid");
+  add_threads(list, f->job.threads);
+  list.add("json", f->json, "one JSON object on standard output at the end");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_tokenize(*f); };
 }
 

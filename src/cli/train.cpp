@@ -5,17 +5,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/flags.h"
+#include "cli/memory.h"
 #include "cli/peak.h"
-#include "cli/replies.h"
 #include "cli/samples.h"
 #include "cli/screen.h"
 #include "cli/train_report.h"
-#include "cli/training.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/threads.h"
 #include "core/words.h"
+#include "jobs/replies.h"
 #include "model/cost.h"
 #include "ops/ops.h"
 #include "train/alarms.h"
@@ -26,10 +27,10 @@ namespace {
 constexpr double kPeakSeconds = 0.3;
 
 struct Flags {
-  TrainFlags run;
+  RunOptions run;
   SampleFlags samples;
-  bool no_report = false;
-  bool json = false;
+  bool show_memory = false, no_report = false, json = false;
+  Given given;
 };
 
 // The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary losses, which are not part of it.
@@ -134,8 +135,8 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
   }
 }
 
-int run_train(Flags& f, CLI::App& app) {
-  Training training(app, f.run);
+int run_train(const Flags& f) {
+  Training training(f.run, f.given);
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     tell("{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
@@ -151,7 +152,7 @@ int run_train(Flags& f, CLI::App& app) {
     training.fit(f.no_report ? 0 : report_tokens(texts, options.context), stop);
     screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes, counted(options.steps, "step")));
   }
-  if (f.run.memory.show) screen.log("memory: " + training.foretold());
+  if (f.show_memory) screen.log("memory: " + training.foretold());
   describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
   describe_tuning(screen, training);
   if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
@@ -166,6 +167,7 @@ int run_train(Flags& f, CLI::App& app) {
   };
   callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
   callbacks.on_alarm = [&](const Alarm& a) { screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text)); };
+  callbacks.spell = flag_of;
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, stop);
 
@@ -190,28 +192,15 @@ int run_train(Flags& f, CLI::App& app) {
 
 }  // namespace
 
-Json train_reply(Training& training, const TrainSummary& summary) {
-  const StepResult& last = summary.last;
-  Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
-                {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted},
-                {"alarms", summary.alarms}};
-  if (last.kl) reply["kl"] = *last.kl;
-  Json& trained = reply["trained"] = Json::object();
-  for (const TrainedPart& part : trained_parts(training.model(), training.options()))
-    trained[std::string(part.name)] = {{"trained", part.trained}, {"total", part.total}};
-  if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
-  if (summary.best) reply["best"] = {{"step", summary.best->step}, {"eval_ce", summary.best->ce}};
-  return reply;
-}
-
 Action add_train(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  add_training_options(app, f->run);
-  add_show_memory(app, f->run.memory);
-  add_sample_options(app, f->samples);
-  app.add_flag("--no-report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts specialise in");
-  app.add_flag("--json", f->json, "one JSON object on standard output at the end");
-  return [f, &app] { return run_train(*f, app); };
+  FieldList list = fields(f->run);
+  add_show_memory(list, f->show_memory);
+  list.add(fields(f->samples));
+  list.add("no_report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts specialise in");
+  list.add("json", f->json, "one JSON object on standard output at the end");
+  add_flags(app, std::move(list), f->given);
+  return [f] { return run_train(*f); };
 }
 
 }  // namespace moe::cli

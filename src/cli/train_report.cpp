@@ -5,7 +5,6 @@
 #include "analyze/history.h"
 #include "analyze/html_report.h"
 #include "analyze/routing_stats.h"
-#include "cli/routing_options.h"
 #include "core/file.h"
 #include "text/loader.h"
 

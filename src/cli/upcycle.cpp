@@ -8,19 +8,20 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/conversion.h"
-#include "cli/layer_choice.h"
+#include "cli/flags.h"
 #include "cli/memory.h"
-#include "cli/options.h"
 #include "cli/result_type.h"
-#include "cli/routing_options.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "convert/logit_difference.h"
+#include "convert/options.h"
 #include "core/error.h"
 #include "core/words.h"
 #include "hub/named_models.h"
 #include "hub/styles.h"
 #include "infer/evaluation.h"
+#include "moe/wanted_routing.h"
+#include "options/common.h"
 
 namespace moe::cli {
 namespace {
@@ -30,16 +31,14 @@ constexpr std::string_view kProbe = "The router sends each token to a few expert
 constexpr int64_t kProbeTokens = 64;
 
 struct Flags {
-  std::string in, out, layers = "every:1";
+  std::string in, out;
   ResultTypeFlags type;
-  RoutingFlags routing;
-  int64_t granularity = 1;
-  double noise = 0, noise_share = 0.5;
-  std::optional<double> down_scale;
-  uint64_t seed = 1;
+  WantedRouting routing;
+  UpcycleOptions options;
   int threads = 0;
   MemoryFlags memory;
   bool json = false;
+  Given given;
 };
 
 // A routing whose recipe nobody named is the one of models with this attention, renormalised.
@@ -47,9 +46,9 @@ RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_
   if (!f.routing.experts) fail_usage("--experts is missing: how many experts each layer gets");
   const RoutingOptions natural = routing_for_dense(dense, *f.routing.experts, 1, moe_layers);
   const bool is_named = !f.routing.recipe.empty() || !f.routing.stages.empty();
-  RoutingFlags named = f.routing;
+  WantedRouting named = f.routing;
   if (!is_named) named.recipe = natural.recipe;
-  if (!named.top_k && !chosen_recipe(named).top_k_is_fixed) named.top_k = std::min(2 * f.granularity, *f.routing.experts);
+  if (!named.top_k && !chosen_recipe(named).top_k_is_fixed) named.top_k = std::min(2 * f.options.granularity, *f.routing.experts);
   if (is_named) return routing_options(named, moe_layers);
   RoutingOptions options = routing_options(named, moe_layers);
   if (!options.norm_topk_prob) options.norm_topk_prob = natural.norm_topk_prob;
@@ -57,14 +56,8 @@ RoutingOptions routing_of(const Flags& f, const ModelConfig& dense, int64_t moe_
 }
 
 UpcycleOptions options_of(const Flags& f, const ModelConfig& dense) {
-  UpcycleOptions o;
-  o.layers = parse_layers(f.layers);
+  UpcycleOptions o = f.options;
   o.layers.check(dense.layers);
-  o.granularity = f.granularity;
-  o.noise = static_cast<float>(f.noise);
-  o.noise_share = static_cast<float>(f.noise_share);
-  if (f.down_scale) o.down_scale = static_cast<float>(*f.down_scale);
-  o.seed = f.seed;
   o.routing = routing_of(f, dense, o.layers.count(dense.layers));
   return o;
 }
@@ -86,7 +79,7 @@ void print_result(const Flags& f, const Upcycled& up, const LogitDifference& d, 
     fmt::print("step 0 computes what the dense model does: a token's weights count as 1 together ({})\n", measured);
     return;
   }
-  fmt::print("step 0 is not the dense model: {} ({})\n", up.why_not_exact, measured);
+  fmt::print("step 0 is not the dense model: {} ({})\n", in_flags(up.why_not_exact), measured);
   if (up.weight_sum != 1)
     fmt::print("a token whose logits are alike gets weights of {:.4g} together, so down was multiplied by {:.4g}\n", up.weight_sum, up.down_scale);
 }
@@ -126,7 +119,7 @@ int run_upcycle(const Flags& f) {
   reply["weight_sum"] = up.weight_sum;
   reply["down_scale"] = up.down_scale;
   reply["step_0"] = {{"equals_dense", up.why_not_exact.empty()},
-                     {"why_not", up.why_not_exact},
+                     {"why_not", in_flags(up.why_not_exact)},
                      {"tokens", difference.tokens},
                      {"largest_difference", difference.largest},
                      {"largest_logit", difference.largest_logit}};
@@ -138,33 +131,23 @@ int run_upcycle(const Flags& f) {
 
 Action add_upcycle(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  app.add_option("DENSE", f->in, fmt::format("a dense model: {}", kModelIs))->required();
-  app.add_option("OUT", f->out, kNewModelHelp)->required();
-  add_routing_options(app, f->routing, "Routing");
-  app.get_option("--recipe")
-      ->description(fmt::format(
-          "how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised so that they add up to 1 and step 0 "
-          "computes what the dense model does",
-          listed(recipes())));
-  app.get_option("--experts")->description("experts of each MoE layer, all shards counted")->required();
-  app.get_option("--top-k")->description("experts a token takes; default: 2 copies, that is 2 times --granularity, or the number that the recipe fixes");
-  app.add_option(
-         "--granularity", f->granularity,
-         "G: cut each copy into G experts of a G-th of its width (virtual groups). --experts / G copies are made, and a token that takes a multiple of G "
-         "experts begins with whole copies")
-      ->capture_default_str();
-  app.add_option("--layers", f->layers, kLayersHelp)->capture_default_str();
-  app.add_option("--noise", f->noise,
-                 "draw a share of each expert's numbers anew from a normal distribution of this standard deviation; 0: all copies are alike")
-      ->capture_default_str();
-  app.add_option("--noise-share", f->noise_share, "the share of the numbers that --noise draws anew")->capture_default_str();
-  app.add_option("--down-scale", f->down_scale,
-                 "multiply the experts' last matrices by this; default: what makes the weights of a token whose logits are alike count as 1 together");
-  add_seed(app, f->seed, "of routers and noise");
-  add_result_type_options(app, f->type);
-  app.add_option("--threads", f->threads, "0: all cores")->capture_default_str();
-  add_memory_options(app, f->memory);
-  app.add_flag("--json", f->json, "one JSON object on standard output");
+  FieldList list;
+  list.add("DENSE", f->in, fmt::format("a dense model: {}", kModelIs)).positional().required();
+  list.add("OUT", f->out, kNewModelHelp).positional().required();
+  list.add(fields(f->routing));
+  list.at("recipe").help = fmt::format(
+      "how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised so that they add up to 1 and step 0 "
+      "computes what the dense model does",
+      listed(names_of(recipes())));
+  list.at("experts").help = "experts of each MoE layer, all shards counted";
+  list.at("experts").required = true;
+  list.at("top_k").help = marked("experts a token takes; default: 2 copies, that is 2 times @granularity, or the number that the recipe fixes");
+  list.add(fields(f->options));
+  list.add(fields(f->type));
+  add_threads(list, f->threads);
+  add_memory(list, f->memory);
+  list.add("json", f->json, "one JSON object on standard output");
+  add_flags(app, std::move(list), f->given);
   return [f] { return run_upcycle(*f); };
 }
 

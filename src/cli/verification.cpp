@@ -38,23 +38,24 @@ class Passing {
 
 }  // namespace
 
-void add_verify_options(CLI::App& app, CompareFlags& f) {
+FieldList verify_fields(CompareFlags& f) {
   const char* group = "Measuring what was made";
-  app.add_option(
-         "--verify", f.text,
-         "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side")
-      ->group(group);
-  app.add_option("--report", f.html, "with --verify: write it all as a self-contained page")->group(group);
-  add_measuring_options(app, f, group);
+  FieldList list;
+  list.group(group);
+  list.add(
+      "verify", f.text,
+      "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side");
+  list.add("report", f.html, "with @verify: write it all as a self-contained page");
+  list.add(measuring_fields(f, group));
+  return list;
 }
 
-void check_verify_options(const CLI::App& app, const CompareFlags& f) {
+void check_verify_options(const CompareFlags& f, const Given& given) {
   if (!f.no_speed) validate(f.speed);
-  if (f.no_speed && app.get_option_no_throw("--sweep") != nullptr && app.count("--sweep") > 0)
-    fail_usage("--sweep sets quality against speed, which --no-speed leaves out; give one of them");
+  if (f.no_speed && given.has("sweep")) fail_usage("--sweep sets quality against speed, which --no-speed leaves out; give one of them");
   if (!f.text.empty()) return;
-  for (const char* flag : {"--report", "--sweep", "--verify-windows", "--verify-window", "--no-speed", "--prompt", "--tokens", "--repeats"})
-    if (app.get_option_no_throw(flag) != nullptr && app.count(flag) > 0) fail_usage("{} needs a text to measure on: add --verify TEXT", flag);
+  for (const char* name : {"report", "sweep", "verify_windows", "verify_window", "no_speed", "prompt", "tokens", "repeats"})
+    if (given.has(name)) fail_usage("{} needs a text to measure on: add --verify TEXT", field(name));
 }
 
 Verification::Verification(const CompareFlags& flags, const NamedModel& before) : flags_(flags), before_(before) {

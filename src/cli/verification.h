@@ -1,7 +1,6 @@
 // --verify, --report and --sweep of the verbs that convert: refused before the conversion where they cannot be done, measured after it on the files it wrote.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <functional>
 #include <memory>
 #include <span>
@@ -11,13 +10,14 @@
 #include "cli/comparison.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "options/read.h"
 
 namespace moe::cli {
 
-// --verify TEXT and --report PAGE, with the flags of how to measure.
-void add_verify_options(CLI::App& app, CompareFlags& flags);
+// The text, the page and how to measure.
+FieldList verify_fields(CompareFlags& flags);
 // Fails (usage) on flags that have no meaning without --verify.
-void check_verify_options(const CLI::App& app, const CompareFlags& flags);
+void check_verify_options(const CompareFlags& flags, const Given& given);
 
 // A conversion of a sweep: its name on the frontier, the share of the FFN that works for a token, and what writes it to a file or folder of that name.
 struct SweepStep {

@@ -215,20 +215,20 @@ class Walk {
 void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   carve_stages(o);
   if (dense.moe_layer_count() > 0) fail_usage("this model routes already (recipe '{}'); only a dense one is carved", dense.routing.recipe);
-  if (o.experts < 2) fail_usage("--experts is {}; it must be at least 2", o.experts);
+  if (o.experts < 2) fail_usage("@experts is {}; it must be at least 2", o.experts);
   if (dense.dense_width % o.experts != 0)
-    fail_usage("--experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, expert_counts(dense.dense_width));
-  if (o.shared < 0) fail_usage("--shared is {}; it must be at least 0", o.shared);
-  if (o.shared >= o.experts) fail_usage("--shared {} leaves none of {} slices to choose from; take at most {}", o.shared, o.experts, o.experts - 1);
-  if (o.active < 1) fail_usage("--active is {}; a token takes at least 1 expert", o.active);
+    fail_usage("@experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, expert_counts(dense.dense_width));
+  if (o.shared < 0) fail_usage("@shared is {}; it must be at least 0", o.shared);
+  if (o.shared >= o.experts) fail_usage("@shared {} leaves none of {} slices to choose from; take at most {}", o.shared, o.experts, o.experts - 1);
+  if (o.active < 1) fail_usage("@active is {}; a token takes at least 1 expert", o.active);
   if (o.shared + o.active > o.experts)
-    fail_usage("--shared {} and --active {} are more than --experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
+    fail_usage("@shared {} and @active {} are more than @experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
   o.layers.check(dense.layers);
-  if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("--marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
-  if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("--windows is {}; it must be at least 1", o.windows);
-  if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("--window is {}; a calibration sequence needs at least 2 tokens", o.window);
+  if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("@marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
+  if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("@windows is {}; it must be at least 1", o.windows);
+  if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("@window is {}; a calibration sequence needs at least 2 tokens", o.window);
   if (dense.positions == Positions::learned && o.window > dense.context)
-    fail_usage("--window is {}, but the model has positions for {} tokens; take --window {}", o.window, dense.context, dense.context);
+    fail_usage("@window is {}, but the model has positions for {} tokens; take @window {}", o.window, dense.context, dense.context);
 }
 
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
@@ -280,7 +280,7 @@ CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const Ca
   check_carve(dense.config(), options);
   const int64_t wanted = calibration_tokens(options);
   if (std::ssize(ids) < wanted)
-    fail("the calibration text has {} tokens, and {} windows of {} need {}; give a longer text or take fewer --windows", ids.size(), options.windows,
+    fail("the calibration text has {} tokens, and {} windows of {} need {}; give a longer text or take fewer @windows", ids.size(), options.windows,
          options.window, wanted);
   const CarveStages stages = carve_stages(options);
   CarveResult result;

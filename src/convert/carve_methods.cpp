@@ -4,6 +4,7 @@
 #include "convert/carving.h"
 #include "core/error.h"
 #include "core/nearest.h"
+#include "options/fields.h"
 
 namespace moe {
 namespace {
@@ -33,17 +34,10 @@ constexpr CarveMethod kMethods[] = {
 };
 
 template <class Row, size_t N>
-std::vector<std::string> names_of(const Row (&rows)[N]) {
-  std::vector<std::string> names;
-  for (const Row& row : rows) names.emplace_back(row.name);
-  return names;
-}
-
-template <class Row, size_t N>
-const Row& find(const Row (&rows)[N], std::string_view name, const char* what, const char* option) {
+const Row& find(const Row (&rows)[N], std::string_view name, const char* what, const char* name_of_field) {
   for (const Row& row : rows)
     if (row.name == name) return row;
-  fail_usage("{}: no {} of carving is called '{}'{}", option, what, name, suggestion(std::string(name), names_of(rows)));
+  fail_usage("{}: no {} of carving is called '{}'{}", field(name_of_field), what, name, suggestion(std::string(name), names_of(rows)));
 }
 
 }  // namespace
@@ -67,10 +61,10 @@ const std::vector<std::string>& carve_fits() {
 }
 
 CarveStages carve_stages(const CarveOptions& options) {
-  const CarveMethod& method = find(kMethods, options.method, "method", "--method");
-  return {&find(kPartitions, method.partition, "partition", "--method"),
-          &find(kRouters, options.router.empty() ? method.router : options.router, "router", "--router"),
-          &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "--fit")};
+  const CarveMethod& method = find(kMethods, options.method, "method", "method");
+  return {&find(kPartitions, method.partition, "partition", "method"),
+          &find(kRouters, options.router.empty() ? method.router : options.router, "router", "router"),
+          &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "fit")};
 }
 
 }  // namespace moe

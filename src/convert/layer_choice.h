@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -19,5 +20,9 @@ struct LayerChoice {
   // Makes the layers MoE layers of `config`, whose recipe is the caller's affair.
   void set(ModelConfig& config) const;
 };
+
+// "every:2", or "1,3,8-11", as a choice is written. Throws (usage) at anything else; whether there are such layers is not asked here.
+LayerChoice parse_layers(const std::string& text);
+std::string to_text(const LayerChoice&);
 
 }  // namespace moe

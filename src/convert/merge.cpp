@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 // A field that two models may differ in, in words and as config.json of most models calls it.
-struct Field {
+struct SameField {
   std::string name;
   std::string value;
   bool decides;  // models that differ in it cannot be merged; else the base's is taken
@@ -29,8 +29,8 @@ const char* act_name(ops::Act act) {
   return "";
 }
 
-std::vector<Field> fields_of(const ModelConfig& c) {
-  std::vector<Field> fields;
+std::vector<SameField> fields_of(const ModelConfig& c) {
+  std::vector<SameField> fields;
   const auto decides = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), true}); };
   const auto of_base = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), false}); };
   decides("the vocabulary (vocab_size)", c.vocab);
@@ -55,7 +55,7 @@ std::vector<Field> fields_of(const ModelConfig& c) {
 void check_shape(const ModelConfig& base, const MergeExpert& expert, std::vector<std::string>& notes) {
   const ModelConfig& config = expert.model->config();
   if (config.moe_layer_count() > 0) fail_usage("{} has experts already; each expert is made of a dense model", expert.name);
-  const std::vector<Field> want = fields_of(base), got = fields_of(config);
+  const std::vector<SameField> want = fields_of(base), got = fields_of(config);
   for (size_t i = 0; i < want.size(); ++i) {
     if (want[i].value == got[i].value) continue;
     if (want[i].decides) fail_usage("{} does not match the base: {} is {}, the base's {}", expert.name, want[i].name, got[i].value, want[i].value);
@@ -83,11 +83,11 @@ bool same_experts(const Model& a, const Model& b) {
 void check_experts(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<std::string>& notes) {
   if (base.config().moe_layer_count() > 0) fail_usage("the base has experts already; merging begins with dense models");
   if (experts.size() < 2)
-    fail_usage("{} given; an MoE model needs at least two, each --expert a dense model", counted(static_cast<int64_t>(experts.size()), "expert"));
+    fail_usage("{} given; an MoE model needs at least two, each @expert a dense model", counted(static_cast<int64_t>(experts.size()), "expert"));
   for (const MergeExpert& expert : experts) check_shape(base.config(), expert, notes);
   for (const MergeExpert& expert : experts)
     if (o.gates != Gates::random && expert.prompts.positive.empty())
-      fail_usage("{} has no prompts, which its gate is made of; give --expert MODEL:PROMPTS, or --gates random", expert.name);
+      fail_usage("{} has no prompts, which its gate is made of; give @expert MODEL:PROMPTS, or @gates random", expert.name);
   for (size_t i = 0; i < experts.size(); ++i)
     for (size_t j = 0; j < i; ++j) {
       if (experts[i].model == experts[j].model || same_experts(*experts[i].model, *experts[j].model))

@@ -131,14 +131,13 @@ void check_prune(const ModelConfig& config, const PruneOptions& o) {
   if (config.moe_layer_count() == 0) fail_usage("the model is dense: it has no experts that could go");
   const RoutingSpec spec = eval_spec(config.routing);
   const int64_t experts = config.routing.experts;
-  if (o.experts < 1 || o.experts >= experts)
-    fail_usage("--experts is {}; the model has {} in each MoE layer, so give 1 to {}", o.experts, experts, experts - 1);
+  if (o.experts < 1 || o.experts >= experts) fail_usage("@experts is {}; the model has {} in each MoE layer, so give 1 to {}", o.experts, experts, experts - 1);
   if (!experts_choose(spec.select) && o.experts < config.routing.top_k)
-    fail_usage("--experts is {}, but a token takes {}: at least {} must stay", o.experts, config.routing.top_k, config.routing.top_k);
+    fail_usage("@experts is {}, but a token takes {}: at least {} must stay", o.experts, config.routing.top_k, config.routing.top_k);
   if (std::holds_alternative<HashChoice>(spec.select))
     fail_usage("recipe '{}' sends each token id to experts of fixed numbers; without some of them all others would move", config.routing.recipe);
   if (const GroupedTopK* grouped = groups_of(spec); grouped != nullptr && o.experts % grouped->groups != 0)
-    fail_usage("--experts is {}, but experts are chosen by {} groups, of which each keeps as many: give a multiple of {}", o.experts, grouped->groups,
+    fail_usage("@experts is {}, but experts are chosen by {} groups, of which each keeps as many: give a multiple of {}", o.experts, grouped->groups,
                grouped->groups);
   if (o.window < 1 || o.windows < 1) fail_usage("{} windows of {} tokens are no calibration; both must be at least 1", o.windows, o.window);
   pruned_config(config, o);

@@ -57,12 +57,12 @@ std::string why_not_exact(const UpcycleOptions& o, const RoutingSpec& spec, doub
   if (o.noise > 0) return "the experts have noise";
   if (!sums_are_constant(spec, sum, threads)) return fmt::format("the weights of recipe '{}' do not add up to the same for every token", o.routing.recipe);
   if (o.routing.top_k % o.granularity != 0)
-    return fmt::format("{} of {} experts a copy are chosen, so a token meets parts of copies; take a --top-k that is a multiple of {}",
-                       counted(o.routing.top_k, "expert"), o.granularity, o.granularity);
+    return message("{} of {} experts a copy are chosen, so a token meets parts of copies; take a @top_k that is a multiple of {}",
+                   counted(o.routing.top_k, "expert"), o.granularity, o.granularity);
   if (o.granularity > 1 && !std::holds_alternative<TopK>(spec.select))
     return fmt::format("recipe '{}' does not choose by the largest scores of all experts, so it may tear a copy's experts apart", o.routing.recipe);
   const double whole = static_cast<double>(o.granularity) / sum;
-  if (std::abs(scale - whole) > 1e-6 * whole) return fmt::format("--down-scale is {}, and {} would make the weights count as 1", scale, whole);
+  if (std::abs(scale - whole) > 1e-6 * whole) return message("@down_scale is {}, and {} would make the weights count as 1", scale, whole);
   return "";
 }
 
@@ -187,15 +187,15 @@ void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
   if (dense.moe_layer_count() > 0)
     fail_usage("the model routes already: {} of its {} layers have experts; upcycling begins with a dense model", dense.moe_layer_count(), dense.layers);
   if (!find_recipe(o.routing.recipe).has_router()) fail_usage("recipe '{}' has no router; take one that has (moe recipes lists them)", o.routing.recipe);
-  if (o.routing.experts < 2) fail_usage("--experts is {}; an MoE layer needs at least 2", o.routing.experts);
-  if (o.granularity < 1) fail_usage("--granularity is {}; it must be at least 1 (a copy is one expert)", o.granularity);
+  if (o.routing.experts < 2) fail_usage("@experts is {}; an MoE layer needs at least 2", o.routing.experts);
+  if (o.granularity < 1) fail_usage("@granularity is {}; it must be at least 1 (a copy is one expert)", o.granularity);
   if (o.routing.experts % o.granularity != 0)
-    fail_usage("--experts {} is no multiple of --granularity {}: every copy of the FFN becomes {} experts", o.routing.experts, o.granularity, o.granularity);
+    fail_usage("@experts {} is no multiple of @granularity {}: every copy of the FFN becomes {} experts", o.routing.experts, o.granularity, o.granularity);
   if (dense.dense_width % o.granularity != 0)
-    fail_usage("--granularity {} does not divide the FFN's width of {}; these do: {}", o.granularity, dense.dense_width, divisors(dense.dense_width));
-  if (!(o.noise >= 0)) fail_usage("--noise is {}; it must be at least 0", o.noise);
-  if (!(o.noise_share > 0 && o.noise_share <= 1)) fail_usage("--noise-share is {}; it must be above 0 and at most 1", o.noise_share);
-  if (o.down_scale && !(*o.down_scale > 0)) fail_usage("--down-scale is {}; it must be above 0", *o.down_scale);
+    fail_usage("@granularity {} does not divide the FFN's width of {}; these do: {}", o.granularity, dense.dense_width, divisors(dense.dense_width));
+  if (!(o.noise >= 0)) fail_usage("@noise is {}; it must be at least 0", o.noise);
+  if (!(o.noise_share > 0 && o.noise_share <= 1)) fail_usage("@noise_share is {}; it must be above 0 and at most 1", o.noise_share);
+  if (o.down_scale && !(*o.down_scale > 0)) fail_usage("@down_scale is {}; it must be above 0", *o.down_scale);
   o.layers.check(dense.layers);
 }
 
@@ -216,7 +216,7 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions& o) {
   if (!std::holds_alternative<LinearLogits>(spec.logits))
     fail_usage("recipe '{}' scores an expert by a neuron that is its own, and copies have the same ones; take another, or moe carve", o.routing.recipe);
   if (o.granularity > 1 && !needs_logits(spec.select))
-    fail_usage("recipe '{}' has no router whose rows could keep the {} experts of a copy together; leave --granularity out", o.routing.recipe, o.granularity);
+    fail_usage("recipe '{}' has no router whose rows could keep the {} experts of a copy together; leave @granularity out", o.routing.recipe, o.granularity);
   return config;
 }
 

@@ -30,7 +30,7 @@ struct Upcycled {
   std::vector<PartFate> parts;
   double weight_sum = 1;  // of a token's combine weights when its logits are alike
   double down_scale = 1;
-  std::string why_not_exact;  // why the result does not compute what the dense model does; empty: it does, but for rounding
+  std::string why_not_exact;  // why the result does not compute what the dense model does, fields marked; empty: it does, but for rounding
 };
 
 // Bytes of the numbers that the result cannot view in the dense model: cut or scaled columns, and with noise all experts.

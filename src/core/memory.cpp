@@ -137,11 +137,11 @@ void check_memory(const MemoryNeed& need, const MemoryLimits& limits, const std:
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string parts;
   for (const MemoryNeed::Part& part : need.parts) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, size(part.bytes));
-  throw OutOfMemory(fmt::format("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
-                                limits.all ? "are left of --memory" : "are free (--memory SIZE says otherwise)", advice));
+  throw OutOfMemory(message("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
+                            marked(limits.all ? "are left of @memory" : "are free (@memory SIZE says otherwise)"), advice));
 }
 
-int64_t parse_bytes(std::string_view text, const char* flag) {
+int64_t parse_bytes(std::string_view text, std::string_view field_name) {
   double number = 0;
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, number);
@@ -154,7 +154,7 @@ int64_t parse_bytes(std::string_view text, const char* flag) {
     factor = power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB") ? 0 : std::pow(1024.0, static_cast<double>(power + 1));
   }
   if (error != std::errc() || factor == 0 || !(number >= 0) || number * factor > 9e18)
-    fail_usage("{} is \"{}\"; give a number of bytes, or one with K, M, G or T behind it, as in 4G", flag, printable(text, 40));
+    fail_usage("{} is \"{}\"; give a number of bytes, or one with K, M, G or T behind it, as in 4G", field(field_name), printable(text, 40));
   return static_cast<int64_t>(number * factor);
 }
 

@@ -51,7 +51,7 @@ struct MemoryLimits {
 // Throws OutOfMemory where the need is more than what is left, with its parts; `advice` says what to lower.
 void check_memory(const MemoryNeed&, const MemoryLimits&, const std::string& advice);
 
-// "4G", "512M", "1.5G", "1000000": a number of bytes, or of KiB, MiB, GiB, TiB behind it. Fails (usage), naming `flag`.
-int64_t parse_bytes(std::string_view text, const char* flag);
+// "4G", "512M", "1.5G", "1000000": a number of bytes, or of KiB, MiB, GiB, TiB behind it. Fails (usage), naming the field.
+int64_t parse_bytes(std::string_view text, std::string_view field_name);
 
 }  // namespace moe

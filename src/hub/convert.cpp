@@ -188,7 +188,7 @@ class Feed {
     const float x = floats_[static_cast<size_t>(bad)];
     const std::string where = fmt::format("{}: number {} of tensor \"{}\"", in_, first + bad, p.tensor.name);
     if (!std::isfinite(x)) fail("{} is {}; a model with such weights computes nothing; nothing was written", where, x);
-    fail("{} is {}, and {} ends at {}; take --dtype {}; nothing was written", where, x, name_of(p.to), limit, p.to == DType::bf16 ? "f32" : "bf16 or f32");
+    fail("{} is {}, and {} ends at {}; take @dtype {}; nothing was written", where, x, name_of(p.to), limit, p.to == DType::bf16 ? "f32" : "bf16 or f32");
   }
 
   const LoadedModel& model_;

@@ -122,7 +122,7 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
     if (wanted.starts_with(other.begin))
       fail_usage("{} {}: llama.cpp makes it of {}, which moe neither reads nor writes; take {}", option, printable(name, 40), other.type, other.instead);
   const std::optional<DType> dtype = dtype_named(wanted);
-  if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with --dtype {}", name_of(*dtype), name_of(*dtype));
+  if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype), name_of(*dtype));
   fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40), suggestion(name, quant_mix_names()));
 }
 

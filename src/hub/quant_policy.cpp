@@ -57,7 +57,7 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
 
 void check_asked(DType asked, Target target) {
   if (target == Target::folder && is_quantised(asked))
-    fail_usage("a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave --quant out and choose --dtype", name_of(asked));
+    fail_usage("a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave @quant out and choose @dtype", name_of(asked));
 }
 
 }  // namespace moe

@@ -47,7 +47,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
   };
   const std::string limit = fmt::format("of the model's context of {} a prompt may take {}", context_, most);
   if (const int64_t marks = around(""); marks > most)
-    fail("the marks around a message alone take {} tokens, and {}; take a model trained with a longer --context", marks, limit);
+    fail("the marks around a message alone take {} tokens, and {}; take a model trained with a longer @context", marks, limit);
   if (const int64_t with_system = around(system_); with_system > most)
     fail("the system message with the marks takes {} tokens, and {}; shorten the system message", with_system, limit);
   fail("{} {} tokens, and {}; say it shorter", system_.empty() ? "this takes" : "with the system message this takes", tokens, limit);

@@ -31,12 +31,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) { return std::
 }  // namespace
 
 void validate(const GenerateOptions& options) {
-  if (options.max_tokens < 0) fail_usage("-n is {}; it must be 0 or above", options.max_tokens);
-  if (options.max_tokens > kMaxTokens) fail_usage("-n is {}; at most {} are possible", options.max_tokens, kMaxTokens);
+  if (options.max_tokens < 0) fail_usage("@tokens is {}; it must be 0 or above", options.max_tokens);
+  if (options.max_tokens > kMaxTokens) fail_usage("@tokens is {}; at most {} are possible", options.max_tokens, kMaxTokens);
   for (const std::string& stop : options.stop)
-    if (stop.empty()) fail_usage("an empty --stop would end every text at once");
+    if (stop.empty()) fail_usage("an empty @stop would end every text at once");
   if (options.prompt_lookup < 0 || options.prompt_lookup > kMostGuesses)
-    fail_usage("--prompt-lookup is {}; give 0 (off) to {} tokens", options.prompt_lookup, kMostGuesses);
+    fail_usage("@prompt_lookup is {}; give 0 (off) to {} tokens", options.prompt_lookup, kMostGuesses);
   validate(options.sampler);
 }
 

@@ -63,6 +63,14 @@ int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) { re
 
 int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(model, dtype).all; }
 
+ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens, int64_t capacity) {
+  return {.model = &model,
+          .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype},
+          .routing = options.routing,
+          .top_k_experts = options.top_k_experts,
+          .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity)};
+}
+
 ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
   const bool chunks = options.chunk > 0 && options.chunk < options.window;
   return {.model = &model,

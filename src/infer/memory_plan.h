@@ -9,6 +9,7 @@
 
 #include "core/memory.h"
 #include "infer/score.h"
+#include "infer/session.h"
 #include "model/cost.h"
 #include "model/model.h"
 
@@ -40,6 +41,8 @@ MemoryPlan settle_memory(std::span<const ForwardUse>, const MemoryNeed& beside, 
 inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice) {
   return settle_memory(std::span(&use, 1), beside, limits, advice);
 }
+// What a session that reads `tokens` and holds at most `capacity` takes of a model.
+ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens, int64_t capacity);
 // What score() takes of a model.
 ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
 // Of models that are scored one after another: each but the first in memory that is free again.

@@ -26,10 +26,10 @@ struct StepBatch {
 };
 
 // The routing to ask for instead of one that looks at later tokens.
-std::string_view way_out(const RoutingOptions& options) {
+std::string way_out(const RoutingOptions& options) {
   switch (default_eval(options)) {
-    case EvalRouting::dropless: return "leave --routing out, or take --routing dropless";
-    case EvalRouting::threshold: return "--routing threshold takes the tokens whose score reaches what was learned in training";
+    case EvalRouting::dropless: return marked("leave @routing out, or take @routing dropless");
+    case EvalRouting::threshold: return marked("@routing threshold takes the tokens whose score reaches what was learned in training");
     case EvalRouting::as_trained: break;
   }
   return "a model of this recipe can be scored but not continued";

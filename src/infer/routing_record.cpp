@@ -58,7 +58,7 @@ RecordInfo completed(RecordInfo info, const ModelConfig& config, size_t tokens, 
   info.layers = config.layers;
   info.experts = config.routing.experts;
   if (static_cast<int64_t>(tokens) > kMaxSize)
-    fail("cannot write {}: a record holds at most {} tokens, the text has {}; take fewer --windows", path, kMaxSize, tokens);
+    fail("cannot write {}: a record holds at most {} tokens, the text has {}; take fewer @windows", path, kMaxSize, tokens);
   return info;
 }
 
@@ -198,7 +198,7 @@ void RoutingRecord::check_text(std::span<const int32_t> text, std::string_view t
   if (here != text.end() && there != recorded.end())
     fail("{} records another text: token {} is {} there and {} here{}", file_.path(), here - text.begin(), *there, *here, made);
   if (here != text.end())
-    fail("{} records {} tokens, {} are to be replayed{}; lower --windows to {}", file_.path(), recorded.size(), text.size(), made, info_.windows);
+    fail("{} records {} tokens, {} are to be replayed{}; lower @windows to {}", file_.path(), recorded.size(), text.size(), made, info_.windows);
 }
 
 void Agreement::add(int64_t window, int64_t layer, const MoeLayer::Saved& saved, int64_t experts) {

@@ -8,11 +8,11 @@
 namespace moe {
 
 void validate(const SamplerOptions& o) {
-  if (!(o.temperature >= 0) || !std::isfinite(o.temperature)) fail_usage("--temperature is {}; it must be 0 (most likely token) or above", o.temperature);
-  if (o.top_k < 0) fail_usage("--top-k is {}; it must be 0 (off) or above", o.top_k);
-  if (!(o.top_p > 0 && o.top_p <= 1)) fail_usage("--top-p is {}; it must be above 0 and at most 1 (off)", o.top_p);
-  if (!(o.min_p >= 0 && o.min_p < 1)) fail_usage("--min-p is {}; it must be at least 0 (off) and below 1", o.min_p);
-  if (!(o.repeat_penalty > 0) || !std::isfinite(o.repeat_penalty)) fail_usage("--repeat-penalty is {}; it must be above 0 (1 is off)", o.repeat_penalty);
+  if (!(o.temperature >= 0) || !std::isfinite(o.temperature)) fail_usage("@temperature is {}; it must be 0 (most likely token) or above", o.temperature);
+  if (o.top_k < 0) fail_usage("@top_k is {}; it must be 0 (off) or above", o.top_k);
+  if (!(o.top_p > 0 && o.top_p <= 1)) fail_usage("@top_p is {}; it must be above 0 and at most 1 (off)", o.top_p);
+  if (!(o.min_p >= 0 && o.min_p < 1)) fail_usage("@min_p is {}; it must be at least 0 (off) and below 1", o.min_p);
+  if (!(o.repeat_penalty > 0) || !std::isfinite(o.repeat_penalty)) fail_usage("@repeat_penalty is {}; it must be above 0 (1 is off)", o.repeat_penalty);
 }
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options), key_(RngKey::from_seed(options.seed)) { validate(options); }
@@ -58,7 +58,7 @@ void Sampler::cut(std::vector<Candidate>& all) const {
 int32_t Sampler::next(std::span<const float> logits) {
   for (size_t i = 0; i < logits.size(); ++i)
     if (std::isnan(logits[i]) || logits[i] == INFINITY)
-      fail("the logit of token id {} is {} at draw {} of this text: the model's weights are broken; train it again with a lower --lr or take another one", i,
+      fail("the logit of token id {} is {} at draw {} of this text: the model's weights are broken; train it again with a lower @lr or take another one", i,
            logits[i], draws_);
   if (std::all_of(logits.begin(), logits.end(), [](float x) { return x == -INFINITY; }))
     fail("none of the {} tokens has a logit above -inf at draw {} of this text", logits.size(), draws_);

@@ -43,12 +43,12 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward
 }  // namespace
 
 int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
-  if (options.window < 2) fail_usage("--window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
-  if (options.windows < 0) fail_usage("--windows is {}; it must be 0 (all) or above", options.windows);
-  if (options.chunk < 0) fail_usage("--chunk is {}; it must be 0 (a window in one piece) or above", options.chunk);
-  if (options.chunk > 0 && (options.recorded || options.on_routing)) fail_usage("routing is recorded and replayed in whole windows; leave --chunk out");
+  if (options.window < 2) fail_usage("@window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
+  if (options.windows < 0) fail_usage("@windows is {}; it must be 0 (all) or above", options.windows);
+  if (options.chunk < 0) fail_usage("@chunk is {}; it must be 0 (a window in one piece) or above", options.chunk);
+  if (options.chunk > 0 && (options.recorded || options.on_routing)) fail_usage("routing is recorded and replayed in whole windows; leave @chunk out");
   const int64_t whole = tokens / options.window;
-  if (whole == 0) fail("the text has {} tokens, less than one window of {}; lower --window", tokens, options.window);
+  if (whole == 0) fail("the text has {} tokens, less than one window of {}; lower @window", tokens, options.window);
   return options.windows > 0 ? std::min(options.windows, whole) : whole;
 }
 
@@ -61,7 +61,7 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
   if (options.chunk > 0 && model.config().moe_layer_count() > 0)
     if (const std::string_view reason = not_causal_because(model.config().routing, options.routing.value_or(default_eval(model.config().routing)));
         !reason.empty())
-      fail_usage("--chunk reads a text from left to right, which this routing cannot: {}", reason);
+      fail_usage("@chunk reads a text from left to right, which this routing cannot: {}", reason);
   int64_t window = 0;
   std::vector<Tensor> recorded;
   const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {

@@ -30,18 +30,18 @@ double median(std::vector<double> x) {
 }
 
 void validate(const SpeedOptions& o) {
-  const auto in_range = [](const char* flag, int64_t value) {
-    if (value < 1 || value > kMost) fail_usage("{} is {}; give 1 to {}", flag, value, kMost);
+  const auto in_range = [](const char* name, int64_t value) {
+    if (value < 1 || value > kMost) fail_usage("{} is {}; give 1 to {}", field(name), value, kMost);
   };
-  in_range("--prompt", o.prompt);
-  in_range("--tokens", o.tokens);
-  in_range("--repeats", o.repeats);
+  in_range("prompt", o.prompt);
+  in_range("tokens", o.tokens);
+  in_range("repeats", o.repeats);
 }
 
 void validate(const SpeedOptions& o, const ModelConfig& config) {
   validate(o);
   if (config.positions == Positions::learned && o.prompt + o.tokens > config.context)
-    fail_usage("--prompt {} and --tokens {} need more than the {} positions that the model has learned; lower one of them", o.prompt, o.tokens, config.context);
+    fail_usage("@prompt {} and @tokens {} need more than the {} positions that the model has learned; lower one of them", o.prompt, o.tokens, config.context);
 }
 
 SpeedUp speed_up(const Speed& before, const Speed& after) {

@@ -21,7 +21,7 @@ struct SpeedOptions {
   uint64_t seed = 1;  // of the tokens
 };
 
-// Throws (usage), naming the flag, on values outside their range and on more positions than a model has learned.
+// Throws (usage), naming the field, on values outside their range and on more positions than a model has learned.
 void validate(const SpeedOptions&);
 void validate(const SpeedOptions&, const ModelConfig&);
 

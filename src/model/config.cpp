@@ -8,7 +8,7 @@
 namespace moe {
 namespace {
 
-void need_positive(int64_t value, const char* what) {
+void need_positive(int64_t value, const std::string& what) {
   if (value < 1) fail_usage("{} is {}; it must be at least 1", what, value);
 }
 
@@ -24,9 +24,9 @@ void validate_sizes(const ModelConfig& c) {
   for (int64_t size :
        {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width, c.routing.experts, c.shared_experts, c.shared_width})
     if (size > kLimit) fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
-  if (c.heads % c.kv_heads != 0) fail_usage("{} heads cannot share {} key/value heads evenly; --kv-heads must divide --heads", c.heads, c.kv_heads);
+  if (c.heads % c.kv_heads != 0) fail_usage("{} heads cannot share {} key/value heads evenly; @kv_heads must divide @heads", c.heads, c.kv_heads);
   if (c.positions == Positions::rope && c.head_width % 2 != 0)
-    fail_usage("rotary positions turn pairs, so the head width must be even, not {}; change --width or --heads", c.head_width);
+    fail_usage("rotary positions turn pairs, so the head width must be even, not {}; change @width or @heads", c.head_width);
 }
 
 }  // namespace
@@ -51,15 +51,15 @@ void validate(const ModelConfig& c) {
   validate(c.rope_scaling);
   if (c.attention_window < 0) fail_usage("the attention window is {}; it must be 0 (none) or the number of tokens that each token sees", c.attention_window);
   if (c.norm == NormKind::rms && c.norm_bias) fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
-  need_positive(c.moe_every, "--moe-every");
-  if (c.dense_first < 0) fail_usage("--dense-first is {}; it must be at least 0", c.dense_first);
+  need_positive(c.moe_every, field("moe_every"));
+  if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   for (int64_t layer : c.moe_layers)
     if (layer < 0 || layer >= c.layers) fail_usage("layer {} is listed as MoE but the model has layers 0 to {}", layer, c.layers - 1);
   if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
   if (!find_recipe(c.routing.recipe).has_router()) return;
-  if (c.moe_layer_count() == 0) fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower --dense-first", c.routing.recipe, c.layers);
+  if (c.moe_layer_count() == 0) fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first", c.routing.recipe, c.layers);
   need_positive(c.expert_width, "the expert width");
-  if (c.shared_experts < 0) fail_usage("--shared-experts is {}; it must be at least 0", c.shared_experts);
+  if (c.shared_experts < 0) fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
   if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
   train_spec(c.routing);
   eval_spec(c.routing);

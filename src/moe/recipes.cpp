@@ -41,7 +41,7 @@ void set_groups(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions& o
   auto* select = std::get_if<GroupedTopK>(&spec.select);
   if (!select) {
     if (options.expert_groups || options.groups_kept)
-      fail_usage("recipe '{}' does not choose among groups of experts; leave --expert-groups and --groups-kept out, or take deepseek-v2 or deepseek-v3",
+      fail_usage("recipe '{}' does not choose among groups of experts; leave @expert_groups and @groups_kept out, or take deepseek-v2 or deepseek-v3",
                  recipe.name);
     return;
   }
@@ -96,7 +96,7 @@ void set_weighing(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions&
 void set_balance(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions& options) {
   if (!options.balance_over) return;
   if (!spec.losses.balance)
-    fail_usage("recipe '{}' has no balance loss, so there is nothing to look at over more or fewer tokens; leave --balance-over out, or take olmoe",
+    fail_usage("recipe '{}' has no balance loss, so there is nothing to look at over more or fewer tokens; leave @balance_over out, or take olmoe",
                recipe.name);
   BalanceLoss& loss = *spec.losses.balance;
   loss.scope = {*options.balance_over == BalanceOver::sequence ? Scope::Kind::sequence : Scope::Kind::micro_batch, 0};
@@ -112,7 +112,7 @@ void set_balance(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions& 
 RoutingSpec filled(const Recipe& recipe, const RoutingOptions& options) {
   if (!recipe.has_router()) fail_usage("recipe '{}' has no router; take one that has (moe recipes lists them)", recipe.name);
   if (recipe.top_k_is_fixed && options.top_k != recipe.default_top_k)
-    fail_usage("recipe '{}' takes {} expert{} a token, not {}; use --top-k {} or take another recipe (moe recipes lists them)", recipe.name,
+    fail_usage("recipe '{}' takes {} expert{} a token, not {}; use @top_k {} or take another recipe (moe recipes lists them)", recipe.name,
                recipe.default_top_k, recipe.default_top_k == 1 ? "" : "s", options.top_k, recipe.default_top_k);
   RoutingSpec spec = recipe.train;
   spec.experts = options.experts;
@@ -157,6 +157,13 @@ const std::vector<std::string>& balance_over_names() {
   return names;
 }
 
+const std::vector<std::string>& eval_routing_names() {
+  static const std::vector<std::string> names = {"dropless", "as-trained", "threshold"};
+  return names;
+}
+
+std::string_view name_of(EvalRouting routing) { return eval_routing_names()[static_cast<size_t>(routing)]; }
+
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> table = make_recipe_table();
   return table;
@@ -193,10 +200,10 @@ Recipe resolved_recipe(const RoutingOptions& options) {
   Recipe recipe = find_recipe(options.recipe);
   if (recipe.name != kCustom) {
     if (!options.stages.empty())
-      fail_usage("stages from a file belong to the recipe '{}', not to '{}'; take --recipe {}, or leave the file out", kCustom, recipe.name, kCustom);
+      fail_usage("stages from a file belong to the recipe '{}', not to '{}'; take @recipe {}, or leave the file out", kCustom, recipe.name, kCustom);
     return recipe;
   }
-  if (options.stages.empty()) fail_usage("the recipe '{}' needs its stages; give a JSON file of them with --stages (docs/recipes.md shows one)", kCustom);
+  if (options.stages.empty()) fail_usage("the recipe '{}' needs its stages; give a JSON file of them with @stages (docs/recipes.md shows one)", kCustom);
   CustomStages stages = parse_stages(options.stages, "the stages of the recipe 'custom'");
   recipe.train = std::move(stages.train);
   recipe.eval_as_trained = std::move(stages.eval_as_trained);

@@ -81,6 +81,8 @@ Recipe resolved_recipe(const RoutingOptions&);
 // dropless: no capacity, no noise; has no meaning where experts choose. as_trained: the recipe's evaluation capacity, or expert choice itself, which looks at
 // later tokens. threshold: expert choice by the learned thresholds, which is causal.
 enum class EvalRouting { dropless, as_trained, threshold };
+const std::vector<std::string>& eval_routing_names();  // in this order, as flags and records spell them
+std::string_view name_of(EvalRouting);
 // What a recipe is evaluated by unless the user says otherwise: dropless, or threshold where experts choose.
 EvalRouting default_eval(const RoutingOptions&);
 // Why outputs of this evaluation depend on later tokens; empty: they do not.

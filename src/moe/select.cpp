@@ -119,7 +119,7 @@ void rank_experts(Run& run, Tensor choice, Tensor s, Tensor bias, const GroupedT
   });
   const int64_t first = *std::min_element(broken.begin(), broken.end());
   if (first < tokens)
-    fail("the router's score of token {} of {} is not a number: the model diverged before this layer; lower the learning rate or raise --clip's grip", first,
+    fail("the router's score of token {} of {} is not a number: the model diverged before this layer; lower the learning rate or raise @clip's grip", first,
          tokens);
 }
 

@@ -40,7 +40,7 @@ void check_scope(const Scope& scope, std::string_view what) {
 }
 
 void check_k(const RoutingSpec& spec, int64_t k) {
-  if (k < 1 || k > spec.experts) fail_usage("top-k is {} but a token can take 1 to {} experts; lower --top-k or raise --experts", k, spec.experts);
+  if (k < 1 || k > spec.experts) fail_usage("top-k is {} but a token can take 1 to {} experts; lower @top_k or raise @experts", k, spec.experts);
 }
 
 void check_noise(const RoutingSpec& spec) {
@@ -53,15 +53,14 @@ void check_noise(const RoutingSpec& spec) {
 void check_groups(const RoutingSpec& spec, const GroupedTopK& s) {
   const int64_t experts = spec.experts;
   if (s.groups < 1 || experts % s.groups != 0)
-    fail_usage("{} groups do not divide {} experts evenly; give --expert-groups one of {}", s.groups, experts, divisors(experts));
+    fail_usage("{} groups do not divide {} experts evenly; give @expert_groups one of {}", s.groups, experts, divisors(experts));
   const int64_t size = experts / s.groups;
-  if (s.keep < 1 || s.keep > s.groups)
-    fail_usage("{} of {} expert groups cannot be kept; give --groups-kept a number from 1 to {}", s.keep, s.groups, s.groups);
+  if (s.keep < 1 || s.keep > s.groups) fail_usage("{} of {} expert groups cannot be kept; give @groups_kept a number from 1 to {}", s.keep, s.groups, s.groups);
   if (s.keep * size < s.k)
-    fail_usage("{} groups of {} experts hold fewer than the {} experts a token takes; raise --groups-kept, or lower --expert-groups or --top-k", s.keep, size,
+    fail_usage("{} groups of {} experts hold fewer than the {} experts a token takes; raise @groups_kept, or lower @expert_groups or @top_k", s.keep, size,
                s.k);
   if (s.group_top < 1 || s.group_top > size)
-    fail_usage("a group's score is the sum of its {} largest, but a group has {} experts; give group_top a number from 1 to {}, or lower --expert-groups",
+    fail_usage("a group's score is the sum of its {} largest, but a group has {} experts; give group_top a number from 1 to {}, or lower @expert_groups",
                s.group_top, size, size);
 }
 
@@ -184,7 +183,7 @@ void check_device(const RoutingSpec& spec, const DeviceLoss& d, bool communicati
   const std::string_view name = communication ? "communication loss" : "device loss";
   check_scope(d.scope, name);
   if (is<RawScore>(spec.score)) fail_usage("the {} sums up probabilities, which raw logits are not; use the score \"softmax\" or \"sigmoid\"", name);
-  if (spec.experts == 1) fail_usage("one expert cannot be spread over devices; leave the {} out, or raise --experts", name);
+  if (spec.experts == 1) fail_usage("one expert cannot be spread over devices; leave the {} out, or raise @experts", name);
   if (d.devices < 2 || spec.experts % d.devices != 0)
     fail_usage("the {} needs experts on two or more equal devices, and {} do not divide {} experts so; give one of {}", name, d.devices, spec.experts,
                divisors(spec.experts, 2));
@@ -216,7 +215,7 @@ void check_losses(const RoutingSpec& spec) {
 }  // namespace
 
 void validate(const RoutingSpec& spec) {
-  if (spec.experts < 1) fail_usage("a router needs at least one expert, {} were asked for; raise --experts", spec.experts);
+  if (spec.experts < 1) fail_usage("a router needs at least one expert, {} were asked for; raise @experts", spec.experts);
   check_noise(spec);
   check_select(spec);
   if (needs_logits(spec.select)) {

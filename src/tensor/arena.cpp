@@ -32,8 +32,8 @@ void* Arena::alloc_bytes(size_t bytes) {
     const size_t align = wish < kHugePage ? kPage : kHugePage, want = round_up(wish, align);
     void* p = std::aligned_alloc(align, want);
     if (p == nullptr)
-      throw OutOfMemory(fmt::format(
-          "out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or a smaller model, and in training a smaller --batch or --recompute",
+      throw OutOfMemory(message(
+          "out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or a smaller model, and in training a smaller @batch or @recompute",
           want >> 20, capacity() >> 20));
     if (align == kHugePage) madvise(p, want, MADV_HUGEPAGE);  // a hint: large pages cut the cost of first touch
     chunks_.push_back({std::unique_ptr<char, Free>(static_cast<char*>(p)), want});

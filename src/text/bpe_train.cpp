@@ -149,7 +149,7 @@ int64_t parse_size(std::string_view digits) {
   int64_t size = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
   if (error != std::errc() || end != digits.data() + digits.size() || size <= kBytes || size > kMaxVocab)
-    fail_usage("--tokenizer bpe:{}: the number of entries must be from {} to {}", printable(digits), kBytes + 1, kMaxVocab);
+    fail_usage("@tokenizer bpe:{}: the number of entries must be from {} to {}", printable(digits), kBytes + 1, kMaxVocab);
   return size;
 }
 

@@ -31,7 +31,7 @@ SplitCorpus Corpus::split(const std::vector<std::string>& paths, const Tokenizer
   parts.train.read(paths, tokenizer, hold_out, &parts.held_out);
   for (const Corpus* part : {&parts.train, &parts.held_out})
     if (part->size() == 0)
-      fail("a share of {} leaves nothing {}: the text has too few documents; give more text or another --hold-out", hold_out,
+      fail("a share of {} leaves nothing {}: the text has too few documents; give more text or another @hold_out", hold_out,
            part == &parts.train ? "to train on" : "held out");
   return parts;
 }
@@ -67,7 +67,7 @@ void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokeni
     if (held_out) held_out->end_file(source.path, source.domain);
   };
   visit.tokens = [&](const std::string& folder) {
-    if (held_out) fail_usage("{} holds tokens, which cannot be split any more; give --hold-out to `moe tokenize`", folder);
+    if (held_out) fail_usage("{} holds tokens, which cannot be split any more; give @hold_out to `moe tokenize`", folder);
     add_shards(folder, tokenizer);
   };
   skipped_ = each_source(paths, visit);

@@ -19,12 +19,6 @@ constexpr double kMostWeight = 1000;
 
 }  // namespace
 
-Shuffle parse_shuffle(std::string_view name) {
-  if (name == "none") return Shuffle::none;
-  if (name == "epoch") return Shuffle::epoch;
-  fail_usage("--shuffle {} is not known{}", printable(name), suggestion(name, {"none", "epoch"}));
-}
-
 // (left, right) -> (right, left ^ f(right)) is a bijection whatever f is; so is walking it until it lands in [0, n), since the walk goes around the cycle
 // that i lies on. Both halves have `half` bits, so the domain is below 4n and the walk is short.
 int64_t permute(RngKey key, int64_t i, int64_t n) {
@@ -50,7 +44,7 @@ bool changes_anything(const Mix& mix) {
 
 void check_weights(const Mix& mix) {
   for (const auto& [name, weight] : mix)
-    if (!(weight >= 0 && weight <= kMostWeight)) fail_usage("--mix {}={}: a weight is from 0 (not at all) to {}", printable(name), weight, kMostWeight);
+    if (!(weight >= 0 && weight <= kMostWeight)) fail_usage("@mix {}={}: a weight is from 0 (not at all) to {}", printable(name), weight, kMostWeight);
 }
 
 void TextBatch::clear() {
@@ -105,12 +99,12 @@ std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, co
     names.push_back(domain.name);
     shares.push_back({domain.name, domain.tokens, windows, std::llround(visits)});
     if (changes_anything(mix) && windows == 0 && (weight == mix.end() || weight->second > 0))
-      fail_usage("domain \"{}\" has {} tokens, too few for a row of {} and its last target; give it --mix {}=0, more text, or a smaller --context",
+      fail_usage("domain \"{}\" has {} tokens, too few for a row of {} and its last target; give it @mix {}=0, more text, or a smaller @context",
                  printable(domain.name), domain.tokens, context, printable(domain.name));
   }
   for (const auto& [name, weight] : mix)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      fail_usage("--mix {}={}: no domain of the text is called so{}", printable(name), weight, suggestion(name, names));
+      fail_usage("@mix {}={}: no domain of the text is called so{}", printable(name), weight, suggestion(name, names));
   return shares;
 }
 
@@ -119,7 +113,7 @@ BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t
   if (shape.context < 1 || shape.batch < 1 || shape.accumulate < 1)
     fail_usage("context, batch and accumulate must be at least 1; they are {}, {} and {}", shape.context, shape.batch, shape.accumulate);
   if (tokens < shape.context + 1)
-    fail("the text has {} tokens, at least {} are needed for a context of {}; give more text or a smaller --context", tokens, shape.context + 1, shape.context);
+    fail("the text has {} tokens, at least {} are needed for a context of {}; give more text or a smaller @context", tokens, shape.context + 1, shape.context);
   windows_ = (tokens - 1) / shape.context;
   sources_ = {{{}, tokens, windows_, 0, windows_}};
 }
@@ -136,7 +130,7 @@ BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, ui
     sources_.push_back({domains[d].ranges, domains[d].tokens, shares[d].windows, windows_, shares[d].visits});
     windows_ += shares[d].visits;
   }
-  if (windows_ == 0) fail_usage("--mix leaves no window of the text to train on");
+  if (windows_ == 0) fail_usage("@mix leaves no window of the text to train on");
 }
 
 BatchPlan::Window BatchPlan::window(int64_t step, int64_t a, int64_t b) const {

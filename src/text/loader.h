@@ -16,8 +16,6 @@ enum class Shuffle {
   none,   // row r starts at (r * context) mod (tokens - context)
   epoch,  // each epoch visits floor((tokens - 1) / context) windows once, in an order drawn from (seed, epoch), all shifted by an offset drawn with it
 };
-// "none" or "epoch"; anything else is a usage error.
-Shuffle parse_shuffle(std::string_view name);
 
 // How often a domain's windows are visited beside those of weight 1: 2 twice as often, 0 not at all. Domains that are not named have weight 1.
 using Mix = std::map<std::string, double>;

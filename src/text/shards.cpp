@@ -154,7 +154,7 @@ void check_tokenizer(const std::string& folder, const Tokenizer& tokenizer) {
   const std::unique_ptr<Tokenizer> theirs = parse_tokenizer(own, path);
   fail(
       "{} holds tokens of another tokenizer ({}, {} entries) than this model's ({}, {} entries); make tokens for it with `moe tokenize --tokenizer`, or start a "
-      "new model with --tokenizer {}",
+      "new model with @tokenizer {}",
       folder, theirs->spec(), theirs->vocab_size(), tokenizer.spec(), tokenizer.vocab_size(), folder);
 }
 

@@ -56,7 +56,7 @@ bool visit_file(const std::string& path, bool named, const SourceVisitor& visit,
 void visit_folder(const std::string& folder, const SourceVisitor& visit, Skipped& skipped) {
   for (const char* part : {"train", "valid"})
     if (holds_tokens(folder + "/" + part))
-      fail_usage("{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text (--eval-data)", folder, folder, folder);
+      fail_usage("{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text (@eval_data)", folder, folder, folder);
   const Skipped before = skipped;
   bool any = false;
   for (const std::string& path : files_below(folder)) any |= visit_file(path, false, visit, skipped);
@@ -190,7 +190,7 @@ bool is_held_out(std::string_view content, double share) {
 }
 
 Skipped each_source(const std::vector<std::string>& paths, const SourceVisitor& visit) {
-  if (paths.empty()) fail_usage("no text was named; give files or folders with --data");
+  if (paths.empty()) fail_usage("no text was named; give files or folders with @data");
   Skipped skipped;
   for (const std::string& path : paths) {
     std::error_code unreadable;  // visit_file says what is wrong with the path

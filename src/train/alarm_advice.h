@@ -1,4 +1,4 @@
-// What to try against an alarm: flags of `moe train` that mean something for the recipe and the options of the run.
+// What to try against an alarm: options of a run that mean something for the recipe and the options of the run.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct RunFacts {
   int64_t step = 0;
 };
 
-// "--balance 0.01, a lower --lr (now 0.05) or a longer --warmup (now 30)"
+// "balance 0.01, a lower lr (now 0.05) or a longer warmup (now 30)", the fields marked.
 std::string advice(AlarmKind, const RunFacts&);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// The thresholds, each with its reason, and the table of kinds with what to try (which names only flags that mean something for the recipe: alarm_advice.cpp).
+// The thresholds, each with its reason, and the table of kinds with what to try (which names only options that mean something for the recipe:
+// alarm_advice.cpp).
 #include "train/alarms.h"
 
 #include <fmt/format.h>
@@ -91,7 +92,7 @@ const std::vector<AlarmInfo>& alarm_table() {
       {AlarmKind::diverging_loss, "diverging-loss", "the loss climbs instead of falling",
        "the median of 20 steps is 15% and 0.2 nats above its best, for 20 steps"},
       {AlarmKind::stalled_loss, "stalled-loss", "hardly anything is being learned",
-       "after the warm-up: above 60% of ln V and within 1% of what it was a quarter of the run ago (60 to 200 steps), while the learning rate is above half of --lr"},
+       "after the warm-up: above 60% of ln V and within 1% of what it was a quarter of the run ago (60 to 200 steps), while the learning rate is above half of its highest"},
       {AlarmKind::exploding_gradient, "exploding-gradient", "the gradient is far larger than it was",
        "5 times the median of the last 50 ordinary steps, for 3 steps"},
   };

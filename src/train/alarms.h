@@ -31,7 +31,7 @@ struct Alarm {
   int64_t layer = -1;            // -1: it concerns the whole model
   std::vector<int64_t> experts;  // that it concerns
   bool recovered = false;        // it is over; counts as no alarm
-  std::string text;              // what was seen, and for an alarm what to try; without the step
+  std::string text;              // what was seen, and for an alarm what to try, fields marked; without the step
 };
 
 // The last values of a figure.

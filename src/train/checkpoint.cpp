@@ -17,6 +17,7 @@
 #include "hub/adapter.h"
 #include "hub/config_json.h"
 #include "hub/foreign.h"
+#include "options/read.h"
 
 namespace moe {
 namespace {
@@ -75,9 +76,11 @@ DataPrint data_from_json(const Json& json, const std::string& where) {
 }
 
 // A wrong option in a file is a damaged file, not wrong usage.
-TrainOptions read_options(const std::string& json, const std::string& where) {
+TrainOptions kept_options(const std::string& json, const std::string& where) {
   try {
-    const TrainOptions options = train_options_from_json(parse_json(json, where), where);
+    TrainOptions options;
+    FieldList list = fields(options);
+    read_record(list, parse_json(json, where), where);
     validate(options);
     return resolved(options);
   } catch (const Error& e) {
@@ -164,9 +167,9 @@ std::string teacher_print(const Model* teacher) {
 void check_same_teacher(const Checkpoint& c, const Model* teacher) {
   const std::string now = teacher_print(teacher);
   if (now == c.teacher) return;
-  if (now.empty()) fail_usage("cannot resume {}: it learns from a teacher; give the same --teacher", c.folder);
-  if (c.teacher.empty()) fail_usage("cannot resume {}: it has no teacher; leave --teacher out or start a new run with --from {}", c.folder, c.folder);
-  fail_usage("cannot resume {}: its teacher is another model than --teacher; give the same one or start a new run with --from {}", c.folder, c.folder);
+  if (now.empty()) fail_usage("cannot resume {}: it learns from a teacher; give the same @teacher", c.folder);
+  if (c.teacher.empty()) fail_usage("cannot resume {}: it has no teacher; leave @teacher out or start a new run with @from {}", c.folder, c.folder);
+  fail_usage("cannot resume {}: its teacher is another model than @teacher; give the same one or start a new run with @from {}", c.folder, c.folder);
 }
 
 // FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed whole.
@@ -206,30 +209,30 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
 bool holds_model(const std::string& folder) { return std::filesystem::exists(model_path(folder)); }
 
 void check_unused(const std::string& folder) {
-  if (holds_model(folder)) fail("{} already holds a model; add --resume to go on with its training, or choose another --out", folder);
+  if (holds_model(folder)) fail("{} already holds a model; add @resume to go on with its training, or choose another @out", folder);
   if (const std::optional<std::string> weights = foreign_weights(folder))
-    fail("{} holds another model ({}), which a new one beside it would spoil; choose another --out", folder, *weights);
+    fail("{} holds another model ({}), which a new one beside it would spoil; choose another @out", folder, *weights);
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {
-  if (!holds_model(folder)) fail("nothing to resume: {} holds no model.safetensors; leave out --resume to start a new run", folder);
+  if (!holds_model(folder)) fail("nothing to resume: {} holds no model.safetensors; leave out @resume to start a new run", folder);
   Checkpoint c;
   c.folder = folder;
   c.loaded = load_model(folder);
   const auto step = c.loaded.metadata.find("step");
   if (step == c.loaded.metadata.end())
-    fail("{} is a model, but not one that `moe train` left to be resumed (its metadata has no step); start a new run from it with --from", folder);
+    fail("{} is a model, but not one that `moe train` left to be resumed (its metadata has no step); start a new run from it with @from", folder);
   c.step = parse_step(step->second, model_path(folder));
   const std::string path = trainer_path(folder, c.step);
   if (!std::filesystem::exists(path))
-    fail("{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or start a new run with --from {}", model_path(folder), c.step,
+    fail("{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or start a new run with @from {}", model_path(folder), c.step,
          path, folder);
   const Safetensors file = Safetensors::open(path);
   const std::string format = need(file.metadata(), "moe_trainer", path);
   if (format != kFormat) fail("{} has format \"{}\", this program reads \"{}\"; resume with the version that wrote it", path, printable(format), kFormat);
   if (parse_step(need(file.metadata(), "step", path), path) != c.step)
     fail("{} says it is of step {}, not {}; it was renamed or is damaged", path, printable(need(file.metadata(), "step", path)), c.step);
-  c.options = read_options(need(file.metadata(), "options", path), path);
+  c.options = kept_options(need(file.metadata(), "options", path), path);
   c.data = data_from_json(parse_json(need(file.metadata(), "data", path), path), path);
   const Json progress = parse_json(need(file.metadata(), "progress", path), path);
   c.seconds = JsonReader(progress, path).get_in<double>("seconds", 0, HUGE_VAL);
@@ -252,22 +255,22 @@ void check_same_options(const Checkpoint& c, const TrainOptions& options) {
   TrainOptions saved = c.options;
   if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant && wanted.schedule == saved.schedule)
     fail_usage(
-        "cannot resume {} with --steps {}: the run was planned for {}, and every learning rate of a {} schedule depends on that number; keep it, or start a "
-        "new run with --from {} (only --schedule constant can be lengthened)",
+        "cannot resume {} with @steps {}: the run was planned for {}, and every learning rate of a {} schedule depends on that number; keep it, or start a "
+        "new run with @from {} (only @schedule constant can be lengthened)",
         c.folder, wanted.steps, saved.steps, name_of(saved.schedule), c.folder);
   saved.steps = wanted.steps;
   saved.replans = wanted.replans;
   const std::vector<std::string> changes = mathematical_differences(saved, wanted);
   if (!changes.empty())
-    fail_usage("cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so keep the old values or start a new run with --from {}",
+    fail_usage("cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so keep the old values or start a new run with @from {}",
                c.folder, fmt::join(changes, ", "), c.folder);
 }
 
 void check_same_text(const Checkpoint& c, const DataPrint& data) {
   if (data.tokens != c.data.tokens || data.hash != c.data.hash)
     fail(
-        "cannot resume {}: the training text is not the one it was trained on ({} tokens of {} then, {} of {} now{}); give the same --data, or start a new run with "
-        "--from {}",
+        "cannot resume {}: the training text is not the one it was trained on ({} tokens of {} then, {} of {} now{}); give the same @data, or start a new run with "
+        "@from {}",
         c.folder, c.data.tokens, few(c.data.paths), data.tokens, few(data.paths), data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
 }
 
@@ -277,7 +280,7 @@ void check_resumable(const Checkpoint& c, const TrainOptions& options, const Dat
   const TrainOptions wanted = resumed_options(c, options);
   if (c.step >= wanted.steps)
     fail("nothing to resume: {} is done, at step {} of {}{}", c.folder, c.step, wanted.steps,
-         c.options.schedule == ScheduleKind::constant ? "; a larger --steps goes on" : fmt::format("; --from {} starts a new run from it", c.folder));
+         c.options.schedule == ScheduleKind::constant ? message("; a larger @steps goes on") : message("; @from {} starts a new run from it", c.folder));
 }
 
 void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
@@ -311,6 +314,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
 
 void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const RunFiles& files) {
   const int64_t step = trainer.steps_done();
+  TrainOptions options = trainer.options();
   std::vector<SafetensorsItem> items;
   each_state(trainer, [&](const std::string& name, const Tensor& state, bool) { items.push_back({name, state, DType::f32}); });
   const std::string at = std::to_string(step);
@@ -319,7 +323,7 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
                      {"step", at},
                      {"tokens", std::to_string(trainer.tokens_seen())},
                      {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
-                     {"options", to_json(trainer.options()).dump()},
+                     {"options", to_json(fields(options)).dump()},
                      {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
                      {"teacher", files.teacher},
                      {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},

@@ -66,10 +66,10 @@ std::string training_advice(const ModelConfig& config, const TrainOptions& o, He
   TrainOptions recomputed = o;
   recomputed.recompute = true;
   const bool recompute = !o.recompute && fits(config, recomputed, held, beside, left);
-  if (most == 0) return recompute ? "add --recompute" : "take a smaller model, --context or --batch, or more memory";
+  if (most == 0) return marked(recompute ? "add @recompute" : "take a smaller model, @context or @batch, or more memory");
   const int64_t times = (o.batch * o.accumulate + most - 1) / most;
-  return fmt::format("lower --batch (now {}) to {} and raise --accumulate (now {}) to {}{}", o.batch, most, o.accumulate, times,
-                     recompute ? ", or add --recompute" : "");
+  return message("lower @batch (now {}) to {} and raise @accumulate (now {}) to {}{}", o.batch, most, o.accumulate, times,
+                 recompute ? message(", or add @recompute") : "");
 }
 
 }  // namespace moe

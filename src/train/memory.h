@@ -17,8 +17,8 @@ enum class Held { nothing, weights };
 // its packed copies are not in it (infer/memory_plan.h).
 MemoryNeed training_need(const ModelConfig&, const TrainOptions&, Held, const Model* teacher = nullptr);
 
-// What to lower for a run that needs more than `left` bytes: a --batch that fits with the --accumulate that makes up for it, --recompute, or the model.
-// `beside`: what else the run needs.
+// What to lower for a run that needs more than `left` bytes, fields marked: a batch that fits with the accumulate that makes up for it, recompute, or the
+// model. `beside`: what else the run needs.
 std::string training_advice(const ModelConfig&, const TrainOptions&, Held, const MemoryNeed& beside, int64_t left);
 
 }  // namespace moe

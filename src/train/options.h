@@ -8,17 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/json.h"
+#include "options/fields.h"
 #include "tensor/dtype.h"
 #include "text/loader.h"
 
 namespace moe {
 
 enum class ScheduleKind { cosine, linear, constant };
-// Usage errors with the nearest name.
-ScheduleKind parse_schedule(std::string_view name);
 std::string_view name_of(ScheduleKind);
-DType parse_train_dtype(std::string_view name);  // f32 or bf16
 
 // Which parameters a run moves; all others keep the values they start from, and cost no gradient and no moments.
 enum class Tune {
@@ -27,8 +24,6 @@ enum class Tune {
   lora,         // adapters of the matrices of attention, experts, shared experts and dense layers (train/trainable.h)
   lora_router,  // both
 };
-// Usage errors with the nearest name.
-Tune parse_tune(std::string_view name);
 std::string_view name_of(Tune);
 constexpr bool tunes_adapters(Tune tune) { return tune == Tune::lora || tune == Tune::lora_router; }
 constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora; }
@@ -76,19 +71,19 @@ struct TrainOptions {
   int threads = 0;                    // 0: all cores
 };
 
+// Their one list: flags, JSON, what a checkpoint keeps and what two runs are compared by.
+FieldList fields(TrainOptions&);
+
 // Ten evaluations a run, or so many that they compute a tenth of what its steps do at most; 0: not even two.
 int64_t usual_eval_every(const TrainOptions&);
 
-// Usage errors that name the flag.
+// Usage errors that name the field.
 void validate(const TrainOptions&);
 // Absent values filled in: min_lr, warmup, eval_every, threads.
 TrainOptions resolved(TrainOptions);
 
-// One phrase, such as "--lr was 0.001 and is now 0.002", for each field that differs and that the mathematics depends on. Both resolved.
-std::vector<std::string> mathematical_differences(const TrainOptions& saved, const TrainOptions& wanted);
-
-// One key per field, the flag's name with underscores. Unknown keys are refused with the nearest known one; absent ones take their defaults.
-Json to_json(const TrainOptions&);
-TrainOptions train_options_from_json(const Json&, const std::string& where);
+// One phrase, such as "lr was 0.001 and is now 0.002", the fields marked, for each one that differs and that the mathematics depends on. Both
+// resolved.
+std::vector<std::string> mathematical_differences(TrainOptions saved, TrainOptions wanted);
 
 }  // namespace moe

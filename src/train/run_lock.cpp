@@ -16,7 +16,7 @@ RunLock::RunLock(const std::string& folder) {
   if (fd_ < 0) fail("cannot open the folder {}: {}", folder, std::strerror(errno));
   if (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   close(fd_);
-  fail("{} is being written by another training run; wait for it or choose another --out", folder);
+  fail("{} is being written by another training run; wait for it or choose another @out", folder);
 }
 
 RunLock::~RunLock() { close(fd_); }

@@ -71,7 +71,7 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
   if (fd_ < 0) fail("cannot write {}: {}; choose a folder that may be written to", path_, std::strerror(errno));
   try {
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      fail("{} is being written by another training run; wait for it or choose another --out", path_);
+      fail("{} is being written by another training run; wait for it or choose another @out", path_);
     struct stat info {};
     if (fstat(fd_, &info) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
     if (info.st_size == 0) return;
@@ -89,10 +89,10 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
 StepLines::~StepLines() { close(fd_); }
 
 // Half a line that is left nevertheless is cut off by resuming.
-void StepLines::append(const std::string& line) { append_all(fd_, line + "\n", path_, "free some space, then go on with --resume"); }
+void StepLines::append(const std::string& line) { append_all(fd_, line + "\n", path_, marked("free some space, then go on with @resume")); }
 
 void StepLines::sync() {
-  if (fdatasync(fd_) != 0) fail("cannot save {} to disk: {}; check the disk, then go on with --resume", path_, std::strerror(errno));
+  if (fdatasync(fd_) != 0) fail("cannot save {} to disk: {}; check the disk, then go on with @resume", path_, std::strerror(errno));
 }
 
 }  // namespace moe

@@ -23,7 +23,7 @@ void tell(const std::function<void(Args...)>& callback, std::type_identity_t<Arg
 void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) fail("cannot create the folder {}: {}; choose another --out", folder, error.message());
+  if (error) fail("cannot create the folder {}: {}; choose another @out", folder, error.message());
 }
 
 constexpr int64_t kRemembered = 1000;  // steps: far more than any running figure of the watcher reaches back
@@ -129,8 +129,9 @@ class Loop {
   }
 
   void record(std::optional<double> eval_ce) {
-    const std::vector<Alarm> alarms = watcher_.feed(summary_.last);
-    for (const Alarm& alarm : alarms) {
+    std::vector<Alarm> alarms = watcher_.feed(summary_.last);
+    for (Alarm& alarm : alarms) {
+      alarm.text = spelled(alarm.text, callbacks_.spell);
       tell(callbacks_.on_alarm, alarm);
       summary_.alarms += alarm.recovered ? 0 : 1;
     }

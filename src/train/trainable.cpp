@@ -47,7 +47,7 @@ Trainable::Trainable(Model& model, const TrainOptions& options)
     if (trains_itself(param, options.tune)) params_.push_back(&param);
     else if (adapted && takes_adapter(param)) add_adapter(param, options.lora_rank, key.fold(i));
   }
-  if (params_.empty()) fail_usage("--tune {}: this model has no routers; there is nothing to train", name_of(options.tune));
+  if (params_.empty()) fail_usage("@tune {}: this model has no routers; there is nothing to train", name_of(options.tune));
 }
 
 void Trainable::add_adapter(Param& base, int64_t rank, RngKey key) {
@@ -159,7 +159,7 @@ std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOpt
   }
   for (const auto& [part, times] : options.lr_times)
     if (std::find(parts.begin(), parts.end(), part) == parts.end())
-      fail_usage("--lr-times {}={}: no such part is trained; there are {}{}", printable(part), times, fmt::join(parts, ", "), suggestion(part, parts));
+      fail_usage("@lr_times {}={}: no such part is trained; there are {}{}", printable(part), times, fmt::join(parts, ", "), suggestion(part, parts));
   return factors;
 }
 

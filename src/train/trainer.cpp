@@ -21,7 +21,7 @@ namespace {
 TrainOptions checked(const Model& model, const TrainOptions& options) {
   validate(options);
   const int64_t longest = model.config().context;
-  if (options.context > longest) fail_usage("--context is {}, but the model is made for sequences of at most {} tokens", options.context, longest);
+  if (options.context > longest) fail_usage("@context is {}, but the model is made for sequences of at most {} tokens", options.context, longest);
   return resolved(options);
 }
 
@@ -127,7 +127,7 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
   if (c.vocab != model.config().vocab)
     fail("the teacher's vocabulary is {}, the model's {}; a teacher must predict the same tokens", c.vocab, model.config().vocab);
   if (c.positions == Positions::learned && c.context < options_.context)
-    fail_usage("--context is {}, but the teacher is made for sequences of at most {} tokens", options_.context, c.context);
+    fail_usage("@context is {}, but the teacher is made for sequences of at most {} tokens", options_.context, c.context);
   if (c.moe_layer_count() > 0) teacher_routing_ = eval_spec(c.routing);
 }
 
@@ -162,7 +162,7 @@ StepResult Trainer::step() {
   } catch (const Error& e) {
     trainable_.zero_grads();
     throw Error(
-        fmt::format("step {}: {}; the weights are those of step {}; a lower --lr or a longer --warmup helps against divergence", step, e.what(), steps_done_),
+        message("step {}: {}; the weights are those of step {}; a lower @lr or a longer @warmup helps against divergence", step, e.marked(), steps_done_),
         e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
@@ -397,7 +397,7 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
 void check_held_out(const Corpus& held_out, const TrainOptions& options) {
   const int64_t context = options.context;
   if (held_out.size() <= context)
-    fail("the held-out text has {} tokens, at least {} are needed for a context of {}; give more of it or a smaller --context", held_out.size(), context + 1,
+    fail("the held-out text has {} tokens, at least {} are needed for a context of {}; give more of it or a smaller @context", held_out.size(), context + 1,
          context);
   const EvalWindows windows(held_out, options);
   TextBatch text;
@@ -406,7 +406,7 @@ void check_held_out(const Corpus& held_out, const TrainOptions& options) {
     text.add_row(held_out, windows.start(w), context);
     if (text.predicted > 0) return;
   }
-  fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or another --context", windows.count * context);
+  fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or another @context", windows.count * context);
 }
 
 }  // namespace moe

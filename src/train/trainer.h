@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "model/model.h"
 #include "text/corpus.h"
 #include "text/loader.h"
@@ -147,6 +148,7 @@ struct Alarm;
 struct TrainCallbacks {
   std::function<void(const StepResult&)> on_step;
   std::function<void(const Alarm&)> on_alarm;  // of the last step (train/alarms.h); recoveries too
+  Spelling spell;                              // of the options that alarms name, here and in metrics.jsonl; absent: as fields
   std::function<void(int64_t step, double ce)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
   std::function<void(const std::string&)> on_metrics;  // each step's line of metrics.jsonl, once it is written

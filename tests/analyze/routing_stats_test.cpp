@@ -198,8 +198,8 @@ TEST(RoutingStats, SameTextsGiveTheSameBits) {
 TEST(RoutingStats, RefusesWhatHasNoMeaning) {
   const Texts texts;
   const auto model = fresh(config_of("olmoe"));
-  EXPECT_FAILS(report_of(*model, texts, {.window = 1}), "--window is 1");
-  EXPECT_FAILS(report_of(*model, texts, {.tokens = -1}), "--tokens is -1");
+  EXPECT_FAILS(report_of(*model, texts, {.window = 1}), "window is 1");
+  EXPECT_FAILS(report_of(*model, texts, {.tokens = -1}), "tokens is -1");
   put(texts.folder / "x.txt", "a");
   const Corpus corpus({texts.folder / "x.txt"}, *texts.tokenizer);
   moe::Run run(1);

@@ -291,7 +291,7 @@ TEST_F(Api, SavesAFolderThatLoads) {
   moe_close(model_);
   ASSERT_EQ(moe_load(&model_, (folder_ / "f32").c_str(), "{\"threads\": 1, \"dtype\": null}"), MOE_OK) << moe_last_error();
   EXPECT_EQ(generated("{\"seed\": 5}"), before);
-  expect_usage(moe_save(model_, (folder_ / "no").c_str(), "{\"dtype\": \"int4\"}"), "f32 or bf16");
+  expect_usage(moe_save(model_, (folder_ / "no").c_str(), "{\"dtype\": \"int4\"}"), "known are f32, bf16");
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
@@ -390,6 +390,29 @@ TEST_F(Api, WhatDoesNotFitFailsBeforeItStarts) {
   EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_OK) << moe_last_error();
   moe_close(little);
   expect_usage(moe_load(&little, folder().c_str(), "{\"memory\": \"lots\"}"), "lots");
+}
+
+// A binding makes its signatures of them, so every one that is told must be taken, under each of its names.
+TEST_F(Api, TellsTheOptionsOfItsFunctions) {
+  for (const char* function : {"train", "load", "save", "generate", "session_open", "session_generate", "score", "route"}) {
+    char* json = nullptr;
+    ASSERT_EQ(moe_options(function, &json), MOE_OK) << moe_last_error();
+    const Json rows = Json::parse(take(json));
+    EXPECT_FALSE(rows.empty()) << function;
+    for (const Json& row : rows)
+      for (const char* key : {"name", "also", "kind", "help", "unit", "group", "default", "values", "required"}) EXPECT_TRUE(row.contains(key)) << row.dump();
+    if (function != std::string("generate")) continue;
+    for (const Json& row : rows) {
+      Json options = {{"tokens", 3}};
+      if (row["name"] != "tokens") options[row["name"].get<std::string>()] = row["default"];
+      EXPECT_EQ(Json::parse(generated(options.dump().c_str())).at("tokens"), 3) << options.dump();
+    }
+  }
+  EXPECT_EQ(generated("{\"max_new_tokens\": 5, \"repetition_penalty\": 1.5}"), generated("{\"tokens\": 5, \"repeat_penalty\": 1.5}"));
+  char* json = nullptr;
+  expect_usage(moe_options("generat", &json), "no function with options is called \"generat\"; did you mean \"generate\"?");
+  expect_usage(moe_options(nullptr, &json), "moe_options: function is NULL");
+  expect_usage(moe_options("train", nullptr), "moe_options: json is NULL");
 }
 
 TEST_F(Api, NullIsRefusedByName) {

@@ -207,11 +207,33 @@ TEST_F(ApiSession, WhatHasNoMeaningIsSaidInOneLine) {
   expect_usage(moe_session_prefill(held.get(), &id, 1, 1, nullptr), "moe_session_prefill: logits is NULL");
   expect_usage(moe_session_generate(nullptr, "", 0, nullptr, nullptr, nullptr, nullptr), "moe_session_generate: session is NULL");
   expect_usage(moe_session_generate(held.get(), "", 0, nullptr, nullptr, nullptr, nullptr), "nothing to continue");
-  expect_usage(moe_session_generate(held.get(), "a", 1, "{\"cache_dtype\": \"f16\"}", nullptr, nullptr, nullptr), "give them to the call that opens it");
+  expect_usage(moe_session_generate(held.get(), "a", 1, "{\"cache_dtype\": \"f16\"}", nullptr, nullptr, nullptr),
+               "cache_dtype is a session's own: give it to the call that opens it");
   expect_usage(moe_session_truncate(nullptr, 0), "moe_session_truncate: session is NULL");
   expect_usage(moe_session_truncate(held.get(), 1), "holds 0 ids, fewer than the 1 that are to stay");
   EXPECT_EQ(moe_session_length(nullptr), 0u);
   moe_session_close(nullptr);
+}
+
+TEST_F(ApiSession, TakesTheOptionsThatAreTold) {
+  const auto told = [](const char* function) {
+    char* json = nullptr;
+    EXPECT_EQ(moe_options(function, &json), MOE_OK) << moe_last_error();
+    const Json rows = Json::parse(json);
+    moe_free(json);
+    return rows;
+  };
+  Json own = Json::object();
+  for (const Json& row : told("session_open")) own[row["name"].get<std::string>()] = row["default"];
+  EXPECT_EQ(own.size(), 5u) << own.dump();
+  const SessionPtr session = open(model_.get(), own.dump().c_str());
+  Json options = Json::object();
+  for (const Json& row : told("session_generate")) {
+    options[row["name"].get<std::string>()] = row["default"];
+    EXPECT_FALSE(own.contains(row["name"])) << row["name"];
+  }
+  options["tokens"] = 3;
+  EXPECT_EQ(generate(session.get(), "line ", options.dump().c_str()).at("tokens"), 3);
 }
 
 // Each session that is open has its cache promised, whether it is filled or not.

@@ -333,8 +333,8 @@ TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
   expect_refused({"generate", text_, "-p", "x"}, 1, {"text.txt", "folder"});
   expect_refused({"generate", m, "-p", ""}, 2, {"prompt", "-p"});
   expect_refused({"generate", m}, 2, {"--prompt"});
-  expect_refused({"generate", m, "-p", "x", "-n", "-1"}, 2, {"-n", "-1"});
-  expect_refused({"generate", m, "-p", "x", "-n", "9000000000000000000"}, 2, {"-n"});
+  expect_refused({"generate", m, "-p", "x", "-n", "-1"}, 2, {"--tokens", "-1"});
+  expect_refused({"generate", m, "-p", "x", "-n", "9000000000000000000"}, 2, {"--tokens"});
   expect_refused({"generate", m, "-p", "x", "--temperature", "-1"}, 2, {"--temperature"});
   expect_refused({"generate", m, "-p", "x", "--threads", "-1"}, 2, {"--threads"});
   put(folder_ / "short.txt", "too short");

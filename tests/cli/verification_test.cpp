@@ -27,7 +27,7 @@ struct Fixture {
     flags.text = folder / "text.txt";
     flags.options.windows = 4;
     flags.speed = {.prompt = 6, .tokens = 2, .repeats = 3};
-    flags.compute.dtype = "f32";
+    flags.compute.dtype = DType::f32;
   }
   void save(const std::string& name, uint64_t seed) { write(folder / name, seed); }
   static void write(const std::string& path, uint64_t seed) {
@@ -151,20 +151,19 @@ TEST(Verification, RefusesTheCalibrationText) {
 }
 
 TEST(Verification, FlagsWithoutATextToMeasureOn) {
-  for (const char* given : {"--report=page.html", "--verify-windows=3", "--no-speed", "--repeats=2", "--sweep"}) {
-    CLI::App app;
+  const auto check = [](const std::vector<const char*>& names, const char* text) {
     CompareFlags flags;
-    bool sweep = false;
-    add_verify_options(app, flags);
-    app.add_flag("--sweep", sweep);
-    app.parse(std::string(given), false);
-    EXPECT_FAILS(check_verify_options(app, flags), "add --verify TEXT") << given;
-    app.parse(std::string("--verify text.txt ") + given, false);
-    EXPECT_NO_THROW(check_verify_options(app, flags)) << given;
-    if (!sweep) continue;
-    app.parse(std::string("--verify text.txt --sweep --no-speed"), false);
-    EXPECT_FAILS(check_verify_options(app, flags), "give one of them");
+    flags.text = text;
+    Given given;
+    for (const char* name : names) given.add(name, GivenBy::caller);
+    flags.no_speed = given.has("no_speed");
+    check_verify_options(flags, given);
+  };
+  for (const char* name : {"report", "verify_windows", "no_speed", "repeats", "sweep"}) {
+    EXPECT_FAILS(check({name}, ""), "add --verify TEXT") << name;
+    EXPECT_NO_THROW(check({name}, "text.txt")) << name;
   }
+  EXPECT_FAILS(check({"sweep", "no_speed"}, "text.txt"), "give one of them");
 }
 
 }  // namespace

@@ -347,10 +347,10 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   const auto has = [](const std::string& text, const char* part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
   has(refused(options("cmoe", 1, 2, 7)), "take one of 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96");
   has(refused(options("cmoe", 3, 4, 6)), "at most 3 active");
-  has(refused(options("cmoe", 6, 1, 6)), "--shared 6");
-  has(refused(options("cmoe", 1, 0, 6)), "--active is 0");
-  has(refused(options("cmoe", -1, 2, 6)), "--shared is -1");
-  has(refused(options("cmoe", 0, 1, 1)), "--experts is 1");
+  has(refused(options("cmoe", 6, 1, 6)), "shared 6");
+  has(refused(options("cmoe", 1, 0, 6)), "active is 0");
+  has(refused(options("cmoe", -1, 2, 6)), "shared is -1");
+  has(refused(options("cmoe", 0, 1, 1)), "experts is 1");
   has(refused(options("kmean", 1, 2, 6)), "kmeans");
   CarveOptions o = options("cmoe", 1, 2, 6);
   o.router = "analytical";
@@ -360,7 +360,7 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   has(refused(o), "refit");
   o = options("cmoe", 1, 2, 6);
   o.marks = 97;
-  has(refused(o), "--marks is 97");
+  has(refused(o), "marks is 97");
   o = options("cmoe", 1, 2, 6);
   o.layers.listed = {0, 2};
   has(refused(o), "no layer 2; the model has layers 0 to 1");

@@ -213,7 +213,7 @@ TEST(Merge, Refusals) {
     s.experts[2].prompts = s.experts[0].prompts;
     refused(s, s.options(), {"expert 1 and expert 3", "the same"});
     s.experts[2].prompts = {};
-    refused(s, s.options(), {"expert 3 has no prompts", "--gates random"});
+    refused(s, s.options(), {"expert 3 has no prompts", "gates random"});
     s.experts[2].prompts = {.positive = {some_ids(7)}, .negative = {some_ids(7)}};
     refused(s, s.options(), {"expert 3", "cancel"});
   }

@@ -100,7 +100,7 @@ TEST(Upcycle, SaysWhyItIsNotExact) {
   expect_off(o, "multiple of 2");
   o = renormalised(c, 8, 2, 1);
   o.down_scale = 2.0f;
-  expect_off(o, "--down-scale");
+  expect_off(o, "down_scale");
   o.down_scale.reset();
   o.routing = default_options(find_recipe("olmoe"), 8, 2, c.layers);
   expect_off(o, "do not add up to the same");
@@ -229,8 +229,8 @@ TEST(Upcycle, Refusals) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
   const auto refused = [&](const UpcycleOptions& o, const std::string& part) { EXPECT_FAILS(upcycle(*dense, o, 2), part); };
-  refused(renormalised(c, 1, 1, 1), "--experts is 1");
-  refused(renormalised(c, 6, 2, 4), "no multiple of --granularity 4");
+  refused(renormalised(c, 1, 1, 1), "experts is 1");
+  refused(renormalised(c, 6, 2, 4), "no multiple of granularity 4");
   refused(renormalised(c, 10, 5, 5), "does not divide the FFN's width of 48; these do: 1, 2, 3, 4, 6, 8");
   refused(renormalised(c, 4, 5, 1), "4");
   refused(renormalised(c, 4, 1, 1), "gradient");
@@ -239,11 +239,11 @@ TEST(Upcycle, Refusals) {
   refused(o, "layers 0 to 3");
   o = renormalised(c, 4, 2, 1);
   o.noise = -1;
-  refused(o, "--noise");
+  refused(o, "noise");
   o.noise = NAN;
-  refused(o, "--noise");
+  refused(o, "noise");
   o.noise = 0.1f, o.noise_share = 1.5f;
-  refused(o, "--noise-share");
+  refused(o, "noise_share");
   o = renormalised(c, 4, 2, 1);
   o.routing = default_options(find_recipe("hash"), 4, 2, c.layers);
   o.granularity = 2;

@@ -106,19 +106,19 @@ TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {
   need.add("activations", int64_t{1} << 60);
   check_memory({}, {}, "");
   EXPECT_FAILS(check_memory(need, {}, "lower --batch"), "activations 1048576 TiB), ");
-  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free (--memory SIZE says otherwise); lower --batch");
-  EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"), " are left of --memory; lower --batch");
+  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free (memory SIZE says otherwise); lower --batch");
+  EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"), " are left of memory; lower --batch");
   check_memory(need, {.all = int64_t{1} << 61, .packed = {}}, "");
   EXPECT_THROW(check_memory(need, {}, ""), OutOfMemory);
 }
 
 TEST(ParseBytes, ReadsWhatPeopleWrite) {
-  EXPECT_EQ(parse_bytes("4G", "--x"), int64_t{4} << 30);
-  EXPECT_EQ(parse_bytes("1.5g", "--x"), int64_t{3} << 29);
-  EXPECT_EQ(parse_bytes("512MiB", "--x"), 512 * kMiB);
-  EXPECT_EQ(parse_bytes("100KB", "--x"), 102400);
-  EXPECT_EQ(parse_bytes("0", "--x"), 0);
-  for (const char* bad : {"", "G", "4X", "4GG", "-1G", "4 G", "1e30", "nan", "inf", "4G4"}) EXPECT_FAILS(parse_bytes(bad, "--x"), "--x is");
+  EXPECT_EQ(parse_bytes("4G", "x"), int64_t{4} << 30);
+  EXPECT_EQ(parse_bytes("1.5g", "x"), int64_t{3} << 29);
+  EXPECT_EQ(parse_bytes("512MiB", "x"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("100KB", "x"), 102400);
+  EXPECT_EQ(parse_bytes("0", "x"), 0);
+  for (const char* bad : {"", "G", "4X", "4GG", "-1G", "4 G", "1e30", "nan", "inf", "4G4"}) EXPECT_FAILS(parse_bytes(bad, "x"), "x is");
 }
 
 }  // namespace

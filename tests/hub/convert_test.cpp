@@ -159,7 +159,7 @@ TEST(Convert, RefusesWhatTheTypeCannotHold) {
     param_named(*model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[5] = bad;
     save_model(folder / "in", *model, *make_tokenizer("bytes"));
     const std::string name = "number 5 of tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is ";
-    EXPECT_FAILS(converted(folder / "in", folder / "out", DType::f16), name + (std::isfinite(bad) ? "70000, and f16 ends at 65504; take --dtype bf16" : ""));
+    EXPECT_FAILS(converted(folder / "in", folder / "out", DType::f16), name + (std::isfinite(bad) ? "70000, and f16 ends at 65504; take dtype bf16" : ""));
     EXPECT_FALSE(std::filesystem::exists(folder / "out/config.json"));
     EXPECT_FALSE(std::filesystem::exists(folder / "out/model.safetensors"));
     if (std::isfinite(bad)) converted(folder / "in", folder / "out", DType::bf16);

@@ -115,7 +115,7 @@ TEST(QuantMix, Names) {
   for (const char* other : {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS", "iq4_nl", "tq1_0", "mxfp4_moe"})
     EXPECT_FAILS(mix(other), "neither reads nor writes");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
-  EXPECT_FAILS(mix("bf16"), "--dtype bf16");
+  EXPECT_FAILS(mix("bf16"), "dtype bf16");
 }
 
 // The numbers of llama.h, enum llama_ftype.

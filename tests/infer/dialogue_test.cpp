@@ -156,7 +156,7 @@ TEST(Dialogue, RefusesWithoutChangingAnything) {
   const Reply next = dialogue.ask("two", kAll);
   EXPECT_EQ(next.generated.text, f.alone({{"user", "one"}, {"assistant", first}, {"user", "two"}}, 6).text);
   f.options.sampler.temperature = -1;
-  EXPECT_FAILS(f.dialogue(), "--temperature");
+  EXPECT_FAILS(f.dialogue(), "temperature");
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ TEST(RoutingRecord, IsRefusedByAnotherModelOrTextThanItsOwn) {
   EXPECT_FAILS(record.check_text(text, "bpe"), "read by the tokenizer \"bytes\", this one is \"bpe\"");
   text[17] ^= 1;
   text.resize(6 * kWindow);
-  EXPECT_FAILS(record.check_text(text, "bytes"), "records 60 tokens, 72 are to be replayed; lower --windows to 5");
+  EXPECT_FAILS(record.check_text(text, "bytes"), "records 60 tokens, 72 are to be replayed; lower windows to 5");
   ModelConfig dense = f.model->config();
   dense.routing = {};
   EXPECT_FAILS(RoutingRecorder(f.folder / "no", dense, RecordInfo{.slots = 1, .window = 1, .windows = 1}, f.scored()), "no layer that routes");

@@ -166,11 +166,11 @@ TEST(Sampler, RefusesOptionsOutsideTheirRangeByName) {
       EXPECT_PRED_FORMAT2(::testing::IsSubstring, flag, e.what());
     }
   };
-  for (const float x : {-0.1f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.temperature = x; }, "--temperature");
-  refused([](SamplerOptions& o) { o.top_k = -1; }, "--top-k");
-  for (const float x : {0.0f, -1.0f, 1.01f, NAN}) refused([&](SamplerOptions& o) { o.top_p = x; }, "--top-p");
-  for (const float x : {-0.1f, 1.0f, NAN}) refused([&](SamplerOptions& o) { o.min_p = x; }, "--min-p");
-  for (const float x : {0.0f, -1.0f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.repeat_penalty = x; }, "--repeat-penalty");
+  for (const float x : {-0.1f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.temperature = x; }, "temperature");
+  refused([](SamplerOptions& o) { o.top_k = -1; }, "top_k");
+  for (const float x : {0.0f, -1.0f, 1.01f, NAN}) refused([&](SamplerOptions& o) { o.top_p = x; }, "top_p");
+  for (const float x : {-0.1f, 1.0f, NAN}) refused([&](SamplerOptions& o) { o.min_p = x; }, "min_p");
+  for (const float x : {0.0f, -1.0f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.repeat_penalty = x; }, "repeat_penalty");
 }
 
 }  // namespace

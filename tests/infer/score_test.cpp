@@ -88,10 +88,10 @@ TEST(Score, InChunksThroughACacheToo) {
     EXPECT_EQ(f.score().logprobs, whole.logprobs) << chunk;
   }
   f.options.chunk = -1;
-  EXPECT_FAILS(f.score(), "--chunk is -1");
+  EXPECT_FAILS(f.score(), "chunk is -1");
   f.options.chunk = 1;
   f.options.on_routing = [](int64_t, int64_t, const MoeLayer::Saved&) {};
-  EXPECT_FAILS(f.score(), "leave --chunk out");
+  EXPECT_FAILS(f.score(), "leave chunk out");
 }
 
 TEST(Score, PerTokenBeginsEveryWindowWithNothing) {
@@ -171,16 +171,16 @@ TEST(Score, TellsItsProgress) {
 TEST(Score, RefusesATextShorterThanAWindowAndWindowsOfNothing) {
   Fixture f(kWindow - 1);
   EXPECT_FAILS(f.score(), "9 tokens");
-  EXPECT_FAILS(f.score(), "--window");
+  EXPECT_FAILS(f.score(), "window");
   Fixture enough(kWindow);
   EXPECT_EQ(enough.score().windows, 1);
   for (const int64_t window : {int64_t{1}, int64_t{0}, int64_t{-5}}) {
     enough.options.window = window;
-    EXPECT_FAILS(enough.score(), "--window");
+    EXPECT_FAILS(enough.score(), "window");
   }
   enough.options.window = kWindow;
   enough.options.windows = -1;
-  EXPECT_FAILS(enough.score(), "--windows");
+  EXPECT_FAILS(enough.score(), "windows");
 }
 
 }  // namespace

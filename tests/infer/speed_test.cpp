@@ -63,9 +63,9 @@ TEST(Speed, ModelsTakeTurnsAndGoBackwardsEverySecondRound) {
 }
 
 TEST(Speed, RefusesWhatCannotBeMeasured) {
-  EXPECT_FAILS(validate(SpeedOptions{.prompt = 0}), "--prompt is 0");
-  EXPECT_FAILS(validate(SpeedOptions{.tokens = -1}), "--tokens is -1");
-  EXPECT_FAILS(validate(SpeedOptions{.repeats = 0}), "--repeats is 0");
+  EXPECT_FAILS(validate(SpeedOptions{.prompt = 0}), "prompt is 0");
+  EXPECT_FAILS(validate(SpeedOptions{.tokens = -1}), "tokens is -1");
+  EXPECT_FAILS(validate(SpeedOptions{.repeats = 0}), "repeats is 0");
   ModelConfig config = plain_config();
   config.positions = Positions::learned;
   EXPECT_FAILS(validate(SpeedOptions{.prompt = 30, .tokens = 3}, config), "32 positions");

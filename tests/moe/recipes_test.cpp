@@ -243,14 +243,14 @@ TEST(Recipes, RefuseWhatHasNoMeaning) {
                            o.norm_topk_prob = true;
                          }),
                  "no gradient");
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 5; }), "--top-k");
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 0; }), "--top-k");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 5; }), "top_k");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 0; }), "top_k");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor = 1.25f; }), "never drops");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor_eval = 1.25f; }), "without drops");
   expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.capacity_factor = 0.f; }), "capacity factor");
   expect_refused(refusal("expert-choice", [](RoutingOptions& o) { o.capacity_factor = 5.f; }), "at most 4");
-  expect_refused(refusal("switch"), "use --top-k 1");
-  expect_refused(refusal("gshard", top_1), "use --top-k 2");
+  expect_refused(refusal("switch"), "use top_k 1");
+  expect_refused(refusal("gshard", top_1), "use top_k 2");
   for (const char* name : {"mixtral", "nanomoe", "hash", "deepseek-v2"})
     expect_refused(refusal(name, [&](RoutingOptions& o) { o.norm_topk_prob = std::string(name) != "mixtral"; }), "another recipe");
   EXPECT_EQ(refusal("mixtral", [](RoutingOptions& o) { o.norm_topk_prob = true; }), "");
@@ -259,11 +259,11 @@ TEST(Recipes, RefuseWhatHasNoMeaning) {
 }
 
 TEST(Recipes, RefuseOptionsOfOtherRecipes) {
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.expert_groups = 2; }), "leave --expert-groups");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.expert_groups = 2; }), "leave expert_groups");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.groups_kept = 2; }), "deepseek-v3");
   expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 3; }), "one of 1, 2, 4");
   expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 0; }), "one of 1, 2, 4");
-  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.groups_kept = 0; }), "--groups-kept");
+  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.groups_kept = 0; }), "groups_kept");
   expect_refused(refusal("mixtral", [](RoutingOptions& o) { o.routed_scale = 2.f; }), "does not scale");
   expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.routed_scale = 2.f; }), "does not scale");
   expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.routed_scale = 0.f; }), "above 0");
@@ -273,7 +273,7 @@ TEST(Recipes, RefuseOptionsOfOtherRecipes) {
   expect_refused(refusal("hash", [](RoutingOptions& o) { o.coef.z = 0.01f; }), "no z loss");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.coef.load = 0.01f; }), "no load loss");
   expect_refused(refusal("shazeer", [](RoutingOptions& o) { o.noise = false; }), "router of zeros");
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.stages = "{}"; }), "--recipe custom");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.stages = "{}"; }), "recipe custom");
   expect_refused(refusal("custom"), "needs its stages");
   expect_refused(refusal("custom", [](RoutingOptions& o) { o.stages = R"({"select": "threshold"})"; }), "expert_choice");
 }

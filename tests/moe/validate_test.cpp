@@ -335,7 +335,7 @@ TEST(Validate, ChecksEveryNumberOfTheSelection) {
   EXPECT_EQ(refusal(top_k(6, 2, same)), "");
   expect_refused(top_k(0, 1, same), "at least one expert");
   expect_refused(top_k(6, 0, same), "1 to 6");
-  expect_refused(top_k(6, 7, same), "lower --top-k");
+  expect_refused(top_k(6, 7, same), "lower top_k");
   expect_refused(top_k(6, 2, [](RoutingSpec& s) { s.select = TopK{2, SelectionBias{-1e-3f}}; }), "feed the overloaded");
   EXPECT_EQ(refusal(top_k(6, 2, [](RoutingSpec& s) { s.select = TopK{2, SelectionBias{0}}; })), "");
 
@@ -344,7 +344,7 @@ TEST(Validate, ChecksEveryNumberOfTheSelection) {
   expect_refused(grouped(12, {2, 0, 1, 1, {}}), "one of 1, 2, 3, 4, 6, 12");
   expect_refused(grouped(12, {2, 4, 5, 1, {}}), "from 1 to 4");
   expect_refused(grouped(12, {2, 4, 0, 1, {}}), "from 1 to 4");
-  expect_refused(grouped(12, {4, 4, 1, 1, {}}), "raise --groups-kept");
+  expect_refused(grouped(12, {4, 4, 1, 1, {}}), "raise groups_kept");
   expect_refused(grouped(12, {2, 4, 2, 4, {}}), "from 1 to 3");
   expect_refused(grouped(12, {2, 4, 2, 0, {}}), "from 1 to 3");
 

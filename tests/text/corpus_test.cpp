@@ -102,7 +102,7 @@ TEST_F(CorpusTest, BadInputIsRefusedInOneLine) {
   EXPECT_FAILS(Corpus({folder_ / "noise.bin"}, *bytes_), "1000 of its first 1000 bytes are not valid UTF-8");
   EXPECT_FAILS(Corpus({folder_ / "none"}, *bytes_), "there is no text in the folder");
   EXPECT_FAILS(Corpus({folder_.path()}, *bytes_), "2 binary and 1 empty");
-  EXPECT_FAILS(Corpus(std::vector<std::string>{}, *bytes_), "--data");
+  EXPECT_FAILS(Corpus(std::vector<std::string>{}, *bytes_), "data");
 }
 
 TEST_F(CorpusTest, OtherTokenizersAreHeldInTheirWidth) {

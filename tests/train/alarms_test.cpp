@@ -272,26 +272,26 @@ TEST(Alarms, AGradientThatExplodes) {
 TEST(Alarms, AdviceFitsTheRecipe) {
   const auto advise = [](const ModelConfig& c, const TrainOptions& o, AlarmKind kind, int64_t step = 50) {
     const RoutingSpec spec = train_spec(c.routing);
-    return advice(kind, {c, o, &spec, step});
+    return spelled(advice(kind, {c, o, &spec, step}));
   };
   ModelConfig olmoe = config_of("olmoe", 8, 2);
-  EXPECT_EQ(advise(olmoe, options_of(), AlarmKind::collapsed_router), "a higher --balance (now 0.01), a lower --lr (now 0.001) or a longer --warmup (now 20)");
+  EXPECT_EQ(advise(olmoe, options_of(), AlarmKind::collapsed_router), "a higher balance (now 0.01), a lower lr (now 0.001) or a longer warmup (now 20)");
   olmoe.routing.coef.balance = 0;
-  EXPECT_EQ(advise(olmoe, options_of(), AlarmKind::collapsed_router, 900), "--balance 0.01 or a lower --lr (now 0.001)") << "the warm-up is long over";
-  EXPECT_EQ(advise(config_of("shazeer", 8, 2), options_of(), AlarmKind::dead_expert).find("--balance"), std::string::npos);
-  EXPECT_EQ(advise(config_of("shazeer", 8, 2), options_of(), AlarmKind::dead_expert).find("a higher --importance-loss (now 0.2)"), 0u);
+  EXPECT_EQ(advise(olmoe, options_of(), AlarmKind::collapsed_router, 900), "balance 0.01 or a lower lr (now 0.001)") << "the warm-up is long over";
+  EXPECT_EQ(advise(config_of("shazeer", 8, 2), options_of(), AlarmKind::dead_expert).find("balance"), std::string::npos);
+  EXPECT_EQ(advise(config_of("shazeer", 8, 2), options_of(), AlarmKind::dead_expert).find("a higher importance_loss (now 0.2)"), 0u);
   ModelConfig quiet = config_of("nanomoe", 8, 2);
   quiet.routing.noise = false;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "leaving out --no-router-noise", advise(quiet, options_of(), AlarmKind::dead_expert));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a larger --capacity-factor (now 1.25)", advise(quiet, options_of(), AlarmKind::rising_drops));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "leaving out no_router_noise", advise(quiet, options_of(), AlarmKind::dead_expert));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a larger capacity_factor (now 1.25)", advise(quiet, options_of(), AlarmKind::rising_drops));
   EXPECT_EQ(advise(olmoe, options_of(), AlarmKind::rising_drops).find("capacity"), std::string::npos);
   ModelConfig biased = config_of("custom", 8, 2);
   biased.routing.stages = R"({"base": "deepseek-v3", "select": {"type": "top_k", "bias": {"rate": 0.002}}, "losses": {"balance": false}})";
-  EXPECT_EQ(advise(biased, options_of(), AlarmKind::one_sided_router).find("a higher rate of the selection bias in --stages (now 0.002)"), 0u);
+  EXPECT_EQ(advise(biased, options_of(), AlarmKind::one_sided_router).find("a higher rate of the selection bias in stages (now 0.002)"), 0u);
   TrainOptions open = options_of();
   open.clip = 0;
   open.shuffle = Shuffle::none;
-  EXPECT_EQ(advise(olmoe, open, AlarmKind::loss_spike, 900), "--shuffle epoch, if the text changes its kind here, a lower --lr (now 0.001) or --clip 1");
+  EXPECT_EQ(advise(olmoe, open, AlarmKind::loss_spike, 900), "shuffle epoch, if the text changes its kind here, a lower lr (now 0.001) or clip 1");
 }
 
 TEST(Alarms, TheTableHasARowForEachKind) {

@@ -273,10 +273,10 @@ TEST_F(FromFiles, AResumedRunMustReadTheSame) {
   const auto resume = [&](const Corpus& with) { run(folder_ / "out", with, 0); };
   const TrainOptions same = options_;
   options_.mix["talk"] = 3;
-  EXPECT_FAILS(resume(corpus), R"(--mix was {"talk":2.0,"two":0.5} and is now {"talk":3.0,"two":0.5})");
+  EXPECT_FAILS(resume(corpus), R"(mix was {"talk":2.0,"two":0.5} and is now {"talk":3.0,"two":0.5})");
   options_ = same;
   options_.hold_out = 0.1;
-  EXPECT_FAILS(resume(corpus), "--hold-out was 0.0 and is now 0.1");
+  EXPECT_FAILS(resume(corpus), "hold_out was 0.0 and is now 0.1");
   options_ = same;
   // The same tokens in other documents, with other masks, and in other domains.
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));

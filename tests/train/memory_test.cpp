@@ -103,9 +103,9 @@ TEST(Memory, TheBatchThatIsAdvisedFits) {
   o.batch = 5000;
   constexpr int64_t kLeft = int64_t{200} << 20;
   EXPECT_GT(training_need(c, o, Held::nothing).total(), kLeft);
-  const std::string advice = training_advice(c, o, Held::nothing, {}, kLeft);
-  ASSERT_TRUE(advice.starts_with("lower --batch (now 5000) to ")) << advice;
-  const int64_t batch = std::stoll(advice.substr(28)), times = std::stoll(advice.substr(advice.rfind("to ") + 3));
+  const std::string advice = spelled(training_advice(c, o, Held::nothing, {}, kLeft));
+  ASSERT_TRUE(advice.starts_with("lower batch (now 5000) to ")) << advice;
+  const int64_t batch = std::stoll(advice.substr(26)), times = std::stoll(advice.substr(advice.rfind("to ") + 3));
   EXPECT_GE(batch * times, 5000);
   o.batch = batch;
   EXPECT_LE(training_need(c, o, Held::nothing).total(), kLeft);
@@ -114,7 +114,7 @@ TEST(Memory, TheBatchThatIsAdvisedFits) {
   EXPECT_EQ(training_need(c, o, Held::nothing).total() - training_need(c, o, Held::weights).total(), 4 * (count_params(c).total() + count_params(c).buffers));
   EXPECT_NE(training_advice(c, o, Held::nothing, {}, 1000).find("smaller model"), std::string::npos);
   o.batch = 64;
-  EXPECT_NE(training_advice(c, o, Held::nothing, {}, training_need(c, o, Held::nothing).total() - 1).find("or add --recompute"), std::string::npos);
+  EXPECT_NE(spelled(training_advice(c, o, Held::nothing, {}, training_need(c, o, Held::nothing).total() - 1)).find("or add recompute"), std::string::npos);
 }
 
 TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {

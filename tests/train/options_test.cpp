@@ -4,12 +4,20 @@
 
 #include <nlohmann/json.hpp>
 
+#include "options/read.h"
 #include "support/files.h"
 
 namespace moe {
 namespace {
 
 using test::message_of;
+
+TrainOptions read_back(const Json& json) {
+  TrainOptions o;
+  FieldList list = fields(o);
+  read_record(list, json, "f.json");
+  return o;
+}
 
 TEST(Options, DefaultsAreValid) { EXPECT_NO_THROW(validate(TrainOptions{})); }
 
@@ -32,8 +40,8 @@ TEST(Options, SurviveJson) {
   o.teacher_weight = 0.25;
   o.minutes = 1.5;
   o.replans = {{3, 20}, {5, 9}};
-  const TrainOptions back = train_options_from_json(Json::parse(to_json(o).dump()), "test");
-  EXPECT_EQ(to_json(back), to_json(o));
+  TrainOptions back = read_back(Json::parse(to_json(fields(o)).dump()));
+  EXPECT_EQ(to_json(fields(back)), to_json(fields(o)));
   EXPECT_EQ(back.lr, 0.1);
   EXPECT_EQ(back.mix.at("german"), 2);
   EXPECT_FALSE(back.warmup.has_value());
@@ -42,9 +50,9 @@ TEST(Options, SurviveJson) {
 }
 
 TEST(Options, AbsentKeysTakeDefaultsAndUnknownOnesAreRefused) {
-  EXPECT_EQ(train_options_from_json(Json{{"steps", 3}}, "f.json").steps, 3);
-  EXPECT_EQ(train_options_from_json(Json{{"steps", 3}}, "f.json").batch, TrainOptions{}.batch);
-  const std::string message = message_of([] { train_options_from_json(Json{{"stepz", 3}}, "f.json"); });
+  EXPECT_EQ(read_back(Json{{"steps", 3}}).steps, 3);
+  EXPECT_EQ(read_back(Json{{"steps", 3}}).batch, TrainOptions{}.batch);
+  const std::string message = message_of([] { read_back(Json{{"stepz", 3}}); });
   EXPECT_NE(message.find("f.json"), std::string::npos) << message;
   EXPECT_NE(message.find("steps"), std::string::npos) << message;
 }
@@ -74,7 +82,7 @@ TEST(Options, AbsentValuesAreFilledIn) {
   EXPECT_EQ(*resolved(o).warmup, 100);
 }
 
-TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheFlag) {
+TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheField) {
   const auto refused = [](const char* name, auto&& change) {
     TrainOptions o;
     change(o);
@@ -86,32 +94,36 @@ TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheFlag) {
       EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
     }
   };
-  refused("--context", [](TrainOptions& o) { o.context = 0; });
-  refused("--batch", [](TrainOptions& o) { o.batch = -1; });
-  refused("--batch", [](TrainOptions& o) { o.batch = 1 << 20, o.context = 1 << 20; });
-  refused("--accumulate", [](TrainOptions& o) { o.accumulate = 0; });
-  refused("--steps", [](TrainOptions& o) { o.steps = 0; });
-  refused("--lr", [](TrainOptions& o) { o.lr = 0; });
-  refused("--lr", [](TrainOptions& o) { o.lr = std::nan(""); });
-  refused("--min-lr", [](TrainOptions& o) { o.min_lr = 2 * o.lr; });
-  refused("--warmup", [](TrainOptions& o) { o.warmup = o.steps; });
-  refused("--weight-decay", [](TrainOptions& o) { o.weight_decay = -1; });
-  refused("--beta1", [](TrainOptions& o) { o.beta1 = 1; });
-  refused("--beta2", [](TrainOptions& o) { o.beta2 = std::nan(""); });
-  refused("--eps", [](TrainOptions& o) { o.eps = 0; });
-  refused("--clip", [](TrainOptions& o) { o.clip = -1; });
-  refused("--seed", [](TrainOptions& o) { o.seed = ~uint64_t{0}; });
-  refused("--mix", [](TrainOptions& o) { o.mix["a"] = -1; });
-  refused("--mix", [](TrainOptions& o) { o.mix["a"] = 2, o.shuffle = Shuffle::none; });
-  refused("--hold-out", [](TrainOptions& o) { o.hold_out = 1; });
-  refused("--hold-out", [](TrainOptions& o) { o.hold_out = std::nan(""); });
-  refused("--save-every", [](TrainOptions& o) { o.save_every = -1; });
+  refused("context", [](TrainOptions& o) { o.context = 0; });
+  refused("batch", [](TrainOptions& o) { o.batch = -1; });
+  refused("batch", [](TrainOptions& o) { o.batch = 1 << 20, o.context = 1 << 20; });
+  refused("accumulate", [](TrainOptions& o) { o.accumulate = 0; });
+  refused("steps", [](TrainOptions& o) { o.steps = 0; });
+  refused("lr", [](TrainOptions& o) { o.lr = 0; });
+  refused("lr", [](TrainOptions& o) { o.lr = std::nan(""); });
+  refused("min_lr", [](TrainOptions& o) { o.min_lr = 2 * o.lr; });
+  refused("warmup", [](TrainOptions& o) { o.warmup = o.steps; });
+  refused("weight_decay", [](TrainOptions& o) { o.weight_decay = -1; });
+  refused("beta1", [](TrainOptions& o) { o.beta1 = 1; });
+  refused("beta2", [](TrainOptions& o) { o.beta2 = std::nan(""); });
+  refused("eps", [](TrainOptions& o) { o.eps = 0; });
+  refused("clip", [](TrainOptions& o) { o.clip = -1; });
+  refused("seed", [](TrainOptions& o) { o.seed = ~uint64_t{0}; });
+  refused("mix", [](TrainOptions& o) { o.mix["a"] = -1; });
+  refused("mix", [](TrainOptions& o) { o.mix["a"] = 2, o.shuffle = Shuffle::none; });
+  refused("hold_out", [](TrainOptions& o) { o.hold_out = 1; });
+  refused("hold_out", [](TrainOptions& o) { o.hold_out = std::nan(""); });
+  refused("save_every", [](TrainOptions& o) { o.save_every = -1; });
 }
 
 TEST(Options, NamesOfferTheNearest) {
-  EXPECT_EQ(parse_schedule("linear"), ScheduleKind::linear);
-  EXPECT_FAILS(parse_schedule("cosin"), "cosine");
-  EXPECT_FAILS(parse_train_dtype("bf61"), "bf16");
+  TrainOptions o;
+  FieldList list = fields(o);
+  list.at("schedule").set("linear");
+  EXPECT_EQ(o.schedule, ScheduleKind::linear);
+  EXPECT_FAILS(list.at("schedule").set("cosin"), "schedule is \"cosin\"; did you mean \"cosine\"?");
+  EXPECT_FAILS(list.at("dtype").set("bf61"), "bf16");
+  EXPECT_FAILS(list.at("shuffle").set("epochs"), "did you mean \"epoch\"?");
 }
 
 TEST(Options, DifferencesThatMatterAreNamedWithBothValues) {
@@ -124,8 +136,8 @@ TEST(Options, DifferencesThatMatterAreNamedWithBothValues) {
   b.schedule = ScheduleKind::constant;
   const std::vector<std::string> changes = mathematical_differences(a, b);
   ASSERT_EQ(changes.size(), 2u);
-  EXPECT_EQ(changes[0], "--lr was 0.001 and is now 0.5");
-  EXPECT_EQ(changes[1], "--schedule was \"cosine\" and is now \"constant\"");
+  EXPECT_EQ(spelled(changes[0]), "lr was 0.001 and is now 0.5");
+  EXPECT_EQ(spelled(changes[1]), "schedule was \"cosine\" and is now \"constant\"");
 }
 
 }  // namespace

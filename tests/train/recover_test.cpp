@@ -158,10 +158,10 @@ TEST_F(Recover, WhatChangesTheMathematicsIsNotResumed) {
     change(other);
     EXPECT_FAILS(other.resume(), part);
   };
-  refused([](Recovery& o) { o.options.lora_rank = 4; }, "--lora-rank was 3 and is now 4");
-  refused([](Recovery& o) { o.options.tune = Tune::router; }, "--tune was \"lora\" and is now \"router\"");
-  refused([](Recovery& o) { o.options.teacher_weight = 0.25; }, "--teacher-weight was 0.5 and is now 0.25");
-  refused([](Recovery& o) { o.teacher = nullptr; }, "it learns from a teacher; give the same --teacher");
+  refused([](Recovery& o) { o.options.lora_rank = 4; }, "lora_rank was 3 and is now 4");
+  refused([](Recovery& o) { o.options.tune = Tune::router; }, "tune was \"lora\" and is now \"router\"");
+  refused([](Recovery& o) { o.options.teacher_weight = 0.25; }, "teacher_weight was 0.5 and is now 0.25");
+  refused([](Recovery& o) { o.teacher = nullptr; }, "it learns from a teacher; give the same teacher");
   refused([](Recovery& o) { o.teacher = fresh(plain_config(), 4); }, "its teacher is another model");
   Recovery same = make("out", Tune::lora);
   same.teacher = fresh(plain_config(), 3);

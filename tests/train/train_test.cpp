@@ -330,7 +330,7 @@ TEST(Train, DoesNotOverwriteAModel) {
   Session s{folder / "out"};
   s.start(1);
   const std::string before = slurp(s.out + "/model.safetensors");
-  EXPECT_FAILS(s.start(), "already holds a model; add --resume");
+  EXPECT_FAILS(s.start(), "already holds a model; add resume");
   EXPECT_EQ(slurp(s.out + "/model.safetensors"), before);
 }
 
@@ -415,8 +415,8 @@ TEST(Train, RefusesToResumeSomethingElse) {
   s.options.lr = 0.5;
   s.options.batch = 2;
   const std::string message = message_of([&] { s.resume(); });
-  EXPECT_NE(message.find("--batch was 4 and is now 2"), std::string::npos) << message;
-  EXPECT_NE(message.find("--lr was 0.003 and is now 0.5"), std::string::npos) << message;
+  EXPECT_NE(message.find("batch was 4 and is now 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("lr was 0.003 and is now 0.5"), std::string::npos) << message;
   s.options = same.options;
   s.options.steps = 9;
   EXPECT_FAILS(s.resume(), "every learning rate of a cosine schedule depends on");

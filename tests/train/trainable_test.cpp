@@ -70,7 +70,7 @@ TEST(Trainable, AModelWithoutRoutersCannotTrainThem) {
   ModelConfig config = plain_config();
   config.routing = default_options(find_recipe("dense"), 0, 0, 0);
   auto model = fresh(config);
-  EXPECT_FAILS(Trainable(*model, tuned(Tune::router)), "--tune router: this model has no routers");
+  EXPECT_FAILS(Trainable(*model, tuned(Tune::router)), "tune router: this model has no routers");
 }
 
 // The first step of adapters sees the model it starts from, to the bit; later the adapted matrices are W0 + s B A and nothing else has moved.

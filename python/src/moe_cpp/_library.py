@@ -37,6 +37,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_routing": [_HANDLE, c_void_p, c_size_t, POINTER(c_int32), POINTER(c_float)],
     "moe_route": [c_char_p, POINTER(c_void_p)],
     "moe_recipes": [POINTER(c_void_p)],
+    "moe_options": [c_char_p, POINTER(c_void_p)],
     "moe_train": [c_char_p, ON_STEP, c_void_p, POINTER(c_void_p)],
 }
 _USAGE = 2

@@ -3,16 +3,16 @@
 
 #include <string>
 
-#include "cli/memory.h"
+#include "core/memory.h"
 #include "model/model.h"
 #include "train/options.h"
 
-namespace moe::cli {
+namespace moe {
 
 // Before a model of this shape is made. Throws OutOfMemory, saying what to lower. `beside`: what else the run will take.
-void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryFlags&, const MemoryNeed& beside = {});
+void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryLimits&, const MemoryNeed& beside = {});
 // Of what is still to come once weights, texts and the teacher (null: none), who gets his budget, are there: refused likewise; else the foretelling in words,
 // for --show-memory.
-std::string check_before_training(const ModelConfig&, const TrainOptions&, const MemoryFlags&, Model* teacher = nullptr);
+std::string check_before_training(const ModelConfig&, const TrainOptions&, const MemoryLimits&, Model* teacher = nullptr);
 
-}  // namespace moe::cli
+}  // namespace moe

@@ -1,13 +1,14 @@
 // Where an option's value comes from (flag, then --config, then preset, then default), and what the flags make of a model.
-#include "cli/options.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/presets.h"
+#include "cli/flags.h"
 #include "core/json.h"
+#include "jobs/presets.h"
+#include "jobs/run_options.h"
 #include "support/files.h"
 #include "text/bpe_train.h"
 
@@ -15,20 +16,18 @@ namespace moe::test {
 namespace {
 
 // Parses as `moe train` does.
-struct Line {
-  cli::ModelFlags model;
-  TrainOptions train;
+struct Line : RunOptions {
+  Given given;
 
   explicit Line(std::vector<std::string> words) {
     CLI::App app;
-    cli::add_model_options(app, model);
-    cli::add_train_options(app, train);
-    app.add_option("--minutes", train.minutes);
+    cli::add_flags(app, fields(static_cast<RunOptions&>(*this)), given);
     std::reverse(words.begin(), words.end());
     app.parse(words);
-    cli::apply_files(app, model, train);
+    FieldList list = fields(static_cast<RunOptions&>(*this));
+    apply_files(list, *this, given);
   }
-  ModelConfig config(int64_t vocab = 256) const { return cli::make_config(model, vocab, train.context); }
+  ModelConfig config(int64_t vocab = 256) const { return make_config(model, vocab, train.context); }
 };
 
 std::string config_file(const TempFolder& folder, const std::string& json) {
@@ -43,7 +42,7 @@ TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
   EXPECT_EQ(line.model.width, 64);
   EXPECT_EQ(line.train.lr, 0.5);
   // What neither flag nor file names is the preset's.
-  const auto tiny = std::find_if(cli::presets().begin(), cli::presets().end(), [](const cli::Preset& preset) { return preset.name == "tiny"; });
+  const auto tiny = std::find_if(presets().begin(), presets().end(), [](const Preset& preset) { return preset.name == "tiny"; });
   EXPECT_EQ(line.train.steps, parse_json(tiny->json, "tiny").at("steps").get<int64_t>());
   EXPECT_NE(line.train.steps, TrainOptions().steps);
   EXPECT_EQ(line.train.accumulate, TrainOptions().accumulate);
@@ -51,9 +50,9 @@ TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
 
 // Every verb that takes presets takes all that they say, their tokenizer too.
 TEST(Options, APresetMayNameItsTokenizer) {
-  EXPECT_EQ(Line({"--preset", "tiny"}).model.tokenizer, "bpe:4096");
-  EXPECT_EQ(Line({"--preset", "tiny", "--tokenizer", "bytes"}).model.tokenizer, "bytes");
-  EXPECT_EQ(Line({"--layers", "2"}).model.tokenizer, "bytes");
+  EXPECT_EQ(Line({"--preset", "tiny"}).tokenizer, "bpe:4096");
+  EXPECT_EQ(Line({"--preset", "tiny", "--tokenizer", "bytes"}).tokenizer, "bytes");
+  EXPECT_EQ(Line({"--layers", "2"}).tokenizer, "bytes");
   EXPECT_EQ(vocabulary_of("bpe:4096"), 4096);
   EXPECT_EQ(vocabulary_of("bytes"), 256);
 }
@@ -109,10 +108,10 @@ TEST(Options, WholeNumbersWithAnExponent) {
                                      {"1e+2", "100"},
                                      {"0e5", "0"},
                                      {"18446744073709551615.0", "18446744073709551615"}})
-    EXPECT_EQ(cli::whole_number(word), number);
+    EXPECT_EQ(whole_number(word), number);
   // Left as they are, for the option to refuse.
   for (const char* word : {"1.5", "1e-1", "15", "-3", "", "e", "e6", ".", "1e", "1e1000000", "1.e", "0x10", "1e2e3", "ten", "nan", "1e9x"})
-    EXPECT_EQ(cli::whole_number(word), word);
+    EXPECT_EQ(whole_number(word), word);
   const TempFolder folder;
   EXPECT_EQ(Line({"--config", config_file(folder, R"({"steps": 1e6, "batch": 4.0, "seed": 1e3})")}).train.steps, 1000000);
   EXPECT_FAILS(Line({"--config", config_file(folder, R"({"steps": 1.5})")}), "\"steps\" is 1.5; a whole number is needed");
@@ -139,6 +138,27 @@ TEST(Options, ConfigTakesEveryKindOfValue) {
   EXPECT_EQ(Line({"--moe-layers", "1,3"}).model.moe_layers, (std::vector<int64_t>{1, 3}));
 }
 
+// So that the sizes in a config.json of Hugging Face can be copied.
+TEST(Options, ConfigTakesHuggingFacesNames) {
+  const TempFolder folder;
+  const auto with = [&](const char* json) { return Line({"--config", config_file(folder, json)}); };
+  const Line line = with(R"({"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 6,
+                             "num_experts_per_tok": 3, "moe_intermediate_size": 48, "tie_word_embeddings": true, "hidden_act": "gelu", "learning_rate": 0.5})");
+  const ModelConfig c = line.config();
+  EXPECT_EQ(c.layers, 3);
+  EXPECT_EQ(c.width, 64);
+  EXPECT_EQ(c.heads, 8);
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.routing.experts, 6);
+  EXPECT_EQ(c.routing.top_k, 3);
+  EXPECT_EQ(c.expert_width, 48);
+  EXPECT_TRUE(c.tied);
+  EXPECT_EQ(c.act, ops::Act::gelu);
+  EXPECT_EQ(line.train.lr, 0.5);
+  EXPECT_FAILS(with(R"({"hidden_size": 64, "width": 32})"), "\"hidden_size\" and \"width\" are names of the same option");
+  EXPECT_EQ(Line({"--config", config_file(folder, R"({"hidden_size": 64})"), "--width", "32"}).model.width, 32) << "flags win whatever a file calls it";
+}
+
 TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   const TempFolder folder;
   const auto with = [&](const char* json) { return Line({"--config", config_file(folder, json)}); };
@@ -149,8 +169,8 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   EXPECT_FAILS(with(R"({"layers": "four"})"), "\"layers\" is \"four\"; a whole number is needed");
   EXPECT_FAILS(with(R"({"layers": 2.5})"), "\"layers\" is 2.5; a whole number is needed");
   EXPECT_FAILS(with(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
-  EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "--layers");
-  EXPECT_FAILS(with(R"({"layers": []})"), "--layers");
+  EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "layers takes one value");
+  EXPECT_FAILS(with(R"({"layers": []})"), "layers takes one value");
   EXPECT_FAILS(with(R"({"layers": null})"), "layers");
   EXPECT_FAILS(with(R"({"layers": {"a": 1}})"), "layers");
   EXPECT_FAILS(with(R"([1])"), "object");
@@ -161,8 +181,8 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
 }
 
 TEST(Options, EveryPresetIsAModel) {
-  ASSERT_FALSE(cli::presets().empty());
-  for (const cli::Preset& preset : cli::presets()) {
+  ASSERT_FALSE(presets().empty());
+  for (const Preset& preset : presets()) {
     const Line line({"--preset", preset.name});
     validate(resolved(line.train));
     EXPECT_EQ(line.config().context, line.train.context) << preset.name;
@@ -260,13 +280,13 @@ TEST(MakeConfig, StagesOfTheCustomRecipe) {
 
 TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
   const auto refused = [](std::vector<std::string> words, const char* part) {
-    const Line line(std::move(words));
     try {
+      const Line line(std::move(words));
       line.config();
       ADD_FAILURE() << part << ": let through";
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), Error::Kind::usage);
-      EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, e.what());
+      EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, cli::in_flags(e.marked()));
     }
   };
   refused({"--width", "50", "--heads", "4"}, "--heads");

@@ -1,30 +1,29 @@
-#include "cli/train_memory.h"
+#include "jobs/train_memory.h"
 
 #include "core/error.h"
+#include "infer/memory_plan.h"
 #include "train/memory.h"
 
-namespace moe::cli {
+namespace moe {
 namespace {
 
 // What to lower is worked out only for a run that does not fit.
 void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside,
                      const MemoryLimits& limits) {
   const int64_t left = limits.left();
-  if (need.total() > left) moe::check_memory(need, limits, training_advice(config, o, held, beside, left));
+  if (need.total() > left) check_memory(need, limits, training_advice(config, o, held, beside, left));
 }
 
 }  // namespace
 
-void check_before_weights(const ModelConfig& config, const TrainOptions& o, const MemoryFlags& f, const MemoryNeed& beside) {
-  const MemoryLimits limits = memory_limits(f);
+void check_before_weights(const ModelConfig& config, const TrainOptions& o, const MemoryLimits& limits, const MemoryNeed& beside) {
   MemoryNeed need = training_need(config, o, Held::nothing);
   need.add(beside);
   refuse_too_much(need, config, o, Held::nothing, beside, limits);
 }
 
-std::string check_before_training(const ModelConfig& config, const TrainOptions& o, const MemoryFlags& f, Model* teacher) {
-  if (teacher == nullptr && !f.packed.empty()) fail_usage("--pack-memory is of a teacher, whose weights lie in a file; there is none: leave it out");
-  const MemoryLimits limits = memory_limits(f);
+std::string check_before_training(const ModelConfig& config, const TrainOptions& o, const MemoryLimits& limits, Model* teacher) {
+  if (teacher == nullptr && limits.packed) fail_usage("@pack_memory is of a teacher, whose weights lie in a file; there is none: leave it out");
   const MemoryNeed training = training_need(config, o, Held::weights, teacher);
   MemoryNeed need = training;
   if (teacher) {
@@ -37,4 +36,4 @@ std::string check_before_training(const ModelConfig& config, const TrainOptions&
   return foretold;
 }
 
-}  // namespace moe::cli
+}  // namespace moe

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace moe::cli {
+namespace moe {
 
 struct Preset {
   std::string name;
@@ -13,4 +13,4 @@ struct Preset {
 
 const std::vector<Preset>& presets();
 
-}  // namespace moe::cli
+}  // namespace moe

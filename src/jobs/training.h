@@ -1,4 +1,4 @@
-// A training run as flags and files describe it: the body of `moe train`. Prints nothing.
+// A training run from its options to the folder that holds the model: the body of `moe train` and of moe_train(). Prints nothing.
 #pragma once
 
 #include <memory>
@@ -6,64 +6,56 @@
 #include <string>
 #include <vector>
 
-#include "cli/memory.h"
-#include "cli/options.h"
+#include "hub/hub.h"
+#include "jobs/run_options.h"
 #include "train/checkpoint.h"
 #include "train/run_lock.h"
 #include "train/trainer.h"
 
-namespace moe::cli {
-
-struct TrainFlags {
-  ModelFlags model;
-  TrainOptions train;
-  std::vector<std::string> data, eval_data;
-  std::string out, from, teacher;
-  MemoryFlags memory;
-  bool own_tokenizer = false;  // the texts are tokens already, whose folder brings it
-  bool resume = false;
-};
-
-// Adds every option of a run to `app`, writing to `flags`, which must outlive the parse.
-void add_training_options(CLI::App& app, TrainFlags& flags);
+namespace moe {
 
 // Everything a run needs, read and checked; nothing is written before run(). Owns model, tokenizer and texts.
 class Training {
  public:
-  // Applies --config and --preset to what `app` has parsed into `flags`. Usage errors name the flag.
-  Training(CLI::App& app, TrainFlags& flags);
+  // `given`: the fields that the caller set; files fill in what is open. Usage errors name the field.
+  Training(RunOptions options, Given given);
 
   // The run in OUT was there already and has taken all its steps.
-  bool is_done() const { return checkpoint_ && checkpoint_->step == flags_.train.steps; }
+  bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
   // What is known of that run; its last ce is not and is NaN.
   TrainSummary done() const;
-  // With --minutes a new run measures first how long a step takes, and settles how many there is time for; before that the number of steps has no meaning.
-  bool must_fit() const { return !checkpoint_ && flags_.train.minutes > 0; }
+  // With minutes a new run measures first how long a step takes, and settles how many there is time for; before that the number of steps has no meaning.
+  bool must_fit() const { return !checkpoint_ && options_.train.minutes > 0; }
   // `afterwards`: tokens that a report is going to read; `stop` ends the measuring with an error.
   void fit(int64_t afterwards, const std::atomic<bool>& stop);
   TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
 
-  const std::string& out() const { return flags_.out; }
-  const TrainOptions& options() const { return flags_.train; }  // resolved
+  const std::string& out() const { return options_.out; }
+  const TrainOptions& options() const { return options_.train; }  // resolved
   Model& model() { return *start().model; }
   const Tokenizer& tokenizer() const { return *start().tokenizer; }
   const Corpus& corpus() const { return *corpus_; }                             // not when is_done()
   const Corpus* held_out() const { return held_out_ ? &*held_out_ : nullptr; }  // null: none was given
   Model* teacher() { return teacher_.model.get(); }                             // null: there is none
-  const std::string& teacher_path() const { return flags_.teacher; }
+  const std::string& teacher_path() const { return options_.teacher; }
   const std::string& foretold() const { return foretold_; }  // of its memory, in words; not when is_done()
-  bool from_weights() const { return !flags_.from.empty(); }
+  bool from_weights() const { return !options_.from.empty(); }
   std::optional<int64_t> resumed_from() const { return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt; }
 
  private:
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
-  // Takes from the run in OUT what neither command line nor files say.
-  void go_on(const CLI::App& app);
+  // Takes from the run in OUT what neither caller nor files say.
+  void go_on();
+  void check_tuning() const;
+  void check_same_tokenizer() const;
+  void settle_tokenizer();
+  LoadedModel new_start() const;
   void check_complete() const;
   void read_teacher();
   void read_texts();
 
-  TrainFlags& flags_;
+  RunOptions options_;
+  Given given_;
   std::optional<RunLock> lock_;  // of a folder that is there, before its checkpoint is read
   std::optional<Checkpoint> checkpoint_;
   LoadedModel fresh_;    // without a checkpoint
@@ -72,9 +64,9 @@ class Training {
   std::optional<Deadline> deadline_;
   std::optional<int64_t> asked_warmup_, asked_eval_every_;
   bool describes_model_ = false;  // some option or file does
-  bool warmup_is_flag_ = false;   // and no file's, which gives way where --minutes leaves fewer steps
+  bool own_tokenizer_ = false;    // the texts are tokens already, whose folder brings it
   std::string foretold_;
   std::optional<Corpus> corpus_, held_out_;
 };
 
-}  // namespace moe::cli
+}  // namespace moe

@@ -1,0 +1,30 @@
+// What verbs of the command print with --json and functions of the library hand out.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/json.h"
+#include "infer/generate.h"
+#include "infer/score.h"
+#include "jobs/training.h"
+#include "model/cost.h"
+
+namespace moe {
+
+Json generate_reply(const std::string& prompt, const Generated&);
+
+// How a text is scored by this model, once what was left open is decided.
+struct ScorePlan {
+  ScoreOptions options;
+  EvalRouting routing = EvalRouting::dropless;
+  std::string_view not_causal_because;  // empty: it is causal
+};
+// `asked`: its window may be 0, the default.
+ScorePlan score_plan(const ScoreOptions& asked, const ModelConfig&);
+Json score_reply(const Score&, const ScorePlan&);
+
+Json inspect_reply(const ModelConfig&, const TrainingShape&);
+Json train_reply(Training&, const TrainSummary&);
+
+}  // namespace moe

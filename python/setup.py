@@ -1,4 +1,4 @@
-"""Puts libmoe.so and the command moe into the wheel: of the installation MOE_PREFIX names, or built from the sources of moe.cpp.
+"""Puts libmoe.so, the command moe and the types of options into the wheel: of the installation MOE_PREFIX names, or built from the sources of moe.cpp.
 
 The sources are the checkout around this folder; a source distribution has them in engine/. They are built in MOE_BUILD (default: build/release of the sources,
 so that what is compiled there already is not compiled again). MOE_NOTICES names a folder of texts to put beside them: the licences of bundled libraries.
@@ -7,8 +7,12 @@ The wheel runs with every Python 3 but only on the machine's system and processo
 
 from __future__ import annotations
 
+import ctypes
+import json
+import keyword
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -62,6 +66,38 @@ def built(build: Path) -> tuple[Path, Path]:
     return build / LIBRARY, build / COMMAND
 
 
+def option_stub(library: Path) -> str:
+    """options.pyi: what options.py asks the library at import, written down for type checkers."""
+    known = runpy.run_path(str(HERE / "src" / "moe_cpp" / "_option_types.py"))
+    lib = ctypes.CDLL(str(library.resolve()))
+    lines = [
+        '"""Written by setup.py from the options that libmoe.so takes."""',
+        "from collections.abc import Callable, Mapping, Sequence",
+        "from typing import Any, TypedDict, TypeVar",
+        "",
+        "from moe_cpp._inputs import Folder",
+        "",
+        'Function = TypeVar("Function", bound=Callable[..., Any])',
+        "",
+        "def options_of(name: str) -> list[dict[str, Any]]: ...",
+        "def keyword_of(name: str) -> str: ...",
+        "def takes_options(name: str) -> Callable[[Function], Function]: ...",
+    ]
+    for name, (function, arguments) in known["FUNCTIONS"].items():
+        reply = ctypes.c_char_p()
+        if lib.moe_options(function.encode(), ctypes.byref(reply)) != 0 or reply.value is None:
+            raise SystemExit(f"{library} does not tell the options of {function}")
+        lines += ["", f"class {name}(TypedDict, total=False):"]
+        for row in json.loads(reply.value):
+            if row["name"] in arguments:
+                continue
+            kind = known["TYPES"][row["kind"]]
+            for one in [row["name"], *row["also"]]:
+                if len(one) > 1:  # no letter of a short flag
+                    lines.append(f"    {one}{'_' if keyword.iskeyword(one) else ''}: {kind} | None")
+    return "\n".join(lines) + "\n"
+
+
 class BuildPackage(build_py):
     """Copies the modules, then the library, the command and the licences beside them."""
 
@@ -74,6 +110,7 @@ class BuildPackage(build_py):
             library, command = built(Path(os.environ.get("MOE_BUILD", REPOSITORY / "build" / "release")).expanduser().absolute())
         package = Path(self.get_package_dir("moe_cpp")) if self.editable_mode else Path(self.build_lib) / "moe_cpp"
         shutil.copyfile(library, package / LIBRARY)  # of a chain of links the file itself
+        (package / "options.pyi").write_text(option_stub(library), encoding="utf-8")
         (package / "bin").mkdir(exist_ok=True)
         shutil.copy(command, package / "bin" / COMMAND)
         if not self.editable_mode:

@@ -22,7 +22,7 @@ build_wheel() {
 # The command, its launcher and the library, and nothing of the build beside them.
 holds_what_it_should() {
   "$venv/bin/python" -m zipfile -l "$work"/moe_cpp-*.whl | awk 'NR > 1 && $1 !~ /\/$/ {print $1}' | grep -vE '\.dist-info/|\.py$' | LC_ALL=C sort >"$work/holds"
-  printf '%s\n' moe_cpp-*.data/scripts/moe moe_cpp/LICENSE moe_cpp/bin/moe moe_cpp/libmoe.so moe_cpp/py.typed >"$work/should"
+  printf '%s\n' moe_cpp-*.data/scripts/moe moe_cpp/LICENSE moe_cpp/bin/moe moe_cpp/libmoe.so moe_cpp/options.pyi moe_cpp/py.typed >"$work/should"
   sed 's/^moe_cpp-[0-9.]*\.data/moe_cpp-*.data/' "$work/holds" | diff -u "$work/should" -
 }
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import moe_cpp as moe
-from moe_cpp import _library
+from moe_cpp import _library, options
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -48,13 +52,75 @@ def test_every_function_of_the_header_is_bound() -> None:
     assert arguments == {name: len(types) for name, types in _library._STATUS_FUNCTIONS.items()}
 
 
-def test_the_options_are_those_of_the_command(binary: Path) -> None:
-    command_help = subprocess.run([binary, "train", "--help"], capture_output=True, text=True, check=True).stdout
-    theirs = set(re.findall(r"^  (?:-\w,)?--([a-z0-9-]+)", command_help, re.MULTILINE))
-    theirs -= {"help", "json", "data", "out", "preset"}  # arguments of train(), and what has no meaning there
-    theirs -= {name for name in theirs if name.startswith("sample-")} | {"no-report", "show-memory"}  # what the command does beside training
-    ours = {name.removesuffix("_").replace("_", "-") for name in moe.TrainOptions.__annotations__}
-    assert ours == theirs, "bring TrainOptions in options.py in line with moe train --help"
+def command_options(binary: Path, verb: str) -> dict[str, str]:
+    """Each flag of `moe help VERB` as a keyword, with the default that is shown; "" where there is none."""
+    text = subprocess.run([binary, "help", verb], capture_output=True, text=True, check=True).stdout
+    flags = re.findall(r"^  (?:-\w,)?--([a-z0-9-]+)(?: (?:DOMAIN=WEIGHT|PART=FACTOR|[A-Z]+)(?:=(\S+))?(?: \.\.\.)?)?(?=  |\n)", text, re.MULTILINE)
+    return {options.keyword_of(name.replace("-", "_")): default for name, default in flags}
+
+
+def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
+
+
+@pytest.mark.parametrize(
+    ("function", "verb", "own", "commands"),
+    [
+        (moe.train, "train", {"on_step"}, {"data", "out", "no_report", "show_memory"}),
+        (moe.Model.generate, "generate", {"on_text"}, {"prompt", "file", "samples", "threads", "dtype", "memory", "pack_memory", "show_memory", "hot_set"}),
+        (moe.Model.stream, "generate", set(), {"prompt", "file", "samples", "threads", "dtype", "memory", "pack_memory", "show_memory", "hot_set"}),
+        (
+            moe.Session.generate,
+            "generate",
+            {"on_text"},
+            {"prompt", "file", "samples", "threads", "dtype", "memory", "pack_memory", "show_memory", "hot_set"} | SESSIONS_OWN,
+        ),
+        (moe.Model.score, "score", set(), {"text", "threads", "dtype", "memory", "pack_memory", "show_memory", "record", "replay", "per_token"}),
+        (moe.load, "generate", set(), None),
+    ],
+)
+def test_keywords_are_the_commands_flags_with_their_defaults(
+    binary: Path, function: Callable[..., Any], verb: str, own: set[str], commands: set[str] | None
+) -> None:
+    theirs = {name: default for name, default in command_options(binary, verb).items() if not name.startswith("sample_")}
+    ours = keywords(function)
+    if commands is None:  # some of the verb's
+        assert set(ours) == {"threads", "dtype", "memory", "pack_memory"}
+    else:
+        assert set(ours) - own == set(theirs) - commands - {"help", "json"}
+    for name in set(ours) & set(theirs):
+        default = ours[name].default
+        shown = "" if default is None or default is False else f"{default:g}" if isinstance(default, float) else str(default)
+        assert shown == theirs[name], name
+        assert ours[name].annotation is not inspect.Parameter.empty
+
+
+def test_a_session_is_opened_with_what_is_its_own() -> None:
+    ours = keywords(moe.Model.session)
+    assert set(ours) == {"capacity", "threads"} | SESSIONS_OWN
+    assert ours["capacity"].default == 0
+    theirs = keywords(moe.Model.generate)
+    assert all(ours[name] == theirs[name] for name in SESSIONS_OWN)
+
+
+def test_help_tells_types_defaults_and_units() -> None:
+    text = pydoc.plain(pydoc.render_doc(moe.train))
+    for part in ("steps : int, default 1000, in steps", "optimizer steps", "lr : float, default 0.001", "from_ : path", "num_hidden_layers", "Training:"):
+        assert part in text, part
+    assert not re.search(r"--[a-z]", text), "keywords, not flags"
+    assert "tokens : int, default 200" in pydoc.plain(pydoc.render_doc(moe.Model.generate))
+    assert "capacity : int, default 0, in tokens" in pydoc.plain(pydoc.render_doc(moe.Model.session))
+
+
+def test_the_types_are_those_of_the_library() -> None:
+    stub = (Path(moe.__file__).parent / "options.pyi").read_text()
+    for name in ("TrainOptions", "LoadOptions", "SaveOptions", "GenerateOptions", "SessionOptions", "ContinueOptions", "ScoreOptions", "RouteOptions"):
+        written = re.search(rf"class {name}\(TypedDict, total=False\):\n((?:    \w+: .*\n)*)", stub)
+        assert written is not None
+        assert re.findall(r"    (\w+):", written[1]) == list(getattr(moe, name).__annotations__)
 
 
 def imported(library: Path) -> str:

@@ -13,7 +13,7 @@ Whatever is refused or fails ends in `Error`, whose text says what, where and wh
 from moe_cpp._errors import Error
 from moe_cpp._library import version as _version
 from moe_cpp.model import Generation, Model, Routing, Score, Stream, load
-from moe_cpp.options import TrainOptions
+from moe_cpp.options import ContinueOptions, GenerateOptions, LoadOptions, RouteOptions, SaveOptions, ScoreOptions, SessionOptions, TrainOptions
 from moe_cpp.recipes import RouteResult, recipes, route
 from moe_cpp.session import Session
 from moe_cpp.training import TrainResult, train
@@ -21,13 +21,20 @@ from moe_cpp.training import TrainResult, train
 __version__: str = _version()
 
 __all__ = [
+    "ContinueOptions",
     "Error",
+    "GenerateOptions",
     "Generation",
+    "LoadOptions",
     "Model",
+    "RouteOptions",
     "RouteResult",
     "Routing",
+    "SaveOptions",
     "Score",
+    "ScoreOptions",
     "Session",
+    "SessionOptions",
     "Stream",
     "TrainOptions",
     "TrainResult",

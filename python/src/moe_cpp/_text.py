@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 import numpy as np
 
@@ -39,39 +38,12 @@ class Generation:
         return self.text
 
 
-class Drawing(TypedDict, total=False):
-    """How tokens are drawn, and where the text ends."""
-
-    tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repeat_penalty: float | None
-    seed: int | None
-    stop: str | Sequence[str]
-    prompt_lookup: int | None
-
-
-class Sampling(Drawing, total=False):
-    """The same, and how the model is run."""
-
-    routing: str | None
-    top_k_experts: int | None
-    cache_dtype: str | None
-
-
 def write_text(
-    writer: Handle, function: Callable[..., int], prompt: Text, options: Drawing, on_text: Callable[[str], object] | None
+    writer: Handle, function: Callable[..., int], prompt: Text, options: Mapping[str, object], on_text: Callable[[str], object] | None
 ) -> Generation:
     """Calls moe_generate, or what takes the same arguments, on a handle."""
-    tokens = options.get("tokens", 200)
-    if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)):
-        refuse(f"tokens must be a whole number, not {type(tokens).__name__}")
-    if tokens < 0:
-        refuse(f"tokens is {tokens}; it must be 0 or above")
+    wanted = _sampling(options)
     given = as_text(prompt, "prompt")
-    wanted = as_options({**options, "stop": _stops(options.get("stop", ()))})
     if on_text is not None and not callable(on_text):
         refuse(f"on_text must be callable, not {type(on_text).__name__}")
     with writer._use() as handle, Watched() as watched:
@@ -81,6 +53,18 @@ def write_text(
 
         reply = call_for_json(function, handle, given, len(given), wanted, ON_TEXT(tell), None)
     return Generation(reply["text"], reply["prompt_tokens"], reply["tokens"], reply["finish"])
+
+
+def _sampling(options: Mapping[str, object]) -> bytes:
+    given = dict(options)
+    for name in ("tokens", "max_new_tokens"):
+        tokens = given.get(name, 0)
+        if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)):
+            refuse(f"{name} must be a whole number, not {type(tokens).__name__}")
+    for name in ("stop", "stop_strings"):
+        if name in given:
+            given[name] = _stops(given[name])
+    return as_options(given)
 
 
 def _stops(stop: object) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_size_t, c_void_p
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,8 @@ from moe_cpp._errors import Error, refuse
 from moe_cpp._handle import Handle
 from moe_cpp._inputs import Folder, Ids, Text, as_ids, as_options, as_path, as_text
 from moe_cpp._library import LIBRARY, call_for_json, check, take_bytes
-from moe_cpp._text import Generation, Sampling, write_text
+from moe_cpp._text import Generation, write_text
+from moe_cpp.options import GenerateOptions, LoadOptions, SaveOptions, ScoreOptions, SessionOptions, takes_options
 from moe_cpp.session import Session
 
 
@@ -79,9 +80,8 @@ class Routing:
     weights: NDArray[np.float32]
 
 
-def load(
-    folder: Folder, *, threads: int = 0, dtype: str = "auto", memory: str | None = None, pack_memory: str | None = None
-) -> Model:
+@takes_options("LoadOptions")
+def load(folder: Folder, **options: Unpack[LoadOptions]) -> Model:
     """Loads a model: a folder (config.json, model.safetensors, tokenizer.json), a .gguf file, or a name of `moe get`.
 
     Parameters
@@ -89,18 +89,9 @@ def load(
     folder : path
         As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe` reads; or a .gguf file, or a name that
         `moe get` lists and has fetched. What is there under a name comes first.
-    threads : int
-        Threads of a call; 0: all cores.
-    dtype : str
-        Of the products: "f32", "bf16", or "auto": bf16 where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32.
-    memory : str
-        What the process may take in all, as in "30G"; a call that needs more fails before it starts. Default: what is free.
-    pack_memory : str
-        What of it copies of the weights in the layout of the products may take. Default: half of what is free.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")
-    options = {"threads": threads, "dtype": dtype, "memory": memory, "pack_memory": pack_memory}
     check(LIBRARY.moe_load(ctypes.byref(handle), path, as_options(options)))
     return Model(handle, os.fsdecode(path))
 
@@ -157,156 +148,50 @@ class Model(Handle):
         """The text of ids [N]; bytes that are no UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
-    def generate(
-        self,
-        prompt: Text,
-        *,
-        tokens: int = 200,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repeat_penalty: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        routing: str | None = None,
-        top_k_experts: int | None = None,
-        prompt_lookup: int | None = None,
-        cache_dtype: str | None = None,
-        on_text: Callable[[str], object] | None = None,
-    ) -> Generation:
+    @takes_options("GenerateOptions")
+    def generate(self, prompt: Text, *, on_text: Callable[[str], object] | None = None, **options: Unpack[GenerateOptions]) -> Generation:
         """Continues a text. The same prompt, options and seed give the text `moe generate` gives.
 
         Parameters
         ----------
         prompt : str or bytes
             The text to continue.
-        tokens : int
-            At most so many are written.
-        temperature, top_k, top_p, min_p, repeat_penalty, seed
-            As `moe generate` has them, with its defaults (0.8, 40, 0.95, 0.05, 1, 0). Temperature 0 takes the likeliest token each time.
-        stop : str or sequence of str
-            The text ends before the first of these.
-        routing : str
-            "dropless" or "threshold"; models whose experts choose their tokens generate only by "threshold", and only when asked.
-        top_k_experts : int
-            Experts a token takes; default: the model's number.
-        prompt_lookup : int
-            Guess up to so many tokens from what the text said before and check them in one step; the text stays the same. Default: 0, none.
-        cache_dtype : str
-            How keys and values are kept: "f32", "bf16", "f16" or "q8_0"; default: f16 for quantised weights, else as the products compute.
         on_text : callable
             Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
             is raised here.
         """
-        options: Sampling = {
-            "tokens": tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repeat_penalty": repeat_penalty,
-            "seed": seed,
-            "stop": stop,
-            "routing": routing,
-            "top_k_experts": top_k_experts,
-            "prompt_lookup": prompt_lookup,
-            "cache_dtype": cache_dtype,
-        }
         return write_text(self, LIBRARY.moe_generate, prompt, options, on_text)
 
-    def stream(
-        self,
-        prompt: Text,
-        *,
-        tokens: int = 200,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repeat_penalty: float | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        routing: str | None = None,
-        top_k_experts: int | None = None,
-        prompt_lookup: int | None = None,
-        cache_dtype: str | None = None,
-    ) -> Stream:
+    @takes_options("GenerateOptions")
+    def stream(self, prompt: Text, **options: Unpack[GenerateOptions]) -> Stream:
         """`generate` as an iterator over its text, piece by piece; the model works in a thread of its own and is taken until the end.
 
         >>> for text in model.stream("Once upon ", seed=1):
         ...     print(text, end="", flush=True)
         """
-        sampling: Sampling = {
-            "tokens": tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repeat_penalty": repeat_penalty,
-            "seed": seed,
-            "stop": stop,
-            "routing": routing,
-            "top_k_experts": top_k_experts,
-            "prompt_lookup": prompt_lookup,
-            "cache_dtype": cache_dtype,
-        }
-        return Stream(self, as_text(prompt, "prompt"), sampling)
+        return Stream(self, as_text(prompt, "prompt"), options)
 
-    def session(
-        self,
-        *,
-        capacity: int = 0,
-        threads: int = 0,
-        routing: str | None = None,
-        top_k_experts: int | None = None,
-        cache_dtype: str | None = None,
-    ) -> Session:
-        """Opens a text under way: what was read and written of it is not read again, and sessions of one model work at the same time.
-
-        Parameters
-        ----------
-        capacity : int
-            Most ids that it holds; 0: the model's context.
-        threads : int
-            Threads of its calls; 0: the model's.
-        routing, top_k_experts, cache_dtype
-            As `generate` has them.
-        """
-        wanted = as_options(
-            {"capacity": capacity, "threads": threads, "routing": routing, "top_k_experts": top_k_experts, "cache_dtype": cache_dtype}
-        )
+    @takes_options("SessionOptions")
+    def session(self, **options: Unpack[SessionOptions]) -> Session:
+        """Opens a text under way: what was read and written of it is not read again, and sessions of one model work at the same time."""
+        wanted = as_options(options)
         handle = c_void_p()
         with self._use() as model:
             check(LIBRARY.moe_session_open(ctypes.byref(handle), model, wanted))
         return Session(handle, self._vocab)
 
-    def score(
-        self,
-        text_or_ids: Text | ArrayLike,
-        *,
-        window: int | None = None,
-        windows: int | None = None,
-        routing: str | None = None,
-        top_k_experts: int | None = None,
-    ) -> Score:
+    @takes_options("ScoreOptions")
+    def score(self, text_or_ids: Text | ArrayLike, **options: Unpack[ScoreOptions]) -> Score:
         """How well the model predicts a text or a sequence of ids [N]; the figures are those of `moe score`.
 
         Parameters
         ----------
         text_or_ids : str, bytes or integers [N]
-        window : int
-            Tokens of a window; default: 2048, or the model's context where that is shorter. There must be one whole window.
-        windows : int
-            At most so many; default: all.
-        routing : str
-            "dropless"; "as-trained", with the recipe's capacity for evaluation; or "threshold", learned in training where experts choose.
-        top_k_experts : int
-            Experts a token takes; default: the model's number.
+            There must be one whole window.
         """
         ids = self.encode(text_or_ids) if isinstance(text_or_ids, (str, bytes, bytearray, memoryview)) else self._ids(text_or_ids)
         logprobs = np.empty(ids.size, np.float32)
-        wanted = as_options({"window": window, "windows": windows, "routing": routing, "top_k_experts": top_k_experts})
+        wanted = as_options(options)
         with self._use() as handle:
             reply: Mapping[str, Any] = call_for_json(LIBRARY.moe_score, handle, ids.ctypes.data, ids.size, wanted, _floats(logprobs))
         return Score(
@@ -340,10 +225,11 @@ class Model(Handle):
                 check(LIBRARY.moe_routing(handle, given.ctypes.data, given.size, _ints(experts), _floats(weights)))
         return Routing(experts, weights)
 
-    def save(self, folder: Folder, *, dtype: str | None = None) -> None:
-        """Writes the model folder; dtype "f32" or "bf16" is that of the file."""
+    @takes_options("SaveOptions")
+    def save(self, folder: Folder, **options: Unpack[SaveOptions]) -> None:
+        """Writes the model folder."""
         path = as_path(folder, "folder")
-        wanted = as_options({"dtype": dtype})
+        wanted = as_options(options)
         with self._use() as handle:
             check(LIBRARY.moe_save(handle, path, wanted))
 
@@ -374,7 +260,7 @@ class Stream(Iterator[str]):
         The whole, once the iteration has ended.
     """
 
-    def __init__(self, model: Model, prompt: bytes, sampling: Sampling) -> None:
+    def __init__(self, model: Model, prompt: bytes, sampling: GenerateOptions) -> None:
         self.generation: Generation | None = None
         self._queue: queue.SimpleQueue[str | Generation | BaseException] = queue.SimpleQueue()
         stop = threading.Event()
@@ -410,7 +296,7 @@ class Stream(Iterator[str]):
         self.close()
 
 
-def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: threading.Event, model: Model, prompt: bytes, sampling: Sampling) -> None:
+def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: threading.Event, model: Model, prompt: bytes, sampling: GenerateOptions) -> None:
     def tell(text: str) -> bool:
         out.put(text)
         # The program waits for its threads when it ends; one that nobody reads any more must not keep it.

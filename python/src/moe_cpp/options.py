@@ -1,94 +1,99 @@
-"""The options of `train` as keyword arguments: those of `moe train`, whose --help says what each does. python/tests/package_test.py holds the two together."""
+"""The options of functions as keyword arguments: their names, types and defaults are the library's own list (moe_options), which the command's --help is made of.
+
+For type checkers options.pyi says the same; setup.py writes it when the wheel is built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+import inspect
+import keyword
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from moe_cpp._inputs import Folder
+from moe_cpp._library import LIBRARY, call_for_json
+from moe_cpp._option_types import FUNCTIONS, TYPES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_TYPES: dict[str, Any] = {
+    kind: eval(text, {"Any": Any, "Folder": Folder, "Mapping": Mapping, "Sequence": Sequence}) for kind, text in TYPES.items()  # noqa: S307
+}
 
 
-class TrainOptions(TypedDict, total=False):
-    """Keyword arguments of `train` beside data, out, preset and on_step. Losses in nats; sizes in tokens, steps or elements."""
+def options_of(name: str) -> list[dict[str, Any]]:
+    """Those of FUNCTIONS[name], as the library tells them (include/moe/moe.h, moe_options)."""
+    function, arguments = FUNCTIONS[name]
+    rows: list[dict[str, Any]] = call_for_json(LIBRARY.moe_options, function.encode())
+    return [row for row in rows if row["name"] not in arguments]
 
-    # the run
-    eval_data: Folder | Sequence[Folder]
-    hold_out: float
-    mix: Mapping[str, float]
-    tokenizer: str
-    from_: Folder
-    config: Folder
-    eval_every: int
-    keep_best: bool
-    save_every: int
-    resume: bool
-    # model
-    architecture: str
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    dense_width: int
-    activation: str
-    qk_norm: str
-    norm_placement: str
-    bias: bool
-    tied: bool
-    rope_theta: float
-    dropout: float
-    # routing
-    recipe: str
-    stages: str | Mapping[str, Any]
-    experts: int
-    top_k: int
-    capacity_factor: float
-    capacity_factor_eval: float
-    norm_topk_prob: bool
-    expert_groups: int
-    groups_kept: int
-    routed_scaling_factor: float
-    balance_over: str
-    expert_width: int
-    shared_experts: int
-    shared_width: int
-    shared_gate: bool
-    moe_every: int
-    dense_first: int
-    moe_layers: Sequence[int]
-    balance: float
-    z_loss: float
-    importance_loss: float
-    load_loss: float
-    device_loss: float
-    communication_loss: float
-    no_router_noise: bool
-    # training
-    context: int
-    batch: int
-    accumulate: int
-    steps: int
-    lr: float
-    min_lr: float
-    warmup: int
-    lr_times: Mapping[str, float]
-    schedule: str
-    weight_decay: float
-    decay_all: bool
-    beta1: float
-    beta2: float
-    eps: float
-    clip: float
-    seed: int
-    dtype: str
-    recompute: bool
-    tune: str
-    lora_rank: int
-    lora_alpha: float
-    teacher: Folder
-    teacher_weight: float
-    minutes: float
-    shuffle: str
-    threads: int
-    memory: str
-    pack_memory: str
+
+def keyword_of(name: str) -> str:
+    """`from` is a keyword of Python: from_."""
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def _shown_default(row: Mapping[str, Any]) -> object:
+    default = row["default"]
+    return None if default in ("", [], {}) else default
+
+
+def _paragraph(row: Mapping[str, Any]) -> str:
+    default = _shown_default(row)
+    head = f"{keyword_of(row['name'])} : {TYPES[row['kind']].replace('Folder', 'path')}"
+    if default is not None:
+        head += f", default {default!r}"
+    if row["unit"]:
+        head += f", in {row['unit']}"
+    others = [name for name in row["also"] if len(name) > 1]
+    text = row["help"] + (f"; also {', '.join(others)}" if others else "")
+    return head + "\n" + textwrap.indent(textwrap.fill(text, 112), "    ")
+
+
+def _parameter(row: Mapping[str, Any]) -> inspect.Parameter:
+    default = _shown_default(row)
+    kind = TYPES[row["kind"]] + (" | None" if default is None else "")
+    return inspect.Parameter(keyword_of(row["name"]), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _documented(doc: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The docstring with its options, in front of what is returned."""
+    before, returns, after = doc.partition("\nReturns\n-------\n")
+    lines = [before.rstrip(), "", "Options", "-------"]
+    group = ""
+    for row in rows:
+        if row["group"] != group:
+            group = row["group"]
+            lines += ["", f"{group}:" if group else "Further:"]
+        lines.append(_paragraph(row))
+    return "\n".join(lines) + "\n" + returns + after
+
+
+def takes_options(name: str) -> Callable[[Function], Function]:
+    """Gives a Python function, in place of its **options, the keywords of FUNCTIONS[name]: for help(), signature() and completion."""
+    rows = options_of(name)
+
+    def give(wrapped: Function) -> Function:
+        own = [p for p in inspect.signature(wrapped).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        wrapped.__signature__ = inspect.signature(wrapped).replace(parameters=[*own, *map(_parameter, rows)])  # type: ignore[attr-defined]
+        wrapped.__doc__ = _documented(inspect.cleandoc(wrapped.__doc__ or ""), rows)
+        return wrapped
+
+    return give
+
+
+def _typed(name: str) -> Any:
+    rows = options_of(name)
+    fields = {keyword_of(one): _TYPES[row["kind"]] | None for row in rows for one in [row["name"], *row["also"]] if len(one) > 1}
+    return TypedDict(name, fields, total=False)  # type: ignore[operator, misc]
+
+
+TrainOptions = _typed("TrainOptions")
+LoadOptions = _typed("LoadOptions")
+SaveOptions = _typed("SaveOptions")
+GenerateOptions = _typed("GenerateOptions")
+SessionOptions = _typed("SessionOptions")
+ContinueOptions = _typed("ContinueOptions")
+ScoreOptions = _typed("ScoreOptions")
+RouteOptions = _typed("RouteOptions")

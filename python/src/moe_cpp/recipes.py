@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from moe_cpp._errors import refuse
 from moe_cpp._inputs import as_ids, as_numbers, as_options
 from moe_cpp._library import LIBRARY, call_for_json
+from moe_cpp.options import RouteOptions, takes_options
 
 _LOSSES = ("balance", "z", "device", "communication", "importance", "load")
 _EVENNESS = ("max_vio", "cv2", "entropy")
@@ -58,6 +59,7 @@ class RouteResult:
     gradients: dict[str, NDArray[np.float32]]
 
 
+@takes_options("RouteOptions")
 def route(
     logits: ArrayLike | None = None,
     recipe: str | None = None,
@@ -75,11 +77,7 @@ def route(
     step_counts: ArrayLike | None = None,
     coef: Mapping[str, float] | None = None,
     dweights: ArrayLike | None = None,
-    draw: bool | None = None,
-    eval: str | None = None,
-    seed: int | None = None,
-    stages: str | Mapping[str, Any] | None = None,
-    **options: bool | int | float | str | None,
+    **options: Unpack[RouteOptions],
 ) -> RouteResult:
     """Works a routing recipe out on given numbers, as `moe route --logits` does.
 
@@ -109,15 +107,6 @@ def route(
         Coefficients of the losses, by name, that the gradients are of.
     dweights : numbers [T, K]
         Gradients of the weights that the gradients start from.
-    draw : bool
-        Draw the recipe's noise and random choices, by `seed`.
-    eval : str
-        The stages of an evaluation instead of training's: "dropless", "as-trained" or "threshold".
-    stages : str or dict
-        Recipe "custom": a JSON file of stages, or the stages themselves.
-    **options
-        The other routing options of `moe route`: capacity_factor=1.25, norm_topk_prob=True, expert_groups, groups_kept,
-        routed_scaling_factor, balance_over, experts.
     """
     arrays: dict[str, ArrayLike | None] = {
         "logits": logits,
@@ -132,7 +121,7 @@ def route(
         "sequences": sequences,
         "step_counts": step_counts,
     }
-    given: dict[str, object] = {"recipe": recipe, "top_k": top_k, "draw": draw, "eval": eval, "seed": seed, "coef": coef, "stages": stages, **options}
+    given: dict[str, object] = {"recipe": recipe, "top_k": top_k, "coef": coef, **options}
     given["dweights"] = None if dweights is None else _rows(dweights)
     for name, value in arrays.items():
         if value is not None:

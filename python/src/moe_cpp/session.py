@@ -14,7 +14,8 @@ from moe_cpp._errors import refuse
 from moe_cpp._handle import Handle
 from moe_cpp._inputs import Text, as_ids
 from moe_cpp._library import LIBRARY, check
-from moe_cpp._text import Drawing, Generation, write_text
+from moe_cpp._text import Generation, write_text
+from moe_cpp.options import ContinueOptions, takes_options
 
 
 class Session(Handle):
@@ -65,11 +66,21 @@ class Session(Handle):
             )
         return logits
 
-    def generate(self, prompt: Text = "", *, on_text: Callable[[str], object] | None = None, **options: Unpack[Drawing]) -> Generation:
-        """Adds a prompt, which may be empty where there is a text, and goes on from there; options as `Model.generate` has them.
+    @takes_options("ContinueOptions")
+    def generate(self, prompt: Text = "", *, on_text: Callable[[str], object] | None = None, **options: Unpack[ContinueOptions]) -> Generation:
+        """Adds a prompt and goes on from there; what was written belongs to the text from then on. It ends where the session is full at the latest.
 
-        What was written belongs to the text from then on. It ends where the session is full at the latest. Of the result,
-        `prompt_tokens` counts all that stood before what was written.
+        Parameters
+        ----------
+        prompt : str or bytes
+            May be empty where there is a text.
+        on_text : callable
+            As `Model.generate` has it.
+
+        Returns
+        -------
+        Generation
+            Its `prompt_tokens` counts all that stood before what was written.
         """
         return write_text(self, LIBRARY.moe_session_generate, prompt, options, on_text)
 

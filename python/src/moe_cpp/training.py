@@ -13,7 +13,7 @@ from moe_cpp._errors import refuse
 from moe_cpp._inputs import Folder, as_options, as_path
 from moe_cpp._library import LIBRARY, ON_STEP, call_for_json
 from moe_cpp.model import Model, load
-from moe_cpp.options import TrainOptions
+from moe_cpp.options import TrainOptions, takes_options
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class TrainResult:
         return load(self.out, threads=threads, dtype=dtype)
 
 
+@takes_options("TrainOptions")
 def train(
     data: Folder | Sequence[Folder],
     out: Folder,
     *,
-    preset: str | None = None,
     on_step: Callable[[dict[str, Any]], object] | None = None,
     **options: Unpack[TrainOptions],
 ) -> TrainResult:
@@ -68,14 +68,9 @@ def train(
         Text files, or folders of them.
     out : path
         Folder for the model, its checkpoint and metrics.jsonl. One that holds a model is refused, unless resume=True.
-    preset : str
-        A named set of options to start from: "tiny", "nanomoe", "olmoe-mini", "deepseekmoe-mini", "dense-mini".
     on_step : callable
         Called after each step with that step's line of metrics.jsonl (losses in nats, load of each layer's experts). A true value saves
         and ends the run; an exception saves, ends it, and is raised here. So does Ctrl-C, as KeyboardInterrupt.
-    **options
-        Those of `moe train` with underscores: steps=200, lr=3e-3, recipe="mixtral", eval_data="valid/"; see `TrainOptions`.
-        `from` is a keyword of Python: write from_.
 
     Returns
     -------
@@ -89,7 +84,7 @@ def train(
     for place, source in enumerate(sources):
         as_path(source, f"data[{place}]")
     as_path(out, "out")
-    given = as_options({"data": sources, "out": out, "preset": preset, **options})
+    given = as_options({"data": sources, "out": out, **options})
     with Watched() as watched:
 
         def tell(_user: int | None, line: bytes) -> int:

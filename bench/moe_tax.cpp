@@ -55,8 +55,9 @@ double step(Run& run, Layer& l, Tensor x, Tensor dy, Tensor y, Tensor dx) {
   const auto start = Clock::now();
   ArenaScope scope(run.saved);
   MoeLayer::Saved saved;
-  l.layer.forward(run, y, x, {}, &l.spec, {}, saved);
-  l.layer.backward(run, dx, dy, x, &l.spec, {0.01f, 0.001f}, saved);
+  const Pass pass{.routing = &l.spec, .keep = Keep::all, .wanted = Wanted::all()};
+  l.layer.forward(run, y, x, pass, saved);
+  l.layer.backward(run, dx, dy, x, pass, {0.01f, 0.001f}, saved);
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 

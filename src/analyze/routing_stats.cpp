@@ -79,16 +79,13 @@ void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* 
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, tokens};
-  const Batch batch{ids, positions, bounds};
   rows.clear();
   const std::function<void(int64_t, const MoeLayer::Saved&)> on_routing = [&](int64_t, const MoeLayer::Saved& layer) {
     rows.push_back(rows_of(run, layer, spec_));
   };
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  Forward pass{&batch, &spec_};
-  pass.on_routing = &on_routing;
-  model_.forward(run, pass, saved);
+  model_.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec_, .on_routing = &on_routing}, saved);
   if (predicted) predict(run, *predicted, saved.hidden);
   if (!nll) return;
   std::vector<int32_t> targets(ids.begin() + 1, ids.end());

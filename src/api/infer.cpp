@@ -25,12 +25,9 @@ void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std:
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
-  const Batch batch{ids, positions, bounds};
   ArenaScope scope(model.run.saved);
   ModelSaved saved;
-  Forward pass{&batch, &routing, Keep::nothing, nullptr};
-  pass.on_routing = on_routing;
-  weights.forward(model.run, pass, saved);
+  weights.forward(model.run, {.batch = {ids, positions, bounds}, .routing = &routing, .on_routing = on_routing}, saved);
   then(saved);
 }
 

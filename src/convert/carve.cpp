@@ -54,13 +54,19 @@ struct Calibration {
 class Walk {
  public:
   Walk(Run& run, Model& dense, Model& carved, const Calibration& text, const CarveOptions& options, const CarveStages& stages)
-      : run_(run), dense_(dense), carved_(carved), text_(text), options_(options), stages_(stages), spec_(eval_spec(carved.config().routing)) {
+      : run_(run),
+        dense_(dense),
+        carved_(carved),
+        options_(options),
+        stages_(stages),
+        spec_(eval_spec(carved.config().routing)),
+        pass_{.batch = text.batch, .routing = &spec_, .wanted = {.counts = true}} {
     const int64_t tokens = text.batch.tokens(), width = dense.config().width;
     h_ = run.saved.alloc(DType::f32, {tokens, width});
     u_ = run.saved.alloc(DType::f32, {tokens, width});
     y_ = run.saved.alloc(DType::f32, {tokens, width});
     dense.embed(run, h_, text.batch);
-    turns_ = dense.rope_turns(run, run.saved, text.batch.positions);
+    pass_.turns = dense.rope_turns(run, run.saved, text.batch.positions);
     if (!stages.follows_dense()) return;
     dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
     ops::cast(run, dense_h_, h_);
@@ -69,8 +75,8 @@ class Walk {
   // A layer whose FFN stays as it is.
   void pass(int64_t i) {
     Block& block = dense_.block(i);
-    if (!dense_h_.empty()) dense_block(block, i, dense_h_, u_);
-    dense_block(block, i, h_, u_);
+    if (!dense_h_.empty()) dense_block(block, dense_h_, u_);
+    dense_block(block, h_, u_);
   }
 
   CarvedLayer layer(int64_t i) {
@@ -80,9 +86,9 @@ class Walk {
     Tensor dense_sum;  // [N,D] f32, the dense stream with what its FFN adds
     if (!dense_h_.empty()) {
       dense_sum = run_.saved.alloc(DType::f32, {u_.rows(), u_.cols()});
-      dense_block(block, i, dense_h_, dense_sum);
+      dense_block(block, dense_h_, dense_sum);
     }
-    attend(block, i, h_);
+    attend(block, h_);
     const Tensor x = ffn_input(block);
     Carving c = carving(i, x);
     run_dense(run_, c.a, c.dense);
@@ -93,7 +99,7 @@ class Walk {
     stages_.fit->run(c);
 
     MoeLayer::Saved saved;
-    c.carved.forward(run_, y_, x, RouterInput{text_.batch.ids, text_.batch.bounds}, &spec_, {}, saved);
+    c.carved.forward(run_, y_, x, pass_, saved);
     CarvedLayer measured = measure(c, saved, i);
     ops::add(run_, u_, u_, y_);
     leave(block, h_, u_);
@@ -103,11 +109,10 @@ class Walk {
 
  private:
   // u_ from the block's input.
-  void attend(Block& block, int64_t i, Tensor h) {
+  void attend(Block& block, Tensor h) {
     ArenaScope scope(run_.saved);
     Block::Saved saved;
-    const BlockPass pass{.batch = &text_.batch, .layer = i, .turns = turns_ ? &*turns_ : nullptr};
-    block.forward_attention(run_, u_, h, pass, saved);
+    block.forward_attention(run_, u_, h, pass_, saved);
   }
   // What the FFN sees of u_.
   Tensor ffn_input(Block& block) {
@@ -125,9 +130,9 @@ class Walk {
     else block.norm2.forward(run_, out, sum, norm);
   }
   // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with what the FFN adds.
-  void dense_block(Block& block, int64_t i, Tensor h, Tensor sum) {
+  void dense_block(Block& block, Tensor h, Tensor sum) {
     ArenaScope scope(run_.saved);
-    attend(block, i, h);
+    attend(block, h);
     Activations a{.x = ffn_input(block)};
     run_dense(run_, a, block.ffn.experts);
     ops::add(run_, sum, u_, a.out);
@@ -162,7 +167,7 @@ class Walk {
             .dense = dense_.block(i).ffn.experts,
             .a = {.x = x},
             .carved = carved_.block(i).ffn,
-            .routing = &spec_};
+            .pass = pass_};
   }
 
   // y_ becomes the carved output less the dense one and back again.
@@ -201,13 +206,12 @@ class Walk {
 
   Run& run_;
   Model &dense_, &carved_;
-  const Calibration& text_;
   const CarveOptions& options_;
   const CarveStages& stages_;
   RoutingSpec spec_;
+  Pass pass_;
   Tensor h_, u_, y_;  // [N,D] f32: the carved model's stream, after attention, what its FFN gives
-  std::optional<ops::RopeTurns> turns_;
-  Tensor dense_h_;  // [N,D] f32: the dense model's stream; absent unless a stage follows it
+  Tensor dense_h_;    // [N,D] f32: the dense model's stream; absent unless a stage follows it
 };
 
 }  // namespace

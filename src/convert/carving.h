@@ -18,7 +18,7 @@ struct Carving {
   ExpertBank& dense;
   Activations a;     // of the dense FFN, at the inputs that the carved model gives this layer; lives in run.saved
   MoeLayer& carved;  // its parameters are what the stages write
-  const RoutingSpec* routing;
+  const Pass& pass;  // of the carved model over the text
   // Where a stage follows the dense model (CarveStages::follows_dense); else empty.
   Tensor target = {};                    // [N,D] f32 what this layer has to give for the residual stream to become the dense one
   std::vector<float> token_weight = {};  // [N] 1 / mean square of the dense stream after this layer, their mean 1

@@ -16,11 +16,10 @@ Tensor logits_of(Model& model, Run& run, std::span<const int32_t> ids) {
   std::iota(positions.begin(), positions.end(), 0);
   const auto tokens = static_cast<int64_t>(ids.size());
   const std::vector<int64_t> bounds = {0, tokens};
-  const Batch batch{ids, positions, bounds};
   const RoutingSpec spec = model.config().moe_layer_count() > 0 ? eval_spec(model.config().routing) : RoutingSpec{};
   const Tensor out = run.saved.alloc(DType::f32, {tokens, model.config().vocab});
   ModelSaved saved;
-  model.forward(run, {.batch = &batch, .routing = &spec}, saved);
+  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
   model.logits(run, out, saved.hidden);
   return out;
 }

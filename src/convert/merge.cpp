@@ -107,10 +107,9 @@ void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, tokens};
-  const Batch batch{ids, positions, bounds};
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  base.forward(run, {.batch = &batch, .keep = Keep::all}, saved);
+  base.forward(run, {.batch = {ids, positions, bounds}, .keep = Keep::all}, saved);
   const int64_t first = gates == Gates::hidden ? tokens - 1 : 0;
   for (size_t layer = 0; layer < saved.blocks.size(); ++layer) {
     const Tensor x = saved.blocks[layer].ffn_in.x;

@@ -66,7 +66,7 @@ std::vector<Tally> tallies(Model& model, std::span<const int32_t> ids, const Pru
     const Batch batch{ids.subspan(static_cast<size_t>(window * o.window), static_cast<size_t>(o.window)), positions, bounds};
     ArenaScope scope(run.saved);
     ModelSaved saved;
-    model.forward(run, {.batch = &batch, .routing = &spec, .on_routing = &listen}, saved);
+    model.forward(run, {.batch = batch, .routing = &spec, .on_routing = &listen}, saved);
     if (o.progress) o.progress(window + 1, o.windows);
   }
   return all;

@@ -29,7 +29,6 @@ std::vector<double> weight_sums(const RoutingSpec& spec, int64_t tokens, bool dr
   Router::Saved saved;
   const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
   const std::vector<int64_t> bounds = {0, tokens};
-  saved.input = {.ids = ids, .bounds = bounds, .step_counts = {}};
   if (std::holds_alternative<OnePlusScaled>(spec.weigh)) router.scale.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
   if (selection_bias(spec.select)) router.bias.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
   if (needs_logits(spec.select)) {
@@ -37,7 +36,7 @@ std::vector<double> weight_sums(const RoutingSpec& spec, int64_t tokens, bool dr
     const RngKey key = RngKey::from_seed(1);
     for (int64_t i = 0; drawn && i < saved.logits.numel(); ++i) saved.logits.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
-  const RoutingPlan plan = router.decide(run, spec, saved);
+  const RoutingPlan plan = router.decide(run, {.batch = {.ids = ids, .bounds = bounds}, .routing = &spec}, saved);
   std::vector<double> sums(static_cast<size_t>(tokens), 0.0);
   for (int64_t r = 0; r < plan.rows(); ++r)
     sums[static_cast<size_t>(plan.token[static_cast<size_t>(r)])] += static_cast<double>(plan.weight.empty() ? 1.0f : plan.weight.as<float>()[r]);

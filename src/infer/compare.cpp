@@ -43,12 +43,13 @@ void note_choices(Side& side, const MoeLayer::Saved& layer, bool keep_chosen) {
       if (router.selected.row<int32_t>(n)[k]) chosen[static_cast<size_t>(n * experts + router.choice.row<int32_t>(n)[k])] = 1;
 }
 
-void forward(Side& side, const Batch& batch, bool keep_chosen) {
+using OnBlock = std::function<void(int64_t layer, const Tensor& h)>;
+
+void forward(Side& side, const Batch& batch, bool keep_chosen, const OnBlock& on_block) {
   side.chosen.clear();
   const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t, const MoeLayer::Saved& layer) { note_choices(side, layer, keep_chosen); };
-  Forward pass{.batch = &batch, .routing = &side.routing};
-  pass.on_routing = &listen;
-  side.model.forward(side.run, pass, side.saved);
+  side.model.forward(side.run, {.batch = batch, .routing = &side.routing, .wanted = {.counts = true}, .on_routing = &listen, .on_block = &on_block},
+                     side.saved);
   if (side.load.empty())
     for (const LayerRouting& r : side.saved.routing) side.load.push_back({r.layer, std::vector<int64_t>(r.counts.size())});
   for (size_t l = 0; l < side.load.size(); ++l)
@@ -113,12 +114,12 @@ class Drift {
   }
   bool measured() const { return !states_.empty(); }
 
-  void keep(int layer, const Tensor& h) {
+  void keep(int64_t layer, const Tensor& h) {
     std::vector<float>& kept = states_[static_cast<size_t>(layer)];
     kept.clear();
     for (int64_t n = 0; n < h.rows(); n += stride_) kept.insert(kept.end(), h.row<float>(n), h.row<float>(n) + width_);
   }
-  void hold_against(int layer, const Tensor& h) {
+  void hold_against(int64_t layer, const Tensor& h) {
     const float* was = states_[static_cast<size_t>(layer)].data();
     for (int64_t n = 0; n < h.rows(); n += stride_, was += width_) {
       double moved = 0, length = 0;
@@ -142,19 +143,6 @@ class Drift {
   int64_t width_, stride_ = 1, tokens_ = 0;
   std::vector<std::vector<float>> states_;  // [L]
   std::vector<double> sums_;                // [L]
-};
-
-// Lends a Run's hook for as long as this lives.
-class Traced {
- public:
-  Traced(Run& run, std::function<void(std::string_view, int, const Tensor&)> hook) : run_(run), other_(std::exchange(run.trace, std::move(hook))) {}
-  ~Traced() { run_.trace = std::move(other_); }
-  Traced(const Traced&) = delete;
-  Traced& operator=(const Traced&) = delete;
-
- private:
-  Run& run_;
-  std::function<void(std::string_view, int, const Tensor&)> other_;
 };
 
 bool same_experts(const ModelConfig& a, const ModelConfig& b) {
@@ -285,24 +273,20 @@ Comparison compare(const ComparedModel& first, const ComparedModel& second, cons
   std::vector<int32_t> positions(static_cast<size_t>(c.window));
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, c.window};
+  const OnBlock keep = [&](int64_t layer, const Tensor& h) {
+    if (drift.measured()) drift.keep(layer, h);
+  };
+  const OnBlock hold_against = [&](int64_t layer, const Tensor& h) {
+    if (drift.measured()) drift.hold_against(layer, h);
+  };
   for (int64_t w = 0; w < c.windows; ++w) {
     const auto text = ids.subspan(static_cast<size_t>(w * c.window), static_cast<size_t>(c.window));
     std::vector<int32_t> targets(text.begin() + 1, text.end());
     targets.push_back(ops::kIgnoreTarget);
     const Batch batch{text, positions, bounds};
     ArenaScope scope(before.run.saved), other(after.run.saved);
-    {
-      const Traced hook(before.run, [&](std::string_view, int layer, const Tensor& h) {
-        if (drift.measured()) drift.keep(layer, h);
-      });
-      forward(before, batch, alike);
-    }
-    {
-      const Traced hook(after.run, [&](std::string_view, int layer, const Tensor& h) {
-        if (drift.measured()) drift.hold_against(layer, h);
-      });
-      forward(after, batch, alike);
-    }
+    forward(before, batch, alike, keep);
+    forward(after, batch, alike, hold_against);
     if (alike) choices.add(before, after);
     TokenFigures tokens(text.size());
     predict(before, after, targets, tokens);

@@ -91,10 +91,10 @@ void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows) 
 void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> rows) {
   StepBatch step;
   for (const StepRows& r : rows) step.add(r, cache_.length(r.slot) - std::ssize(r.ids));
-  const Batch batch{step.ids, step.positions, step.bounds, step.slots};
   const ArenaScope scope(run_.saved);
   ModelSaved saved;
-  model_.forward(run_, {&batch, &routing_, Keep::nothing, &cache_}, saved);
+  model_.forward(run_, {.batch = {step.ids, step.positions, step.bounds, step.slots}, .routing = &routing_, .cache = &cache_, .wanted = {.counts = true}},
+                 saved);
   if (!step.wanted.empty())
     model_.logits(run_, Tensor(logits.data(), DType::f32, {std::ssize(step.wanted), model_.config().vocab}), wanted_rows(run_, saved.hidden, step.wanted));
   for (size_t i = 0; i < saved.routing.size(); ++i)

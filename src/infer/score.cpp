@@ -12,7 +12,7 @@ namespace moe {
 namespace {
 
 // nll [window]: of each next token; the last entry is 0. A chunk after the first finds the keys and values of those before it in the cache.
-void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward pass, int64_t chunk, std::vector<float>& nll) {
+void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pass, int64_t chunk, std::vector<float>& nll) {
   const auto window = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
   std::iota(positions.begin(), positions.end(), 0);
@@ -31,10 +31,9 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Forward
     const int64_t count = std::min(chunk, window - begin);
     const auto part = [&](auto& all) { return std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)); };
     const std::vector<int64_t> bounds = {0, count};
-    const Batch batch{part(ids), part(positions), bounds, slots};
     ArenaScope scope(run.saved);
     ModelSaved saved;
-    pass.batch = &batch;
+    pass.batch = {part(ids), part(positions), bounds, slots};
     model.forward(run, pass, saved);
     model.loss_forward(run, Tensor(part(nll).data(), DType::f32, {count}), part(targets), saved);
   }
@@ -67,7 +66,7 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
   const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {
     options.on_routing(window, layer, saved);
   };
-  Forward pass{.routing = &routing};
+  Pass pass{.routing = &routing};
   if (options.recorded) pass.recorded = &recorded;
   if (options.on_routing) pass.on_routing = &listen;
 

@@ -36,7 +36,8 @@ void Attention::project_backward(Run& run, Tensor dx, bool accumulate, Tensor dy
   else ops::matmul_dx(run, dx, dy, weight, all);
 }
 
-void Attention::forward(Run& run, Tensor y, Tensor x, const Batch& batch, const ops::RopeTurns* turns, KvCache* cache, int64_t layer, Saved& saved) {
+void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer, Saved& saved) {
+  const Batch& batch = pass.batch;
   const std::array<int64_t, 2> all = {0, x.rows()};
   std::optional<Norm> none;
   const auto projected = [&](const Param& w) { return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()}); };
@@ -44,13 +45,13 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Batch& batch, const 
   ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
   saved.q = finish(run, yq, q_bias, q_norm, saved.q_norm);
   saved.k = finish(run, yk, k_bias, k_norm, saved.k_norm);
-  if (turns) ops::rope_acc(run, {saved.q, saved.k}, *turns, false);
+  if (!pass.turns.empty()) ops::rope_acc(run, {saved.q, saved.k}, pass.turns, false);
   Norm::Saved unused;
   saved.v = finish(run, yv, v_bias, none, unused);
   ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
-  if (cache) {
-    cache->store(run, layer, batch, saved.k, saved.v);
-    kv = cache->view(layer, batch);
+  if (pass.cache) {
+    pass.cache->store(run, layer, batch, saved.k, saved.v);
+    kv = pass.cache->view(layer, batch);
   }
   saved.o = run.saved.alloc(x.dtype, {x.rows(), heads * head_width});
   saved.lse = run.saved.alloc(DType::f32, {x.rows(), heads});
@@ -59,7 +60,8 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Batch& batch, const 
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
 }
 
-void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Batch& batch, const ops::RopeTurns* turns, const Saved& saved) {
+void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass, const Saved& saved) {
+  const Batch& batch = pass.batch;
   ArenaScope scope(run.scratch);
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto like = [&](const Tensor& t) { return run.scratch.alloc(t.dtype, {t.rows(), t.cols()}); };
@@ -71,7 +73,7 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Batch& 
   const ops::KvView kv{saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv, saved.o, saved.lse, batch.positions, heads, kv_heads,
                           1 / std::sqrt(static_cast<float>(head_width)), window);
-  if (turns) ops::rope_acc(run, {dq, dk}, *turns, true);
+  if (!pass.turns.empty()) ops::rope_acc(run, {dq, dk}, pass.turns, true);
   project_backward(run, dx, false, dq, x, q, q_bias, q_norm, saved.q_norm);
   project_backward(run, dx, true, dk, x, k, k_bias, k_norm, saved.k_norm);
   project_backward(run, dx, true, dv, x, v, v_bias, none, {});

@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "model/batch.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/norm.h"
@@ -25,10 +24,10 @@ struct Attention {
     Norm::Saved q_norm, k_norm;
   };
 
-  // y [N,D] f32; x [N,D] A; without `turns` positions are not rotary. With a cache the keys and values of `layer` go there and are read from there.
-  void forward(Run&, Tensor y, Tensor x, const Batch&, const ops::RopeTurns* turns, KvCache* cache, int64_t layer, Saved&);
+  // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from there.
+  void forward(Run&, Tensor y, Tensor x, const Pass&, int64_t layer, Saved&);
   // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache.
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Batch&, const ops::RopeTurns* turns, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
 
  private:
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/batch.h"
 #include "model/config.h"
+#include "moe/pass.h"
 #include "tensor/arena.h"
 #include "tensor/run.h"
 

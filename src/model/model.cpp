@@ -41,7 +41,9 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);
-    if (block.ffn.router) moe_blocks_.push_back(&block);
+    if (!block.ffn.router) continue;
+    block.ffn.router->index = static_cast<int64_t>(moe_blocks_.size());
+    moe_blocks_.push_back(&block);
   }
   list_output(config_, final_norm_, head_, take);
 }
@@ -110,63 +112,42 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
   ops::embedding_forward_acc(run, h, positions_, batch.positions);
 }
 
-// Which of the MoE layers a layer is; -1: a dense one.
-int64_t Model::moe_index(int64_t layer) const {
-  const auto found = std::find(moe_blocks_.begin(), moe_blocks_.end(), blocks_[static_cast<size_t>(layer)].get());
-  return found == moe_blocks_.end() ? -1 : found - moe_blocks_.begin();
+// What the pass wants to know and whom it tells, after a block has given h [N,D] f32.
+void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of, const Tensor& h) const {
+  const Pass& pass = saved.pass;
+  if (block.ffn.router) {
+    const Routing& r = of.ffn.router;
+    if (pass.wanted.any())
+      saved.routing.push_back({block.layer, copied<int32_t>(r.counts), copied<int32_t>(r.balance_counts), copied<float>(r.cutoff), r.dropped, r.losses});
+    if (pass.on_routing) (*pass.on_routing)(block.layer, of.ffn);
+  }
+  if (pass.on_block) (*pass.on_block)(block.layer, h);
 }
 
-BlockPass Model::block_pass(const ModelSaved& saved, int64_t layer) const {
-  BlockPass pass{saved.pass.batch,
-                 saved.pass.routing,
-                 saved.pass.cache,
-                 layer,
-                 saved.key.empty() ? RngKey{} : saved.key.fold(static_cast<uint64_t>(layer)),
-                 config_.dropout,
-                 {},
-                 {},
-                 saved.turns ? &*saved.turns : nullptr};
-  const int64_t index = moe_index(layer);
-  if (index < 0) return pass;
-  if (saved.pass.step_counts) pass.step_counts = saved.pass.step_counts->at(static_cast<size_t>(index));
-  if (saved.pass.recorded) pass.recorded = saved.pass.recorded->at(static_cast<size_t>(index));
-  return pass;
+ops::RopeTurns Model::rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions) const {
+  return rope_ ? ops::rope_turns(run, memory, positions, *rope_) : ops::RopeTurns{};
 }
 
-void Model::record_routing(ModelSaved& saved, int64_t layer, const Block::Saved& block) const {
-  if (!config_.is_moe(layer)) return;
-  const Router::Saved& router = block.ffn.router;
-  saved.routing.push_back(
-      {layer, copied<int32_t>(router.counts), copied<int32_t>(router.balance_counts), copied<float>(router.cutoff), router.dropped, router.losses});
-  if (saved.pass.on_routing) (*saved.pass.on_routing)(layer, block.ffn);
-}
-
-std::optional<ops::RopeTurns> Model::rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions) const {
-  if (!rope_) return {};
-  return ops::rope_turns(run, memory, positions, *rope_);
-}
-
-void Model::forward(Run& run, const Forward& pass, ModelSaved& saved) {
-  const int64_t tokens = pass.batch->tokens(), d = config_.width;
+void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
+  const int64_t tokens = pass.batch.tokens(), d = config_.width;
   const auto layers = static_cast<size_t>(config_.layers);
   if (pass.recorded && pass.recorded->size() != moe_blocks_.size())
     fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(), moe_blocks_.size());
   saved = {};
   saved.pass = pass;
-  saved.key = run.key;
   saved.blocks.resize(layers);
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
   for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
-  saved.turns = rope_turns(run, run.saved, pass.batch->positions);
+  saved.pass.turns = rope_turns(run, run.saved, pass.batch.positions);
 
-  embed(run, saved.h[0], *pass.batch);
-  if (config_.dropout > 0 && !saved.key.empty()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, saved.key.fold(kEmbeddingDropout));
+  embed(run, saved.h[0], pass.batch);
+  if (config_.dropout > 0 && pass.draws()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
   for (size_t i = 0; i < layers; ++i) {
     const Arena::Mark mark = run.saved.mark();
-    blocks_[i]->forward(run, saved.h[(i + 1) % buffers], saved.h[i % buffers], block_pass(saved, static_cast<int64_t>(i)), saved.blocks[i]);
-    record_routing(saved, static_cast<int64_t>(i), saved.blocks[i]);
-    if (run.trace) run.trace("block", static_cast<int>(i), saved.h[(i + 1) % buffers]);
+    const Tensor out = saved.h[(i + 1) % buffers];
+    blocks_[i]->forward(run, out, saved.h[i % buffers], saved.pass, saved.blocks[i]);
+    tell(saved, *blocks_[i], saved.blocks[i], out);
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
   const Tensor last = saved.h[layers % buffers];
@@ -202,18 +183,19 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale, co
   } else {
     head_loss_backward(run, dh, head_weight(), targets, scale, saved.head);
   }
+  Pass pass = saved.pass;
+  pass.wanted = {};  // the forward has told it
   for (size_t i = blocks_.size(); i-- > 0;) {
-    const BlockPass pass = block_pass(saved, static_cast<int64_t>(i));
     ArenaScope recomputed(run.saved);
-    if (saved.pass.keep == Keep::inputs) {
+    if (pass.keep == Keep::inputs) {
       Tensor out = run.saved.alloc(DType::f32, {tokens, d});
       blocks_[i]->forward(run, out, saved.h[i], pass, saved.blocks[i]);
     }
     blocks_[i]->backward(run, dh, pass, coef, saved.blocks[i]);
   }
-  if (config_.dropout > 0 && !saved.key.empty()) ops::dropout(run, dh, dh, config_.dropout, saved.key.fold(kEmbeddingDropout));
-  ops::embedding_backward(run, embedding_, dh, saved.pass.batch->ids);
-  if (config_.positions == Positions::learned) ops::embedding_backward(run, positions_, dh, saved.pass.batch->positions);
+  if (config_.dropout > 0 && pass.draws()) ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
+  ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
+  if (config_.positions == Positions::learned) ops::embedding_backward(run, positions_, dh, pass.batch.positions);
 }
 
 }  // namespace moe

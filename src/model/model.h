@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "model/batch.h"
 #include "model/block.h"
 #include "model/config.h"
 #include "model/head.h"
@@ -15,14 +14,7 @@
 
 namespace moe {
 
-// What becomes of a block's Saved once its forward is done.
-enum class Keep {
-  all,      // kept until backward
-  inputs,   // only the block's input is kept; backward runs the block's forward again
-  nothing,  // released at once: evaluation and generation
-};
-
-// One MoE layer's routing in one forward; a copy, independent of arenas.
+// One MoE layer's routing in one forward, as far as the pass wants it; a copy, independent of arenas.
 struct LayerRouting {
   int64_t layer = 0;
   std::vector<int32_t> counts;          // [E] pairs per expert before any drop
@@ -38,30 +30,15 @@ struct LayerStep {
   std::vector<double> cutoff;   // [E] mean over the micro-batches; empty where experts do not choose
 };
 
-struct Forward {
-  const Batch* batch = nullptr;
-  const RoutingSpec* routing = nullptr;  // of the mode: training or evaluation; unused by dense models
-  Keep keep = Keep::nothing;
-  KvCache* cache = nullptr;
-  // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in order (BalanceLoss::Shares); null: none are known.
-  const std::vector<std::vector<int64_t>>* step_counts = nullptr;
-  // Choices to take instead of the routers' own (moe/replay.h): [N,K] i32 for each MoE layer in order, alive until backward. Null: the routers choose.
-  const std::vector<Tensor>* recorded = nullptr;
-  // Told what each MoE layer did while its views are alive; null: nobody asks. Not called again when backward recomputes.
-  const std::function<void(int64_t layer, const MoeLayer::Saved&)>* on_routing = nullptr;
-};
-
 // Views into run.saved, from one forward until its backward.
 struct ModelSaved {
-  Forward pass;
-  RngKey key;
-  std::optional<ops::RopeTurns> turns;  // of the batch's positions, where they are rotary
-  std::vector<Tensor> h;                // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
+  Pass pass;
+  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
   std::vector<Block::Saved> blocks;
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
   HeadSaved head;
-  std::vector<LayerRouting> routing;  // MoE layers in order
+  std::vector<LayerRouting> routing;  // MoE layers in order; none where the pass wants nothing of them
 };
 
 // Where a new model's parameters lie.
@@ -98,8 +75,8 @@ class Model {
   // Gives every parameter that is trained, and that `wanted` names where it is given, a zero gradient; the others are frozen. Only for owned models.
   void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
-  // Fills `saved`; saved.hidden [N,D] holds the result. Randomness follows run.key.
-  void forward(Run&, const Forward&, ModelSaved& saved);
+  // Fills `saved`; saved.hidden [N,D] holds the result.
+  void forward(Run&, const Pass&, ModelSaved& saved);
   // out [n,V] f32; hidden [n,D] rows of saved.hidden
   void logits(Run&, Tensor out, Tensor hidden);
   // nll [N] f32
@@ -115,17 +92,15 @@ class Model {
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
-  // What attention turns by at these positions; nothing where they are not rotary. Views into `memory`.
-  std::optional<ops::RopeTurns> rope_turns(Run&, Arena& memory, std::span<const int32_t> positions) const;
+  // What attention turns by at these positions; absent where they are not rotary. Views into `memory`.
+  ops::RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions) const;
   // The matrix of the head: its own or the embedding's.
   Param& head_weight() { return config_.tied ? embedding_ : head_; }
 
  private:
   void take(Param&);
   void* zeroed_like(const Tensor& shape);
-  int64_t moe_index(int64_t layer) const;
-  BlockPass block_pass(const ModelSaved&, int64_t layer) const;
-  void record_routing(ModelSaved&, int64_t layer, const Block::Saved&) const;
+  void tell(ModelSaved&, const Block&, const Block::Saved&, const Tensor& h) const;
 
   ModelConfig config_;
   Storage storage_;

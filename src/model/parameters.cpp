@@ -97,14 +97,17 @@ void list_input(const ModelConfig& c, Param& embedding, Param& positions, const 
 
 void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam& on_param) {
   const List list(c, on_param, layer);
+  block.layer = layer;
   block.placement = c.norm_placement;
+  block.dropout = c.dropout;
   list.norm(block.norm1, ParamKind::attn_norm, "norm1");
   list.attention(block.attention);
   list.norm(block.norm2, ParamKind::ffn_norm, "norm2");
   MoeLayer& ffn = block.ffn;
   if (!c.is_moe(layer)) return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
   const bool down_bias = c.ffn_bias || c.expert_down_bias;
-  list.router(ffn.router.emplace());
+  ffn.router.emplace().layer = layer;
+  list.router(*ffn.router);
   list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width, down_bias);
   if (c.shared_experts == 0) return;
   list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width, down_bias);

@@ -18,8 +18,8 @@ void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_
   parallel_for(run.threads, choice.rows(), kGrain, [&](int64_t begin, int64_t end, int thread) {
     int32_t* mine = of_thread.row<int32_t>(thread);
     for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *taken = selected.row<int32_t>(n);
-      for (int64_t i = 0; i < columns; ++i) mine[expert[i]] += taken[i] != 0;
+      const int32_t *expert = choice.row<int32_t>(n), *taken = selected.empty() ? nullptr : selected.row<int32_t>(n);
+      for (int64_t i = 0; i < columns; ++i) mine[expert[i]] += taken == nullptr || taken[i] != 0;
     }
   });
   int32_t* out = counts.as<int32_t>();
@@ -28,46 +28,41 @@ void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_
     for (int64_t e = 0; e < experts; ++e) out[e] += of_thread.row<int32_t>(t)[e];
 }
 
-RoutingLosses aux_losses_forward(Run& run, const LossInput& in, const AuxLosses& losses) {
+RoutingLosses aux_losses_forward(Run& run, const Routing& in, const Pass& pass, const AuxLosses& losses) {
   RoutingLosses out;
-  if (losses.balance) out.balance = balance_forward(run, in, *losses.balance);
-  if (losses.device) out.device = device_forward(run, in, *losses.device);
-  if (losses.communication) out.communication = communication_forward(run, in, *losses.communication);
+  if (losses.balance) out.balance = balance_forward(run, in, pass, *losses.balance);
+  if (losses.device) out.device = device_forward(run, in, pass, *losses.device);
+  if (losses.communication) out.communication = communication_forward(run, in, pass, *losses.communication);
   if (losses.importance) out.importance = importance_forward(in);
   if (losses.load) out.load = load_forward(run, in);
   return out;
 }
 
-void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean, Tensor dsigma, const LossInput& in, const AuxLosses& losses,
-                             const RoutingLosses& coef) {
-  if (losses.balance && coef.balance != 0) balance_backward_acc(run, ds, dw, in, *losses.balance, coef.balance);
-  if (losses.device && coef.device != 0) device_backward_acc(run, ds, in, *losses.device, coef.device);
-  if (losses.communication && coef.communication != 0) communication_backward_acc(run, ds, in, *losses.communication, coef.communication);
+void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& in, const Pass& pass,
+                             const AuxLosses& losses, const RoutingLosses& coef) {
+  if (losses.balance && coef.balance != 0) balance_backward_acc(run, ds, dw, in, pass, *losses.balance, coef.balance);
+  if (losses.device && coef.device != 0) device_backward_acc(run, ds, in, pass, *losses.device, coef.device);
+  if (losses.communication && coef.communication != 0) communication_backward_acc(run, ds, in, pass, *losses.communication, coef.communication);
   if (losses.importance && coef.importance != 0) importance_backward_acc(run, dw, in, coef.importance);
   if (losses.load && coef.load != 0) load_backward_acc(run, dlogits, dclean, dsigma, in, coef.load);
 }
 
-float z_loss_of(Tensor lse) {
+float z_loss_forward(Tensor lse) {
   double loss = 0;
   for (int64_t n = 0; n < lse.numel(); ++n) loss += static_cast<double>(lse.as<float>()[n]) * static_cast<double>(lse.as<float>()[n]);
   return static_cast<float>(loss / static_cast<double>(lse.numel()));
 }
 
-void z_loss_of_backward(Tensor dlse, Tensor lse, float coef) {
+void z_loss_backward(Tensor dlse, Tensor lse, float coef) {
   const float factor = 2 * coef / static_cast<float>(lse.numel());
   for (int64_t n = 0; n < lse.numel(); ++n) dlse.as<float>()[n] = factor * lse.as<float>()[n];
-}
-
-float z_loss_forward(Run& run, Tensor lse, Tensor z) {
-  ops::softmax_forward(run, {}, lse, z);
-  return z_loss_of(lse);
 }
 
 void z_loss_backward_acc(Run& run, Tensor dz, Tensor lse, Tensor z, float coef) {
   if (coef == 0) return;
   ArenaScope scope(run.scratch);
   Tensor dlse = run.scratch.alloc(DType::f32, {z.rows()});
-  z_loss_of_backward(dlse, lse, coef);
+  z_loss_backward(dlse, lse, coef);
   ops::logsumexp_backward_acc(run, dz, dlse, z, lse);
 }
 

@@ -4,34 +4,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string_view>
-#include <vector>
 
+#include "moe/routing.h"
 #include "moe/scope.h"
-#include "tensor/run.h"
 
 namespace moe {
-
-// One number for each loss: values, or coefficients. A mean over MoE layers in both.
-struct RoutingLosses {
-  float balance = 0;
-  float z = 0;
-  float device = 0;
-  float communication = 0;
-  float importance = 0;
-  float load = 0;
-};
-// f(name, value) for each, in the order above.
-template <class Losses, class F>
-void each_loss(Losses& l, F&& f) {
-  f("balance", l.balance);
-  f("z", l.z);
-  f("device", l.device);
-  f("communication", l.communication);
-  f("importance", l.importance);
-  f("load", l.load);
-}
 
 // E * sum_e f_e P_e over each scope, then the mean over scopes weighted by their tokens. f_e the share of counted choices that went to e, P_e the mean over
 // tokens of the probability given to e.
@@ -79,38 +56,23 @@ struct AuxLosses {
   bool z_of_clean = false;  // the z-loss on the logits before the noise (ST-MoE's is on what was used)
 };
 
-// What the losses read of a routing. All of it lives until backward.
-struct LossInput {
-  Tensor scores;    // [N,E] f32
-  Tensor weights;   // [N,K] f32, before any drop
-  Tensor choice;    // [N,K] i32
-  Tensor selected;  // [N,K] i32, after the select stage, before the second-choice policy
-  Tensor logits;    // [N,E] f32, noisy
-  Tensor clean;     // [N,E] f32, before the noise; absent where the same
-  Tensor sigma;     // [N,E] f32, the noise's scale; absent without drawn noise
-  const RouterInput* input = nullptr;
-  Tensor balance_counts;  // [E] i32 of count_for_balance; absent: counted where they are needed
-  int64_t experts = 0;
-  int64_t top_k = 0;  // K of the selection
-};
-
-// Pairs per expert, counted over the selected ones of the first `columns` choices.  counts [E] i32
+// Pairs per expert, counted over the selected ones (absent: all) of the first `columns` choices.  counts [E] i32
 void count_pairs(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
 // The counts that BalanceLoss::shares = running or step add up over micro-batches: those of the balance loss's `counts` kind.  counts [E] i32
-void count_for_balance(Run&, Tensor counts, const LossInput&, const BalanceLoss&);
+void count_for_balance(Run&, Tensor counts, const Routing&, const BalanceLoss&);
 
+// The losses look at all chosen pairs, sent or not. Where the routing has its balance_counts they are taken, else counted.
 // The values of all losses but z.
-RoutingLosses aux_losses_forward(Run&, const LossInput&, const AuxLosses&);
+RoutingLosses aux_losses_forward(Run&, const Routing&, const Pass&, const AuxLosses&);
 // ds, dw, dlogits (the noisy ones), dclean and dsigma += coef . the losses' gradients. dclean and dsigma [N,E] may be absent without the load loss.
-void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean, Tensor dsigma, const LossInput&, const AuxLosses&,
+void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing&, const Pass&, const AuxLosses&,
                              const RoutingLosses& coef);
 
-// Router z-loss: mean over tokens of logsumexp(z)^2 (ST-MoE, arXiv 2202.08906, eq. 5).  lse [N] f32; z [N,E] f32
-float z_loss_forward(Run&, Tensor lse, Tensor z);
-// dz += coef * (2/N) lse softmax(z)
+// Router z-loss: mean over tokens of logsumexp(z)^2 (ST-MoE, arXiv 2202.08906, eq. 5).  lse [N] f32
+float z_loss_forward(Tensor lse);
+// dlse = coef * (2/N) lse, for whoever takes the gradient of the logsumexp with something else.  dlse, lse [N] f32
+void z_loss_backward(Tensor dlse, Tensor lse, float coef);
+// dz += coef * (2/N) lse softmax(z).  dz, z [N,E] f32
 void z_loss_backward_acc(Run&, Tensor dz, Tensor lse, Tensor z, float coef);
-// The same in parts, for whoever computes the logsumexp with something else: the loss of lse, and dlse = coef * (2/N) lse.  dlse, lse [N] f32
-float z_loss_of(Tensor lse);
-void z_loss_of_backward(Tensor dlse, Tensor lse, float coef);
 
 }  // namespace moe

@@ -20,10 +20,8 @@ struct Slopes {
   std::vector<double> of;       // [scopes,E]
   int64_t experts;
 
-  Slopes(const LossInput& in, const Scope& scope)
-      : bounds(scope_bounds(scope, in.input ? in.input->bounds : std::span<const int64_t>{}, in.choice.rows())),
-        of((bounds.size() - 1) * static_cast<size_t>(in.experts), 0.0),
-        experts(in.experts) {}
+  Slopes(const Routing& in, const Pass& pass, const Scope& scope)
+      : bounds(scope_bounds(scope, pass.batch.bounds, in.tokens())), of((bounds.size() - 1) * static_cast<size_t>(in.experts), 0.0), experts(in.experts) {}
   size_t scopes() const { return bounds.size() - 1; }
   double* row(size_t scope) { return of.data() + scope * static_cast<size_t>(experts); }
   const double* row(size_t scope) const { return of.data() + scope * static_cast<size_t>(experts); }
@@ -54,7 +52,7 @@ double dot(const double* a, const float* b, int64_t n) {
 double sum_of(const float* x, int64_t n) { return std::accumulate(x, x + n, static_cast<double>(kRenormFloor)); }
 
 // One token's term.
-double weighed(const LossInput& in, Probs probs, int64_t n, const double* slope) {
+double weighed(const Routing& in, Probs probs, int64_t n, const double* slope) {
   if (probs == Probs::scores) return dot(slope, in.scores.row<float>(n), in.experts);
   if (probs == Probs::normalised_scores) return dot(slope, in.scores.row<float>(n), in.experts) / sum_of(in.scores.row<float>(n), in.experts);
   double sum = 0;
@@ -64,7 +62,7 @@ double weighed(const LossInput& in, Probs probs, int64_t n, const double* slope)
 }
 
 // Token by token in double, then over tokens in order, so that threads change no bit.
-float forward(Run& run, const LossInput& in, Probs probs, const Slopes& slopes) {
+float forward(Run& run, const Routing& in, Probs probs, const Slopes& slopes) {
   ArenaScope scope(run.scratch);
   auto* of_token = static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(slopes.tokens()) * sizeof(double)));
   each_token_with(run, slopes, [&](int64_t n, const double* slope) { of_token[n] = weighed(in, probs, n, slope); });
@@ -72,7 +70,7 @@ float forward(Run& run, const LossInput& in, Probs probs, const Slopes& slopes) 
 }
 
 // Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S.
-void backward_acc(Run& run, Tensor ds, Tensor dw, const LossInput& in, Probs probs, const Slopes& slopes, double coef) {
+void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs, const Slopes& slopes, double coef) {
   if (probs == Probs::scores) {  // the same for all tokens of a scope
     std::vector<float> steps(slopes.of.size());
     std::transform(slopes.of.begin(), slopes.of.end(), steps.begin(), [&](double slope) { return static_cast<float>(coef * slope); });
@@ -97,16 +95,15 @@ void backward_acc(Run& run, Tensor ds, Tensor dw, const LossInput& in, Probs pro
 
 // The experts of every token whose counts are meant, in the first `cols` columns.
 struct Counted {
-  Tensor choice, selected;  // [N,K] i32
+  Tensor choice, selected;  // [N,K] i32; selected absent: all of them
   int64_t cols;
 };
 // What is not in the routing lives in run.scratch; the caller rewinds.
-Counted counted(Run& run, const LossInput& in, Counts counts) {
+Counted counted(Run& run, const Routing& in, Counts counts) {
   if (counts == Counts::first_choice) return {in.choice, in.selected, 1};
   if (counts == Counts::all_choices) return {in.choice, in.selected, in.choice.cols()};
-  const int64_t tokens = in.choice.rows();
-  const Counted best{run.scratch.alloc(DType::i32, {tokens, in.top_k}), run.scratch.alloc(DType::i32, {tokens, in.top_k}), in.top_k};
-  select_forward(run, best.choice, best.selected, {}, in.scores, in.experts, {}, TopK{.k = in.top_k, .bias = {}});
+  const Counted best{run.scratch.alloc(DType::i32, {in.tokens(), in.slots()}), {}, in.slots()};
+  top_k(run, best.choice, in.scores, {});
   return best;
 }
 
@@ -114,7 +111,7 @@ Counted counted(Run& run, const LossInput& in, Counts counts) {
 void add_counts(double* out, const Counted& from, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n)
     for (int64_t i = 0; i < from.cols; ++i)
-      if (from.selected.row<int32_t>(n)[i] != 0) out[from.choice.row<int32_t>(n)[i]] += 1;
+      if (from.selected.empty() || from.selected.row<int32_t>(n)[i] != 0) out[from.choice.row<int32_t>(n)[i]] += 1;
 }
 
 // Counts to what they are of their sum, times `whole`.
@@ -124,9 +121,9 @@ void to_shares(double* counts, int64_t experts, double whole) {
 }
 
 // (E/N) f_e.
-Slopes balance_slopes(Run& run, const LossInput& in, const BalanceLoss& loss) {
-  Slopes slopes(in, loss.scope);
-  const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own || !in.input ? std::span<const int64_t>{} : in.input->step_counts;
+Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
+  Slopes slopes(in, pass, loss.scope);
+  const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own ? std::span<const int64_t>{} : pass.step_counts_of(in.index);
   const bool counts_own = loss.shares == BalanceLoss::Shares::own || loss.shares == BalanceLoss::Shares::running || other.empty();
   if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty()) {
     std::copy_n(in.balance_counts.as<int32_t>(), in.experts, slopes.row(0));
@@ -143,8 +140,8 @@ Slopes balance_slopes(Run& run, const LossInput& in, const BalanceLoss& loss) {
 }
 
 // (1/N) times the mean of E f_e over the expert's device.
-Slopes device_slopes(const LossInput& in, const DeviceLoss& loss) {
-  Slopes slopes(in, loss.scope);
+Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+  Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     double* row = slopes.row(s);
@@ -157,8 +154,8 @@ Slopes device_slopes(const LossInput& in, const DeviceLoss& loss) {
 }
 
 // (1/N) (D/M) times the share of the scope's tokens that have an expert on the expert's device.
-Slopes communication_slopes(const LossInput& in, const DeviceLoss& loss) {
-  Slopes slopes(in, loss.scope);
+Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+  Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
   std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1), sent(last.size());  // [D] the token counted last; tokens counted
   for (size_t s = 0; s < slopes.scopes(); ++s) {
@@ -179,27 +176,31 @@ Slopes communication_slopes(const LossInput& in, const DeviceLoss& loss) {
 
 }  // namespace
 
-void count_for_balance(Run& run, Tensor counts, const LossInput& in, const BalanceLoss& loss) {
+void count_for_balance(Run& run, Tensor counts, const Routing& in, const BalanceLoss& loss) {
   ArenaScope scope(run.scratch);
   const Counted from = counted(run, in, loss.counts);
   count_pairs(run, counts, from.choice, from.selected, from.cols);
 }
 
-float balance_forward(Run& run, const LossInput& in, const BalanceLoss& loss) { return forward(run, in, loss.probs, balance_slopes(run, in, loss)); }
-void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const LossInput& in, const BalanceLoss& loss, float coef) {
-  backward_acc(run, ds, dw, in, loss.probs, balance_slopes(run, in, loss), coef);
+float balance_forward(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
+  return forward(run, in, loss.probs, balance_slopes(run, in, pass, loss));
+}
+void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, const Pass& pass, const BalanceLoss& loss, float coef) {
+  backward_acc(run, ds, dw, in, loss.probs, balance_slopes(run, in, pass, loss), coef);
 }
 
-float device_forward(Run& run, const LossInput& in, const DeviceLoss& loss) { return forward(run, in, Probs::normalised_scores, device_slopes(in, loss)); }
-void device_backward_acc(Run& run, Tensor ds, const LossInput& in, const DeviceLoss& loss, float coef) {
-  backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(in, loss), coef);
+float device_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+  return forward(run, in, Probs::normalised_scores, device_slopes(in, pass, loss));
+}
+void device_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass, const DeviceLoss& loss, float coef) {
+  backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(in, pass, loss), coef);
 }
 
-float communication_forward(Run& run, const LossInput& in, const DeviceLoss& loss) {
-  return forward(run, in, Probs::normalised_scores, communication_slopes(in, loss));
+float communication_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+  return forward(run, in, Probs::normalised_scores, communication_slopes(in, pass, loss));
 }
-void communication_backward_acc(Run& run, Tensor ds, const LossInput& in, const DeviceLoss& loss, float coef) {
-  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(in, loss), coef);
+void communication_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass, const DeviceLoss& loss, float coef) {
+  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(in, pass, loss), coef);
 }
 
 }  // namespace moe

@@ -29,13 +29,13 @@ Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
 
 }  // namespace
 
-void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, const RoutingSpec* spec, RngKey key, Saved& saved) {
+void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
   if (!router) {
     saved.rows = whole(run.saved, x);
     experts.forward(run, y, saved.rows, saved.experts);
     return;
   }
-  saved.plan = router->forward(run, x, input, *spec, key, saved.router);
+  saved.plan = router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
   saved.rows = dispatch(saved.plan, x);
   ArenaScope scope(run.scratch);
   Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
@@ -49,12 +49,12 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const RouterInput& input, c
   if (side_by_side(experts, x)) {
     forward_banks(run, passes);
   } else {
-    for (const BankPass& pass : passes) forward_banks(run, std::span(&pass, 1));
+    for (const BankPass& bank : passes) forward_banks(run, std::span(&bank, 1));
   }
   combine_acc(run, y, saved.plan, out);
 }
 
-void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved& saved) {
+void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
   if (router) {
     ArenaScope scope(run.scratch);
     // A router without a matrix learns nothing from the weights' gradient.
@@ -62,7 +62,7 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const RoutingS
     Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
     experts.backward(run, drows, dweight, dispatch(saved.plan, dy).x, saved.rows, saved.experts);
     combine(run, dx, saved.plan, drows);
-    router->backward_acc(run, dx, dweight, saved.plan, *spec, coef, saved.router);
+    router->backward_acc(run, dx, dweight, saved.plan, pass, coef, saved.router);
   } else {
     experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
   }

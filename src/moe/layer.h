@@ -8,6 +8,16 @@
 
 namespace moe {
 
+// What a layer's forward leaves: views into run.saved.
+struct MoeLayerSaved {
+  Routing router;
+  RoutingPlan plan;
+  Rows rows;
+  ExpertBank::Saved experts;
+  Rows shared_rows;
+  ExpertBank::Saved shared;
+};
+
 // y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x))
 struct MoeLayer {
   std::optional<Router> router;  // absent: one expert, always on
@@ -15,20 +25,12 @@ struct MoeLayer {
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
 
-  // Views into run.saved.
-  struct Saved {
-    Router::Saved router;
-    RoutingPlan plan;
-    Rows rows;
-    ExpertBank::Saved experts;
-    Rows shared_rows;
-    ExpertBank::Saved shared;
-  };
+  using Saved = MoeLayerSaved;
 
-  // y [N,D] f32; x [N,D] A; `spec` may be null when there is no router
-  void forward(Run&, Tensor y, Tensor x, const RouterInput&, const RoutingSpec* spec, RngKey key, Saved&);
+  // y [N,D] f32; x [N,D] A
+  void forward(Run&, Tensor y, Tensor x, const Pass&, Saved&);
   // dx [N,D] f32; dy [N,D] A
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const RoutingSpec* spec, const RoutingLosses& coef, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const RoutingLosses& coef, const Saved&);
 
  private:
   void shared_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Saved&);

@@ -34,7 +34,7 @@ std::vector<double> cv2_gradient(const std::vector<double>& v) {
 }
 
 // Summed weights of every expert before any drop.
-std::vector<double> importance_of(const LossInput& in) {
+std::vector<double> importance_of(const Routing& in) {
   std::vector<double> out(static_cast<size_t>(in.experts), 0.0);
   for (int64_t n = 0; n < in.choice.rows(); ++n)
     for (int64_t i = 0; i < in.choice.cols(); ++i)
@@ -42,14 +42,12 @@ std::vector<double> importance_of(const LossInput& in) {
   return out;
 }
 
-bool is_estimated(const LossInput& in) { return !in.sigma.empty() && in.top_k < in.experts; }
+bool is_estimated(const Routing& in) { return !in.sigma.empty() && in.slots() < in.experts; }
 
 // The K+1 largest noisy logits of every token: experts [N,K+1] i32 in run.scratch; the caller rewinds.
-Tensor best_of(Run& run, const LossInput& in) {
-  const int64_t tokens = in.choice.rows(), ranks = in.top_k + 1;
-  Tensor out = run.scratch.alloc(DType::i32, {tokens, ranks});
-  ArenaScope scope(run.scratch);
-  select_forward(run, out, run.scratch.alloc(DType::i32, {tokens, ranks}), {}, in.logits, in.experts, {}, TopK{.k = ranks, .bias = {}});
+Tensor best_of(Run& run, const Routing& in) {
+  Tensor out = run.scratch.alloc(DType::i32, {in.tokens(), in.slots() + 1});
+  top_k(run, out, in.logits, {});
   return out;
 }
 
@@ -59,17 +57,17 @@ struct Standing {
   double sigma;
   double distance;
 };
-Standing standing(const LossInput& in, const int32_t* best, int64_t n, int64_t e) {
+Standing standing(const Routing& in, const int32_t* best, int64_t n, int64_t e) {
   const float* noisy = in.logits.row<float>(n);
-  const bool above = noisy[e] > noisy[best[in.top_k]];
-  const int32_t rival = best[above ? in.top_k : in.top_k - 1];
+  const bool above = noisy[e] > noisy[best[in.slots()]];
+  const int32_t rival = best[above ? in.slots() : in.slots() - 1];
   const auto sigma = static_cast<double>(in.sigma.row<float>(n)[e]);
   const double gap = static_cast<double>((in.clean.empty() ? in.logits : in.clean).row<float>(n)[e]) - static_cast<double>(noisy[rival]);
   // Without any noise the step itself is left: reached or not, and no gradient.
   return {rival, sigma, sigma > 0 ? gap / sigma : gap > 0 ? HUGE_VAL : -HUGE_VAL};
 }
 
-std::vector<double> load_of(Run& run, const LossInput& in) {
+std::vector<double> load_of(Run& run, const Routing& in) {
   std::vector<double> out(static_cast<size_t>(in.experts), 0.0);
   const int64_t tokens = in.choice.rows(), blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
   if (!is_estimated(in)) {
@@ -94,9 +92,9 @@ std::vector<double> load_of(Run& run, const LossInput& in) {
 
 }  // namespace
 
-float importance_forward(const LossInput& in) { return static_cast<float>(cv2(importance_of(in))); }
+float importance_forward(const Routing& in) { return static_cast<float>(cv2(importance_of(in))); }
 
-void importance_backward_acc(Run& run, Tensor dw, const LossInput& in, float coef) {
+void importance_backward_acc(Run& run, Tensor dw, const Routing& in, float coef) {
   const std::vector<double> slope = cv2_gradient(importance_of(in));
   each_token(run, in.choice.rows(), [&](int64_t n) {
     for (int64_t i = 0; i < in.choice.cols(); ++i)
@@ -104,11 +102,11 @@ void importance_backward_acc(Run& run, Tensor dw, const LossInput& in, float coe
   });
 }
 
-float load_forward(Run& run, const LossInput& in) { return static_cast<float>(cv2(load_of(run, in))); }
+float load_forward(Run& run, const Routing& in) { return static_cast<float>(cv2(load_of(run, in))); }
 
 // With u the distance and phi the normal density: dclean_e = g phi(u) / sigma, dsigma_e = -u dclean_e, and the rival's noisy logit gets -dclean_e, g being
 // the gradient of e's load.
-void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, const LossInput& in, float coef) {
+void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& in, float coef) {
   if (!is_estimated(in)) return;
   const std::vector<double> slope = cv2_gradient(load_of(run, in));
   ArenaScope scope(run.scratch);
@@ -123,10 +121,10 @@ void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, c
       const double d = static_cast<double>(coef) * slope[static_cast<size_t>(e)] * std::exp(-at.distance * at.distance / 2) / (norm * at.sigma);
       dclean.row<float>(n)[e] += static_cast<float>(d);
       dsigma.row<float>(n)[e] += static_cast<float>(-at.distance * d);
-      of_rival[at.rival == top[in.top_k] ? 0 : 1] -= d;
+      of_rival[at.rival == top[in.slots()] ? 0 : 1] -= d;
     }
-    dlogits.row<float>(n)[top[in.top_k]] += static_cast<float>(of_rival[0]);
-    dlogits.row<float>(n)[top[in.top_k - 1]] += static_cast<float>(of_rival[1]);
+    dlogits.row<float>(n)[top[in.slots()]] += static_cast<float>(of_rival[0]);
+    dlogits.row<float>(n)[top[in.slots() - 1]] += static_cast<float>(of_rival[1]);
   });
 }
 

@@ -20,12 +20,12 @@ bool engine_draws(const RouteInput& g, const RoutingSpec& spec) {
   return !g.key.empty() && !g.x.empty() && g.noise.empty() && !std::holds_alternative<NoNoise>(spec.noise);
 }
 
-RoutingPlan make_routing(Run& run, RouteInput& g, const RoutingSpec& spec, Router::Saved& saved) {
+RoutingPlan make_routing(Run& run, RouteInput& g, const Pass& pass, Router::Saved& saved) {
+  const RoutingSpec& spec = *pass.routing;
   const std::array<int64_t, 2> all = {0, g.tokens};
-  if (engine_draws(g, spec)) return g.router.forward(run, g.x, g.input(), spec, g.key, saved);
-  saved.input = g.input();
+  if (engine_draws(g, spec)) return g.router.forward(run, g.x, pass, g.key, saved);
   saved.key = g.key;
-  if (!needs_logits(spec.select)) return g.router.decide(run, spec, saved);
+  if (!needs_logits(spec.select)) return g.router.decide(run, pass, saved);
   Tensor clean = g.logits;
   if (clean.empty()) {
     clean = run.saved.alloc(DType::f32, {g.tokens, g.experts});
@@ -45,7 +45,7 @@ RoutingPlan make_routing(Run& run, RouteInput& g, const RoutingSpec& spec, Route
     if (spec.losses.load || spec.losses.z_of_clean) saved.clean = clean;
     if (spec.losses.load) saved.sigma = g.sigma;
   }
-  return g.router.decide(run, spec, saved);
+  return g.router.decide(run, pass, saved);
 }
 
 Json numbers_of(const float* x, int64_t n) {
@@ -158,15 +158,15 @@ Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& 
   return out;
 }
 
-void add_gradients(Json& reply, Run& run, RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan, const Router::Saved& saved,
-                   const std::string& where) {
+void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const RoutingPlan& plan, const Router::Saved& saved, const std::string& where) {
+  const RoutingSpec& spec = *pass.routing;
   const std::array<int64_t, 2> all = {0, g.tokens};
   const Tensor dweight = row_gradients(g, spec, plan, saved, where);
   const auto logits_like = [&] { return g.memory.alloc_zeroed(DType::f32, {g.tokens, g.experts}); };
   Tensor dz = logits_like(), dclean, dsigma;
   if (!saved.clean.empty()) dclean = logits_like();
   if (!saved.sigma.empty()) dsigma = logits_like();
-  g.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, g.coef, saved);
+  g.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, g.coef, saved);
   reply["dlogits"] = numbers_of(dz);
   if (g.router.scale.present()) reply["dscale"] = numbers_of(g.router.scale.grad.as<float>(), g.experts);
   if (!dclean.empty()) reply["dclean"] = numbers_of(dclean);
@@ -174,7 +174,7 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const RoutingSpec& spec
   if (g.x.empty()) return;
   Tensor dx = g.memory.alloc_zeroed(DType::f32, {g.tokens, g.x.cols()});
   if (engine_draws(g, spec)) {
-    g.router.backward_acc(run, dx, dweight, plan, spec, g.coef, saved);
+    g.router.backward_acc(run, dx, dweight, plan, pass, g.coef, saved);
   } else {
     // z = clean + sigma n with sigma = softplus(raw) + floor: raw gets (n dz + dsigma) sigmoid(raw), the clean logits dz too.
     if (g.router.noise.present() && !g.noise.empty()) {
@@ -201,11 +201,12 @@ Json route(const RoutingSpec& spec, const Json& input, const std::string& where,
   const JsonReader reader(input, where);
   RouteInput given;
   read_route_input(given, reader, spec, seed);
+  const Pass pass = given.pass(spec);
   Run run(1);
   Router::Saved saved;
-  const RoutingPlan plan = make_routing(run, given, spec, saved);
+  const RoutingPlan plan = make_routing(run, given, pass, saved);
   Json reply = describe(given, spec, plan, saved);
-  if (given.wants_gradient) add_gradients(reply, run, given, spec, plan, saved, where);
+  if (given.wants_gradient) add_gradients(reply, run, given, pass, plan, saved, where);
   return reply;
 }
 

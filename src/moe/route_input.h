@@ -24,7 +24,14 @@ struct RouteInput {
   const Json* dweights = nullptr;
   bool wants_gradient = false;
 
-  RouterInput input() const { return {ids, bounds, step_counts}; }
+  // Everything is worked out, and gradients may follow.
+  Pass pass(const RoutingSpec& spec) const {
+    return {.batch = {.ids = ids, .bounds = bounds},
+            .routing = &spec,
+            .keep = Keep::all,
+            .step_counts = std::span(&step_counts, step_counts.empty() ? 0 : 1),
+            .wanted = Wanted::all()};
+  }
 };
 // Fills an empty one. Fails on what is missing, misshapen or has no meaning for the stages. `seed` is what "draw" draws from where the input names no other.
 void read_route_input(RouteInput&, const JsonReader&, const RoutingSpec&, uint64_t seed);

@@ -17,26 +17,6 @@ namespace {
 constexpr double kThresholdRate = 0.05;
 constexpr int64_t kGrainTokens = 256;  // per thread, below which a second thread does not pay
 
-// What TokenSoftmax sums over: the scopes whose tokens the experts chose from.
-std::vector<int64_t> weigh_bounds(const RoutingSpec& spec, const RouterInput& input, int64_t tokens) {
-  const auto* choice = std::get_if<ExpertChoice>(&spec.select);
-  return scope_bounds(choice ? choice->scope : Scope{}, input.bounds, tokens);
-}
-
-LossInput loss_input(const RoutingSpec& spec, const Router::Saved& saved) {
-  return {.scores = saved.scores,
-          .weights = saved.weights,
-          .choice = saved.choice,
-          .selected = saved.selected,
-          .logits = saved.logits,
-          .clean = saved.clean,
-          .sigma = saved.sigma,
-          .input = &saved.input,
-          .balance_counts = saved.balance_counts,
-          .experts = spec.experts,
-          .top_k = spec.slots()};
-}
-
 bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) { return spec.losses.z_of_clean && !saved.clean.empty(); }
 
 Tensor copied(Arena& arena, Tensor from) {
@@ -45,76 +25,49 @@ Tensor copied(Arena& arena, Tensor from) {
   return to;
 }
 
-// Recorded choices take the place of the router's own, which are made all the same: a score that is not a number still stops the run, experts' cutoffs stay
-// what they were, and how far the two agree is known. Pairs are sent as they were recorded, whatever second-choice policy and capacity would say.
-void replay(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
-  const RouterInput& input = saved.input;
-  const int64_t tokens = saved.choice.rows();
-  const std::string where = input.layer < 0 ? "the recorded routing" : fmt::format("the recorded routing of layer {}", input.layer);
-  check_recorded(input.recorded, tokens, spec.slots(), spec.experts, where, run.threads);
-  saved.kept = run.saved.alloc(DType::i32, {tokens, spec.slots()});
-  saved.agreed = run.saved.alloc(DType::i32, {tokens});
-  saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, input.recorded, spec.experts);
+// Scores, and what the z-loss is made of where it or its gradient is wanted.
+void score(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
+  if (r.logits.empty()) return;
+  const bool of_clean = z_reads_clean(spec, r);
+  if (pass.wanted.losses || pass.goes_back()) r.lse = run.saved.alloc(DType::f32, {r.logits.rows()});
+  r.scores = run.saved.alloc(DType::f32, {r.logits.rows(), r.experts});
+  score_forward(run, r.scores, of_clean ? Tensor{} : r.lse, r.logits, spec.score);
+  if (of_clean && !r.lse.empty()) ops::softmax_forward(run, {}, r.lse, r.clean);
 }
 
-// Scores, the choice with its weights, and the losses, which look at all chosen pairs, sent or not.
-void choose(Run& run, const RoutingSpec& spec, Router::Saved& saved, int64_t tokens, const SelectContext& context, Tensor scale) {
-  const int64_t k = spec.slots();
-  if (!saved.logits.empty()) {
-    saved.lse = run.saved.alloc(DType::f32, {tokens});
-    saved.scores = run.saved.alloc(DType::f32, {tokens, spec.experts});
-    const bool of_clean = z_reads_clean(spec, saved);
-    score_forward(run, saved.scores, of_clean ? Tensor{} : saved.lse, saved.logits, spec.score);
-    saved.losses.z = of_clean ? z_loss_forward(run, saved.lse, saved.clean) : z_loss_of(saved.lse);
+// The losses look at all chosen pairs, sent or not.
+void measure(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
+  if (spec.losses.balance && pass.wanted.balance_counts) {
+    Tensor counts = run.saved.alloc(DType::i32, {r.experts});
+    count_for_balance(run, counts, r, *spec.losses.balance);
+    r.balance_counts = counts;
   }
-  saved.choice = run.saved.alloc(DType::i32, {tokens, k});
-  saved.selected = run.saved.alloc(DType::i32, {tokens, k});
-  if (std::holds_alternative<ExpertChoice>(spec.select)) saved.cutoff = run.saved.alloc_zeroed(DType::f32, {spec.experts});
-  select_forward(run, saved.choice, saved.selected, saved.cutoff, saved.scores, spec.experts, context, spec.select);
-  if (!saved.input.recorded.empty()) replay(run, spec, saved);
-  saved.weights = run.saved.alloc(DType::f32, {tokens, k});
-  weigh_forward(run, saved.weights, saved.scores, saved.choice, saved.selected, {weigh_bounds(spec, saved.input, tokens), scale}, spec.weigh);
-
-  if (spec.losses.balance) {
-    Tensor counts = run.saved.alloc(DType::i32, {spec.experts});
-    count_for_balance(run, counts, loss_input(spec, saved), *spec.losses.balance);
-    saved.balance_counts = counts;
-  }
-  const float z = saved.losses.z;
-  saved.losses = aux_losses_forward(run, loss_input(spec, saved), spec.losses);
-  saved.losses.z = z;
+  if (!pass.wanted.losses) return;
+  r.losses = aux_losses_forward(run, r, pass, spec.losses);
+  if (!r.lse.empty()) r.losses.z = z_loss_forward(r.lse);
 }
 
-// Which of the chosen pairs are sent and find room; fills counts, kept and dropped.
-void send(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
-  const int64_t k = spec.slots();
-  saved.counts = run.saved.alloc(DType::i32, {spec.experts});
-  if (!saved.input.recorded.empty()) {
-    count_pairs(run, saved.counts, saved.choice, saved.selected, k);
-    const auto ones = [](Tensor flags) { return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0}); };
-    saved.dropped = ones(saved.selected) - ones(saved.kept);
-    return;
-  }
+// Which of the chosen pairs are sent and find room, where no record says so.
+void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   ArenaScope scope(run.scratch);
-  Tensor sent = saved.selected;  // [N,K]
+  Tensor sent = r.selected;  // [N,K]
   if (!std::holds_alternative<KeepSecond>(spec.second)) {
-    sent = copied(run.scratch, saved.selected);
-    second_forward(run, sent, saved.weights, spec.second, saved.key);
+    sent = copied(run.scratch, r.selected);
+    second_forward(run, sent, r.weights, spec.second, r.key);
   }
-  count_pairs(run, saved.counts, saved.choice, sent, k);
-  saved.kept = run.saved.alloc(DType::i32, {saved.choice.rows(), k});
-  saved.dropped = capacity_forward(saved.kept, saved.choice, sent, saved.weights, saved.input.bounds, spec.experts, spec.capacity, saved.key);
+  if (pass.wanted.counts) count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent, r.slots());
+  r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
+  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts, spec.capacity, r.key);
 }
 
-RoutingPlan place(Run& run, const RoutingSpec& spec, Router::Saved& saved) {
-  send(run, spec, saved);
+RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
   ArenaScope scope(run.scratch);
-  Tensor weights = saved.weights;
+  Tensor weights = r.weights;
   if (renormalises_after_drop(spec.weigh)) {
-    weights = copied(run.scratch, saved.weights);
-    weigh_kept_forward(run, weights, saved.kept);
+    weights = copied(run.scratch, r.weights);
+    weigh_kept_forward(run, weights, r.kept);
   }
-  return make_plan(run, saved.choice, saved.kept, weights, spec.experts);
+  return make_plan(run, r.choice, r.kept, weights, r.experts);
 }
 
 }  // namespace
@@ -142,32 +95,52 @@ void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& sav
   learned_noise_scale(run, saved.sigma, saved.raw, *learned);
 }
 
-RoutingPlan Router::forward(Run& run, Tensor x, const RouterInput& input, const RoutingSpec& spec, RngKey key, Saved& saved) {
+RoutingPlan Router::forward(Run& run, Tensor x, const Pass& pass, RngKey key, Saved& saved) {
+  const RoutingSpec& spec = *pass.routing;
   saved = Saved{};
-  saved.input = input;
   saved.key = key;
   if (needs_logits(spec.select)) make_logits(run, x, spec, saved);
-  else if (static_cast<int64_t>(input.ids.size()) != x.rows())
-    fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(), input.ids.size());
-  return decide(run, spec, saved);
+  else if (pass.batch.tokens() != x.rows()) fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(), pass.batch.tokens());
+  return decide(run, pass, saved);
 }
 
-RoutingPlan Router::decide(Run& run, const RoutingSpec& spec, Saved& saved) const {
-  const int64_t tokens = saved.logits.empty() ? static_cast<int64_t>(saved.input.ids.size()) : saved.logits.rows();
-  SelectContext context;
-  context.input = &saved.input;
-  if (selection_bias(spec.select)) context.bias = bias.value;
+RoutingPlan Router::decide(Run& run, const Pass& pass, Saved& saved) const {
+  const RoutingSpec& spec = *pass.routing;
+  saved.experts = spec.experts;
+  saved.index = index;
+  saved.scale = scale.value;
+  if (selection_bias(spec.select)) saved.bias = bias.value;
   if (std::holds_alternative<ThresholdChoice>(spec.select)) {
     if (!threshold.present()) fail("routing by thresholds needs the {} thresholds of a model trained with expert choice; this one has none", spec.experts);
-    context.threshold = threshold.value;
+    saved.threshold = threshold.value;
   }
-  choose(run, spec, saved, tokens, context, scale.value);
+  const bool replayed = pass.recorded != nullptr;
+  score(run, spec, pass, saved);
+  select_forward(run, saved, pass, spec.select);
+  if (replayed) replay(run, pass, saved);
+  weigh_forward(run, saved, spec.weigh);
+  measure(run, spec, pass, saved);
+  if (!replayed) send(run, spec, pass, saved);
   return place(run, spec, saved);
 }
 
-void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec,
+// Recorded choices take the place of the router's own, which are made all the same: a score that is not a number still stops the run, experts' cutoffs stay
+// what they were, and how far the two agree is known. Pairs are sent as they were recorded, whatever second-choice policy and capacity would say.
+void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
+  const Tensor recorded = pass.recorded_of(index);
+  check_recorded(recorded, saved.tokens(), saved.slots(), saved.experts, fmt::format("the recorded routing of layer {}", layer), run.threads);
+  saved.kept = run.saved.alloc(DType::i32, {saved.tokens(), saved.slots()});
+  saved.agreed = run.saved.alloc(DType::i32, {saved.tokens()});
+  saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, recorded, saved.experts);
+  if (pass.wanted.counts) count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice, saved.selected, saved.slots());
+  const auto ones = [](Tensor flags) { return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0}); };
+  saved.dropped = ones(saved.selected) - ones(saved.kept);
+}
+
+void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan& plan, const Pass& pass,
                              const RoutingLosses& coef, const Saved& saved) {
   if (saved.logits.empty()) return;
+  const RoutingSpec& spec = *pass.routing;
   assert(saved.clean.empty() || !dclean.empty());
   assert(saved.sigma.empty() || !dsigma.empty());
   ArenaScope scope(run.scratch);
@@ -190,29 +163,28 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
 
   // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
   Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
-  aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, loss_input(spec, saved), spec.losses, coef);
-  if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved.scores, saved.choice, saved.selected);
-  weigh_backward_acc(run, dz, dw, saved.weights, saved.scores, saved.choice, saved.selected, {weigh_bounds(spec, saved.input, tokens), scale.value},
-                     spec.weigh);
+  aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, saved, pass, spec.losses, coef);
+  if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved);
+  weigh_backward_acc(run, dz, dw, saved, spec.weigh);
   const bool of_clean = z_reads_clean(spec, saved);
   Tensor dlse;  // [N]
   if (coef.z != 0 && !of_clean) {
     dlse = run.scratch.alloc(DType::f32, {tokens});
-    z_loss_of_backward(dlse, saved.lse, coef.z);
+    z_loss_backward(dlse, saved.lse, coef.z);
   }
   score_backward(run, dz, dz, dlse, saved.scores, saved.logits, saved.lse, spec.score);
   if (!dlogits.empty()) ops::add(run, dz, dz, dlogits);
   if (of_clean) z_loss_backward_acc(run, dclean, saved.lse, saved.clean, coef.z);
 }
 
-void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const RoutingSpec& spec, const RoutingLosses& coef,
-                          const Saved& saved) {
+void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
   if (saved.logits.empty()) return;
+  const RoutingSpec& spec = *pass.routing;
   ArenaScope scope(run.scratch);
   const int64_t tokens = plan.tokens();
   const auto like = [&](Tensor t) { return t.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {tokens, spec.experts}); };
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma), draw = like(saved.raw);
-  decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, coef, saved);
+  decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
   if (!draw.empty()) learned_noise_backward(run, draw, dz, dsigma, saved.raw, std::get<LearnedNoise>(spec.noise), saved.key);
   if (!dclean.empty()) ops::add(run, dz, dz, dclean);
 

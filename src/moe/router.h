@@ -33,48 +33,28 @@ struct Router {
   Param scale;        // [E], present for OnePlusScaled
   Param bias;         // [E] buffer, present with a SelectionBias
   Param threshold;    // [E] buffer, present where experts choose
+  int64_t layer = 0;  // of the model
+  int64_t index = 0;  // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
 
-  // Views into run.saved, and of what `input` views.
-  struct Saved {
-    RouterInput input;
-    Tensor x;  // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
-    LogitParams::Saved made;
-    Tensor raw;             // [N,E] f32, before softplus; absent without drawn noise
-    Tensor clean, sigma;    // [N,E] f32, logits before the noise and its scale; absent unless a loss reads them
-    Tensor logits;          // [N,E] f32, with the noise; absent for hash routing, like lse and scores
-    Tensor lse;             // [N] f32
-    Tensor scores;          // [N,E] f32
-    Tensor choice;          // [N,K] i32
-    Tensor selected;        // [N,K] i32, what the select stage chose
-    Tensor weights;         // [N,K] f32, before any drop
-    Tensor kept;            // [N,K] i32, sent to an expert
-    Tensor counts;          // [E] i32, pairs after the second-choice policy, before any drop
-    Tensor balance_counts;  // [E] i32, what the balance loss counts; absent without one
-    Tensor cutoff;          // [E] f32, where experts choose in training: of their own choice, whether or not a recorded one is taken
-    Tensor agreed;          // [N] i32, recorded choices that the router made too; absent without a record
-    int64_t own = 0;        // pairs the router would have chosen; only counted with a record
-    RngKey key;
-    RoutingLosses losses;
-    int64_t dropped = 0;
-  };
+  using Saved = Routing;  // moe/routing.h
 
   // x [N,D] A; the plan lives in run.saved. `key` empty: nothing is drawn.
-  RoutingPlan forward(Run&, Tensor x, const RouterInput&, const RoutingSpec&, RngKey key, Saved&);
-  // The same from saved.logits (and input, key, clean, sigma) on: everything that needs no matrix.
-  RoutingPlan decide(Run&, const RoutingSpec&, Saved&) const;
+  RoutingPlan forward(Run&, Tensor x, const Pass&, RngKey key, Saved&);
+  // The same from saved.logits (and key, clean, sigma) on: everything that needs no matrix.
+  RoutingPlan decide(Run&, const Pass&, Saved&) const;
   // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
-  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef, const Saved&);
+  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
   // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma what goes to the clean ones and to the noise's scale
   // directly, present where saved.clean and saved.sigma are; `scale` gets its gradient here.  dz, dclean, dsigma [N,E] f32, written; dweight [R] or absent
   // (only losses)
-  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const RoutingSpec&, const RoutingLosses& coef,
-                       const Saved&);
+  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
   // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds towards `cutoff` [E] (the mean over the step's micro-batches;
   // empty where experts do not choose).
   void end_step(const RoutingSpec&, std::span<const int64_t> counts, std::span<const double> cutoff);
 
  private:
   void make_logits(Run&, Tensor x, const RoutingSpec&, Saved&);
+  void replay(Run&, const Pass&, Saved&) const;
 };
 
 }  // namespace moe

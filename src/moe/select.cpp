@@ -104,25 +104,6 @@ struct Ranking {
   Key* groups;                 // [groups]
 };
 
-// choice[n] = the K best experts of token n.  choice [N,K]; s [N,E]; bias [E] or absent
-void rank_experts(Run& run, Tensor choice, Tensor s, Tensor bias, const GroupedTopK* grouped) {
-  const float* b = bias.empty() ? nullptr : bias.as<float>();
-  const int64_t tokens = s.rows(), k = choice.cols();
-  std::vector<int64_t> broken(static_cast<size_t>(run.threads), tokens);  // the first token with a score that is not a number, by thread
-  parallel_for(run.threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
-    Arena& arena = run.thread_scratch[static_cast<size_t>(thread)];
-    ArenaScope scope(arena);
-    Ranking ranking(arena, s.cols(), grouped);
-    int64_t& first = broken[static_cast<size_t>(thread)];
-    for (int64_t n = begin; n < end; ++n)
-      if (!ranking.rank(choice.row<int32_t>(n), k, s.row<float>(n), b)) first = std::min(first, n);
-  });
-  const int64_t first = *std::min_element(broken.begin(), broken.end());
-  if (first < tokens)
-    fail("the router's score of token {} of {} is not a number: the model diverged before this layer; lower the learning rate or raise @clip's grip", first,
-         tokens);
-}
-
 void select_all(Tensor selected) {
   for (int64_t n = 0; n < selected.rows(); ++n) std::fill_n(selected.row<int32_t>(n), selected.cols(), 1);
 }
@@ -149,7 +130,7 @@ void let_experts_choose(Run& run, Tensor selected, Tensor cutoff, Tensor choice,
         sum += score_of(*cut);
         ++counted;
       }
-      if (!cutoff.empty()) cutoff.as<float>()[e] = counted > 0 ? static_cast<float>(sum / static_cast<double>(counted)) : 0;
+      cutoff.as<float>()[e] = counted > 0 ? static_cast<float>(sum / static_cast<double>(counted)) : 0;
     }
   });
   for (int64_t i = 0; i < scopes; ++i) {
@@ -171,10 +152,8 @@ void select_above(Run& run, Tensor selected, Tensor choice, Tensor s, Tensor thr
   });
 }
 
-void select_by_id(Run& run, Tensor choice, int64_t experts, const RouterInput* input, const HashChoice& stage) {
+void select_by_id(Run& run, Tensor choice, int64_t experts, std::span<const int32_t> ids, const HashChoice& stage) {
   const int64_t tokens = choice.rows(), k = choice.cols();
-  const std::span<const int32_t> ids = input != nullptr ? input->ids : std::span<const int32_t>{};
-  if (static_cast<int64_t>(ids.size()) != tokens) fail("hash routing of {} tokens needs as many token ids, {} are given", tokens, ids.size());
   for (size_t n = 0; n < ids.size(); ++n)
     if (ids[n] < 0) fail("hash routing: token {} has the id {}; ids begin at 0", n, ids[n]);
   const RngKey seed = RngKey::from_seed(static_cast<uint64_t>(stage.seed));
@@ -236,29 +215,50 @@ int64_t tokens_per_expert(const ExpertChoice& stage, int64_t tokens, int64_t exp
   return std::clamp(static_cast<int64_t>(std::floor(wanted)), int64_t{1}, std::max(tokens, int64_t{1}));
 }
 
-void select_forward(Run& run, Tensor choice, Tensor selected, Tensor cutoff, Tensor s, int64_t experts, const SelectContext& context,
-                    const SelectStage& stage) {
+void top_k(Run& run, Tensor choice, Tensor s, Tensor bias, const GroupedTopK* grouped) {
+  const float* b = bias.empty() ? nullptr : bias.as<float>();
+  const int64_t tokens = s.rows(), k = choice.cols();
+  std::vector<int64_t> broken(static_cast<size_t>(run.threads), tokens);  // the first token with a score that is not a number, by thread
+  parallel_for(run.threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
+    Arena& arena = run.thread_scratch[static_cast<size_t>(thread)];
+    ArenaScope scope(arena);
+    Ranking ranking(arena, s.cols(), grouped);
+    int64_t& first = broken[static_cast<size_t>(thread)];
+    for (int64_t n = begin; n < end; ++n)
+      if (!ranking.rank(choice.row<int32_t>(n), k, s.row<float>(n), b)) first = std::min(first, n);
+  });
+  const int64_t first = *std::min_element(broken.begin(), broken.end());
+  if (first < tokens)
+    fail("the router's score of token {} of {} is not a number: the model diverged before this layer; lower the learning rate or raise @clip's grip", first,
+         tokens);
+}
+
+void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& stage) {
+  const int64_t tokens = needs_logits(stage) ? r.scores.rows() : pass.batch.tokens(), slots = slots_per_token(stage, r.experts);
+  r.choice = run.saved.alloc(DType::i32, {tokens, slots});
+  r.selected = run.saved.alloc(DType::i32, {tokens, slots});
   std::visit(Overloaded{
                  [&](const TopK&) {
-                   rank_experts(run, choice, s, context.bias, nullptr);
-                   select_all(selected);
+                   top_k(run, r.choice, r.scores, r.bias);
+                   select_all(r.selected);
                  },
                  [&](const GroupedTopK& grouped) {
-                   rank_experts(run, choice, s, context.bias, &grouped);
-                   select_all(selected);
+                   top_k(run, r.choice, r.scores, r.bias, &grouped);
+                   select_all(r.selected);
                  },
                  [&](const ExpertChoice& by_expert) {
-                   rank_experts(run, choice, s, {}, nullptr);
-                   const auto sequences = context.input != nullptr ? context.input->bounds : std::span<const int64_t>{};
-                   let_experts_choose(run, selected, cutoff, choice, s, scope_bounds(by_expert.scope, sequences, s.rows()), by_expert);
+                   top_k(run, r.choice, r.scores, {});
+                   r.scopes = scope_bounds(by_expert.scope, pass.batch.bounds, tokens);
+                   r.cutoff = run.saved.alloc(DType::f32, {r.experts});
+                   let_experts_choose(run, r.selected, r.cutoff, r.choice, r.scores, r.scopes, by_expert);
                  },
                  [&](const ThresholdChoice&) {
-                   rank_experts(run, choice, s, {}, nullptr);
-                   select_above(run, selected, choice, s, context.threshold);
+                   top_k(run, r.choice, r.scores, {});
+                   select_above(run, r.selected, r.choice, r.scores, r.threshold);
                  },
                  [&](const HashChoice& hash) {
-                   select_by_id(run, choice, experts, context.input, hash);
-                   select_all(selected);
+                   select_by_id(run, r.choice, r.experts, pass.batch.ids, hash);
+                   select_all(r.selected);
                  },
              },
              stage);

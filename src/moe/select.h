@@ -7,9 +7,8 @@
 #include <string_view>
 #include <variant>
 
-#include "core/rng.h"
+#include "moe/routing.h"
 #include "moe/scope.h"
-#include "tensor/run.h"
 
 namespace moe {
 
@@ -96,16 +95,14 @@ bool experts_choose(const SelectStage&);  // ExpertChoice or ThresholdChoice
 // How many of a scope's n tokens an expert takes: floor(n * factor / E), at least one and at most n.
 int64_t tokens_per_expert(const ExpertChoice&, int64_t tokens, int64_t experts);
 
-// What a selection reads beside the scores.
-struct SelectContext {
-  const RouterInput* input = nullptr;
-  Tensor bias;       // [E] f32; absent without a selection bias
-  Tensor threshold;  // [E] f32; absent but for ThresholdChoice
-};
-// choice [N,K] i32: a token's experts in order of falling (biased) score; with K = E every expert stands in it once. selected [N,K] i32: 1 where the pair was
-// chosen (always 1 for TopK, GroupedTopK, HashChoice). cutoff [E] f32 (ExpertChoice; else absent): mean over scopes of the lowest score the expert took.
-// s [N,E] f32, absent for HashChoice (experts is then the number of experts)
-void select_forward(Run&, Tensor choice, Tensor selected, Tensor cutoff, Tensor s, int64_t experts, const SelectContext&, const SelectStage&);
+// Fills choice: a token's experts in order of falling (biased) score, with K = E every expert once; selected: 1 where the pair was chosen (always 1 for TopK,
+// GroupedTopK, HashChoice); and where experts choose cutoff, the mean over scopes of the lowest score that each took, and scopes.
+// Reads scores (but for HashChoice, which reads the batch's ids), bias, threshold.
+void select_forward(Run&, Routing&, const Pass&, const SelectStage&);
+
+// choice[n] = the K experts of token n with the largest s + bias, in falling order; with `grouped` of its best groups only.
+// choice [N,K] i32; s [N,E] f32; bias [E] f32 or absent
+void top_k(Run&, Tensor choice, Tensor s, Tensor bias, const GroupedTopK* grouped = nullptr);
 
 // ---- second choice: whether the second of two choices is sent at all --------------------------------------------------------------------------------------
 struct KeepSecond {

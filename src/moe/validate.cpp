@@ -65,12 +65,8 @@ void check_groups(const RoutingSpec& spec, const GroupedTopK& s) {
 }
 
 void check_select(const RoutingSpec& spec) {
-  if (const auto* s = std::get_if<TopK>(&spec.select)) check_k(spec, s->k);
-  if (const auto* s = std::get_if<HashChoice>(&spec.select)) check_k(spec, s->k);
-  if (const auto* s = std::get_if<GroupedTopK>(&spec.select)) {
-    check_k(spec, s->k);
-    check_groups(spec, *s);
-  }
+  if (!experts_choose(spec.select)) check_k(spec, spec.slots());
+  if (const auto* s = std::get_if<GroupedTopK>(&spec.select)) check_groups(spec, *s);
   if (const auto* s = std::get_if<ExpertChoice>(&spec.select)) {
     if (!finite_above(s->factor, 0) || s->factor > static_cast<float>(spec.experts))
       fail_usage("expert choice with {} experts a token on average, of {}; give a factor above 0 and at most {} (2 is usual)", s->factor, spec.experts,

@@ -74,6 +74,12 @@ void weigh_softmax_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor
   });
 }
 
+void weigh_ones(Run& run, Tensor w, Tensor selected) {
+  each_token(run, w.rows(), [&](int64_t n) {
+    for (int64_t i = 0; i < w.cols(); ++i) w.row<float>(n)[i] = selected.row<int32_t>(n)[i] != 0 ? 1 : 0;
+  });
+}
+
 void one_plus_scaled(Run& run, Tensor w, Tensor s, Tensor scale, Tensor choice, Tensor selected) {
   each_token(run, choice.rows(), [&](int64_t n) {
     const int32_t *expert = choice.row<int32_t>(n), *taken = selected.row<int32_t>(n);
@@ -158,17 +164,14 @@ bool renormalises_after_drop(const WeighStage& stage) {
   return scores != nullptr && scores->renormalise == Renormalise::after_drop;
 }
 
-void weigh_forward(Run& run, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext& context, const WeighStage& stage) {
+void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
+  r.weights = run.saved.alloc(DType::f32, {r.tokens(), r.slots()});
   std::visit(Overloaded{
-                 [&](const ChosenScores& scores) { weigh_scores(run, w, s, choice, selected, scores); },
-                 [&](ChosenSoftmax) { weigh_softmax(run, w, s, choice, selected); },
-                 [&](TokenSoftmax) { weigh_tokens(run, w, s, choice, selected, context.bounds); },
-                 [&](UnitWeight) {
-                   each_token(run, choice.rows(), [&](int64_t n) {
-                     for (int64_t i = 0; i < choice.cols(); ++i) w.row<float>(n)[i] = selected.row<int32_t>(n)[i] != 0 ? 1 : 0;
-                   });
-                 },
-                 [&](OnePlusScaled) { one_plus_scaled(run, w, s, context.scale, choice, selected); },
+                 [&](const ChosenScores& scores) { weigh_scores(run, r.weights, r.scores, r.choice, r.selected, scores); },
+                 [&](ChosenSoftmax) { weigh_softmax(run, r.weights, r.scores, r.choice, r.selected); },
+                 [&](TokenSoftmax) { weigh_tokens(run, r.weights, r.scores, r.choice, r.selected, r.scopes); },
+                 [&](UnitWeight) { weigh_ones(run, r.weights, r.selected); },
+                 [&](OnePlusScaled) { one_plus_scaled(run, r.weights, r.scores, r.scale, r.choice, r.selected); },
              },
              stage);
 }
@@ -201,22 +204,21 @@ void weigh_kept_backward(Run& run, Tensor dw, Tensor w, Tensor kept) {
   });
 }
 
-void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext& context,
-                        const WeighStage& stage) {
+void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const WeighStage& stage) {
   std::visit(Overloaded{
-                 [&](const ChosenScores& scores) { weigh_scores_backward_acc(run, ds, dw, w, s, choice, selected, scores); },
-                 [&](ChosenSoftmax) { weigh_softmax_backward_acc(run, ds, dw, w, choice, selected); },
-                 [&](TokenSoftmax) { weigh_tokens_backward_acc(run, ds, dw, w, choice, selected, context.bounds); },
+                 [&](const ChosenScores& scores) { weigh_scores_backward_acc(run, ds, dw, r.weights, r.scores, r.choice, r.selected, scores); },
+                 [&](ChosenSoftmax) { weigh_softmax_backward_acc(run, ds, dw, r.weights, r.choice, r.selected); },
+                 [&](TokenSoftmax) { weigh_tokens_backward_acc(run, ds, dw, r.weights, r.choice, r.selected, r.scopes); },
                  [](UnitWeight) {},
-                 [&](OnePlusScaled) { one_plus_scaled_backward_acc(run, ds, dw, context.scale, choice, selected); },
+                 [&](OnePlusScaled) { one_plus_scaled_backward_acc(run, ds, dw, r.scale, r.choice, r.selected); },
              },
              stage);
 }
 
-void weigh_scale_backward(Run& run, Param& scale, Tensor dw, Tensor s, Tensor choice, Tensor selected) {
+void weigh_scale_backward(Run& run, Param& scale, Tensor dw, const Routing& r) {
   ops::settle_grad(run, scale);
-  each_selected({0, choice.rows()}, choice, selected,
-                [&](int64_t n, int64_t i, int64_t e) { scale.grad.as<float>()[e] += dw.row<float>(n)[i] * s.row<float>(n)[e]; });
+  each_selected({0, r.tokens()}, r.choice, r.selected,
+                [&](int64_t n, int64_t i, int64_t e) { scale.grad.as<float>()[e] += dw.row<float>(n)[i] * r.scores.row<float>(n)[e]; });
 }
 
 }  // namespace moe

@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <string_view>
 #include <variant>
-#include <vector>
 
-#include "tensor/param.h"
-#include "tensor/run.h"
+#include "moe/routing.h"
 
 namespace moe {
 
@@ -54,23 +52,18 @@ using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitW
 bool constant_when_alone(const WeighStage&);
 bool renormalises_after_drop(const WeighStage&);
 
-// What a weighing reads beside the scores.
-struct WeighContext {
-  std::vector<int64_t> bounds;  // [S+1] the scopes of TokenSoftmax; empty: one
-  Tensor scale;                 // [E] f32, of OnePlusScaled
-};
-
-// Before any drop (for after_drop: not yet divided).  w [N,K] f32; s [N,E] f32 (absent for UnitWeight); choice, selected [N,K] i32
-void weigh_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext&, const WeighStage&);
+// Fills weights, before any drop (for after_drop: not yet divided). Reads scores (but for UnitWeight), choice, selected; scopes (TokenSoftmax), scale
+// (OnePlusScaled).
+void weigh_forward(Run&, Routing&, const WeighStage&);
 // After the drops: divides w by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept; only for after_drop, whose scale must be 1 (the division
 // would undo it).  w [N,K]; kept [N,K] i32
 void weigh_kept_forward(Run&, Tensor w, Tensor kept);
 // dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  dw [N,K]; w [N,K] before it; kept [N,K] i32
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
-// ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw, w [N,K] (w as weigh_forward made it)
-void weigh_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, const WeighContext&, const WeighStage&);
+// ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw [N,K]
+void weigh_backward_acc(Run&, Tensor ds, Tensor dw, const Routing&, const WeighStage&);
 
-// scale.grad[choice] += dw s of OnePlusScaled, tokens in order.  scale [E]; dw [N,K]; s [N,E]
-void weigh_scale_backward(Run&, Param& scale, Tensor dw, Tensor s, Tensor choice, Tensor selected);
+// scale.grad[choice] += dw s of OnePlusScaled, tokens in order.  scale [E]; dw [N,K]
+void weigh_scale_backward(Run&, Param& scale, Tensor dw, const Routing&);
 
 }  // namespace moe

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "core/rng.h"
 #include "tensor/param.h"
 #include "tensor/run.h"
 
@@ -96,6 +97,7 @@ struct RopeTable {
 struct RopeTurns {
   Tensor turns;  // [U, C] f32: of each position that occurs, cosines and then sines, times the factor
   Tensor slot;   // [N] i32: which of them is a row's
+  bool empty() const { return slot.empty(); }
 };
 // Views into `memory`. positions [N] >= 0
 RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions, const RopeTable& table);

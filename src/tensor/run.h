@@ -1,11 +1,8 @@
-// What every op is given first: threads, randomness, memory, and a hook for looking in.
+// What every op is given first: threads and memory.
 #pragma once
 
-#include <functional>
-#include <string_view>
 #include <vector>
 
-#include "core/rng.h"
 #include "tensor/arena.h"
 
 namespace moe {
@@ -18,9 +15,6 @@ struct Run {
 
   int threads;
   DType compute;  // dtype of activations that feed products: f32 or bf16
-  RngKey key;     // empty: no randomness (evaluation)
-  // Called with (name, layer, tensor) at named points of the forward; empty in production.
-  std::function<void(std::string_view, int, const Tensor&)> trace;
 
   Arena saved;                        // what backward needs; released block by block, last in first out
   Arena scratch;                      // within one op or one module's backward; every user rewinds it before returning

@@ -195,10 +195,11 @@ double Trainer::rehearse() {
   return steady_seconds() - start;
 }
 
-Batch Trainer::load_batch(int64_t a) {
+Pass Trainer::pass_of(int64_t a) {
   plan_.fill(corpus_, steps_done_, a, text_);
-  run_.key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a));
-  return view_of(text_);
+  return {.batch = view_of(text_),
+          .routing = train_routing_ ? &*train_routing_ : nullptr,
+          .key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a))};
 }
 
 std::optional<BalanceLoss::Shares> Trainer::shares() const {
@@ -210,8 +211,8 @@ void Trainer::count_step() {
   Sums counted;
   for (int64_t a = 0; a < options_.accumulate; ++a) {
     ArenaScope scope(run_.saved);
-    const Batch batch = load_batch(a);
-    const Forward pass{&batch, &*train_routing_, Keep::nothing, nullptr};
+    Pass pass = pass_of(a);
+    pass.wanted.balance_counts = true;
     ModelSaved saved;
     forward(pass, saved);
     counted.add(saved.routing);
@@ -221,13 +222,14 @@ void Trainer::count_step() {
 
 void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   ArenaScope scope(run_.saved);
-  const Batch batch = load_batch(a);
-  const Forward pass{&batch, train_routing_ ? &*train_routing_ : nullptr, options_.recompute ? Keep::inputs : Keep::all, nullptr,
-                     step_counts_.empty() ? nullptr : &step_counts_};
+  Pass pass = pass_of(a);
+  pass.keep = options_.recompute ? Keep::inputs : Keep::all;
+  pass.step_counts = step_counts_;
+  pass.wanted = Wanted::all();
   ModelSaved saved;
-  Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()}), kl;
-  if (teacher_) kl = run_.saved.alloc(DType::f32, {batch.tokens()});
-  sums.nll += forward_loss(pass, nll, kl, teach(batch), saved);
+  Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()}), kl;
+  if (teacher_) kl = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
+  sums.nll += forward_loss(pass, nll, kl, teach(pass.batch), saved);
   if (teacher_) sums.kl += sum_in_order(kl);
   sums.add(text_);
   sums.add(saved.routing);
@@ -240,7 +242,7 @@ void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   model_.backward(run_, text_.targets, 1 / targets, coef, saved);
 }
 
-void Trainer::forward(const Forward& pass, ModelSaved& saved) {
+void Trainer::forward(const Pass& pass, ModelSaved& saved) {
   try {
     model_.forward(run_, pass, saved);
   } catch (const OutOfMemory&) {
@@ -256,17 +258,14 @@ HeadTeacher Trainer::teach(const Batch& batch) {
   if (!teacher_) return {};
   HeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}), &teacher_->head_weight(),
                   static_cast<float>(options_.teacher_weight)};
-  const RngKey key = std::exchange(run_.key, RngKey{});
   ArenaScope scope(run_.saved);
-  const Forward pass{&batch, teacher_routing_ ? &*teacher_routing_ : nullptr, Keep::nothing, nullptr};
   ModelSaved saved;
-  teacher_->forward(run_, pass, saved);
+  teacher_->forward(run_, {.batch = batch, .routing = teacher_routing_ ? &*teacher_routing_ : nullptr}, saved);
   ops::cast(run_, out.x, saved.hidden);
-  run_.key = key;
   return out;
 }
 
-double Trainer::forward_loss(const Forward& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved) {
+double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved) {
   forward(pass, saved);
   model_.loss_forward(run_, nll, kl, text_.targets, teacher, saved);
   const double sum = sum_in_order(nll);
@@ -276,25 +275,25 @@ double Trainer::forward_loss(const Forward& pass, Tensor nll, Tensor kl, const H
 }
 
 // Runs the same forward again and looks at what comes out of each block.
-void Trainer::fail_if_not_finite(const Forward& pass) {
+void Trainer::fail_if_not_finite(const Pass& pass) {
   for (const Param* param : model_.params())
     if (!std::isfinite(ops::sum_squares(run_, param->value))) fail("the loss is not finite because {} holds a value that is not", param->name);
   ArenaScope scope(run_.saved);
-  Forward again = pass;
-  again.keep = Keep::nothing;
-  int done = -1, broken = -1;
-  run_.trace = [&](std::string_view name, int layer, const Tensor& h) {
-    if (name != "block") return;
+  int64_t done = -1, broken = -1;
+  const std::function<void(int64_t, const Tensor&)> look = [&](int64_t layer, const Tensor& h) {
     done = layer;
     if (broken < 0 && !all_finite(h)) broken = layer;
   };
+  Pass again = pass;
+  again.keep = Keep::nothing;
+  again.wanted = {};
+  again.on_block = &look;
   ModelSaved saved;
   try {
     model_.forward(run_, again, saved);
   } catch (const Error&) {
     if (broken < 0) broken = done + 1;
   }
-  run_.trace = {};
   if (broken >= 0) fail("the loss is not finite: the first output that is not is that of layers.{}", broken);
 }
 
@@ -343,7 +342,6 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
 std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomic<bool>* stop) {
   check_held_out(held_out, options_);
   const EvalWindows windows(held_out, options_);
-  run_.key = {};
   double sum = 0;
   int64_t predicted = 0;
   for (int64_t first = 0; first < windows.count; first += options_.batch) {
@@ -352,10 +350,9 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
     text_.clear();
     for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, windows.start(first + b), options_.context);
     ArenaScope scope(run_.saved);
-    const Batch batch = view_of(text_);
-    const Forward pass{&batch, eval_routing_ ? &*eval_routing_ : nullptr, Keep::nothing, nullptr};
+    const Pass pass{.batch = view_of(text_), .routing = eval_routing_ ? &*eval_routing_ : nullptr};
     ModelSaved saved;
-    Tensor nll = run_.saved.alloc(DType::f32, {batch.tokens()});
+    Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
     sum += forward_loss(pass, nll, {}, {}, saved);
     predicted += text_.predicted;
   }

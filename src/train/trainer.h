@@ -92,19 +92,19 @@ class Trainer {
   struct Sums;
   // Forward and backward of all micro-batches of the next step; the norm of the gradient.
   double gradients(Sums& sums);
-  // Micro-batch a of the next step, and the key of its random numbers.
-  Batch load_batch(int64_t a);
+  // Of micro-batch a of the next step, in training; its text is text_ until the next.
+  Pass pass_of(int64_t a);
   // Adds the gradient of its share of the mean over the step's targets, of which there are `predicted`.
   void micro_batch(int64_t a, int64_t predicted, Sums& sums);
   // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by forwards that leave nothing behind.
   void count_step();
   std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
-  void forward(const Forward& pass, ModelSaved& saved);
+  void forward(const Pass& pass, ModelSaved& saved);
   // The teacher's view of a micro-batch, in run_.saved; nobody where there is no teacher.
   HeadTeacher teach(const Batch& batch);
   // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
-  double forward_loss(const Forward& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved);
-  void fail_if_not_finite(const Forward& pass);
+  double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved);
+  void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
 
   Model& model_;
@@ -118,7 +118,7 @@ class Trainer {
   Optimizer optimizer_;
   Run run_;
   TextBatch text_;                                 // of the micro-batch under way
-  std::vector<std::vector<int64_t>> step_counts_;  // of Forward, for the micro-batch under way; empty: none are known
+  std::vector<std::vector<int64_t>> step_counts_;  // of Pass, for the micro-batch under way; empty: none are known
   int64_t steps_done_ = 0;
   double seconds_ = 0;
 };

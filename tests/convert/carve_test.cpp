@@ -79,7 +79,7 @@ void with_forward(Model& model, const std::vector<int32_t>& ids, int64_t length,
   RoutingSpec spec;
   if (model.config().moe_layer_count() > 0) spec = eval_spec(model.config().routing);
   ModelSaved saved;
-  model.forward(run, {.batch = &batch, .routing = &spec, .keep = Keep::all}, saved);
+  model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
   read(run, saved);
 }
 
@@ -315,7 +315,7 @@ TEST(Carve, TrainsAStepInWhichEveryPartLearns) {
       const Batch batch{ids, positions, bounds};
       const RoutingSpec spec = train_spec(model.config().routing);
       ModelSaved saved;
-      model.forward(run, {.batch = &batch, .routing = &spec, .keep = Keep::all}, saved);
+      model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
       std::vector<float> nll(ids.size());
       model.loss_forward(run, Tensor(nll.data(), DType::f32, {kWindow}), targets, saved);
       model.backward(run, targets, 1.0f / kWindow, {}, saved);

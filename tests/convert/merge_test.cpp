@@ -52,11 +52,10 @@ std::vector<std::vector<std::vector<double>>> seen_by_routers(Model& model, cons
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
-  const Batch batch{ids, positions, bounds};
   const RoutingSpec spec = eval_spec(model.config().routing);
   moe::Run run(2);
   ModelSaved saved;
-  model.forward(run, {.batch = &batch, .routing = &spec, .on_routing = &listen}, saved);
+  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .on_routing = &listen}, saved);
   return seen;
 }
 

@@ -66,7 +66,7 @@ void expected(Model& model, std::span<const int32_t> ids, int64_t layer, int64_t
     const Batch batch{ids.subspan(begin, positions.size()), positions, bounds};
     ArenaScope scope(run.saved);
     ModelSaved saved;
-    model.forward(run, {.batch = &batch, .routing = &spec, .on_routing = &listen}, saved);
+    model.forward(run, {.batch = batch, .routing = &spec, .on_routing = &listen}, saved);
   }
 }
 

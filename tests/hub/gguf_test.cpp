@@ -156,7 +156,7 @@ std::vector<double> logits_of(Model& model) {
   const ModelConfig& c = model.config();
   const std::optional<RoutingSpec> spec = c.moe_layer_count() > 0 ? std::optional(eval_spec(c.routing)) : std::nullopt;
   ModelSaved saved;
-  model.forward(run, {.batch = &batch, .routing = spec ? &*spec : nullptr}, saved);
+  model.forward(run, {.batch = batch, .routing = spec ? &*spec : nullptr}, saved);
   const Tensor out = run.saved.alloc(DType::f32, {12, c.vocab});
   model.logits(run, out, saved.hidden);
   return values(out);

@@ -30,14 +30,12 @@ RoutingOptions options_of(const Recipe& r) {
 // Logits of the whole batch, token by token.
 std::vector<std::vector<float>> logits(Model& model, const RoutingSpec& spec, RngKey key, const std::vector<int32_t>& ids) {
   moe::Run run(1);
-  run.key = key;
   std::vector<int32_t> positions;
   std::vector<int64_t> bounds = {0};
   for (size_t i = 0; i < ids.size(); ++i) positions.push_back(static_cast<int32_t>(i % kLength));
   for (size_t s = 1; s <= kSequences; ++s) bounds.push_back(static_cast<int64_t>(s * kLength));
-  const Batch batch{ids, positions, bounds};
   ModelSaved saved;
-  model.forward(run, {&batch, &spec, Keep::nothing, nullptr}, saved);
+  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .key = key}, saved);
   Tensor out = run.saved.alloc(DType::f32, {static_cast<int64_t>(ids.size()), kVocab});
   model.logits(run, out, saved.hidden);
   std::vector<std::vector<float>> rows;

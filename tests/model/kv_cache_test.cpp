@@ -52,12 +52,11 @@ std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DT
       positions.push_back(static_cast<int32_t>(i));
     }
     const std::vector<int64_t> bounds = {0, count};
-    const Batch batch{ids, positions, bounds, slots};
     cache.extend(slots[0], count);
     const ArenaScope scope(run.saved);
     const RoutingSpec none;
     ModelSaved saved;
-    model.forward(run, {&batch, &none, Keep::nothing, &cache}, saved);
+    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
     const Tensor out = run.saved.alloc(DType::f32, {count, vocab});
     model.logits(run, out, saved.hidden);
     all.insert(all.end(), out.as<float>(), out.as<float>() + out.numel());
@@ -172,10 +171,9 @@ TEST(KvCacheSlots, RefusesABatchThatItWasNotExtendedFor) {
   const auto forward = [&](std::vector<int32_t> slots) {
     const std::vector<int32_t> ids = {1, 2}, positions = {0, 1};
     const std::vector<int64_t> bounds = {0, 2};
-    const Batch batch{ids, positions, bounds, slots};
     const RoutingSpec none;
     ModelSaved saved;
-    model.forward(run, {&batch, &none, Keep::nothing, &cache}, saved);
+    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
   };
   EXPECT_FAILS(forward({}), "1 sequences names 0 slots");
   EXPECT_FAILS(forward({slot}), "position 0 of slot 0, which was extended to 0 tokens");

@@ -43,6 +43,7 @@ struct Eval {
   Model& model;
   moe::Run run;
   RoutingSpec spec;
+  RngKey key = {};
 
   Eval(Model& m, int threads, DType dtype) : model(m), run(threads, dtype) {
     if (m.config().moe_layer_count() > 0) spec = eval_spec(m.config().routing);
@@ -59,10 +60,9 @@ struct Eval {
       }
       bounds.push_back(static_cast<int64_t>(ids.size()));
     }
-    const Batch batch{ids, positions, bounds, slots};
     ArenaScope scope(run.saved);
     ModelSaved saved;
-    model.forward(run, {&batch, &spec, keep, cache}, saved);
+    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &spec, .keep = keep, .cache = cache, .key = key}, saved);
     Tensor out = run.saved.alloc(DType::f32, {static_cast<int64_t>(ids.size()), model.config().vocab});
     model.logits(run, out, saved.hidden);
     Logits rows;
@@ -142,7 +142,7 @@ TEST_P(Laws, ThreadsChangeNoBitOfTheForward) {
   for (size_t i = 0; i < specs.size(); ++i) {
     for (Eval* eval : {&one, &two, &three}) {
       eval->spec = specs[i];
-      eval->run.key = i == 2 ? key : RngKey{};
+      eval->key = i == 2 ? key : RngKey{};
     }
     const Logits want = one.logits({a, b});
     EXPECT_EQ(first_difference(two.logits({a, b}), want, dtype()), -1);

@@ -219,6 +219,30 @@ TEST(Model, MicroBatchesEqualOneBatchWhereSharesAreOfTheStep) {
   }
 }
 
+TEST(Model, AForwardTellsWhatItsPassWants) {
+  ModelConfig c = routed("olmoe", 4, 2);
+  c.moe_layers = {1};
+  Model model(c);
+  draw_params(model, 5);
+  const RoutingSpec spec = train_spec(c.routing);
+  const std::vector<int32_t> ids = {1, 2, 3, 4, 5}, positions = {0, 1, 2, 3, 4};
+  const std::vector<int64_t> bounds = {0, 5};
+  std::vector<double> first;
+  for (const Wanted wanted : {Wanted{}, Wanted{.counts = true}, Wanted{.balance_counts = true}, Wanted::all()}) {
+    moe::Run run(1);
+    ModelSaved saved;
+    model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .wanted = wanted}, saved);
+    if (first.empty()) first = values(saved.hidden);
+    EXPECT_EQ(values(saved.hidden), first);
+    ASSERT_EQ(saved.routing.size(), wanted.any() ? 1u : 0u);
+    if (!wanted.any()) continue;
+    EXPECT_EQ(saved.routing[0].layer, 1);
+    EXPECT_EQ(saved.routing[0].counts.empty(), !wanted.counts);
+    EXPECT_EQ(saved.routing[0].balance_counts.empty(), !wanted.balance_counts);
+    EXPECT_EQ(saved.routing[0].losses.z > 0 && saved.routing[0].losses.balance > 0, wanted.losses);
+  }
+}
+
 TEST(Model, InitialisesByRole) {
   ModelConfig c = gpt(routed("deepseek-v3", 8, 3));
   c.init = {.std = 0.05f, .cut = 2, .scale_residual = true};

@@ -30,10 +30,9 @@ void expect_foretold(const std::string& name, const ModelConfig& c, ForwardShape
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 31 % static_cast<size_t>(c.vocab));
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, shape.tokens};
-  const Batch batch{ids, positions, bounds};
   moe::Run run(2, shape.dtype);
   ModelSaved saved;
-  model->forward(run, {.batch = &batch, .routing = &spec}, saved);
+  model->forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
   if (shape.loss) model->loss_forward(run, run.saved.alloc(DType::f32, {shape.tokens}), targets, saved);
   size_t held = run.saved.peak() + run.scratch.peak();
   for (const Arena& arena : run.thread_scratch) held += arena.peak();

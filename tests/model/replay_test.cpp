@@ -47,26 +47,29 @@ TwinInput text(const ModelConfig& c, std::vector<int64_t> bounds, uint64_t seed)
 }
 
 // One forward with its losses, and backward where the model has gradients.
-struct Pass {
+struct Outcome {
   std::vector<double> nll;  // [N]
   std::vector<LayerRouting> routing;
   Record record;
   std::vector<std::vector<double>> gradients;  // of every trained parameter
 };
-Pass pass(Model& model, const TwinInput& in, const RoutingSpec& spec, Keep keep, DType dtype, Record* given, bool backward) {
-  Pass out;
+Outcome outcome(Model& model, const TwinInput& in, const RoutingSpec& spec, Keep keep, DType dtype, Record* given, bool backward) {
+  Outcome out;
   moe::Run run(2, dtype);
-  run.key = in.key;
-  const Batch batch{in.ids, in.positions, in.bounds};
   std::vector<Tensor> recorded;
   if (given) recorded = given->all();
   const auto listen = out.record.listener();
-  Forward forward{&batch, &spec, keep, nullptr};
-  forward.recorded = given ? &recorded : nullptr;
-  forward.on_routing = &listen;
   ModelSaved saved;
-  model.forward(run, forward, saved);
-  Tensor nll = run.saved.alloc(DType::f32, {batch.tokens()});
+  model.forward(run,
+                {.batch = {in.ids, in.positions, in.bounds},
+                 .routing = &spec,
+                 .keep = keep,
+                 .key = in.key,
+                 .recorded = given ? &recorded : nullptr,
+                 .wanted = Wanted::all(),
+                 .on_routing = &listen},
+                saved);
+  Tensor nll = run.saved.alloc(DType::f32, {std::ssize(in.ids)});
   model.loss_forward(run, nll, in.targets, saved);
   out.nll = values(nll);
   out.routing = saved.routing;
@@ -78,7 +81,7 @@ Pass pass(Model& model, const TwinInput& in, const RoutingSpec& spec, Keep keep,
   return out;
 }
 
-void expect_own_choices(const Pass& replayed, const Pass& first, const std::string& name) {
+void expect_own_choices(const Outcome& replayed, const Outcome& first, const std::string& name) {
   EXPECT_EQ(replayed.nll, first.nll) << name;
   EXPECT_EQ(replayed.record.entries, first.record.entries) << name;
   EXPECT_EQ(replayed.record.own, first.record.chosen()) << name;
@@ -103,10 +106,10 @@ TEST(Replay, AModelsOwnRecordChangesNoBitOfItsEvaluation) {
         Model model(config);
         draw_params(model, 5);
         const TwinInput in = text(config, {0, 40, 41, 60}, 3);
-        Pass first = pass(model, in, spec, Keep::nothing, dtype, nullptr, false);
+        Outcome first = outcome(model, in, spec, Keep::nothing, dtype, nullptr, false);
         dropping += first.record.not_sent() > 0;
         leaving_out += first.record.chosen() < 60 * 2 * spec.slots();
-        expect_own_choices(pass(model, in, spec, Keep::nothing, dtype, &first.record, false), first,
+        expect_own_choices(outcome(model, in, spec, Keep::nothing, dtype, &first.record, false), first,
                            fmt::format("{} {} {}", options.recipe, static_cast<int>(routing), name_of(dtype)));
       }
   EXPECT_GE(dropping, 8);
@@ -124,9 +127,9 @@ TEST(Replay, AModelsOwnRecordChangesNoBitOfItsTraining) {
     draw_params(model, 6);
     TwinInput in = text(config, {0, 40, 41, 60}, 4);
     in.key = RngKey::from_seed(9);
-    Pass first = pass(model, in, spec, Keep::all, DType::f32, nullptr, true);
+    Outcome first = outcome(model, in, spec, Keep::all, DType::f32, nullptr, true);
     for (const Keep keep : {Keep::all, Keep::inputs}) {
-      const Pass again = pass(model, in, spec, keep, DType::f32, &first.record, true);
+      const Outcome again = outcome(model, in, spec, keep, DType::f32, &first.record, true);
       expect_own_choices(again, first, options.recipe);
       EXPECT_EQ(again.gradients, first.gradients) << options.recipe;
       for (size_t i = 0; i < first.routing.size(); ++i) {
@@ -186,7 +189,7 @@ TEST(Replay, PiecesAndNeighboursChangeNoBit) {
     Model model(config);
     draw_params(model, 7);
     const TwinInput in = text(config, {0, 70, 71, 100}, 5);
-    Pass whole = pass(model, in, spec, Keep::nothing, DType::f32, nullptr, false);
+    Outcome whole = outcome(model, in, spec, Keep::nothing, DType::f32, nullptr, false);
     bool same = true;
     for (const int64_t piece : {1, 7, 64})
       for (size_t s = 0; s + 1 < in.bounds.size(); ++s) {
@@ -201,10 +204,8 @@ TEST(Replay, PiecesAndNeighboursChangeNoBit) {
           const Batch batch{part(in.ids), part(in.positions), bounds, slots};
           const std::vector<Tensor> recorded = whole.record.rows(at, stop);
           moe::Run run(2);
-          Forward forward{&batch, &spec, Keep::nothing, &cache};
-          forward.recorded = &recorded;
           ModelSaved saved;
-          model.forward(run, forward, saved);
+          model.forward(run, {.batch = batch, .routing = &spec, .cache = &cache, .recorded = &recorded}, saved);
           Tensor nll = run.saved.alloc(DType::f32, {stop - at});
           model.loss_forward(run, nll, part(in.targets), saved);
           same &= values(nll) == std::vector<double>(whole.nll.begin() + at, whole.nll.begin() + stop);
@@ -222,8 +223,8 @@ TEST(Replay, AnothersChoicesChangeTheResultAndAreCounted) {
   draw_params(a, 1);
   draw_params(b, 2);
   const TwinInput in = text(config, {0, 100}, 6);
-  Pass of_a = pass(a, in, spec, Keep::nothing, DType::f32, nullptr, false), of_b = pass(b, in, spec, Keep::nothing, DType::f32, nullptr, false);
-  const Pass replayed = pass(b, in, spec, Keep::nothing, DType::f32, &of_a.record, false);
+  Outcome of_a = outcome(a, in, spec, Keep::nothing, DType::f32, nullptr, false), of_b = outcome(b, in, spec, Keep::nothing, DType::f32, nullptr, false);
+  const Outcome replayed = outcome(b, in, spec, Keep::nothing, DType::f32, &of_a.record, false);
   EXPECT_NE(replayed.nll, of_b.nll);
   EXPECT_EQ(replayed.record.entries, of_a.record.entries);
   // Before the first MoE layer nothing is replayed yet, so there b's own choice is the one it made alone.
@@ -244,8 +245,8 @@ TEST(Replay, RefusesByLayerAndTokenWhatDoesNotFit) {
   Model model(config);
   draw_params(model, 1);
   const TwinInput in = text(config, {0, 30}, 6);
-  const Pass first = pass(model, in, spec, Keep::nothing, DType::f32, nullptr, false);
-  const auto refused = [&](Record record, const char* part) { EXPECT_FAILS(pass(model, in, spec, Keep::nothing, DType::f32, &record, false), part); };
+  const Outcome first = outcome(model, in, spec, Keep::nothing, DType::f32, nullptr, false);
+  const auto refused = [&](Record record, const char* part) { EXPECT_FAILS(outcome(model, in, spec, Keep::nothing, DType::f32, &record, false), part); };
   Record bad = first.record;
   bad.entries[1][2 * 17] = 8;
   refused(bad, "layer 2: token 17 of 30 has expert 8 at rank 0, but there are 8 experts");

@@ -72,6 +72,11 @@ T loss_of(const LossTwin<T>& twin, const AuxLosses& losses) {
   return losses.importance ? twin.importance() : twin.load();
 }
 
+float z_loss(moe::Run& run, Tensor lse, Tensor z) {
+  ops::softmax_forward(run, {}, lse, z);
+  return z_loss_forward(lse);
+}
+
 double total(const RoutingLosses& l) {
   double sum = 0;
   each_loss(l, [&](const char*, float x) { sum += static_cast<double>(x); });
@@ -80,11 +85,11 @@ double total(const RoutingLosses& l) {
 
 struct Gradients {
   Tensor ds, dlogits, dclean, dsigma, dw;
-  Gradients(Arena& a, const LossInput& in)
+  Gradients(Arena& a, const Routing& in)
       : ds(zeros(a, in.scores)), dlogits(zeros(a, in.logits)), dclean(zeros(a, in.logits)), dsigma(zeros(a, in.logits)), dw(zeros(a, in.weights)) {}
   static Tensor zeros(Arena& a, const Tensor& like) { return a.alloc_zeroed(DType::f32, {like.rows(), like.cols()}); }
-  void add(moe::Run& run, const LossInput& in, const AuxLosses& losses, const RoutingLosses& coef) {
-    aux_losses_backward_acc(run, ds, dw, dlogits, dclean, dsigma, in, losses, coef);
+  void add(moe::Run& run, const Routing& in, const Pass& pass, const AuxLosses& losses, const RoutingLosses& coef) {
+    aux_losses_backward_acc(run, ds, dw, dlogits, dclean, dsigma, in, pass, losses, coef);
   }
   std::vector<Tensor> all() const { return {ds, dlogits, dclean, dsigma, dw}; }
 };
@@ -98,11 +103,11 @@ TEST(AuxLosses, ValuesAndGradientsAreThoseOfTheFormulas) {
       const std::string what = shape.name + ", " + c.name;
       moe::Run run(2);
       const double want = loss_of(LossTwin<double>(*routing), c.losses);
-      EXPECT_NEAR(total(aux_losses_forward(run, routing->in, c.losses)), want, 1e-6 * std::max(1.0, want)) << what;
+      EXPECT_NEAR(total(aux_losses_forward(run, routing->in, routing->pass, c.losses)), want, 1e-6 * std::max(1.0, want)) << what;
 
       Gradients got(run.saved, routing->in);
-      got.add(run, routing->in, c.losses, c.coef);
-      got.add(run, routing->in, c.losses, c.coef);  // twice: they are added
+      got.add(run, routing->in, routing->pass, c.losses, c.coef);
+      got.add(run, routing->in, routing->pass, c.losses, c.coef);  // twice: they are added
       LossTwin<Dual<double>> twin(*routing);
       std::vector<Dual<double>>* inputs[] = {&twin.scores, &twin.noisy, &twin.clean, &twin.sigma, &twin.weights};
       for (size_t i = 0; i < 5; ++i) {
@@ -130,7 +135,7 @@ TEST(AuxLosses, LoadReachesNoisyLogitsCleanLogitsAndNoise) {
   AuxLosses losses;
   losses.load = true;
   Gradients got(run.saved, routing->in);
-  got.add(run, routing->in, losses, {.load = 1});
+  got.add(run, routing->in, routing->pass, losses, {.load = 1});
   for (const Tensor& t : {got.dlogits, got.dclean, got.dsigma}) EXPECT_GT(norm(values(t)), 1e-3);
   EXPECT_EQ(norm(values(got.ds)) + norm(values(got.dw)), 0);
 }
@@ -145,11 +150,11 @@ TEST(AuxLosses, LoadWithTiesAndWithoutNoiseStaysFinite) {
     moe::Run run(1);
     AuxLosses losses;
     losses.load = true;
-    const float value = aux_losses_forward(run, routing->in, losses).load;
+    const float value = aux_losses_forward(run, routing->in, routing->pass, losses).load;
     if (silent) EXPECT_TRUE(std::isfinite(value));
     else EXPECT_NEAR(value, LossTwin<double>(*routing).load(), 1e-6);
     Gradients got(run.saved, routing->in);
-    got.add(run, routing->in, losses, {.load = 1});
+    got.add(run, routing->in, routing->pass, losses, {.load = 1});
     for (const Tensor& t : {got.dlogits, got.dclean, got.dsigma})
       for (double x : values(t)) EXPECT_TRUE(silent ? x == 0 : std::isfinite(x));
   }
@@ -171,7 +176,7 @@ TEST(ZLoss, IsItsFormula) {
     };
     std::vector<Dual<double>> x;
     for (double v : values(z)) x.push_back(v);
-    EXPECT_NEAR(z_loss_forward(run, lse, z), loss(x).v, 1e-5 * loss(x).v);
+    EXPECT_NEAR(z_loss(run, lse, z), loss(x).v, 1e-5 * loss(x).v);
     z_loss_backward_acc(run, dz, lse, z, 0.25f);
     z_loss_backward_acc(run, dz, lse, z, 0.25f);
     std::vector<double> want;
@@ -190,7 +195,7 @@ struct Worked {
   float z[16] = {2, 1, 0, -1, 1.5f, 1.5f, 0.5f, 0, 3, -1, 2, 0, 0.2f, 0.1f, 0, 2.2f};
   float s[16] = {}, w[8] = {};
   int32_t choice[8] = {0, 1, 0, 1, 0, 2, 3, 0}, selected[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-  LossInput in;
+  Routing in;
   Worked() {
     for (int64_t n = 0; n < 4; ++n) {
       double sum = 0, chosen = 0;
@@ -205,7 +210,6 @@ struct Worked {
     in.selected = Tensor(selected, DType::i32, {4, 2});
     in.logits = Tensor(z, DType::f32, {4, 4});
     in.experts = 4;
-    in.top_k = 2;
   }
 };
 
@@ -215,7 +219,7 @@ TEST(AuxLosses, WorkedExample) {
   const auto balance = [&](Counts counts, Probs probs) {
     AuxLosses losses;
     losses.balance = BalanceLoss{counts, probs, {}, Shares::own};
-    return aux_losses_forward(run, worked.in, losses).balance;
+    return aux_losses_forward(run, worked.in, {}, losses).balance;
   };
   EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 1.275060, 1e-6);              // Megatron, MegaBlocks
   EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 2.550119 / 2, 1e-6);          // flaxformer, transformers: uniform is K
@@ -224,13 +228,13 @@ TEST(AuxLosses, WorkedExample) {
   EXPECT_NEAR(balance(Counts::unbiased_choices, Probs::normalised_scores), 1.275060, 1e-6);
   AuxLosses shazeer;
   shazeer.importance = shazeer.load = true;
-  const RoutingLosses values = aux_losses_forward(run, worked.in, shazeer);
+  const RoutingLosses values = aux_losses_forward(run, worked.in, {}, shazeer);
   EXPECT_NEAR(values.load, 0.375, 1e-6);  // counts 4 2 1 1
   double variance = 0;
   for (double p : {.520330, .192235, .067235, .220199}) variance += (p - 0.25) * (p - 0.25) / 4;  // the mean weights
   EXPECT_NEAR(values.importance, variance / 0.0625, 1e-5);
   const Tensor lse = run.saved.alloc(DType::f32, {4}), counts = run.saved.alloc(DType::i32, {4});
-  EXPECT_NEAR(z_loss_forward(run, lse, worked.in.logits), 7.397051, 1e-5);
+  EXPECT_NEAR(z_loss(run, lse, worked.in.logits), 7.397051, 1e-5);
   count_pairs(run, counts, worked.in.choice, worked.in.selected, worked.in.choice.cols());
   EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4), (std::vector<int32_t>{4, 2, 1, 1}));
 }
@@ -249,13 +253,13 @@ TEST(AuxLosses, AreOneForAnEvenLoad) {
         if (sigmoid && probs == Probs::scores) continue;  // sigmoids are no probabilities
         AuxLosses losses;
         losses.balance = BalanceLoss{counts, probs, {}, Shares::own};
-        EXPECT_FLOAT_EQ(aux_losses_forward(run, even.in, losses).balance, 1);
+        EXPECT_FLOAT_EQ(aux_losses_forward(run, even.in, {}, losses).balance, 1);
       }
     AuxLosses losses;
     losses.device = DeviceLoss{2, 1, {}};
     losses.communication = DeviceLoss{2, 2, {}};  // every token has an expert on both
     losses.importance = losses.load = true;
-    const RoutingLosses values = aux_losses_forward(run, even.in, losses);
+    const RoutingLosses values = aux_losses_forward(run, even.in, {}, losses);
     EXPECT_FLOAT_EQ(values.device, 1);
     EXPECT_FLOAT_EQ(values.communication, 1);
     EXPECT_EQ(values.importance, 0);
@@ -271,30 +275,28 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
       AuxLosses one, part;
       one.balance = BalanceLoss{counts, probs, {}, Shares::own};
       part.balance = BalanceLoss{counts, probs, {}, Shares::step};
-      const float value = aux_losses_forward(run, whole->in, one).balance;
+      const float value = aux_losses_forward(run, whole->in, {}, one).balance;
       Gradients want(run.saved, whole->in);
-      want.add(run, whole->in, one, {.balance = 0.7f});
+      want.add(run, whole->in, {}, one, {.balance = 0.7f});
 
-      std::vector<LossInput> parts;
+      std::vector<Routing> parts;
       std::vector<int64_t> step(6, 0);
       const Tensor found = run.saved.alloc(DType::i32, {6});
       for (int64_t m = 0; m < 3; ++m) {
-        LossInput in = whole->in;
+        Routing in = whole->in;
         for (Tensor* t : {&in.scores, &in.weights, &in.choice, &in.selected, &in.logits}) *t = t->slice_rows(8 * m, 8 * m + 8);
-        in.input = nullptr;
         count_for_balance(run, found, in, *part.balance);
         for (size_t e = 0; e < 6; ++e) step[e] += found.as<int32_t>()[e];
         parts.push_back(in);
       }
       count_for_balance(run, found, whole->in, *one.balance);
       EXPECT_EQ(step, std::vector<int64_t>(found.as<int32_t>(), found.as<int32_t>() + 6));
-      const RouterInput known{.ids = {}, .bounds = {}, .step_counts = step};
+      const Pass known{.step_counts = std::span(&step, 1)};
       double sum = 0;
       for (size_t m = 0; m < 3; ++m) {
-        parts[m].input = &known;
-        sum += aux_losses_forward(run, parts[m], part).balance / 3.0;
+        sum += aux_losses_forward(run, parts[m], known, part).balance / 3.0;
         Gradients got(run.saved, parts[m]);
-        got.add(run, parts[m], part, {.balance = 0.7f / 3});
+        got.add(run, parts[m], known, part, {.balance = 0.7f / 3});
         const Tensor all = probs == Probs::chosen_weights ? want.dw : want.ds, mine = probs == Probs::chosen_weights ? got.dw : got.ds;
         const auto begin = static_cast<int64_t>(8 * m);
         expect_near(mine, values(all.slice_rows(begin, begin + 8)), 1e-6, "micro-batch");
@@ -312,7 +314,7 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
       losses.device = losses.communication = DeviceLoss{4, 2, scope};
       losses.importance = losses.load = true;
       moe::Run one(1);
-      const RoutingLosses want = aux_losses_forward(one, routing->in, losses), coef{1, 1, 1, 1, 1, 1};
+      const RoutingLosses want = aux_losses_forward(one, routing->in, routing->pass, losses), coef{1, 1, 1, 1, 1, 1};
       const LossTwin<double> twin(*routing);
       EXPECT_NEAR(want.balance, twin.balance(*losses.balance), 1e-6);
       EXPECT_NEAR(want.device, twin.device(*losses.device, false), 1e-6);
@@ -320,17 +322,18 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
       EXPECT_NEAR(want.importance, twin.importance(), 1e-6);
       EXPECT_NEAR(want.load, twin.load(), 1e-6);
       Gradients want_gradients(one.saved, routing->in);
-      want_gradients.add(one, routing->in, losses, coef);
+      want_gradients.add(one, routing->in, routing->pass, losses, coef);
       const Tensor want_lse = one.saved.alloc(DType::f32, {routing->in.logits.rows()});
-      const float want_z = z_loss_forward(one, want_lse, routing->in.logits);
+      const float want_z = z_loss(one, want_lse, routing->in.logits);
       for (int threads : {2, 3}) {
         moe::Run run(threads);
-        EXPECT_EQ(std::memcmp(&want, std::initializer_list<RoutingLosses>{aux_losses_forward(run, routing->in, losses)}.begin(), sizeof want), 0) << threads;
+        EXPECT_EQ(std::memcmp(&want, std::initializer_list<RoutingLosses>{aux_losses_forward(run, routing->in, routing->pass, losses)}.begin(), sizeof want), 0)
+            << threads;
         Gradients got(run.saved, routing->in);
-        got.add(run, routing->in, losses, coef);
+        got.add(run, routing->in, routing->pass, losses, coef);
         for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(got.all()[i], want_gradients.all()[i])) << threads << " threads, gradient " << i;
         const Tensor lse = run.saved.alloc(DType::f32, {routing->in.logits.rows()});
-        EXPECT_EQ(z_loss_forward(run, lse, routing->in.logits), want_z);
+        EXPECT_EQ(z_loss(run, lse, routing->in.logits), want_z);
         EXPECT_TRUE(same_bits(lse, want_lse));
       }
     }

@@ -45,7 +45,9 @@ struct Case {
     if (selection_bias(spec.select)) router.bias.value = draw(run.saved, DType::f32, {kExperts}, seed + 400, 0.1f);
     if (experts_choose(spec.select)) router.threshold.value = draw(run.saved, DType::f32, {kExperts}, seed + 500, 0.1f);
   }
-  RouterInput input() const { return {ids, bounds, step_counts}; }
+  Pass pass(const RoutingSpec& spec) const {
+    return {.batch = {.ids = ids, .bounds = bounds}, .routing = &spec, .keep = Keep::all, .step_counts = std::span(&step_counts, 1), .wanted = Wanted::all()};
+  }
 };
 
 template <class T>
@@ -172,7 +174,7 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
   ASSERT_LT(seed, 200u) << "no draw has clear decisions";
   Case c(spec, seed);
   Router::Saved saved;
-  const RoutingPlan plan = c.router.forward(c.run, c.x, c.input(), spec, c.key, saved);
+  const RoutingPlan plan = c.router.forward(c.run, c.x, c.pass(spec), c.key, saved);
   const TwinRoute<double> want = twin_route(spec, c, numbers_of(c));
   expect_decisions(spec, saved, want);
 
@@ -187,7 +189,7 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
     want_weights.push_back(want.weights[static_cast<size_t>(pair / k)][static_cast<size_t>(pair % k)]);
   }
   expect_near(got_weights, want_weights, kTwinF32, "weights of the plan");
-  c.router.backward_acc(c.run, dx, dweight, plan, spec, coef, saved);
+  c.router.backward_acc(c.run, dx, dweight, plan, c.pass(spec), coef, saved);
 
   const std::vector<double> gradient = twin_gradient(spec, c, coef);
   std::vector<double> got_dx = values(dx);
@@ -262,8 +264,7 @@ TEST(Router, HasTheSameBitsForAnyThreads) {
     const RoutingSpec spec = training(recipe);
     Case one(spec, 3, 1, 500), two(spec, 3, 2, 500);  // enough tokens for two threads to share
     Router::Saved a, b;
-    const RoutingPlan p = one.router.forward(one.run, one.x, one.input(), spec, one.key, a),
-                      q = two.router.forward(two.run, two.x, two.input(), spec, two.key, b);
+    const RoutingPlan p = one.router.forward(one.run, one.x, one.pass(spec), one.key, a), q = two.router.forward(two.run, two.x, two.pass(spec), two.key, b);
     ASSERT_EQ(p.rows(), q.rows()) << recipe.name;
     EXPECT_TRUE(std::equal(p.pair.begin(), p.pair.end(), q.pair.begin())) << recipe.name;
     EXPECT_TRUE(same_bits(p.weight.reshape({1, p.rows()}), q.weight.reshape({1, q.rows()}))) << recipe.name;
@@ -274,14 +275,46 @@ TEST(Router, HasTheSameBitsForAnyThreads) {
   }
 }
 
+// What nobody wants is not worked out, and neither the plan nor a gradient feels it: an evaluation asks for nothing, a recomputed block neither.
+TEST(Router, WorksOutOnlyWhatIsWanted) {
+  for (const Recipe& recipe : recipes()) {
+    if (!recipe.has_router() || recipe.name == kCustom) continue;
+    const RoutingSpec spec = training(recipe);
+    Case c(spec, 3);
+    Pass all = c.pass(spec), quiet = all, evaluation = all;
+    quiet.wanted = evaluation.wanted = {};
+    evaluation.keep = Keep::nothing;
+    std::vector<std::vector<double>> dx;
+    RoutingPlan first;
+    for (const Pass& pass : {all, quiet, evaluation}) {
+      Router::Saved saved;
+      const RoutingPlan plan = c.router.forward(c.run, c.x, pass, c.key, saved);
+      EXPECT_EQ(saved.counts.empty(), !pass.wanted.counts) << recipe.name;
+      EXPECT_EQ(saved.balance_counts.empty(), !pass.wanted.balance_counts || !spec.losses.balance) << recipe.name;
+      EXPECT_EQ(saved.lse.empty(), !pass.goes_back() || !needs_logits(spec.select)) << recipe.name;
+      if (pass.wanted.losses) first = plan;
+      else each_loss(saved.losses, [&](const char* name, float value) { EXPECT_EQ(value, 0) << recipe.name << " " << name; });
+      ASSERT_EQ(plan.rows(), first.rows()) << recipe.name;
+      EXPECT_TRUE(std::equal(plan.pair.begin(), plan.pair.end(), first.pair.begin())) << recipe.name;
+      EXPECT_TRUE(same_bits(plan.weight.reshape({1, plan.rows()}), first.weight.reshape({1, plan.rows()}))) << recipe.name;
+      if (!pass.goes_back()) continue;
+      const Tensor d = c.run.saved.alloc_zeroed(DType::f32, {kTokens, kWidth});
+      c.router.backward_acc(c.run, d, {}, plan, pass, factors(spec), saved);
+      dx.push_back(values(d));
+    }
+    EXPECT_EQ(dx[0], dx[1]) << recipe.name;
+    if (needs_logits(spec.select)) EXPECT_GT(norm(dx[0]), 0) << recipe.name;
+  }
+}
+
 TEST(Router, DrawsNothingWithoutAKeyAndTheSameAgainWithOne) {
   for (const char* name : {"shazeer", "switch", "nanomoe", "gshard"}) {
     const RoutingSpec spec = training(find_recipe(name));
     Case c(spec, 4);
     Router::Saved first, again, quiet;
-    c.router.forward(c.run, c.x, c.input(), spec, c.key, first);
-    c.router.forward(c.run, c.x, c.input(), spec, c.key, again);
-    c.router.forward(c.run, c.x, c.input(), spec, {}, quiet);
+    c.router.forward(c.run, c.x, c.pass(spec), c.key, first);
+    c.router.forward(c.run, c.x, c.pass(spec), c.key, again);
+    c.router.forward(c.run, c.x, c.pass(spec), {}, quiet);
     EXPECT_TRUE(same_bits(first.logits, again.logits) && same_bits(first.kept, again.kept)) << name;
     EXPECT_TRUE(quiet.raw.empty() && quiet.sigma.empty() && quiet.clean.empty()) << name;
     if (std::string(name) == "gshard") EXPECT_FALSE(same_bits(first.kept, quiet.kept));  // the second choices that were not sent
@@ -293,12 +326,12 @@ TEST(Router, TheLoadLossWithoutDrawnNoiseCountsAndTeachesNothing) {
   const RoutingSpec spec = training(find_recipe("shazeer"));
   Case c(spec, 5);
   Router::Saved saved;
-  const RoutingPlan plan = c.router.forward(c.run, c.x, c.input(), spec, {}, saved);
+  const RoutingPlan plan = c.router.forward(c.run, c.x, c.pass(spec), {}, saved);
   EXPECT_GT(saved.losses.load, 0);
   RoutingLosses coef;
   coef.load = 1;
   Tensor dx = c.run.saved.alloc_zeroed(DType::f32, {kTokens, kWidth});
-  c.router.backward_acc(c.run, dx, {}, plan, spec, coef, saved);
+  c.router.backward_acc(c.run, dx, {}, plan, c.pass(spec), coef, saved);
   EXPECT_EQ(norm(values(dx)), 0);
 }
 
@@ -306,7 +339,7 @@ TEST(Router, WithoutAMatrixItReadsIdsAndLearnsNothing) {
   const RoutingSpec spec = training(find_recipe("hash"));
   Case c(spec, 6);
   Router::Saved saved;
-  const RoutingPlan plan = c.router.forward(c.run, c.x, c.input(), spec, c.key, saved);
+  const RoutingPlan plan = c.router.forward(c.run, c.x, c.pass(spec), c.key, saved);
   ASSERT_EQ(plan.rows(), kTokens);
   for (int64_t n = 0; n < kTokens; ++n) {
     EXPECT_EQ(plan.weight.as<float>()[n], 1);
@@ -316,12 +349,12 @@ TEST(Router, WithoutAMatrixItReadsIdsAndLearnsNothing) {
   EXPECT_TRUE(saved.logits.empty() && saved.scores.empty());
   Tensor dx = draw(c.run.saved, DType::f32, {kTokens, kWidth}, 8);
   const std::vector<double> before = values(dx);
-  c.router.backward_acc(c.run, dx, {}, plan, spec, {}, saved);
+  c.router.backward_acc(c.run, dx, {}, plan, c.pass(spec), {}, saved);
   EXPECT_EQ(values(dx), before);
 
   c.ids.pop_back();
   try {
-    c.router.forward(c.run, c.x, c.input(), spec, c.key, saved);
+    c.router.forward(c.run, c.x, c.pass(spec), c.key, saved);
     ADD_FAILURE() << "one id too few was accepted";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("23 token ids"), std::string::npos) << error.what();
@@ -333,7 +366,7 @@ TEST(Router, ThresholdsAreNeededWhereTheyDecide) {
   Case c(spec, 7);
   c.router.threshold = {};
   Router::Saved saved;
-  EXPECT_THROW(c.router.forward(c.run, c.x, c.input(), spec, {}, saved), Error);
+  EXPECT_THROW(c.router.forward(c.run, c.x, c.pass(spec), {}, saved), Error);
 }
 
 TEST(EndStep, TheBiasMovesAgainstTheLoadByItsRate) {

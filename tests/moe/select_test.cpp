@@ -27,15 +27,22 @@ struct Selection {
   }
 };
 
-Selection select(moe::Run& run, Tensor s, const SelectStage& stage, const SelectContext& context = {}, int64_t hashed_experts = 0) {
-  const int64_t experts = s.empty() ? hashed_experts : s.cols(), tokens = s.empty() ? static_cast<int64_t>(context.input->ids.size()) : s.rows();
-  Selection out{
-      run.saved.alloc(DType::i32, {tokens, slots_per_token(stage, experts)}), run.saved.alloc(DType::i32, {tokens, slots_per_token(stage, experts)}), {}};
-  std::fill_n(out.choice.as<int32_t>(), out.choice.numel(), -7);  // what a stage does not write shows
-  std::fill_n(out.selected.as<int32_t>(), out.selected.numel(), -7);
-  if (std::holds_alternative<ExpertChoice>(stage)) out.cutoff = run.saved.alloc(DType::f32, {experts});
-  select_forward(run, out.choice, out.selected, out.cutoff, s, experts, context, stage);
-  return out;
+// What a selection may read beside the scores.
+struct Given {
+  Batch batch = {};
+  Tensor bias = {}, threshold = {};
+};
+
+Selection select(moe::Run& run, Tensor s, const SelectStage& stage, const Given& given = {}, int64_t hashed_experts = 0) {
+  Routing r{.experts = s.empty() ? hashed_experts : s.cols(), .bias = given.bias, .threshold = given.threshold, .scores = s};
+  const int64_t tokens = s.empty() ? given.batch.tokens() : s.rows();
+  {
+    const ArenaScope scope(run.saved);  // what a stage does not write shows
+    const Tensor old = run.saved.alloc(DType::i32, {2 * tokens + 64, slots_per_token(stage, r.experts)});
+    std::fill_n(old.as<int32_t>(), old.numel(), -7);
+  }
+  select_forward(run, r, {.batch = given.batch}, stage);
+  return {r.choice, r.selected, r.cutoff};
 }
 
 // Normal draws rounded to quarters, so that ties abound, and zeros of both signs.
@@ -215,7 +222,7 @@ struct Choosing {
 
 TEST(ExpertChoice, MatchesASortOfEveryColumnInEveryScope) {
   const std::vector<int64_t> sequences = {0, 40, 41, 130};
-  RouterInput input;
+  Batch input;
   input.bounds = sequences;
   for (const Choosing& c : {Choosing{130, 8, 2, {}, {0, 130}}, Choosing{130, 8, 1, {Scope::Kind::sequence}, sequences},
                             Choosing{130, 12, 2, {Scope::Kind::group, 48}, {0, 48, 96, 130}}, Choosing{1, 4, 2, {}, {0, 1}}, Choosing{9, 1, 0.5f, {}, {0, 9}},
@@ -223,7 +230,7 @@ TEST(ExpertChoice, MatchesASortOfEveryColumnInEveryScope) {
     for (int threads : {1, 2}) {
       moe::Run run(threads);
       const Tensor s = coarse(run.saved, c.tokens, c.experts, 7);
-      const Selection got = select(run, s, ExpertChoice{.factor = c.factor, .scope = c.scope}, {.input = &input});
+      const Selection got = select(run, s, ExpertChoice{.factor = c.factor, .scope = c.scope}, {.batch = input});
       for (int64_t e = 0; e < c.experts; ++e) {
         double cutoff = 0;
         for (size_t i = 0; i + 1 < c.scopes.size(); ++i) {
@@ -267,9 +274,9 @@ TEST(ThresholdChoice, TakesScoresThatReachTheThreshold) {
 TEST(HashChoice, ModuloCountsOnFromTheId) {
   moe::Run run(1);
   const Row ids = {0, 5, 7, 1000003};
-  RouterInput input;
+  Batch input;
   input.ids = ids;
-  const Selection got = select(run, {}, HashChoice{.k = 3, .map = HashChoice::Map::modulo}, {.input = &input}, 8);
+  const Selection got = select(run, {}, HashChoice{.k = 3, .map = HashChoice::Map::modulo}, {.batch = input}, 8);
   const Row want[] = {{0, 1, 2}, {5, 6, 7}, {7, 0, 1}, {3, 4, 5}};
   for (int64_t n = 0; n < 4; ++n) {
     EXPECT_EQ(got.experts(n), want[n]);
@@ -284,14 +291,14 @@ TEST(HashChoice, RandomDependsOnSeedAndIdAlone) {
     ids[static_cast<size_t>(i)] = i;
     shuffled[static_cast<size_t>(i)] = (i * 7) % 4000;
   }
-  RouterInput input, other;
+  Batch input, other;
   input.ids = ids;
   other.ids = shuffled;
   const int64_t experts = 5;
-  const Selection got = select(one, {}, HashChoice{.k = 2, .seed = 9}, {.input = &input}, experts),
-                  again = select(two, {}, HashChoice{.k = 2, .seed = 9}, {.input = &other}, experts),
-                  all = select(two, {}, HashChoice{.k = 5, .seed = 9}, {.input = &input}, experts),
-                  reseeded = select(two, {}, HashChoice{.k = 2, .seed = 10}, {.input = &input}, experts);
+  const Selection got = select(one, {}, HashChoice{.k = 2, .seed = 9}, {.batch = input}, experts),
+                  again = select(two, {}, HashChoice{.k = 2, .seed = 9}, {.batch = other}, experts),
+                  all = select(two, {}, HashChoice{.k = 5, .seed = 9}, {.batch = input}, experts),
+                  reseeded = select(two, {}, HashChoice{.k = 2, .seed = 10}, {.batch = input}, experts);
   std::vector<int> counts(static_cast<size_t>(experts * experts));
   int64_t moved = 0;
   for (int64_t n = 0; n < 4000; ++n) {
@@ -311,16 +318,12 @@ TEST(HashChoice, RandomDependsOnSeedAndIdAlone) {
       if (a != b) EXPECT_NEAR(counts[static_cast<size_t>(a * experts + b)], 200, 5 * std::sqrt(200.0)) << "pairs of experts are not equally likely";
 }
 
-TEST(HashChoice, WantsAnIdForEveryToken) {
+TEST(HashChoice, RefusesIdsBelowZero) {
   moe::Run run(1);
   const Row ids = {1, -1};
-  RouterInput input;
+  Batch input;
   input.ids = ids;
-  EXPECT_THROW(select(run, {}, HashChoice{}, {.input = &input}, 4), Error);
-  const Tensor choice = run.saved.alloc(DType::i32, {3, 1}), selected = run.saved.alloc(DType::i32, {3, 1});
-  input.ids = std::span(ids).first(1);
-  EXPECT_THROW(select_forward(run, choice, selected, {}, {}, 4, {.input = &input}, HashChoice{}), Error);
-  EXPECT_THROW(select_forward(run, choice, selected, {}, {}, 4, {}, HashChoice{}), Error);
+  EXPECT_THROW(select(run, {}, HashChoice{}, {.batch = input}, 4), Error);
 }
 
 // ---- all of them ---------------------------------------------------------------------------------------------------------------------------------------
@@ -330,12 +333,12 @@ TEST(Select, IsTheSameForAnyThreads) {
   Row ids(301);
   std::iota(ids.begin(), ids.end(), 5);
   const std::vector<int64_t> bounds = {0, 100, 301};
-  RouterInput input;
+  Batch input;
   input.ids = ids;
   input.bounds = bounds;
   for (const SelectStage& stage : {SelectStage{TopK{3}}, SelectStage{GroupedTopK{.k = 3, .groups = 4, .keep = 2, .group_top = 2}},
                                    SelectStage{ExpertChoice{2, {Scope::Kind::sequence}}}, SelectStage{ThresholdChoice{}}, SelectStage{HashChoice{.k = 3}}}) {
-    const SelectContext context{&input, experts_choose(stage) ? Tensor{} : bias, bias};
+    const Given context{input, experts_choose(stage) ? Tensor{} : bias, bias};
     const Selection a = select(one, s, stage, context), b = select(two, s, stage, context);
     EXPECT_TRUE(same_bits(a.choice, b.choice)) << stage.index();
     EXPECT_TRUE(same_bits(a.selected, b.selected)) << stage.index();

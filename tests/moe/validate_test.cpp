@@ -176,7 +176,11 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   } rewind{run.saved, mark};
   Router::Saved saved;
   saved.key = RngKey::from_seed(5);
-  saved.input = {numbers.ids, numbers.bounds, numbers.step_counts};
+  const Pass pass{.batch = {.ids = numbers.ids, .bounds = numbers.bounds},
+                  .routing = &spec,
+                  .keep = Keep::all,
+                  .step_counts = std::span(&numbers.step_counts, 1),
+                  .wanted = Wanted::all()};
   if (needs_logits(spec.select)) saved.logits = numbers.clean;
   if (std::holds_alternative<LearnedNoise>(spec.noise)) {
     saved.logits = numbers.noisy;
@@ -184,7 +188,7 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
     if (spec.losses.load) saved.sigma = numbers.sigma;
   }
   if (std::holds_alternative<ThresholdChoice>(spec.select)) numbers.router.threshold.value = numbers.thresholds[spec.score.index()];
-  const RoutingPlan plan = numbers.router.decide(run, spec, saved);
+  const RoutingPlan plan = numbers.router.decide(run, pass, saved);
   if (plan.rows() == 0) return "no pair was kept";
   if (!all_finite(plan.weight)) return "a weight is not finite";
   std::string wrong;
@@ -196,7 +200,7 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   const auto like = [&](const Tensor& t) { return t.empty() ? Tensor{} : run.saved.alloc(DType::f32, {kTokens, kExperts}); };
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma);
   const auto gradient = [&](Tensor dweight, const RoutingLosses& coef, const std::string& of, bool depends) {
-    numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, spec, coef, saved);
+    numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
     for (const Tensor& t : {dz, dclean, dsigma})
       if (!t.empty() && !all_finite(t)) wrong = "the gradient of " + of + " is not finite";
     if ((largest({dz, dclean, dsigma}) > 1e-6) != depends) wrong = fmt::format("the logits get {} gradient from {}", depends ? "no" : "a", of);

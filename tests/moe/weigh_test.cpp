@@ -34,9 +34,7 @@ struct Drawn {
         s(draw(run.saved, DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.experts)}, 11)),
         choice(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
         selected(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
-        w(run.saved.alloc(DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
         scale(draw(run.saved, DType::f32, {static_cast<int64_t>(c.experts)}, 15)) {
-    std::fill_n(w.as<float>(), w.numel(), NAN);                                             // what a stage does not write shows
     for (int64_t i = 0; i < s.numel(); ++i) s.as<float>()[i] = std::abs(s.as<float>()[i]);  // like probabilities: sums are not near 0
     for (size_t n = 0; n < c.tokens; ++n) {
       std::vector<int32_t> order(c.experts);
@@ -51,9 +49,22 @@ struct Drawn {
   size_t expert(size_t pair) const { return static_cast<size_t>(choice.as<int32_t>()[pair]); }
   bool taken(size_t pair) const { return selected.as<int32_t>()[pair] != 0; }
 
+  Routing routing(const std::vector<int64_t>& scopes = {}) const {
+    return {.experts = s.cols(), .scale = scale, .scores = s, .choice = choice, .selected = selected, .scopes = scopes};
+  }
+
   Case shape;
-  Tensor s, choice, selected, w, scale;  // scale [E]
+  Tensor s, choice, selected, scale;  // scale [E]
 };
+
+void weigh(moe::Run& run, Routing& r, const WeighStage& stage) {
+  {
+    const ArenaScope scope(run.saved);  // what a stage does not write shows
+    const Tensor old = run.saved.alloc(DType::f32, {r.tokens() + 16, r.slots()});
+    std::fill_n(old.as<float>(), old.numel(), NAN);
+  }
+  weigh_forward(run, r, stage);
+}
 
 // w [N,K]; s [N,E]; `bounds` the scopes
 template <class T>
@@ -98,14 +109,15 @@ TEST(Weigh, EveryMemberMatchesItsTwinForwardAndBackward) {
         moe::Run run(2);
         const Drawn d(run, c);
         const std::string what = fmt::format("stage {}, {} tokens, {} slots, {} scopes", stage.index(), c.tokens, c.slots, scopes.size() - 1);
-        weigh_forward(run, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
-        expect_near(d.w, weigh_twin(values(d.s), d, scopes, stage), kTwinF32, what);
+        Routing routing = d.routing(scopes);
+        weigh(run, routing, stage);
+        expect_near(routing.weights, weigh_twin(values(d.s), d, scopes, stage), kTwinF32, what);
 
         const std::vector<double> r = drawn(c.tokens * c.slots, 14);
-        const Tensor dw = run.saved.alloc(DType::f32, {d.w.rows(), d.w.cols()}), ds = run.saved.alloc_zeroed(DType::f32, {d.s.rows(), d.s.cols()});
+        const Tensor dw = run.saved.alloc(DType::f32, {routing.tokens(), routing.slots()}), ds = run.saved.alloc_zeroed(DType::f32, {d.s.rows(), d.s.cols()});
         fill(dw, r);
         const std::vector<double> want = dual_gradient(values(d.s), [&](const DualVector& at) { return inner(weigh_twin(at, d, scopes, stage), r); });
-        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
+        weigh_backward_acc(run, ds, dw, routing, stage);
         const bool alone = c.slots == 1 && constant_when_alone(stage) && !renormalises_after_drop(stage);
         if (alone || std::holds_alternative<UnitWeight>(stage) || (std::holds_alternative<TokenSoftmax>(stage) && c.tokens == 1))
           EXPECT_LE(norm(values(ds)), 1e-6) << what << ": the weights are constant";
@@ -113,7 +125,7 @@ TEST(Weigh, EveryMemberMatchesItsTwinForwardAndBackward) {
 
         std::vector<double> twice = values(ds);
         for (double& x : twice) x *= 2;
-        weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
+        weigh_backward_acc(run, ds, dw, routing, stage);
         EXPECT_EQ(values(ds), twice) << what << " does not accumulate";
       }
 }
@@ -130,30 +142,31 @@ TEST(Weigh, TheScaleGetsTheGradientOfEveryWeightItIsIn) {
   std::vector<double> want = values(scale.grad);
   for (size_t pair = 0; pair < 36; ++pair)
     if (d.taken(pair)) want[d.expert(pair)] += r[pair] * static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
-  weigh_scale_backward(run, scale, dw, d.s, d.choice, d.selected);
+  weigh_scale_backward(run, scale, dw, d.routing());
   expect_near(scale.grad.reshape({1, 8}), want, kTwinF32, "the scale's gradient");
 }
 
 TEST(Weigh, NoBoundsAreOneScope) {
   moe::Run run(1);
   const Drawn d(run, {9, 4, 4, 0.4});
-  const Tensor other = run.saved.alloc(DType::f32, {9, 4});
-  weigh_forward(run, d.w, d.s, d.choice, d.selected, {}, TokenSoftmax{});
-  weigh_forward(run, other, d.s, d.choice, d.selected, {{0, 9}, {}}, TokenSoftmax{});
-  EXPECT_TRUE(same_bits(d.w, other));
+  Routing none = d.routing(), one = d.routing({0, 9});
+  weigh(run, none, TokenSoftmax{});
+  weigh(run, one, TokenSoftmax{});
+  EXPECT_TRUE(same_bits(none.weights, one.weights));
 }
 
 TEST(Weigh, TokenSoftmaxAddsUpToOneForEachExpertAndScope) {
   moe::Run run(1);
   const Drawn d(run, {12, 4, 4, 0.7});
   const std::vector<int64_t> scopes = {0, 5, 5, 12};
-  weigh_forward(run, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, TokenSoftmax{});
+  Routing routing = d.routing(scopes);
+  weigh(run, routing, TokenSoftmax{});
   for (size_t scope : {size_t{0}, size_t{2}})
     for (size_t e = 0; e < 4; ++e) {
       double sum = 0;
       for (int64_t n = scopes[scope]; n < scopes[scope + 1]; ++n)
         for (size_t i = 0; i < 4; ++i)
-          if (d.expert(static_cast<size_t>(n) * 4 + i) == e) sum += d.w.row<float>(n)[i];
+          if (d.expert(static_cast<size_t>(n) * 4 + i) == e) sum += routing.weights.row<float>(n)[i];
       EXPECT_NEAR(sum, 1, 1e-6) << "expert " << e << " of scope " << scope;
     }
 }
@@ -163,10 +176,11 @@ TEST(Weigh, ATokenThatNobodyTookWeighsNothing) {
   const Drawn d(run, {3, 4, 4, 0});
   for (const WeighStage& stage : kStages) {
     const Tensor dw = draw(run.saved, DType::f32, {3, 4}, 1), ds = run.saved.alloc_zeroed(DType::f32, {3, 4});
-    weigh_forward(run, d.w, d.s, d.choice, d.selected, {{}, d.scale}, stage);
-    weigh_backward_acc(run, ds, dw, d.w, d.s, d.choice, d.selected, {{}, d.scale}, stage);
+    Routing routing = d.routing();
+    weigh(run, routing, stage);
+    weigh_backward_acc(run, ds, dw, routing, stage);
     for (int64_t i = 0; i < 12; ++i) {
-      EXPECT_EQ(d.w.as<float>()[i], 0) << stage.index();
+      EXPECT_EQ(routing.weights.as<float>()[i], 0) << stage.index();
       EXPECT_EQ(ds.as<float>()[i], 0) << stage.index();
     }
   }
@@ -176,15 +190,15 @@ TEST(Weigh, ATokenThatNobodyTookWeighsNothing) {
 TEST(Weigh, TiesShareEquallyAndTheUnchosenGetNothing) {
   moe::Run run(1);
   float scores[] = {0.25f, 0.25f, 0.25f, 0.25f};
-  const Tensor s(scores, DType::f32, {1, 4}), choice = run.saved.alloc(DType::i32, {1, 2}), selected = run.saved.alloc(DType::i32, {1, 2}),
-                                              w = run.saved.alloc(DType::f32, {1, 2}), dw = draw(run.saved, DType::f32, {1, 2}, 3);
-  select_forward(run, choice, selected, {}, s, 4, {}, TopK{2});
+  const Tensor dw = draw(run.saved, DType::f32, {1, 2}, 3);
+  Routing routing{.experts = 4, .scores = Tensor(scores, DType::f32, {1, 4})};
+  select_forward(run, routing, {}, TopK{2});
   for (const WeighStage& stage : {WeighStage{ChosenScores{Renormalise::before_drop}}, WeighStage{ChosenSoftmax{}}}) {
     const Tensor ds = run.saved.alloc_zeroed(DType::f32, {1, 4});
-    weigh_forward(run, w, s, choice, selected, {}, stage);
-    EXPECT_EQ(w.as<float>()[0], 0.5f);
-    EXPECT_EQ(w.as<float>()[1], 0.5f);
-    weigh_backward_acc(run, ds, dw, w, s, choice, selected, {}, stage);
+    weigh(run, routing, stage);
+    EXPECT_EQ(routing.weights.as<float>()[0], 0.5f);
+    EXPECT_EQ(routing.weights.as<float>()[1], 0.5f);
+    weigh_backward_acc(run, ds, dw, routing, stage);
     EXPECT_NE(ds.as<float>()[0], 0);
     EXPECT_FLOAT_EQ(ds.as<float>()[0], -ds.as<float>()[1]);
     EXPECT_EQ(ds.as<float>()[2], 0);
@@ -236,11 +250,10 @@ TEST(WeighKept, TheOneThatIsLeftWeighsOne) {
 // ---- golden --------------------------------------------------------------------------------------------------------------------------------------------
 void expect_weights(std::vector<float> s, int64_t k, Tensor bias, const WeighStage& stage, const std::vector<double>& want) {
   moe::Run run(1);
-  const Tensor scores(s.data(), DType::f32, {4, 4}), choice = run.saved.alloc(DType::i32, {4, k}), selected = run.saved.alloc(DType::i32, {4, k}),
-                                                     w = run.saved.alloc(DType::f32, {4, k});
-  select_forward(run, choice, selected, {}, scores, 4, {.bias = bias}, TopK{k});
-  weigh_forward(run, w, scores, choice, selected, {}, stage);
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(w.as<float>()[i], want[i], 1e-6) << "pair " << i;
+  Routing routing{.experts = 4, .bias = bias, .scores = Tensor(s.data(), DType::f32, {4, 4})};
+  select_forward(run, routing, {}, TopK{k});
+  weigh(run, routing, stage);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(routing.weights.as<float>()[i], want[i], 1e-6) << "pair " << i;
 }
 
 const std::vector<float> kLogits = {2, 1, 0, -1, 1.5f, 1.5f, 0.5f, 0, 3, -1, 2, 0, 0.2f, 0.1f, 0, 2.2f};
@@ -275,18 +288,19 @@ TEST(WeighGolden, DeepSeekV3) {
 TEST(Weigh, IsTheSameForAnyThreads) {
   moe::Run one(1), two(2);
   const Drawn d(one, {301, 16, 16, 0.3});
-  const Tensor other = one.saved.alloc(DType::f32, {301, 16});
   const std::vector<int64_t> scopes = {0, 7, 100, 301};
   for (const WeighStage& stage : kStages) {
-    weigh_forward(one, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
-    weigh_forward(two, other, d.s, d.choice, d.selected, {scopes, d.scale}, stage);
-    EXPECT_TRUE(same_bits(d.w, other)) << stage.index();
+    Routing a = d.routing(scopes), b = a;
+    weigh(one, a, stage);
+    weigh(two, b, stage);
+    EXPECT_TRUE(same_bits(a.weights, b.weights)) << stage.index();
   }
-  weigh_forward(one, d.w, d.s, d.choice, d.selected, {scopes, d.scale}, ChosenScores{});
-  weigh_forward(one, other, d.s, d.choice, d.selected, {scopes, d.scale}, ChosenScores{});
-  weigh_kept_forward(one, d.w, d.selected);
-  weigh_kept_forward(two, other, d.selected);
-  EXPECT_TRUE(same_bits(d.w, other));
+  Routing a = d.routing(scopes), b = a;
+  weigh(one, a, ChosenScores{});
+  weigh(one, b, ChosenScores{});
+  weigh_kept_forward(one, a.weights, d.selected);
+  weigh_kept_forward(two, b.weights, d.selected);
+  EXPECT_TRUE(same_bits(a.weights, b.weights));
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {

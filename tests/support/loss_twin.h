@@ -27,29 +27,28 @@ struct RoutingShape {
 struct DrawnRouting {
   RoutingShape shape;
   Arena arena;
-  RouterInput input;
   std::vector<int64_t> bounds = {0};
-  LossInput in;
+  Routing in;
+  Pass pass;
 };
 
 inline std::unique_ptr<DrawnRouting> make_routing(const RoutingShape& shape, uint64_t seed) {
   auto r = std::make_unique<DrawnRouting>();
   r->shape = shape;
   for (int64_t length : shape.lengths) r->bounds.push_back(r->bounds.back() + length);
-  r->input = {.ids = {}, .bounds = r->bounds, .step_counts = r->shape.step_counts};
+  r->pass.batch.bounds = r->bounds;
+  if (!r->shape.step_counts.empty()) r->pass.step_counts = std::span(&r->shape.step_counts, 1);
   const int64_t tokens = r->bounds.back(), experts = shape.experts, k = shape.k;
   Arena& a = r->arena;
   const Tensor noise = draw(a, DType::f32, {tokens, experts}, seed + 1), width = draw(a, DType::f32, {tokens, experts}, seed + 2);
-  r->in = {.scores = a.alloc(DType::f32, {tokens, experts}),
-           .weights = a.alloc(DType::f32, {tokens, k}),
-           .choice = a.alloc(DType::i32, {tokens, k}),
-           .selected = a.alloc(DType::i32, {tokens, k}),
-           .logits = a.alloc(DType::f32, {tokens, experts}),
+  r->in = {.experts = experts,
            .clean = draw(a, DType::f32, {tokens, experts}, seed),
            .sigma = a.alloc(DType::f32, {tokens, experts}),
-           .input = &r->input,
-           .experts = experts,
-           .top_k = k};
+           .logits = a.alloc(DType::f32, {tokens, experts}),
+           .scores = a.alloc(DType::f32, {tokens, experts}),
+           .choice = a.alloc(DType::i32, {tokens, k}),
+           .selected = a.alloc(DType::i32, {tokens, k}),
+           .weights = a.alloc(DType::f32, {tokens, k})};
   for (int64_t n = 0; n < tokens; ++n) {
     float* z = r->in.logits.row<float>(n);
     double sum = 0;
@@ -82,7 +81,7 @@ inline std::unique_ptr<DrawnRouting> make_routing(const RoutingShape& shape, uin
 template <class T>
 struct LossTwin {
   const DrawnRouting& r;
-  std::vector<T> scores, noisy, clean, sigma, weights;  // as LossInput's, flat
+  std::vector<T> scores, noisy, clean, sigma, weights;  // as Routing's, flat
 
   explicit LossTwin(const DrawnRouting& routing) : r(routing) {
     const auto take = [](std::vector<T>& to, const Tensor& from) {

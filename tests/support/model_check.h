@@ -74,7 +74,7 @@ inline std::vector<std::vector<TwinEntry>> drawn_choices(int64_t tokens, const R
   return out;
 }
 
-// As Forward takes them. entries [N*K] is filled; the tensor is a view of it.
+// As a pass takes them. entries [N*K] is filled; the tensor is a view of it.
 inline Tensor record_of(const std::vector<std::vector<TwinEntry>>& choices, std::vector<int32_t>& entries) {
   entries.clear();
   for (const auto& token : choices)
@@ -174,15 +174,12 @@ struct Trained {
 
 // Forward and backward of one batch whose loss counts `share`; gradients are added to.
 inline Trained train_on(Model& model, moe::Run& run, const TwinInput& in, const RoutingSpec& spec, Keep keep = Keep::all, float share = 1) {
-  const Batch batch{in.ids, in.positions, in.bounds};
   const auto tokens = static_cast<int64_t>(in.ids.size());
   const float layers = std::max<float>(1, static_cast<float>(model.config().moe_layer_count()));
-  run.key = in.key;
   ArenaScope scope(run.saved);
   ModelSaved saved;
   Tensor nll = run.saved.alloc(DType::f32, {tokens});
-  Forward pass{&batch, &spec, keep, nullptr};
-  if (!in.step_counts.empty()) pass.step_counts = &in.step_counts;
+  Pass pass{.batch = {in.ids, in.positions, in.bounds}, .routing = &spec, .keep = keep, .key = in.key, .step_counts = in.step_counts, .wanted = Wanted::all()};
   std::vector<std::vector<int32_t>> entries(in.recorded.size());
   std::vector<Tensor> recorded;
   for (size_t i = 0; i < entries.size(); ++i) recorded.push_back(record_of(in.recorded[i], entries[i]));

@@ -15,7 +15,7 @@ struct Record {
   std::vector<std::vector<int32_t>> agreed;   // [N], where the forward was replaying itself
   int64_t own = 0;
 
-  // For Forward::on_routing; the record must outlive it.
+  // For Pass::on_routing; the record must outlive it.
   std::function<void(int64_t, const MoeLayer::Saved&)> listener() {
     return [this](int64_t, const MoeLayer::Saved& saved) {
       const Router::Saved& r = saved.router;

@@ -60,7 +60,7 @@ std::vector<float> losses(Model& model, const Corpus& corpus, int64_t context) {
   const bool routed = model.config().moe_layer_count() > 0;
   const RoutingSpec spec = routed ? eval_spec(model.config().routing) : RoutingSpec{};
   ModelSaved saved;
-  model.forward(run, {&batch, &spec, Keep::nothing, nullptr}, saved);
+  model.forward(run, {.batch = batch, .routing = &spec}, saved);
   Tensor nll = run.saved.alloc(DType::f32, {context});
   model.loss_forward(run, nll, text.targets, saved);
   return {nll.as<float>(), nll.as<float>() + context};

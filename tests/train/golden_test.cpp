@@ -98,8 +98,9 @@ Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step
   const Batch batch{{ids, static_cast<size_t>(tokens)}, positions, bounds};
   const RoutingSpec spec = train_spec(model.config().routing);
   Tensor nll = run.saved.alloc(DType::f32, {tokens});
-  run.key = RngKey::from_seed(golden.about.at("seed").get<uint64_t>()).fold(static_cast<uint64_t>(step));  // the recorded noise is drawn under the same key
-  model.forward(run, {&batch, &spec, Keep::all, nullptr}, saved);
+  const RngKey key =
+      RngKey::from_seed(golden.about.at("seed").get<uint64_t>()).fold(static_cast<uint64_t>(step));  // the recorded noise is drawn under the same key
+  model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all, .key = key, .wanted = Wanted::all()}, saved);
   model.loss_forward(run, nll, {targets, static_cast<size_t>(tokens)}, saved);
   Step result;
   for (double v : values(nll)) result.ce += v / static_cast<double>(tokens);

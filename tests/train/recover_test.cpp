@@ -60,7 +60,7 @@ std::vector<double> logits_of(Model& model, const Corpus& corpus) {
   const Batch batch{text.ids, text.positions, text.bounds};
   const RoutingSpec spec = eval_spec(model.config().routing);
   ModelSaved saved;
-  model.forward(run, {&batch, &spec, Keep::nothing}, saved);
+  model.forward(run, {.batch = batch, .routing = &spec}, saved);
   const Tensor out = run.saved.alloc(DType::f32, {32, model.config().vocab});
   model.logits(run, out, saved.hidden);
   return values(out);

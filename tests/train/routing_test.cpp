@@ -169,9 +169,9 @@ ModelSaved routed(Model& model, moe::Run& run, const TrainOptions& options, int6
   plan.fill(corpus, 0, a, text);
   const Batch batch{text.ids, text.positions, text.bounds};
   const RoutingSpec spec = train_spec(model.config().routing);
-  run.key = RngKey::from_seed(options.seed).fold(0).fold(static_cast<uint64_t>(a));
+  const RngKey key = RngKey::from_seed(options.seed).fold(0).fold(static_cast<uint64_t>(a));
   ModelSaved saved;
-  model.forward(run, {&batch, &spec, Keep::nothing, nullptr}, saved);
+  model.forward(run, {.batch = batch, .routing = &spec, .key = key, .wanted = Wanted::all()}, saved);
   return saved;
 }
 

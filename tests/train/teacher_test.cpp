@@ -41,8 +41,8 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
   const auto tokens = static_cast<int64_t>(in.ids.size());
   ModelSaved taught_by, saved;
   const Tensor nll = run.saved.alloc(DType::f32, {tokens}), kl = run.saved.alloc(DType::f32, {tokens});
-  teacher.forward(run, {&batch, nullptr, Keep::nothing}, taught_by);
-  model.forward(run, {&batch, &spec, Keep::all}, saved);
+  teacher.forward(run, {.batch = batch}, taught_by);
+  model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
   model.loss_forward(run, nll, kl, in.targets, {taught_by.hidden, &teacher.head_weight(), kShare}, saved);
   model.backward(run, in.targets, static_cast<float>(1 / predicted), {}, saved);
 

@@ -169,7 +169,7 @@ TEST(Trainer, EvaluationIsTheMeanOverWindows) {
     const std::vector<int64_t> bounds = {0, 32};
     const Batch batch{window, positions, bounds};
     ModelSaved saved;
-    model->forward(run, {&batch, &spec, Keep::nothing, nullptr}, saved);
+    model->forward(run, {.batch = batch, .routing = &spec}, saved);
     Tensor logits = run.saved.alloc(DType::f32, {32, 256});
     model->logits(run, logits, saved.hidden);
     for (int64_t n = 0; n < 32; ++n) {

@@ -230,7 +230,7 @@ def _folder_config(c):
 
 
 def _engine_noise(seed, steps, layers, tokens, experts):
-    """[steps, MoE layers, N, E]: what the engine draws under the key from_seed(seed).fold(step) for the router of each layer (src/model/block.cpp, Site)."""
+    """[steps, MoE layers, N, E]: what the engine draws under the key from_seed(seed).fold(step) for the router of each layer (src/moe/pass.h, Site)."""
     router_noise = 2
     out = torch.empty(steps, len(layers), tokens, experts)
     for step in range(steps):

@@ -1,4 +1,4 @@
-// All auxiliary losses together, the counts beside them, and the z-loss. The losses themselves: balance_loss.cpp and load_loss.cpp.
+// All auxiliary losses together, and the z-loss. The losses themselves: balance_loss.cpp and load_loss.cpp.
 #include "moe/aux_loss.h"
 
 #include <algorithm>
@@ -8,25 +8,6 @@
 #include "ops/ops.h"
 
 namespace moe {
-
-// Whole numbers: how the tokens are shared out changes nothing.
-void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
-  constexpr int64_t kLine = 16;  // counts in a cache line, which no two threads write
-  const int64_t experts = counts.numel(), stride = (experts + kLine - 1) / kLine * kLine;
-  ArenaScope scope(run.scratch);
-  Tensor of_thread = run.scratch.alloc_zeroed(DType::i32, {run.threads, stride});
-  parallel_for(run.threads, choice.rows(), kGrain, [&](int64_t begin, int64_t end, int thread) {
-    int32_t* mine = of_thread.row<int32_t>(thread);
-    for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *taken = selected.empty() ? nullptr : selected.row<int32_t>(n);
-      for (int64_t i = 0; i < columns; ++i) mine[expert[i]] += taken == nullptr || taken[i] != 0;
-    }
-  });
-  int32_t* out = counts.as<int32_t>();
-  std::fill_n(out, experts, 0);
-  for (int64_t t = 0; t < run.threads; ++t)
-    for (int64_t e = 0; e < experts; ++e) out[e] += of_thread.row<int32_t>(t)[e];
-}
 
 RoutingLosses aux_losses_forward(Run& run, const Routing& in, const Pass& pass, const AuxLosses& losses) {
   RoutingLosses out;

@@ -56,8 +56,6 @@ struct AuxLosses {
   bool z_of_clean = false;  // the z-loss on the logits before the noise (ST-MoE's is on what was used)
 };
 
-// Pairs per expert, counted over the selected ones (absent: all) of the first `columns` choices.  counts [E] i32
-void count_pairs(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
 // The counts that BalanceLoss::shares = running or step add up over micro-batches: those of the balance loss's `counts` kind.  counts [E] i32
 void count_for_balance(Run&, Tensor counts, const Routing&, const BalanceLoss&);
 

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "moe/loss_parts.h"
-#include "moe/select.h"
 #include "moe/stage_math.h"
+#include "ops/routing.h"
 
 namespace moe {
 namespace {
@@ -103,7 +103,7 @@ Counted counted(Run& run, const Routing& in, Counts counts) {
   if (counts == Counts::first_choice) return {in.choice, in.selected, 1};
   if (counts == Counts::all_choices) return {in.choice, in.selected, in.choice.cols()};
   const Counted best{run.scratch.alloc(DType::i32, {in.tokens(), in.slots()}), {}, in.slots()};
-  top_k(run, best.choice, in.scores, {});
+  ops::top_experts(run, best.choice, in.scores, {});
   return best;
 }
 
@@ -179,7 +179,7 @@ Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLos
 void count_for_balance(Run& run, Tensor counts, const Routing& in, const BalanceLoss& loss) {
   ArenaScope scope(run.scratch);
   const Counted from = counted(run, in, loss.counts);
-  count_pairs(run, counts, from.choice, from.selected, from.cols);
+  ops::count_pairs(run, counts, from.choice, from.selected, from.cols);
 }
 
 float balance_forward(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {

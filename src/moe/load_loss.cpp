@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "moe/loss_parts.h"
-#include "moe/select.h"
 #include "moe/stage_math.h"
+#include "ops/routing.h"
 
 namespace moe {
 namespace {
@@ -47,7 +47,7 @@ bool is_estimated(const Routing& in) { return !in.sigma.empty() && in.slots() < 
 // The K+1 largest noisy logits of every token: experts [N,K+1] i32 in run.scratch; the caller rewinds.
 Tensor best_of(Run& run, const Routing& in) {
   Tensor out = run.scratch.alloc(DType::i32, {in.tokens(), in.slots() + 1});
-  top_k(run, out, in.logits, {});
+  ops::top_experts(run, out, in.logits, {});
   return out;
 }
 

@@ -1,73 +1,9 @@
 #include "moe/plan.h"
 
-#include <utility>
-
-#include "moe/stage_math.h"
-
 namespace moe {
-namespace {
-
-template <class T>
-std::span<T> alloc_span(Arena& arena, int64_t n) {
-  return {static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T))), static_cast<size_t>(n)};
-}
-
-}  // namespace
-
-// Every thread counts its tokens' pairs; from the counts of all follows where each thread's first row at each expert and in each list lies, so that the plan is
-// the same for any number of threads.
-RoutingPlan make_plan(Run& run, Tensor choice, Tensor kept, Tensor w, int64_t experts) {
-  const int64_t tokens = choice.rows(), k = choice.cols();
-  const auto offsets = alloc_span<int64_t>(run.saved, experts + 1);
-  const auto bounds = alloc_span<int32_t>(run.saved, tokens + 1);
-  ArenaScope scope(run.scratch);
-  // [threads, E + 1], every thread on cache lines of its own: pairs, then the next row at each expert; the last column is the list by tokens.
-  const int64_t stride = (experts + 8) / 8 * 8;
-  const auto next = alloc_span<int64_t>(run.scratch, run.threads * stride);
-  std::fill(next.begin(), next.end(), 0);
-  parallel_for(run.threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
-    int64_t* count = next.data() + thread * stride;
-    int64_t all = 0;
-    for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *stays = kept.row<int32_t>(n);
-      for (int64_t i = 0; i < k; ++i) {
-        count[expert[i]] += stays[i] != 0;
-        all += stays[i] != 0;
-      }
-    }
-    count[experts] = all;
-  });
-  int64_t rows = 0;
-  for (int64_t e = 0; e <= experts; ++e) {
-    if (e == experts) rows = 0;
-    else offsets[static_cast<size_t>(e)] = rows;
-    for (int64_t t = 0; t < run.threads; ++t) rows += std::exchange(next[static_cast<size_t>(t * stride + e)], rows);
-  }
-  offsets[static_cast<size_t>(experts)] = rows;
-
-  const auto token = alloc_span<int32_t>(run.saved, rows), row = alloc_span<int32_t>(run.saved, rows), pair = alloc_span<int32_t>(run.saved, rows);
-  Tensor weight = run.saved.alloc(DType::f32, {rows});
-  bounds[0] = 0;
-  parallel_for(run.threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
-    int64_t* at = next.data() + thread * stride;
-    for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *stays = kept.row<int32_t>(n);
-      for (int64_t i = 0; i < k; ++i) {
-        if (stays[i] == 0) continue;
-        const int64_t r = at[expert[i]]++;
-        row[static_cast<size_t>(at[experts]++)] = static_cast<int32_t>(r);
-        token[static_cast<size_t>(r)] = static_cast<int32_t>(n);
-        pair[static_cast<size_t>(r)] = static_cast<int32_t>(n * k + i);
-        weight.as<float>()[r] = w.row<float>(n)[i];
-      }
-      bounds[static_cast<size_t>(n) + 1] = static_cast<int32_t>(at[experts]);
-    }
-  });
-  return {token, offsets, bounds, row, pair, weight};
-}
 
 Rows whole(Arena& arena, Tensor x, Tensor weight) {
-  const auto offsets = alloc_span<int64_t>(arena, 2);
+  const std::span offsets(static_cast<int64_t*>(arena.alloc_bytes(2 * sizeof(int64_t))), 2);
   offsets[0] = 0;
   offsets[1] = x.rows();
   return {x, weight, offsets};

@@ -15,7 +15,6 @@ namespace {
 
 // How fast a threshold follows the cutoffs of expert choice: an optimizer step's share in the running mean.
 constexpr double kThresholdRate = 0.05;
-constexpr int64_t kGrainTokens = 256;  // per thread, below which a second thread does not pay
 
 bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) { return spec.losses.z_of_clean && !saved.clean.empty(); }
 
@@ -55,7 +54,7 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
     sent = copied(run.scratch, r.selected);
     second_forward(run, sent, r.weights, spec.second, r.key);
   }
-  if (pass.wanted.counts) count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent, r.slots());
+  if (pass.wanted.counts) ops::count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent, r.slots());
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
   r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts, spec.capacity, r.key);
 }
@@ -65,9 +64,9 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
   Tensor weights = r.weights;
   if (renormalises_after_drop(spec.weigh)) {
     weights = copied(run.scratch, r.weights);
-    weigh_kept_forward(run, weights, r.kept);
+    ops::weigh_kept_forward(run, weights, r.kept);
   }
-  return make_plan(run, r.choice, r.kept, weights, r.experts);
+  return ops::make_plan(run, r.choice, r.kept, weights, r.experts);
 }
 
 }  // namespace
@@ -132,7 +131,7 @@ void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
   saved.kept = run.saved.alloc(DType::i32, {saved.tokens(), saved.slots()});
   saved.agreed = run.saved.alloc(DType::i32, {saved.tokens()});
   saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, recorded, saved.experts);
-  if (pass.wanted.counts) count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice, saved.selected, saved.slots());
+  if (pass.wanted.counts) ops::count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice, saved.selected, saved.slots());
   const auto ones = [](Tensor flags) { return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0}); };
   saved.dropped = ones(saved.selected) - ones(saved.kept);
 }
@@ -150,16 +149,10 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   if (!dsigma.empty()) ops::zero(run, dsigma);
 
   // A pair that was not sent or found no room contributes nothing, so its weight gets no gradient from the experts.
-  Tensor dw = run.scratch.alloc_zeroed(DType::f32, {tokens, k});
-  if (!dweight.empty())
-    parallel_for(run.threads, tokens, kGrainTokens, [&](int64_t begin, int64_t end, int) {
-      for (int64_t n = begin; n < end; ++n) {
-        auto row = static_cast<size_t>(plan.bounds[static_cast<size_t>(n)]);  // in choice order
-        for (int64_t i = 0; i < k; ++i)
-          if (saved.kept.row<int32_t>(n)[i] != 0) dw.row<float>(n)[i] = dweight.as<float>()[plan.row[row++]];
-      }
-    });
-  if (renormalises_after_drop(spec.weigh)) weigh_kept_backward(run, dw, saved.weights, saved.kept);
+  Tensor dw = run.scratch.alloc(DType::f32, {tokens, k});
+  if (dweight.empty()) ops::zero(run, dw);
+  else ops::spread_rows(run, dw, dweight, plan);
+  if (renormalises_after_drop(spec.weigh)) ops::weigh_kept_backward(run, dw, saved.weights, saved.kept);
 
   // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
   Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});

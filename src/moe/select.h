@@ -100,10 +100,6 @@ int64_t tokens_per_expert(const ExpertChoice&, int64_t tokens, int64_t experts);
 // Reads scores (but for HashChoice, which reads the batch's ids), bias, threshold.
 void select_forward(Run&, Routing&, const Pass&, const SelectStage&);
 
-// choice[n] = the K experts of token n with the largest s + bias, in falling order; with `grouped` of its best groups only.
-// choice [N,K] i32; s [N,E] f32; bias [E] f32 or absent
-void top_k(Run&, Tensor choice, Tensor s, Tensor bias, const GroupedTopK* grouped = nullptr);
-
 // ---- second choice: whether the second of two choices is sent at all --------------------------------------------------------------------------------------
 struct KeepSecond {
   static constexpr std::string_view kName = "all";

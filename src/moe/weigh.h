@@ -50,16 +50,12 @@ using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitW
 
 // Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets no gradient.
 bool constant_when_alone(const WeighStage&);
+// Whether ops::weigh_kept_forward follows the drops; the scale must be 1 then (the division would undo it).
 bool renormalises_after_drop(const WeighStage&);
 
 // Fills weights, before any drop (for after_drop: not yet divided). Reads scores (but for UnitWeight), choice, selected; scopes (TokenSoftmax), scale
 // (OnePlusScaled).
 void weigh_forward(Run&, Routing&, const WeighStage&);
-// After the drops: divides w by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept; only for after_drop, whose scale must be 1 (the division
-// would undo it).  w [N,K]; kept [N,K] i32
-void weigh_kept_forward(Run&, Tensor w, Tensor kept);
-// dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  dw [N,K]; w [N,K] before it; kept [N,K] i32
-void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 // ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw [N,K]
 void weigh_backward_acc(Run&, Tensor ds, Tensor dw, const Routing&, const WeighStage&);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/routing.h"
 #include "support/loss_twin.h"
 
 namespace moe::test {
@@ -235,7 +236,7 @@ TEST(AuxLosses, WorkedExample) {
   EXPECT_NEAR(values.importance, variance / 0.0625, 1e-5);
   const Tensor lse = run.saved.alloc(DType::f32, {4}), counts = run.saved.alloc(DType::i32, {4});
   EXPECT_NEAR(z_loss(run, lse, worked.in.logits), 7.397051, 1e-5);
-  count_pairs(run, counts, worked.in.choice, worked.in.selected, worked.in.choice.cols());
+  ops::count_pairs(run, counts, worked.in.choice, worked.in.selected, worked.in.choice.cols());
   EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4), (std::vector<int32_t>{4, 2, 1, 1}));
 }
 

@@ -25,7 +25,7 @@ struct Drawn {
             static_cast<int32_t>((static_cast<int64_t>(uniform_index(key, static_cast<uint64_t>(t), static_cast<uint64_t>(e))) + i) % e);
         kept.row<int32_t>(t)[i] = uniform(key.fold(1), static_cast<uint64_t>(t * chosen + i)) < 0.8f;
       }
-    plan = make_plan(run, choice, kept, weight, e);
+    plan = ops::make_plan(run, choice, kept, weight, e);
   }
 };
 
@@ -79,7 +79,7 @@ TEST(Plan, ATokenWithoutRowsCombinesToZero) {
   moe::Run run(1);
   int32_t choice[] = {0, 1}, kept[] = {1, 0};
   float weight[] = {1, 1};
-  const RoutingPlan plan = make_plan(run, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}), Tensor(weight, DType::f32, {2, 1}), 2);
+  const RoutingPlan plan = ops::make_plan(run, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}), Tensor(weight, DType::f32, {2, 1}), 2);
   ASSERT_EQ(plan.rows(), 1);
   const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1), y = draw(run.saved, DType::f32, {2, 3}, 2);
   combine(run, y, plan, r);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "moe/select.h"
+#include "ops/routing.h"
 #include "support/check.h"
 #include "support/gradient.h"
 
@@ -227,13 +228,13 @@ TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
     return out;
   };
   fill(y, values(w));
-  weigh_kept_forward(run, y, kept);
+  ops::weigh_kept_forward(run, y, kept);
   expect_near(y, twin(values(w)), kTwinF32, "weights over the kept");
   EXPECT_EQ(y.row<float>(5)[0], 0);
 
   const std::vector<double> r = drawn(tokens * k, 7);
   fill(dw, r);
-  weigh_kept_backward(run, dw, w, kept);
+  ops::weigh_kept_backward(run, dw, w, kept);
   expect_near(dw, dual_gradient(values(w), [&](const DualVector& at) { return inner(twin(at), r); }), kTwinF32, "dw before the drops");
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(dw.row<float>(5)[i], 0) << "a token without kept pairs";
 }
@@ -242,7 +243,7 @@ TEST(WeighKept, TheOneThatIsLeftWeighsOne) {
   moe::Run run(1);
   float w[] = {0.5f, 0.25f};
   int32_t kept[] = {0, 1};
-  weigh_kept_forward(run, Tensor(w, DType::f32, {1, 2}), Tensor(kept, DType::i32, {1, 2}));
+  ops::weigh_kept_forward(run, Tensor(w, DType::f32, {1, 2}), Tensor(kept, DType::i32, {1, 2}));
   EXPECT_EQ(w[0], 0);
   EXPECT_EQ(w[1], 1);
 }
@@ -298,8 +299,8 @@ TEST(Weigh, IsTheSameForAnyThreads) {
   Routing a = d.routing(scopes), b = a;
   weigh(one, a, ChosenScores{});
   weigh(one, b, ChosenScores{});
-  weigh_kept_forward(one, a.weights, d.selected);
-  weigh_kept_forward(two, b.weights, d.selected);
+  ops::weigh_kept_forward(one, a.weights, d.selected);
+  ops::weigh_kept_forward(two, b.weights, d.selected);
   EXPECT_TRUE(same_bits(a.weights, b.weights));
 }
 

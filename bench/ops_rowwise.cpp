@@ -114,7 +114,7 @@ void rope(benchmark::State& state) {
   ops::RopeTable table;
   for (int c = 0; c < 32; ++c) table.frequency.push_back(std::pow(10000.0, -c / 32.0));
   const ops::RopeTurns turns = ops::rope_turns(bench.run, bench.run.saved, positions, table);
-  for (auto _ : state) ops::rope_acc(bench.run, {x}, turns, false);
+  for (auto _ : state) ops::rope_acc(bench.run, {x}, 64, turns, false);
   count_bytes(state, 2 * x.bytes());
 }
 BENCHMARK(rope)->Arg(0)->Arg(1)->UseRealTime();

@@ -1,4 +1,4 @@
-// Causal self-attention: project, normalise queries and keys, rotate, attend, project out.
+// Causal self-attention: project, rotate, attend, project out.
 #pragma once
 
 #include <optional>
@@ -10,16 +10,15 @@
 namespace moe {
 
 struct Attention {
-  Param q, k, v, o;                      // [H*C,D], [G*C,D], [G*C,D], [D,H*C]
+  AttentionShape shape;
+  Param q, k, v, o;                      // [H*C,D], [G*C,D], [G*Cv,D], [D,H*Cv]
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
-  int64_t heads = 1, kv_heads = 1, head_width = 1;
-  int64_t window = 0;  // keys a query sees, 0: all before it
 
   // Views into run.saved.
   struct Saved {
-    Tensor q, k, v;  // [N,H*C], [N,G*C] A, after norm and rotation
-    Tensor o;        // [N,H*C] A
+    Tensor q, k, v;  // [N,H*C], [N,G*C], [N,G*Cv] A, after norm and rotation
+    Tensor o;        // [N,H*Cv] A
     Tensor lse;      // [N,H] f32
     Norm::Saved q_norm, k_norm;
   };
@@ -30,9 +29,17 @@ struct Attention {
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
 
  private:
+  // Queries, keys and values of x, with their biases and norms.
+  void project(Run&, Tensor x, Saved&);
+  void project_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x, const Saved&);
+  // Queries and keys turned by their positions, in place; `inverse`: its backward.
+  void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
+  void attend(Run&, const Pass&, int64_t layer, Saved&) const;
+  void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&, const Saved&) const;
+
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
   Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);
-  void project_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
+  void finish_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
 };
 

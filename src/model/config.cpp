@@ -37,6 +37,16 @@ bool ModelConfig::is_moe(int64_t layer) const {
   return layer >= dense_first && layer % moe_every == 0;
 }
 
+// All layers are alike and heads are as wide in values as in keys: no family read so far has others.
+AttentionShape ModelConfig::attention(int64_t) const {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .key_width = head_width,
+          .value_width = head_width,
+          .rotary_width = positions == Positions::rope ? head_width : 0,
+          .window = attention_window};
+}
+
 int64_t ModelConfig::moe_layer_count() const {
   int64_t count = 0;
   for (int64_t i = 0; i < layers; ++i) count += is_moe(i);

@@ -33,6 +33,19 @@ struct RopeScaling {
   bool truncate = true;                             // yarn: the blend's ends are rounded outwards to whole c
 };
 
+// The heads of one layer's attention.
+struct AttentionShape {
+  int64_t heads = 1, kv_heads = 1;         // H, G: query head h reads the keys and values of head h G / H
+  int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
+  int64_t rotary_width = 0;                // so many of a head's C numbers, the first ones, turn with the position; 0: none
+  int64_t window = 0;                      // keys a token sees, itself among them; 0: all before it
+
+  int64_t q_width() const { return heads * key_width; }
+  int64_t k_width() const { return kv_heads * key_width; }
+  int64_t v_width() const { return kv_heads * value_width; }
+  int64_t o_width() const { return heads * value_width; }
+};
+
 struct InitOptions {
   float std = 0.02f;
   float cut = 0;                // truncated normal at +-cut standard deviations; 0: plain normal
@@ -81,6 +94,8 @@ struct ModelConfig {
 
   bool is_moe(int64_t layer) const;
   int64_t moe_layer_count() const;
+  // What sets a layer's attention apart from another's is decided here and nowhere else.
+  AttentionShape attention(int64_t layer) const;
   int64_t q_width() const { return heads * head_width; }
   int64_t kv_width() const { return kv_heads * head_width; }
 };

@@ -77,9 +77,10 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity) : blo
     fail_usage("keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; take f16 or bf16", name_of(dtype),
                block_of(dtype).elements, config.head_width);
   for (int64_t i = 0; i < config.layers; ++i) {
-    k_.push_back(is_quantised(dtype) ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, config.kv_width()})
-                                     : memory_.alloc(dtype, {blocks_, config.kv_width(), ops::kKeyBlock}));
-    v_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, config.kv_width()}));
+    const AttentionShape shape = config.attention(i);
+    k_.push_back(is_quantised(dtype) ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
+                                     : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
+    v_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.v_width()}));
   }
   for (int64_t block = blocks_; block-- > 0;) free_blocks_.push_back(static_cast<int32_t>(block));
 }

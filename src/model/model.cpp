@@ -37,7 +37,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
   validate(config_);
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
-  if (config_.positions == Positions::rope) rope_ = make_rope_table(config_.head_width, config_.rope_theta, config_.rope_scaling);
+  if (config_.positions == Positions::rope) rope_ = make_rope_table(config_.attention(0).rotary_width, config_.rope_theta, config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);

@@ -37,26 +37,23 @@ class List {
 };
 
 void List::attention(Attention& attention) const {
-  attention.heads = c.heads;
-  attention.kv_heads = c.kv_heads;
-  attention.head_width = c.head_width;
-  attention.window = c.attention_window;
+  const AttentionShape& shape = attention.shape = c.attention(layer_);
   const auto projection = [&](Param& weight, Param& bias, bool biased, ParamKind kind, const std::string& name, Role role, int64_t out, int64_t in) {
     add(weight, Part::attention, kind, name + ".weight", role, {out, in});
     if (biased) add(bias, Part::attention, kind, name + ".bias", Role::bias, {out});
   };
-  projection(attention.q, attention.q_bias, c.attention_bias, ParamKind::q, "attn.q", Role::matrix, c.q_width(), c.width);
-  projection(attention.k, attention.k_bias, c.attention_bias, ParamKind::k, "attn.k", Role::matrix, c.kv_width(), c.width);
-  projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v", Role::matrix, c.kv_width(), c.width);
-  projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o", Role::residual, c.width, c.q_width());
+  projection(attention.q, attention.q_bias, c.attention_bias, ParamKind::q, "attn.q", Role::matrix, shape.q_width(), c.width);
+  projection(attention.k, attention.k_bias, c.attention_bias, ParamKind::k, "attn.k", Role::matrix, shape.k_width(), c.width);
+  projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v", Role::matrix, shape.v_width(), c.width);
+  projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o", Role::residual, c.width, shape.o_width());
   if (c.qk_norm == QkNorm::none) return;
   const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name, int64_t full) {
     norm.emplace();
     norm->eps = c.norm_eps;
-    add(norm->weight, Part::attention, kind, name, Role::norm, {c.qk_norm == QkNorm::head ? c.head_width : full});
+    add(norm->weight, Part::attention, kind, name, Role::norm, {c.qk_norm == QkNorm::head ? shape.key_width : full});
   };
-  qk_norm(attention.q_norm, ParamKind::q_norm, "attn.q_norm.weight", c.q_width());
-  qk_norm(attention.k_norm, ParamKind::k_norm, "attn.k_norm.weight", c.kv_width());
+  qk_norm(attention.q_norm, ParamKind::q_norm, "attn.q_norm.weight", shape.q_width());
+  qk_norm(attention.k_norm, ParamKind::k_norm, "attn.k_norm.weight", shape.k_width());
 }
 
 void List::router(Router& router) const {

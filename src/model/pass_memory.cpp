@@ -46,13 +46,14 @@ struct Sizes {
   int64_t stream() const { return n * c.width * kF32; }
 };
 
-int64_t saved_attention(const Sizes& s) {
+int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
-  const int64_t q = s.n * c.q_width() * s.a, kv = s.n * c.kv_width() * s.a;
-  int64_t bytes = 2 * q + 2 * kv + s.n * c.heads * kF32;  // q, o; k, v; lse
+  const AttentionShape shape = c.attention(layer);
+  const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
+  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;  // q, k, v, o; lse
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
-  return bytes + q + kv + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
+  return bytes + q + k + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
 }
 
 // Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits before it and the scale itself where a loss reads them.
@@ -80,10 +81,10 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
   return bytes;
 }
 
-int64_t saved_block(const Sizes& s, bool moe) {
+int64_t saved_block(const Sizes& s, int64_t layer) {
   const bool post = s.c.norm_placement == NormPlacement::post;
   const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + (post ? s.stream() : 0));
-  return sublayers + s.stream() + saved_attention(s) + saved_ffn(s, moe);  // the stream between the sublayers
+  return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
 }
 
 // Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/matmul_dw.cpp).
@@ -115,15 +116,16 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
   return std::max(routed, shared);
 }
 
-int64_t scratch_attention(const Sizes& s) {
-  const int64_t q = s.n * s.c.q_width() * s.a, kv = s.n * s.c.kv_width() * s.a;
-  return 2 * q + 2 * kv + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // do, dq; dk, dv; before the norm; x packed
+int64_t scratch_attention(const Sizes& s, int64_t layer) {
+  const AttentionShape shape = s.c.attention(layer);
+  const int64_t q = s.n * shape.q_width() * s.a, others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x packed
 }
 
-int64_t scratch_block(const Sizes& s, bool moe) {
+int64_t scratch_block(const Sizes& s, int64_t layer) {
   const bool post = s.c.norm_placement == NormPlacement::post;
   const int64_t sublayer = s.stream() * (post ? 2 : 1) + (s.a != kF32 || s.c.dropout > 0 ? s.n * s.c.width * s.a : 0);  // dx, dsum; dy
-  return sublayer + std::max(scratch_ffn(s, moe), scratch_attention(s));
+  return sublayer + std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
 }
 
 // Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are looked at at once.
@@ -159,10 +161,10 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() + logits;  // h of every block, hidden, nll, lse
   int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    const int64_t block = saved_block(s, c.is_moe(layer));
+    const int64_t block = saved_block(s, layer);
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch = std::max(widest_scratch, scratch_block(s, c.is_moe(layer)));
+    widest_scratch = std::max(widest_scratch, scratch_block(s, layer));
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;
@@ -172,11 +174,11 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
 int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape, const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
   const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();  // of every block, hidden
-  const int64_t turns = c.positions == Positions::rope ? (shape.tokens * c.head_width + s.n) * kF32 : 0;
+  const int64_t turns = c.positions == Positions::rope ? (shape.tokens * c.attention(0).rotary_width + s.n) * kF32 : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    saved = std::max(saved, saved_block(s, c.is_moe(layer)));
+    saved = std::max(saved, saved_block(s, layer));
     scratch = std::max(scratch, scratch_forward(s, c.is_moe(layer)));
   }
   return streams + turns + saved + scratch + kForwardThreadScratch;

@@ -90,20 +90,20 @@ void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
 
 // How fast each pair of a head turns, and what it is multiplied by on the way (model/rope.h makes it).
 struct RopeTable {
-  std::vector<double> frequency;  // [C/2] radians a position
+  std::vector<double> frequency;  // [R/2] radians a position, R <= C being how many of a head's numbers turn
   double factor = 1;
 };
 // What a pass turns by, the same in all its layers.
 struct RopeTurns {
-  Tensor turns;  // [U, C] f32: of each position that occurs, cosines and then sines, times the factor
+  Tensor turns;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
   Tensor slot;   // [N] i32: which of them is a row's
   bool empty() const { return slot.empty(); }
 };
 // Views into `memory`. positions [N] >= 0
 RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions, const RopeTable& table);
-// Turns pairs (c, c + C/2) of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; `inverse` turns back and multiplies by it
-// too: the adjoint, so each is the other's backward.  each x [N, H*C] A, H = cols / C
-void rope_acc(Run&, std::initializer_list<Tensor> all, const RopeTurns& turns, bool inverse);
+// Turns pairs (c, c + R/2), c < R/2, of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; what a head has beyond R stays.
+// `inverse` turns back and multiplies by the factor too: the adjoint, so each is the other's backward.  each x [N, H*C] A, C = head_width >= R
+void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width, const RopeTurns& turns, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);

@@ -146,7 +146,7 @@ TEST(Dropout, NothingHappensWithoutAKeyOrAProbability) {
 }
 
 struct RopeCase {
-  int64_t heads, width;
+  int64_t heads, width, rotary;  // so many of the width turn
 };
 
 ops::RopeTable rope_table(int64_t width, double factor = 1) {
@@ -156,10 +156,11 @@ ops::RopeTable rope_table(int64_t width, double factor = 1) {
 }
 
 TEST(Rope, AgreesWithTwinAndTurnsBack) {
-  for (const auto& [heads, width] : {RopeCase{1, 2}, RopeCase{3, 6}, RopeCase{2, 64}, RopeCase{3, 66}, RopeCase{1, 128}})
+  for (const auto& [heads, width, rotary] : {RopeCase{1, 2, 2}, RopeCase{3, 6, 6}, RopeCase{2, 64, 64}, RopeCase{3, 66, 66}, RopeCase{1, 128, 128},
+                                             RopeCase{3, 7, 2}, RopeCase{2, 64, 32}, RopeCase{3, 66, 50}})
     for (DType dtype : kFloats)
       for (bool inverse : {false, true}) {
-        const ops::RopeTable table = rope_table(width, heads == 3 ? 1.25 : 1);
+        const ops::RopeTable table = rope_table(rotary, heads == 3 ? 1.25 : 1);
         const std::string what = label(inverse ? "rope back" : "rope", {dtype}, width);
         moe::Run run(2);
         Arena arena;
@@ -168,12 +169,13 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
         const Fenced x(arena, dtype, 67, heads * width, 1);
         const auto before = values(x.view);
         const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, table);
-        ops::rope_acc(run, {x.view}, turns, inverse);
+        ops::rope_acc(run, {x.view}, width, turns, inverse);
         expect_near(x.view, twin::rope(before, positions, heads, table.frequency, table.factor, inverse), tolerance(dtype), what);
         EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
-        ops::rope_acc(run, {x.view}, turns, !inverse);
+        ops::rope_acc(run, {x.view}, width, turns, !inverse);
         auto twice = before;
-        for (double& v : twice) v *= table.factor * table.factor;
+        for (size_t i = 0; i < twice.size(); ++i)
+          if (static_cast<int64_t>(i) % width < rotary) twice[i] *= table.factor * table.factor;
         expect_near(x.view, twice, tolerance(dtype), what + " and back");
         EXPECT_TRUE(x.intact()) << what;
       }
@@ -197,7 +199,7 @@ TEST(Rope, LawOfRows) {
           std::vector<int32_t> positions;
           for (int32_t row : which) positions.push_back(row * 7 % 113);
           const Tensor x = pick(run.saved, pool, which);
-          ops::rope_acc(run, {x}, ops::rope_turns(run, run.saved, positions, rope_table(66)), false);
+          ops::rope_acc(run, {x}, 66, ops::rope_turns(run, run.saved, positions, rope_table(66)), false);
           return x;
         },
         label("rope", {dtype}, 66));
@@ -211,9 +213,9 @@ TEST(Rope, SeveralTensorsTurnAsEachAlone) {
   const Tensor q = draw(arena, DType::f32, {4, 4 * 66}, 1), k = draw(arena, DType::bf16, {4, 66}, 2);
   const Tensor alone_q = draw(arena, DType::f32, {4, 4 * 66}, 1), alone_k = draw(arena, DType::bf16, {4, 66}, 2);
   const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, rope_table(66));
-  ops::rope_acc(run, {q, k}, turns, false);
-  ops::rope_acc(run, {alone_q}, turns, false);
-  ops::rope_acc(run, {alone_k}, turns, false);
+  ops::rope_acc(run, {q, k}, 66, turns, false);
+  ops::rope_acc(run, {alone_q}, 66, turns, false);
+  ops::rope_acc(run, {alone_k}, 66, turns, false);
   EXPECT_TRUE(same_bits(q, alone_q));
   EXPECT_TRUE(same_bits(k, alone_k));
 }
@@ -226,8 +228,9 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::add(run, x, x, y), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
-  EXPECT_THROW(ops::rope_acc(run, {x}, ops::rope_turns(run, arena, two, rope_table(8)), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 8, ops::rope_turns(run, arena, two, rope_table(8)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 6, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 4, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
   const std::vector<int32_t> before = {0, -1, 2};
   EXPECT_THROW(ops::rope_turns(run, arena, before, rope_table(8)), Error);
   EXPECT_THROW(ops::rope_turns(run, arena, two, {}), Error);

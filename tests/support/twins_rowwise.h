@@ -100,11 +100,11 @@ inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vec
 
 // ---- rope, embedding, dropout -----------------------------------------------------------------------------------------------------------------------------
 
-// Turns the pair (c, c + C/2) of each head by positions[n] frequency[c] and multiplies it by `factor`, the other way when `inverse`.  x [N, heads*C]; its
-// backward is its inverse.
+// Turns the pair (c, c + R/2), c < R/2, of each head by positions[n] frequency[c] and multiplies it by `factor`, the other way when `inverse`; the rest of a
+// head stays.  x [N, heads*C], R twice the frequencies; its backward is its inverse.
 template <class T>
 std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int64_t heads, const std::vector<double>& frequency, double factor, bool inverse) {
-  const int64_t half = static_cast<int64_t>(frequency.size()), head_width = 2 * half;
+  const int64_t half = static_cast<int64_t>(frequency.size()), head_width = static_cast<int64_t>(x.size() / positions.size()) / heads;
   for (size_t n = 0; n < positions.size(); ++n) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t c = 0; c < half; ++c) {

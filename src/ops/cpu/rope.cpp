@@ -1,4 +1,4 @@
-// Rotary positions (Su et al., RoFormer, 2021) on the half-split pairs (c, c + C/2) that Hugging Face models use.
+// Rotary positions (Su et al., RoFormer, 2021) on the half-split pairs (c, c + R/2) that Hugging Face models use.
 // Angles are taken in double, once for each distinct position of the batch and not for each head or layer, and only their cosines and sines are rounded to f32.
 // The turn of position p = 64 a + b is the turn of 64 a and then that of b, so that cosines are taken for each a and b only:
 //   cos p = cos 64a cos b - sin 64a sin b;  sin p = sin 64a cos b + cos 64a sin b
@@ -26,11 +26,11 @@ namespace HWY_NAMESPACE {
 
 // (a, b) -> (a cos - b sin, b cos + a sin); turning back takes -sin.
 template <class X>
-void RopeRow(X* x, const float* cosine, const float* sine, int64_t heads, int64_t half, float sign) noexcept {
+void RopeRow(X* x, const float* cosine, const float* sine, int64_t heads, int64_t width, int64_t half, float sign) noexcept {
   const DF32 d;
   const VF32 turn = hn::Set(d, sign);
   for (int64_t h = 0; h < heads; ++h) {
-    X *low = x + h * 2 * half, *high = low + half;
+    X *low = x + h * width, *high = low + half;
     ForColumns(d, half, [&](int64_t c, auto part) HWY_ATTR {
       const VF32 a = Load(d, low + c, part), b = Load(d, high + c, part);
       const VF32 cs = Load(d, cosine + c, part), sn = hn::Mul(turn, Load(d, sine + c, part));
@@ -40,14 +40,14 @@ void RopeRow(X* x, const float* cosine, const float* sine, int64_t heads, int64_
   }
 }
 
-// turns [U, 2, C/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
-void RopeRows(Tensor x, const float* turns, const int32_t* slot, int64_t half, bool inverse, int64_t begin, int64_t end) {
-  const int64_t heads = x.cols() / (2 * half);
+// turns [U, 2, R/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
+void RopeRows(Tensor x, const float* turns, const int32_t* slot, int64_t width, int64_t half, bool inverse, int64_t begin, int64_t end) {
+  const int64_t heads = x.cols() / width;
   const float sign = inverse ? -1.0f : 1.0f;
   WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
       const float* turn = turns + slot[r] * 2 * half;
-      RopeRow(x.row<decltype(of_x)>(r), turn, turn + half, heads, half, sign);
+      RopeRow(x.row<decltype(of_x)>(r), turn, turn + half, heads, width, half, sign);
     }
   });
 }
@@ -64,7 +64,7 @@ HWY_EXPORT(RopeRows);
 
 constexpr int32_t kNear = 64;
 
-// Cosines, then sines, of position * frequency.  out [C]
+// Cosines, then sines, of position * frequency.  out [R]
 void take_angles(double* out, double position, const RopeTable& table) {
   const size_t half = table.frequency.size();
   for (size_t c = 0; c < half; ++c) {
@@ -74,7 +74,7 @@ void take_angles(double* out, double position, const RopeTable& table) {
   }
 }
 
-// turns [U, C] of the sorted, distinct positions [U] >= 0.
+// turns [U, R] of the sorted, distinct positions [U] >= 0.
 void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const RopeTable& table) {
   const ArenaScope scope(run.scratch);
   const int64_t half = static_cast<int64_t>(table.frequency.size()), count = static_cast<int64_t>(distinct.size());
@@ -127,17 +127,17 @@ RopeTurns rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions
   return made;
 }
 
-void rope_acc(Run& run, std::initializer_list<Tensor> all, const RopeTurns& turns, bool inverse) {
+void rope_acc(Run& run, std::initializer_list<Tensor> all, int64_t head_width, const RopeTurns& turns, bool inverse) {
   choose_isa();
-  const int64_t width = turns.turns.cols();
+  const int64_t rotary = turns.turns.cols();
   for (const Tensor& x : all) {
     need(!x.empty() && is_float(x) && x.rows() == turns.slot.numel(), "rope", "x [N, H*C] f32 or bf16 with a turn for each row",
          {{"x", x}, {"slot", turns.slot}});
-    need(x.cols() % width == 0, "rope", "heads as wide as the turns", {{"x", x}, {"turns", turns.turns}});
+    need(head_width >= rotary && x.cols() % head_width == 0, "rope", "heads of head_width, which the turns fit in", {{"x", x}, {"turns", turns.turns}});
   }
   for (const Tensor& x : all)
     parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns.turns.as<float>(), turns.slot.as<int32_t>(), width / 2, inverse, begin, end);
+      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns.turns.as<float>(), turns.slot.as<int32_t>(), head_width, rotary / 2, inverse, begin, end);
     });
 }
 

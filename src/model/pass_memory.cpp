@@ -64,7 +64,8 @@ int64_t saved_noise(const RoutingSpec& spec) {
 
 int64_t saved_router(const Sizes& s) {
   const int64_t plan = s.n * kF32 + s.rows(true) * 4 * kF32;  // bounds; token, row, pair, weight
-  int64_t bytes = plan + s.n * kF32 * 4 * s.spec.slots();     // choice, selected, weights, kept
+  const bool holds_back = std::holds_alternative<BufferCapacity>(s.spec.capacity) || !std::holds_alternative<KeepSecond>(s.spec.second);
+  int64_t bytes = plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();  // choice, selected, weights, kept
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();

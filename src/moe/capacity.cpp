@@ -125,18 +125,12 @@ int64_t expert_capacity(const BufferCapacity& c, int64_t tokens, int64_t experts
   return std::max(slots, c.minimum);
 }
 
-int64_t capacity_forward(Tensor kept, Tensor choice, Tensor selected, Tensor w, std::span<const int64_t> bounds, int64_t experts, const CapacityStage& stage,
+int64_t capacity_forward(Tensor kept, Tensor choice, Tensor selected, Tensor w, std::span<const int64_t> bounds, int64_t experts, const BufferCapacity& buffer,
                          RngKey key) {
-  const int64_t tokens = choice.rows(), k = choice.cols();
-  const auto* buffer = std::get_if<BufferCapacity>(&stage);
-  if (buffer == nullptr) {
-    for (int64_t n = 0; n < tokens; ++n) std::copy_n(selected.row<int32_t>(n), k, kept.row<int32_t>(n));
-    return 0;
-  }
-  Placing place{.kept = kept, .choice = choice, .selected = selected, .w = w, .buffer = *buffer, .key = key};
-  const std::vector<int64_t> scopes = scope_bounds(buffer->scope, bounds, tokens);
+  Placing place{.kept = kept, .choice = choice, .selected = selected, .w = w, .buffer = buffer, .key = key};
+  const std::vector<int64_t> scopes = scope_bounds(buffer.scope, bounds, choice.rows());
   for (size_t s = 0; s + 1 < scopes.size(); ++s) {
-    place.slots = expert_capacity(*buffer, scopes[s + 1] - scopes[s], experts, k);
+    place.slots = expert_capacity(buffer, scopes[s + 1] - scopes[s], experts, choice.cols());
     place.used.assign(static_cast<size_t>(experts), 0);
     place_scope(place, scopes[s], scopes[s + 1]);
   }

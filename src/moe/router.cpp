@@ -48,15 +48,18 @@ void measure(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
 
 // Which of the chosen pairs are sent and find room, where no record says so.
 void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
+  const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity);
   ArenaScope scope(run.scratch);
   Tensor sent = r.selected;  // [N,K]
   if (!std::holds_alternative<KeepSecond>(spec.second)) {
-    sent = copied(run.scratch, r.selected);
+    sent = copied(buffer ? run.scratch : run.saved, r.selected);
     second_forward(run, sent, r.weights, spec.second, r.key);
   }
   if (pass.wanted.counts) ops::count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent, r.slots());
+  r.kept = sent;
+  if (!buffer) return;
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
-  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts, spec.capacity, r.key);
+  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts, *buffer, r.key);
 }
 
 RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {

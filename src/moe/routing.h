@@ -51,7 +51,7 @@ struct Routing {
   Tensor agreed = {};                // [N] i32, recorded choices that the router made too; absent without a record
   int64_t own = 0;                   // pairs the router would have chosen; only counted with a record
   Tensor weights = {};               // [N,K] f32, before any drop
-  Tensor kept = {};                  // [N,K] i32, sent to an expert
+  Tensor kept = {};                  // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
   int64_t dropped = 0;
   // Where the pass wants them.
   Tensor counts = {};          // [E] i32, pairs after the second-choice policy, before any drop

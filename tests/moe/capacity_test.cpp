@@ -215,8 +215,6 @@ TEST(Capacity, ZeroDropsAllAndEndlessNone) {
       EXPECT_EQ(capacity_forward(kept, d.choice, d.selected, d.w, d.bounds, d.experts, c, RngKey::from_seed(1)), 0);
       EXPECT_EQ(ints(kept), selected);
     }
-  EXPECT_EQ(capacity_forward(kept, d.choice, d.selected, d.w, d.bounds, d.experts, Dropless{}, {}), 0);
-  EXPECT_EQ(ints(kept), selected);
 }
 
 TEST(Capacity, RandomOrderIsAnotherForEveryKey) {

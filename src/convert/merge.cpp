@@ -48,6 +48,7 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
   of_base("rope theta (rope_theta)", c.rope_theta);
   of_base("the attention window (sliding_window)", c.attention_window);
+  of_base("the layers without a window (max_window_layers)", c.window_from);
   of_base("the context (max_position_embeddings)", c.context);
   return fields;
 }

@@ -24,6 +24,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.one_of("position_embedding_type", c.positions, kPositionNames);
   v.number("rope_theta", c.rope_theta, 0);
   v.extra("sliding_window", c.attention_window, 0, 1);
+  v.extra("max_window_layers", c.window_from, 0, 1);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);

@@ -122,15 +122,18 @@ void read_qwen_window(const JsonReader& reader, ModelConfig& c, Window rule) {
     const auto types = reader.get<std::vector<std::string>>("layer_types");
     if (static_cast<int64_t>(types.size()) != c.layers)
       fail("{}: \"layer_types\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), types.size(), c.layers);
-    for (const std::string& type : types)
-      if (type != "full_attention" && !(used && rule == Window::qwen && first == 0 && type == "sliding_attention"))
-        fail("{}: \"layer_types\" has a layer of \"{}\"; only layers alike are supported, \"full_attention\"", reader.where(), printable(type));
+    for (int64_t i = 0; i < c.layers; ++i) {
+      const std::string &type = types[static_cast<size_t>(i)], wanted = used && i >= first ? "sliding_attention" : "full_attention";
+      if (type != wanted)
+        fail("{}: \"layer_types\" has \"{}\" at layer {}, where \"use_sliding_window\" and \"max_window_layers\" make it \"{}\"; they must agree",
+             reader.where(), printable(type), i, wanted);
+    }
   }
   if (!used) return;
   if (rule == Window::never) refuse(reader, "use_sliding_window", "layers with and without a window are not supported in this family, only false");
   if (first >= c.layers) return;
-  if (first > 0) refuse(reader, "max_window_layers", "layers with and without a window in one model are not supported");
   c.attention_window = window_of(reader);
+  c.window_from = first;
 }
 
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -147,7 +150,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == Window::mistral) return;
   json["use_sliding_window"] = used;
-  if (f.kind != FamilyKind::qwen3_moe) json["max_window_layers"] = used ? 0 : c.layers;
+  if (f.kind != FamilyKind::qwen3_moe) json["max_window_layers"] = used ? c.window_from : c.layers;
 }
 
 // Layers i with (i + 1) mod decoder_sparse_step == 0 that are not listed in mlp_only_layers route.
@@ -351,6 +354,7 @@ std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.attention_window > 0 && f.window != Window::mistral && f.window != Window::qwen) return "its attention has a window";
+  if (c.attention_window > 0 && c.window_from > 0 && f.window != Window::qwen) return "only some of its layers have a window";
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm) return f.qk_norm == QkNorm::none ? "queries and keys are normalised" : "queries and keys are not normalised for each head";

@@ -37,14 +37,14 @@ bool ModelConfig::is_moe(int64_t layer) const {
   return layer >= dense_first && layer % moe_every == 0;
 }
 
-// All layers are alike and heads are as wide in values as in keys: no family read so far has others.
-AttentionShape ModelConfig::attention(int64_t) const {
+// Heads are as wide in values as in keys, and turn whole: no family read so far has others.
+AttentionShape ModelConfig::attention(int64_t layer) const {
   return {.heads = heads,
           .kv_heads = kv_heads,
           .key_width = head_width,
           .value_width = head_width,
           .rotary_width = positions == Positions::rope ? head_width : 0,
-          .window = attention_window};
+          .window = layer >= window_from ? attention_window : 0};
 }
 
 int64_t ModelConfig::moe_layer_count() const {
@@ -60,6 +60,8 @@ void validate(const ModelConfig& c) {
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
   if (c.attention_window < 0) fail_usage("the attention window is {}; it must be 0 (none) or the number of tokens that each token sees", c.attention_window);
+  if (c.window_from < 0 || c.window_from >= c.layers)
+    fail_usage("the attention window begins at layer {}; the model has layers 0 to {}", c.window_from, c.layers - 1);
   if (c.norm == NormKind::rms && c.norm_bias) fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);

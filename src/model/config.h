@@ -69,7 +69,8 @@ struct ModelConfig {
   float rope_theta = 10000;
   RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
-  int64_t attention_window = 0;     // keys a token sees, itself among them; 0: all before it
+  int64_t attention_window = 0;     // keys a token sees, itself among them, in layers ...
+  int64_t window_from = 0;          // ... from this one on; in those before it, and with a window of 0, all before it
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;

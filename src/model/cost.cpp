@@ -24,9 +24,9 @@ Numbers numbers_of(const ModelConfig& c) {
 int64_t active(const ModelConfig& c, int64_t experts) { return experts == 0 ? 0 : experts / c.routing.experts * c.routing.top_k; }
 
 // Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens W/2 and the others W.
-double average_keys(const ModelConfig& c, int64_t context) {
-  const auto s = static_cast<double>(context), w = static_cast<double>(c.attention_window);
-  if (c.attention_window == 0 || c.attention_window >= context) return s / 2;
+double average_keys(int64_t window, int64_t context) {
+  const auto s = static_cast<double>(context), w = static_cast<double>(window);
+  if (window == 0 || window >= context) return s / 2;
   return w * (s - w / 2) / s;
 }
 
@@ -34,8 +34,11 @@ double average_keys(const ModelConfig& c, int64_t context) {
 // counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
+  const auto scores = [&](int64_t layers, int64_t window) {
+    return 4 * static_cast<double>(layers) * static_cast<double>(c.q_width()) * average_keys(window, context);
+  };
   return {.projections = products(matrices[Part::attention]),
-          .scores = 4 * static_cast<double>(c.layers) * static_cast<double>(c.q_width()) * average_keys(c, context),
+          .scores = scores(c.window_from, 0) + scores(c.layers - c.window_from, c.attention_window),
           .dense_ffn = products(matrices[Part::dense_ffn]),
           .experts = products(active(c, matrices[Part::experts])),
           .shared = products(matrices[Part::shared]),

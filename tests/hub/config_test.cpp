@@ -44,6 +44,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
+  EXPECT_EQ(a.window_from, b.window_from);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
   EXPECT_EQ(a.positions, b.positions);
@@ -167,6 +168,7 @@ TEST(Config, TheTypeIsTheFirstThatCanSayIt) {
     EXPECT_EQ(json_of(c)["model_type"], type);
   };
   becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5, c.window_from = 1; });
   becomes("moe_cpp", [](ModelConfig& c) { c.dropout = 0.1f; });
   becomes("qwen3_moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head; });
   becomes("moe_cpp", [](ModelConfig& c) { c.head_width = 4; });

@@ -93,6 +93,7 @@ inline std::vector<NamedConfig> small_families() {
   add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
   add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
   add("qwen3", "dense", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });
+  add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = true, c.attention_window = 9, c.window_from = 1; });
   add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
   add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
     c.attention_bias = c.shared_gate = true;

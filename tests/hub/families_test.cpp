@@ -173,6 +173,21 @@ TEST(Families, RopeScalings) {
   }
 }
 
+// qwen: the layers from max_window_layers on, as transformers' layer_types lists them.
+TEST(Families, AWindowMayBeginAtALayer) {
+  Json json = with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 21);
+  std::vector<std::string> types(28, "full_attention");
+  std::fill(types.begin() + 21, types.end(), "sliding_attention");
+  const ModelConfig c = parse(json), listed = parse(with(json, "layer_types", types));
+  for (const ModelConfig& read : {c, listed, parse_config(config_to_json(c), "again")}) {
+    EXPECT_EQ(read.attention(20).window, 0);
+    EXPECT_EQ(read.attention(21).window, 131072);
+    EXPECT_EQ(read.attention(27).window, 131072);
+  }
+  types[21] = "full_attention";
+  EXPECT_FAILS(parse(with(json, "layer_types", types)), "\"full_attention\" at layer 21");
+}
+
 TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   const auto refused = [](const char* name, const char* key, const Json& value, const std::string& why) {
     EXPECT_FAILS(parse(with(published(name), key, value)), fmt::format("\"{}\" is ", key));
@@ -184,8 +199,10 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   refused("qwen2_7b", "use_mrope", true, "several axes");
   refused("qwen2_7b", "num_attention_heads", 27, "\"head_dim\" is needed");
   EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", Json::array({"full_attention"}))), "\"layer_types\" lists 1 layers");
-  EXPECT_FAILS(parse(with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 3)), "\"max_window_layers\" is 3");
   EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window", true)));  // no layer is beyond max_window_layers
+  std::vector<std::string> types(28, "full_attention");
+  types[9] = "sliding_attention";
+  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", types)), "\"layer_types\" has \"sliding_attention\" at layer 9");
   refused("qwen3_30b_a3b", "use_sliding_window", true, "only false");
   refused("mixtral_8x7b", "router_jitter_noise", 0.1, "only 0");
   refused("gpt2", "scale_attn_weights", false, "not supported");

@@ -94,6 +94,8 @@ TEST(AttentionLayer, IsShapedByTheConfig) {
   c.kv_heads = 2;
   c.head_width = 10;
   c.attention_window = 7;
+  c.window_from = 2;
+  EXPECT_EQ(c.attention(1).window, 0);
   const AttentionShape a = c.attention(c.layers - 1);
   EXPECT_EQ(a.q_width(), 60);
   EXPECT_EQ(a.k_width(), 20);

@@ -169,6 +169,8 @@ TEST(Cost, Flops) {
   ModelConfig windowed = c;
   windowed.attention_window = 16;
   EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 2 * 8 * 14.0);
+  windowed.window_from = 1;
+  EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 8 * (32.0 + 14.0));
   windowed.attention_window = 64;
   EXPECT_EQ(count_flops(windowed, 64).scores, f.scores);
   EXPECT_EQ(f.dense_ffn, 2 * 3 * 8 * 16);

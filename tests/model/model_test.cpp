@@ -113,6 +113,10 @@ std::vector<Case> architectures() {
   c.attention_window = 2;
   c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .beta_fast = 2, .beta_slow = 1, .attention_factor = 1.25f};
   list.push_back({.name = "a window of two tokens, rotary frequencies scaled by YaRN", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.attention_window = 3;
+  c.window_from = 1;
+  list.push_back({.name = "a window in the second layer only", .config = c});
   c = gpt(routed("nanomoe", 4, 2));
   c.act = ops::Act::relu;
   c.dropout = 0.2f;

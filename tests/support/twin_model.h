@@ -130,7 +130,7 @@ class TwinModel {
     const bool pre = c_.norm_placement == NormPlacement::pre;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
-    Matrix<T> u = add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn."), site(0)));
+    Matrix<T> u = add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), site(0)));
     if (!pre) u = norm(u, name + "norm1");
     Matrix<T> y = add(u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), site(1)));
     return pre ? y : norm(y, name + "norm2");
@@ -164,7 +164,7 @@ class TwinModel {
     return y;
   }
 
-  Matrix<T> attention(const Matrix<T>& x, const std::string& name) const {
+  Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
     const Matrix<T> q = project(x, name, "q", c_.q_width(), true), k = project(x, name, "k", c_.kv_width(), true),
                     v = project(x, name, "v", c_.kv_width(), false);
     const auto width = static_cast<size_t>(c_.head_width);
@@ -173,7 +173,7 @@ class TwinModel {
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
       for (auto n = static_cast<size_t>(in_->bounds[s]); n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
         for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
-          const size_t whole = static_cast<size_t>(in_->bounds[s]), window = static_cast<size_t>(c_.attention_window);
+          const size_t whole = static_cast<size_t>(in_->bounds[s]), window = layer < c_.window_from ? 0 : static_cast<size_t>(c_.attention_window);
           const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole, kv = head / group * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {

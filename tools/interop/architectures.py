@@ -39,6 +39,7 @@ CASES = {
     "mistral": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
     "mistral-window": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=100)),
     "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
+    "qwen2-windows": ("Qwen2Config", dict(DENSE, num_hidden_layers=3, use_sliding_window=True, sliding_window=100, max_window_layers=1)),
     "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
     "gpt2": ("GPT2Config", dict(vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=1024)),
     "olmoe": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3, num_key_value_heads=4)),
@@ -53,7 +54,7 @@ CASES = {
                             model_type="deepseek", architectures=["DeepseekForCausalLM"])),
 }
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in moe.cpp's own form.
-NOT_FOR_LLAMA_CPP = {"mistral-window": "window", "olmoe-shared-kv": "heads share keys and values", "qwen2_moe-sparse": "is dense"}
+NOT_FOR_LLAMA_CPP = {"mistral-window": "window", "qwen2-windows": "window", "olmoe-shared-kv": "heads share keys and values", "qwen2_moe-sparse": "is dense"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 

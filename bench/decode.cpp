@@ -17,7 +17,7 @@
 #include "core/threads.h"
 #include "infer/session.h"
 #include "median.h"
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 #include "ops/ops.h"
 
 namespace {

@@ -11,7 +11,7 @@
 
 #include "median.h"
 #include "moe/layer.h"
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 
 namespace {
 

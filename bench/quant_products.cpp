@@ -8,7 +8,7 @@
 
 #include "core/rng.h"
 #include "core/threads.h"
-#include "ops/cpu/quant_product.h"
+#include "ops/cpu/quant/quant_product.h"
 #include "ops/ops.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "chart.h"
 #include "core/file.h"
-#include "hub/styles.h"
+#include "hub/folder/styles.h"
 #include "median.h"
 #include "train/trainer.h"
 

@@ -26,7 +26,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/threads.h"
-#include "hub/styles.h"
+#include "hub/folder/styles.h"
 #include "median.h"
 #include "model/cost.h"
 #include "train/checkpoint.h"

@@ -8,5 +8,5 @@ foreach(report_file ${report_files})
   string(APPEND report_rows "  if (name == \"${report_name}\") return R\"asset(${report_text})asset\";\n")
 endforeach()
 file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/report_assets.cpp CONTENT
-"#include \"analyze/report_assets.h\"\n\n#include \"core/error.h\"\n\nnamespace moe {\n\nstd::string_view report_asset(std::string_view name) {\n${report_rows}  fail(\"the report has no part called '{}'\", name);\n}\n\n}  // namespace moe\n")
+"#include \"analyze/pages/report_assets.h\"\n\n#include \"core/error.h\"\n\nnamespace moe {\n\nstd::string_view report_asset(std::string_view name) {\n${report_rows}  fail(\"the report has no part called '{}'\", name);\n}\n\n}  // namespace moe\n")
 target_sources(moe_analyze PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/report_assets.cpp)

@@ -63,7 +63,7 @@ report_and_compare() {
     "$bin" score "$out" --text "$texts/$text.txt" --window 32 --record "$work/now.$text" || return 1
     "$bin" score "$out/checkpoint-0" --text "$texts/$text.txt" --window 32 --record "$work/before.$text" || return 1
   done
-  "$peers/bin/python" tools/interop/report_check.py "$out" "$work/report.json" "$work"/now.{first,last} --earlier "$work"/before.{first,last}
+  "$peers/bin/python" tools/interop/report_figures.py "$out" "$work/report.json" "$work"/now.{first,last} --earlier "$work"/before.{first,last}
 }
 
 # The model that train_and_compare made of RECIPE, recorded while it is scored.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The report as readers meet it: trains a small model for a moment, writes its report and the pictures by `moe inspect`, and opens the page in headless Chromium,
-# light and dark, on a screen and on a phone (tools/report_check.py says what must hold). Ends with status 77, "skipped", where there is no Chromium.
+# light and dark, on a screen and on a phone (tools/page_check.py says what must hold). Ends with status 77, "skipped", where there is no Chromium.
 #   scripts/report_test.sh [OUT, for the report and the screenshots] [path of moe, default build/release/moe]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,11 +27,11 @@ diff -r "$out/pictures" "$work/again"
 
 bytes=$(stat -c %s "$out/report.html")
 [ "$bytes" -lt 1500000 ] || { echo "the report of a small model takes $bytes bytes" >&2; exit 1; }
-"$python" tools/report_check.py "$out/report.html" "$out/screenshots"
+"$python" tools/page_check.py "$out/report.html" "$out/screenshots"
 # Each picture is drawn by a browser as an image: well-formed and of the size it says.
-"$python" tools/report_check.py --pictures "$out/pictures" "$out/screenshots"
+"$python" tools/page_check.py --pictures "$out/pictures" "$out/screenshots"
 # The page of two models held against each other: this one and its quantised twin.
 "$moe" convert "$work/model" "$work/twin.gguf" --quant q8_0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 "$moe" compare "$work/model" "$work/twin.gguf" --text "$work/texts/prose.txt" --windows 20 --prompt 32 --tokens 8 --html "$out/comparison.html" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-"$python" tools/report_check.py "$out/comparison.html" "$out/screenshots" --expect compared decode_rate drift same_choices load
+"$python" tools/page_check.py "$out/comparison.html" "$out/screenshots" --expect compared decode_rate drift same_choices load
 echo "report: $bytes bytes, $(find "$out/pictures" -name '*.svg' | wc -l) pictures"

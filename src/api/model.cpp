@@ -5,7 +5,7 @@
 #include "api/call.h"
 #include "api/options.h"
 #include "hub/foreign.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "jobs/replies.h"
 #include "options/common.h"
 #include "options/read.h"

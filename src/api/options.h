@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/memory.h"
+#include "evaluate/options.h"
 #include "infer/options.h"
 
 namespace moe::api {

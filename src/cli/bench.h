@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/memory.h"
+#include "evaluate/options.h"
 #include "infer/options.h"
 
 namespace moe::cli {

@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "hub/hub.h"
 #include "hub/named_models.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "infer/memory_plan.h"
 #include "model/cost.h"
 #include "ops/memory.h"

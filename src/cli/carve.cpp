@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "analyze/conversion_page.h"
+#include "analyze/pages/conversion_page.h"
 #include "cli/conversion.h"
 #include "cli/flags.h"
 #include "cli/memory.h"

@@ -22,7 +22,7 @@
 #include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "infer/dialogue.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "infer/options.h"
 #include "text/jsonl.h"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "analyze/conversion_page.h"
+#include "analyze/pages/conversion_page.h"
 #include "cli/comparison.h"
 #include "cli/flags.h"
 #include "cli/screen.h"

@@ -6,14 +6,14 @@
 #include <cmath>
 #include <functional>
 
-#include "analyze/conversion_page.h"
-#include "analyze/conversion_words.h"
+#include "analyze/pages/conversion_page.h"
+#include "analyze/texts/conversion_findings.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "infer/evaluation.h"
-#include "infer/score.h"
+#include "evaluate/score.h"
+#include "infer/eval_routing.h"
 #include "text/corpus.h"
 
 namespace moe::cli {

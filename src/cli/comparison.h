@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "analyze/conversion.h"
+#include "analyze/data/conversion_report.h"
 #include "cli/memory.h"
+#include "evaluate/options.h"
 #include "hub/hub.h"
 #include "infer/options.h"
 

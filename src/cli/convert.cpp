@@ -16,10 +16,10 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "core/words.h"
+#include "evaluate/score.h"
 #include "hub/adapter.h"
+#include "hub/gguf/quant_mix.h"
 #include "hub/named_models.h"
-#include "hub/quant_mix.h"
-#include "infer/score.h"
 #include "options/common.h"
 #include "text/corpus.h"
 

@@ -14,7 +14,7 @@
 #include "core/json.h"
 #include "hub/hub.h"
 #include "hub/named_models.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "infer/options.h"
 #include "jobs/replies.h"
 

@@ -21,7 +21,7 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "core/words.h"
-#include "hub/gguf_model.h"
+#include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
 
 namespace moe::cli {

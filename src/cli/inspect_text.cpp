@@ -8,20 +8,20 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "analyze/history.h"
-#include "analyze/html_report.h"
-#include "analyze/report_json.h"
-#include "analyze/report_pictures.h"
-#include "analyze/report_words.h"
+#include "analyze/data/history.h"
+#include "analyze/data/report_json.h"
+#include "analyze/pages/html_report.h"
+#include "analyze/pictures/report_pictures.h"
+#include "analyze/texts/report_findings.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/words.h"
+#include "evaluate/score.h"
 #include "hub/hub.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "infer/options.h"
-#include "infer/score.h"
 
 namespace moe::cli {
 namespace {

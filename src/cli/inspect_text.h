@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "analyze/routing_stats.h"
+#include "analyze/data/routing_stats.h"
 #include "cli/memory.h"
 #include "core/json.h"
 #include "options/read.h"

@@ -23,9 +23,9 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "core/words.h"
+#include "hub/folder/styles.h"
 #include "hub/named_models.h"
-#include "hub/styles.h"
-#include "moe/wanted_routing.h"
+#include "moe/recipes/wanted_routing.h"
 #include "options/common.h"
 
 namespace moe::cli {

@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "core/words.h"
 #include "hub/named_models.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "options/common.h"
 
 namespace moe::cli {

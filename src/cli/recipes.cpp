@@ -1,4 +1,4 @@
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "jobs/recipes.h"
-#include "moe/spec_json.h"
+#include "moe/recipes/spec_json.h"
 
 namespace moe::cli {
 namespace {

@@ -1,5 +1,5 @@
 // A recipe worked out on given numbers, so that anyone can check one by hand.
-#include "moe/route.h"
+#include "jobs/worked_routing.h"
 
 #include <fmt/format.h>
 

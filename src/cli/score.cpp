@@ -1,4 +1,4 @@
-#include "infer/score.h"
+#include "evaluate/score.h"
 #include "hub/named_models.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,11 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/nearest.h"
+#include "evaluate/options.h"
+#include "evaluate/routing_record.h"
 #include "hub/hub.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "infer/options.h"
-#include "infer/routing_record.h"
 #include "jobs/replies.h"
 #include "text/corpus.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "analyze/history.h"
-#include "analyze/html_report.h"
-#include "analyze/routing_stats.h"
+#include "analyze/data/history.h"
+#include "analyze/data/routing_stats.h"
+#include "analyze/pages/html_report.h"
 #include "core/file.h"
 #include "text/loader.h"
 

@@ -17,10 +17,10 @@
 #include "convert/options.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "hub/folder/styles.h"
 #include "hub/named_models.h"
-#include "hub/styles.h"
-#include "infer/evaluation.h"
-#include "moe/wanted_routing.h"
+#include "infer/eval_routing.h"
+#include "moe/recipes/wanted_routing.h"
 #include "options/common.h"
 
 namespace moe::cli {

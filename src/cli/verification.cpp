@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "analyze/conversion_page.h"
+#include "analyze/pages/conversion_page.h"
 #include "cli/conversion.h"
 #include "cli/screen.h"
 #include "core/error.h"
-#include "infer/score.h"
+#include "evaluate/score.h"
 
 namespace moe::cli {
 namespace {

@@ -63,7 +63,7 @@ struct CarveStage {
 struct RouterStage {
   std::string_view name;
   void (*run)(Carving&);
-  std::string_view recipe;  // whose router it writes (moe/recipes.h)
+  std::string_view recipe;  // whose router it writes (moe/recipes/recipes.h)
   bool follows_dense = false;
 };
 struct FitStage {

@@ -10,7 +10,7 @@
 namespace moe {
 
 FieldList fields(CarveOptions&);
-// Without the routing, which is said in fields of its own (moe/wanted_routing.h).
+// Without the routing, which is said in fields of its own (moe/recipes/wanted_routing.h).
 FieldList fields(UpcycleOptions&);
 FieldList fields(PruneOptions&);
 FieldList fields(MergeOptions&);

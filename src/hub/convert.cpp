@@ -14,10 +14,10 @@
 #include "core/threads.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
-#include "hub/config_json.h"
+#include "hub/folder/config_json.h"
 #include "hub/foreign.h"
 #include "hub/gather.h"
-#include "hub/gguf_model.h"
+#include "hub/gguf/gguf_model.h"
 #include "tensor/quant.h"
 
 namespace moe {

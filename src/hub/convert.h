@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/gguf/quant_policy.h"
 #include "hub/hub.h"
-#include "hub/quant_policy.h"
 
 namespace moe {
 

@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "hub/config_json.h"
-#include "hub/gguf_model.h"
+#include "hub/folder/config_json.h"
+#include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "text/tokenizer_config.h"

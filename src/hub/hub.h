@@ -1,5 +1,5 @@
-// Model folders as Hugging Face lays them out, and .gguf files. A model is written as the family it was read as, else as the first of hub/architectures.h
-// that can say it; what none can keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
+// Model folders as Hugging Face lays them out, and .gguf files. A model is written as the family it was read as, else as the first of
+// hub/folder/architectures.h that can say it; what none can keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
 #pragma once
 
 #include <functional>

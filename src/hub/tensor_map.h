@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/safetensors.h"
-#include "hub/architectures.h"
+#include "hub/folder/architectures.h"
 #include "hub/hub.h"
 #include "model/model.h"
 

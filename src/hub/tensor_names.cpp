@@ -94,7 +94,7 @@ constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias", "transformer.h.{i}.attn.masked_bias"};
 
 // llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an architecture of its cannot have no model of it has
-// (hub/gguf_architectures.cpp).
+// (hub/gguf/gguf_architectures.cpp).
 constexpr NameRow kGgufNames[] = {
     {Part::embedding, ParamKind::weight, "token_embd.weight"},
     {Part::positions, ParamKind::weight, "position_embd.weight"},
@@ -138,7 +138,7 @@ constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
 };
 
-// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf_config.cpp).
+// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <array>
 #include <cfloat>
 
-#include "hub/styles.h"
+#include "hub/folder/styles.h"
 #include "hub/tensor_map.h"
 
 namespace moe {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "moe/wanted_routing.h"
+#include "moe/recipes/wanted_routing.h"
 
 namespace moe {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "ops/memory.h"
 
 namespace moe {
@@ -69,24 +69,6 @@ ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype,
           .routing = options.routing,
           .top_k_experts = options.top_k_experts,
           .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity)};
-}
-
-ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
-  const bool chunks = options.chunk > 0 && options.chunk < options.window;
-  return {.model = &model,
-          .shape = {.tokens = chunks ? options.chunk : options.window, .dtype = dtype, .loss = true},
-          .routing = options.routing,
-          .top_k_experts = options.top_k_experts,
-          .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
-}
-
-std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models, const ScoreOptions& options, DType dtype) {
-  std::vector<ForwardUse> uses;
-  for (Model* model : models) {
-    uses.push_back(scored_use(*model, options, dtype));
-    if (uses.size() > 1) uses.back().shape.tokens = 1;
-  }
-  return uses;
 }
 
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits) {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "infer/score.h"
 #include "infer/session.h"
 #include "model/cost.h"
 #include "model/model.h"
@@ -43,10 +42,6 @@ inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside,
 }
 // What a session that reads `tokens` and holds at most `capacity` takes of a model.
 ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens, int64_t capacity);
-// What score() takes of a model.
-ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
-// Of models that are scored one after another: each but the first in memory that is free again.
-std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>&, const ScoreOptions&, DType dtype);
 // Of the copies that products of a forward make of all weights, bytes, whatever the budget.
 int64_t forward_copy_bytes(const Model&, DType dtype);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "ops/ops.h"
 
 namespace moe {

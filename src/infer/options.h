@@ -2,8 +2,6 @@
 #pragma once
 
 #include "infer/generate.h"
-#include "infer/score.h"
-#include "infer/speed.h"
 #include "options/fields.h"
 
 namespace moe {
@@ -17,9 +15,6 @@ FieldList fields(ComputeOptions&);
 FieldList fields(SessionOptions&);
 // Those of its session among them.
 FieldList fields(GenerateOptions&);
-// A window of 0, which is no option for score(), stands for default_window.
-FieldList fields(ScoreOptions&);
-FieldList fields(SpeedOptions&);
 void add_top_k_experts(FieldList&, int64_t& top_k_experts);
 void add_cache_dtype(FieldList&, std::optional<DType>& dtype);
 

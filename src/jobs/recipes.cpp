@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "moe/spec_json.h"
+#include "moe/recipes/spec_json.h"
 
 namespace moe {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/json.h"
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 
 namespace moe {
 

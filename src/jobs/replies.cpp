@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "infer/evaluation.h"
+#include "infer/eval_routing.h"
 #include "model/variants.h"
 #include "train/trainable.h"
 

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "core/json.h"
+#include "evaluate/score.h"
 #include "infer/generate.h"
-#include "infer/score.h"
 #include "jobs/training.h"
 #include "model/cost.h"
 

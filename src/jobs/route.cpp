@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "moe/route.h"
+#include "jobs/worked_routing.h"
 
 namespace moe {
 namespace {

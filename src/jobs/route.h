@@ -1,4 +1,4 @@
-// A routing recipe worked out on given numbers (moe/route.h), with its options: the body of `moe route` and of moe_route().
+// A routing recipe worked out on given numbers (jobs/worked_routing.h), with its options: the body of `moe route` and of moe_route().
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/json.h"
-#include "moe/wanted_routing.h"
+#include "moe/recipes/wanted_routing.h"
 
 namespace moe {
 
@@ -21,7 +21,7 @@ FieldList fields(RouteOptions&);
 
 // Told each case as it is worked out.
 using OnRouted = std::function<void(size_t index, const RoutingSpec&, const Json& input, const Json& reply)>;
-// `file`: one input of moe/route.h, or {"cases": [inputs]}; `where` opens every message.
+// `file`: one input of jobs/worked_routing.h, or {"cases": [inputs]}; `where` opens every message.
 std::string route_reply(const RouteOptions&, Json& file, const std::string& where, const OnRouted& on_routed = {});
 
 }  // namespace moe

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 #include "ops/ops.h"
 
 namespace moe {

@@ -88,7 +88,7 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
   return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
 }
 
-// Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/matmul_dw.cpp).
+// Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/gemm/matmul_dw.cpp).
 int64_t scratch_wave(const Sizes& s, int64_t rows, int64_t width) {
   return std::min(rows * width * s.a, std::max(ops::kDwWaveBytes, ops::kDwInnerRows * width * s.a));
 }

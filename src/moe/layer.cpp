@@ -3,7 +3,7 @@
 #include <array>
 
 #include "moe/banks.h"
-#include "moe/stage_math.h"
+#include "moe/stages/stage_math.h"
 
 namespace moe {
 namespace {

@@ -55,7 +55,7 @@ struct Pass {
   RngKey key = {};           // of the step and micro-batch; empty: no randomness
   // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in order (BalanceLoss::Shares); empty: none are known.
   std::span<const std::vector<int64_t>> step_counts = {};
-  // Choices to take instead of the routers' own (moe/replay.h): [N,K] i32 for each MoE layer in order, alive until backward. Null: the routers choose.
+  // Choices to take instead of the routers' own (moe/stages/replay.h): [N,K] i32 for each MoE layer in order, alive until backward. Null: the routers choose.
   const std::vector<Tensor>* recorded = nullptr;
   Wanted wanted = {};
   // Told what each MoE layer did while its views are alive, and what each block gave, h [N,D] f32; null: nobody asks. Not called again when backward

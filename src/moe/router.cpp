@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/threads.h"
-#include "moe/replay.h"
+#include "moe/stages/replay.h"
 
 namespace moe {
 namespace {

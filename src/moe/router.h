@@ -5,11 +5,11 @@
 #include <span>
 
 #include "moe/plan.h"
-#include "moe/stages.h"
+#include "moe/stages/stages.h"
 
 namespace moe {
 
-// The stages of one mode. Training and evaluation are two specs of one recipe (moe/recipes.h).
+// The stages of one mode. Training and evaluation are two specs of one recipe (moe/recipes/recipes.h).
 struct RoutingSpec {
   int64_t experts = 0;
   NoiseStage noise;

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "moe/logits.h"
 #include "moe/pass.h"
+#include "moe/stages/logits.h"
 
 namespace moe {
 

@@ -15,7 +15,7 @@
 #include "core/nearest.h"
 #include "formats/safetensors.h"
 #include "hub/adapter.h"
-#include "hub/config_json.h"
+#include "hub/folder/config_json.h"
 #include "hub/foreign.h"
 #include "options/read.h"
 

@@ -37,7 +37,7 @@ struct StepResult {
   double seconds = 0;        // spent in steps so far, earlier sessions of a resumed run included
   double ce = 0;             // mean nats per predicted token of this step; 0 where there is none
   std::optional<double> kl;  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
-  // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/aux_loss.h).
+  // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/losses/aux_loss.h).
   double balance = 0;  // 1 when balanced
   double z = 0;
   double device = 0;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "analyze/conversion.h"
+#include "analyze/data/conversion_report.h"
 #include "analyze/made_report.h"
 
 namespace moe::test {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "analyze/report.h"
+#include "analyze/data/report.h"
 
 namespace moe::test {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
-#include "infer/routing_record.h"
+#include "evaluate/routing_record.h"
 #include "support/command.h"
 
 namespace moe::test {

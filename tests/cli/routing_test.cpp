@@ -4,7 +4,7 @@
 #include <set>
 
 #include "core/json.h"
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 #include "support/command.h"
 
 namespace moe::test {

@@ -8,7 +8,7 @@
 
 #include "convert/condition.h"
 #include "convert/models.h"
-#include "hub/styles.h"
+#include "hub/folder/styles.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"

@@ -5,8 +5,8 @@
 
 #include "convert/logit_difference.h"
 #include "convert/models.h"
-#include "hub/architectures.h"
-#include "hub/styles.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/styles.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "fuzz/fuzz.h"
-#include "hub/config_json.h"
+#include "hub/folder/config_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

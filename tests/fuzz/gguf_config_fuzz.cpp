@@ -1,7 +1,7 @@
 // What a GGUF file says of a model and of its tokenizer: any metadata become a config that could be built, or an Error.
 #include "fuzz/fuzz.h"
-#include "hub/gguf_config.h"
-#include "hub/gguf_vocab.h"
+#include "hub/gguf/gguf_config.h"
+#include "hub/gguf/gguf_vocab.h"
 
 namespace moe::fuzz {
 namespace {

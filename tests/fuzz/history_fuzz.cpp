@@ -2,7 +2,7 @@
 #include <sstream>
 #include <string>
 
-#include "analyze/history.h"
+#include "analyze/data/history.h"
 #include "fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,13 +1,13 @@
 // The reader of routing records. The first byte chooses: odd, the rest is a whole file; even, header and data parted by a NUL byte, to which the length is
 // added here. A record that is accepted is replayed: every entry of every window names an expert that there is.
-#include "infer/routing_record.h"
+#include "evaluate/routing_record.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "moe/replay.h"
+#include "moe/stages/replay.h"
 
 namespace moe::fuzz {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "fuzz/fuzz.h"
-#include "moe/recipes.h"
-#include "moe/route.h"
-#include "moe/spec_json.h"
+#include "jobs/worked_routing.h"
+#include "moe/recipes/recipes.h"
+#include "moe/recipes/spec_json.h"
 
 namespace moe::fuzz {
 namespace {

@@ -1,5 +1,5 @@
 // config.json: everything survives a round trip, what transformers writes is read, and each refusal names file, key and value.
-#include "hub/config_json.h"
+#include "hub/folder/config_json.h"
 
 #include <nlohmann/json.hpp>
 

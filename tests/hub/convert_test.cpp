@@ -9,7 +9,7 @@
 #include "formats/safetensors.h"
 #include "hub/account.h"
 #include "hub/configs.h"
-#include "hub/gguf_model.h"
+#include "hub/gguf/gguf_model.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"

@@ -5,9 +5,9 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "hub/architectures.h"
-#include "hub/config_json.h"
 #include "hub/configs.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
 #include "hub/hub.h"
 #include "hub/tensor_map.h"
 #include "support/check.h"

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <set>
 
-#include "hub/config_json.h"
 #include "hub/configs.h"
-#include "hub/gguf_config.h"
-#include "hub/gguf_model.h"
+#include "hub/folder/config_json.h"
+#include "hub/gguf/gguf_config.h"
+#include "hub/gguf/gguf_model.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"

@@ -9,8 +9,8 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "hub/config_json.h"
 #include "hub/configs.h"
+#include "hub/folder/config_json.h"
 #include "hub/hub.h"
 #include "hub/tensor_map.h"
 #include "support/check.h"

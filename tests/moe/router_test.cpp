@@ -5,7 +5,7 @@
 #include "moe/router.h"
 
 #include "core/error.h"
-#include "moe/recipes.h"
+#include "moe/recipes/recipes.h"
 #include "support/check.h"
 #include "support/jet.h"
 #include "support/twin_router.h"

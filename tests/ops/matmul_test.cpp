@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "ops/cpu/pack.h"
-#include "ops/cpu/primitives.h"
+#include "ops/cpu/gemm/pack.h"
+#include "ops/cpu/gemm/primitives.h"
 #include "ops/ops.h"
 #include "support/check.h"
 #include "support/dual.h"

@@ -1,6 +1,6 @@
 // Products in f32 with matrices of few columns: against the twin for every tail of rows, columns and inner numbers and every type of weight, and the law of
 // rows in bits, with lists and threads.
-#include "ops/cpu/narrow_product.h"
+#include "ops/cpu/gemm/narrow_product.h"
 
 #include <numeric>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "ops/cpu/quant_product.h"
+#include "ops/cpu/quant/quant_product.h"
 #include "support/check.h"
 #include "tensor/quant.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "ops/cpu/row_product.h"
+#include "ops/cpu/gemm/row_product.h"
 #include "ops/ops.h"
 #include "support/check.h"
 #include "tensor/quant.h"

@@ -1,12 +1,12 @@
-// The auxiliary losses written again from their papers, on any number type, over a routing made of draws (no router needed): what tests/moe/aux_loss_test.cpp
-// holds the library's losses and gradients against.
+// The auxiliary losses written again from their papers, on any number type, over a routing made of draws (no router needed): what
+// tests/moe/losses/aux_loss_test.cpp holds the library's losses and gradients against.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <memory>
 
-#include "moe/aux_loss.h"
+#include "moe/losses/aux_loss.h"
 #include "support/check.h"
 #include "support/dual.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "model/model.h"
-#include "moe/replay.h"
+#include "moe/stages/replay.h"
 #include "support/check.h"
 #include "support/param_named.h"
 #include "support/twin_model.h"

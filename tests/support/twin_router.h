@@ -118,7 +118,7 @@ struct TwinRouterInput {
   std::vector<std::vector<TwinEntry>> recorded = {};  // [N][K] choices to take instead of the router's own; empty: it chooses
 };
 
-// each_loss (moe/aux_loss.h) walks these too.
+// each_loss (moe/losses/aux_loss.h) walks these too.
 template <class T>
 struct TwinLosses {
   T balance{}, z{}, device{}, communication{}, importance{}, load{};

@@ -5,8 +5,8 @@
 
 #include "core/json.h"
 #include "formats/safetensors.h"
-#include "hub/architectures.h"
-#include "hub/config_json.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
 #include "hub/tensor_map.h"
 #include "support/check.h"
 #include "support/files.h"

@@ -1,4 +1,4 @@
-"""recipes.json: a few small routings of every row with the answers of routing_cases.py, for tests/moe/golden_test.cpp, and the examples worked
+"""recipes.json: a few small routings of every row with the answers of routing_cases.py, for tests/jobs/golden_test.cpp, and the examples worked
 by hand in docs/recipes.md, whose numbers are asserted here. Two hundred a row are compared live by recipes_check.py.
 
 Each case: name, row, options (of RoutingOptions, and eval), stages (recipe custom) or null, input and want: input and reply of `moe route`.

@@ -1,5 +1,5 @@
 """The rows of the recipe table, transcribed from the papers and codebases that docs/recipes.md names, in the JSON form of the stages and apart
-from src/moe/recipe_table.cpp: a row there that misreads its source disagrees with this one. `stages_of(row, options)` gives the stages for a
+from src/moe/recipes/recipe_table.cpp: a row there that misreads its source disagrees with this one. `stages_of(row, options)` gives the stages for a
 user's options: of training, or of an evaluation where options["eval"] says so."""
 
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "core/threads.h"
+#include "ops/cpu/gemm/primitives.h"
 #include "ops/cpu/isa.h"
-#include "ops/cpu/primitives.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/ops.h"
 

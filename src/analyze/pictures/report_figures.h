@@ -1,0 +1,65 @@
+// The charts of a report, one figure for each question, drawn from the numbers of analyze/data/report.h. The page and the stand-alone pictures show the same.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "analyze/data/report.h"
+#include "analyze/pictures/svg_chart.h"
+
+namespace moe {
+
+struct Panel {
+  std::string heading;  // "layer 3"; empty where the figure has one panel
+  Drawing drawing;
+  std::string note;  // a sentence below it, or empty
+};
+struct Figure {
+  std::string key, title, line;  // the definition's key; what it is, in one line
+  std::vector<Panel> panels;     // none: there is nothing to show
+  std::optional<Drawing> scale;  // of colours
+};
+
+// With the words of definitions.h and nothing drawn yet.
+Figure empty_figure(std::string_view key);
+
+// A definition as a sentence, with where it comes from.
+std::string sentence(std::string line, std::string_view source = {});
+
+struct FigureOptions {
+  double width = kPanelWidth;
+  bool hover = true;
+};
+
+// Of a run.
+Figure loss_figure(const TrainingHistory&, const FigureOptions&);
+Figure auxiliary_figure(const TrainingHistory&, const FigureOptions&);
+Figure learning_figure(const TrainingHistory&, const FigureOptions&);
+Figure max_vio_figure(const TrainingHistory&, const FigureOptions&);
+Figure dropped_figure(const TrainingHistory&, const FigureOptions&);  // empty where nothing was dropped
+Figure load_over_time_figure(const TrainingHistory&, const FigureOptions&);
+
+// Of texts.
+Figure domain_loss_figure(const RoutingReport&, const FigureOptions&);
+Figure load_figure(const RoutingReport&, const FigureOptions&);
+Figure domain_figure(const RoutingReport&, const FigureOptions&);
+Figure coactivation_figure(const RoutingReport&, const FigureOptions&);
+Figure vocabulary_figure(const RoutingReport&, const FigureOptions&);
+Figure router_figure(const RoutingReport&, const FigureOptions&);
+Figure saturation_figure(const RoutingReport&, const FigureOptions&);  // empty without an earlier checkpoint
+
+// The share of a domain's tokens, and of another's choices, that no preference would give.
+double even_domain_share(const RoutingReport&);
+double even_coactivation(const RoutingReport&);
+
+// Where a layer's figure stands out most; ratio 0 where nothing can.
+struct Standout {
+  int64_t layer = 0, expert = 0, other = 0;  // other: domain or second expert
+  double value = 0, ratio = 0;
+};
+Standout strongest_domain(const RoutingReport&, const LayerStats&);
+std::vector<Standout> strongest_pairs(const RoutingReport&, const LayerStats&, size_t most);
+
+}  // namespace moe

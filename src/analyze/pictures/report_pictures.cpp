@@ -1,0 +1,60 @@
+#include "analyze/pictures/report_pictures.h"
+
+#include <algorithm>
+
+#include "analyze/pictures/report_figures.h"
+#include "analyze/pictures/sample_picture.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kMostPanels = 12;
+constexpr double kWide = 748;   // as two panels side by side
+constexpr double kThird = 250;  // one of three
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport& r, const TrainingHistory* history) {
+  std::vector<std::pair<std::string, std::string>> pictures;
+  int64_t experts = r.experts;
+  if (history)
+    for (const HistoryPoint& p : history->points)
+      for (const auto& load : p.load) experts = std::max(experts, static_cast<int64_t>(load.size()));
+  const auto add = [&](const std::string& name, const Figure& f) {
+    if (f.panels.empty()) return;
+    Picture picture{.title = f.title,
+                    .line = sentence(f.line),
+                    .panels = {},
+                    .scale = f.scale,
+                    .columns = f.panels.size() == 3  ? 3
+                               : f.panels.size() > 1 ? 2
+                                                     : 1,
+                    .experts = experts};
+    const size_t n = f.panels.size(), shown = std::min(n, kMostPanels);
+    for (size_t i = 0; i < shown; ++i) {
+      const Panel& p = f.panels[shown < 2 ? 0 : i * (n - 1) / (shown - 1)];
+      picture.panels.emplace_back(p.heading, p.drawing);
+    }
+    pictures.emplace_back(name, standalone_svg(picture));
+  };
+  const FigureOptions panel{.width = r.moe_layers.size() == 3 ? kThird : kPanelWidth, .hover = false}, wide{.width = kWide, .hover = false};
+  const FigureOptions run_panel{.width = history && history->layers.size() == 3 ? kThird : kPanelWidth, .hover = false}, third{.width = kThird, .hover = false};
+  if (history) {
+    add("loss.svg", loss_figure(*history, wide));
+    add("losses.svg", auxiliary_figure(*history, history->loss_names.size() == 3 ? third : FigureOptions{.hover = false}));
+    add("max-vio.svg", max_vio_figure(*history, wide));
+    add("dropped.svg", dropped_figure(*history, wide));
+    add("load-over-time.svg", load_over_time_figure(*history, run_panel));
+  }
+  add("domain-loss.svg", domain_loss_figure(r, wide));
+  add("load.svg", load_figure(r, wide));
+  add("domains.svg", domain_figure(r, panel));
+  add("co-activation.svg", coactivation_figure(r, panel));
+  add("router.svg", router_figure(r, third));
+  add("vocabulary.svg", vocabulary_figure(r, wide));
+  add("saturation.svg", saturation_figure(r, wide));
+  if (const std::optional<Picture> samples = sample_picture(r)) pictures.emplace_back("samples.svg", standalone_svg(*samples));
+  return pictures;
+}
+
+}  // namespace moe

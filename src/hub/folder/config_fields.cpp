@@ -1,0 +1,234 @@
+// The lists of fields of moe_cpp, which holds everything, and of olmoe, which is what a new model is saved as where it can be.
+#include "hub/folder/config_fields.h"
+
+#include "hub/folder/field_visitors.h"
+#include "hub/folder/rope_fields.h"
+
+namespace moe {
+namespace {
+
+// Everything a ModelConfig holds. `Config` is ModelConfig or const ModelConfig.
+template <class Visitor, class Config>
+void visit_moe_cpp(Visitor& v, Config& c) {
+  v.size("vocab_size", c.vocab, 1);
+  v.size("hidden_size", c.width, 1);
+  v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
+  v.size("num_attention_heads", c.heads, 1);
+  v.size("num_key_value_heads", c.kv_heads, 1);
+  v.size("head_dim", c.head_width, 1);
+  v.size("max_position_embeddings", c.context, 1);
+  v.one_of("norm_type", c.norm, kNormNames);
+  v.one_of("norm_placement", c.norm_placement, kPlacementNames);
+  v.number(c.norm == NormKind::rms ? "rms_norm_eps" : "layer_norm_eps", c.norm_eps, 0);
+  v.flag("norm_bias", c.norm_bias);
+  v.one_of("position_embedding_type", c.positions, kPositionNames);
+  v.number("rope_theta", c.rope_theta, 0);
+  v.extra("sliding_window", c.attention_window, 0, 1);
+  v.extra("max_window_layers", c.window_from, 0, 1);
+  v.one_of("qk_norm", c.qk_norm, kQkNormNames);
+  v.flag("attention_bias", c.attention_bias);
+  v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
+  v.flag("mlp_bias", c.ffn_bias);
+  v.extra("expert_down_bias", c.expert_down_bias, false);
+  v.one_of("hidden_act", c.act, kActNames);
+  v.flag("gated_mlp", c.gated);
+  v.flag("tie_word_embeddings", c.tied);
+  v.number("dropout", c.dropout, 0);
+  v.size("intermediate_size", c.dense_width, 0);
+  v.size("moe_intermediate_size", c.expert_width, 0);
+  v.size("n_shared_experts", c.shared_experts, 0);
+  v.size("shared_expert_intermediate_size", c.shared_width, 0);
+  v.flag("shared_expert_gate", c.shared_gate);
+  v.size("moe_every", c.moe_every, 1);
+  v.size("first_k_dense_replace", c.dense_first, 0);
+  v.layer_list("moe_layers", c.moe_layers);
+  v.recipe("recipe", c.routing.recipe);
+  v.size("num_experts", c.routing.experts, 1);
+  v.size("num_experts_per_tok", c.routing.top_k, 1);
+  v.optional("norm_topk_prob", c.routing.norm_topk_prob);
+  v.optional("capacity_factor", c.routing.capacity_factor, 0);
+  v.optional("capacity_factor_eval", c.routing.capacity_factor_eval, 0);
+  v.optional("n_group", c.routing.expert_groups, 1);
+  v.optional("topk_group", c.routing.groups_kept, 1);
+  v.optional("routed_scaling_factor", c.routing.routed_scale, 0);
+  v.stages("routing_stages", c.routing.stages);
+  v.flag("router_noise", c.routing.noise);
+  v.number("router_aux_loss_coef", c.routing.coef.balance, 0);
+  v.number("router_z_loss_coef", c.routing.coef.z, 0);
+  v.extra("router_device_loss_coef", c.routing.coef.device, 0, 0);
+  v.extra("router_communication_loss_coef", c.routing.coef.communication, 0, 0);
+  v.extra("router_importance_loss_coef", c.routing.coef.importance, 0, 0);
+  v.extra("router_load_loss_coef", c.routing.coef.load, 0, 0);
+  v.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  v.number("initializer_range", c.init.std, 0);
+  v.number("initializer_cutoff", c.init.cut, 0);
+  v.flag("init_scale_residual", c.init.scale_residual);
+}
+
+// transformers' keys; the extras at the end are ours, and transformers carries them along unread.
+template <class Visitor, class Config>
+void visit_olmoe(Visitor& v, Config& c) {
+  v.size("vocab_size", c.vocab, 1);
+  v.size("hidden_size", c.width, 1);
+  v.size("intermediate_size", c.expert_width, 1);
+  v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
+  v.size("num_attention_heads", c.heads, 1);
+  v.size("num_key_value_heads", c.kv_heads, 1);
+  v.size("num_experts", c.routing.experts, 1);
+  v.size("num_experts_per_tok", c.routing.top_k, 1);
+  v.size("max_position_embeddings", c.context, 1);
+  v.number("rms_norm_eps", c.norm_eps, 0);
+  v.flag("attention_bias", c.attention_bias);
+  v.flag("tie_word_embeddings", c.tied);
+  v.one_of("hidden_act", c.act, kActNames);
+  v.number("initializer_range", c.init.std, 0);
+  v.extra_recipe("recipe", c.routing.recipe, "olmoe");
+  v.extra("router_z_loss_coef", c.routing.coef.z, 0, 0);
+  v.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  v.extra("initializer_cutoff", c.init.cut, 0, 0);
+  v.extra("init_scale_residual", c.init.scale_residual, false);
+}
+
+// What transformers' architecture has and ours has not must be switched off.
+void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
+  if (reader.has("clip_qkv"))
+    fail("{}: \"clip_qkv\" is {}; clipped queries, keys and values are not supported, only null", reader.where(), text_of(reader, "clip_qkv"));
+  if (reader.get<double>("attention_dropout", 0) != 0)
+    fail("{}: \"attention_dropout\" is {}; dropout of attention weights is not supported, only 0", reader.where(), text_of(reader, "attention_dropout"));
+  if (reader.get<int64_t>("head_dim", c.head_width) != c.head_width)
+    fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(), text_of(reader, "head_dim"), c.head_width);
+}
+
+}  // namespace
+
+bool renormalises(std::string_view recipe) {
+  const auto* weigh = std::get_if<ChosenScores>(&find_recipe(recipe).train.weigh);
+  return weigh != nullptr && weigh->renormalise != ChosenScores::Renormalise::never;
+}
+
+float read_coefficient(const JsonReader& reader, const char* key, double unit) {
+  return static_cast<float>(unit * reader.get_in<double>(key, 0, FLT_MAX / unit));
+}
+
+void write_coefficient(Json& json, const char* key, float ours, double unit) {
+  FieldWriter(json).number(key, ours, 0);
+  const double coef = shortest_decimal(ours) / unit;
+  json[key] = static_cast<float>(coef * unit) == ours ? coef : static_cast<double>(ours) / unit;
+}
+
+void write_token_ids(Json& json) {
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[key] = nullptr;
+}
+
+ModelConfig read_moe_cpp(const JsonReader& reader) {
+  ModelConfig c;
+  FieldReader fields(reader);
+  visit_moe_cpp(fields, c);
+  c.rope_scaling = read_rope_scaling(reader);
+  return c;
+}
+
+void write_moe_cpp(Json& json, const ModelConfig& c) {
+  FieldWriter fields(json);
+  visit_moe_cpp(fields, c);
+  if (c.rope_scaling.kind != RopeScaling::Kind::none) json["rope_scaling"] = rope_scaling_json(c.rope_scaling);
+}
+
+// transformers' balance loss is K where ours is 1 (all choices are counted and not divided by K), so its coefficient is ours / K.
+ModelConfig read_olmoe(const JsonReader& reader) {
+  ModelConfig c;
+  FieldReader fields(reader);
+  visit_olmoe(fields, c);
+  if (c.width % c.heads != 0) fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}", reader.where(), c.heads, c.width);
+  c.head_width = c.width / c.heads;
+  c.dense_width = c.expert_width;
+  c.attention_out_bias = c.attention_bias;
+  c.qk_norm = QkNorm::full;
+  read_rope(reader, c);
+  c.routing.coef.balance = read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (const bool renormalise = reader.get<bool>("norm_topk_prob"); renormalise != renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
+  refuse_switched_on(reader, c);
+  return c;
+}
+
+void write_olmoe(Json& json, const ModelConfig& c) {
+  FieldWriter fields(json);
+  visit_olmoe(fields, c);
+  write_rope(json, c);
+  write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance, static_cast<double>(c.routing.top_k));
+  json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing.recipe));
+  json["attention_dropout"] = 0.0;
+  json["clip_qkv"] = nullptr;
+  json["output_router_logits"] = false;
+  write_token_ids(json);
+}
+
+const std::vector<std::string>& ignored_config_keys() {
+  static const std::vector<std::string> keys = {"_attn_implementation",
+                                                "_commit_hash",
+                                                "_name_or_path",
+                                                "architectures",
+                                                "auto_map",
+                                                "bad_words_ids",
+                                                "begin_suppress_tokens",
+                                                "bos_token_id",
+                                                "chunk_size_feed_forward",
+                                                "cross_attention_hidden_size",
+                                                "decoder_start_token_id",
+                                                "diversity_penalty",
+                                                "do_sample",
+                                                "dtype",
+                                                "early_stopping",
+                                                "encoder_no_repeat_ngram_size",
+                                                "eos_token_id",
+                                                "exponential_decay_length_penalty",
+                                                "finetuning_task",
+                                                "forced_bos_token_id",
+                                                "forced_eos_token_id",
+                                                "id2label",
+                                                "is_decoder",
+                                                "is_encoder_decoder",
+                                                "is_llama_config",
+                                                "label2id",
+                                                "length_penalty",
+                                                "max_length",
+                                                "max_sequence_length",
+                                                "min_length",
+                                                "n_ctx",
+                                                "no_repeat_ngram_size",
+                                                "num_beam_groups",
+                                                "num_beams",
+                                                "num_return_sequences",
+                                                "output_attentions",
+                                                "output_hidden_states",
+                                                "output_router_logits",
+                                                "output_scores",
+                                                "pad_token_id",
+                                                "prefix",
+                                                "pretraining_tp",
+                                                "problem_type",
+                                                "pruned_heads",
+                                                "remove_invalid_values",
+                                                "repetition_penalty",
+                                                "return_dict",
+                                                "return_dict_in_generate",
+                                                "sep_token_id",
+                                                "suppress_tokens",
+                                                "task_specific_params",
+                                                "temperature",
+                                                "tf_legacy_loss",
+                                                "tie_encoder_decoder",
+                                                "tokenizer_class",
+                                                "top_k",
+                                                "top_p",
+                                                "torch_dtype",
+                                                "torchscript",
+                                                "transformers.js_config",
+                                                "transformers_version",
+                                                "typical_p",
+                                                "use_bfloat16",
+                                                "use_cache"};
+  return keys;
+}
+
+}  // namespace moe

@@ -1,0 +1,42 @@
+// config.json as a whole: the model_type picks the list of fields (hub/folder/config_fields.h), what nobody asked for is refused, the result is validated.
+#include "hub/folder/config_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_fields.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
+}  // namespace
+
+FolderConfig read_config(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where, kMaxConfigBytes);
+  const JsonReader reader(json, where);
+  const auto model_type = reader.get<std::string>("model_type");
+  ModelConfig config = find_model_type(model_type, where).read(reader);
+  config.model_type = model_type;
+  reader.refuse_unknown(ignored_config_keys());
+  try {
+    validate(config);
+  } catch (const Error& e) {
+    fail("{}: {}", where, e.what());
+  }
+  return {config, &architecture_of(config, model_type, where)};
+}
+
+ModelConfig parse_config(std::string_view text, const std::string& where) { return read_config(text, where).config; }
+
+std::string config_to_json(const ModelConfig& config) {
+  validate(config);
+  const Architecture& architecture = architecture_of(config);
+  Json json = {{"model_type", architecture.model_type}, {"architectures", {architecture.class_name}}};
+  architecture.write(json, config);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace moe

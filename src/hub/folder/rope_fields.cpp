@@ -1,0 +1,144 @@
+#include "hub/folder/rope_fields.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "hub/folder/field_visitors.h"
+
+namespace moe {
+namespace {
+
+using Kind = RopeScaling::Kind;
+
+// The place in the list is the Kind.
+const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn"};
+
+float number(const JsonReader& reader, const char* key) { return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)); }
+// A number that counts as absent when it is 0, as in transformers.
+float number_or(const JsonReader& reader, const char* key, float otherwise) {
+  const auto x = static_cast<float>(reader.get_in<double>(key, 0, FLT_MAX, 0));
+  return x > 0 ? x : otherwise;
+}
+
+Kind kind_of(const JsonReader& reader) {
+  const char* key = reader.has("rope_type") ? "rope_type" : "type";
+  const std::string name = reader.get<std::string>(key, "default");
+  if (reader.has("rope_type") && reader.get<std::string>("type", name) != name)
+    fail("{}: \"rope_type\" is {}, but \"type\" is {}; make them equal", reader.where(), text_of(reader, "rope_type"), text_of(reader, "type"));
+  for (size_t i = 0; i < kKinds.size(); ++i)
+    if (kKinds[i] == name) return static_cast<Kind>(i);
+  fail("{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3 or yarn", reader.where(), key, text_of(reader, key));
+}
+
+// transformers:modeling_rope_utils.py, after arXiv 2309.00071 section 3.4: scores grow with the logarithm of the factor.
+float yarn_attention_factor(const JsonReader& reader, float factor) {
+  const auto mscale = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(factor)) + 1; };
+  const float over = number_or(reader, "mscale", 0), under = number_or(reader, "mscale_all_dim", 0);
+  const double derived = over > 0 && under > 0 ? mscale(over) / mscale(under) : mscale(1);
+  if (reader.has("attention_factor")) return number(reader, "attention_factor");
+  if (!(derived >= FLT_MIN && derived <= FLT_MAX))
+    fail("{}: \"mscale\" is {} and \"mscale_all_dim\" {}, which scores cannot be scaled by", reader.where(), over, under);
+  return static_cast<float>(derived);
+}
+
+RopeScaling scaling_of(const JsonReader& reader) {
+  RopeScaling s;
+  s.kind = kind_of(reader);
+  if (s.kind == Kind::none) return s;
+  s.factor = number(reader, "factor");
+  if (s.kind == Kind::linear) return s;
+  s.original_context = reader.get_in<int64_t>("original_max_position_embeddings", 1, kMaxSize);
+  if (s.kind == Kind::llama3) {
+    s.low_freq_factor = number(reader, "low_freq_factor");
+    s.high_freq_factor = number(reader, "high_freq_factor");
+    if (s.high_freq_factor <= s.low_freq_factor)
+      fail("{}: \"high_freq_factor\" is {}, it must be above \"low_freq_factor\"", reader.where(), text_of(reader, "high_freq_factor"));
+    return s;
+  }
+  s.beta_fast = number_or(reader, "beta_fast", s.beta_fast);
+  s.beta_slow = number_or(reader, "beta_slow", s.beta_slow);
+  s.attention_factor = yarn_attention_factor(reader, s.factor);
+  s.truncate = reader.get<bool>("truncate", true);
+  return s;
+}
+
+void refuse_parts(const JsonReader& rope) {
+  if (rope.get<double>("partial_rotary_factor", 1) != 1)
+    fail("{}: \"partial_rotary_factor\" is {}; only heads that are rotated whole are supported", rope.where(), text_of(rope, "partial_rotary_factor"));
+  rope.refuse_unknown();
+}
+
+bool written_before_theta(const JsonReader& reader) {
+  const std::string version = reader.get<std::string>("transformers_version", "");
+  int major = 0, minor = 0;
+  const char* end = version.data() + version.size();
+  const auto [dot, error] = std::from_chars(version.data(), end, major);
+  if (error != std::errc() || dot == end || *dot != '.' || std::from_chars(dot + 1, end, minor).ec != std::errc()) return false;
+  return major < 4 || (major == 4 && minor < 33);
+}
+
+float theta_beside(const JsonReader& reader) {
+  if (!reader.has("rope_theta") && written_before_theta(reader)) return 10000;
+  return static_cast<float>(reader.get_in<double>("rope_theta", 0, FLT_MAX));
+}
+
+}  // namespace
+
+RopeScaling read_rope_scaling(const JsonReader& reader) {
+  if (!reader.has("rope_scaling")) return {};
+  const JsonReader scaling = reader.object("rope_scaling");
+  const RopeScaling s = scaling_of(scaling);
+  if (scaling.has("rope_theta") && reader.has("rope_theta") && scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
+    fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(), text_of(reader, "rope_theta"),
+         text_of(scaling, "rope_theta"));
+  refuse_parts(scaling);
+  return s;
+}
+
+void read_rope(const JsonReader& reader, ModelConfig& c) {
+  c.rope_scaling = read_rope_scaling(reader);
+  if (!reader.has("rope_parameters")) {
+    c.rope_theta = theta_beside(reader);
+    return;
+  }
+  const JsonReader rope = reader.object("rope_parameters");
+  const RopeScaling scaling = scaling_of(rope);
+  if (reader.has("rope_scaling") && rope_scaling_json(scaling) != rope_scaling_json(c.rope_scaling))
+    fail("{}: \"rope_scaling\" is {}, but \"rope_parameters\" is {}; make them equal", reader.where(), text_of(reader, "rope_scaling"),
+         text_of(reader, "rope_parameters"));
+  c.rope_scaling = scaling;
+  c.rope_theta = rope.has("rope_theta") || !reader.has("rope_theta") ? static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX)) : theta_beside(reader);
+  refuse_parts(rope);
+  if (reader.has("rope_theta") && static_cast<float>(reader.get<double>("rope_theta")) != c.rope_theta)
+    fail("{}: \"rope_theta\" is {}, but \"rope_parameters\" says {}; make them equal", reader.where(), text_of(reader, "rope_theta"),
+         text_of(rope, "rope_theta"));
+}
+
+Json rope_scaling_json(const RopeScaling& s) {
+  Json json = {{"rope_type", kKinds.at(static_cast<size_t>(s.kind))}};
+  if (s.kind == Kind::none) return json;
+  FieldWriter fields(json);
+  fields.number("factor", s.factor, 0);
+  if (s.kind == Kind::linear) return json;
+  fields.size("original_max_position_embeddings", s.original_context, 1);
+  if (s.kind == Kind::llama3) {
+    fields.number("low_freq_factor", s.low_freq_factor, 0);
+    fields.number("high_freq_factor", s.high_freq_factor, 0);
+    return json;
+  }
+  fields.number("beta_fast", s.beta_fast, 0);
+  fields.number("beta_slow", s.beta_slow, 0);
+  fields.number("attention_factor", s.attention_factor, 0);
+  fields.flag("truncate", s.truncate);
+  return json;
+}
+
+void write_rope(Json& json, const ModelConfig& c) {
+  FieldWriter(json).number("rope_theta", c.rope_theta, 0);
+  Json rope = rope_scaling_json(c.rope_scaling);
+  if (c.rope_scaling.kind != Kind::none) json["rope_scaling"] = rope;
+  rope["rope_theta"] = json["rope_theta"];
+  json["rope_parameters"] = std::move(rope);
+}
+
+}  // namespace moe

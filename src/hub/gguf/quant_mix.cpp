@@ -1,0 +1,138 @@
+#include "hub/gguf/quant_mix.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+#include "core/nearest.h"
+
+namespace moe {
+
+// The matrices that rules name. Those of experts and of shared experts count like those of a dense FFN.
+enum class MixMatrix { values, fused, keys, output, down };
+
+// A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
+struct MixSlot {
+  int64_t layer = 0, layers = 0;
+  int64_t experts = 0;  // 0: dense
+  bool shares_values;   // fewer key/value heads than heads
+};
+
+namespace {
+
+bool first_four(const MixSlot& p) { return p.layer < 4; }
+bool first_eighth(const MixSlot& p) { return p.layer < p.layers / 8; }
+// The first and the last eighth, and every third layer between them.
+bool more_bits(const MixSlot& p) {
+  const int64_t eighth = p.layers / 8;
+  return p.layer < eighth || p.layer >= 7 * p.layers / 8 || (p.layer - eighth) % 3 == 2;
+}
+// With 8 experts attention is so small a part of the model that its bits cost little.
+bool of_eight_experts(const MixSlot& p) { return p.experts == 8; }
+// Llama 2 70B and its like: 80 layers, whose value matrices are an eighth of the query's.
+bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.shares_values; }
+
+}  // namespace
+
+struct MixRule {
+  MixMatrix matrix;
+  bool (*where)(const MixSlot&);
+  DType dtype;
+};
+
+namespace {
+
+// The first rule that holds decides.
+constexpr MixRule kEvery[] = {
+    {MixMatrix::values, of_eight_experts, DType::q8_0},
+    {MixMatrix::fused, of_eight_experts, DType::q8_0},
+    {MixMatrix::keys, of_eight_experts, DType::q8_0},
+};
+constexpr MixRule kFourSmall[] = {
+    {MixMatrix::values, first_four, DType::q5_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, first_four, DType::q5_k},
+    {MixMatrix::down, first_eighth, DType::q5_k}, {MixMatrix::output, of_eight_experts, DType::q5_k},
+};
+constexpr MixRule kFourMedium[] = {
+    {MixMatrix::values, more_bits, DType::q6_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, more_bits, DType::q6_k},
+    {MixMatrix::down, more_bits, DType::q6_k},   {MixMatrix::output, of_eight_experts, DType::q5_k},
+};
+constexpr MixRule kFiveMedium[] = {
+    {MixMatrix::values, more_bits, DType::q6_k},
+    {MixMatrix::fused, more_bits, DType::q6_k},
+    {MixMatrix::down, more_bits, DType::q6_k},
+};
+
+constexpr QuantMix kMixes[] = {
+    {"q8_0", "", DType::q8_0, 7, "8.5 bits a number, hardly any loss", {}},
+    {"q6_k", "", DType::q6_k, 18, "6.6 bits", {}},
+    {"q5_k_m", "q5_k", DType::q5_k, 17, "5.5 bits, 6.6 where it matters most", kFiveMedium},
+    {"q5_k_s", "", DType::q5_k, 16, "5.5 bits", {}},
+    {"q5_1", "", DType::q5_1, 9, "6 bits", {}},
+    {"q5_0", "", DType::q5_0, 8, "5.5 bits", {}},
+    {"q4_k_m", "q4_k", DType::q4_k, 15, "4.5 bits, 6.6 where it matters most: the usual choice", kFourMedium},
+    {"q4_k_s", "", DType::q4_k, 14, "4.5 bits, 5.5 in the first layers", kFourSmall},
+    {"q4_1", "", DType::q4_1, 3, "5 bits", {}},
+    {"q4_0", "", DType::q4_0, 2, "4.5 bits", {}},
+};
+
+// What llama.cpp has and we do not make, by how the names begin.
+struct NotMade {
+  std::string_view begin, type, instead;
+};
+constexpr NotMade kNotMade[] = {
+    {"q2_k", "Q2_K", "q4_k_s, the smallest that is made here"},         {"q3_k", "Q3_K", "q4_k_s, the smallest that is made here"},
+    {"iq", "the IQ types", "q4_k_m, or q4_k_s where it must be small"}, {"tq", "the ternary types", "q4_k_s, the smallest that is made here"},
+    {"mxfp4", "MXFP4", "q4_k_m, or q4_0, whose blocks are as large"},
+};
+
+std::string lower(std::string_view name) {
+  std::string out(name);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
+  if (fused) return MixMatrix::fused;
+  if (param.kind == ParamKind::down) return MixMatrix::down;
+  if (param.part != Part::attention) return std::nullopt;
+  switch (param.kind) {
+    case ParamKind::v: return MixMatrix::values;
+    case ParamKind::k: return MixMatrix::keys;
+    case ParamKind::o: return MixMatrix::output;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::span<const QuantMix> quant_mixes() { return kMixes; }
+
+std::vector<std::string> quant_mix_names() {
+  std::vector<std::string> out;
+  for (const QuantMix& mix : kMixes) out.emplace_back(mix.name);
+  return out;
+}
+
+const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
+  const std::string wanted = lower(name);
+  for (const QuantMix& mix : kMixes)
+    if (mix.name == wanted || (!mix.alias.empty() && mix.alias == wanted)) return mix;
+  for (const NotMade& other : kNotMade)
+    if (wanted.starts_with(other.begin))
+      fail_usage("{} {}: llama.cpp makes it of {}, which moe neither reads nor writes; take {}", option, printable(name, 40), other.type, other.instead);
+  const std::optional<DType> dtype = dtype_named(wanted);
+  if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype), name_of(*dtype));
+  fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40), suggestion(name, quant_mix_names()));
+}
+
+DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config) {
+  const std::optional<MixMatrix> matrix = matrix_of(param, fused);
+  const MixSlot place{param.layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
+  for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
+    for (const MixRule& rule : rules)
+      if (rule.matrix == matrix && rule.where(place)) return rule.dtype;
+  return mix.base;
+}
+
+}  // namespace moe

@@ -1,0 +1,63 @@
+#include "hub/gguf/quant_policy.h"
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr std::string_view kSmall = "norms, biases, routers and positions stay f32";
+constexpr std::string_view kHead = "the head keeps more bits";
+constexpr std::string_view kNot256 = "rows are no multiple of 256";
+constexpr std::string_view kNot32 = "rows are no multiple of 32";
+
+bool fits(DType dtype, int64_t cols) { return cols % block_of(dtype).elements == 0; }
+
+// The type whose blocks are smaller and whose error is about that of the one that does not fit.
+DType smaller_blocks(DType dtype) {
+  switch (dtype) {
+    case DType::q4_k: return DType::q5_0;
+    case DType::q5_k: return DType::q5_1;
+    case DType::q6_k: return DType::q8_0;
+    default: return DType::f16;
+  }
+}
+
+TypeChoice fitting(TypeChoice choice, int64_t cols) {
+  while (!fits(choice.dtype, cols)) {
+    choice.why = block_of(choice.dtype).elements == 256 ? kNot256 : kNot32;
+    choice.dtype = smaller_blocks(choice.dtype);
+  }
+  return choice;
+}
+
+}  // namespace
+
+WeightKind kind_of(const Model& model, const Param& param) {
+  if (!param.is_trained()) return WeightKind::buffer;
+  if (!is_large(param)) return WeightKind::small;
+  if (param.part == Part::embedding) return model.config().tied ? WeightKind::head : WeightKind::embedding;
+  return param.part == Part::head ? WeightKind::head : WeightKind::product;
+}
+
+TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked, Target target) {
+  if (kind == WeightKind::buffer) return {DType::f32, kSmall};
+  if (target == Target::folder) {
+    if (asked) return {*asked, ""};
+    // Nothing is rounded that nobody asked to round.
+    if (is_quantised(stored)) return {DType::f32, "a folder holds no quantised tensors"};
+    return {stored, ""};
+  }
+  if (kind == WeightKind::small) return {DType::f32, kSmall};
+  if (!asked) return {stored, ""};
+  if (!is_quantised(*asked)) return {*asked, ""};
+  if (kind != WeightKind::head || *asked == DType::q8_0 || *asked == DType::q6_k) return fitting({*asked, ""}, cols);
+  const TypeChoice head = fitting({DType::q6_k, kHead}, cols);
+  return {head.dtype, head.dtype == DType::q6_k || head.dtype == DType::q8_0 ? kHead : head.why};
+}
+
+void check_asked(DType asked, Target target) {
+  if (target == Target::folder && is_quantised(asked))
+    fail_usage("a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave @quant out and choose @dtype", name_of(asked));
+}
+
+}  // namespace moe

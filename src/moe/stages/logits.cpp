@@ -1,0 +1,49 @@
+#include "moe/stages/logits.h"
+
+#include <array>
+#include <cmath>
+
+namespace moe {
+
+void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage, Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  saved = {};
+  if (const auto* linear = std::get_if<LinearLogits>(&stage)) {
+    ops::matmul_forward_f32(run, z, x, weight, all);
+    if (linear->bias) ops::bias_forward_acc(run, z, bias, {}, all);
+    return;
+  }
+  const auto product = [&](Param& w) {
+    Tensor y = run.saved.alloc(DType::f32, {z.rows(), z.cols()});
+    ops::matmul_forward_f32(run, y, x, w, all);
+    return y;
+  };
+  if (up.present()) saved.gate = product(weight);
+  saved.up = product(up.present() ? up : weight);
+  ops::ffn_act_forward(run, z, saved.gate, saved.up, {}, act);
+  for (int64_t i = 0; i < z.numel(); ++i) z.as<float>()[i] = std::abs(z.as<float>()[i]);
+}
+
+// With a = act(g) u: d|a| = sign(a) da.
+void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const LogitStage& stage, const Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  const auto through = [&](Param& w, Tensor dy) {
+    ops::matmul_dw(run, w, dy, x, all);
+    ops::matmul_dx_acc(run, dx, dy, w, all);
+  };
+  if (const auto* linear = std::get_if<LinearLogits>(&stage)) {
+    if (linear->bias) ops::bias_backward(run, {}, bias, dz, {}, all);
+    through(weight, dz);
+    return;
+  }
+  ArenaScope scope(run.scratch);
+  const auto like = [&] { return run.scratch.alloc(DType::f32, {dz.rows(), dz.cols()}); };
+  Tensor hidden = like(), dgate = saved.gate.empty() ? Tensor{} : like(), dup = like();
+  ops::ffn_act_forward(run, hidden, saved.gate, saved.up, {}, act);
+  for (int64_t i = 0; i < dz.numel(); ++i) hidden.as<float>()[i] = std::copysign(1.0f, hidden.as<float>()[i]) * dz.as<float>()[i];
+  ops::ffn_act_backward(run, dgate, dup, like(), {}, hidden, saved.gate, saved.up, {}, act);
+  if (!dgate.empty()) through(weight, dgate);
+  through(dgate.empty() ? weight : up, dup);
+}
+
+}  // namespace moe

@@ -1,0 +1,350 @@
+// The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of at most 256, one multiple of 16 and an exact tail of 1 to
+// 15, so that at most 31 primitives exist for each width and dtype; no row is padded. A row's bits do not depend on its block, so any cut is as good as any
+// other. A block meets all the matrices it was given with before the next block comes, so that it is read, or summed into, while it is in the cache.
+// Weights are packed when their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel region: Guard carries the first one
+// out.
+#include <vector>
+
+#include "ops/banks.h"
+#include "ops/cpu/gemm/narrow_product.h"
+#include "ops/cpu/gemm/parts.h"
+#include "ops/cpu/gemm/row_product.h"
+#include "ops/cpu/isa.h"
+#include "ops/memory.h"
+
+namespace moe::ops {
+namespace {
+
+struct Block {
+  int64_t group, row, rows;  // rows [row, row + rows) of the whole matrix
+};
+
+// Blocks in the order of rows; thread t runs [first[t], first[t + 1]). One share only: each block is run by all threads together.
+struct Schedule {
+  std::vector<Block> blocks;
+  std::vector<size_t> first;
+};
+
+void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t end) {
+  while (begin < end) {
+    int64_t rows = std::min(kMostRows, end - begin);
+    if (rows > kUnit) rows -= rows % kUnit;
+    blocks.push_back({group, begin, rows});
+    begin += rows;
+  }
+}
+
+Schedule schedule_rows(int threads, std::span<const Group> groups) {
+  int64_t units = 0;
+  for (const Group& g : groups) units += g.units();
+  const bool together = static_cast<int64_t>(groups.size()) < 2 * threads && units < 4 * threads;
+  const int parts = together ? 1 : threads;
+  Schedule schedule;
+  schedule.first.push_back(0);
+  for (int part = 0; part < parts; ++part) {
+    const Span share = partition(units, part, parts);
+    int64_t unit = 0;  // of the group's first row
+    for (const Group& g : groups) {
+      const int64_t here = g.units();
+      const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here), end = std::clamp<int64_t>(share.end - unit, 0, here);
+      cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit, std::min(g.begin + end * kUnit, g.end));
+      unit += here;
+    }
+    schedule.first.push_back(schedule.blocks.size());
+  }
+  return schedule;
+}
+
+// The block's rows of `in` as the product wants them: where they lie, or gathered and converted in scratch.
+const void* rows_of(const Part& p, const Block& block, Arena& scratch) {
+  if (p.direct_in()) return static_cast<const char*>(p.in.x.data) + block.row * p.in.x.row_bytes;
+  void* copy = scratch.alloc_bytes(static_cast<size_t>(block.rows * p.in.cols()) * size_of(p.compute));
+  convert_matrix(copy, p.compute, p.in.cols(), source_of(p.in, block.row, 0), block.rows, p.in.cols(), false);
+  return copy;
+}
+
+void run_part(const Part& p, const Block& block, const Product& product, const void* in, Arena& scratch) {
+  const ArenaScope scope(scratch);
+  const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
+  void* to = p.direct_out() ? out.data : scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float));
+  product.run(to, in, p.w.at(block.group), scratch.alloc_bytes(product.scratch_bytes()));
+  if (!p.direct_out()) convert_matrix(out.data, out.dtype, source_of(out).stride, {to, DType::f32, out.cols()}, block.rows, out.cols(), p.add);
+}
+
+// `one_in`: all parts read the same rows.
+void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  const Schedule schedule = schedule_rows(threads, groups);
+  const int shares = static_cast<int>(schedule.first.size()) - 1;
+  const int inner_threads = shares == 1 ? threads : 1;
+  // Found before the threads start, so that making one is never paid by many; [block, part].
+  std::vector<const Product*> products;
+  for (const Block& block : schedule.blocks)
+    for (const Part& part : parts) products.push_back(&find_product(part.shape(block.rows, inner_threads)));
+  const auto run_block = [&](size_t i, Arena& scratch) {
+    const ArenaScope scope(scratch);
+    const Block& block = schedule.blocks[i];
+    const void* in = nullptr;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      if (p == 0 || !one_in) in = rows_of(parts[p], block, scratch);
+      run_part(parts[p], block, *products[i * parts.size() + p], in, scratch);
+    }
+  };
+  if (shares == 1) {
+    const ThreadLimit limit(inner_threads);
+    for (size_t i = 0; i < schedule.blocks.size(); ++i) run_block(i, run.scratch);
+    return;
+  }
+  parallel_shares(run, shares, [&](size_t share, Arena& scratch) {
+    for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i) run_block(i, scratch);
+  });
+}
+
+// What a single product of few rows needs to know of a part; stretch 0: it cannot do this part.
+RowProduct row_product_of(const Part& p) {
+  const bool forward = p.w.copy == Copy::forward;
+  const bool out_fits = p.out.dtype == DType::f32 || p.out.dtype == p.compute;
+  return {.layout = &weights_layout(p.in.cols(), p.out.cols(), p.compute),
+          .dtype = p.compute,
+          .stretch = forward && !p.add && out_fits ? sum_stretch(p.in.cols(), p.compute) : 0,
+          .row = {},
+          .rows = 0,
+          .packed = nullptr,
+          .out = nullptr,
+          .out_dtype = p.out.dtype,
+          .out_stride = p.out.row_bytes / element_size(p.out.dtype)};
+}
+
+// Where every expert has a few rows only, as when a text is written token by token, weights are all that is read: each thread takes an even share of all the
+// matrices' columns, so that the weights of a token's experts stream through once, without a pause between experts.
+bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
+  for (const Meeting& m : meetings)
+    if (m.group->end - m.group->begin > kMostSingleRows) return false;
+  std::vector<RowProduct> products;  // [meetings]
+  std::vector<int64_t> first{0};     // work of the meetings before; a unit of kRowUnit columns takes as much of it as there are inner numbers
+  int64_t bytes = 0;
+  for (const auto& [p, g] : meetings) {
+    products.push_back(row_product_of(*p));
+    if (products.back().stretch == 0) return false;
+    first.push_back(first.back() + (p->out.cols() + kRowUnit - 1) / kRowUnit * p->in.cols());
+    bytes += static_cast<int64_t>(products.back().layout->bytes);
+  }
+  constexpr int64_t kWorthThreads = 256 << 10;
+  const int shares = bytes < kWorthThreads ? 1 : run.threads;
+  const auto run_share = [&](size_t share, Arena& scratch) {
+    const Span mine = partition(first.back(), static_cast<int>(share), shares);
+    for (size_t i = 0; i < meetings.size(); ++i) {
+      const Part& p = *meetings[i].part;
+      const Group& g = *meetings[i].group;
+      // Units that begin in this share.
+      const int64_t inner = p.in.cols(), units = (first[i + 1] - first[i]) / inner;
+      const auto unit_at = [&](int64_t work) { return work <= first[i] ? 0 : std::min((work - first[i] + inner - 1) / inner, units); };
+      const int64_t begin = unit_at(mine.begin), end = unit_at(mine.end);
+      if (begin >= end) continue;
+      const ArenaScope scope(scratch);
+      const Block block{g.expert, g.begin, g.end - g.begin};
+      RowProduct product = products[i];
+      product.rows = block.rows;
+      product.packed = p.w.at(g.expert);
+      product.out = static_cast<char*>(p.out.data) + block.row * p.out.row_bytes;
+      const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
+      for (int64_t r = 0; r < block.rows; ++r) product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
+      run_rows(product, begin, end);
+    }
+  };
+  if (shares == 1) run_share(0, run.scratch);
+  else parallel_shares(run, shares, run_share);
+  return true;
+}
+
+// All parts are quantised, or none is.
+void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  if (groups.empty()) return;
+  std::vector<Meeting> meetings;
+  meetings.reserve(groups.size() * parts.size());
+  for (const Group& g : groups)
+    for (const Part& p : parts) meetings.push_back({&p, &g});
+  if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, meetings);
+  else if (!multiply_rows(run, meetings)) multiply_blocks(run, parts, one_in, groups, threads);
+}
+
+void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+  std::vector<CallWeight*> weights;
+  std::vector<int64_t> experts;
+  weights.reserve(parts.size());
+  experts.reserve(groups.size());
+  for (Part& p : parts) weights.push_back(&p.w);
+  for (const Group& g : groups) experts.push_back(g.expert);
+  pack_within_budget(run, weights, experts);
+  const auto is_packed = [&](const Group& g) {
+    return std::all_of(weights.begin(), weights.end(), [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
+  };
+  std::vector<Group> packed, passing;
+  packed.reserve(groups.size());
+  for (const Group& g : groups) (is_packed(g) ? packed : passing).push_back(g);
+  multiply(run, parts, one_in, packed, threads);
+  for (size_t begin = 0, end = 0; begin < passing.size(); begin = end) {
+    const ArenaScope scope(run.scratch);
+    int64_t bytes = 0;
+    for (; end < passing.size() && (end == begin || bytes < kPassingBytes); ++end)
+      for (const CallWeight* w : weights) bytes += w->scratch_bytes();
+    const std::span<const int64_t> now(experts.data() + begin, end - begin);
+    for (size_t i = begin; i < end; ++i) experts[i] = passing[i].expert;
+    pack_into_scratch(run, weights, now);
+    multiply(run, parts, one_in, std::span(passing).subspan(begin, end - begin), threads);
+  }
+}
+
+// One matrix of a call as the caller gave it.
+struct Asked {
+  Param& w;
+  Tensor out;
+  Picked in;
+};
+
+// A call that was checked: the parts whose weights are not quantised, those whose are, and the groups that all of them meet.
+struct Checked {
+  std::vector<Part> parts, quantised;
+  std::vector<Group> groups;
+  int threads = 1;
+};
+
+// Both directions: `forward` goes from I to O. `add`: to what stands in the output. `wide`: the product is f32 whatever the input is.
+struct Kind {
+  const char* op;
+  bool forward = true, add = false, wide = false;
+};
+
+// Refuses shapes, dtypes and lists that do not fit.
+Bank check_asked(const Kind& kind, const Asked& a, Offsets offsets) {
+  const auto [op, forward, add, wide] = kind;
+  const Bank bank = checked_bank(op, a.w);
+  const Tensor &out = a.out, &in = a.in.x;
+  const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
+                    out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
+  const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
+  need(fits && out_dtype_fits, op,
+       forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
+       {{forward ? "y" : "dx", out}, {forward ? "x" : "dy", in}, {a.w.name.c_str(), a.w.value}});
+  need_listed(op, a.in);
+  check_offsets(op, bank, a.in.rows(), offsets, a.w);
+  return bank;
+}
+
+// The first part adds to what stands in its output if `add`; the others do if all share one output.
+Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
+  choose_isa();
+  Checked checked;
+  auto& [parts, quantised, groups, threads] = checked;
+  (kind.forward && !asked.empty() && is_quantised(asked.front().w.value.dtype) ? quantised : parts).reserve(asked.size());
+  for (const Asked& a : asked) {
+    const Bank bank = check_asked(kind, a, offsets);
+    if (a.in.rows() == 0) return {};
+    const DType compute = kind.wide ? DType::f32 : compute_dtype(a.in.x.dtype);
+    if (kind.forward && is_quantised(a.w.value.dtype)) {
+      quantised.push_back({a.out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), kind.add, compute});
+    } else {
+      const bool add = kind.add || (!kind.forward && !parts.empty());
+      parts.push_back({a.out, a.in, call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add, compute});
+    }
+    threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
+  }
+  for (size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e] < offsets[e + 1]) groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
+  return checked;
+}
+
+void multiply_checked(Run& run, Checked& checked, bool forward) {
+  for (std::vector<Part>* together : {&checked.parts, &checked.quantised})
+    if (!together->empty()) multiply_packing(run, *together, forward, checked.groups, checked.threads);
+}
+
+void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
+  const ArenaScope scope(run.scratch);
+  Checked checked = check_call(run, kind, asked, offsets);
+  multiply_checked(run, checked, kind.forward);
+}
+
+// All of the calls' products at once, where all are of one kind, find room for their copies, and are quantised or have few rows; else nothing is multiplied.
+bool multiply_together(Run& run, std::vector<Checked>& calls) {
+  std::vector<Meeting> meetings;
+  bool quantised = false, plain = false;
+  for (Checked& call : calls) {
+    quantised = quantised || !call.quantised.empty();
+    plain = plain || !call.parts.empty();
+  }
+  if (quantised && plain) return false;
+  for (Checked& call : calls) {
+    std::vector<Part>& parts = quantised ? call.quantised : call.parts;
+    std::vector<CallWeight*> weights;
+    std::vector<int64_t> experts;
+    for (Part& p : parts) weights.push_back(&p.w);
+    for (const Group& g : call.groups) {
+      if (!quantised && g.end - g.begin > kMostSingleRows) return false;
+      experts.push_back(g.expert);
+    }
+    pack_within_budget(run, weights, experts);
+    for (const Group& g : call.groups)
+      for (const Part& p : parts) {
+        if (p.w.at(g.expert) == nullptr) return false;
+        meetings.push_back({&p, &g});
+      }
+  }
+  if (meetings.empty()) return true;
+  if (!quantised) return multiply_rows(run, meetings);
+  multiply_quantised(run, meetings);
+  return true;
+}
+
+}  // namespace
+
+void matmul_forward(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) { checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets); }
+
+void matmul_forward(Run& run, std::initializer_list<Factor> factors, Picked x, Offsets offsets) {
+  std::vector<Asked> asked;
+  asked.reserve(factors.size());
+  for (const Factor& f : factors) asked.push_back({f.w, f.y, x});
+  checked_multiply(run, {"matmul_forward"}, asked, offsets);
+}
+
+void matmul_forward_banks(Run& run, std::span<const BankFactors> banks) {
+  const ArenaScope scope(run.scratch);
+  std::vector<Checked> calls;
+  calls.reserve(banks.size());
+  for (const BankFactors& bank : banks) {
+    std::vector<Asked> asked;
+    asked.reserve(bank.factors.size());
+    for (const Factor& f : bank.factors) asked.push_back({f.w, f.y, bank.x});
+    calls.push_back(check_call(run, {"matmul_forward"}, asked, bank.offsets));
+  }
+  if (calls.size() > 1 && multiply_together(run, calls)) return;
+  for (Checked& call : calls) multiply_checked(run, call, true);
+}
+
+void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
+  const Kind kind{.op = "matmul_forward_f32", .wide = true};
+  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype)) return checked_multiply(run, kind, {{w, y, x}}, offsets);
+  const Bank bank = check_asked(kind, {w, y, x}, offsets);
+  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out), [&](int64_t begin, int64_t end, int) {
+    narrow_multiply(y, x, w.expert(0), {begin, end});
+  });
+}
+
+void matmul_forward_acc(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
+}
+
+void matmul_dx(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_dx", .forward = false}, {{w, dx, dy}}, offsets);
+}
+
+void matmul_dx(Run& run, Tensor dx, std::initializer_list<Factor> factors, Offsets offsets) {
+  std::vector<Asked> asked;
+  for (const Factor& f : factors) asked.push_back({f.w, dx, f.y});
+  checked_multiply(run, {.op = "matmul_dx", .forward = false}, asked, offsets);
+}
+
+void matmul_dx_acc(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_dx_acc", .forward = false, .add = true}, {{w, dx, dy}}, offsets);
+}
+
+}  // namespace moe::ops

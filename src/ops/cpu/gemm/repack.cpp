@@ -1,0 +1,109 @@
+#include "ops/cpu/gemm/repack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+
+#include "ops/cpu/check.h"
+#include "ops/cpu/gemm/pack.h"
+
+namespace moe::ops {
+namespace {
+
+// Copies of this size do not stay in the caches until they are used.
+constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
+int64_t expert_bytes_of(const PackLayout& layout) { return (static_cast<int64_t>(layout.bytes) + 63) / 64 * 64; }
+
+const PackLayout& layout_of(const Bank& bank, DType dtype, bool forward) {
+  return weights_layout(forward ? bank.in : bank.out, forward ? bank.out : bank.in, dtype);
+}
+
+}  // namespace
+
+Bank bank_of(const Param& w) {
+  const auto& s = w.value.shape;
+  return w.value.rank == 2 ? Bank{1, s[0], s[1]} : Bank{s[0], s[1], s[2]};
+}
+
+int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward) { return expert_bytes_of(layout_of(bank, dtype, forward)); }
+
+const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
+  Packed& packed = dtype == DType::bf16 ? w.packed_bf16 : w.packed_f32;
+  void*& data = forward ? packed.forward : packed.backward;
+  const std::atomic_ref version(forward ? packed.forward_version : packed.backward_version);
+  if (version.load(std::memory_order_acquire) == w.version) return static_cast<const char*>(data);
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (version.load(std::memory_order_acquire) != w.version) {
+    if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * packed_expert_bytes(bank, dtype, forward)));
+    const Repacker repacker(w, Repacker::Which::behind);
+    parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
+      for (int64_t block = begin; block < end; ++block) repacker.pack(block, block + 1 < end);
+      finish_streams();
+    });
+    repacker.done(w);
+  }
+  return static_cast<const char*>(data);
+}
+
+Repacker::Repacker(const Param& param, Which which) {
+  if (param.value.rank < 2) return;
+  bank_ = bank_of(param);
+  value_ = param.value.as<float>();
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Packed& packed = dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
+    for (bool forward : {true, false}) {
+      void* data = forward ? packed.forward : packed.backward;
+      const bool current = (forward ? packed.forward_version : packed.backward_version) == param.version;
+      if (data == nullptr || current != (which == Which::in_use)) continue;
+      const PackLayout& layout = layout_of(bank_, dtype, forward);
+      copies_[static_cast<size_t>(count_++)] = {dtype, forward, static_cast<char*>(data), expert_bytes_of(layout), &layout, false};
+      Copy& copy = copies_[static_cast<size_t>(count_ - 1)];
+      copy.stream = streams(layout) && bank_.experts * copy.expert_bytes >= kStreamBytes;
+      block_rows_ = std::lcm(block_rows_, std::max<int64_t>(1, forward ? layout.n_block : layout.k_block));
+    }
+  }
+  // Layouts of small or plain matrices are one block; their least common multiple may then be more than there are rows.
+  block_rows_ = std::min(block_rows_, bank_.out);
+  blocks_each_ = (bank_.out + block_rows_ - 1) / block_rows_;
+}
+
+Span Repacker::rows(int64_t block) const {
+  const int64_t expert = block / blocks_each_, first = block % blocks_each_ * block_rows_;
+  return {expert * bank_.out + first, expert * bank_.out + std::min(first + block_rows_, bank_.out)};
+}
+
+void Repacker::pack(int64_t block, bool fetch_next) const {
+  const int64_t expert = block / blocks_each_, first = block % blocks_each_ * block_rows_, last = std::min(first + block_rows_, bank_.out);
+  const Source source{value_ + expert * bank_.out * bank_.in, DType::f32, bank_.in};
+  for (int i = 0; i < count_; ++i) {
+    const Copy& c = copies_[static_cast<size_t>(i)];
+    char* out = c.data + expert * c.expert_bytes;
+    PackHints hints{.next = nullptr, .next_bytes = 0, .stream = c.stream};
+    const int64_t step = c.forward ? c.layout->n_block : c.layout->k_block;
+    // The last block also covers what pads the layout beyond the rows.
+    const int64_t end = last == bank_.out ? (c.forward ? column_blocks(*c.layout) : row_blocks(*c.layout)) : last / step;
+    for (int64_t b = first / step; b < end; ++b) {
+      if (fetch_next && i == 0) {
+        const Span rows = this->rows(block + 1);
+        const int64_t share = (rows.end - rows.begin) * bank_.in * 4 / (end - first / step) / 64 * 64, at = (b - first / step) * share;
+        hints.next = reinterpret_cast<const char*>(value_ + rows.begin * bank_.in) + at;
+        hints.next_bytes = share;
+      }
+      if (c.forward) pack_transposed(out, *c.layout, c.dtype, source, b, hints);
+      else pack_straight(out, *c.layout, c.dtype, source, bank_.out, b, hints);
+    }
+  }
+}
+
+void Repacker::done(Param& param) const {
+  for (int i = 0; i < count_; ++i) {
+    const Copy& c = copies_[static_cast<size_t>(i)];
+    Packed& packed = c.dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
+    std::atomic_ref(c.forward ? packed.forward_version : packed.backward_version).store(param.version, std::memory_order_release);
+  }
+}
+
+}  // namespace moe::ops

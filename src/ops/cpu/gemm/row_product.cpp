@@ -1,0 +1,170 @@
+#include "ops/cpu/gemm/row_product.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/rng.h"
+#include "ops/cpu/gemm/pack.h"
+#include "ops/ops.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace moe::ops {
+namespace {
+
+#if defined(__x86_64__)
+
+#define MOE_ROWS_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+constexpr int64_t kBlockColumns = 64;  // four vectors of 16
+constexpr int64_t kAheadBytes = 4096;  // what lies this far ahead is fetched: the hardware stops at each page
+
+// Words of 32 bits: an f32, or a pair of bf16.
+MOE_ROWS_TARGET inline __m512 fused(__m512 sum, __m512 weights, uint32_t word, bool halves) {
+  const __m512i all = _mm512_set1_epi32(static_cast<int>(word));
+  return halves ? _mm512_dpbf16_ps(sum, (__m512bh)all, (__m512bh)weights) : _mm512_fmadd_ps(_mm512_castsi512_ps(all), weights, sum);
+}
+
+MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int64_t column, __m512 sum) {
+  const auto mask = static_cast<__mmask16>(p.layout->cols - column >= 16 ? 0xFFFF : (1 << std::max<int64_t>(0, p.layout->cols - column)) - 1);
+  const int64_t at = row * p.out_stride + column;
+  if (p.out_dtype == DType::f32) _mm512_mask_storeu_ps(static_cast<float*>(p.out) + at, mask, sum);
+  else _mm256_mask_storeu_epi16(static_cast<bf16*>(p.out) + at, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+}
+
+// kVectors vectors of columns of one block, from unit `unit` on, for kRows rows.
+template <int kRows, bool kHalves, int kVectors>
+MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
+  constexpr int64_t kStep = kHalves ? 2 : 1, kUnitsEach = kBlockColumns / kRowUnit;
+  const PackLayout& l = *p.layout;
+  const char* weights = static_cast<const char*>(p.packed) + unit / kUnitsEach * l.n_stride * (kHalves ? 2 : 4) + unit % kUnitsEach * kRowUnit * 4;
+  __m512 total[kRows][kVectors] = {};
+  for (int64_t k = 0; k < l.inner; k += p.stretch) {
+    __m512 sum[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
+    const int64_t words = (std::min(p.stretch, l.inner - k) + kStep - 1) / kStep;
+    for (int64_t i = 0; i < words; ++i, weights += kBlockColumns * 4) {
+      __m512 w[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        _mm_prefetch(weights + kAheadBytes + v * 64, _MM_HINT_T0);
+        w[v] = _mm512_loadu_ps(weights + v * 64);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        uint32_t word;
+        std::memcpy(&word, static_cast<const char*>(p.row[r]) + (k / kStep + i) * 4, sizeof word);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = fused(sum[r][v], w[v], word, kHalves);
+      }
+    }
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) total[r][v] = k == 0 ? sum[r][v] : _mm512_add_ps(total[r][v], sum[r][v]);
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) store_columns(p, r, unit * kRowUnit + v * 16, total[r][v]);
+}
+
+template <int kRows, bool kHalves>
+void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
+  // Whole blocks are read as they lie; a share may begin or end in the middle of one. Of a narrow matrix, such as a router's, only the columns that it has.
+  for (int64_t unit = begin; unit < end;) {
+    if (p.layout->cols - unit * kRowUnit <= kRowUnit / 2) unit_rows<kRows, kHalves, 1>(p, unit++);
+    else if (unit % 2 == 0 && unit + 2 <= end) {
+      unit_rows<kRows, kHalves, 4>(p, unit);
+      unit += 2;
+    } else {
+      unit_rows<kRows, kHalves, 2>(p, unit++);
+    }
+  }
+}
+
+template <bool kHalves>
+void some_rows(const RowProduct& p, int64_t begin, int64_t end) {
+  switch (p.rows) {
+    case 1: return units_rows<1, kHalves>(p, begin, end);
+    case 2: return units_rows<2, kHalves>(p, begin, end);
+    case 3: return units_rows<3, kHalves>(p, begin, end);
+    default: return units_rows<4, kHalves>(p, begin, end);
+  }
+}
+
+// Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without gaps.
+bool fits(const PackLayout& l, DType dtype) {
+  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
+  return l.n_block == kBlockColumns && l.pair == pair && l.k_stride == l.k_block * l.n_block;
+}
+
+// Two rows of noise through oneDNN and through the kernel with stretches of different lengths.
+int64_t find_stretch(int64_t inner, DType dtype) {
+  constexpr int64_t kRows = 2, kCols = kBlockColumns;
+  if (!has_bf16_products()) return 0;  // the mark of AVX-512 with all the kernel uses
+  const PackLayout& layout = weights_layout(inner, kCols, dtype);
+  const Product& product = find_product({kRows, inner, kCols, dtype, DType::f32, false, 1});
+  if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
+  if (product.in_tiles()) return inner;  // bits that vary with the number of rows cannot be matched, so that any length is as good
+  if (!product.keeps_row_bits()) return 0;
+  Arena memory;
+  const auto noise = [&](int64_t n, uint64_t seed) {
+    auto* x = memory.alloc(DType::f32, {n}).as<float>();
+    for (int64_t i = 0; i < n; ++i) x[i] = uniform(RngKey::from_seed(seed), static_cast<uint64_t>(i)) - 0.5f;
+    return x;
+  };
+  const float *w = noise(kCols * inner, 1), *x = noise(kRows * inner, 2);
+  void* rows = memory.alloc_bytes(static_cast<size_t>(kRows * inner) * size_of(dtype));
+  convert_matrix(rows, dtype, inner, {x, DType::f32, inner}, kRows, inner, false);
+  void* packed = memory.alloc_bytes(layout.bytes);
+  pack_transposed(packed, layout, dtype, {w, DType::f32, inner}, 0);
+  std::array<float, kRows * kCols> want, got;
+  product.run(want.data(), rows, packed, memory.alloc_bytes(product.scratch_bytes()));
+  for (const int64_t stretch : {inner, int64_t{1024}, int64_t{512}, int64_t{2048}, int64_t{256}}) {
+    run_rows({.layout = &layout,
+              .dtype = dtype,
+              .stretch = stretch,
+              .row = {rows, static_cast<const char*>(rows) + inner * static_cast<int64_t>(size_of(dtype))},
+              .rows = kRows,
+              .packed = packed,
+              .out = got.data(),
+              .out_dtype = DType::f32,
+              .out_stride = kCols},
+             0, kBlockColumns / kRowUnit);
+    if (std::memcmp(want.data(), got.data(), sizeof want) == 0) return stretch;
+  }
+  return 0;
+}
+
+#endif
+
+}  // namespace
+
+#if defined(__x86_64__)
+
+int64_t sum_stretch(int64_t inner, DType dtype) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<std::pair<int64_t, DType>, int64_t>;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = known.try_emplace({inner, dtype}, 0);
+  if (is_new) entry->second = find_stretch(inner, dtype);
+  return entry->second;
+}
+
+void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
+  if (product.dtype == DType::bf16) some_rows<true>(product, begin, end);
+  else some_rows<false>(product, begin, end);
+}
+
+#else
+
+int64_t sum_stretch(int64_t, DType) { return 0; }
+void run_rows(const RowProduct&, int64_t, int64_t) {}
+
+#endif
+
+}  // namespace moe::ops

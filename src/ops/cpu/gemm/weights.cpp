@@ -1,0 +1,226 @@
+#include "ops/cpu/gemm/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "ops/cpu/check.h"
+#include "ops/cpu/gemm/narrow_product.h"
+#include "ops/cpu/gemm/pack.h"
+#include "ops/cpu/gemm/products.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/quant/quant_product.h"
+#include "ops/memory.h"
+#include "tensor/quant.h"
+
+namespace moe::ops {
+namespace {
+
+// Trained ones lie in memory as f32, one expert after another, and change every step.
+bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && w.pieces.empty() && (w.budget == nullptr || !w.grad.empty()); }
+
+int64_t copy_bytes(const CallWeight& c) {
+  if (c.copy == Copy::blocks) return static_cast<int64_t>(quant_panels_bytes(c.dtype, c.bank.out, c.bank.in));
+  return packed_expert_bytes(c.bank, c.dtype, c.copy == Copy::forward);
+}
+
+ExpertCopies& kept_copies(const CallWeight& c) {
+  if (c.copy == Copy::blocks) return c.w->packed_blocks;
+  Packed& packed = c.dtype == DType::bf16 ? c.w->packed_bf16 : c.w->packed_f32;
+  return c.copy == Copy::forward ? packed.forward_experts : packed.backward_experts;
+}
+
+// Copies that are f32 on their way to another layout are made of what was dequantised, which no budget foresees: they are never kept.
+bool may_be_kept(const CallWeight& c) { return !is_quantised(c.w->value.dtype) || c.copy == Copy::blocks; }
+
+// One expert of one weight, cut into pieces that any thread may do.
+struct Job {
+  const CallWeight* weight;
+  char* out;
+  Source source;
+  const PackLayout* layout;  // null for panels
+  int64_t pieces;
+};
+
+Job job_of(const CallWeight& c, int64_t expert, char* out) {
+  const Tensor rows = c.w->expert(expert);
+  if (c.copy == Copy::blocks) return {&c, out, {rows.data, rows.dtype, c.bank.in}, nullptr, quant_groups(c.bank.out)};
+  const bool forward = c.copy == Copy::forward;
+  const PackLayout& layout = weights_layout(forward ? c.bank.in : c.bank.out, forward ? c.bank.out : c.bank.in, c.dtype);
+  return {&c, out, {rows.data, rows.dtype, c.bank.in}, &layout, forward ? column_blocks(layout) : row_blocks(layout)};
+}
+
+// The source's rows of one piece.
+Span rows_of(const Job& job, int64_t piece) {
+  const Copy copy = job.weight->copy;
+  const int64_t step = copy == Copy::blocks ? kQuantColumns : copy == Copy::forward ? job.layout->n_block : job.layout->k_block;
+  return {std::min(piece * step, job.weight->bank.out), std::min((piece + 1) * step, job.weight->bank.out)};
+}
+
+// Copies of this size together do not stay in the caches until they are used.
+constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
+void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream) {
+  const CallWeight& c = *job.weight;
+  if (c.copy == Copy::blocks) {
+    quant_pack(job.out, c.dtype, job.source.data, bytes_of(c.dtype, c.bank.in), c.bank.out, c.bank.in, {piece, piece + 1});
+    return;
+  }
+  PackHints hints{.next = nullptr, .next_bytes = 0, .stream = stream && streams(*job.layout)};
+  if (next_job != nullptr) {
+    const Span rows = rows_of(*next_job, next_piece);
+    const int64_t row_bytes = bytes_of(next_job->source.dtype, next_job->source.stride);
+    hints.next = static_cast<const char*>(next_job->source.data) + rows.begin * row_bytes;
+    hints.next_bytes = (rows.end - rows.begin) * row_bytes;
+  }
+  if (c.copy == Copy::forward) pack_transposed(job.out, *job.layout, c.dtype, job.source, piece, hints);
+  else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, c.bank.out, piece, hints);
+}
+
+void run_jobs(Run& run, const std::vector<Job>& jobs) {
+  std::vector<int64_t> first{0};  // piece of each job
+  int64_t elements = 0, bytes = 0;
+  for (const Job& job : jobs) {
+    first.push_back(first.back() + job.pieces);
+    bytes += job.weight->expert_bytes;
+    elements += job.weight->bank.out * job.weight->bank.in;
+  }
+  if (jobs.empty()) return;
+  const int64_t grain = std::max<int64_t>(1, kGrainElements * first.back() / std::max<int64_t>(1, elements));
+  parallel_for(run.threads, first.back(), grain, [&](int64_t begin, int64_t end, int) {
+    auto j = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) - first.begin()) - 1;
+    for (int64_t i = begin; i < end; ++i) {
+      const size_t here = j;
+      if (i + 1 == first[j + 1]) ++j;
+      run_piece(jobs[here], i - first[here], i + 1 < end ? &jobs[j] : nullptr, i + 1 - first[j], bytes >= kStreamBytes);
+    }
+    finish_streams();
+  });
+}
+
+// Of the value that an expert's copy was made of; 0: there is none, and no memory taken for it. What it tells of may be read afterwards.
+uint64_t version_of(ExpertCopies& kept, int64_t expert) {
+  if (!std::atomic_ref(kept.begun).load(std::memory_order_acquire)) return 0;
+  return std::atomic_ref(kept.version[static_cast<size_t>(expert)]).load(std::memory_order_acquire);
+}
+
+// An expert's copy of the value as it is now, or null. Takes no lock.
+const char* find_copy(const CallWeight& c, int64_t expert) {
+  ExpertCopies& kept = kept_copies(c);
+  return version_of(kept, expert) == c.w->version ? kept.room.data() + expert * c.expert_bytes : nullptr;
+}
+
+// Whether there might be room for the copy; only who holds the lock knows.
+bool may_find_room(const CallWeight& c, int64_t expert) {
+  return c.w->budget == nullptr || c.w->budget->has_room(c.expert_bytes) || version_of(kept_copies(c), expert) != 0;
+}
+
+// Room for one more copy, or null. For who holds the lock.
+char* room_for(const CallWeight& c, int64_t expert) {
+  ExpertCopies& kept = kept_copies(c);
+  const auto experts = static_cast<size_t>(c.bank.experts);
+  PackBudget* budget = c.w->budget;
+  const bool takes = version_of(kept, expert) == 0 && budget != nullptr;
+  if (takes && !budget->has_room(c.expert_bytes)) return nullptr;
+  if (!kept.begun) {
+    kept.expert_bytes = c.expert_bytes;
+    kept.version.assign(experts, 0);
+    kept.room = Pages(experts * static_cast<size_t>(c.expert_bytes));
+    if (kept.room.empty()) return nullptr;
+    std::atomic_ref(kept.begun).store(true, std::memory_order_release);
+  }
+  if (takes) budget->used += c.expert_bytes;
+  return kept.room.data() + expert * c.expert_bytes;
+}
+
+// An expert of a weight of a call.
+struct CallExpert {
+  CallWeight* weight;
+  int64_t expert;
+
+  void found(const char* copy) const { weight->experts[static_cast<size_t>(expert)] = copy; }
+};
+
+}  // namespace
+
+CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
+  choose_isa();
+  const bool quantised = is_quantised(w.value.dtype);
+  if (wide && !quantised && w.value.rank == 2 && w.value.rows() <= kMostNarrowColumns) return {};
+  const CallWeight c{.w = const_cast<Param*>(&w),
+                     .bank = bank_of(w),
+                     .copy = quantised ? Copy::blocks : Copy::forward,
+                     .dtype = quantised ? w.value.dtype : compute_dtype(wide ? DType::f32 : x),
+                     .whole = nullptr,
+                     .experts = {},
+                     .expert_bytes = 0};
+  const int64_t expert = copy_bytes(c);
+  return {expert, c.bank.experts * expert};
+}
+
+CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
+  CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype, .whole = nullptr, .experts = {}, .expert_bytes = 0};
+  c.expert_bytes = copy_bytes(c);
+  if (packs_as_a_whole(w)) {
+    c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
+  } else {
+    const auto experts = static_cast<size_t>(c.bank.experts);
+    c.experts = {static_cast<const char**>(run.scratch.alloc_bytes(experts * sizeof(const char*))), experts};
+    std::fill(c.experts.begin(), c.experts.end(), nullptr);
+  }
+  return c;
+}
+
+void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+  std::vector<CallExpert> missing;
+  for (const int64_t e : experts)
+    for (CallWeight* c : weights) {
+      if (c->whole != nullptr || !may_be_kept(*c)) continue;
+      if (const char* copy = find_copy(*c, e)) CallExpert{c, e}.found(copy);
+      else if (may_find_room(*c, e)) missing.push_back({c, e});
+    }
+  if (missing.empty()) return;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::vector<Job> jobs;
+  std::vector<CallExpert> packed;
+  for (const CallExpert& m : missing) {
+    const char* copy = find_copy(*m.weight, m.expert);  // another thread's, by now
+    if (copy == nullptr) {
+      char* room = room_for(*m.weight, m.expert);
+      if (room == nullptr) continue;
+      jobs.push_back(job_of(*m.weight, m.expert, room));
+      packed.push_back(m);
+      copy = room;
+    }
+    m.found(copy);
+  }
+  run_jobs(run, jobs);
+  for (const CallExpert& p : packed)
+    std::atomic_ref(kept_copies(*p.weight).version[static_cast<size_t>(p.expert)]).store(p.weight->w->version, std::memory_order_release);
+}
+
+void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+  std::vector<Job> jobs;
+  for (const int64_t e : experts)
+    for (CallWeight* c : weights) {
+      if (c->at(e) != nullptr) continue;
+      auto* out = static_cast<char*>(run.scratch.alloc_bytes(static_cast<size_t>(c->expert_bytes)));
+      c->experts[static_cast<size_t>(e)] = out;
+      Job job = job_of(*c, e, out);
+      if (is_quantised(job.source.dtype) && c->copy != Copy::blocks) {
+        auto* wide = static_cast<float*>(run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
+        const auto* rows = static_cast<const char*>(job.source.data);
+        const DType from = job.source.dtype;
+        parallel_for(run.threads, c->bank.out, row_grain(c->bank.in), [&](int64_t begin, int64_t end, int) {
+          dequantise(wide + begin * c->bank.in, rows + begin * bytes_of(from, c->bank.in), from, (end - begin) * c->bank.in);
+        });
+        job.source = {wide, DType::f32, c->bank.in};
+      }
+      jobs.push_back(job);
+    }
+  run_jobs(run, jobs);
+}
+
+}  // namespace moe::ops

@@ -1,0 +1,41 @@
+// Where the experts' packed copies lie that one call of a product reads. A weight that is trained is packed as a whole (repack.h); one that only lies in a file
+// is packed an expert at a time when rows first meet it, and the copies of all weights together stay within the model's budget.
+#pragma once
+
+#include <span>
+
+#include "ops/cpu/gemm/repack.h"
+
+namespace moe::ops {
+
+// What a product reads a weight as.
+enum class Copy : uint8_t {
+  forward,   // w(k, n) = value(n, k) for oneDNN in `dtype`
+  backward,  // w(k, n) = value(k, n) for oneDNN in `dtype`
+  blocks,    // panels of a quantised value (quant_product.h)
+};
+
+// One weight of a call. at(e) is null where expert e still has to be packed.
+struct CallWeight {
+  Param* w = nullptr;
+  Bank bank{};
+  Copy copy = Copy::forward;
+  DType dtype = DType::f32;          // of the product; of a quantised product the value's own
+  const char* whole = nullptr;       // all experts one after another, or
+  std::span<const char*> experts{};  // [E] each where it was packed, in scratch
+  int64_t expert_bytes = 0;
+
+  // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in f32.
+  int64_t scratch_bytes() const { return expert_bytes + (is_quantised(w->value.dtype) && copy != Copy::blocks ? bank.out * bank.in * 4 : 0); }
+  const char* at(int64_t e) const { return whole != nullptr ? whole + e * expert_bytes : experts[static_cast<size_t>(e)]; }
+};
+
+// A weight of a call; what it holds is gone when the caller rewinds scratch.
+CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
+// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns. Threads
+// that run one model at the same time wait for each other only while a copy is made.
+void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
+// Packs what is still missing of these experts into scratch, where it stays until the caller rewinds it.
+void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
+
+}  // namespace moe::ops

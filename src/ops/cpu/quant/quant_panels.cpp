@@ -1,0 +1,182 @@
+// Rearranges blocks of GGUF (github ggml-org/ggml, src/ggml-common.h for where their bits lie) into panels. Bits move as words of four bytes, one number a
+// byte.
+#include "ops/cpu/quant/quant_panels.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moe::ops {
+namespace {
+
+constexpr uint32_t kNibbles = 0x0F0F0F0F;
+
+struct Words {
+  uint32_t step[8];  // a block of 32 numbers of one column
+};
+
+uint32_t word_at(const uint8_t* p) {
+  uint32_t w;
+  std::memcpy(&w, p, 4);
+  return w;
+}
+uint16_t half_at(const uint8_t* p) {
+  uint16_t h;
+  std::memcpy(&h, p, 2);
+  return h;
+}
+
+// Bits 0..3 of `bits` become the lowest bits of four bytes.
+uint32_t spread(uint32_t bits) { return ((bits & 0xF) * 0x00204081u) & 0x01010101u; }
+
+// Where the bits and scales of column n in block b of a chunk go.
+struct Place {
+  uint8_t* scales;
+  uint8_t* bits;
+  int64_t column;
+
+  void put_word(int64_t i, uint32_t w) const { std::memcpy(bits + i * 64 + column * 4, &w, 4); }
+  void put_half(int64_t i, uint16_t h) const { std::memcpy(scales + i * 32 + column * 2, &h, 2); }
+  void put_byte(int64_t i, uint8_t b) const { scales[i * 16 + column] = b; }
+
+  void put_nibbles(const Words& v) const {
+    for (int i = 0; i < 4; ++i) put_word(i, (v.step[i] & kNibbles) | (v.step[4 + i] & kNibbles) << 4);
+  }
+  void put_fifth_bits(const Words& v) const {
+    uint32_t w = 0;
+    for (int s = 0; s < 8; ++s) w |= (v.step[s] >> 4 & 0x01010101u) << s;
+    put_word(4, w);
+  }
+  void put_upper_bits(const Words& v) const {
+    for (int half = 0; half < 2; ++half) {
+      uint32_t w = 0;
+      for (int s = 0; s < 4; ++s) w |= (v.step[4 * half + s] >> 4 & 0x03030303u) << 2 * s;
+      put_word(4 + half, w);
+    }
+  }
+};
+
+// One block of 32 of the types without super-blocks.
+template <DType kType>
+void pack_block(const uint8_t* block, const Place& to) {
+  to.put_half(0, half_at(block));
+  constexpr bool kMin = panel_format(kType).has_min;
+  if constexpr (kMin) to.put_half(1, half_at(block + 2));
+  const uint8_t* rest = block + (kMin ? 4 : 2);
+  if constexpr (kType == DType::q8_0) {
+    for (int s = 0; s < 8; ++s) to.put_word(s, word_at(rest + 4 * s) ^ 0x80808080u);
+  } else {
+    constexpr bool kFive = kType == DType::q5_0 || kType == DType::q5_1;
+    if constexpr (kFive) {
+      const uint32_t fifth = word_at(rest);
+      uint32_t w = 0;
+      for (int s = 0; s < 8; ++s) w |= spread(fifth >> 4 * s) << s;
+      to.put_word(4, w);
+      rest += 4;
+    }
+    for (int i = 0; i < 4; ++i) to.put_word(i, word_at(rest + 4 * i));  // a nibble's fellow is 16 numbers further in both
+  }
+}
+
+// Six-bit scale and min of sub-block j out of 12 bytes: four of them whole, of the others the upper two bits lie above the first four.
+void scale_and_min(const uint8_t* packed, int j, uint8_t& scale, uint8_t& min) {
+  if (j < 4) {
+    scale = packed[j] & 63;
+    min = packed[j + 4] & 63;
+  } else {
+    scale = static_cast<uint8_t>((packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4);
+    min = static_cast<uint8_t>(packed[j + 4] >> 4 | (packed[j] >> 6) << 4);
+  }
+}
+
+// Block j of a super-block of q4_k or q5_k: f16 d, dmin, 12 bytes of scales, (q5_k) 32 bytes of fifth bits, 128 bytes of nibbles.
+void pack_block_k45(const uint8_t* super, bool five, int j, const Place& to) {
+  uint8_t scale, min;
+  scale_and_min(super + 4, j, scale, min);
+  to.put_byte(0, scale);
+  to.put_byte(1, min);
+  const uint8_t* fifth = super + 16;
+  const uint8_t* nibbles = super + 16 + (five ? 32 : 0) + j / 2 * 32;
+  Words v;
+  for (int s = 0; s < 8; ++s) {
+    v.step[s] = word_at(nibbles + 4 * s) >> (j % 2 * 4) & kNibbles;
+    if (five) v.step[s] |= (word_at(fifth + 4 * s) >> j & 0x01010101u) << 4;
+  }
+  to.put_nibbles(v);
+  if (five) to.put_fifth_bits(v);
+}
+
+// Block j of a super-block of q6_k: 128 bytes of nibbles, 64 of upper bits, 16 signed scales, f16 d. Each half of it is four blocks.
+void pack_block_k6(const uint8_t* super, int j, const Place& to) {
+  to.put_byte(0, super[192 + 2 * j]);
+  to.put_byte(1, super[192 + 2 * j + 1]);
+  const int in_half = j % 4;
+  const uint8_t* nibbles = super + j / 4 * 64 + in_half % 2 * 32;
+  const uint8_t* upper = super + 128 + j / 4 * 32;
+  Words v;
+  for (int s = 0; s < 8; ++s)
+    v.step[s] = (word_at(nibbles + 4 * s) >> (in_half / 2 * 4) & kNibbles) | (word_at(upper + 4 * s) >> 2 * in_half & 0x03030303u) << 4;
+  to.put_nibbles(v);
+  to.put_upper_bits(v);
+}
+
+// Column n of a chunk of `blocks` blocks; `source` is where they begin in the column's row.
+template <DType kType>
+void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t blocks) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  uint8_t* bits = chunk + chunk_scale_bytes(kFormat, blocks);
+  uint8_t* scales = chunk;
+  if constexpr (kFormat.is_k) {
+    const Place super{chunk, nullptr, column};
+    super.put_half(0, half_at(source + (kType == DType::q6_k ? 208 : 0)));
+    super.put_half(1, kType == DType::q6_k ? uint16_t{0} : half_at(source + 2));
+    scales += kSuperBytes;
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes, column};
+    if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
+    else if constexpr (kFormat.is_k) pack_block_k45(source, kType == DType::q5_k, static_cast<int>(b), to);
+    else pack_block<kType>(source + b * block_of(kType).bytes, to);
+  }
+}
+
+template <DType kType>
+void pack_groups(uint8_t* panels, const uint8_t* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  const int64_t blocks = in / kQuantBlock, group_bytes = static_cast<int64_t>(quant_group_bytes(kType, in));
+  for (int64_t g = groups.begin; g < groups.end; ++g) {
+    const int64_t first = g * kQuantColumns, columns = std::min(kQuantColumns, out - first);
+    uint8_t* chunk = panels + g * group_bytes;
+    if (columns < kQuantColumns) std::memset(chunk, 0, static_cast<size_t>(group_bytes));
+    for (int64_t b = 0; b < blocks; b += kChunkBlocks) {
+      const int64_t n = std::min(kChunkBlocks, blocks - b);
+      for (int64_t c = 0; c < columns; ++c) pack_column<kType>(chunk, rows + (first + c) * row_bytes + bytes_of(kType, b * kQuantBlock), c, n);
+      chunk += chunk_bytes(kFormat, n);
+    }
+  }
+}
+
+}  // namespace
+
+size_t quant_group_bytes(DType dtype, int64_t in) {
+  const PanelFormat format = panel_format(dtype);
+  const int64_t blocks = in / kQuantBlock, tail = blocks % kChunkBlocks;
+  return static_cast<size_t>(blocks / kChunkBlocks * chunk_bytes(format, kChunkBlocks) + (tail > 0 ? chunk_bytes(format, tail) : 0));
+}
+
+void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups) {
+  auto* to = static_cast<uint8_t*>(panels);
+  const auto* from = static_cast<const uint8_t*>(rows);
+  switch (dtype) {
+    case DType::q8_0: return pack_groups<DType::q8_0>(to, from, row_bytes, out, in, groups);
+    case DType::q4_0: return pack_groups<DType::q4_0>(to, from, row_bytes, out, in, groups);
+    case DType::q4_1: return pack_groups<DType::q4_1>(to, from, row_bytes, out, in, groups);
+    case DType::q5_0: return pack_groups<DType::q5_0>(to, from, row_bytes, out, in, groups);
+    case DType::q5_1: return pack_groups<DType::q5_1>(to, from, row_bytes, out, in, groups);
+    case DType::q4_k: return pack_groups<DType::q4_k>(to, from, row_bytes, out, in, groups);
+    case DType::q5_k: return pack_groups<DType::q5_k>(to, from, row_bytes, out, in, groups);
+    case DType::q6_k: return pack_groups<DType::q6_k>(to, from, row_bytes, out, in, groups);
+    default: return;
+  }
+}
+
+}  // namespace moe::ops

@@ -1,0 +1,76 @@
+// Where a weight lies in the panels of a product with quantised weights (quant_product.h): what the packer writes and the kernels read.
+//
+// A group is 16 columns. Along the inner numbers it is cut into chunks of 256, the last one perhaps shorter, one after another, so that a product reads one
+// stream. A chunk holds its scales, then the bits of its blocks of 32 inner numbers. Step s of a block is its numbers 4s..4s+3; 64 bytes hold a step of all
+// columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never negative:
+//   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i below those of step 4 + i; then
+//   q5_*: 64 bytes, bit s of each is the fifth bit of step s;    q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
+// Scales: q8_0, q4_0, q5_0: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; k-types, for a chunk: f16 d[16], dmin[16] (q6_k: unused), then for each
+// block two rows of 16 bytes: scale and min, or (q6_k, signed) the scales of its two halves.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/quant/quant_product.h"
+
+namespace moe::ops {
+
+constexpr int64_t kChunkBlocks = 8;
+
+struct PanelFormat {
+  int64_t block_bytes;  // bits of a block of all 16 columns
+  int64_t scale_bytes;  // scales of a block; of a k-type those of a chunk lie behind kSuperBytes
+  bool is_k;
+  bool has_min;
+  int offset_shift;  // the offset is 1 << offset_shift; -1: none
+};
+constexpr int64_t kSuperBytes = 64;
+
+constexpr PanelFormat panel_format(DType dtype) {
+  switch (dtype) {
+    case DType::q8_0: return {512, 32, false, false, 7};
+    case DType::q4_0: return {256, 32, false, false, 3};
+    case DType::q4_1: return {256, 64, false, true, -1};
+    case DType::q5_0: return {320, 32, false, false, 4};
+    case DType::q5_1: return {320, 64, false, true, -1};
+    case DType::q4_k: return {256, 32, true, true, -1};
+    case DType::q5_k: return {320, 32, true, true, -1};
+    case DType::q6_k: return {384, 32, true, false, 5};
+    default: return {};
+  }
+}
+
+// Bytes before the bits of a chunk of so many blocks: whole cache lines.
+constexpr int64_t chunk_scale_bytes(const PanelFormat& f, int64_t blocks) { return ((f.is_k ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64; }
+constexpr int64_t chunk_bytes(const PanelFormat& f, int64_t blocks) { return chunk_scale_bytes(f, blocks) + blocks * f.block_bytes; }
+
+// A block of a row of x, each half of 16 numbers with its own scale and sum.
+struct alignas(64) QuantRecord {
+  int8_t q[32];
+  float scale[2];
+  int32_t minus_sum[2];
+  float scaled_sum;
+  int32_t unused[3];
+};
+static_assert(sizeof(QuantRecord) == 64);
+// One record more than there are blocks: rows a power of two apart would fall into the same few sets of the cache.
+constexpr int64_t record_stride(int64_t in) { return in / kQuantBlock + 1; }
+
+// The kernels by instruction set, one meaning; quant_multiply chooses.
+struct QuantTask {
+  QuantOut out;
+  const QuantRecord* x;
+  const int32_t* row;
+  int64_t rows;
+  const char* panels;
+  DType dtype;
+  int64_t out_cols, in;
+  Span groups;
+  QuantNext next;
+};
+bool has_vnni();  // AVX-512 with VNNI, and no cap below it
+void quant_multiply_vnni(const QuantTask& task);
+// Operations of a loop of integer products out of registers; `sink` (16 numbers) keeps them alive.
+int64_t vnni_loop(int64_t rounds, int32_t* sink);
+
+}  // namespace moe::ops

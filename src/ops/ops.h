@@ -52,8 +52,6 @@ void matmul_forward(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t>
 void matmul_forward(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
 // The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy is written. matmul_dw does so where dy is f32.  y [R,O] f32
 void matmul_forward_f32(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
-// The same, added to y (f32).
-void matmul_forward_acc(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
 void matmul_dx(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = sum over factors of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.

@@ -199,12 +199,6 @@ std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const
   return make_bpe(std::move(parts));
 }
 
-std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, int64_t size) {
-  BpeLearner learner;
-  for (const std::string_view text : texts) learner.add(text);
-  return learner.learn(size);
-}
-
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::vector<std::string>& data) {
   std::error_code ignored;
   if (spec.starts_with(kPrefix)) {

@@ -34,8 +34,6 @@ class BpeLearner {
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> words_;
 };
 
-std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string_view> texts, int64_t size);
-
 // What --tokenizer names: "bytes"; "bpe:SIZE", trained on the texts at `data` (files and folders); or a model folder, whose tokenizer it takes.
 std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::vector<std::string>& data);
 // Its entries, before there is a text; a text in which fewer pairs repeat than SIZE asks for has fewer.

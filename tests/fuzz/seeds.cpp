@@ -22,8 +22,8 @@
 #include "hub/gguf/gguf_vocab.h"
 #include "moe/recipes/recipes.h"
 #include "moe/recipes/spec_json.h"
+#include "support/learned_bpe.h"
 #include "tensor/arena.h"
-#include "text/bpe_train.h"
 #include "text/ggml_vocab.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
@@ -127,7 +127,7 @@ void json_seeds(const std::string& folder) {
 void tokenizer_seeds(const std::string& folder) {
   put(folder, "bytes", make_tokenizer("bytes")->to_json());
   const std::string_view text = "the cat and the dog, the cat's 12 12";
-  const std::string trained = train_bpe(std::span(&text, 1), 262)->to_json();
+  const std::string trained = test::learned_bpe(std::span(&text, 1), 262)->to_json();
   put(folder, "bpe", trained);
   Json llama = parse_json(trained, "seed");
   llama["model"]["ignore_merges"] = true;

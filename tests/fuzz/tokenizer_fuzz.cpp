@@ -7,7 +7,7 @@
 
 #include "core/json.h"
 #include "fuzz/fuzz.h"
-#include "text/bpe_train.h"
+#include "support/learned_bpe.h"
 #include "text/byte_alphabet.h"
 #include "text/corpus.h"
 #include "text/utf8.h"
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::demand(read->ids_are_bytes() || read->to_json() == text);
   });
   const std::string_view part = text.substr(0, 512);
-  if (!text.starts_with('{')) come_back(*train_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
+  if (!text.starts_with('{')) come_back(*test::learned_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
 
   const auto tokenizer = make_tokenizer("bytes");
   StreamDecoder decoder(*tokenizer);

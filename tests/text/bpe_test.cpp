@@ -10,6 +10,7 @@
 
 #include "core/json.h"
 #include "support/files.h"
+#include "support/learned_bpe.h"
 #include "text/bpe_train.h"
 #include "text/byte_alphabet.h"
 #include "text/corpus.h"
@@ -24,7 +25,7 @@ using Strings = std::vector<std::string>;
 
 std::unique_ptr<Tokenizer> train(std::string_view text, int64_t size) {
   const std::vector<std::string_view> texts{text};
-  return train_bpe(texts, size);
+  return learned_bpe(texts, size);
 }
 
 Strings pieces_of(const Tokenizer& tokenizer, std::string_view text) {

@@ -10,6 +10,7 @@
 
 #include "core/rng.h"
 #include "support/files.h"
+#include "support/learned_bpe.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
 #include "text/corpus.h"
@@ -47,7 +48,7 @@ class Documents : public ::testing::Test {
   std::unique_ptr<Tokenizer> bytes_ = make_tokenizer("bytes");
   static std::unique_ptr<Tokenizer> words() {
     const std::string_view text = "the cat and the dog and the cat, a user and an assistant, the answer";
-    return train_bpe(std::span(&text, 1), 270);
+    return learned_bpe(std::span(&text, 1), 270);
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "support/files.h"
+#include "support/learned_bpe.h"
 #include "text/bpe_train.h"
 #include "text/byte_alphabet.h"
 #include "text/ggml_pre.h"
@@ -153,7 +154,7 @@ TEST(GgmlVocab, OurOwnTokenizersCanBeWritten) {
   EXPECT_EQ(vocab.pre, "gpt-2");
   EXPECT_TRUE(make_ggml_tokenizer(vocab, "m.gguf")->encode(kText) == bytes->encode(kText));
   const std::string_view text = "the cat and the dog, the cat's 12 12";
-  const auto learned = train_bpe(std::span(&text, 1), 265);
+  const auto learned = learned_bpe(std::span(&text, 1), 265);
   const GgmlVocab written = ggml_vocab_of(*learned);
   EXPECT_EQ(written.pre, "gpt-2");
   EXPECT_EQ(written.types.back(), 3);

@@ -1,15 +1,63 @@
 #include "hub/gguf/gguf_config.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <numbers>
+#include <set>
+#include <string>
 
+#include "core/error.h"
+#include "core/nearest.h"
+#include "formats/gguf.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
-#include "hub/gguf/gguf_keys.h"
 
 namespace moe {
 namespace {
+
+// The keys of one architecture in a GGUF, "llama.block_count" and the like, each read at most once by name, so that what nobody read is found.
+class GgufKeys {
+ public:
+  GgufKeys(const Gguf& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  const std::string& where() const { return file_.path(); }
+  std::string name(std::string_view key) {
+    std::string full = prefix_ + std::string(key);
+    read_.insert(full);
+    return full;
+  }
+  bool has(std::string_view key) { return file_.has(name(key)); }
+  int64_t size(std::string_view key, int64_t low, int64_t high = int64_t{1} << 24) { return file_.integer(name(key), low, high); }
+  int64_t size_or(std::string_view key, int64_t low, int64_t otherwise) { return has(key) ? size(key, low) : otherwise; }
+  float number(std::string_view key, double low) {
+    const double x = file_.number(name(key));
+    if (!(x >= low && x <= FLT_MAX)) fail("{}: key \"{}\" is {}; it must be at least {}", where(), name(key), x, low);
+    return static_cast<float>(x);
+  }
+  float number_or(std::string_view key, double low, float otherwise) { return has(key) ? number(key, low) : otherwise; }
+  const std::string& text(std::string_view key) { return file_.text(name(key)); }
+  bool flag(std::string_view key) { return file_.flag(name(key)); }
+  // A key that may stand there only with the one value that is what happens here.
+  void need_number(std::string_view key, double wanted, std::string_view why) {
+    if (!has(key)) return;
+    const double x = file_.number(name(key));
+    if (x != wanted) fail("{}: key \"{}\" is {}; {}, so only {} is supported", where(), name(key), x, why, wanted);
+  }
+  void ignore(std::string_view key) { name(key); }
+  // What nobody read may change the mathematics.
+  void refuse_unknown() const {
+    for (const auto& [key, value] : file_.metadata())
+      if (key.starts_with(prefix_) && !read_.contains(key))
+        fail("{}: key \"{}\" is not known here, and it may change what the model computes{}", where(), printable(key),
+             suggestion(key, {read_.begin(), read_.end()}, 0));
+  }
+
+ private:
+  const Gguf& file_;
+  std::string prefix_;
+  std::set<std::string> read_;
+};
 
 constexpr int64_t kMaxBlocks = 4096;  // as config.json has it
 constexpr const char* kEps = "attention.layer_norm_epsilon";

@@ -329,10 +329,6 @@ void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets)
   });
 }
 
-void matmul_forward_acc(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
-  checked_multiply(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
-}
-
 void matmul_dx(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
   checked_multiply(run, {.op = "matmul_dx", .forward = false}, {{w, dx, dy}}, offsets);
 }

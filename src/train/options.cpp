@@ -46,13 +46,7 @@ void need_in(double value, double low, double high, const char* name) {
   fail_usage("{} is {}; it must be at least {} and below {}", field(name), value, low, high);
 }
 
-}  // namespace
-
-std::string_view name_of(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
-std::string_view name_of(Tune tune) { return kTunes[static_cast<size_t>(tune)]; }
-
-FieldList fields(TrainOptions& o) {
-  FieldList list;
+void add_steps(FieldList& list, TrainOptions& o) {
   list.group("Training");
   list.add("context", o.context, "tokens a row").unit("tokens");
   list.add("batch", o.batch, "rows a micro-batch").unit("rows").also({"per_device_train_batch_size"});
@@ -80,7 +74,9 @@ FieldList fields(TrainOptions& o) {
   list.add("recompute", o.recompute, "keep less, compute twice: less memory, about a third more time").also({"gradient_checkpointing"}).no_mathematics();
   list.add_choice("shuffle", o.shuffle, kShuffles, "epoch (every window once, in random order) or none (in order)");
   list.add("threads", o.threads, "0: all cores").no_mathematics();
+}
 
+void add_tuning(FieldList& list, TrainOptions& o) {
   list.group("Recovering and fine-tuning");
   list.add_choice(
       "tune", o.tune, kTunes,
@@ -95,7 +91,9 @@ FieldList fields(TrainOptions& o) {
       .unit("minutes")
       .no_default()
       .no_mathematics();
+}
 
+void add_bookkeeping(FieldList& list, TrainOptions& o) {
   list.group("");
   list.add("hold_out", o.hold_out, "hold out this share of the documents of @data, chosen by a hash of their content; 0.05: a twentieth");
   list.add("mix", o.mix, "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1")
@@ -113,6 +111,18 @@ FieldList fields(TrainOptions& o) {
            "keep the weights of the lowest held-out loss in OUT/best, a model folder of its own: as much disk again as OUT/model.safetensors")
       .no_mathematics();
   list.add("eval_tokens", o.eval_tokens, "").recorded_only().no_mathematics();
+}
+
+}  // namespace
+
+std::string_view name_of(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
+std::string_view name_of(Tune tune) { return kTunes[static_cast<size_t>(tune)]; }
+
+FieldList fields(TrainOptions& o) {
+  FieldList list;
+  add_steps(list, o);
+  add_tuning(list, o);
+  add_bookkeeping(list, o);
   return list;
 }
 

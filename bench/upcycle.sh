@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Does upcycling pay? A small dense model is trained on the default corpus, upcycled, and both go on for the same minutes on the same text, each with a whole
-# schedule of its own. Prints the held-out loss of the dense model, of what it became by going on, and of what the upcycled model became.
-#   bench/upcycle.sh [DENSE_MINUTES [MINUTES]]     default 3 and 3; what a step costs decides how many there are, so the machine should be quiet
-# BIN=path of moe (default build/release/moe); CORPUS=folder of scripts/corpus.sh; OUT=folder for the models (default: a temporary one, removed);
-# UPCYCLE=flags of moe upcycle (default: 8 copies of 2 shards, of which a token takes 2: as many products as the dense FFN has); LR=peak of the continuations.
+# Does upcycling pay? A small dense model is trained on the default corpus, upcycled, and both go on
+# for the same minutes on the same text, each with a whole schedule of its own. Prints the held-out
+# loss of the dense model, of what it became by going on, and of what the upcycled model became.
+#   bench/upcycle.sh [DENSE_MINUTES [MINUTES]]     default 3 and 3
+# What a step costs decides how many there are, so the machine should be quiet.
+# BIN=path of moe (default build/release/moe); CORPUS=folder of scripts/corpus.sh;
+# OUT=folder for the models (default: a temporary one, removed);
+# UPCYCLE=flags of moe upcycle (default: 8 copies of 2 shards, of which a token takes 2: as many
+# products as the dense FFN has); LR=peak of the continuations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 first=${1:-3} more=${2:-3}
@@ -26,7 +30,8 @@ train() { # FOLDER FLAGS...
   local out=$1
   shift
   rm -rf "$out"
-  run "$out.log" "$moe" train --data "$corpus/train" --eval-data "$corpus/valid" --context 256 --batch 16 --no-report --out "$out" "$@"
+  run "$out.log" "$moe" train --data "$corpus/train" --eval-data "$corpus/valid" \
+    --context 256 --batch 16 --no-report --out "$out" "$@"
 }
 field() { sed -n '$s/.*"'"$2"'":\([-+.0-9e]*\).*/\1/p' "$1/metrics.jsonl" | grep .; }
 result() { # NAME FOLDER
@@ -38,7 +43,8 @@ result() { # NAME FOLDER
 }
 
 printf '%-18s %7s %9s %12s\n' model steps seconds nats/token
-train "$OUT/dense" --minutes "$first" --recipe dense --architecture olmoe --layers 4 --width 128 --heads 4 --dense-width 384 --lr 3e-3
+train "$OUT/dense" --minutes "$first" --recipe dense --architecture olmoe \
+  --layers 4 --width 128 --heads 4 --dense-width 384 --lr 3e-3
 result dense "$OUT/dense"
 rm -rf "$OUT/upcycled"
 run "$OUT/upcycled.log" "$moe" upcycle "$OUT/dense" "$OUT/upcycled" "${upcycle[@]}"

@@ -1,4 +1,5 @@
-# Turns share/presets/*.json into one generated source, so that the command works from wherever it is copied to.
+# Turns share/presets/*.json into one generated source, so that the command works from wherever it
+# is copied to.
 file(GLOB preset_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/share/presets/*.json)
 set(preset_rows "")
 foreach(preset_file ${preset_files})
@@ -8,5 +9,16 @@ foreach(preset_file ${preset_files})
   string(APPEND preset_rows "    {\"${preset_name}\", R\"json(${preset_text})json\"},\n")
 endforeach()
 file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp CONTENT
-"#include \"jobs/presets.h\"\n\nnamespace moe {\n\nconst std::vector<Preset>& presets() {\n  static const std::vector<Preset> table = {\n${preset_rows}  };\n  return table;\n}\n\n}  // namespace moe\n")
+"#include \"jobs/presets.h\"
+
+namespace moe {
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> table = {
+${preset_rows}  };
+  return table;
+}
+
+}  // namespace moe
+")
 target_sources(moe_jobs PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp)

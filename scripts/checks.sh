@@ -1,8 +1,10 @@
-# For scripts that make a list of checks; to be sourced. They set $work, a folder of their own, call `check` for each and `summary` at the end.
+# For scripts that make a list of checks; to be sourced. They set $work, a folder of their own, call
+# `check` for each and `summary` at the end.
 passed=0
 failed=0
 
-# check NAME COMMAND...: one line for the check, with the last one that the command wrote; a failure shows the end of it.
+# check NAME COMMAND...: one line for the check, with the last one that the command wrote; a failure
+# shows the end of it.
 check() {
   local name=$1 code
   shift
@@ -21,19 +23,27 @@ check() {
   fi
 }
 
-# For the commands of a check: `! a` is no failure to `set -e`, and the failing links of `a && b` are none before b, so each step stands on its own line.
+# For the commands of a check: `! a` is no failure to `set -e`, and the failing links of `a && b`
+# are none before b, so each step stands on its own line.
 # ends_with STATUS COMMAND...: the command fails as it should.
 ends_with() {
   local wanted=$1 code=0
   shift
   "$@" || code=$?
-  [ "$code" = "$wanted" ] || { echo "ended with status $code instead of $wanted: $*" >&2; return 1; }
+  [ "$code" = "$wanted" ] || {
+    echo "ended with status $code instead of $wanted: $*" >&2
+    return 1
+  }
 }
 # lacks GREP-ARGUMENTS...: nothing matches. What grep cannot read is a failure, not an absence.
 lacks() { ends_with 1 grep "$@"; }
 # has GREP-ARGUMENTS... FILE: some line of the file matches; the file is shown where none does.
 has() {
-  grep -q "$@" || { echo "no line like this: ${*:1:$#-1}" >&2; tail -n 30 "${*: -1}"; return 1; }
+  grep -q "$@" || {
+    echo "no line like this: ${*:1:$#-1}" >&2
+    tail -n 30 "${*: -1}"
+    return 1
+  }
 }
 
 # The last line of the script; its status is the script's.
@@ -42,7 +52,8 @@ summary() {
   [ "$failed" -eq 0 ]
 }
 
-# virtual_environment FOLDER REQUIREMENTS: made once. It is used as it is when its copy of the pins equals ours; a half-made one has no copy and is made anew.
+# virtual_environment FOLDER REQUIREMENTS: made once. It is used as it is when its copy of the pins
+# equals ours; a half-made one has no copy and is made anew.
 virtual_environment() {
   if cmp -s "$2" "$1/requirements.txt"; then return; fi
   echo "installing what $2 names into $1 (once)" >&2

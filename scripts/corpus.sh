@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Gathers the default corpus: real text in six domains out of free Debian packages, fetched and unpacked but never installed.
-#   scripts/corpus.sh [DIR]        writes DIR/train/<domain>.txt and, the last 5% of every source held out, DIR/valid/<domain>.txt (DIR = data/corpus)
-# Needs nothing beyond a base Debian, 12 or 13, and the network; ready at once when DIR was made by this same version of the script.
+# Gathers the default corpus: real text in six domains out of free Debian packages, fetched and
+# unpacked but never installed.
+#   scripts/corpus.sh [DIR]        writes DIR/train/<domain>.txt and, the last 5% of every source
+#                                  held out, DIR/valid/<domain>.txt (DIR = data/corpus)
+# Needs nothing beyond a base Debian, 12 or 13, and the network; ready at once when DIR was made by
+# this same version of the script.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=${1:-$here/../data/corpus}
@@ -9,8 +12,10 @@ mkdir -p "$root"
 root=$(cd "$root" && pwd)
 export LC_ALL=C
 
-# Every source: domain, how it is read, most bytes of it, package (of one name in Debian 12 and 13), files in it, what it is and under which licence.
-# All stories and the bible are in the public domain as texts; the licence named with them is that of the package around them.
+# Every source: domain, how it is read, most bytes of it, package (of one name in Debian 12 and 13),
+# files in it, what it is and under which licence.
+# All stories and the bible are in the public domain as texts; the licence named with them is that
+# of the package around them.
 sources() {
   cat <<'END'
 stories  prose       9000000  r-cran-janeaustenr             */data/Rdata.rdb                   Jane Austen's six novels, public domain (MIT)
@@ -29,9 +34,11 @@ END
 table() {
   printf '%-10s %12s %12s\n' domain 'train bytes' 'valid bytes'
   for file in "$root"/train/*.txt; do
-    printf '%-10s %12d %12d\n' "$(basename "$file" .txt)" "$(wc -c <"$file")" "$(wc -c <"$root/valid/$(basename "$file")")"
+    printf '%-10s %12d %12d\n' "$(basename "$file" .txt)" "$(wc -c <"$file")" \
+      "$(wc -c <"$root/valid/$(basename "$file")")"
   done
-  printf '%-10s %12d %12d   in %s\n' total "$(cat "$root"/train/*.txt | wc -c)" "$(cat "$root"/valid/*.txt | wc -c)" "$root"
+  printf '%-10s %12d %12d   in %s\n' total "$(cat "$root"/train/*.txt | wc -c)" \
+    "$(cat "$root"/valid/*.txt | wc -c)" "$root"
 }
 
 version=$(cat "$here/corpus.sh" "$here/corpus_clean.pl" | cksum)
@@ -44,14 +51,24 @@ trap 'exit 143' TERM
 mkdir "$work/deb" "$work/x" "$work/out" "$work/out/train" "$work/out/valid"
 mapfile -t packages <<<"$(sources | awk '{ print $4 }' | sort -u)"
 
-fetch() { (cd "$work/deb" && apt-get download -qq -o Acquire::Retries=3 -o APT::Sandbox::User=root "${packages[@]}") >"$work/log" 2>&1; }
+fetch() {
+  (cd "$work/deb" && apt-get download -qq -o Acquire::Retries=3 -o APT::Sandbox::User=root \
+    "${packages[@]}") >"$work/log" 2>&1
+}
 refresh() {
-  if [ "$(id -u)" = 0 ]; then apt-get update -qq; elif command -v sudo >/dev/null; then sudo apt-get update -qq; else false; fi >>"$work/log" 2>&1
+  if [ "$(id -u)" = 0 ]; then
+    apt-get update -qq
+  elif command -v sudo >/dev/null; then
+    sudo apt-get update -qq
+  else
+    false
+  fi >>"$work/log" 2>&1
 }
 echo "fetching ${#packages[@]} packages" >&2
 fetch || { refresh || true; fetch; } || { sleep 5; fetch; } || {
   tail -n 5 "$work/log" >&2
-  echo "corpus.sh: could not fetch the packages. Is the network up, and has 'apt-get update' been run? Any text of your own does as well: moe train --data PATH" >&2
+  echo "corpus.sh: could not fetch the packages. Is the network up, and has 'apt-get update' been" \
+    "run? Any text of your own does as well: moe train --data PATH" >&2
   exit 1
 }
 for package in "${packages[@]}"; do
@@ -62,7 +79,10 @@ done
 # Paths relative to the unpacked packages, sorted, so that their order is the same everywhere.
 sources | while read -r domain kind bytes package pattern title; do
   (cd "$work/x" && find "$package" -type f -path "$pattern" | sort) >"$work/list"
-  [ -s "$work/list" ] || { echo "corpus.sh: no files for '$title': the Debian package $package has changed its layout" >&2; exit 1; }
+  [ -s "$work/list" ] || {
+    echo "corpus.sh: no files for '$title': the Debian package $package has changed its layout" >&2
+    exit 1
+  }
   printf '%s %s %s\n' "$domain" "$kind" "$bytes"
   cat "$work/list"
   echo

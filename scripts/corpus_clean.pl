@@ -1,14 +1,22 @@
-# Turns the sources of the corpus into plain UTF-8 text, one file a domain, each source cut to a size, its last 5% held out. Called by corpus.sh; runs on
-# perl-base and gzip alone.
-#   perl corpus_clean.pl OUT <SOURCES      a source is a line `DOMAIN KIND BYTES`, then a line a file, then an empty one; KIND is a key of %clean below
-# The same files give the same bytes on every machine: files come in the order of a hash of their path (so that a cut
-# takes something of every part of a package), and whatever is not valid UTF-8 is left out whole.
+# Turns the sources of the corpus into plain UTF-8 text, one file a domain, each source cut to a
+# size, its last 5% held out. Called by corpus.sh; runs on perl-base and gzip alone.
+#   perl corpus_clean.pl OUT <SOURCES
+# A source is a line `DOMAIN KIND BYTES`, then a line a file, then an empty one; KIND is a key of
+# %clean below.
+# The same files give the same bytes on every machine: files come in the order of a hash of their
+# path (so that a cut takes something of every part of a package), and whatever is not valid UTF-8
+# is left out whole.
 use strict;
 use warnings;
 
 my ($out) = @ARGV;
-my %entity = (amp => '&', lt => '<', gt => '>', quot => '"', apos => "'", nbsp => ' ', mdash => "\x{2014}", ndash => "\x{2013}");
-my %seen;    # paragraphs already taken: pages repeat their headers, editions one another, and a repeat in the held-out part would flatter a model
+my %entity = (
+  amp => '&', lt => '<', gt => '>', quot => '"', apos => "'", nbsp => ' ',
+  mdash => "\x{2014}", ndash => "\x{2013}",
+);
+# Paragraphs already taken: pages repeat their headers, editions one another, and a repeat in the
+# held-out part would flatter a model.
+my %seen;
 
 sub hash_of {    # FNV-1a, 32 bits
   my $hash = 2166136261;
@@ -18,15 +26,17 @@ sub hash_of {    # FNV-1a, 32 bits
 
 sub bytes_of {
   my ($path, $gzip) = @_;
-  my @open = $gzip ? ('-|', 'sh', '-c', 'exec gzip -dc <"$0" 2>/dev/null', $path) : ('<', $path);
+  my @gzip = ('-|', 'sh', '-c', 'exec gzip -dc <"$0" 2>/dev/null', $path);
+  my @open = $gzip ? @gzip : ('<', $path);
   open my $in, shift @open, @open or die "corpus_clean.pl: cannot read $path: $!\n";
   binmode $in;
   local $/;
   return <$in> // '';
 }
 
-# A zlib stream of a known content length. perl-base has no zlib, but gzip reads the same stream behind its own header; the trailer it then misses is what
-# its exit status and its complaint are about.
+# A zlib stream of a known content length. perl-base has no zlib, but gzip reads the same stream
+# behind its own header; the trailer it then misses is what its exit status and its complaint are
+# about.
 sub inflate {
   my ($stream, $length) = @_;
   open my $file, '>', "$out/stream.gz" or die "corpus_clean.pl: $out/stream.gz: $!\n";
@@ -35,15 +45,19 @@ sub inflate {
   close $file;
   my $bytes = bytes_of("$out/stream.gz", 'gzip');
   unlink "$out/stream.gz";
-  die 'corpus_clean.pl: a stream of ' . length($bytes) . " bytes where the package says $length\n" unless length $bytes == $length;
+  my $got = length $bytes;
+  die "corpus_clean.pl: a stream of $got bytes where the package says $length\n"
+    unless $got == $length;
   return $bytes;
 }
 
-# The longest vector of strings in an R object as saveRDS writes it (XDR): its elements are the lines of a book, or all of it.
+# The longest vector of strings in an R object as saveRDS writes it (XDR): its elements are the
+# lines of a book, or all of it.
 sub r_strings {
   my ($object) = @_;
   my $longest = '';
-  while ($object =~ /\0\0[\0\x02]\x10(.{4})(?=\0.[\0\x40\x80]\x09)/gs) {    # STRSXP, its count, and a CHARSXP next
+  # STRSXP, its count, and a CHARSXP next.
+  while ($object =~ /\0\0[\0\x02]\x10(.{4})(?=\0.[\0\x40\x80]\x09)/gs) {
     my ($count, $at, @strings) = (unpack('N', $1), pos $object);
     for (1 .. $count) {
       my ($type, $length) = unpack "x$at N N", $object;
@@ -58,7 +72,8 @@ sub r_strings {
   return $longest;
 }
 
-# An R package's data: an index of (offset, length) pairs beside a file of zlib streams, each behind its content's length.
+# An R package's data: an index of (offset, length) pairs beside a file of zlib streams, each behind
+# its content's length.
 sub r_database {
   my ($path) = @_;
   my ($data, $text) = (bytes_of($path), '');
@@ -66,12 +81,14 @@ sub r_database {
   my $pairs = bytes_of($index, 'gzip');
   while ($pairs =~ /\0\0\0\x0d\0\0\0\x02(.{4})(.{4})/gs) {    # INTSXP of two
     my ($at, $length) = (unpack('N', $1), unpack 'N', $2);
-    $text .= r_strings(inflate(substr($data, $at + 4, $length - 4), unpack "x$at N", $data)) . "\n\n";
+    my $size = unpack "x$at N", $data;
+    $text .= r_strings(inflate(substr($data, $at + 4, $length - 4), $size)) . "\n\n";
   }
   return $text;
 }
 
-# A SWORD module: an index of (offset, length, content's length), little-endian, beside a file of zlib streams.
+# A SWORD module: an index of (offset, length, content's length), little-endian, beside a file of
+# zlib streams.
 sub sword_module {
   my ($path) = @_;
   my ($data, $text) = (bytes_of($path), '');
@@ -127,18 +144,25 @@ sub from_html {
   for my $line (split /\n/, plain_marks($text)) {
     $line =~ s/[ \xa0]+/ /g;
     $line =~ s/^ | $|\x{b6}//g;
-    push @kept, $line if length $line >= 50 && $line =~ /[.:!?]/ && $line !~ /\bnot found\]/ && new_to_us($line);
+    push @kept, $line
+      if length $line >= 50
+      && $line =~ /[.:!?]/
+      && $line !~ /\bnot found\]/
+      && new_to_us($line);
   }
   return join "\n", @kept;
 }
 
-# Translations are rarely complete: a line with three of English's commonest words is one that was left in English.
+# Translations are rarely complete: a line with three of English's commonest words is one that was
+# left in English.
 sub from_translated {
-  return join "\n", grep { (() = /\b(?:the|of|and|is|that|with|are|for|this|you|be|it)\b/gi) < 3 } split /\n/, from_html(shift);
+  return join "\n",
+    grep { (() = /\b(?:the|of|and|is|that|with|are|for|this|you|be|it)\b/gi) < 3 }
+    split /\n/, from_html(shift);
 }
 
-# One paragraph a line, so that the model need not learn where a printer broke his lines; what the digitisers added, tables of contents and marks of
-# emphasis go. Only headings may be short.
+# One paragraph a line, so that the model need not learn where a printer broke his lines; what the
+# digitisers added, tables of contents and marks of emphasis go. Only headings may be short.
 sub from_prose {
   my ($text) = @_;
   $text =~ s/\A.*?\*\*\* ?START OF (?:THE|THIS) [^\n]*//s;
@@ -149,9 +173,13 @@ sub from_prose {
   for my $paragraph (split /\n[ \t]*\n\s*/, plain_marks($text)) {
     $paragraph =~ s/\s+/ /g;
     $paragraph =~ s/^ | $//g;
-    next if $paragraph !~ /[a-z]/i || $paragraph =~ /gutenberg|e-?text|e-?book|produced by|copyright|transcriber/i;
-    next if (() = $paragraph =~ /\bchapter\b/gi) > 2 || (() = $paragraph =~ /\b[A-Z][A-Z']+\b/g) > 12;
-    push @kept, $paragraph if $paragraph =~ /^(?:chapter|volume|book|part|adventure)\b/i || ($paragraph =~ /[.!?,;:"')-]$/ && new_to_us($paragraph));
+    next if $paragraph !~ /[a-z]/i;
+    next if $paragraph =~ /gutenberg|e-?text|e-?book|produced by|copyright|transcriber/i;
+    next if (() = $paragraph =~ /\bchapter\b/gi) > 2;
+    next if (() = $paragraph =~ /\b[A-Z][A-Z']+\b/g) > 12;
+    push @kept, $paragraph
+      if $paragraph =~ /^(?:chapter|volume|book|part|adventure)\b/i
+      || ($paragraph =~ /[.!?,;:"')-]$/ && new_to_us($paragraph));
   }
   return join "\n", @kept;
 }
@@ -165,13 +193,18 @@ sub from_scripture {
   $text =~ s/<[^>]*>//g;
   $text =~ s/&(\w+);/$entity{$1} \/\/ ' '/ge;
   $text =~ s/\x{b6} ?//g;
-  return join "\n", grep { s/ +/ /g; s/^ | $//g; length && new_to_us($_) } split /\n/, plain_marks($text);
+  return join "\n",
+    grep { s/ +/ /g; s/^ | $//g; length && new_to_us($_) }
+    split /\n/, plain_marks($text);
 }
 
-# The licence at the head of a file is the same text hundreds of times: the leading comment goes when it speaks of one.
+# The licence at the head of a file is the same text hundreds of times: the leading comment goes
+# when it speaks of one.
 sub from_code {
   my ($text) = @_;
-  while ($text =~ s{\A((?:\s*(?://|\#(?!include|if|def|pragma|!))[^\n]*\n)+|\s*/\*.*?\*/[^\n]*\n)}{}s) {
+  my $line = qr{\s*(?://|\#(?!include|if|def|pragma|!))[^\n]*\n};
+  my $block = qr{\s*/\*.*?\*/[^\n]*\n}s;
+  while ($text =~ s{\A((?:$line)+|$block)}{}s) {
     my $comment = $1;
     next if $comment =~ /copyright|licen[cs]e|warranty/i;
     $text = $comment . $text;
@@ -179,14 +212,20 @@ sub from_code {
   }
   $text =~ s/[ \t]+$//gm;
   $text =~ s/^.{160,}\n//gm;
-  $text =~ s/(?<=\S)[ \t]{3,}/  /g;           # columns of aligned text, and lines set far to the right, teach a small model to write blanks
+  # Columns of aligned text, and lines set far to the right, teach a small model to write blanks.
+  $text =~ s/(?<=\S)[ \t]{3,}/  /g;
   $text =~ s/^(?: {4}){5,}(?= *\S)/' ' x 20/gme;
   $text =~ s/\n{3,}/\n\n/g;
   $text =~ s/\A\n+//;
   return $text;
 }
 
-my %clean = (translated => \&from_translated, prose => \&from_prose, scripture => \&from_scripture, code => \&from_code);
+my %clean = (
+  translated => \&from_translated,
+  prose      => \&from_prose,
+  scripture  => \&from_scripture,
+  code       => \&from_code,
+);
 my %parts;    # of each domain, training and held-out text
 $/ = '';
 while (my $source = <STDIN>) {

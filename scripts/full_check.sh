@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# What takes longer than .ci/run has time for, some half an hour: to be run by hand on a quiet machine, after scripts/test.sh, before a release or before an
-# issue is called resolved. Leaves what each check printed in build/full_check.
-#   scripts/full_check.sh [TEXT]      TEXT: some text that compares perplexity, exports and quantisers with llama.cpp too, which takes another half hour
+# What takes longer than .ci/run has time for, some half an hour: to be run by hand on a quiet
+# machine, after scripts/test.sh, before a release or before an issue is called resolved. Leaves
+# what each check printed in build/full_check.
+#   scripts/full_check.sh [TEXT]
+# TEXT: some text that compares perplexity, exports and quantisers with llama.cpp too, which takes
+# another half hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/full_check

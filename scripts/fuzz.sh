@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
-# Builds every fuzzer of tests/fuzz under ASan and UBSan and runs each for at least RUNS executions (default 100000) from valid files, with a fixed seed, so that the
-# same sources give the same run. Assertions stay on. Further seeds of a fuzzer NAME may lie in tests/fuzz/seeds/NAME. Usage: scripts/fuzz.sh [RUNS] [NAME...]
+# Builds every fuzzer of tests/fuzz under ASan and UBSan and runs each for at least RUNS executions
+# (default 100000) from valid files, with a fixed seed, so that the same sources give the same run.
+# Assertions stay on. Further seeds of a fuzzer NAME may lie in tests/fuzz/seeds/NAME.
+#   scripts/fuzz.sh [RUNS] [NAME...]
 # Needs (scripts/deps.sh test): clang libclang-rt-dev libomp-dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 runs=${1:-100000}
-[[ $runs =~ ^[0-9]+$ ]] || { sed -n 2,4p "$0" >&2; exit 2; }
+[[ $runs =~ ^[0-9]+$ ]] || { sed -n 2,6p "$0" >&2; exit 2; }
 shift $(($# > 0 ? 1 : 0))
 build=${MOE_FUZZ_BUILD:-build/fuzz}
-clang=$(command -v clang++-14 || command -v clang++) || { echo "fuzz.sh: clang is not there; run scripts/deps.sh test" >&2; exit 1; }
+clang=$(command -v clang++-14 || command -v clang++) || {
+  echo "fuzz.sh: clang is not there; run scripts/deps.sh test" >&2
+  exit 1
+}
 
-cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOE_FUZZ=ON -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
-  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
+cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clang" \
+  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
+  -DMOE_FUZZ=ON -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
+  -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
 cmake --build "$build" --target fuzzers --parallel "$(scripts/jobs.sh 1500)"
 
 work=$(mktemp -d)
@@ -20,7 +27,9 @@ trap 'rm -rf "$work"' EXIT
 "$build/tests/fuzz/fuzz_seeds" "$work/seeds"
 
 names=("$@")
-[ ${#names[@]} -gt 0 ] || for file in tests/fuzz/*_fuzz.cpp; do names+=("$(basename "$file" _fuzz.cpp)"); done
+[ ${#names[@]} -gt 0 ] || for file in tests/fuzz/*_fuzz.cpp; do
+  names+=("$(basename "$file" _fuzz.cpp)")
+done
 passed=0
 failed=0
 for name in "${names[@]}"; do
@@ -28,18 +37,23 @@ for name in "${names[@]}"; do
   [ ! -d "tests/fuzz/seeds/$name" ] || cp -r "tests/fuzz/seeds/$name/." "$work/seeds/$name/"
   log=$work/$name.log
   wanted=$runs
-  [ "$name" != ggml_vocab ] || wanted=$((runs / 5))  # each run makes a tokenizer with its pattern: 250 a second
-  # At least one more run than seeds is made in any case: libFuzzer counts reading the seeds as runs.
+  # Each run makes a tokenizer with its pattern: 250 a second.
+  [ "$name" != ggml_vocab ] || wanted=$((runs / 5))
+  # At least one more run than seeds is made in any case: libFuzzer counts reading the seeds as
+  # runs.
   code=0
-  UBSAN_OPTIONS=print_stacktrace=1 "$build/tests/fuzz/${name}_fuzz" -runs="$wanted" -seed=1 -timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
-    -artifact_prefix="$build/crashes/$name-" "$work/found/$name" "$work/seeds/$name" >"$log" 2>&1 || code=$?
+  UBSAN_OPTIONS=print_stacktrace=1 "$build/tests/fuzz/${name}_fuzz" -runs="$wanted" -seed=1 \
+    -timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
+    -artifact_prefix="$build/crashes/$name-" "$work/found/$name" "$work/seeds/$name" \
+    >"$log" 2>&1 || code=$?
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   if [ "$code" = 0 ] && [ "${executions:-0}" -ge "$wanted" ]; then
     echo "$name: $executions executions, no crash"
     passed=$((passed + 1))
   else
     grep -v '^#[0-9]*\s\(NEW\|REDUCE\|pulse\)' "$log" | tail -n 40 >&2
-    echo "$name: failed with status $code after ${executions:-0} executions; the input lies in $build/crashes"
+    echo "$name: failed with status $code after ${executions:-0} executions;" \
+      "the input lies in $build/crashes"
     failed=$((failed + 1))
   fi
 done

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Kills training with SIGKILL at 40 moments, 20 of them while a checkpoint is being written, and fills the disk once. After each the folder must hold a model that
-# loads, and --resume must go on. A kill counts as "while a checkpoint is being written" when the unfinished file is still there after the process is gone.
+# Kills training with SIGKILL at 40 moments, 20 of them while a checkpoint is being written, and
+# fills the disk once. After each the folder must hold a model that loads, and --resume must go on.
+# A kill counts as "while a checkpoint is being written" when the unfinished file is still there
+# after the process is gone.
 #   scripts/kill_test.sh [path of moe, default build/release/moe]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,8 +30,11 @@ miss() {
 cat src/*/*.h >"$work/text.txt"
 out=$work/out
 # A model whose checkpoint takes longer to write than a step to compute.
-options=(--data "$work/text.txt" --layers 2 --width 128 --heads 4 --experts 16 --top-k 2 --expert-width 384 --context 32 --batch 1 --schedule constant --warmup 0
-  --save-every 1 --seed 3 --threads 1)
+options=(
+  --data "$work/text.txt" --layers 2 --width 128 --heads 4 --experts 16 --top-k 2
+  --expert-width 384 --context 32 --batch 1 --schedule constant --warmup 0 --save-every 1 --seed 3
+  --threads 1
+)
 launch() {
   "$moe" train "${options[@]}" --out "$out" --steps 1000000 "$@" >"$work/log" 2>&1 &
   child=$!
@@ -42,7 +47,9 @@ slay() {
   child=
   [ "$status" -eq 137 ]
 }
-loads() { "$moe" score "$1" --text "$work/text.txt" --window 64 --windows 1 --json >"$work/score" 2>&1; }
+loads() {
+  "$moe" score "$1" --text "$work/text.txt" --window 64 --windows 1 --json >"$work/score" 2>&1
+}
 unfinished() { compgen -G "$out/.$1.tmp-*" >/dev/null; }
 # Sleeps for $1 to $2 milliseconds.
 pause() {
@@ -50,7 +57,11 @@ pause() {
   sleep "$((ms / 1000)).$(printf '%03d' $((ms % 1000)))"
 }
 check() {
-  if loads "$out"; then pass; else miss "$1: the model does not load: $(tail -n 1 "$work/score")"; fi
+  if loads "$out"; then
+    pass
+  else
+    miss "$1: the model does not load: $(tail -n 1 "$work/score")"
+  fi
 }
 
 # Waits for a file whose name matches $1 to be under way, at most ten seconds.
@@ -63,7 +74,11 @@ await() {
 
 launch
 while [ ! -e "$out/model.safetensors" ]; do
-  kill -0 "$child" 2>/dev/null || { cat "$work/log" >&2; echo "0 passed, 1 failed"; exit 1; }
+  kill -0 "$child" 2>/dev/null || {
+    cat "$work/log" >&2
+    echo "0 passed, 1 failed"
+    exit 1
+  }
   sleep 0.02
 done
 
@@ -81,7 +96,9 @@ while [ "$in_save" -lt 20 ] && [ "$tries" -lt 200 ]; do
     miss "resuming ended by itself: $(tail -n 1 "$work/log")"
     break
   fi
-  unfinished '*' || continue  # the save was over before the kill: not counted, but the next launch resumes from it all the same
+  # Where the save was over before the kill: not counted, but the next launch resumes from it all
+  # the same.
+  unfinished '*' || continue
   in_save=$((in_save + 1))
   check "kill $in_save while $target was written"
 done
@@ -100,9 +117,17 @@ done
 # What was killed forty times goes on to its end, and its metrics hold each step once.
 done_steps=$(tail -n 1 "$out/metrics.jsonl" | grep -o '"step":[0-9]*' | cut -d: -f2)
 last=$((done_steps + 3))
-if "$moe" train "${options[@]}" --out "$out" --steps "$last" --resume >"$work/log" 2>&1; then pass; else miss "the last resume: $(tail -n 1 "$work/log")"; fi
+if "$moe" train "${options[@]}" --out "$out" --steps "$last" --resume >"$work/log" 2>&1; then
+  pass
+else
+  miss "the last resume: $(tail -n 1 "$work/log")"
+fi
 steps=$(grep -o '"step":[0-9]*' "$out/metrics.jsonl" | cut -d: -f2)
-if [ "$steps" = "$(seq "$last")" ]; then pass; else miss "metrics.jsonl does not hold steps 1 to $last once each"; fi
+if [ "$steps" = "$(seq "$last")" ]; then
+  pass
+else
+  miss "metrics.jsonl does not hold steps 1 to $last once each"
+fi
 if unfinished '*'; then miss "unfinished files are left"; else pass; fi
 
 # The disk full: a small file system, or a limit on the size of files where none can be mounted.
@@ -110,7 +135,11 @@ full=$work/full
 mkdir "$full"
 run_full() { "$moe" train "${options[@]}" --out "$full/out" "$@" >"$work/log" 2>&1; }
 if mount -t tmpfs -o size=256m none "$full" 2>/dev/null; then mounted=$full; fi
-if run_full --steps 2; then pass; else miss "training before the disk is full: $(tail -n 1 "$work/log")"; fi
+if run_full --steps 2; then
+  pass
+else
+  miss "training before the disk is full: $(tail -n 1 "$work/log")"
+fi
 before=$(sha256sum "$full/out/model.safetensors")
 status=0
 if [ -n "$mounted" ]; then
@@ -124,13 +153,35 @@ else
     run_full --steps 4 --resume
   ) || status=$?
 fi
-if [ "$status" -eq 1 ]; then pass; else miss "a full disk ended with exit code $status instead of 1"; fi
-if [ "$(grep -c 'cannot write' "$work/log")" -eq 1 ]; then pass; else miss "a full disk is not told in one line: $(cat "$work/log")"; fi
-if [ "$(sha256sum "$full/out/model.safetensors")" = "$before" ] && loads "$full/out"; then pass; else miss "a full disk harmed the older checkpoint"; fi
-if compgen -G "$full/out/.*.tmp-*" >/dev/null; then miss "a full disk left an unfinished file"; else pass; fi
+if [ "$status" -eq 1 ]; then
+  pass
+else
+  miss "a full disk ended with exit code $status instead of 1"
+fi
+if [ "$(grep -c 'cannot write' "$work/log")" -eq 1 ]; then
+  pass
+else
+  miss "a full disk is not told in one line: $(cat "$work/log")"
+fi
+if [ "$(sha256sum "$full/out/model.safetensors")" = "$before" ] && loads "$full/out"; then
+  pass
+else
+  miss "a full disk harmed the older checkpoint"
+fi
+if compgen -G "$full/out/.*.tmp-*" >/dev/null; then
+  miss "a full disk left an unfinished file"
+else
+  pass
+fi
 rm -f "$full/filler"
-if run_full --steps 4 --resume; then pass; else miss "resuming after space was made: $(tail -n 1 "$work/log")"; fi
+if run_full --steps 4 --resume; then
+  pass
+else
+  miss "resuming after space was made: $(tail -n 1 "$work/log")"
+fi
 
-echo "kills while a checkpoint was written: $in_save (of $tries tries); at random moments: 20; disk full: $([ -n "$mounted" ] && echo a full file system || echo a limit on the size of files)"
+filled=$([ -n "$mounted" ] && echo a full file system || echo a limit on the size of files)
+echo "kills while a checkpoint was written: $in_save (of $tries tries);" \
+  "at random moments: 20; disk full: $filled"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

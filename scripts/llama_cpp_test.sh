@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# The same files in this engine and in llama.cpp: perplexity and greedy tokens of SmolLM2-135M-Instruct, a model trained here and handed on as GGUF in several
-# types, and what quantising costs on either side.
-#   scripts/llama_cpp_test.sh TEXT      TEXT: some 300 KB or more of English, e.g. WikiText's; WINDOWS=24 of its windows of 2048 tokens are scored
-# No stage of .ci/run: the first run compiles llama.cpp (llama-cpp-python, pinned in tools/requirements-llama.txt) for some minutes into
-# ${MOE_CACHE:-~/.cache/moe.cpp}/llama, and each run takes half an hour on two cores. BIN=path of moe (default build/release/moe).
+# The same files in this engine and in llama.cpp: perplexity and greedy tokens of
+# SmolLM2-135M-Instruct, a model trained here and handed on as GGUF in several types, and what
+# quantising costs on either side.
+#   scripts/llama_cpp_test.sh TEXT
+# TEXT: some 300 KB or more of English, e.g. WikiText's; WINDOWS=24 of its windows of 2048 tokens
+# are scored.
+# No stage of .ci/run: the first run compiles llama.cpp (llama-cpp-python, pinned in
+# tools/requirements-llama.txt) for some minutes into ${MOE_CACHE:-~/.cache/moe.cpp}/llama, and each
+# run takes half an hour on two cores. BIN=path of moe (default build/release/moe).
 set -euo pipefail
 text=${1:-${TEXT:-}}
-[ -n "$text" ] && [ -f "$text" ] || { sed -n 2,6p "$0" >&2; exit 2; }
+[ -n "$text" ] && [ -f "$text" ] || { sed -n 2,10p "$0" >&2; exit 2; }
 text=$(realpath "$text")
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/release/moe}
@@ -18,14 +22,16 @@ trap 'rm -rf "$work"' EXIT
 
 # The one line of `check` is the verdict; the figures before it are what this is run for.
 compare() {
-  "$llama/bin/python" tools/interop/smollm2_check.py "$1" --bin "$bin" "${@:2}" | tee "$work/figures" >&3
+  "$llama/bin/python" tools/interop/smollm2_check.py "$1" --bin "$bin" "${@:2}" |
+    tee "$work/figures" >&3
   tail -n 1 "$work/figures"
 }
 
 # Widths are multiples of 256, so that the types with blocks of 256 fit.
 train_olmoe() {
-  "$bin" train --data "$text" --out "$work/olmoe" --tokenizer bpe:2048 --recipe olmoe --layers 4 --width 256 --heads 4 --experts 8 --top-k 2 \
-    --expert-width 256 --context 256 --batch 8 --steps 300 --lr 2e-3 --warmup 20 --dtype f32 --seed 1
+  "$bin" train --data "$text" --out "$work/olmoe" --tokenizer bpe:2048 --recipe olmoe --layers 4 \
+    --width 256 --heads 4 --experts 8 --top-k 2 --expert-width 256 --context 256 --batch 8 \
+    --steps 300 --lr 2e-3 --warmup 20 --dtype f32 --seed 1
 }
 
 virtual_environment "$llama" tools/requirements-llama.txt
@@ -35,7 +41,10 @@ model=$(scripts/get-smollm2.sh)
 check "SmolLM2's perplexity" compare score "$model" "$text" --windows "$windows"
 check "SmolLM2's greedy tokens" compare greedy "$model"
 check "an OLMoE model trained here" train_olmoe
-check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 q4_k_m q4_k_s q4_1 q4_0
-check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" --types q8_0 q5_0
-check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s --base f32
+check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 \
+  --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 q4_k_m q4_k_s q4_1 q4_0
+check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" \
+  --types q8_0 q5_0
+check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 \
+  --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s --base f32
 summary

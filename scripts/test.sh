@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test; ends with ctest's own summary. Further arguments go to ctest, e.g. scripts/test.sh -R moe/
+# Installs, builds and runs every test; ends with ctest's own summary. Further arguments go to
+# ctest, e.g. scripts/test.sh -R moe/
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -18,6 +18,7 @@
 #include "infer/session.h"
 #include "median.h"
 #include "moe/recipes/recipes.h"
+#include "ops/memory.h"
 #include "ops/ops.h"
 
 namespace {
@@ -221,7 +222,7 @@ void measure(const std::string& shape, DType dtype, int threads, int64_t tokens,
   for (size_t i = 0; i < speed.token.size(); ++i) shares.push_back(bytes / speed.token[i] / ((speed.rate[i] + speed.rate[i + 1]) / 2));
   fmt::print("{:9} {:5}  prompt of {}: first {:.2f} s ({:.0f} tok/s), second {:.2f} s ({:.0f} tok/s)   packed {} MiB\n", shape, name_of(dtype), prompt,
              speed.first_prompt, static_cast<double>(prompt) / speed.first_prompt, speed.second_prompt, static_cast<double>(prompt) / speed.second_prompt,
-             model->pack_budget().used >> 20);
+             ops::copies_taken(model->params()) >> 20);
   fmt::print(
       "                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s; of the read rate {:.1f}% ({:.1f}..{:.1f}), {:.1f} GB/s ({:.1f}..{:.1f})\n",
       token * 1e3, 1 / token, bytes / 1e6, bytes / token / 1e9, 100 * median(shares), 100 * *std::min_element(shares.begin(), shares.end()),

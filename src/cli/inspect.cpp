@@ -66,7 +66,7 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   const TrainingMemory t = count_training_memory(c, shape);
   fmt::print("training in {} on {} x {} tokens{}: {} = masters {} + gradients {} + moments {} + packed {} + activations {} + scratch {}\n",
              name_of(shape.dtype), shape.batch, shape.context, shape.recompute ? " with --recompute" : "", size(t.total()), size(t.masters), size(t.gradients),
-             size(t.moments), size(t.packed), size(t.activations), size(t.scratch));
+             size(t.moments), size(t.copies), size(t.activations), size(t.scratch));
 }
 
 // 4426165368 as 4,426,165,368.

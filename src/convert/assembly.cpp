@@ -25,8 +25,8 @@ Tensor allocate_like(Model& model, const Tensor& shape) {
   }
 }
 
-// Whether the matrices can be the pieces of one bank where they lie.
-bool can_be_pieces(const Param& to, const std::vector<Tensor>& matrices) {
+// Whether the matrices can be those of one bank where they lie.
+bool can_be_bank(const Param& to, const std::vector<Tensor>& matrices) {
   return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) { return m.dtype == matrices[0].dtype && m.dense(); });
 }
 
@@ -82,9 +82,9 @@ void Assembly::enter(std::string_view part, const std::string& became, int64_t b
   row->after += after;
 }
 
-void Assembly::bind(Param& to, Tensor value, std::vector<const void*> pieces, const std::string& became, int64_t before) {
+void Assembly::bind(Param& to, Tensor value, std::vector<const void*> places, const std::string& became, int64_t before) {
   if (!to.value.empty()) fail("the account does not come out: \"{}\" would be given its numbers twice", to.name);
-  model_->bind(to, value, std::move(pieces));
+  model_->bind(to, value, std::move(places));
   enter(words_of(to.part), became, before, to.value.numel());
 }
 
@@ -92,7 +92,7 @@ void Assembly::view(Param& to, const Param& from, const std::string& became) {
   Tensor value = from.value;
   if (value.rank != to.value.rank || value.shape != to.value.shape)
     fail("\"{}\" is {}, which cannot become {}", from.name, describe(value), describe(to.value));
-  bind(to, value, from.pieces, became, value.numel());
+  bind(to, value, from.places(), became, value.numel());
 }
 
 Tensor Assembly::own(Param& to, const std::string& became, int64_t before) {
@@ -106,11 +106,11 @@ void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::s
   if (static_cast<int64_t>(matrices.size()) != shape.shape[0]) fail("\"{}\" has {} experts, but {} are given", to.name, shape.shape[0], matrices.size());
   for (const Tensor& m : matrices)
     if (m.numel() != each || m.cols() != shape.cols()) fail("an expert of \"{}\" is {}, which does not fit {}", to.name, describe(m), describe(shape));
-  if (can_be_pieces(to, matrices)) {
-    std::vector<const void*> pieces;
-    for (const Tensor& m : matrices) pieces.push_back(m.data);
+  if (can_be_bank(to, matrices)) {
+    std::vector<const void*> places;
+    for (const Tensor& m : matrices) places.push_back(m.data);
     const Tensor value = like(shape, matrices[0].data, matrices[0].dtype);
-    return bind(to, value, std::move(pieces), became, before);
+    return bind(to, value, std::move(places), became, before);
   }
   float* out = own(to, became, before).as<float>();
   for (size_t e = 0; e < matrices.size(); ++e) copy_numbers(out + static_cast<int64_t>(e) * each, matrices[e]);

@@ -47,7 +47,7 @@ class Assembly {
 
  private:
   void enter(std::string_view part, const std::string& became, int64_t before, int64_t after);
-  void bind(Param& to, Tensor value, std::vector<const void*> pieces, const std::string& became, int64_t before);
+  void bind(Param& to, Tensor value, std::vector<const void*> places, const std::string& became, int64_t before);
 
   std::unique_ptr<Model> model_;
   std::vector<PartFate> account_;

@@ -43,9 +43,10 @@ std::string describe(const MemoryNeed&, int64_t taken);
 // What a run may use.
 struct MemoryLimits {
   std::optional<int64_t> all;     // of the whole process; absent: what it holds and what is available
-  std::optional<int64_t> packed;  // of packed copies of weights (tensor/param.h PackBudget); absent: as plan_memory says
+  std::optional<int64_t> packed;  // of copies that products keep of weights in files (ops/memory.h); absent: half of what is left
   // Bytes beside what the process holds already.
   int64_t left() const;
+  int64_t for_copies() const { return packed.value_or(left() / 2); }
 };
 
 // Throws OutOfMemory where the need is more than what is left, with its parts; `advice` says what to lower.

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "ops/memory.h"
 
 namespace moe {
 namespace {
@@ -63,8 +64,8 @@ std::vector<int32_t> SpeedProbe::next_ids() {
 
 void SpeedProbe::warm_up(const std::function<void()>& on_first) {
   int64_t packed = -1;
-  for (int64_t i = 0; i < kMostPrompts && model_.pack_budget().used != packed; ++i) {
-    packed = model_.pack_budget().used;
+  for (int64_t i = 0; i < kMostPrompts && ops::copies_taken(model_.params()) != packed; ++i) {
+    packed = ops::copies_taken(model_.params());
     const std::vector<int32_t> ids = next_ids();
     const auto all = std::span<const int32_t>(ids);
     session_.truncate(0);

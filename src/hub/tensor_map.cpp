@@ -391,7 +391,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const DType kept = tensor.pieces[0].param->is_trained() ? dtype : DType::f32;
     SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
     const FileTensor::Piece& piece = tensor.pieces[0];
-    const bool scattered = piece.expert < 0 && !piece.param->pieces.empty();
+    const bool scattered = piece.expert < 0 && !piece.param->places().empty();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered && !is_quantised(piece.param->value.dtype)) {
       item.value = shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
       continue;

@@ -43,7 +43,7 @@ Copies copies_of(const Model& model, DType dtype) {
     if (!is_multiplied(model.config(), *param)) continue;
     const ops::CopyBytes bytes = ops::forward_copy_bytes(*param, dtype, param->part == Part::router);
     copies.all += bytes.all;
-    if (param->budget == nullptr) copies.owned += bytes.all;
+    if (!param->is_bound()) copies.owned += bytes.all;
     // Gate and up share a call.
     else copies.passing = std::max(copies.passing, std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert));
   }
@@ -53,7 +53,7 @@ Copies copies_of(const Model& model, DType dtype) {
 int64_t mapped_bytes(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params())
-    if (param->budget != nullptr) bytes += param->value.bytes();
+    if (param->is_bound()) bytes += param->value.bytes();
   return bytes;
 }
 
@@ -80,7 +80,7 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
     const Copies copies = copies_of(*use.model, use.shape.dtype);
     whole += copies.owned;
     wanted += copies.all - copies.owned;
-    used += use.model->pack_budget().used;
+    used += ops::copies_taken(use.model->params());
     passing += copies.passing;
     plan.need.add("kernels", kRunBytes);
     plan.need.add("activations", count_forward_memory(config, use.shape, evaluation_spec(config, use.routing, use.top_k_experts)));
@@ -102,8 +102,8 @@ MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& bes
   double wanted = 0;
   for (const ForwardUse& use : uses) wanted += budgeted(use);
   for (const ForwardUse& use : uses)
-    use.model->pack_budget().limit =
-        uses.size() == 1 ? plan.packed : static_cast<int64_t>(budgeted(use) / std::max(wanted, 1.0) * static_cast<double>(plan.packed));
+    ops::limit_copies(use.model->params(),
+                      uses.size() == 1 ? plan.packed : static_cast<int64_t>(budgeted(use) / std::max(wanted, 1.0) * static_cast<double>(plan.packed)));
   check_memory(plan.need, limits, advice);
   return plan;
 }

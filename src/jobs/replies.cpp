@@ -126,7 +126,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
               {"masters", t.masters},
               {"gradients", t.gradients},
               {"moments", t.moments},
-              {"packed", t.packed},
+              {"packed", t.copies},
               {"activations", t.activations},
               {"scratch", t.scratch}}}}}};
 }

@@ -67,11 +67,11 @@ struct TrainingMemory {
   int64_t masters = 0;      // f32
   int64_t gradients = 0;    // f32
   int64_t moments = 0;      // two, f32
-  int64_t packed = 0;       // copies of the matrices in the layout and dtype of the products, one for each direction
+  int64_t copies = 0;       // copies of the matrices in the layout and dtype of the products, one for each direction
   int64_t activations = 0;  // what backward needs
   int64_t scratch = 0;      // of the widest moment of backward
 
-  int64_t total() const { return masters + gradients + moments + packed + activations + scratch; }
+  int64_t total() const { return masters + gradients + moments + copies + activations + scratch; }
 };
 TrainingMemory count_training_memory(const ModelConfig&, const TrainingShape&);
 
@@ -81,8 +81,8 @@ struct ForwardShape {
   DType dtype = DType::f32;  // of the activations
   bool loss = false;         // the head's loss of every token follows
 };
-// What it holds at its fullest moment, bytes: activations and scratch, but no weights, no packed copies and no cache. `routing`: its stages; unused by dense
-// models. Every choice counts as a row.
+// What it holds at its fullest moment, bytes: activations and scratch, but no weights, no copies of weights and no cache. `routing`: its stages; unused by
+// dense models. Every choice counts as a row.
 int64_t count_forward_memory(const ModelConfig&, const ForwardShape&, const RoutingSpec& routing);
 
 struct ModelCost {

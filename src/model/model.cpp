@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "model/rope.h"
+#include "ops/memory.h"
 
 namespace moe {
 namespace {
@@ -46,6 +47,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
     moe_blocks_.push_back(&block);
   }
   list_output(config_, final_norm_, head_, take);
+  if (storage_ == Storage::bound) ops::limit_copies(params_, {});  // so that no run is without a limit
 }
 
 void Model::take(Param& param) {
@@ -59,16 +61,12 @@ void* Model::zeroed_like(const Tensor& shape) {
   return std::memset(memory_.alloc_bytes(bytes), 0, bytes);
 }
 
-void Model::bind(Param& param, Tensor value, std::vector<const void*> pieces) {
+void Model::bind(Param& param, Tensor value, std::vector<const void*> places) {
   const Tensor& wanted = param.value;
   if (value.rank != wanted.rank || value.shape != wanted.shape) fail("parameter \"{}\" does not have the shape of {}", param.name, describe(value));
-  if (!pieces.empty() && (value.rank != 3 || static_cast<int64_t>(pieces.size()) != value.shape[0]))
-    fail("parameter \"{}\" is given in {} pieces, which are not its experts", param.name, pieces.size());
-  param.value = value;
-  if (!pieces.empty()) param.value.data = const_cast<void*>(pieces[0]);
-  param.pieces = std::move(pieces);
-  param.budget = &budget_;
-  param.touched();
+  if (!places.empty() && (value.rank != 3 || static_cast<int64_t>(places.size()) != value.shape[0]))
+    fail("parameter \"{}\" is given in {} pieces, which are not its experts", param.name, places.size());
+  param.bind(value, std::move(places));
 }
 
 Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) { return memory_.alloc(dtype, shape); }

@@ -65,13 +65,10 @@ class Model {
   void initialise(uint64_t seed);
   // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a bank the places of its experts. Memory that the Model does
   // not own stays alive by keep().
-  void bind(Param&, Tensor value, std::vector<const void*> pieces = {});
+  void bind(Param&, Tensor value, std::vector<const void*> places = {});
   void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
   // Memory of the Model's own, for what has to be copied from a file.
   Tensor allocate(DType, std::initializer_list<int64_t> shape);
-  // How much memory the packed copies of bound weights may take; unlimited at first.
-  PackBudget& pack_budget() { return budget_; }
-  const PackBudget& pack_budget() const { return budget_; }
   // Gives every parameter that is trained, and that `wanted` names where it is given, a zero gradient; the others are frozen. Only for owned models.
   void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
@@ -106,9 +103,8 @@ class Model {
   Storage storage_;
   Arena memory_;                                   // parameters and gradients
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
-  PackBudget budget_;
-  Param embedding_;  // [V,D]
-  Param positions_;  // [context,D], learned positions only
+  Param embedding_;                                // [V,D]
+  Param positions_;                                // [context,D], learned positions only
   std::optional<ops::RopeTable> rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;

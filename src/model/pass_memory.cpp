@@ -10,7 +10,7 @@ namespace moe {
 namespace {
 
 constexpr int64_t kF32 = 4;
-constexpr int64_t kThreadScratch = int64_t{2} << 20;           // blocks of products, packed or turned, on all threads
+constexpr int64_t kThreadScratch = int64_t{2} << 20;           // blocks of products in another layout, on all threads
 constexpr int64_t kForwardThreadScratch = int64_t{512} << 10;  // the same without gradients
 
 // Sizes that every part below needs.
@@ -88,16 +88,16 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
   return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
 }
 
-// Rows packed at once for the gradient of a single matrix: a wave of them (ops/cpu/gemm/matmul_dw.cpp).
+// Rows laid out at once for the gradient of a single matrix: a wave of them (ops/cpu/gemm/matmul_dw.cpp).
 int64_t scratch_wave(const Sizes& s, int64_t rows, int64_t width) {
   return std::min(rows * width * s.a, std::max(ops::kDwWaveBytes, ops::kDwInnerRows * width * s.a));
 }
 
-// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows packed for the gradient of a matrix: a wave of
+// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows laid out for the gradient of a matrix: a wave of
 // those of a single matrix, of a bank those of the groups that two threads are at and of one they share.
 int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t experts = 1) {
-  const int64_t packed = experts == 1 ? scratch_wave(s, rows, width) : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width) * s.a;
-  return rows * width * (s.c.gated ? 3 : 2) * s.a + packed;
+  const int64_t wave = experts == 1 ? scratch_wave(s, rows, width) : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width) * s.a;
+  return rows * width * (s.c.gated ? 3 : 2) * s.a + wave;
 }
 
 // Backward: the gradients of the logits and of what the noise keeps, and of the weights.
@@ -120,7 +120,7 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x packed
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x laid out
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
@@ -140,7 +140,7 @@ int64_t scratch_forward(const Sizes& s, bool moe) {
   return s.stream() + s.rows(true) * s.c.width * kF32 + hidden + (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
 }
 
-int64_t packed_bytes(const ModelConfig& c, int64_t a) {
+int64_t copy_bytes(const ModelConfig& c, int64_t a) {
   const ParamCount p = count_params(c);
   int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] + p[Part::experts] + p[Part::shared] + c.vocab * c.width;
   return 2 * (router * kF32 + other * a);
@@ -156,7 +156,7 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.masters = kF32 * (params + count.buffers);
   m.gradients = kF32 * params;
   m.moments = 2 * kF32 * params;
-  m.packed = packed_bytes(c, s.a);
+  m.copies = copy_bytes(c, s.a);
 
   const int64_t logits = kept_logits(s);
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() + logits;  // h of every block, hidden, nll, lse

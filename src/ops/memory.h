@@ -1,7 +1,9 @@
-// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h).
+// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h), and what they may take.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "tensor/dtype.h"
 #include "tensor/param.h"
@@ -23,6 +25,14 @@ struct CopyBytes {
   int64_t expert = 0, all = 0;
 };
 CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
+
+// What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is free when the next one is made. They are made an expert at a
+// time when rows first meet it, and what does not fit is packed anew at each use. Weights that are not bound are packed whole, whatever the limit.
+// The first call puts these weights together, and comes before products with them; a later one for all or some of them moves the limit of all, and threads may
+// multiply meanwhile.
+void limit_copies(std::span<Param* const>, std::optional<int64_t> bytes);
+// What those copies take now, bytes.
+int64_t copies_taken(std::span<Param* const>);
 
 // What measure_read_bandwidth reads through.
 int64_t read_buffer_bytes();

@@ -23,8 +23,8 @@ namespace moe::ops {
 // ---- products (ops/cpu/gemm/matmul.cpp) ------------------------------------------------------------------------------------------------------------
 // Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
 // The dtype of x (or dy) decides the compute dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else an expert at a
-// time when rows first meet it, within w.budget. Quantised w multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h); a gradient
-// goes through its numbers in the compute dtype. Empty groups are legal.
+// time when rows first meet it, within a limit (ops/memory.h). Quantised w multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h);
+// a gradient goes through its numbers in the compute dtype. Empty groups are legal.
 
 // Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of them into the cache right before they need it, so that no
 // dispatched copy of the tokens is ever written to memory.

@@ -1,44 +1,44 @@
-// A trained tensor: the truth, its gradient, and a derived copy in the layout and dtype that the products want.
+// A trained tensor: the truth, its gradient, and what a backend derives from it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tensor/arena.h"
-#include "tensor/pages.h"
 #include "tensor/tensor.h"
 
 namespace moe {
 
-// Copies of single experts, each made when rows first meet it, in room reserved for all of them. Opaque to everyone but ops, whose threads write under a lock
-// and look without one: `begun` tells that the rest stands, a version that the copy does; both are read and written as atomics (std::atomic_ref).
-struct ExpertCopies {
-  bool begun = false;
-  Pages room;
-  int64_t expert_bytes = 0;
-  std::vector<uint64_t> version;  // [E] of the value that is packed; 0: never packed, and no memory taken
-};
+// What a backend makes of a parameter and keeps beside it, such as copies in the layout of its products: its own affair, made when it first needs it, gone with
+// the parameter.
+class Derived {
+ public:
+  struct Content {
+    virtual ~Content() = default;
+  };
 
-// Weights of a product, packed by ops for one dtype. A cache: it may be dropped at any time and is rebuilt when `version` falls behind. What is trained is
-// packed as a whole, since every step packs it anew; what only lies in a file, an expert at a time. Versions are atomics as in ExpertCopies.
-struct Packed {
-  ExpertCopies forward_experts, backward_experts;
-  Arena memory{0};
-  void* forward = nullptr;  // opaque to everyone but ops
-  void* backward = nullptr;
-  uint64_t forward_version = 0;  // 0: never packed
-  uint64_t backward_version = 0;
-};
+  Derived() = default;
+  ~Derived() { delete content_.load(); }
+  Derived(Derived&& other) noexcept : content_(other.content_.exchange(nullptr)) {}
+  Derived& operator=(Derived&& other) noexcept {
+    delete content_.exchange(other.content_.exchange(nullptr));
+    return *this;
+  }
 
-// How much memory the packed copies of weights that are never trained may take together, of all threads that run the model. What does not fit is packed anew
-// each time it is used.
-struct PackBudget {
-  std::atomic<int64_t> limit = INT64_MAX;  // bytes
-  std::atomic<int64_t> used = 0;
+  // Null where nothing was kept yet.
+  Content* get() const { return content_.load(std::memory_order_acquire); }
+  // What is kept from now on: this, or what another thread was quicker to keep.
+  Content& keep(std::unique_ptr<Content> content) const {
+    Content* kept = nullptr;
+    if (content_.compare_exchange_strong(kept, content.get(), std::memory_order_acq_rel)) kept = content.release();
+    return *kept;
+  }
 
-  bool has_room(int64_t bytes) const { return used + bytes <= limit; }
+ private:
+  mutable std::atomic<Content*> content_ = nullptr;  // owned
 };
 
 // What a parameter is for: decides its initial values, whether it is trained and whether it takes weight decay.
@@ -62,27 +62,39 @@ struct Param {
   int64_t layer = -1;  // -1: of none
   Role role = Role::matrix;
   Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view of a mapped file that the Model keeps
-  // [E] where each expert's matrix lies, when a file stores them apart; empty: one after another in `value`. Such a parameter is read by expert() only.
-  std::vector<const void*> pieces;
-  Tensor grad;  // f32, shape of value; empty = frozen; owned by the Model
+  Tensor grad;   // f32, shape of value; empty = frozen; owned by the Model
   // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves a pass over memory that would only store zeros.
   bool grad_is_zero = false;
   uint64_t version = 1;  // raised by whoever writes `value`
-  Packed packed_f32, packed_bf16;
-  ExpertCopies packed_blocks;    // of a quantised value, for products with its blocks
-  PackBudget* budget = nullptr;  // the Model's; null: no limit
+  Derived derived;       // from `value`, at whatever version a backend last looked
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
   bool is_trained() const { return role != Role::buffer; }
   bool is_bias() const { return role == Role::bias; }
   bool present() const { return !value.empty(); }
+  // Gives it numbers that are only read: of any dtype, in memory that somebody else keeps. `places` [E]: where each expert's matrix lies, when a file stores
+  // them apart; such a parameter is read by expert() only.
+  void bind(Tensor numbers, std::vector<const void*> places = {}) {
+    value = numbers;
+    if (!places.empty()) value.data = const_cast<void*>(places[0]);
+    places_ = std::move(places);
+    is_bound_ = true;
+    touched();
+  }
+  bool is_bound() const { return is_bound_; }
+  // As bind() was given them; empty: one after another in `value`.
+  const std::vector<const void*>& places() const { return places_; }
   // [O,I]: matrix e of a bank [E,O,I]; the whole of a matrix [O,I], which is a bank of one.
   Tensor expert(int64_t e) const {
     Tensor matrix = value.rank == 3 ? value.at(e) : value;
-    if (!pieces.empty()) matrix.data = const_cast<void*>(pieces[static_cast<size_t>(e)]);
+    if (!places_.empty()) matrix.data = const_cast<void*>(places_[static_cast<size_t>(e)]);
     return matrix;
   }
   void touched() { ++version; }
+
+ private:
+  std::vector<const void*> places_;
+  bool is_bound_ = false;
 };
 
 }  // namespace moe

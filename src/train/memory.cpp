@@ -43,7 +43,7 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
   need.add("gradients", trained.gradients);
   need.add("moments", trained.moments);
   need.add("adapters", trained.adapters);
-  need.add("packed", pass.packed);
+  need.add("packed", pass.copies);
   need.add("activations", pass.activations);
   need.add("scratch", pass.scratch);
   need.add("text", o.batch * o.context * kTextBytes);

@@ -4,6 +4,8 @@
 #include "infer/memory_plan.h"
 
 #include "infer/session.h"
+#include "ops/cpu/gemm/packed.h"
+#include "ops/memory.h"
 #include "support/files.h"
 #include "support/routings.h"
 #include "support/tiny_model.h"
@@ -24,6 +26,15 @@ int64_t bytes_of_all(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params()) bytes += param->value.bytes();
   return bytes;
+}
+
+// A text that meets every expert.
+void read_text(Model& model, DType dtype = DType::f32) {
+  moe::Run run(2, dtype);
+  Session session(model, run, 600);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 600; ++i) ids.push_back(i * 37 % 256);
+  session.prefill(ids);
 }
 
 ForwardUse use_of(Model& model, int64_t tokens = 16) { return {.model = &model, .shape = {.tokens = tokens, .dtype = DType::f32}}; }
@@ -74,7 +85,17 @@ TEST(MemoryPlan, CopiesBeyondABudgetPassThroughScratch) {
   const MemoryPlan plan = settle_memory(use, {}, {.all = {}, .packed = 1000}, "");
   EXPECT_EQ(part_of(plan.need, "packed"), 1000);
   EXPECT_GT(part_of(plan.need, "packing"), 0);
-  EXPECT_EQ(bound->pack_budget().limit, 1000);
+  read_text(*bound);
+  EXPECT_LE(ops::copies_taken(bound->params()), 1000);
+}
+
+// Whoever runs a model and foretells nothing: the copies of all its weights have one limit from the start (tests/ops/weights_test.cpp says which).
+TEST(MemoryPlan, ABoundModelIsLimitedFromTheStart) {
+  const auto model = fresh(plain_config());
+  const auto bound = bound_like(*model);
+  const auto budget = ops::packed_weight(*bound->params()[0]).budget;
+  ASSERT_NE(budget, nullptr);
+  for (const Param* param : bound->params()) EXPECT_EQ(ops::packed_weight(*param).budget, budget) << param->name;
 }
 
 // Two models share one budget as their weights do, and weights that a model owns are packed whole whatever the budget.
@@ -85,8 +106,12 @@ TEST(MemoryPlan, ModelsShareTheBudget) {
   const auto small_bound = bound_like(*small), big_bound = bound_like(*big);
   const std::vector<ForwardUse> uses = {use_of(*small_bound), use_of(*big_bound), use_of(*big)};
   const MemoryPlan plan = settle_memory(uses, {}, {.all = {}, .packed = 100000}, "");
-  EXPECT_LE(small_bound->pack_budget().limit + big_bound->pack_budget().limit, 100000);
-  EXPECT_GT(big_bound->pack_budget().limit, small_bound->pack_budget().limit);
+  for (Model* model : {small_bound.get(), big_bound.get(), big.get()}) read_text(*model);
+  const int64_t of_small = ops::copies_taken(small_bound->params()), of_big = ops::copies_taken(big_bound->params());
+  EXPECT_LE(of_small + of_big, 100000);
+  EXPECT_GT(of_big, of_small);
+  EXPECT_GT(of_small, 20000);
+  EXPECT_EQ(ops::copies_taken(big->params()), 0);
   EXPECT_EQ(part_of(plan.need, "packed"), 100000 + forward_copy_bytes(*big, DType::f32));
 }
 
@@ -103,12 +128,8 @@ TEST(MemoryPlan, ForetellsTheCopies) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto model = fresh(plain_config());
     const auto bound = bound_like(*model);
-    moe::Run run(2, dtype);
-    Session session(*bound, run, 600);
-    std::vector<int32_t> ids;
-    for (int32_t i = 0; i < 600; ++i) ids.push_back(i * 37 % 256);
-    session.prefill(ids);
-    EXPECT_EQ(bound->pack_budget().used, forward_copy_bytes(*bound, dtype));
+    read_text(*bound, dtype);
+    EXPECT_EQ(ops::copies_taken(bound->params()), forward_copy_bytes(*bound, dtype));
   }
 }
 
@@ -116,7 +137,7 @@ TEST(MemoryPlan, ForetellsTheCopies) {
 TEST(MemoryPlan, ABudgetOfNothingGivesTheSameBits) {
   const auto model = fresh(plain_config());
   const auto ample = bound_like(*model), scarce = bound_like(*model);
-  scarce->pack_budget().limit = 0;
+  ops::limit_copies(scarce->params(), 0);
   moe::Run run(2);
   Session a(*ample, run, 40), b(*scarce, run, 40);
   std::vector<int32_t> ids;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "infer/generate.h"
+#include "ops/memory.h"
 #include "support/files.h"
 #include "support/routings.h"
 #include "support/same_rows.h"
@@ -322,14 +323,14 @@ TEST_P(Threads, OfOneModelGetTheBitsOfOneAfterTheOther) {
   for (const auto& [compute, ids] : texts) want.push_back(read_and_go_on(*one_after_another, compute, ids));
   for (int round = 0; round < 12; ++round) {
     const auto model = make();
-    if (round % 3 == 1) model->pack_budget().limit = one_after_another->pack_budget().used / 2;
-    if (round % 3 == 2) model->pack_budget().limit = 0;
+    const int64_t all = ops::copies_taken(one_after_another->params()), limit = round % 3 == 0 ? all : round % 3 == 1 ? all / 2 : 0;
+    ops::limit_copies(model->params(), limit);
     std::vector<Logits> got(texts.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < texts.size(); ++i) threads.emplace_back([&, i] { got[i] = read_and_go_on(*model, texts[i].first, texts[i].second); });
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(got[i], want[i]) << "thread " << i << " of round " << round;
-    EXPECT_LE(model->pack_budget().used, model->pack_budget().limit);
+    EXPECT_LE(ops::copies_taken(model->params()), limit);
   }
 }
 

@@ -2,11 +2,16 @@
 // products of few rows and of many.
 #include <fmt/format.h>
 
+#include <array>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "core/error.h"
+#include "core/memory.h"
+#include "ops/cpu/gemm/packed.h"
 #include "ops/cpu/gemm/row_product.h"
+#include "ops/memory.h"
 #include "ops/ops.h"
 #include "support/check.h"
 #include "tensor/quant.h"
@@ -42,6 +47,10 @@ std::vector<char> product(moe::Run& run, Param& w, DType x_dtype, const Offsets&
   else ops::matmul_dx(run, y, x, w, offsets);
   return {static_cast<char*>(y.data), static_cast<char*>(y.data) + y.bytes()};
 }
+
+// Of the copies of experts, bytes.
+int64_t taken(Param& w) { return ops::copies_taken(std::array{&w}); }
+void limit(Param& w, std::optional<int64_t> bytes) { ops::limit_copies(std::array{&w}, bytes); }
 
 class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
  protected:
@@ -91,15 +100,14 @@ TEST_P(Weights, LieInPiecesAndAtAnyAddress) {
   const Offsets offsets{0, 2, 2, 21};
   Twins t = draw_twins(arena, dtype, 3, 48, width(66));
   Param apart;
-  apart.value = t.weight.value;
+  std::vector<const void*> places(3);
   const auto bytes = static_cast<size_t>(t.weight.value.bytes() / 3);
   for (int64_t e : {2, 0, 1}) {  // in another order than the experts', at odd distances
-    apart.pieces.resize(3);
     auto* copy = static_cast<char*>(arena.alloc_bytes(bytes + 64)) + (dtype == DType::f32 ? 4 : 2) * (e + 1);
     std::memcpy(copy, t.weight.expert(e).data, bytes);
-    apart.pieces[static_cast<size_t>(e)] = copy;
+    places[static_cast<size_t>(e)] = copy;
   }
-  apart.value.data = const_cast<void*>(apart.pieces[0]);
+  apart.bind(t.weight.value, places);
   for (bool forward : {true, false}) EXPECT_EQ(product(run, apart, x_dtype, offsets, forward), product(run, t.weight, x_dtype, offsets, forward));
 }
 
@@ -109,29 +117,26 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
   for (const Offsets& offsets : {few, many})
     for (bool forward : {true, false}) {
       Param unlimited;
-      PackBudget all;
-      unlimited.value = t.weight.value;
-      unlimited.budget = &all;
+      unlimited.bind(t.weight.value);
       const std::vector<char> want = product(run, unlimited, x_dtype, offsets, forward);
-      const int64_t each = all.used / 3;
-      ASSERT_EQ(each * 3, all.used);
+      const int64_t all = taken(unlimited), each = all / 3;
+      ASSERT_EQ(each * 3, all);
       if (!forward && is_quantised(dtype)) {
-        ASSERT_EQ(all.used, 0) << "what a gradient needs of a quantised weight is not kept";
+        ASSERT_EQ(all, 0) << "what a gradient needs of a quantised weight is not kept";
         continue;
       }
       ASSERT_GE(each, least_copy(t.weight) / 3);
       for (const int64_t fit : {0, 1, 2}) {
-        PackBudget budget{fit * each + each - 1, 0};
         Param w;
-        w.value = t.weight.value;
-        w.budget = &budget;
+        w.bind(t.weight.value);
+        limit(w, fit * each + each - 1);
         const size_t held = run.scratch.mark().used;
         for (const char* time : {"the first time", "the second time"}) {
           const std::vector<char> got = product(run, w, x_dtype, offsets, forward);
           if (promises_bits(forward)) EXPECT_EQ(got, want) << fit << " copies, " << time;
           else expect_near(numbers(got), numbers(want), 1e-5, fmt::format("{} copies, {}", fit, time));
         }
-        EXPECT_EQ(budget.used, fit * each);
+        EXPECT_EQ(taken(w), fit * each);
         EXPECT_EQ(run.scratch.mark().used, held);
       }
     }
@@ -139,34 +144,72 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
 
 TEST_P(Weights, ArePackedWhereRowsMeetThem) {
   Twins t = draw_twins(arena, dtype, 4, 64, width(64));
-  PackBudget budget;
-  t.weight.budget = &budget;
+  t.weight.bind(t.weight.value);
   product(run, t.weight, x_dtype, {0, 0, 3, 3, 3}, true);
-  const int64_t each = budget.used;
+  const int64_t each = taken(t.weight);
   EXPECT_GE(each, least_copy(t.weight) / 4);
   EXPECT_LE(each, t.weight.value.bytes() / 4 * 2);
   product(run, t.weight, x_dtype, {0, 0, 7, 7, 7}, true);
-  EXPECT_EQ(budget.used, each);
+  EXPECT_EQ(taken(t.weight), each);
   product(run, t.weight, x_dtype, {0, 2, 7, 7, 9}, true);
-  EXPECT_EQ(budget.used, 3 * each);
+  EXPECT_EQ(taken(t.weight), 3 * each);
   product(run, t.weight, x_dtype, {0, 2, 2, 2, 2}, false);
-  EXPECT_EQ(budget.used, (is_quantised(dtype) ? 3 : 4) * each);
+  EXPECT_EQ(taken(t.weight), (is_quantised(dtype) ? 3 : 4) * each);
+}
+
+// Weights that are limited together share the room, whichever comes first, and a limit that is moved holds from then on.
+TEST_P(Weights, ShareALimit) {
+  Twins a = draw_twins(arena, dtype, 2, 32, width(64)), b = draw_twins(arena, dtype, 2, 32, width(64), 8);
+  for (Param* w : {&a.weight, &b.weight}) w->bind(w->value);
+  const std::array both{&a.weight, &b.weight};
+  const Offsets one{0, 2, 2}, all{0, 2, 4};
+  product(run, a.weight, x_dtype, one, true);
+  const int64_t each = taken(a.weight);
+  ops::limit_copies(both, 2 * each);  // what is there counts
+  product(run, b.weight, x_dtype, all, true);
+  EXPECT_EQ(taken(a.weight), each);
+  EXPECT_EQ(taken(b.weight), each);
+  ops::limit_copies(both, 3 * each);
+  product(run, a.weight, x_dtype, all, true);
+  product(run, b.weight, x_dtype, all, true);
+  EXPECT_EQ(ops::copies_taken(both), 3 * each);
+  limit(b.weight, 4 * each);  // of both
+  product(run, b.weight, x_dtype, all, true);
+  EXPECT_EQ(ops::copies_taken(both), 4 * each);
+  Twins c = draw_twins(arena, dtype, 1, 32, width(64), 9);
+  c.weight.bind(c.weight.value);
+  ops::limit_copies(std::array{&b.weight, &c.weight}, 3 * each);  // without a, which holds on to its own
+  product(run, c.weight, x_dtype, {0, 2}, true);
+  EXPECT_EQ(taken(c.weight), each);
+}
+
+// Nobody said how much: half of what is free when the first copy is made.
+TEST(WeightsOfFiles, TakeHalfOfWhatIsFreeAtMost) {
+  Arena arena;
+  moe::Run run(1);
+  Twins t = draw_twins(arena, DType::f32, 1, 32, 64);
+  t.weight.bind(t.weight.value);
+  limit(t.weight, {});
+  const int64_t free = available_memory();
+  product(run, t.weight, DType::f32, {0, 2}, true);
+  EXPECT_GT(taken(t.weight), 0);
+  EXPECT_TRUE(ops::packed_weight(t.weight).budget->may_have_room(free / 4));
+  EXPECT_FALSE(ops::packed_weight(t.weight).budget->may_have_room(free));
 }
 
 TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
   Twins t = draw_twins(arena, dtype, 2, 32, width(64));
-  PackBudget budget;
-  t.weight.budget = &budget;
+  t.weight.bind(t.weight.value);
   const Offsets offsets{0, 2, 5};
   const std::vector<char> before = product(run, t.weight, x_dtype, offsets, true);
-  const int64_t used = budget.used;
+  const int64_t used = taken(t.weight);
   Twins other = draw_twins(arena, dtype, 2, 32, width(64), 8);
   std::memcpy(t.weight.value.data, other.weight.value.data, static_cast<size_t>(t.weight.value.bytes()));
   t.weight.touched();
   const std::vector<char> after = product(run, t.weight, x_dtype, offsets, true);
   EXPECT_NE(after, before);
   EXPECT_EQ(after, product(run, other.weight, x_dtype, offsets, true));
-  EXPECT_EQ(budget.used, used);
+  EXPECT_EQ(taken(t.weight), used);
 }
 
 // Threads that run one model at the same time, each with a Run of its own: whoever meets an expert first packs it, once, and all get the same bits.
@@ -179,22 +222,20 @@ TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
       moe::Run own(1);
       return product(own, w, x_dtype, offsets, true);
     };
-    PackBudget once;
     Param alone;
-    alone.value = value;
-    if (!whole) alone.budget = &once;
+    if (whole) alone.value = value;
+    else alone.bind(value);
     const std::vector<char> want = multiply(alone);
     for (int round = 0; round < 8; ++round) {
-      PackBudget budget;
       Param w;
-      w.value = value;
-      if (!whole) w.budget = &budget;
+      if (whole) w.value = value;
+      else w.bind(value);
       std::vector<std::vector<char>> got(4);
       std::vector<std::thread> threads;
       for (auto& bytes : got) threads.emplace_back([&] { bytes = multiply(w); });
       for (std::thread& thread : threads) thread.join();
       for (const auto& bytes : got) EXPECT_EQ(bytes, want) << (whole ? "packed whole, round " : "packed by expert, round ") << round;
-      EXPECT_EQ(budget.used, once.used) << "a copy is taken once";
+      EXPECT_EQ(taken(w), taken(alone)) << "a copy is taken once";
     }
   }
 }

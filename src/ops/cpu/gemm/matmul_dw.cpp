@@ -207,8 +207,8 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets off
     need(fits, op, "dy [R, O], x [R, I]", {{"dy", dy}, {"x", x.x}, {g.w->name.c_str(), g.w->value}});
     need_listed(op, g.dy);
     check_offsets(op, g.bank, x.rows(), offsets, *g.w);
-    need(g.w->grad.empty() || (g.w->value.dtype == DType::f32 && g.w->pieces.empty() && g.w->grad.dtype == DType::f32 && g.w->grad.dense() &&
-                               g.w->grad.shape == g.w->value.shape),
+    need(g.w->grad.empty() ||
+             (g.w->value.dtype == DType::f32 && !g.w->is_bound() && g.w->grad.dtype == DType::f32 && g.w->grad.dense() && g.w->grad.shape == g.w->value.shape),
          op, "a gradient f32 of the weight's shape", {{"grad", g.w->grad}, {g.w->name.c_str(), g.w->value}});
   }
   std::erase_if(gradients, [](const Gradient& g) { return g.w->grad.empty(); });

@@ -7,6 +7,7 @@
 
 #include "ops/cpu/check.h"
 #include "ops/cpu/gemm/pack.h"
+#include "ops/cpu/gemm/packed.h"
 
 namespace moe::ops {
 namespace {
@@ -30,14 +31,14 @@ Bank bank_of(const Param& w) {
 int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward) { return expert_bytes_of(layout_of(bank, dtype, forward)); }
 
 const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward) {
-  Packed& packed = dtype == DType::bf16 ? w.packed_bf16 : w.packed_f32;
-  void*& data = forward ? packed.forward : packed.backward;
-  const std::atomic_ref version(forward ? packed.forward_version : packed.backward_version);
-  if (version.load(std::memory_order_acquire) == w.version) return static_cast<const char*>(data);
+  WholeCopy& copy = packed_weight(w).of(dtype, forward).whole;
+  const std::atomic_ref version(copy.version);
+  if (version.load(std::memory_order_acquire) == w.version) return copy.data;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (version.load(std::memory_order_acquire) != w.version) {
-    if (data == nullptr) data = packed.memory.alloc_bytes(static_cast<size_t>(bank.experts * packed_expert_bytes(bank, dtype, forward)));
+    if (copy.data == nullptr)
+      copy.data = static_cast<char*>(copy.memory.alloc_bytes(static_cast<size_t>(bank.experts * packed_expert_bytes(bank, dtype, forward))));
     const Repacker repacker(w, Repacker::Which::behind);
     parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
       for (int64_t block = begin; block < end; ++block) repacker.pack(block, block + 1 < end);
@@ -45,7 +46,7 @@ const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool 
     });
     repacker.done(w);
   }
-  return static_cast<const char*>(data);
+  return copy.data;
 }
 
 Repacker::Repacker(const Param& param, Which which) {
@@ -53,13 +54,11 @@ Repacker::Repacker(const Param& param, Which which) {
   bank_ = bank_of(param);
   value_ = param.value.as<float>();
   for (DType dtype : {DType::f32, DType::bf16}) {
-    const Packed& packed = dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
     for (bool forward : {true, false}) {
-      void* data = forward ? packed.forward : packed.backward;
-      const bool current = (forward ? packed.forward_version : packed.backward_version) == param.version;
-      if (data == nullptr || current != (which == Which::in_use)) continue;
+      WholeCopy& whole = packed_weight(param).of(dtype, forward).whole;
+      if (whole.data == nullptr || (whole.version == param.version) != (which == Which::in_use)) continue;
       const PackLayout& layout = layout_of(bank_, dtype, forward);
-      copies_[static_cast<size_t>(count_++)] = {dtype, forward, static_cast<char*>(data), expert_bytes_of(layout), &layout, false};
+      copies_[static_cast<size_t>(count_++)] = {dtype, forward, &whole, expert_bytes_of(layout), &layout, false};
       Copy& copy = copies_[static_cast<size_t>(count_ - 1)];
       copy.stream = streams(layout) && bank_.experts * copy.expert_bytes >= kStreamBytes;
       block_rows_ = std::lcm(block_rows_, std::max<int64_t>(1, forward ? layout.n_block : layout.k_block));
@@ -80,7 +79,7 @@ void Repacker::pack(int64_t block, bool fetch_next) const {
   const Source source{value_ + expert * bank_.out * bank_.in, DType::f32, bank_.in};
   for (int i = 0; i < count_; ++i) {
     const Copy& c = copies_[static_cast<size_t>(i)];
-    char* out = c.data + expert * c.expert_bytes;
+    char* out = c.whole->data + expert * c.expert_bytes;
     PackHints hints{.next = nullptr, .next_bytes = 0, .stream = c.stream};
     const int64_t step = c.forward ? c.layout->n_block : c.layout->k_block;
     // The last block also covers what pads the layout beyond the rows.
@@ -98,12 +97,8 @@ void Repacker::pack(int64_t block, bool fetch_next) const {
   }
 }
 
-void Repacker::done(Param& param) const {
-  for (int i = 0; i < count_; ++i) {
-    const Copy& c = copies_[static_cast<size_t>(i)];
-    Packed& packed = c.dtype == DType::bf16 ? param.packed_bf16 : param.packed_f32;
-    std::atomic_ref(c.forward ? packed.forward_version : packed.backward_version).store(param.version, std::memory_order_release);
-  }
+void Repacker::done(const Param& param) const {
+  for (int i = 0; i < count_; ++i) std::atomic_ref(copies_[static_cast<size_t>(i)].whole->version).store(param.version, std::memory_order_release);
 }
 
 }  // namespace moe::ops

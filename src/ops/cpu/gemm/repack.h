@@ -17,6 +17,8 @@ struct Bank {
 };
 Bank bank_of(const Param& w);
 
+struct WholeCopy;  // packed.h
+
 // Bytes from one expert's copy to the next.
 int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward);
 
@@ -41,13 +43,13 @@ class Repacker {
   // Any block on any thread, once its rows are written. `fetch_next`: the next block's rows, which this thread packs next, are brought into the cache. After
   // its last block a thread calls finish_streams().
   void pack(int64_t block, bool fetch_next) const;
-  void done(Param& param) const;  // the copies are of param's version
+  void done(const Param& param) const;  // the copies are of param's version
 
  private:
   struct Copy {
     DType dtype;
     bool forward;
-    char* data;
+    WholeCopy* whole;
     int64_t expert_bytes;
     const PackLayout* layout;
     bool stream;

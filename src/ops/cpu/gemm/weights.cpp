@@ -17,18 +17,12 @@
 namespace moe::ops {
 namespace {
 
-// Trained ones lie in memory as f32, one expert after another, and change every step.
-bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && w.pieces.empty() && (w.budget == nullptr || !w.grad.empty()); }
+// Those that can be trained: they lie in memory as f32, one expert after another, and may change every step.
+bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && !w.is_bound(); }
 
-int64_t copy_bytes(const CallWeight& c) {
-  if (c.copy == Copy::blocks) return static_cast<int64_t>(quant_panels_bytes(c.dtype, c.bank.out, c.bank.in));
-  return packed_expert_bytes(c.bank, c.dtype, c.copy == Copy::forward);
-}
-
-ExpertCopies& kept_copies(const CallWeight& c) {
-  if (c.copy == Copy::blocks) return c.w->packed_blocks;
-  Packed& packed = c.dtype == DType::bf16 ? c.w->packed_bf16 : c.w->packed_f32;
-  return c.copy == Copy::forward ? packed.forward_experts : packed.backward_experts;
+int64_t copy_bytes(const Bank& bank, Copy copy, DType dtype) {
+  if (copy == Copy::blocks) return static_cast<int64_t>(quant_panels_bytes(dtype, bank.out, bank.in));
+  return packed_expert_bytes(bank, dtype, copy == Copy::forward);
 }
 
 // Copies that are f32 on their way to another layout are made of what was dequantised, which no budget foresees: they are never kept.
@@ -99,38 +93,30 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
   });
 }
 
-// Of the value that an expert's copy was made of; 0: there is none, and no memory taken for it. What it tells of may be read afterwards.
-uint64_t version_of(ExpertCopies& kept, int64_t expert) {
-  if (!std::atomic_ref(kept.begun).load(std::memory_order_acquire)) return 0;
-  return std::atomic_ref(kept.version[static_cast<size_t>(expert)]).load(std::memory_order_acquire);
-}
-
 // An expert's copy of the value as it is now, or null. Takes no lock.
 const char* find_copy(const CallWeight& c, int64_t expert) {
-  ExpertCopies& kept = kept_copies(c);
-  return version_of(kept, expert) == c.w->version ? kept.room.data() + expert * c.expert_bytes : nullptr;
+  return c.kept->version_of(expert) == c.w->version ? c.kept->room.data() + expert * c.expert_bytes : nullptr;
 }
 
 // Whether there might be room for the copy; only who holds the lock knows.
 bool may_find_room(const CallWeight& c, int64_t expert) {
-  return c.w->budget == nullptr || c.w->budget->has_room(c.expert_bytes) || version_of(kept_copies(c), expert) != 0;
+  return c.budget == nullptr || c.budget->may_have_room(c.expert_bytes) || c.kept->version_of(expert) != 0;
 }
 
 // Room for one more copy, or null. For who holds the lock.
 char* room_for(const CallWeight& c, int64_t expert) {
-  ExpertCopies& kept = kept_copies(c);
-  const auto experts = static_cast<size_t>(c.bank.experts);
-  PackBudget* budget = c.w->budget;
-  const bool takes = version_of(kept, expert) == 0 && budget != nullptr;
-  if (takes && !budget->has_room(c.expert_bytes)) return nullptr;
+  ExpertCopies& kept = *c.kept;
+  const bool takes = c.budget != nullptr && kept.version_of(expert) == 0;
+  if (takes && !c.budget->has_room(c.expert_bytes)) return nullptr;
   if (!kept.begun) {
+    const auto experts = static_cast<size_t>(c.bank.experts);
     kept.expert_bytes = c.expert_bytes;
     kept.version.assign(experts, 0);
     kept.room = Pages(experts * static_cast<size_t>(c.expert_bytes));
     if (kept.room.empty()) return nullptr;
     std::atomic_ref(kept.begun).store(true, std::memory_order_release);
   }
-  if (takes) budget->used += c.expert_bytes;
+  if (takes) c.budget->add(c.expert_bytes);
   return kept.room.data() + expert * c.expert_bytes;
 }
 
@@ -148,23 +134,20 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
   choose_isa();
   const bool quantised = is_quantised(w.value.dtype);
   if (wide && !quantised && w.value.rank == 2 && w.value.rows() <= kMostNarrowColumns) return {};
-  const CallWeight c{.w = const_cast<Param*>(&w),
-                     .bank = bank_of(w),
-                     .copy = quantised ? Copy::blocks : Copy::forward,
-                     .dtype = quantised ? w.value.dtype : compute_dtype(wide ? DType::f32 : x),
-                     .whole = nullptr,
-                     .experts = {},
-                     .expert_bytes = 0};
-  const int64_t expert = copy_bytes(c);
-  return {expert, c.bank.experts * expert};
+  const Bank bank = bank_of(w);
+  const int64_t expert = quantised ? copy_bytes(bank, Copy::blocks, w.value.dtype) : copy_bytes(bank, Copy::forward, compute_dtype(wide ? DType::f32 : x));
+  return {expert, bank.experts * expert};
 }
 
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
-  CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype, .whole = nullptr, .experts = {}, .expert_bytes = 0};
-  c.expert_bytes = copy_bytes(c);
+  CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype};
+  c.expert_bytes = copy_bytes(c.bank, copy, dtype);
   if (packs_as_a_whole(w)) {
     c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
   } else {
+    PackedWeight& weight = packed_weight(w);
+    c.kept = copy == Copy::blocks ? &weight.blocks : &weight.of(dtype, copy == Copy::forward).experts;
+    c.budget = weight.budget.get();
     const auto experts = static_cast<size_t>(c.bank.experts);
     c.experts = {static_cast<const char**>(run.scratch.alloc_bytes(experts * sizeof(const char*))), experts};
     std::fill(c.experts.begin(), c.experts.end(), nullptr);
@@ -198,7 +181,7 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::spa
   }
   run_jobs(run, jobs);
   for (const CallExpert& p : packed)
-    std::atomic_ref(kept_copies(*p.weight).version[static_cast<size_t>(p.expert)]).store(p.weight->w->version, std::memory_order_release);
+    std::atomic_ref(p.weight->kept->version[static_cast<size_t>(p.expert)]).store(p.weight->w->version, std::memory_order_release);
 }
 
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {

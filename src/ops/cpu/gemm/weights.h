@@ -1,9 +1,10 @@
 // Where the experts' packed copies lie that one call of a product reads. A weight that is trained is packed as a whole (repack.h); one that only lies in a file
-// is packed an expert at a time when rows first meet it, and the copies of all weights together stay within the model's budget.
+// is packed an expert at a time when rows first meet it, and the copies of all weights together stay within one limit (ops/memory.h).
 #pragma once
 
 #include <span>
 
+#include "ops/cpu/gemm/packed.h"
 #include "ops/cpu/gemm/repack.h"
 
 namespace moe::ops {
@@ -20,10 +21,12 @@ struct CallWeight {
   Param* w = nullptr;
   Bank bank{};
   Copy copy = Copy::forward;
-  DType dtype = DType::f32;          // of the product; of a quantised product the value's own
+  DType dtype = DType::f32;  // of the product; of a quantised product the value's own
+  int64_t expert_bytes = 0;
   const char* whole = nullptr;       // all experts one after another, or
   std::span<const char*> experts{};  // [E] each where it was packed, in scratch
-  int64_t expert_bytes = 0;
+  ExpertCopies* kept = nullptr;      // where it is looked for and kept
+  CopyBudget* budget = nullptr;      // null: no limit
 
   // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in f32.
   int64_t scratch_bytes() const { return expert_bytes + (is_quantised(w->value.dtype) && copy != Copy::blocks ? bank.out * bank.in * 4 : 0); }

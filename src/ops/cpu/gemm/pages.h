@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace moe {
+namespace moe::ops {
 
 class Pages {
  public:
@@ -25,4 +25,4 @@ class Pages {
   bool large_ = false;
 };
 
-}  // namespace moe
+}  // namespace moe::ops

@@ -1,4 +1,4 @@
-#include "tensor/pages.h"
+#include "ops/cpu/gemm/pages.h"
 
 #include <sys/mman.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace moe {
+namespace moe::ops {
 namespace {
 
 constexpr int kLargeOrder = 9;  // 2 MiB in pages of 4 KiB, as an exponent of 2
@@ -70,4 +70,4 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   return *this;
 }
 
-}  // namespace moe
+}  // namespace moe::ops

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -47,6 +48,20 @@ void add_to(std::vector<S>& sum, const std::vector<X>& x) {
   for (size_t i = 0; i < x.size(); ++i) sum[i] += static_cast<S>(x[i]);
 }
 
+// All numbers of one type that a step adds up, as one list for one sum over processes.
+template <class T, class Sums>
+void sum_numbers(const comm::Group& group, Sums& sums) {
+  std::vector<T> all;
+  sums.each([&](auto& x) {
+    if constexpr (std::is_same_v<decltype(x), T&>) all.push_back(x);
+  });
+  group.sum(all);
+  auto next = all.begin();
+  sums.each([&](auto& x) {
+    if constexpr (std::is_same_v<decltype(x), T&>) x = *next++;
+  });
+}
+
 // The windows that an evaluation reads.
 struct EvalWindows {
   EvalWindows(const Corpus& text, const TrainOptions& o)
@@ -70,8 +85,19 @@ struct Trainer::Sums {
   double keys = 0;                                                                     // the squares of the sequences' lengths
   double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;  // over micro-batches and layers
   std::vector<Layer> layers;
-  std::vector<std::vector<int64_t>> balance_counts;  // [E] a layer
+  std::vector<std::vector<int64_t>> balance_counts;  // [E] a layer; for the step's own micro-batches, whose losses read them (Pass::step_counts)
 
+  // f(x) for every number that is summed over processes.
+  template <class F>
+  void each(F&& f) {
+    for (double* x : {&nll, &kl, &keys, &balance, &z, &device, &communication, &importance, &load}) f(*x);
+    f(predicted);
+    for (Layer& l : layers) {
+      for (int64_t& count : l.step.counts) f(count);
+      for (double& cutoff : l.step.cutoff) f(cutoff);
+      f(l.dropped);
+    }
+  }
   void add(const TextBatch& text) {
     predicted += text.predicted;
     for (size_t s = 0; s + 1 < text.bounds.size(); ++s) {
@@ -108,16 +134,19 @@ struct Trainer::Sums {
   }
 };
 
-Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher)
+Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher, const comm::Group& group)
     : model_(model),
       teacher_(teacher),
       corpus_(corpus),
       options_(checked(model, options)),
+      group_(group),
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
       trainable_(model, options_),
       optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_)),
       run_(options_.threads, options_.dtype) {
+  if (options_.accumulate % group_.size != 0)
+    fail_usage("@accumulate is {}, which {} processes cannot share evenly; give a multiple of {}", options_.accumulate, group_.size, group_.size);
   if (moe_layers_ > 0) {
     train_routing_ = train_spec(model.config().routing);
     eval_routing_ = eval_spec(model.config().routing);
@@ -169,7 +198,7 @@ StepResult Trainer::step() {
   trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
-  const double seconds = steady_seconds() - start;
+  const double seconds = group_.largest(steady_seconds() - start);
   seconds_ += seconds;
   return finish(sums, norm, lr, seconds);
 }
@@ -178,12 +207,23 @@ double Trainer::gradients(Sums& sums) {
   const int64_t predicted = plan_.predicted(corpus_, steps_done_);
   step_counts_.clear();
   if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
-  for (int64_t a = 0; a < options_.accumulate; ++a) {
+  for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
     micro_batch(a, predicted, sums);
-    if (shares() == BalanceLoss::Shares::running) step_counts_ = sums.balance_counts;
+    if (shares() == BalanceLoss::Shares::running) set_step_counts(sums.balance_counts);  // so far: of the rounds before, of all processes
   }
   trainable_.gather_grads(run_);
+  sum_over_processes(sums);
   return optimizer_.grad_norm(run_);
+}
+
+// Where one process met no rows of an expert another may have: a gradient that counts as zero is written first.
+void Trainer::sum_over_processes(Sums& sums) {
+  for (Param* param : trainable_.params()) {
+    ops::settle_grad(run_, *param);
+    group_.sum(std::span(param->grad.as<float>(), static_cast<size_t>(param->grad.numel())));
+  }
+  sum_numbers<double>(group_, sums);
+  sum_numbers<int64_t>(group_, sums);
 }
 
 double Trainer::rehearse() {
@@ -192,7 +232,7 @@ double Trainer::rehearse() {
   const double norm = gradients(sums);
   optimizer_.update(run_, 1, 0, norm);
   trainable_.apply(run_);
-  return steady_seconds() - start;
+  return group_.largest(steady_seconds() - start);
 }
 
 Pass Trainer::pass_of(int64_t a) {
@@ -209,7 +249,7 @@ std::optional<BalanceLoss::Shares> Trainer::shares() const {
 
 void Trainer::count_step() {
   Sums counted;
-  for (int64_t a = 0; a < options_.accumulate; ++a) {
+  for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
     ArenaScope scope(run_.saved);
     Pass pass = pass_of(a);
     pass.wanted.balance_counts = true;
@@ -217,7 +257,12 @@ void Trainer::count_step() {
     forward(pass, saved);
     counted.add(saved.routing);
   }
-  step_counts_ = std::move(counted.balance_counts);
+  set_step_counts(std::move(counted.balance_counts));
+}
+
+void Trainer::set_step_counts(std::vector<std::vector<int64_t>> counts) {
+  step_counts_ = std::move(counts);
+  for (std::vector<int64_t>& of_layer : step_counts_) group_.sum(of_layer);
 }
 
 void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
@@ -344,9 +389,10 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
   const EvalWindows windows(held_out, options_);
   double sum = 0;
   int64_t predicted = 0;
-  for (int64_t first = 0; first < windows.count; first += options_.batch) {
-    if (stop != nullptr && *stop) return std::nullopt;
-    const int64_t rows = std::min(options_.batch, windows.count - first);
+  for (int64_t dealt = 0; dealt < windows.count; dealt += group_.size * options_.batch) {
+    if (group_.any(stop != nullptr && *stop)) return std::nullopt;
+    const int64_t first = dealt + group_.rank * options_.batch, rows = std::min(options_.batch, windows.count - first);
+    if (rows <= 0) continue;
     text_.clear();
     for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, windows.start(first + b), options_.context);
     ArenaScope scope(run_.saved);
@@ -356,6 +402,8 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
     sum += forward_loss(pass, nll, {}, {}, saved);
     predicted += text_.predicted;
   }
+  group_.sum(std::span(&sum, 1));
+  group_.sum(std::span(&predicted, 1));
   return sum / static_cast<double>(predicted);
 }
 

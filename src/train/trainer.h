@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/group.h"
 #include "core/error.h"
 #include "model/model.h"
 #include "text/corpus.h"
@@ -56,20 +57,26 @@ struct StepResult {
 };
 
 // Owns the moments, adapters and all activation memory; views the model, the corpus and the teacher, which must outlive it.
+//
+// Processes that train together have the same model, options and corpus. The micro-batches of a step are dealt out to them in rounds, each micro-batch as a
+// whole, so that what ties its tokens together (capacity, noise, experts that choose, a loss's own counts) is the same however many processes there are. What
+// they give is then summed over processes in one place, and from there on all of them do the same with the same numbers. step, rehearse and evaluate are
+// collective (comm/group.h).
 class Trainer {
  public:
-  // Gives gradients to what options.tune names. Usage errors when the options do not fit the model. A teacher has the model's vocabulary; it routes as in an
-  // evaluation, and the loss is (1 - w) ce + w kl with w = options.teacher_weight.
-  Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr);
+  // Gives gradients to what options.tune names. Usage errors when the options do not fit the model or the group. A teacher has the model's vocabulary; it
+  // routes as in an evaluation, and the loss is (1 - w) ce + w kl with w = options.teacher_weight.
+  Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr, const comm::Group& group = {});
 
-  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before.
+  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before. Its
+  // seconds are those of the slowest process.
   StepResult step();
   // Seconds of a step whose learning rate is 0, so weights and buffers stay as they are; the moments do not, so this trainer is for nothing else.
   double rehearse();
   // Mean nats per predicted token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over
   // that many of them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than
   // a window or nothing in it is to be predicted.
-  // `stop`, where it is given, ends it between two batches; there is no number then.
+  // `stop`, where it is given, ends it between two batches, set in any process; there is no number then.
   double evaluate(const Corpus& held_out) { return *evaluate(held_out, nullptr); }
   std::optional<double> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
 
@@ -90,14 +97,18 @@ class Trainer {
 
  private:
   struct Sums;
-  // Forward and backward of all micro-batches of the next step; the norm of the gradient.
+  // Forward and backward of all micro-batches of the next step, over all processes; the norm of the gradient.
   double gradients(Sums& sums);
+  // The gradient and the sums of this process's micro-batches become those of the step.
+  void sum_over_processes(Sums& sums);
   // Of micro-batch a of the next step, in training; its text is text_ until the next.
   Pass pass_of(int64_t a);
   // Adds the gradient of its share of the mean over the step's targets, of which there are `predicted`.
   void micro_batch(int64_t a, int64_t predicted, Sums& sums);
   // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by forwards that leave nothing behind.
   void count_step();
+  // step_counts_ becomes the sum over processes of `counts` [E] a layer.
+  void set_step_counts(std::vector<std::vector<int64_t>> counts);
   std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
   void forward(const Pass& pass, ModelSaved& saved);
   // The teacher's view of a micro-batch, in run_.saved; nobody where there is no teacher.
@@ -111,7 +122,8 @@ class Trainer {
   Model* teacher_;  // null: there is none
   const Corpus& corpus_;
   TrainOptions options_;
-  BatchPlan plan_;
+  comm::Group group_;
+  BatchPlan plan_;                                                             // of all processes
   std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;  // absent: a dense model
   int64_t moe_layers_ = 0;
   Trainable trainable_;

@@ -36,12 +36,12 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
     return;
   }
   saved.plan = router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
-  saved.rows = dispatch(saved.plan, x);
+  saved.rows = dispatch(run, x, saved.plan, group);
   ArenaScope scope(run.scratch);
-  Tensor out = run.scratch.alloc(DType::f32, {saved.plan.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
+  Tensor out = run.scratch.alloc(DType::f32, {saved.rows.x.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
   if (!shared) {
     experts.forward(run, out, saved.rows, saved.experts);
-    combine(run, y, saved.plan, out);
+    combine(run, y, out, saved.plan, saved.rows);
     return;
   }
   saved.shared_rows = shared_rows_of(run, x, shared_gate);
@@ -51,18 +51,19 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
   } else {
     for (const BankPass& bank : passes) forward_banks(run, std::span(&bank, 1));
   }
-  combine_acc(run, y, saved.plan, out);
+  combine_acc(run, y, out, saved.plan, saved.rows);
 }
 
 void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
   if (router) {
     ArenaScope scope(run.scratch);
     // A router without a matrix learns nothing from the weights' gradient.
-    Tensor dweight = router->logit.weight.present() ? run.scratch.alloc(DType::f32, {saved.plan.rows()}) : Tensor{};
-    Tensor drows = run.scratch.alloc(x.dtype, {saved.plan.rows(), x.cols()});
-    experts.backward(run, drows, dweight, dispatch(saved.plan, dy).x, saved.rows, saved.experts);
-    combine(run, dx, saved.plan, drows);
-    router->backward_acc(run, dx, dweight, saved.plan, pass, coef, saved.router);
+    const int64_t rows = saved.rows.x.rows();
+    Tensor dweight = router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
+    Tensor drows = run.scratch.alloc(x.dtype, {rows, x.cols()});
+    experts.backward(run, drows, dweight, dispatch(run, dy, saved.plan, saved.rows), saved.rows, saved.experts);
+    combine(run, dx, drows, saved.plan, saved.rows);
+    router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan, pass, coef, saved.router);
   } else {
     experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
   }

@@ -24,6 +24,7 @@ struct MoeLayer {
   ExpertBank experts;
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
+  comm::Group group;                 // whose processes hold a share of the routed experts each (moe/plan.h); forward and backward are then collective
 
   using Saved = MoeLayerSaved;
 

@@ -64,9 +64,9 @@ TEST(Plan, DispatchAndCombineAreAdjoint) {
   Drawn d(29, 4, 2, 7);
   const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8), r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
                y = d.run.saved.alloc(DType::f32, {29, 12});
-  const Rows rows = dispatch(d.plan, x);
+  const Rows rows = dispatch(d.run, x, d.plan, comm::Group{});
   ASSERT_EQ(rows.x.rows(), d.plan.rows());
-  combine(d.run, y, d.plan, r);
+  combine(d.run, y, r, d.plan, rows);
   double left = 0, right = 0;
   for (int64_t i = 0; i < r.rows(); ++i)
     for (int64_t c = 0; c < r.cols(); ++c) left += static_cast<double>(rows.x.x.row<float>(rows.x.row[static_cast<size_t>(i)])[c]) * r.row<float>(i)[c];
@@ -82,7 +82,7 @@ TEST(Plan, ATokenWithoutRowsCombinesToZero) {
   const RoutingPlan plan = ops::make_plan(run, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}), Tensor(weight, DType::f32, {2, 1}), 2);
   ASSERT_EQ(plan.rows(), 1);
   const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1), y = draw(run.saved, DType::f32, {2, 3}, 2);
-  combine(run, y, plan, r);
+  combine(run, y, r, plan, dispatch(run, y, plan, comm::Group{}));
   EXPECT_EQ(values(y.slice_rows(0, 1)), values(r));
   EXPECT_EQ(values(y.slice_rows(1, 2)), std::vector<double>({0, 0, 0}));
 }

@@ -1,0 +1,115 @@
+// A model whose experts are spread over processes, each with its own text: what each has of its tokens is what it has with all experts at hand, and an expert's
+// gradient is the sum of what it gets from everybody.
+#include "support/processes.h"
+#include "support/model_check.h"
+#include "support/routings.h"
+
+namespace moe::test {
+namespace {
+
+constexpr int64_t kExperts = 6;
+constexpr int64_t kLengths[] = {9, 4, 17, 1};  // tokens of each process
+
+ModelConfig config_of(const RoutingOptions& routing) {
+  ModelConfig c = small();
+  c.vocab = 50;
+  c.width = 16;
+  c.context = 32;
+  c.routing = routing;
+  return c;
+}
+
+// The p-th share of a bank, a view.
+void keep_share(Param& bank, Span share) {
+  for (Tensor* t : {&bank.value, &bank.grad}) {
+    if (t->empty()) continue;
+    t->data = t->at(share.begin).data;
+    t->shape[0] = share.end - share.begin;
+  }
+}
+
+std::vector<Param*> bank_params(ExpertBank& bank) {
+  std::vector<Param*> out;
+  for (Param* p : {&bank.gate, &bank.up, &bank.down, &bank.gate_bias, &bank.up_bias, &bank.down_bias})
+    if (p->present()) out.push_back(p);
+  return out;
+}
+
+// One training forward and backward.
+struct Side {
+  Model model;
+  moe::Run run;
+  std::vector<double> hidden, nll;
+  std::vector<std::vector<double>> gradients;  // as params()
+
+  Side(const ModelConfig& c, DType dtype, const comm::Group& group, int process, Keep keep) : model(c), run(1, dtype) {
+    model.initialise(3);
+    model.enable_grads();
+    for (int64_t l = 0; l < c.layers; ++l) {
+      MoeLayer& layer = model.block(l).ffn;
+      layer.group = group;
+      for (Param* p : bank_params(layer.experts))
+        if (group.size > 1) keep_share(*p, partition(kExperts, group.rank, group.size));
+    }
+    const int64_t length = kLengths[process];
+    std::vector<int32_t> ids, positions, targets;
+    for (int64_t i = 0; i < length; ++i) {
+      ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(static_cast<uint64_t>(process)), static_cast<uint64_t>(i), 50)));
+      positions.push_back(static_cast<int32_t>(i));
+      targets.push_back(static_cast<int32_t>((7 * i + process) % 50));
+    }
+    const std::vector<int64_t> bounds = {0, length};
+    const RoutingSpec spec = train_spec(c.routing);
+    ModelSaved saved;
+    model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .keep = keep, .key = RngKey::from_seed(5), .wanted = Wanted::all()}, saved);
+    hidden = values(saved.hidden);
+    const Tensor losses = run.saved.alloc(DType::f32, {length});
+    model.loss_forward(run, losses, targets, saved);
+    nll = values(losses);
+    model.backward(run, targets, 0.1f, c.routing.coef, saved);
+    for (Param* p : model.params()) {
+      if (p->is_trained()) ops::settle_grad(run, *p);
+      gradients.push_back(p->is_trained() ? values(p->grad) : std::vector<double>());
+    }
+  }
+};
+
+void expect_spread_is_whole(const ModelConfig& c, DType dtype, int size, Keep keep) {
+  run_processes(size, [&](const comm::Group& group) {
+    Side spread(c, dtype, group, group.rank, keep), whole(c, dtype, {}, group.rank, keep);
+    EXPECT_EQ(spread.hidden, whole.hidden) << "process " << group.rank;
+    EXPECT_EQ(spread.nll, whole.nll) << "process " << group.rank;
+    const Span share = partition(kExperts, group.rank, group.size);
+    for (size_t i = 0; i < whole.gradients.size(); ++i) {
+      const Param& param = *whole.model.params()[i];
+      std::vector<double> want = whole.gradients[i];
+      if (param.part == Part::experts) {
+        group.sum(std::span(want));
+        const auto one = static_cast<int64_t>(want.size()) / kExperts;
+        want = {want.begin() + share.begin * one, want.begin() + share.end * one};
+      }
+      if (norm(want) > 0) EXPECT_LE(relative_error(spread.gradients[i], want), dtype == DType::f32 ? 1e-5 : 1e-2) << param.name << ", process " << group.rank;
+    }
+  });
+}
+
+TEST(Processes, ExpertsMayLieOnOthers) {
+  for (const RoutingOptions& routing : small_routings(kExperts, 2))
+    for (int size : {2, 4}) {
+      SCOPED_TRACE(routing.recipe);
+      expect_spread_is_whole(config_of(routing), DType::f32, size, Keep::all);
+    }
+}
+
+TEST(Processes, BesideSharedExpertsWithBiasesAndInBf16) {
+  ModelConfig c = config_of(small_routing("qwen3-moe", kExperts, 2));
+  c.shared_experts = 1;
+  c.shared_width = 16;
+  c.shared_gate = true;
+  c.expert_down_bias = true;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (Keep keep : {Keep::all, Keep::inputs}) expect_spread_is_whole(c, dtype, 3, keep);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,4 +1,4 @@
-// Causal attention: entry points, checks, and the cutting of a call into tasks. The kernels are in attention_forward.cpp and attention_backward.cpp.
+// Causal attention: entry points, checks, and the cutting of a call into tasks. The kernels are in forward-inl.h and backward-inl.h.
 
 #include <algorithm>
 #include <numeric>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/threads.h"
-#include "ops/cpu/attention/attention_tasks.h"
+#include "ops/cpu/attention/tasks.h"
 #include "ops/cpu/isa.h"
 
 namespace moe::ops {
@@ -192,11 +192,11 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   if (!lse.empty()) check_matrix(op, "lse", lse, q.rows(), heads, DType::f32);
   choose_isa();
   std::vector<AttentionTask> tasks;
-  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, kAttentionBlock);
+  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, kKeyBlock);
   const int parts = worthy_parts(run, call, tasks);
   split_at_shares(tasks, parts);
   const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
-  run_tasks(run, call, tasks, parts, halves ? attention_forward_halves : attention_forward_tasks);
+  run_tasks(run, call, tasks, parts, halves ? attention_forward_bf16 : attention_forward_f32);
 }
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse,
@@ -238,7 +238,7 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   const int64_t whole = std::max<int64_t>(q.rows() * call.group(), 1);
   for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), whole);
   const bool halves = q.dtype == DType::bf16 && has_bf16_products();
-  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), halves ? attention_backward_halves : attention_backward_tasks);
+  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), halves ? attention_backward_bf16 : attention_backward_f32);
 }
 
 }  // namespace moe::ops

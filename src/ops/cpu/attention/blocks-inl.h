@@ -3,11 +3,11 @@
 // tiling, or the rows beside it: from this the law of rows follows. No tails: the columns of B and C are padded to whole vectors (padded_width).
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
-#if defined(MOE_OPS_CPU_BLOCK_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MOE_OPS_CPU_BLOCK_GEMM_INL_H_
-#undef MOE_OPS_CPU_BLOCK_GEMM_INL_H_
+#if defined(MOE_OPS_CPU_ATTENTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOE_OPS_CPU_ATTENTION_BLOCKS_INL_H_
+#undef MOE_OPS_CPU_ATTENTION_BLOCKS_INL_H_
 #else
-#define MOE_OPS_CPU_BLOCK_GEMM_INL_H_
+#define MOE_OPS_CPU_ATTENTION_BLOCKS_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -28,29 +28,49 @@ inline int64_t lanes_f32() { return static_cast<int64_t>(hn::Lanes(DF32())); }
 // The smallest whole number of vectors that holds `cols`.
 inline int64_t padded_width(int64_t cols) { return (cols + lanes_f32() - 1) / lanes_f32() * lanes_f32(); }
 
-inline float* alloc_f32(Arena& arena, int64_t count) { return static_cast<float*>(arena.alloc_bytes(static_cast<size_t>(count) * sizeof(float))); }
+template <class T>
+T* alloc(Arena& arena, int64_t count) {
+  return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(count) * sizeof(T)));
+}
 
-// Element (m, k) of A lies at data[m * row + k * step]; a transposed block needs no copy.
+// Element (m, k) of A lies at data[m * row + k * step]; a transposed block needs no copy. T is float, or a pair of bf16 (bf16.cpp).
+template <class T>
 struct BlockA {
-  const float* data;
+  const T* data;
   int64_t row;
   int64_t step;
+};
+
+// What a product does with what C holds: C = A B, C += A B, or C = factor C + A B with a factor for each row. start() is of a vector in row `row` of a tile,
+// skip() goes on to the tile below.
+struct Written {
+  HWY_INLINE VF32 start(const float*, int) const { return hn::Zero(DF32()); }
+  void skip(int) {}
+};
+struct Added {
+  HWY_INLINE VF32 start(const float* c, int) const { return hn::LoadU(DF32(), c); }
+  void skip(int) {}
+};
+struct Scaled {
+  const float* factor;
+  HWY_INLINE VF32 start(const float* c, int row) const { return hn::Mul(hn::Set(DF32(), factor[row]), hn::LoadU(DF32(), c)); }
+  void skip(int rows) { factor += rows; }
 };
 
 // Accumulators that fit the registers: 24 of 32 with AVX-512, 12 of 16 below.
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-// C[0..kRows, 0..kVectors * lanes) = (kAdd ? C : 0) + A B; B in any type that LoadF32 reads
-template <bool kAdd, int kRows, int kVectors, class T>
-HWY_INLINE void tile_product(const BlockA& a, const T* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth) {
+// C[0..kRows, 0..kVectors * lanes); B in any type that LoadF32 reads
+template <int kRows, int kVectors, class T, class Into>
+HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
   const DF32 d;
   const int64_t lanes = lanes_f32();
   VF32 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = kAdd ? hn::LoadU(d, c + i * ldc + j * lanes) : hn::Zero(d);
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = into.start(c + i * ldc + j * lanes, i);
   const float* HWY_RESTRICT at = a.data;
   for (int64_t k = 0; k < depth; ++k, at += a.step, b += ldb) {
     VF32 row[kVectors];
@@ -69,34 +89,39 @@ HWY_INLINE void tile_product(const BlockA& a, const T* HWY_RESTRICT b, int64_t l
     for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, c + i * ldc + j * lanes);
 }
 
-template <bool kAdd, int kVectors, class T>
-HWY_NOINLINE void panel_product(int64_t m, BlockA a, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth) {
+template <int kVectors, class T, class Into>
+HWY_NOINLINE void panel_product(int64_t m, BlockA<float> a, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth, Into into) {
+  const auto next = [&](int rows) {
+    m -= rows;
+    a.data += rows * a.row;
+    c += rows * ldc;
+    into.skip(rows);
+  };
   // A chain of fused multiply-adds waits for itself: where a row has one vector only, twice the rows keep the units busy.
   if constexpr (kVectors == 1)
-    for (; m >= 2 * kTileRows; m -= 2 * kTileRows, a.data += 2 * kTileRows * a.row, c += 2 * kTileRows * ldc)
-      tile_product<kAdd, 2 * kTileRows, 1>(a, b, ldb, c, ldc, depth);
-  for (; m >= kTileRows; m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc) tile_product<kAdd, kTileRows, kVectors>(a, b, ldb, c, ldc, depth);
+    for (; m >= 2 * kTileRows; next(2 * kTileRows)) tile_product<2 * kTileRows, 1>(a, b, ldb, c, ldc, depth, into);
+  for (; m >= kTileRows; next(kTileRows)) tile_product<kTileRows, kVectors>(a, b, ldb, c, ldc, depth, into);
   switch (m) {
-    case 5: return tile_product<kAdd, 5, kVectors>(a, b, ldb, c, ldc, depth);
-    case 4: return tile_product<kAdd, 4, kVectors>(a, b, ldb, c, ldc, depth);
-    case 3: return tile_product<kAdd, 3, kVectors>(a, b, ldb, c, ldc, depth);
-    case 2: return tile_product<kAdd, 2, kVectors>(a, b, ldb, c, ldc, depth);
-    case 1: return tile_product<kAdd, 1, kVectors>(a, b, ldb, c, ldc, depth);
+    case 5: return tile_product<5, kVectors>(a, b, ldb, c, ldc, depth, into);
+    case 4: return tile_product<4, kVectors>(a, b, ldb, c, ldc, depth, into);
+    case 3: return tile_product<3, kVectors>(a, b, ldb, c, ldc, depth, into);
+    case 2: return tile_product<2, kVectors>(a, b, ldb, c, ldc, depth, into);
+    case 1: return tile_product<1, kVectors>(a, b, ldb, c, ldc, depth, into);
     default: return;
   }
 }
 
-// C = A B, or C += A B.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's lanes.
-template <bool kAdd, class T>
-inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA a, const T* b, int64_t ldb, float* c, int64_t ldc) {
+// C = A B into what C holds.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's lanes.
+template <class T, class Into>
+inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const T* b, int64_t ldb, float* c, int64_t ldc, Into into) {
   const int64_t lanes = lanes_f32();
   int64_t j = 0;
-  for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes) panel_product<kAdd, kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth);
+  for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes) panel_product<kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth, into);
 #if HWY_TARGET <= HWY_AVX3
-  if (n - j == 3 * lanes) return panel_product<kAdd, 3>(m, a, b + j, ldb, c + j, ldc, depth);
-  if (n - j == 2 * lanes) return panel_product<kAdd, 2>(m, a, b + j, ldb, c + j, ldc, depth);
+  if (n - j == 3 * lanes) return panel_product<3>(m, a, b + j, ldb, c + j, ldc, depth, into);
+  if (n - j == 2 * lanes) return panel_product<2>(m, a, b + j, ldb, c + j, ldc, depth, into);
 #endif
-  if (j < n) panel_product<kAdd, 1>(m, a, b + j, ldb, c + j, ldc, depth);
+  if (j < n) panel_product<1>(m, a, b + j, ldb, c + j, ldc, depth, into);
 }
 
 // dst[c] = scale * src[c] in f32, zero from `cols` to `padded`.
@@ -155,12 +180,12 @@ struct BlockB {
   int64_t ld;
 };
 
-// Rows [r, r + rows), columns [col, col + cols) of t. `copy` holds rows * padded_width(cols) floats. A block that is used more than a few times is better
-// copied: rows of a wide matrix that lie a power of two apart fall on the same few cache sets.
-inline BlockB view_block(const Tensor& t, int64_t r, int64_t rows, int64_t col, int64_t cols, float* copy, bool used_once) {
+// Rows [begin, end) of those from `row` on, columns [col, col + cols) of t; row i lies at data[i * ld]. `copy` holds end * padded_width(cols) floats. A block
+// that is used more than a few times is better copied: rows of a wide matrix that lie a power of two apart fall on the same few cache sets.
+inline BlockB view_block(const Tensor& t, int64_t row, int64_t begin, int64_t end, int64_t col, int64_t cols, float* copy, bool used_once) {
   const int64_t padded = padded_width(cols);
-  if (used_once && t.dtype == DType::f32 && cols == padded) return {t.row<float>(r) + col, t.row_bytes / static_cast<int64_t>(sizeof(float))};
-  for (int64_t i = 0; i < rows; ++i) load_row(copy + i * padded, t, r + i, col, cols, padded, 1.0f);
+  if (used_once && t.dtype == DType::f32 && cols == padded) return {t.row<float>(row) + col, t.row_bytes / static_cast<int64_t>(sizeof(float))};
+  for (int64_t i = begin; i < end; ++i) load_row(copy + i * padded, t, row + i, col, cols, padded, 1.0f);
   return {copy, padded};
 }
 

@@ -1,4 +1,4 @@
-// How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels (attention_forward.cpp, attention_backward.cpp).
+// How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels (f32.cpp, bf16.cpp).
 // Each number of the result is written by exactly one task, so how tasks fall on threads changes no bit.
 #pragma once
 
@@ -8,9 +8,6 @@
 #include "ops/ops.h"
 
 namespace moe::ops {
-
-// Keys are walked in blocks of 64 counted from position 0; a task of the forward holds at most 64 columns.
-constexpr int64_t kAttentionBlock = kKeyBlock;
 
 // The arguments of a call; what the direction does not use is absent.
 struct AttentionCall {
@@ -49,18 +46,12 @@ inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask&
   return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
 }
 
-// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the block's first key and sees none before the last `window`.
-struct Sight {
-  int64_t ahead, window;
-};
-
-// Work through `tasks` on the calling thread.
-void attention_forward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
-// The same where k and v are bf16 and has_bf16_products().
-void attention_forward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
-// A task is a whole sequence and key/value head: it owns the rows of dk, dv and of its heads' dq.
-void attention_backward_tasks(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
-// The same where everything but lse is bf16 and has_bf16_products().
-void attention_backward_halves(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// Work through `tasks` on the calling thread. A task of the forward holds at most 64 columns; one of the backward is a whole sequence and key/value head: it
+// owns the rows of dk, dv and of its heads' dq.
+void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// The same where k and v are bf16, in the backward all but lse, and has_bf16_products().
+void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
 
 }  // namespace moe::ops

@@ -60,11 +60,6 @@ void each_flag(CommandInfo& command, F&& f) {
   for (CommandInfo& verb : command.verbs) each_flag(verb, f);
 }
 
-void collect(const CommandInfo& command, std::vector<const CommandInfo*>& all) {
-  all.push_back(&command);
-  for (const CommandInfo& verb : command.verbs) collect(verb, all);
-}
-
 }  // namespace
 
 CommandInfo describe(CLI::App& app, const std::string& path) {
@@ -78,12 +73,6 @@ CommandInfo describe(CLI::App& app, const std::string& path) {
     if (flag.values.empty() && flag.takes == OptionInfo::Takes::text && same != known.end()) flag.values = same->second;
   });
   return root;
-}
-
-std::vector<const CommandInfo*> all_commands(const CommandInfo& root) {
-  std::vector<const CommandInfo*> all;
-  collect(root, all);
-  return all;
 }
 
 CLI::Option* takes(CLI::Option* option, const std::vector<std::string>& values) {

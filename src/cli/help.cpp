@@ -1,4 +1,4 @@
-// The command as a whole: its verbs on one screen, what --version says, and `moe help VERB`, which is `moe VERB --help`.
+// The command as a whole: its verbs on one screen, what --version says, and what tells of them: `moe help`, `moe man`, `moe completion`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <memory>
 
+#include "cli/command_tree.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "ops/ops.h"
+#include "options/completion.h"
+#include "options/manual.h"
 
 namespace moe::cli {
 namespace {
@@ -100,6 +103,47 @@ Action add_help(CLI::App& app) {
       path += " " + word;
     }
     fmt::print("{}", at->help(above));
+    return 0;
+  };
+}
+
+Action add_man(CLI::App& app) {
+  struct Flags {
+    std::string verb;
+    Given given;
+  };
+  auto f = std::make_shared<Flags>();
+  const std::vector<std::string> names = names_of(verbs());
+  FieldList list;
+  list.add("VERB", f->verb, "the page of one verb; without it that of the whole command. As in: moe man train | man -l -").positional().values(names);
+  add_flags(app, std::move(list), f->given);
+  return [f, names, &app] {
+    const CommandInfo root = describe(*app.get_parent(), "moe");
+    if (f->verb.empty()) {
+      fmt::print("{}", manual_page(root, true, MOE_VERSION));
+      return 0;
+    }
+    for (const CommandInfo& verb : root.verbs)
+      if (verb.name == f->verb) {
+        fmt::print("{}", manual_page(verb, false, MOE_VERSION));
+        return 0;
+      }
+    fail_usage("moe has no verb '{}'{}", f->verb, suggestion(f->verb, names));
+  };
+}
+
+Action add_completion(CLI::App& app) {
+  struct Flags {
+    std::string shell;
+    Given given;
+  };
+  auto f = std::make_shared<Flags>();
+  const std::vector<std::string>& names = completed_shells();
+  FieldList list;
+  list.add("SHELL", f->shell, fmt::format("{}. As in: source <(moe completion bash)", listed(names))).positional().required().values(names);
+  add_flags(app, std::move(list), f->given);
+  return [f, &app] {
+    fmt::print("{}", completion_script(describe(*app.get_parent(), "moe"), f->shell));
     return 0;
   };
 }

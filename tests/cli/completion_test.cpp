@@ -1,12 +1,12 @@
 // Completion and manual pages say what the verbs have: bash is asked as a user would ask it, and every page tells every flag.
-#include "cli/completion.h"
+#include "options/completion.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
-#include "cli/manual.h"
 #include "cli/verbs.h"
+#include "options/manual.h"
 #include "support/command.h"
 
 namespace moe::cli {
@@ -108,7 +108,7 @@ TEST(Manual, TellsEveryFlagOfEveryVerb) {
     for (char c : name) out += c == '-' ? std::string("\\-") : std::string(1, c);
     return out;
   };
-  const std::string whole = manual_page(tree, true);
+  const std::string whole = manual_page(tree, true, "1.2.3");
   for (const CommandInfo* command : all_commands(tree)) {
     EXPECT_NE(whole.find(command->path), std::string::npos) << command->path;
     for (const OptionInfo& flag : command->flags)
@@ -127,7 +127,7 @@ TEST(Manual, TellsEveryFlagOfEveryVerb) {
 
 TEST(Manual, NoLineOfTextIsTakenForARequest) {
   CommandInfo odd{"moe odd", "odd", ".hidden\n'quoted' \\back", {}, {}, {}};
-  const std::string page = manual_page(odd, false);
+  const std::string page = manual_page(odd, false, "1.2.3");
   EXPECT_NE(page.find("\\&.hidden"), std::string::npos);
   EXPECT_NE(page.find("\\&\\(aqquoted\\(aq \\eback"), std::string::npos) << page;
 }

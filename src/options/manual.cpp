@@ -1,19 +1,12 @@
-// moe man [VERB]: the manual page in roff (man(7)), written from the command tree.
-#include "cli/manual.h"
+#include "options/manual.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
-#include <memory>
 
-#include "cli/flags.h"
-#include "cli/verbs.h"
-#include "core/error.h"
-#include "core/nearest.h"
-
-namespace moe::cli {
+namespace moe {
 namespace {
 
 // Plain text in roff: hyphens that are typed stay hyphens, and no line is taken for a request.
@@ -108,14 +101,14 @@ wrong usage
 
 }  // namespace
 
-std::string manual_page(const CommandInfo& command, bool whole) {
+std::string manual_page(const CommandInfo& command, bool whole, std::string_view version) {
   std::string name = command.path;
   std::replace(name.begin(), name.end(), ' ', '-');
   std::string title = name;
   std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   // The first line of the command's description says what it is; the second who for.
   const std::string summary = command.summary.substr(0, command.summary.find('\n'));
-  std::string page = fmt::format(".TH {} 1 \"\" \"moe {}\" \"moe.cpp manual\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}", roff(title), MOE_VERSION, roff(name),
+  std::string page = fmt::format(".TH {} 1 \"\" \"moe {}\" \"moe.cpp manual\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}", roff(title), version, roff(name),
                                  roff(phrase(summary)), synopsis(command));
   for (const CommandInfo& below : command.verbs)
     if (!whole) page += ".br\n" + synopsis(below);
@@ -137,29 +130,4 @@ std::string manual_page(const CommandInfo& command, bool whole) {
   return page + std::string(kStatus);
 }
 
-Action add_man(CLI::App& app) {
-  struct Flags {
-    std::string verb;
-    Given given;
-  };
-  auto f = std::make_shared<Flags>();
-  const std::vector<std::string> names = names_of(verbs());
-  FieldList list;
-  list.add("VERB", f->verb, "the page of one verb; without it that of the whole command. As in: moe man train | man -l -").positional().values(names);
-  add_flags(app, std::move(list), f->given);
-  return [f, names, &app] {
-    const CommandInfo root = describe(*app.get_parent(), "moe");
-    if (f->verb.empty()) {
-      fmt::print("{}", manual_page(root, true));
-      return 0;
-    }
-    for (const CommandInfo& verb : root.verbs)
-      if (verb.name == f->verb) {
-        fmt::print("{}", manual_page(verb, false));
-        return 0;
-      }
-    fail_usage("moe has no verb '{}'{}", f->verb, suggestion(f->verb, names));
-  };
-}
-
-}  // namespace moe::cli
+}  // namespace moe

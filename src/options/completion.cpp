@@ -1,17 +1,15 @@
-// moe completion SHELL: a script that completes verbs, flags and values, for bash, zsh or fish. Written from the command tree; the shells differ only in how
-// the same tables are said.
-#include "cli/completion.h"
+// The shells differ only in how the same tables are said.
+#include "options/completion.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <memory>
+#include <algorithm>
 
-#include "cli/flags.h"
-#include "cli/verbs.h"
 #include "core/nearest.h"
+#include "options/fields.h"
 
-namespace moe::cli {
+namespace moe {
 namespace {
 
 using Takes = OptionInfo::Takes;
@@ -227,26 +225,15 @@ const std::vector<Shell>& shells() {
 
 }  // namespace
 
+const std::vector<std::string>& completed_shells() {
+  static const std::vector<std::string> names = names_of(shells());
+  return names;
+}
+
 std::string completion_script(const CommandInfo& root, const std::string& shell) {
   for (const Shell& row : shells())
     if (row.name == shell) return row.script(root);
-  fail_usage("completion is there for {}, not for '{}'{}", listed(names_of(shells())), shell, suggestion(shell, names_of(shells())));
+  fail_usage("completion is there for {}, not for '{}'{}", listed(completed_shells()), shell, suggestion(shell, completed_shells()));
 }
 
-Action add_completion(CLI::App& app) {
-  struct Flags {
-    std::string shell;
-    Given given;
-  };
-  auto f = std::make_shared<Flags>();
-  const std::vector<std::string> names = names_of(shells());
-  FieldList list;
-  list.add("SHELL", f->shell, fmt::format("{}. As in: source <(moe completion bash)", listed(names))).positional().required().values(names);
-  add_flags(app, std::move(list), f->given);
-  return [f, &app] {
-    fmt::print("{}", completion_script(describe(*app.get_parent(), "moe"), f->shell));
-    return 0;
-  };
-}
-
-}  // namespace moe::cli
+}  // namespace moe

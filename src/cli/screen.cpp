@@ -8,7 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
+
+#include "cli/flags.h"
+#include "cli/verbs.h"
 
 namespace moe::cli {
 namespace {
@@ -32,25 +36,6 @@ std::string human_seconds(double s) {
 }
 
 void print_json(const Json& json) { fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
-
-std::string wrapped(const std::string& text, size_t indent, size_t width) {
-  std::string out;
-  size_t column = indent;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.find(' ', begin), text.size());
-    if (column > indent && column + 1 + end - begin > width) {
-      out.append(1, '\n').append(indent, ' ');
-      column = indent;
-    } else if (begin > 0) {
-      out += ' ';
-      ++column;
-    }
-    out += text.substr(begin, end - begin);
-    column += end - begin;
-    begin = end + 1;
-  }
-  return out;
-}
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
@@ -87,6 +72,15 @@ void ProgressLine::show(int64_t done, int64_t total, const std::vector<std::stri
 void ProgressLine::log(const std::string& line) {
   tell("{}{}{}\n", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "");
   open_ = false;
+}
+
+Watch on_screen() {
+  return {.begin = []() -> Progress {
+            const auto line = std::make_shared<ProgressLine>();
+            return [line](int64_t done, int64_t total, std::string_view what) { line->show(done, total, std::string(what)); };
+          },
+          .tell = [](const std::string& line) { tell("{}\n", in_flags(line)); },
+          .stopped = [] { return watch_interrupts().load(); }};
 }
 
 }  // namespace moe::cli

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/watch.h"
 #include "core/words.h"
 
 namespace moe::cli {
@@ -26,9 +27,6 @@ std::string human_seconds(double s);  // 2m05s
 
 // One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files may hold, become U+FFFD.
 void print_json(const Json&);
-
-// `text` broken between words into lines of at most `width` columns, all but the first with `indent` spaces before it; the first is taken to start there.
-std::string wrapped(const std::string& text, size_t indent, size_t width = 100);
 
 // The bar and as many of the parts, two spaces apart, as `width` columns hold; narrow terminals get a shorter bar.
 std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width);
@@ -50,5 +48,8 @@ class ProgressLine {
   bool open_ = false;  // a line without its newline is on the screen
   std::chrono::steady_clock::time_point last_{};
 };
+
+// Work of the library shows how far it is, and says its lines, on standard error; Ctrl-C stops it from the moment that it asks for the first time.
+Watch on_screen();
 
 }  // namespace moe::cli

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace moe {
 namespace {
 
@@ -26,6 +28,25 @@ std::string human_count(double n) {
 std::string human_bytes(double n) {
   static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
   return scaled(n, 1024, units, 5);
+}
+
+std::string wrapped(const std::string& text, size_t indent, size_t width) {
+  std::string out;
+  size_t column = indent;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find(' ', begin), text.size());
+    if (column > indent && column + 1 + end - begin > width) {
+      out.append(1, '\n').append(indent, ' ');
+      column = indent;
+    } else if (begin > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return out;
 }
 
 }  // namespace moe

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace moe::cli {
+namespace moe {
 
 constexpr int kNotThere = 127;  // run_child: there is no such program
 
@@ -16,4 +16,4 @@ constexpr int kNotThere = 127;  // run_child: there is no such program
 int run_child(const std::vector<std::string>& words, const std::vector<std::pair<std::string, std::string>>& more, const std::string& log,
               const std::function<void()>& meanwhile);
 
-}  // namespace moe::cli
+}  // namespace moe

@@ -1,4 +1,4 @@
-#include "cli/child.h"
+#include "core/child.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 
-namespace moe::cli {
+namespace moe {
 namespace {
 
 constexpr useconds_t kPause = 50'000;  // microseconds between two looks
@@ -96,4 +96,4 @@ int run_child(const std::vector<std::string>& words, const std::vector<std::pair
   }
 }
 
-}  // namespace moe::cli
+}  // namespace moe

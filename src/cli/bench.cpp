@@ -29,7 +29,7 @@ constexpr int kRepeats = 7;
 struct Flags {
   SetupOptions setup;
   BenchModelFlags bench;
-  MemoryFlags memory;  // of train
+  MemoryOptions memory;  // of train
   int64_t warmup_steps = 2;
   int threads = 0;
   bool json = false;

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/memory.h"
+#include "jobs/forward_memory.h"
 #include "evaluate/options.h"
 #include "infer/options.h"
 
@@ -25,7 +25,7 @@ struct BenchModelFlags {
   SpeedOptions speed;
   int64_t top_k_experts = 0;
   ComputeOptions compute;
-  MemoryFlags memory;
+  MemoryOptions memory;
   bool json = false;
 };
 // MODEL is optional here: the words peak, ops and train may stand in its place.

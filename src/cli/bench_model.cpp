@@ -63,7 +63,7 @@ int run_bench_model(const BenchModelFlags& f) {
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
   const bool large = prepare_memory(f.model, session_use(model, options, run.compute, f.speed.prompt, f.speed.prompt + f.speed.tokens), beside, f.memory,
-                                    "lower --prompt or --tokens");
+                                    "lower --prompt or --tokens", on_screen());
   if (f.top_k_experts > 0) config.routing.top_k = f.top_k_experts;
   Session session(model, run, f.speed.prompt + f.speed.tokens, options);
   SpeedProbe probe(model, session, f.speed);
@@ -97,7 +97,7 @@ int run_bench_model(const BenchModelFlags& f) {
                   {"products", products},
                   {"peak_flops", limit},
                   {"share_of_peak", flops / limit}};
-    if (tell_hot) reply["hot_set"] = to_json(hot_set(model, session.runner().expert_rows()));
+    if (tell_hot) reply["hot_set"] = to_json(hot_set(model, session.runner().expert_rows()), on_screen());
     print_json(reply);
     return 0;
   }
@@ -113,7 +113,7 @@ int run_bench_model(const BenchModelFlags& f) {
   fmt::print("; {:.1f}% of the read rate of {:.1f} GB/s ({} of weights a token)\n", 100 * read / peak.read, peak.read / 1e9, human_bytes(bytes));
   fmt::print("{:<18}{:9.2f} s after the start, {:.2f} s of it loading\n", "first token", first_token, load);
   if (read > peak.read) fmt::print("what fits the caches can exceed the rate of reading memory\n");
-  if (tell_hot) tell_hot_set(hot_set(model, session.runner().expert_rows()));
+  if (tell_hot) tell_hot_set(hot_set(model, session.runner().expert_rows()), on_screen());
   return 0;
 }
 

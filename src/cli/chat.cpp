@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/flags.h"
-#include "cli/memory.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/append.h"
@@ -24,6 +23,7 @@
 #include "infer/dialogue.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/forward_memory.h"
 #include "text/jsonl.h"
 
 namespace moe::cli {
@@ -36,7 +36,7 @@ struct Flags {
   std::string model, system;
   GenerateOptions generate{.max_tokens = kReplyTokens};
   ComputeOptions compute;
-  MemoryFlags memory;
+  MemoryOptions memory;
   bool json = false;
   Given given;
 };
@@ -232,7 +232,7 @@ int run_chat(const Flags& f) {
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const bool large = prepare_memory(f.model, session_use(*loaded.model, options.session, run.compute, context, context), {}, f.memory,
-                                    "take --cache-dtype q8_0 or a smaller model");
+                                    "take --cache-dtype q8_0 or a smaller model", on_screen());
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
@@ -241,7 +241,7 @@ int run_chat(const Flags& f) {
          human_count(parameter_count(loaded.model->config())), context);
   Chat chat(dialogue, f, context);
   const int code = chat.run();
-  if (large || f.memory.hot_set) tell_hot_set(hot_set(*loaded.model, chat.expert_rows()));
+  if (large || f.memory.hot_set) tell_hot_set(hot_set(*loaded.model, chat.expert_rows()), on_screen());
   return code;
 }
 

@@ -1,17 +1,16 @@
 // `moe compare`: what one model predicts and costs beside another on the same text.
+#include "jobs/compare.h"
+
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "analyze/pages/conversion_page.h"
-#include "cli/comparison.h"
+#include "analyze/texts/conversion_tables.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
-#include "core/file.h"
-#include "core/json.h"
 #include "hub/named_models.h"
 
 namespace moe::cli {
@@ -19,30 +18,19 @@ namespace {
 
 struct Flags {
   std::string before, after;
-  CompareFlags compare;
+  CompareJob compare;
   bool json = false;
   Given given;
 };
 
-int run_compare(Flags f) {
-  if (!f.compare.no_speed) validate(f.compare.speed);
-  LoadedModel before = load_model(f.before, LoadFor::inference), after = load_model(f.after, LoadFor::inference);
-  if (f.compare.options.window == 0) f.compare.options.window = std::min(default_window(before.model->config()), default_window(after.model->config()));
-  check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
-  const ComparedText text = read_compared_text(f.compare, before);
-  std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
-  if (!f.compare.html.empty()) page.emplace(f.compare.html);
-  const ConversionReport report = compare_models({f.before, before}, {f.after, after}, f.compare, text);
-  if (page) {
-    page->write(conversion_page(report));
-    page->commit();
-  }
+int run_compare(const Flags& f) {
+  const ConversionReport report = compare_files(f.before, f.after, f.compare, on_screen());
   if (f.json) {
     print_json(to_json(report));
     return 0;
   }
-  print_report(report);
-  if (page) fmt::print("the page is in {}\n", f.compare.html);
+  fmt::print("{}", conversion_tables(report));
+  if (!f.compare.html.empty()) fmt::print("the page is in {}\n", f.compare.html);
   return 0;
 }
 

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/flags.h"
-#include "cli/memory.h"
 #include "cli/prompt.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -16,6 +15,7 @@
 #include "hub/named_models.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/forward_memory.h"
 #include "jobs/replies.h"
 
 namespace moe::cli {
@@ -27,7 +27,7 @@ struct Flags {
   int64_t samples = 1;
   GenerateOptions generate;
   ComputeOptions compute;
-  MemoryFlags memory;
+  MemoryOptions memory;
   bool json = false;
   Given given;
 };
@@ -111,7 +111,7 @@ int run_generate(const Flags& f) {
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
   const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, std::ssize(ids), std::ssize(ids) + options.max_tokens), {},
-                                    f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0");
+                                    f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt);
   for (int64_t i = 0; i < f.samples; ++i)
@@ -119,7 +119,7 @@ int run_generate(const Flags& f) {
   std::optional<HotSet> hot;
   if (large || f.memory.hot_set) hot = hot_set(model, samples.expert_rows());
   if (f.json) print_json(samples.json(hot));
-  else if (hot) tell_hot_set(*hot);
+  else if (hot) tell_hot_set(*hot, on_screen());
   return 0;
 }
 

@@ -185,7 +185,7 @@ void inspect_text(const std::string& folder, const TextFlags& f, std::optional<D
           {.model = m->model.get(), .shape = {.tokens = window, .dtype = run.compute}, .routing = options.routing, .top_k_experts = options.top_k_experts});
   MemoryNeed beside;
   beside.add("report", reporting_bytes(loaded.model->config(), window, std::ssize(uses)));
-  prepare_memory(folder, uses, beside, f.memory, "lower --window");
+  prepare_memory(folder, uses, beside, f.memory, "lower --window", on_screen());
   RoutingReport report;
   {
     ProgressLine progress;

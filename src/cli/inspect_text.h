@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "analyze/data/routing_stats.h"
-#include "cli/memory.h"
 #include "core/json.h"
+#include "jobs/forward_memory.h"
 #include "options/read.h"
 #include "tensor/dtype.h"
 
@@ -18,7 +18,7 @@ struct TextFlags {
   std::string against, html, pictures;
   RoutingStatsOptions stats;
   int threads = 0;
-  MemoryFlags memory;
+  MemoryOptions memory;
 };
 
 FieldList fields(TextFlags&);

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/flags.h"
-#include "cli/memory.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -19,6 +18,7 @@
 #include "hub/hub.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/forward_memory.h"
 #include "jobs/replies.h"
 #include "text/corpus.h"
 
@@ -29,7 +29,7 @@ struct Flags {
   std::string model, text, record, replay;
   ScoreOptions score{.window = 0};  // 0: the default
   ComputeOptions compute;
-  MemoryFlags memory;
+  MemoryOptions memory;
   bool json = false;
   Given given;
 };
@@ -107,7 +107,7 @@ int run_score(Flags& f) {
   Run run(thread_count(f.compute.threads), dtype);
   MemoryNeed beside;
   beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));
-  prepare_memory(f.model, scored_use(*loaded.model, plan.options, dtype), beside, f.memory, "lower --window, or read the window with --chunk");
+  prepare_memory(f.model, scored_use(*loaded.model, plan.options, dtype), beside, f.memory, "lower --window, or read the window with --chunk", on_screen());
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "cli/flags.h"
-#include "cli/memory.h"
 #include "cli/peak.h"
 #include "cli/samples.h"
 #include "cli/screen.h"
@@ -16,6 +15,7 @@
 #include "core/json.h"
 #include "core/threads.h"
 #include "core/words.h"
+#include "jobs/forward_memory.h"
 #include "jobs/replies.h"
 #include "model/cost.h"
 #include "ops/ops.h"

@@ -1,6 +1,4 @@
 // What does not fit is refused before it starts, by every verb, with what it needs and what to lower; --pack-memory and --show-memory reach them all.
-#include "cli/memory.h"
-
 #include "support/command.h"
 
 namespace moe::test {

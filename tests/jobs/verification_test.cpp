@@ -1,13 +1,13 @@
 // What --verify, --report and --sweep do for the verbs that convert: refused before the work, measured on the files after it, nothing left behind.
-#include "cli/verification.h"
+#include "jobs/verification.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "support/command.h"
+#include "support/check.h"
+#include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe::cli {
+namespace moe {
 namespace {
 
 using namespace moe::test;
@@ -15,7 +15,9 @@ using namespace moe::test;
 struct Fixture {
   TempFolder folder;
   LoadedModel before;
-  CompareFlags flags;
+  CompareJob flags;
+  std::vector<std::string> told;
+  Watch watch{.tell = [this](const std::string& line) { told.push_back(line); }};
 
   Fixture() {
     save("before", 1);
@@ -39,7 +41,7 @@ struct Fixture {
 
 TEST(Verification, MeasuresWhatWasWrittenAndKeepsHowItWasMade) {
   Fixture f;
-  Verification v(f.flags, f.named());
+  Verification v(f.flags, f.named(), f.watch);
   EXPECT_TRUE(v.asked());
   ConversionReport made{.kind = "Carving", .steps = {{"method", "fitted"}}, .layers = {{0, 2, 0.5, 0.75}}};
   const ConversionReport r = v.measure(f.folder / "out", made);
@@ -56,7 +58,7 @@ TEST(Verification, MeasuresWhatWasWrittenAndKeepsHowItWasMade) {
 TEST(Verification, ASweepWritesBesideAndRemoves) {
   Fixture f;
   f.flags.html = f.folder / "page.html";
-  Verification v(f.flags, f.named());
+  Verification v(f.flags, f.named(), f.watch);
   std::vector<std::string> written;
   const auto writes = [&](uint64_t seed) {
     return [&, seed](const std::string& path) {
@@ -90,14 +92,14 @@ TEST(Verification, TheNameBesideKeepsItsEnding) {
   Fixture f;
   f.save("x.gguf", 2);  // a folder may be called so
   std::string path;
-  Verification(f.flags, f.named()).measure(f.folder / "x.gguf", {}, {{"1 active", 0.5, [&](const std::string& p) { Fixture::write(path = p, 3); }}});
+  Verification(f.flags, f.named(), f.watch).measure(f.folder / "x.gguf", {}, {{"1 active", 0.5, [&](const std::string& p) { Fixture::write(path = p, 3); }}});
   EXPECT_TRUE(path.ends_with(".gguf")) << path;
   EXPECT_NE(path, f.folder / "x.gguf");
 }
 
 TEST(Verification, AFailedSweepLeavesNothingBehind) {
   Fixture f;
-  Verification v(f.flags, f.named());
+  Verification v(f.flags, f.named(), f.watch);
   const auto entries = f.folder.entries();
   const auto breaks = [](const std::string& path) {
     Fixture::write(path, 3);
@@ -109,15 +111,15 @@ TEST(Verification, AFailedSweepLeavesNothingBehind) {
 
 TEST(Verification, RefusesBeforeTheWork) {
   Fixture f;
-  CompareFlags flags = f.flags;
+  CompareJob flags = f.flags;
   put(f.folder / "short.txt", "too short");
   flags.text = f.folder / "short.txt";
-  EXPECT_FAILS(Verification(flags, f.named()), "9 tokens");
+  EXPECT_FAILS(Verification(flags, f.named(), f.watch), "9 tokens");
   flags = f.flags;
   flags.html = f.folder / "no/page.html";
-  EXPECT_FAILS(Verification(flags, f.named()), "page.html");
+  EXPECT_FAILS(Verification(flags, f.named(), f.watch), "page.html");
   flags = {};
-  EXPECT_FALSE(Verification(flags, f.named()).asked());
+  EXPECT_FALSE(Verification(flags, f.named(), f.watch).asked());
 }
 
 // The text that the model was fitted to cannot show the damage, whatever was put in front of it or left out.
@@ -128,31 +130,30 @@ TEST(Verification, RefusesTheCalibrationText) {
   const std::string text = slurp(f.flags.text);
   std::string other;
   for (int i = 0; i < 40; ++i) other += fmt::format("another line, number {}, of some text\n", i);
-  const Verification v(f.flags, f.named());
-  EXPECT_FAILS(v.check_not_fitted_to(ids(text)), "100% of --verify");
-  EXPECT_FAILS(v.check_not_fitted_to(ids("a line that was put in front\n" + text)), "100% of --verify");
+  const Verification v(f.flags, f.named(), f.watch);
+  EXPECT_FAILS(v.check_not_fitted_to(ids(text)), "100% of verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids("a line that was put in front\n" + text)), "100% of verify");
   EXPECT_FAILS(v.check_not_fitted_to(ids(other + text)), "stand in the calibration text");
   EXPECT_FAILS(v.check_not_fitted_to(ids(other + text.substr(0, text.size() * 2 / 3))), "stand in the calibration text");
-  ::testing::internal::CaptureStderr();
   EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + text.substr(0, text.size() / 3))));
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "may be larger than it shows", ::testing::internal::GetCapturedStderr());
-  ::testing::internal::CaptureStderr();
+  ASSERT_EQ(f.told.size(), 1u);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "may be larger than it shows", f.told[0]);
   EXPECT_NO_THROW(v.check_not_fitted_to(ids(other)));
   EXPECT_NO_THROW(v.check_not_fitted_to({}));
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(f.told.size(), 1u);
   // The other way round: little of a long text is the calibration text, but all of that one.
-  EXPECT_FAILS(v.check_not_fitted_to(ids(text.substr(0, text.size() / 4))), "of the calibration text, by its lines, stand in --verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids(text.substr(0, text.size() / 4))), "of the calibration text, by its lines, stand in verify");
   // What is scored counts: of the whole text a third is known, of its first windows all.
   EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))));
   f.flags.options.windows = 1;
   f.flags.options.window = 128;
-  const Verification first(f.flags, f.named());
-  EXPECT_FAILS(first.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))), "of --verify");
+  const Verification first(f.flags, f.named(), f.watch);
+  EXPECT_FAILS(first.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))), "of verify");
 }
 
 TEST(Verification, FlagsWithoutATextToMeasureOn) {
   const auto check = [](const std::vector<const char*>& names, const char* text) {
-    CompareFlags flags;
+    CompareJob flags;
     flags.text = text;
     Given given;
     for (const char* name : names) given.add(name, GivenBy::caller);
@@ -160,11 +161,11 @@ TEST(Verification, FlagsWithoutATextToMeasureOn) {
     check_verify_options(flags, given);
   };
   for (const char* name : {"report", "verify_windows", "no_speed", "repeats", "sweep"}) {
-    EXPECT_FAILS(check({name}, ""), "add --verify TEXT") << name;
+    EXPECT_FAILS(check({name}, ""), "add verify TEXT") << name;
     EXPECT_NO_THROW(check({name}, "text.txt")) << name;
   }
   EXPECT_FAILS(check({"sweep", "no_speed"}, "text.txt"), "give one of them");
 }
 
 }  // namespace
-}  // namespace moe::cli
+}  // namespace moe

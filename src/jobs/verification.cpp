@@ -1,4 +1,4 @@
-#include "cli/verification.h"
+#include "jobs/verification.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,12 +7,11 @@
 #include <filesystem>
 
 #include "analyze/pages/conversion_page.h"
-#include "cli/conversion.h"
-#include "cli/screen.h"
 #include "core/error.h"
 #include "evaluate/score.h"
+#include "jobs/calibration.h"
 
-namespace moe::cli {
+namespace moe {
 namespace {
 
 // A name beside OUT that the same kind of model can be written to; what stands there is removed in the end.
@@ -38,40 +37,41 @@ class Passing {
 
 }  // namespace
 
-FieldList verify_fields(CompareFlags& f) {
+FieldList verify_fields(CompareJob& job) {
   const char* group = "Measuring what was made";
   FieldList list;
   list.group(group);
   list.add(
-      "verify", f.text,
+      "verify", job.text,
       "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side");
-  list.add("report", f.html, "with @verify: write it all as a self-contained page");
-  list.add(measuring_fields(f, group));
+  list.add("report", job.html, "with @verify: write it all as a self-contained page");
+  list.add(measuring_fields(job, group));
   return list;
 }
 
-void check_verify_options(const CompareFlags& f, const Given& given) {
-  if (!f.no_speed) validate(f.speed);
-  if (f.no_speed && given.has("sweep")) fail_usage("--sweep sets quality against speed, which --no-speed leaves out; give one of them");
-  if (!f.text.empty()) return;
+void check_verify_options(const CompareJob& job, const Given& given) {
+  if (!job.no_speed) validate(job.speed);
+  if (job.no_speed && given.has("sweep")) fail_usage("@sweep sets quality against speed, which @no_speed leaves out; give one of them");
+  if (!job.text.empty()) return;
   for (const char* name : {"report", "sweep", "verify_windows", "verify_window", "no_speed", "prompt", "tokens", "repeats"})
-    if (given.has(name)) fail_usage("{} needs a text to measure on: add --verify TEXT", field(name));
+    if (given.has(name)) fail_usage("{} needs a text to measure on: add @verify TEXT", field(name));
 }
 
-Verification::Verification(const CompareFlags& flags, const NamedModel& before) : flags_(flags), before_(before) {
+Verification::Verification(const CompareJob& job, const NamedModel& before, const Watch& watch) : job_(job), watch_(watch), before_(before) {
   if (!asked()) return;
-  text_ = read_compared_text(flags_, before_.loaded);
-  if (!flags_.no_speed) validate(flags_.speed, before_.loaded.model->config());
-  if (!flags_.html.empty()) page_ = std::make_unique<AtomicFile>(flags_.html);
+  text_ = read_compared_text(job_, before_.loaded);
+  if (!job_.no_speed) validate(job_.speed, before_.loaded.model->config());
+  if (!job_.html.empty()) page_ = std::make_unique<AtomicFile>(job_.html);
 }
 
 void Verification::check_not_fitted_to(std::span<const int32_t> calibration) const {
-  moe::cli::check_not_fitted_to({flags_.text, text_.ids, text_.options.window, text_.options.windows}, calibration, *before_.loaded.tokenizer);
+  moe::check_not_fitted_to({job_.text, text_.ids, {.window = text_.options.window, .windows = text_.options.windows}}, calibration, *before_.loaded.tokenizer,
+                           watch_);
 }
 
 ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {
   LoadedModel after = load_model(path, LoadFor::inference);
-  return compare_models(before_, {path, after}, flags_, text_, fmt::format("; {} is written", out));
+  return compare_models(before_, {path, after}, job_, text_, watch_, fmt::format("; {} is written", out));
 }
 
 ConversionReport Verification::measure(const std::string& out, ConversionReport made, const std::vector<SweepStep>& sweep) {
@@ -85,7 +85,7 @@ ConversionReport Verification::measure(const std::string& out, ConversionReport 
       report.frontier.back().is_written = true;
       continue;
     }
-    tell("sweep: {}\n", step.name);
+    watch_.tell("sweep: " + step.name);
     const Passing passing(out);
     step.write(passing.path());
     report.frontier.push_back(frontier_point(measure_one(passing.path(), out), step.name, step.ffn_share));
@@ -100,4 +100,4 @@ void Verification::write_page(const ConversionReport& report) {
   page_->commit();
 }
 
-}  // namespace moe::cli
+}  // namespace moe

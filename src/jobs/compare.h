@@ -1,4 +1,4 @@
-// One model held against another, as `moe compare` and the verbs that convert do it: what is measured, how it is printed, and the page.
+// One model held against another on a text: the body of `moe compare`, and what the conversions measure of what they made.
 #pragma once
 
 #include <optional>
@@ -6,32 +6,32 @@
 #include <vector>
 
 #include "analyze/data/conversion_report.h"
-#include "cli/memory.h"
 #include "evaluate/options.h"
 #include "hub/hub.h"
 #include "infer/options.h"
+#include "jobs/forward_memory.h"
 
-namespace moe::cli {
+namespace moe {
 
-struct CompareFlags {
+struct CompareJob {
   std::string text;                     // empty: nothing is compared
   CompareOptions options{.window = 0};  // 0: the default
   SpeedOptions speed;
   bool no_speed = false;
-  std::string html;
+  std::string html;           // a page; empty: none
   int64_t top_k_experts = 0;  // of the model after
   ComputeOptions compute;
-  MemoryFlags memory;
+  MemoryOptions memory;
 };
 // How it is measured. In a `group` that verifies what was made, where windows may mean those of another text, the names of the first two begin with verify_.
-FieldList measuring_fields(CompareFlags&, const std::string& group = "");
+FieldList measuring_fields(CompareJob&, const std::string& group = "");
 
 // The text as tokens of a model, and the rule of windows that both models can be read by; fails where the text has not one window, before anything is measured.
 struct ComparedText {
   std::vector<int32_t> ids;
   CompareOptions options;
 };
-ComparedText read_compared_text(const CompareFlags&, const LoadedModel&);
+ComparedText read_compared_text(const CompareJob&, const LoadedModel&);
 
 // The model that others are held against, and its name.
 struct NamedModel {
@@ -39,12 +39,11 @@ struct NamedModel {
   LoadedModel& loaded;
 };
 
-// Everything that is measured of two models alone; the caller adds how the second was made. `interrupted` ends the message when Ctrl-C comes: "; OUT is
+// Everything that is measured of two models alone; the caller adds how the second was made. `interrupted` ends the message when the work is stopped: "; OUT is
 // written".
-ConversionReport compare_models(const NamedModel& before, const NamedModel& after, const CompareFlags&, const ComparedText&,
+ConversionReport compare_models(const NamedModel& before, const NamedModel& after, const CompareJob&, const ComparedText&, const Watch&,
                                 const std::string& interrupted = "");
+// Of two files, with the page that was asked for.
+ConversionReport compare_files(const std::string& before, const std::string& after, CompareJob, const Watch&);
 
-void print_report(const ConversionReport&);
-void write_page(const std::string& path, const ConversionReport&);
-
-}  // namespace moe::cli
+}  // namespace moe

@@ -1,0 +1,190 @@
+#include "jobs/carve.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "analyze/pages/conversion_page.h"
+#include "convert/options.h"
+#include "core/error.h"
+#include "core/words.h"
+#include "hub/named_models.h"
+#include "model/cost.h"
+
+namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_after(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Json carved_layer_json(const CarvedLayer& l) {
+  return {{"layer", l.layer},
+          {"active", l.active},
+          {"shared_mass", l.shared_mass},
+          {"error", l.error},
+          {"agreement", l.agreement},
+          {"largest_load", l.largest_load},
+          {"smallest_load", l.smallest_load},
+          {"seconds", l.seconds}};
+}
+
+// One carving of the model that was loaded, whatever A is.
+struct Carving {
+  const CarveJob& job;
+  const Watch& watch;
+  const LoadedModel& dense;
+  std::span<const int32_t> ids;  // the calibration text
+  WantedType type;
+  DType compute;
+
+  struct Written {
+    CarveResult result;
+    std::vector<ConvertedRow> rows;
+    double seconds = 0;  // of carving alone
+  };
+  // Carves with these options and writes the result to `out`, whole or not at all. Whether `out` may be written is asked first.
+  Written write(const CarveOptions& options, const std::string& out, const std::function<void(const CarvedLayer&)>& on_layer) const {
+    NewModel destination(out, watch);
+    Run run(thread_count(job.threads), compute);
+    Written done;
+    const auto start = Clock::now();
+    {
+      const Progress progress = watch.begin();
+      done.result = carve(run, *dense.model, ids, options, {.on_layer = [&](const CarvedLayer& l) {
+                            destination.check_stopped();
+                            on_layer(l);
+                            progress(l.layer + 1, dense.model->config().layers, "layers");
+                          }});
+    }
+    done.seconds = seconds_after(start);
+    done.rows = destination.save(*done.result.model, *dense.tokenizer, type, run.threads);
+    done.result.model.reset();  // what was written is measured
+    return done;
+  }
+
+  // Every number of active experts, everything else the same; the one asked for is written already.
+  std::vector<SweepStep> sweep(const CarveOptions& asked) const {
+    std::vector<SweepStep> steps;
+    for (int64_t active = 1; active <= asked.experts - asked.shared; ++active) {
+      CarveOptions options = asked;
+      options.active = active;
+      steps.push_back({.name = fmt::format("{} active", active), .ffn_share = active_ffn_share(dense.model->config(), options)});
+      if (active == asked.active) continue;
+      steps.back().write = [this, options](const std::string& path) { write(options, path, [](const CarvedLayer&) {}); };
+    }
+    return steps;
+  }
+};
+
+// How the model was made, and what that measured in each layer.
+ConversionReport how_carved(const CarveReply& r, const std::string& calibration) {
+  const CarveOptions& o = r.options;
+  ConversionReport made{.kind = "Carving"};
+  made.steps = {{"method", o.method},
+                {"layers", r.layers_carved()},
+                {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared, o.active, o.experts - o.shared)},
+                {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", calibration, r.result.tokens, o.windows, name_of(r.compute))}};
+  for (const CarvedLayer& l : r.result.layers) made.layers.push_back({l.layer, l.active, l.error, l.agreement});
+  return made;
+}
+
+}  // namespace
+
+FieldList fields(CarveJob& job) {
+  FieldList list, how = fields(job.options);
+  list.add("DENSE", job.in, fmt::format("a dense model: {}. It stays as it is", kModelIs)).positional().required();
+  list.add("OUT", job.out, kNewModelHelp).positional().required();
+  list.add(how.take({"shared", "active", "experts", "layers"}));
+  list.add(fields(job.calibration, "its first tokens show what the neurons do; nothing is trained on it"));
+  list.add(std::move(how));
+  list.add(fields(job.type));
+  list.add_named(
+      "compute", {"auto", "f32", "bf16"}, [&job] { return job.compute ? std::string(name_of(*job.compute)) : "auto"; },
+      [&job](const std::string& name) { job.compute = dtype_named(name); },
+      "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it");
+  add_threads(list, job.threads);
+  add_memory(list, job.memory);
+  return list;
+}
+
+FieldList verify_fields(CarveJob& job) {
+  FieldList list;
+  list.add(verify_fields(job.verify));
+  list.group("Measuring what was made");
+  list.add("sweep", job.sweep, "with @verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for");
+  return list;
+}
+
+void check_given(const CarveJob& job, const Given& given) { check_verify_options(job.verify, given); }
+
+std::string CarveReply::layers_carved() const {
+  const int64_t cut = std::ssize(result.layers);
+  return cut == dense.layers ? counted(cut, "layer") : fmt::format("{} of {} layers", cut, dense.layers);
+}
+
+CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallbacks& callbacks) {
+  const auto start = Clock::now();
+  CarveReply reply{.out = job.out, .options = job.options};
+  CarveOptions& o = reply.options;
+  check_result_type(job.type, job.out);
+  reply.compute = job.compute.value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
+  const ModelConfig asked = read_model_config(job.in);
+  o.window = calibration_window(job.calibration, asked);
+  o.windows = job.calibration.windows;
+  check_carve(asked, o);
+  check_memory(carving_need(asked, o, reply.compute), job.memory, marked("lower @windows or @window"), watch);
+  const LoadedModel dense = load_model(job.in, LoadFor::training);
+  reply.type = result_type(job.type, job.out, dense, job.in);
+  reply.dense = dense.model->config();
+  const std::vector<int32_t> ids = read_calibration(job.calibration, dense);
+  std::optional<Verification> verification;
+  LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
+  if (!job.verify.text.empty()) {
+    as_it_is = load_model(job.in, LoadFor::inference);
+    CompareJob how = job.verify;
+    how.compute.threads = job.threads;
+    how.memory = job.memory;
+    verification.emplace(how, NamedModel{job.in, as_it_is}, watch);
+    verification->check_not_fitted_to(ids);
+  }
+  reply.carved = carved_config(reply.dense, o);
+  reply.load_seconds = seconds_after(start);
+  const Carving carving{job, watch, dense, ids, reply.type.type, reply.compute};
+  Carving::Written written = carving.write(o, job.out, callbacks.on_layer);
+  reply.result = std::move(written.result);
+  reply.rows = std::move(written.rows);
+  reply.carve_seconds = written.seconds;
+  reply.write_seconds = seconds_after(start) - reply.load_seconds - reply.carve_seconds;
+  callbacks.on_written(reply);
+  if (verification) {
+    reply.report = verification->measure(job.out, how_carved(reply, job.calibration.text), job.sweep ? carving.sweep(o) : std::vector<SweepStep>{});
+    verification->write_page(*reply.report);
+  }
+  return reply;
+}
+
+Json to_json(const CarveReply& r, const Spelling& spell) {
+  const CarveOptions& o = r.options;
+  const ParamCount params = count_params(r.carved);
+  Json layers = Json::array();
+  for (const CarvedLayer& l : r.result.layers) layers.push_back(carved_layer_json(l));
+  Json reply = {{"method", o.method},
+                {"shared", o.shared},
+                {"active", o.active},
+                {"experts", o.experts},
+                {"ffn_active", active_ffn_share(r.dense, o)},
+                {"tokens", r.result.tokens},
+                {"compute", name_of(r.compute)},
+                {"layers", layers},
+                {"parameters", params.total()},
+                {"active_parameters", params.active()},
+                {"seconds", {{"load", r.load_seconds}, {"carve", r.carve_seconds}, {"write", r.write_seconds}, {"total", r.seconds()}}},
+                {"out", r.out},
+                {"weights", weights_json(r.type, r.rows, spell)}};
+  if (r.report) reply["report"] = to_json(*r.report);
+  return reply;
+}
+
+}  // namespace moe

@@ -1,0 +1,44 @@
+// The body of `moe convert`: from one file of a model to another, with an adapter merged and both scored where that is asked for.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "hub/adapter.h"
+#include "hub/convert.h"
+#include "jobs/calibration.h"
+#include "jobs/forward_memory.h"
+#include "options/read.h"
+
+namespace moe {
+
+struct ConvertJob {
+  std::string in, out, adapter, quant, dtype, verify;
+  MemoryOptions memory;
+  ScoreOptions rule{.window = 0};  // of the text to verify by; 0: default_window
+  int threads = 0;
+};
+FieldList fields(ConvertJob&);
+// Fails (usage) on what does not go together.
+void check_given(const ConvertJob&, const Given&);
+
+struct ConvertReply {
+  std::string adapter;
+  std::optional<MergedAdapter> merged;
+  ConvertReport account;
+  struct Verified {
+    VerifyText text;
+    Score before, after;
+  };
+  std::optional<Verified> verified;
+};
+struct ConvertCallbacks {
+  std::function<void(const MergedAdapter&)> on_merged = [](const MergedAdapter&) {};
+  // OUT is there and has not been scored yet.
+  std::function<void(const ConvertReport&)> on_written = [](const ConvertReport&) {};
+};
+ConvertReply convert_model(const ConvertJob&, const Watch&, const ConvertCallbacks& = {});
+Json to_json(const ConvertReply&);
+
+}  // namespace moe

@@ -1,0 +1,26 @@
+// The body of `moe upcycle`: from a dense model's file to that of the model whose experts are copies of its FFNs.
+#pragma once
+
+#include "convert/logit_difference.h"
+#include "convert/upcycle.h"
+#include "jobs/new_model.h"
+#include "moe/recipes/wanted_routing.h"
+
+namespace moe {
+
+struct UpcycleJob : MakeOptions {
+  WantedRouting routing;  // without a recipe it is the one of models with the same attention, renormalised
+  UpcycleOptions options;
+};
+FieldList fields(UpcycleJob&);
+
+struct UpcycleReply : Made {
+  int64_t granularity = 1;
+  double weight_sum = 1, down_scale = 1;
+  std::string why_not_exact;   // as in Upcycled
+  LogitDifference difference;  // of the two models, on a short text
+};
+UpcycleReply upcycle_model(const UpcycleJob&, const Watch&);
+Json to_json(const UpcycleReply&, const Spelling& spell = {});
+
+}  // namespace moe

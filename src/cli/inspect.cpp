@@ -4,8 +4,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "analyze/texts/routing_tables.h"
 #include "cli/flags.h"
-#include "cli/inspect_text.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -15,6 +15,7 @@
 #include "hub/gguf/gguf_model.h"
 #include "hub/hub.h"
 #include "hub/named_models.h"
+#include "jobs/inspect_text.h"
 #include "jobs/presets.h"
 #include "jobs/replies.h"
 #include "model/cost.h"
@@ -29,7 +30,7 @@ struct Flags {
   std::string model, preset;
   std::optional<DType> dtype;
   TrainingShape training{.batch = 8, .context = 0};
-  TextFlags text;
+  InspectTextJob text;
   bool json = false;
   Given given;
 };
@@ -114,24 +115,32 @@ ModelConfig config_of(const Flags& f) {
   return read_model_config(f.model);
 }
 
+int run_inspect_text(const Flags& f) {
+  const InspectedText found = inspect_text(f.text, on_screen());
+  fmt::print("{}", routing_tables(found.report, found.history ? &*found.history : nullptr));
+  if (!f.text.html.empty()) fmt::print("the page is in {}\n", f.text.html);
+  if (!f.text.pictures.empty()) fmt::print("the pictures are in {}\n", f.text.pictures);
+  return 0;
+}
+
 int run_inspect(Flags& f) {
-  check_text_options(f.text, f.given);
-  if (!f.text.texts.empty() && f.model.empty()) fail_usage("--text needs a model to run");
+  check_given(f.text, f.given);
+  const bool has_text = !f.text.texts.empty();
+  if (has_text && f.model.empty()) fail_usage("--text needs a model to run");
   const ModelConfig config = config_of(f);
-  const ModelCost cost = count_cost(config, config.context);
   f.training.dtype = f.dtype.value_or(DType::f32);
   if (f.training.context == 0) f.training.context = config.context;
   if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
-  if (!f.text.texts.empty() && !f.json) {
-    inspect_text(f.model, f.text, f.dtype, nullptr);
-    return 0;
-  }
+  f.text.model = f.model;
+  f.text.dtype = f.dtype;
   if (f.json) {
     Json reply = inspect_reply(config, f.training);
-    if (!f.text.texts.empty()) inspect_text(f.model, f.text, f.dtype, &reply);
+    if (has_text) add_to_json(reply, inspect_text(f.text, on_screen()));
     print_json(reply);
     return 0;
   }
+  if (has_text) return run_inspect_text(f);
+  const ModelCost cost = count_cost(config, config.context);
   print_text(config, cost, f.training);
   if (config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;

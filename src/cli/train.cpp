@@ -7,16 +7,16 @@
 
 #include "cli/flags.h"
 #include "cli/peak.h"
-#include "cli/samples.h"
 #include "cli/screen.h"
-#include "cli/train_report.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/threads.h"
 #include "core/words.h"
 #include "jobs/forward_memory.h"
+#include "jobs/inspect_text.h"
 #include "jobs/replies.h"
+#include "jobs/samples.h"
 #include "model/cost.h"
 #include "ops/ops.h"
 #include "train/alarms.h"
@@ -28,7 +28,7 @@ constexpr double kPeakSeconds = 0.3;
 
 struct Flags {
   RunOptions run;
-  SampleFlags samples;
+  SampleOptions samples;
   bool show_memory = false, no_report = false, json = false;
   Given given;
 };
@@ -163,7 +163,7 @@ int run_train(const Flags& f) {
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult& r) {
     screen.show(r.step, r.steps, describe_step(r, peak, routed));
-    samples.after_step(r.step, screen);
+    samples.after_step(r.step, [&](const std::string& line) { screen.log(line); });
   };
   callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
   callbacks.on_alarm = [&](const Alarm& a) { screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text)); };

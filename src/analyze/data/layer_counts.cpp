@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kDeadShare = 0.01;  // of the mean load
 
-double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-double ratio(int64_t part, int64_t whole) { return ratio(static_cast<double>(part), static_cast<double>(whole)); }
+double quotient(double part, double whole) { return whole > 0 ? part / whole : 0; }
+double quotient(int64_t part, int64_t whole) { return quotient(static_cast<double>(part), static_cast<double>(whole)); }
 
 int64_t sum(std::span<const int64_t> counts) {
   int64_t total = 0;
@@ -19,7 +19,7 @@ int64_t sum(std::span<const int64_t> counts) {
 
 double max_vio(std::span<const int64_t> counts) {
   const int64_t most = *std::max_element(counts.begin(), counts.end());
-  return ratio(most * static_cast<int64_t>(counts.size()), sum(counts)) - 1;
+  return quotient(most * static_cast<int64_t>(counts.size()), sum(counts)) - 1;
 }
 
 double entropy(std::span<const double> shares) {
@@ -59,9 +59,9 @@ double IdCounts::specialisation() const {
   for (const int32_t row : row_of_) {
     if (row < 0) continue;
     const auto first = counts_.begin() + row * experts_;
-    total += ratio(int64_t{*std::max_element(first, first + experts_)}, occurrences_[static_cast<size_t>(row)]);
+    total += quotient(int64_t{*std::max_element(first, first + experts_)}, occurrences_[static_cast<size_t>(row)]);
   }
-  return ratio(total, static_cast<double>(occurrences_.size()));
+  return quotient(total, static_cast<double>(occurrences_.size()));
 }
 
 std::vector<std::vector<TokenAffinity>> IdCounts::favourites() const {
@@ -72,7 +72,7 @@ std::vector<std::vector<TokenAffinity>> IdCounts::favourites() const {
     const auto first = counts_.begin() + row_of_[v] * experts_;
     const auto most = std::max_element(first, first + experts_);  // the lowest of equals
     if (occurrences < kLeastOccurrences || *most == 0) continue;
-    all[static_cast<size_t>(most - first)].push_back({static_cast<int32_t>(v), "", occurrences, ratio(int64_t{*most}, occurrences)});
+    all[static_cast<size_t>(most - first)].push_back({static_cast<int32_t>(v), "", occurrences, quotient(int64_t{*most}, occurrences)});
   }
   for (std::vector<TokenAffinity>& list : all) {
     std::stable_sort(list.begin(), list.end(),
@@ -164,8 +164,8 @@ LayerStats LayerCounts::finish() const {
   const int64_t pairs = sum(counts_);
   double squares = 0;
   for (size_t e = 0; e < counts_.size(); ++e) {
-    s.load.push_back(ratio(counts_[e], pairs));
-    s.mass.push_back(ratio(mass_[e], weight_));
+    s.load.push_back(quotient(counts_[e], pairs));
+    s.mass.push_back(quotient(mass_[e], weight_));
     squares += static_cast<double>(counts_[e]) * static_cast<double>(counts_[e]);
     s.dead += static_cast<double>(counts_[e]) * static_cast<double>(experts_) < kDeadShare * static_cast<double>(pairs);
   }
@@ -176,12 +176,12 @@ LayerStats LayerCounts::finish() const {
     s.cv2 = static_cast<double>(experts_) * squares / static_cast<double>(pairs) / static_cast<double>(pairs) - 1;
     s.load_entropy = experts_ > 1 ? h / even : 1;
     s.effective_experts = std::exp(h);
-    s.dropped = ratio(pairs - kept_, pairs);
-    if (compared_) s.saturation = ratio(shared_, pairs);
+    s.dropped = quotient(pairs - kept_, pairs);
+    if (compared_) s.saturation = quotient(shared_, pairs);
   } else {
     s.dead = experts_;
   }
-  s.unrouted = ratio(unrouted_, tokens_);
+  s.unrouted = quotient(unrouted_, tokens_);
   if (scored_ > 0) {
     s.router_entropy = experts_ > 1 ? entropy_ / static_cast<double>(scored_) / even : 0;
     s.top_score = top_ / static_cast<double>(scored_);
@@ -191,10 +191,10 @@ LayerStats LayerCounts::finish() const {
   const auto domains = static_cast<int64_t>(domain_tokens_.size());
   s.domain = {domains, experts_, std::vector<double>(domain_counts_.size())};
   for (int64_t d = 0; d < domains; ++d)
-    for (int64_t e = 0; e < experts_; ++e) s.domain(d, e) = ratio(domain_counts_[at(d, experts_, e)], domain_tokens_[static_cast<size_t>(d)]);
+    for (int64_t e = 0; e < experts_; ++e) s.domain(d, e) = quotient(domain_counts_[at(d, experts_, e)], domain_tokens_[static_cast<size_t>(d)]);
   s.coactivation = {experts_, experts_, std::vector<double>(pairs_.size())};
   for (int64_t i = 0; i < experts_; ++i)
-    for (int64_t j = 0; j < experts_; ++j) s.coactivation(i, j) = ratio(pairs_[at(i, experts_, j)], counts_[static_cast<size_t>(i)]);
+    for (int64_t j = 0; j < experts_; ++j) s.coactivation(i, j) = quotient(pairs_[at(i, experts_, j)], counts_[static_cast<size_t>(i)]);
 
   s.vocabulary_input = input_.specialisation();
   s.vocabulary_target = target_.specialisation();

@@ -15,7 +15,7 @@ namespace {
 constexpr double kEdge = 22, kBetween = 28;
 
 // A text cut into lines of at most so many characters.
-std::vector<std::string> wrapped(const std::string& text, size_t characters) {
+std::vector<std::string> broken_into_lines(const std::string& text, size_t characters) {
   std::vector<std::string> lines(1);
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(' ', at), text.size());
@@ -37,7 +37,8 @@ std::string standalone_svg(const Picture& p) {
   std::string body = svg::text(kEdge, 36, "tt", p.title);
   double y = 40;
   const double scale_width = p.scale && columns > 1 ? p.scale->width + kBetween : 0;
-  for (const std::string& line : wrapped(p.line, static_cast<size_t>((width - 2 * kEdge - scale_width) / 6.4))) body += svg::text(kEdge, y += 17, "sb", line);
+  for (const std::string& line : broken_into_lines(p.line, static_cast<size_t>((width - 2 * kEdge - scale_width) / 6.4)))
+    body += svg::text(kEdge, y += 17, "sb", line);
   const auto place = [&](const Drawing& d, double x, double top) {
     body +=
         fmt::format(R"(<svg x="{}" y="{}" width="{}" height="{}">{}</svg>)", coordinate(x), coordinate(top), coordinate(d.width), coordinate(d.height), d.body);

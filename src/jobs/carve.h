@@ -17,7 +17,7 @@ struct CarveJob : MakeOptions {
 };
 FieldList fields(CarveJob&);
 FieldList verify_fields(CarveJob&);
-// Fails (usage) on what does not go together.
+// Fails (usage) on what does not go together; asked first.
 void check_given(const CarveJob&, const Given&);
 
 struct CarveReply {

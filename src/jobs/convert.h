@@ -20,7 +20,7 @@ struct ConvertJob {
   int threads = 0;
 };
 FieldList fields(ConvertJob&);
-// Fails (usage) on what does not go together.
+// Fails (usage) on what does not go together; asked first.
 void check_given(const ConvertJob&, const Given&);
 
 struct ConvertReply {

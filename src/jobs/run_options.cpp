@@ -10,6 +10,7 @@
 #include "hub/named_models.h"
 #include "jobs/presets.h"
 #include "options/common.h"
+#include "text/bpe_train.h"
 
 namespace moe {
 namespace {
@@ -113,6 +114,15 @@ void apply_files(FieldList& list, SetupOptions& o, Given& given) {
   for (const Preset& preset : presets())
     if (preset.name == o.preset) return apply(preset.json, "preset " + preset.name, GivenBy::preset);
   fail_usage("no preset is called '{}'{}", o.preset, suggestion(o.preset, names_of(presets())));
+}
+
+ModelConfig preset_config(const std::string& name) {
+  SetupOptions setup;
+  FieldList list = fields(setup);
+  Given given;
+  setup.preset = name;
+  apply_files(list, setup, given);
+  return make_config(setup.model, vocabulary_of(setup.tokenizer), setup.train.context);
 }
 
 bool describes_model(const FieldList& list, const Given& given) {

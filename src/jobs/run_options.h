@@ -33,6 +33,9 @@ FieldList fields(RunOptions&);
 // caller, for a preset by `config` too): its steps to minutes, a warm-up as long as all steps, experts to a recipe that has none. Defaults take its place.
 void apply_files(FieldList& list, SetupOptions& setup, Given& given);
 
+// The model that a run of this preset would make.
+ModelConfig preset_config(const std::string& name);
+
 // Whether any field that describes a model was given, by whomever.
 bool describes_model(const FieldList& list, const Given& given);
 // Beside weights that are there already: refuses every field given so far that describes a model, but for the losses' coefficients.

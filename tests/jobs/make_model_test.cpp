@@ -1,0 +1,103 @@
+// The jobs that make one model out of others, called as a program calls them: they print nothing, tell what they are about, and stopped they leave nothing.
+#include <nlohmann/json.hpp>
+
+#include "convert/models.h"
+#include "jobs/carve.h"
+#include "jobs/convert.h"
+#include "jobs/merge.h"
+#include "jobs/prune.h"
+#include "jobs/upcycle.h"
+#include "support/check.h"
+#include "support/files.h"
+#include "support/tiny_model.h"
+
+namespace moe {
+namespace {
+
+using namespace moe::test;
+
+class MakeModel : public ::testing::Test {
+ protected:
+  MakeModel() {
+    ModelConfig dense = dense_config();
+    dense.vocab = 256;
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += fmt::format("line {} of the text that is looked at\n", i);
+    put(folder_ / "text.txt", text);
+    put(folder_ / "one.txt", "the router");
+    put(folder_ / "two.txt", "an expert");
+    save("dense", dense, 1);
+    save("other", dense, 2);
+    save("moe", plain_config(), 3);
+  }
+  void save(const std::string& name, const ModelConfig& config, uint64_t seed) {
+    auto model = fresh(config, seed);
+    save_model(folder_ / name, *model, *make_tokenizer("bytes"));
+  }
+  template <class Job>
+  Job job(const std::string& in) const {
+    Job made;
+    made.in = folder_ / in;
+    made.out = folder_ / "out";
+    return made;
+  }
+  std::vector<std::function<Json(const Watch&)>> jobs() const {
+    const CalibrationOptions calibration{.text = folder_ / "text.txt", .windows = 2, .window = 8};
+    auto carve = job<CarveJob>("dense");
+    carve.options.experts = 4;
+    carve.calibration = calibration;
+    auto upcycle = job<UpcycleJob>("dense");
+    upcycle.routing.experts = 4;
+    auto merge = job<MergeJob>("dense");
+    merge.experts = {(folder_ / "dense") + ":" + (folder_ / "one.txt"), (folder_ / "other") + ":" + (folder_ / "two.txt")};
+    auto prune = job<PruneJob>("moe");
+    prune.options.experts = 3;
+    prune.calibration = calibration;
+    auto convert = job<ConvertJob>("moe");
+    convert.dtype = "bf16";
+    return {[=](const Watch& w) { return to_json(carve_model(carve, w)); }, [=](const Watch& w) { return to_json(upcycle_model(upcycle, w)); },
+            [=](const Watch& w) { return to_json(merge_models(merge, w)); }, [=](const Watch& w) { return to_json(prune_model(prune, w)); },
+            [=](const Watch& w) { return to_json(convert_model(convert, w)); }};
+  }
+  TempFolder folder_;
+};
+
+TEST_F(MakeModel, PrintsNothingAndTellsHowFarItIs) {
+  for (const auto& make : jobs()) {
+    std::vector<std::string> counted;
+    const Watch watch{.begin = [&]() -> Progress { return [&](int64_t, int64_t, std::string_view what) { counted.emplace_back(what); }; }};
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const Json reply = make(watch);
+    EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_FALSE(reply.empty());
+    EXPECT_FALSE(counted.empty());
+    EXPECT_NO_THROW(load_model(folder_ / "out"));
+    std::filesystem::remove_all(folder_ / "out");
+  }
+}
+
+// However often it was asked before.
+TEST_F(MakeModel, StoppedLeavesNothing) {
+  const auto before = folder_.entries();
+  for (const auto& make : jobs())
+    for (int patience : {0, 1, 3}) {
+      int asked = 0;
+      const Watch watch{.stopped = [&] { return asked++ >= patience; }};
+      EXPECT_FAILS(make(watch), "interrupted; nothing was written to ") << patience;
+      EXPECT_EQ(folder_.entries(), before) << patience;
+    }
+}
+
+TEST_F(MakeModel, MessagesNameFields) {
+  auto carve = job<CarveJob>("dense");
+  carve.calibration.text = folder_ / "text.txt";
+  carve.calibration.windows = 0;
+  EXPECT_EQ(message_of([&] { carve_model(carve, {}); }), "windows is 0; it must be at least 1");
+  auto upcycle = job<UpcycleJob>("dense");
+  EXPECT_EQ(message_of([&] { upcycle_model(upcycle, {}); }).find("experts is missing"), 0u);
+}
+
+}  // namespace
+}  // namespace moe

@@ -6,7 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "analyze/texts/conversion_tables.h"
+#include "analyze/texts/tables.h"
 #include "cli/flags.h"
 #include "cli/made_model.h"
 #include "cli/screen.h"

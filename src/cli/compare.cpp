@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analyze/pages/conversion_page.h"
-#include "analyze/texts/conversion_tables.h"
+#include "analyze/texts/tables.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "analyze/texts/routing_tables.h"
+#include "analyze/texts/tables.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -18,10 +18,9 @@
 #include "jobs/inspect_text.h"
 #include "jobs/presets.h"
 #include "jobs/replies.h"
+#include "jobs/run_options.h"
 #include "model/cost.h"
 #include "model/variants.h"
-#include "text/bpe_train.h"
-#include "train/options.h"
 
 namespace moe::cli {
 namespace {
@@ -99,16 +98,6 @@ void print_comparison(const ModelConfig& c, const ModelCost& cost) {
              count(cost.flops.forward()), count(params.flops.forward()), params.flops.forward() / cost.flops.forward());
 }
 
-// The model that `moe train --preset` would make.
-ModelConfig preset_config(const std::string& name) {
-  SetupOptions setup;
-  FieldList list = fields(setup);
-  Given given;
-  setup.preset = name;
-  apply_files(list, setup, given);
-  return make_config(setup.model, vocabulary_of(setup.tokenizer), setup.train.context);
-}
-
 ModelConfig config_of(const Flags& f) {
   if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model, or --preset NAME in its place");
   if (!f.preset.empty()) return preset_config(f.preset);
@@ -118,6 +107,7 @@ ModelConfig config_of(const Flags& f) {
 int run_inspect_text(const Flags& f) {
   const InspectedText found = inspect_text(f.text, on_screen());
   fmt::print("{}", routing_tables(found.report, found.history ? &*found.history : nullptr));
+  if (!found.report.moe_layers.empty()) fmt::print("\nmore by --json and --html FILE: loads, co-activation, every expert of every text, sample texts\n");
   if (!f.text.html.empty()) fmt::print("the page is in {}\n", f.text.html);
   if (!f.text.pictures.empty()) fmt::print("the pictures are in {}\n", f.text.pictures);
   return 0;

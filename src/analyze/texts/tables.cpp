@@ -1,11 +1,13 @@
-#include "analyze/texts/routing_tables.h"
+#include "analyze/texts/tables.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
+#include "analyze/texts/conversion_findings.h"
 #include "analyze/texts/report_findings.h"
 #include "core/words.h"
 
@@ -110,6 +112,97 @@ void add_favourites(std::string& out, const RoutingReport& r) {
   }
 }
 
+// One column of a table over layers; absent values are dashes.
+struct LayerColumn {
+  std::string head;
+  std::function<std::string(int64_t layer)> cell;
+};
+
+const LayerChoices* choices_of(const std::vector<LayerChoices>& all, int64_t layer) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const LayerChoices& c) { return c.layer == layer; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const ConvertedLayer* converted(const ConversionReport& r, int64_t layer) {
+  const auto found = std::find_if(r.layers.begin(), r.layers.end(), [&](const ConvertedLayer& l) { return l.layer == layer; });
+  return found == r.layers.end() ? nullptr : &*found;
+}
+
+// Columns that have something to say.
+std::vector<LayerColumn> layer_columns(const ConversionReport& r) {
+  std::vector<LayerColumn> columns;
+  const auto any = [&](auto member) { return std::any_of(r.layers.begin(), r.layers.end(), [&](const ConvertedLayer& l) { return (l.*member).has_value(); }); };
+  const auto of_layer = [&r](auto&& value) {
+    return [&r, value](int64_t layer) -> std::string {
+      const ConvertedLayer* l = converted(r, layer);
+      return l ? value(*l) : "-";
+    };
+  };
+  if (any(&ConvertedLayer::active)) columns.push_back({"active", of_layer([](const ConvertedLayer& l) { return l.active ? std::to_string(*l.active) : "-"; })});
+  if (any(&ConvertedLayer::error)) columns.push_back({"error", of_layer([](const ConvertedLayer& l) { return percent_or_dash(l.error); })});
+  if (any(&ConvertedLayer::agreement)) columns.push_back({"as oracle", of_layer([](const ConvertedLayer& l) { return percent_or_dash(l.agreement); })});
+  const Comparison& c = r.figures;
+  if (!c.same_choices.empty())
+    columns.push_back({"choices kept", [&c](int64_t layer) {
+                         for (size_t i = 0; i < c.before_load.size(); ++i)
+                           if (c.before_load[i].layer == layer) return percent_or_dash(c.same_choices[i]);
+                         return std::string("-");
+                       }});
+  if (!c.after_load.empty()) {
+    columns.push_back({"MaxVio", [&c](int64_t layer) {
+                         const LayerChoices* l = choices_of(c.after_load, layer);
+                         return l ? fmt::format("{:.2f}", balance_of(*l).max_vio) : "-";
+                       }});
+    columns.push_back({"dead", [&c](int64_t layer) {
+                         const LayerChoices* l = choices_of(c.after_load, layer);
+                         return l ? std::to_string(balance_of(*l).dead) : "-";
+                       }});
+  }
+  if (!columns.empty() && !c.drift.empty())
+    columns.push_back({"drift", [&c](int64_t layer) { return percent_or_dash(c.drift.at(static_cast<size_t>(layer))); }});
+  return columns;
+}
+
+void add_converted_layers(std::string& out, const ConversionReport& r) {
+  const std::vector<LayerColumn> columns = layer_columns(r);
+  const std::vector<double>& drift = r.figures.drift;
+  if (columns.empty()) {
+    if (drift.empty()) return;
+    const auto most = std::max_element(drift.begin(), drift.end());
+    put(out, "\nthe state after a layer moves by {:.2f}% of its length after layer 0, {:.2f}% after layer {} (most), {:.2f}% after the last\n",
+        100 * drift.front(), 100 * *most, most - drift.begin(), 100 * drift.back());
+    return;
+  }
+  put(out, "\n  layer");
+  for (const LayerColumn& c : columns) put(out, "{:>{}}", c.head, std::max<size_t>(9, c.head.size() + 2));
+  put(out, "\n");
+  std::vector<int64_t> layers;
+  for (const ConvertedLayer& l : r.layers) layers.push_back(l.layer);
+  for (const LayerChoices& l : r.figures.after_load) layers.push_back(l.layer);
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  for (const int64_t layer : layers) {
+    put(out, "  {:>5}", layer);
+    for (const LayerColumn& c : columns) put(out, "{:>{}}", c.cell(layer), std::max<size_t>(9, c.head.size() + 2));
+    put(out, "\n");
+  }
+}
+
+void add_frontier(std::string& out, const ConversionReport& r) {
+  if (r.frontier.empty()) return;
+  size_t width = 8;
+  for (const FrontierPoint& p : r.frontier) width = std::max(width, p.name.size());
+  put(out, "\n  {:<{}}{:>9}{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "", width, "FFN", "perplexity", "KL", "same token", "decode/s", "", "prompt/s",
+      "", "read/token");
+  for (const FrontierPoint& p : r.frontier)
+    put(out, "{} {:<{}}{:>8.1f}%{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n", p.is_written ? '*' : ' ', p.name, width, 100 * p.ffn_share,
+        p.perplexity, p.is_before ? "-" : fmt::format("{:.4f}", p.kl), 100 * p.same_top, p.decode_rate, ratio(p.speed_up.decode), p.prompt_rate,
+        ratio(p.speed_up.prompt), human_bytes(static_cast<double>(p.bytes_per_token)));
+  put(out, "speeds are factors of the first model's, measured in turns with it\n");
+}
+
+std::string model_line(const ModelCard& m) { return fmt::format("{}: {}; weights {}, activations {}", m.name, m.shape, m.weights, m.compute); }
+
 }  // namespace
 
 std::string routing_tables(const RoutingReport& r, const TrainingHistory* history) {
@@ -122,7 +215,18 @@ std::string routing_tables(const RoutingReport& r, const TrainingHistory* histor
   add_routed_layers(out, r);
   add_specialists(out, r);
   add_favourites(out, r);
-  put(out, "\nmore by --json and --html FILE: loads, co-activation, every expert of every text, sample texts\n");
+  return out;
+}
+
+std::string conversion_tables(const ConversionReport& r) {
+  std::string out;
+  put(out, "before  {}\nafter   {}\n", model_line(r.before), model_line(r.after));
+  put(out, "text    {}: {} of {} tokens, {} predicted\n\n", r.text, counted(r.figures.windows, "window"), r.figures.window, r.figures.tokens);
+  put(out, "  {:<26}{:>12}{:>12}{:>20}\n", "", "before", "after", "change");
+  for (const ComparedRow& row : compared_rows(r)) put(out, "  {:<26}{:>12}{:>12}{:>20}\n", row.name, row.before, row.after, row.change);
+  put(out, "\n{}\n", wrapped(distance_line(r), 0));
+  add_converted_layers(out, r);
+  add_frontier(out, r);
   return out;
 }
 

@@ -40,7 +40,7 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     LoadOptions asked;
     read_caller_options(fields(asked), options);
     const int threads = thread_count(asked.compute.threads);
-    LoadedModel loaded = load_model(path, LoadFor::inference);
+    LoadedModel loaded = open_model(path, asked.memory);
     const DType dtype = asked.compute.dtype.value_or(natural_dtype(*loaded.model));
     *model = new moe_model(std::move(loaded), threads, dtype, asked.memory);
   });

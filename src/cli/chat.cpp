@@ -228,7 +228,7 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
 
 int run_chat(const Flags& f) {
   const GenerateOptions& options = f.generate;
-  const LoadedModel loaded = load_model(f.model, LoadFor::inference);
+  const LoadedModel loaded = open_model(f.model, f.memory.limits);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const bool large = prepare_memory(f.model, session_use(*loaded.model, options.session, run.compute, context, context), {}, f.memory,

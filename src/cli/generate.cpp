@@ -167,7 +167,7 @@ int run_generate(const Flags& f) {
   validate(options);  // before a large model is loaded for nothing
   check_samples(f);
   const std::string prompt = read_prompt(f.prompt, f.given);
-  const LoadedModel loaded = load_model(f.model, LoadFor::inference);
+  const LoadedModel loaded = open_model(f.model, f.memory.limits);
   Model& model = *loaded.model;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);

@@ -11,6 +11,7 @@
 #include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
 #include "hub/tensor_map.h"
+#include "ops/memory.h"
 #include "text/tokenizer_config.h"
 
 namespace moe {
@@ -71,10 +72,32 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items, const std:
   return items;
 }
 
+LoadedModel read_model(const std::string& model, LoadFor purpose) {
+  const std::string folder = find_model(model);
+  if (is_gguf(folder)) return load_gguf(folder, purpose);
+  check_is_model_folder(folder);
+  const std::string config_path = folder + "/config.json";
+  const auto [config, architecture] = read_config(read_text(config_path), config_path);
+  const auto file = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  check_size(config, *file);
+  LoadedModel loaded;
+  loaded.tokenizer = load_tokenizer(folder);
+  check_vocabulary(*loaded.tokenizer, config, folder);
+  loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+  std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
+  drop_prefix(map, architecture->names->prefix, *file);
+  check_account(map, *file);
+  bind_tensors(map, *file, *loaded.model, purpose);
+  if (purpose == LoadFor::inference) loaded.model->keep(file);
+  loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
+  loaded.metadata = file->metadata();
+  return loaded;
+}
+
 // Whether the folder holds a model now: a half of one need not be spared.
 bool holds_model(const std::string& folder) {
   try {
-    load_model(folder, LoadFor::inference);
+    read_model(folder, LoadFor::inference);
     return true;
   } catch (const Error&) {
     return false;
@@ -105,25 +128,11 @@ ModelConfig read_model_config(const std::string& model) {
   return parse_config(read_text(config), config);
 }
 
-LoadedModel load_model(const std::string& model, LoadFor purpose) {
-  const std::string folder = find_model(model);
-  if (is_gguf(folder)) return load_gguf(folder, purpose);
-  check_is_model_folder(folder);
-  const std::string config_path = folder + "/config.json";
-  const auto [config, architecture] = read_config(read_text(config_path), config_path);
-  const auto file = std::make_shared<const Safetensors>(Safetensors::open(folder));
-  check_size(config, *file);
-  LoadedModel loaded;
-  loaded.tokenizer = load_tokenizer(folder);
-  check_vocabulary(*loaded.tokenizer, config, folder);
-  loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
-  std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
-  drop_prefix(map, architecture->names->prefix, *file);
-  check_account(map, *file);
-  bind_tensors(map, *file, *loaded.model, purpose);
-  if (purpose == LoadFor::inference) loaded.model->keep(file);
-  loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
-  loaded.metadata = file->metadata();
+LoadedModel load_model(const std::string& model) { return read_model(model, LoadFor::training); }
+
+LoadedModel open_model(const std::string& model, const MemoryLimits& limits) {
+  LoadedModel loaded = read_model(model, LoadFor::inference);
+  ops::limit_copies(loaded.model->params(), limits.for_copies());
   return loaded;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/memory.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
@@ -29,7 +30,9 @@ enum class LoadFor {
 
 // MODEL is a folder, a .gguf file (told apart by content) or a name. Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing
 // key that changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
-LoadedModel load_model(const std::string& path, LoadFor purpose = LoadFor::training);
+LoadedModel load_model(const std::string& path);  // for training
+// For inference. Copies that products make of its weights may take what `limits` leave for them, until who knows more settles it (infer/memory_plan.h).
+LoadedModel open_model(const std::string& path, const MemoryLimits& limits);
 
 // The configuration alone, without looking at a weight.
 ModelConfig read_model_config(const std::string& path);

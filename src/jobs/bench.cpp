@@ -240,7 +240,7 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
   validate(job.speed);
   SessionOptions options{.top_k_experts = job.top_k_experts, .cache_dtype = job.cache_dtype};
   const auto start = Clock::now();
-  const LoadedModel loaded = load_model(job.model, LoadFor::inference);
+  const LoadedModel loaded = open_model(job.model, job.memory.limits);
   Model& model = *loaded.model;
   ModelConfig config = model.config();
   validate(job.speed, config);

@@ -135,14 +135,14 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   o.windows = job.calibration.windows;
   check_carve(asked, o);
   check_memory(carving_need(asked, o, reply.compute), job.memory, marked("lower @windows or @window"), watch);
-  const LoadedModel dense = load_model(job.in, LoadFor::training);
+  const LoadedModel dense = load_model(job.in);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
   const std::vector<int32_t> ids = read_calibration(job.calibration, dense);
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
   if (!job.verify.text.empty()) {
-    as_it_is = load_model(job.in, LoadFor::inference);
+    as_it_is = open_model(job.in, job.memory.limits);
     CompareJob how = job.verify;
     how.compute.threads = job.threads;
     how.memory = job.memory;

@@ -105,7 +105,7 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
 
 ConversionReport compare_files(const std::string& before_path, const std::string& after_path, CompareJob job, const Watch& watch) {
   if (!job.no_speed) validate(job.speed);
-  LoadedModel before = load_model(before_path, LoadFor::inference), after = load_model(after_path, LoadFor::inference);
+  LoadedModel before = open_model(before_path, job.memory.limits), after = open_model(after_path, job.memory.limits);
   if (job.options.window == 0) job.options.window = std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
   const ComparedText text = read_compared_text(job, before);

@@ -85,7 +85,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const Conv
   const std::string in = find_model(job.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(job), .threads = thread_count(job.threads)};
   if (options.dtype) check_asked(options.dtype->dtype, target_of(job.out));
-  LoadedModel before = load_model(in, LoadFor::inference);
+  LoadedModel before = open_model(in, job.memory.limits);
   ConvertReply reply{.adapter = job.adapter};
   if (!job.adapter.empty()) {
     reply.merged = merge_adapter(before, job.adapter, options.threads);
@@ -113,7 +113,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const Conv
   }
   callbacks.on_written(reply.account);
   if (!text) return reply;
-  LoadedModel after = load_model(job.out, LoadFor::inference);
+  LoadedModel after = open_model(job.out, job.memory.limits);
   prepare_memory(in, scored_in_turn({before.model.get(), after.model.get()}, text->rule, DType::f32), {}, job.memory,
                  marked("lower @verify_window or leave @verify out; the model is written"), watch);
   const auto scored = [&](LoadedModel& model, const VerifyText& own) {

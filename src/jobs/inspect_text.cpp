@@ -59,11 +59,11 @@ void check_given(const InspectTextJob& job, const Given& given) {
 
 InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
   const RoutingStatsOptions& options = job.stats;
-  const LoadedModel loaded = load_model(job.model, LoadFor::inference);
+  const LoadedModel loaded = open_model(job.model, job.memory.limits);
   const RoutingOptions& recipe = loaded.model->config().routing;
   const bool routed = loaded.model->config().moe_layer_count() > 0;
   LoadedModel earlier;
-  if (!job.against.empty()) earlier = load_model(job.against, LoadFor::inference);
+  if (!job.against.empty()) earlier = open_model(job.against, job.memory.limits);
   const Corpus corpus(job.texts, *loaded.tokenizer);
   std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
   if (!job.html.empty()) page.emplace(job.html);

@@ -80,15 +80,17 @@ void check_same_tokenizer(const Tokenizer& base, const Tokenizer& other, const s
 // All models that are read, each file once.
 class MergeSources {
  public:
+  explicit MergeSources(const MemoryLimits& limits) : limits_(limits) {}
   LoadedModel& load(const std::string& path) {
     std::error_code error;
     std::string key = fs::weakly_canonical(path, error).string();
     if (error) key = path;
     const auto found = loaded_.find(key);
-    return found != loaded_.end() ? found->second : loaded_.emplace(key, load_model(path, LoadFor::inference)).first->second;
+    return found != loaded_.end() ? found->second : loaded_.emplace(key, open_model(path, limits_)).first->second;
   }
 
  private:
+  MemoryLimits limits_;
   std::map<std::string, LoadedModel> loaded_;
 };
 
@@ -164,7 +166,7 @@ FieldList fields(MergeJob& job) {
 
 MergeReply merge_models(const MergeJob& job, const Watch& watch) {
   const Gates gates = job.options.gates;
-  MergeSources sources;
+  MergeSources sources(job.memory.limits);
   check_result_type(job.type, job.out);
   LoadedModel& base = sources.load(job.in);
   const ResultType type = result_type(job.type, job.out, base, job.in);

@@ -97,7 +97,7 @@ void NewModel::save_folder(Model& model, const Tokenizer& tokenizer, DType dtype
 }
 
 std::vector<ConvertedRow> NewModel::make_file(WantedType type, int threads) {
-  LoadedModel whole = load_model(staged_, LoadFor::inference);
+  LoadedModel whole = open_model(staged_, {});
   const Progress progress = watch_.begin();
   const auto show = [&](int64_t bytes, int64_t total) {
     check_stopped();

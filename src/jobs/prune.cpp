@@ -45,7 +45,7 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   options.windows = job.calibration.windows;
   options.threads = thread_count(job.threads);
   check_result_type(job.type, job.out);
-  LoadedModel model = load_model(job.in, LoadFor::inference);
+  LoadedModel model = open_model(job.in, job.memory.limits);
   const ResultType type = result_type(job.type, job.out, model, job.in);
   options.window = calibration_window(job.calibration, model.model->config());
   options.compute = natural_dtype(*model.model);

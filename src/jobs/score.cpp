@@ -75,7 +75,7 @@ FieldList fields(ScoreJob& job) {
 
 ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
   ScoreOptions asked = job.score;
-  const LoadedModel loaded = load_model(job.model, LoadFor::inference);
+  const LoadedModel loaded = open_model(job.model, job.memory.limits);
   const DType dtype = job.compute.dtype.value_or(natural_dtype(*loaded.model));
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;

@@ -145,7 +145,7 @@ void Training::go_on() {
 
 void Training::read_teacher() {
   if (!options_.teacher.empty()) {
-    teacher_ = load_model(options_.teacher, LoadFor::inference);
+    teacher_ = open_model(options_.teacher, options_.memory);
     const Tokenizer &own = tokenizer(), &other = *teacher_.tokenizer;
     const int64_t size = model().config().vocab, taught = teacher_.model->config().vocab;
     if (taught != size) fail("@teacher {}: its vocabulary is {}, the model's {}; a teacher must predict the same tokens", options_.teacher, taught, size);

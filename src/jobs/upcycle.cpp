@@ -47,9 +47,9 @@ LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
 }
 
 // Views of the file, but for quantised ones: products with those round their rows, and so would hide how near the two models are.
-LoadedModel load_dense(const std::string& path) {
-  LoadedModel dense = load_model(path, LoadFor::inference);
-  return mostly_quantised(*dense.model) ? load_model(path, LoadFor::training) : std::move(dense);
+LoadedModel load_dense(const std::string& path, const MemoryLimits& limits) {
+  LoadedModel dense = open_model(path, limits);
+  return mostly_quantised(*dense.model) ? load_model(path) : std::move(dense);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ FieldList fields(UpcycleJob& job) {
 UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
   const int threads = thread_count(job.threads);
   check_result_type(job.type, job.out);
-  LoadedModel dense = load_dense(job.in);
+  LoadedModel dense = load_dense(job.in, job.memory.limits);
   const ResultType type = result_type(job.type, job.out, dense, job.in);
   const UpcycleOptions options = upcycle_options(job, dense.model->config());
   upcycled_config(dense.model->config(), options);  // usage errors before anything is made

@@ -70,7 +70,7 @@ void Verification::check_not_fitted_to(std::span<const int32_t> calibration) con
 }
 
 ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {
-  LoadedModel after = load_model(path, LoadFor::inference);
+  LoadedModel after = open_model(path, job_.memory.limits);
   return compare_models(before_, {path, after}, job_, text_, watch_, fmt::format("; {} is written", out));
 }
 

@@ -287,7 +287,7 @@ TEST(Carve, IsSavedWithItsSelectionBiasAndLoadedAgain) {
       for (int64_t e = 0; e < 5; ++e) bias.value.as<float>()[e] = 0.01f * static_cast<float>(e);
       const test::TempFolder folder;
       save_model(folder / "m", *carved.model, *make_tokenizer("bytes"));
-      const LoadedModel again = load_model(folder / "m", LoadFor::inference);
+      const LoadedModel again = open_model(folder / "m", {});
       EXPECT_EQ(test::values(test::param_named(*again.model, bias.name)->value), test::values(bias.value));
       EXPECT_EQ(logits(*again.model, text(5, 40)), logits(*carved.model, text(5, 40)));
     }

@@ -70,7 +70,7 @@ TEST(Adapter, EveryFamilyComesBackMerged) {
     for (Param* p : made.file.whole)
       for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] += 1;
     save_adapter(folder / "a", made.model, made.file);
-    LoadedModel loaded = load_model(folder / "m", LoadFor::inference);
+    LoadedModel loaded = open_model(folder / "m", {});
     const MergedAdapter report = merge_adapter(loaded, folder / "a", 2);
     EXPECT_EQ(report.whole, static_cast<int64_t>(made.file.whole.size()));
     int64_t matrices = 0;
@@ -145,7 +145,7 @@ class Refused : public ::testing::Test {
   }
   // Merging fails with a line that names the adapter and holds `part`, and changes nothing.
   void expect(const std::string& part) {
-    LoadedModel loaded = load_model(folder_ / "m", LoadFor::inference);
+    LoadedModel loaded = open_model(folder_ / "m", {});
     const std::string message = message_of([&] { merge_adapter(loaded, folder_ / "a", 1); });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message);
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, folder_ / "a", message);
@@ -206,7 +206,7 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
 }
 
 TEST_F(Refused, WhatIsNoAdapter) {
-  LoadedModel loaded = load_model(folder_ / "m", LoadFor::inference);
+  LoadedModel loaded = open_model(folder_ / "m", {});
   EXPECT_FAILS(merge_adapter(loaded, folder_ / "m", 1), "there is no adapter_config.json; an adapter is a folder of");
 }
 
@@ -219,7 +219,7 @@ TEST(AdapterScale, FollowsPeftsRules) {
   // How much of B A of a matrix is added, by a number of it.
   const auto scale_of = [&](const char* name) {
     put(folder / "a/adapter_config.json", config.dump());
-    LoadedModel loaded = load_model(folder / "m", LoadFor::inference);
+    LoadedModel loaded = open_model(folder / "m", {});
     merge_adapter(loaded, folder / "a", 1);
     for (const LowRank& low : made.file.matrices)
       if (low.base->name == name) {

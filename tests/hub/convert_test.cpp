@@ -111,7 +111,7 @@ void expect_same_weights(
 }
 
 ConvertReport converted(const std::string& in, const std::string& out, std::optional<DType> dtype = {}, int threads = 2) {
-  LoadedModel model = load_model(in, LoadFor::inference);
+  LoadedModel model = open_model(in, {});
   check_convert_target(in, out, model);
   return convert_model(model, in, out, {.dtype = dtype, .threads = threads});
 }
@@ -307,7 +307,7 @@ TEST(Convert, BlocksAreKeptOrTurnedBackIntoNumbers) {
 TEST(Convert, AWrongTensorInAGgufIsRefused) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
-  LoadedModel model = load_model(folder / "in", LoadFor::inference);
+  LoadedModel model = open_model(folder / "in", {});
   const GgufTarget target = gguf_target(*model.model, *model.tokenizer);
   std::vector<float> zeros(1 << 18);
   const auto write = [&](const std::function<void(std::vector<GgufItem>&)>& damage) {
@@ -415,7 +415,7 @@ TEST(Convert, AWrongMapIsRefused) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(small_olmoe()), *make_tokenizer("bytes"));
   const auto with = [&](const std::function<void(std::vector<FileTensor>&)>& damage) {
-    LoadedModel model = load_model(folder / "in", LoadFor::inference);
+    LoadedModel model = open_model(folder / "in", {});
     ModelSource source = *model.source;
     damage(source.map);
     model.source = std::make_shared<const ModelSource>(std::move(source));

@@ -250,7 +250,7 @@ class FamilyFolder : public ::testing::Test {
     write_safetensors(folder_ / "model.safetensors", items);
   }
   std::string message() {
-    return message_of([&] { load_model(folder_.path(), LoadFor::inference); });
+    return message_of([&] { open_model(folder_.path(), {}); });
   }
 
   TempFolder folder_;

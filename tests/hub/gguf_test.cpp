@@ -178,8 +178,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
     save(folder / "a.gguf", *model);
     EXPECT_EQ(Gguf::open(folder / "a.gguf").text("general.architecture"), name);
     EXPECT_TRUE(is_gguf(folder / "a.gguf"));
-    for (const LoadFor purpose : {LoadFor::training, LoadFor::inference}) {
-      const LoadedModel loaded = load_model(folder / "a.gguf", purpose);
+    for (const bool trained : {true, false}) {
+      const LoadedModel loaded = trained ? load_model(folder / "a.gguf") : open_model(folder / "a.gguf", {});
       EXPECT_EQ(logits_of(*loaded.model), want);
       EXPECT_EQ(loaded.model->config().context, config.context);
       EXPECT_EQ(loaded.model->config().tied, config.tied);
@@ -213,8 +213,8 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
           piece.param->touched();
         }
       }
-      EXPECT_EQ(logits_of(*load_model(folder / "a.gguf", LoadFor::training).model), logits_of(*model));
-      const LoadedModel bound = load_model(folder / "a.gguf", LoadFor::inference);
+      EXPECT_EQ(logits_of(*load_model(folder / "a.gguf").model), logits_of(*model));
+      const LoadedModel bound = open_model(folder / "a.gguf", {});
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.o.weight")->value.dtype, dtype);
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
       EXPECT_EQ(param_named(*bound.model, "layers.1.norm1.weight")->value.dtype, DType::f32);
@@ -316,7 +316,7 @@ class Changed : public ::testing::Test {
     for (const NamedTensor& t : tensors_)
       items.push_back({t.name, t.value.dtype, {t.value.shape.begin(), t.value.shape.begin() + t.value.rank}, [t](int64_t) { return t.value; }});
     write_gguf(folder_ / "b.gguf", target_.metadata, items);
-    return message_of([&] { load_model(folder_ / "b.gguf", LoadFor::inference); });
+    return message_of([&] { open_model(folder_ / "b.gguf", {}); });
   }
   void expect_refused(const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message()); }
 
@@ -429,7 +429,7 @@ TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
     std::string changed = text;
     entry("moe_cpp.config").value = changed.replace(changed.find(what), what.size(), instead);
   };
-  EXPECT_NO_THROW(load_model(path_, LoadFor::inference));
+  EXPECT_NO_THROW(open_model(path_, {}));
   with("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4000");
   expect_refused("the file's metadata asks for a model of");
   with("\"moe_intermediate_size\": 32", "\"moe_intermediate_size\": 10000000");

@@ -86,7 +86,7 @@ TEST_F(NamedModels, LoadByName) {
   save(folder_ / "model", 3);
   const std::string path = cached_path(known_model("smollm2"));
   fs::create_directories(fs::path(path).parent_path());
-  LoadedModel model = load_model(folder_ / "model", LoadFor::inference);
+  LoadedModel model = open_model(folder_ / "model", {});
   convert_model(model, folder_ / "model", path, {});
   EXPECT_EQ(load_model("smollm2").model->config().layers, 3);
   fs::create_directory_symlink(folder_ / "model", folder_ / "cache/zebra");

@@ -3,6 +3,7 @@
 
 #include "infer/memory_plan.h"
 
+#include "hub/hub.h"
 #include "infer/session.h"
 #include "ops/cpu/gemm/packed.h"
 #include "ops/memory.h"
@@ -96,6 +97,24 @@ TEST(MemoryPlan, ABoundModelIsLimitedFromTheStart) {
   const auto budget = ops::packed_weight(*bound->params()[0]).budget;
   ASSERT_NE(budget, nullptr);
   for (const Param* param : bound->params()) EXPECT_EQ(ops::packed_weight(*param).budget, budget) << param->name;
+}
+
+// And what a caller may use counts from the moment the file is opened, foretold or not.
+TEST(MemoryPlan, AnOpenedModelKeepsToItsLimits) {
+  const TempFolder folder;
+  save_model(folder / "m", *fresh(plain_config()), *make_tokenizer("bytes"));
+  const auto copies = [&](const MemoryLimits& limits) {
+    const LoadedModel opened = open_model(folder / "m", limits);
+    read_text(*opened.model);
+    return ops::copies_taken(opened.model->params());
+  };
+  const int64_t all = copies({});
+  EXPECT_EQ(all, forward_copy_bytes(*open_model(folder / "m", {}).model, DType::f32));
+  EXPECT_EQ(copies({.all = {}, .packed = 0}), 0);
+  EXPECT_EQ(copies({.all = 1, .packed = {}}), 0) << "the process takes more than that already";
+  const int64_t half = copies({.all = {}, .packed = all / 2});
+  EXPECT_LE(half, all / 2);
+  EXPECT_GT(half, all / 4);
 }
 
 // Two models share one budget as their weights do, and weights that a model owns are packed whole whatever the budget.

@@ -22,7 +22,7 @@ struct Fixture {
   Fixture() {
     save("before", 1);
     save("out", 2);
-    before = load_model(folder / "before", LoadFor::inference);
+    before = open_model(folder / "before", {});
     std::string text;
     for (int i = 0; i < 40; ++i) text += fmt::format("line {} of a text to score\n", i);
     put(folder / "text.txt", text);

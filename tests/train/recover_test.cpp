@@ -134,7 +134,7 @@ TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
     SCOPED_TRACE(name_of(tune));
     Recovery r = make(std::string("merge-") + std::string(name_of(tune)), tune);
     r.run();
-    LoadedModel start = load_model(r.start, LoadFor::inference);
+    LoadedModel start = open_model(r.start, {});
     const MergedAdapter merged = merge_adapter(start, r.out + "/adapter", 2);
     EXPECT_EQ(merged.matrices, 2 * (4 + 3 * 4 + (start.model->config().shared_experts > 0 ? 3 : 0)));
     EXPECT_GT(merged.largest, 0);
@@ -143,7 +143,7 @@ TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
     convert_model(start, r.start, out, {.threads = 2});
     expect_same_file(out + "/model.safetensors", r.out + "/model.safetensors");
     // And so are the logits, from the merged model as it lies in memory.
-    LoadedModel trained = load_model(r.out, LoadFor::inference);
+    LoadedModel trained = open_model(r.out, {});
     EXPECT_EQ(logits_of(*start.model, r.corpus), logits_of(*trained.model, r.corpus));
   }
 }

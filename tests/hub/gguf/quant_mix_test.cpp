@@ -146,7 +146,7 @@ TEST(QuantMix, AConvertedModelHasThem) {
         param->value.as<float>()[i] = static_cast<float>((i * 37 + seed * 11) % 101 - 50) / 64;
     const TempFolder folder;
     save_model(folder / "in", model, *make_tokenizer("bytes"));
-    LoadedModel loaded = load_model(folder / "in", LoadFor::inference);
+    LoadedModel loaded = open_model(folder / "in", {});
     const ConvertReport report = convert_model(loaded, folder / "in", folder / "m.gguf", {.dtype = mix("q4_k_m"), .threads = 2});
     const Gguf file = Gguf::open(folder / "m.gguf");
     EXPECT_EQ(file.integer("general.file_type", 0, 1 << 20), 15);
@@ -168,7 +168,7 @@ TEST(QuantMix, AConvertedModelHasThem) {
     bool said = false;
     for (const ConvertedRow& row : report.rows) said = said || (row.to == DType::q6_k && row.why == "the mix gives it more bits");
     EXPECT_TRUE(said);
-    EXPECT_GT(load_model(folder / "m.gguf", LoadFor::inference).model->params().size(), 0u) << "and is read";
+    EXPECT_GT(open_model(folder / "m.gguf", {}).model->params().size(), 0u) << "and is read";
   }
 }
 

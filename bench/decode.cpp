@@ -119,7 +119,7 @@ struct Piece {
 double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std::span<const int64_t> experts) {
   const int64_t rows = experts.back();
   std::vector<Param*> w;
-  for (const ParamKind kind : piece.factors) w.push_back(model.find(piece.part, kind, piece.part == Part::head ? -1 : layer));
+  for (const ParamKind kind : piece.factors) w.push_back(model.find(piece.part, kind, piece.part == Part::lm_head ? -1 : layer));
   ArenaScope scope(run.saved);
   const DType out = piece.wide ? DType::f32 : run.compute;
   const Tensor x = run.saved.alloc_zeroed(run.compute, {rows, w[0]->value.cols()}), y = run.saved.alloc(out, {rows, w[0]->value.shape[w[0]->value.rank - 2]});
@@ -143,7 +143,7 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
                                Piece{"router", Part::router, {ParamKind::weight}, true},
                                Piece{"gate, up", ffn, {ParamKind::gate, ParamKind::up}, false},
                                Piece{"down", ffn, {ParamKind::down}, true},
-                               Piece{"head", Part::head, {ParamKind::weight}, true}};
+                               Piece{"head", Part::lm_head, {ParamKind::weight}, true}};
   if (dense) pieces.erase(pieces.begin() + 4);
   std::vector<std::vector<double>> times(pieces.size());
   const std::vector<int64_t> one{0, 1};
@@ -155,7 +155,7 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
       for (int64_t k = 0; !dense && k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
       std::partial_sum(experts.begin(), experts.end(), experts.begin());
       for (size_t p = 0; p < pieces.size(); ++p)
-        if (pieces[p].part != Part::head || layer + 1 == c.layers) sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].part == ffn ? experts : one);
+        if (pieces[p].part != Part::lm_head || layer + 1 == c.layers) sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].part == ffn ? experts : one);
     }
     if (round >= rounds / 2)  // by then most experts have been packed
       for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);

@@ -111,10 +111,10 @@ void rope(benchmark::State& state) {
   const Tensor x = bench.filled(dtype_of_range(state), {kTokens, kWidth});
   std::vector<int32_t> positions;
   for (int64_t n = 0; n < kTokens; ++n) positions.push_back(static_cast<int32_t>(n % 256));
-  ops::RopeTable table;
+  ops::RopeFrequencies table;
   for (int c = 0; c < 32; ++c) table.frequency.push_back(std::pow(10000.0, -c / 32.0));
-  const ops::RopeTurns turns = ops::rope_turns(bench.run, bench.run.saved, positions, table);
-  for (auto _ : state) ops::rope_acc(bench.run, {x}, 64, turns, false);
+  const ops::CosSinTable cos_sin = ops::cos_sin_table(bench.run, bench.run.saved, positions, table);
+  for (auto _ : state) ops::rope_acc(bench.run, {x}, 64, cos_sin, false);
   count_bytes(state, 2 * x.bytes());
 }
 BENCHMARK(rope)->Arg(0)->Arg(1)->UseRealTime();

@@ -58,7 +58,7 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   print_part("router", p[Part::router], p[Part::router], f.router, cost);
   print_part("experts", p[Part::experts], p.experts_active, f.experts, cost);
   print_part("shared", p[Part::shared], p[Part::shared], f.shared, cost);
-  print_part("head", p[Part::head], p[Part::head], f.head, cost);
+  print_part("head", p[Part::lm_head], p[Part::lm_head], f.head, cost);
   fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n", human_count(f.forward()), human_count(f.training()), c.context);
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16\n", size(cost.memory.weights_f32), size(cost.memory.weights_bf16),

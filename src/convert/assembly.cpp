@@ -40,7 +40,7 @@ std::string_view words_of(Part part) {
     case Part::none:
     case Part::embedding:
     case Part::positions:
-    case Part::head: return "embedding and head";
+    case Part::lm_head: return "embedding and head";
     case Part::norms:
     case Part::attention:
     case Part::experts: break;

@@ -66,7 +66,7 @@ class Walk {
     u_ = run.saved.alloc(DType::f32, {tokens, width});
     y_ = run.saved.alloc(DType::f32, {tokens, width});
     dense.embed(run, h_, text.batch);
-    pass_.turns = dense.rope_turns(run, run.saved, text.batch.positions);
+    pass_.cos_sin = dense.cos_sin_table(run, run.saved, text.batch.positions);
     if (!stages.follows_dense()) return;
     dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
     ops::cast(run, dense_h_, h_);
@@ -118,7 +118,7 @@ class Walk {
   Tensor ffn_input(Block& block) {
     Tensor x = run_.saved.alloc(run_.compute, {u_.rows(), u_.cols()});
     Norm::Saved norm;
-    if (block.placement == NormPlacement::pre) block.norm2.forward(run_, x, u_, norm);
+    if (block.placement == NormPlacement::pre) block.ffn_norm.forward(run_, x, u_, norm);
     else ops::cast(run_, x, u_);
     return x;
   }
@@ -127,7 +127,7 @@ class Walk {
     ArenaScope scope(run_.saved);
     Norm::Saved norm;
     if (block.placement == NormPlacement::pre) ops::cast(run_, out, sum);
-    else block.norm2.forward(run_, out, sum, norm);
+    else block.ffn_norm.forward(run_, out, sum, norm);
   }
   // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with what the FFN adds.
   void dense_block(Block& block, Tensor h, Tensor sum) {

@@ -34,7 +34,7 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_expert.down_proj.{w}", Layout::bank_of_one},
     {Part::shared, ParamKind::weight, "model.layers.{i}.mlp.shared_expert_gate.weight"},
     {Part::norms, ParamKind::final_norm, "model.norm.{w}"},
-    {Part::head, ParamKind::weight, kTiedHeadName},
+    {Part::lm_head, ParamKind::weight, kTiedHeadName},
 };
 
 // Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
@@ -65,7 +65,7 @@ constexpr NameRow kGpt2Names[] = {
     {Part::dense_ffn, ParamKind::up, "transformer.h.{i}.mlp.c_fc.{w}", Layout::transposed_one},
     {Part::dense_ffn, ParamKind::down, "transformer.h.{i}.mlp.c_proj.{w}", Layout::transposed_one},
     {Part::norms, ParamKind::final_norm, "transformer.ln_f.{w}"},
-    {Part::head, ParamKind::weight, kTiedHeadName},
+    {Part::lm_head, ParamKind::weight, kTiedHeadName},
 };
 
 // nanoMoE's banks put the input dimension first, unlike its Linear layers; q, k and v are one Linear.
@@ -123,7 +123,7 @@ constexpr NameRow kGgufNames[] = {
     {Part::shared, ParamKind::down, "blk.{i}.ffn_down_shexp.{w}", Layout::bank_of_one},
     {Part::shared, ParamKind::weight, "blk.{i}.ffn_gate_inp_shexp.weight", Layout::bank_of_one},
     {Part::norms, ParamKind::final_norm, "output_norm.{w}"},
-    {Part::head, ParamKind::weight, kGgufHead},
+    {Part::lm_head, ParamKind::weight, kGgufHead},
 };
 
 // Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and keys.

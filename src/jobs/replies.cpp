@@ -95,7 +95,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
             {"active", p.active()},
             {"embedding", p[Part::embedding]},
             {"positions", p[Part::positions]},
-            {"head", p[Part::head]},
+            {"head", p[Part::lm_head]},
             {"norms", p[Part::norms]},
             {"attention", p[Part::attention]},
             {"dense_ffn", p[Part::dense_ffn]},

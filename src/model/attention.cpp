@@ -64,7 +64,7 @@ void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy,
 }
 
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass, bool inverse) const {
-  if (shape.rotary_width > 0) ops::rope_acc(run, {queries, keys}, shape.key_width, pass.turns, inverse);
+  if (shape.rotary_width > 0) ops::rope_acc(run, {queries, keys}, shape.key_width, pass.cos_sin, inverse);
 }
 
 void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) const {

@@ -51,19 +51,19 @@ void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& sav
 }
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, u, h, norm1, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
+  sublayer_forward(run, u, h, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
                    [&](Tensor y, Tensor x) { attention.forward(run, y, x, pass, layer, saved.attention); });
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, out, u, norm2, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
+  sublayer_forward(run, out, u, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, pass, saved.ffn); });
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
-  sublayer_backward(run, dh, norm2, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
+  sublayer_backward(run, dh, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
                     [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass, coef, saved.ffn); });
-  sublayer_backward(run, dh, norm1, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
+  sublayer_backward(run, dh, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
                     [&](Tensor dx, Tensor dy, Tensor x) { attention.backward(run, dx, dy, x, pass, saved.attention); });
 }
 

@@ -7,13 +7,13 @@
 
 namespace moe {
 
-// pre-norm:  u = h + drop(attn(norm1(h)));  h' = u + drop(ffn(norm2(u)))
-// post-norm: u = norm1(h + drop(attn(h)));  h' = norm2(u + drop(ffn(u)))
+// pre-norm:  u = h + drop(attn(attn_norm(h)));  h' = u + drop(ffn(ffn_norm(u)))
+// post-norm: u = attn_norm(h + drop(attn(h)));  h' = ffn_norm(u + drop(ffn(u)))
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
-  Norm norm1, norm2;
+  Norm attn_norm, ffn_norm;
   Attention attention;
   MoeLayer ffn;
 

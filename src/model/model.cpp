@@ -38,7 +38,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
   validate(config_);
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
-  if (config_.positions == Positions::rope) rope_ = make_rope_table(config_.attention(0).rotary_width, config_.rope_theta, config_.rope_scaling);
+  if (config_.positions == Positions::rope) rope_ = rope_frequencies(config_.attention(0).rotary_width, config_.rope_theta, config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);
@@ -46,7 +46,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
     block.ffn.router->index = static_cast<int64_t>(moe_blocks_.size());
     moe_blocks_.push_back(&block);
   }
-  list_output(config_, final_norm_, head_, take);
+  list_output(config_, final_norm_, lm_head_, take);
   if (storage_ == Storage::bound) ops::limit_copies(params_, {});  // so that no run is without a limit
 }
 
@@ -122,8 +122,8 @@ void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of, 
   if (pass.on_block) (*pass.on_block)(block.layer, h);
 }
 
-ops::RopeTurns Model::rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions) const {
-  return rope_ ? ops::rope_turns(run, memory, positions, *rope_) : ops::RopeTurns{};
+ops::CosSinTable Model::cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> positions) const {
+  return rope_ ? ops::cos_sin_table(run, memory, positions, *rope_) : ops::CosSinTable{};
 }
 
 void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
@@ -137,7 +137,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
   for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
-  saved.pass.turns = rope_turns(run, run.saved, pass.batch.positions);
+  saved.pass.cos_sin = cos_sin_table(run, run.saved, pass.batch.positions);
 
   embed(run, saved.h[0], pass.batch);
   if (config_.dropout > 0 && pass.draws()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
@@ -153,16 +153,16 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   else ops::cast(run, saved.hidden, last);
 }
 
-void Model::logits(Run& run, Tensor out, Tensor hidden) { head_logits(run, out, hidden, head_weight()); }
+void Model::logits(Run& run, Tensor out, Tensor hidden) { lm_head_logits(run, out, hidden, lm_head_weight()); }
 
 void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved) { loss_forward(run, nll, {}, targets, {}, saved); }
 
-void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_t> targets, const HeadTeacher& teacher, ModelSaved& saved) {
+void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_t> targets, const LmHeadTeacher& teacher, ModelSaved& saved) {
   for (int32_t t : targets)
     if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab)) fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
   if (teacher.weight && teacher.weight->value.rows() != config_.vocab)
     fail("the teacher's vocabulary is {}, the model's {}; they must be the same", teacher.weight->value.rows(), config_.vocab);
-  head_loss_forward(run, nll, kl, saved.hidden, head_weight(), targets, teacher, saved.head);
+  lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head_weight(), targets, teacher, saved.lm_head);
 }
 
 void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {
@@ -176,10 +176,10 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale, co
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
   if (config_.norm_placement == NormPlacement::pre) {
     Tensor dhidden = run.scratch.alloc(DType::f32, {tokens, d});
-    head_loss_backward(run, dhidden, head_weight(), targets, scale, saved.head);
+    lm_head_loss_backward(run, dhidden, lm_head_weight(), targets, scale, saved.lm_head);
     final_norm_.backward(run, dh, dhidden, saved.final_norm);
   } else {
-    head_loss_backward(run, dh, head_weight(), targets, scale, saved.head);
+    lm_head_loss_backward(run, dh, lm_head_weight(), targets, scale, saved.lm_head);
   }
   Pass pass = saved.pass;
   pass.wanted = {};  // the forward has told it

@@ -8,8 +8,8 @@
 
 #include "model/block.h"
 #include "model/config.h"
-#include "model/head.h"
 #include "model/kv_cache.h"
+#include "model/lm_head.h"
 #include "model/parameters.h"
 
 namespace moe {
@@ -37,7 +37,7 @@ struct ModelSaved {
   std::vector<Block::Saved> blocks;
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
-  HeadSaved head;
+  LmHeadSaved lm_head;
   std::vector<LayerRouting> routing;  // MoE layers in order; none where the pass wants nothing of them
 };
 
@@ -79,7 +79,7 @@ class Model {
   // nll [N] f32
   void loss_forward(Run&, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved);
   // The same beside a teacher of the same vocabulary: kl [N] f32 too, and backward is of (1 - share) nll + share kl.
-  void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets, const HeadTeacher& teacher, ModelSaved& saved);
+  void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets, const LmHeadTeacher& teacher, ModelSaved& saved);
   // Adds the gradient of scale * sum(loss) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
   void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved);
   // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
@@ -90,9 +90,9 @@ class Model {
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
   // What attention turns by at these positions; absent where they are not rotary. Views into `memory`.
-  ops::RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions) const;
+  ops::CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions) const;
   // The matrix of the head: its own or the embedding's.
-  Param& head_weight() { return config_.tied ? embedding_ : head_; }
+  Param& lm_head_weight() { return config_.tied ? embedding_ : lm_head_; }
 
  private:
   void take(Param&);
@@ -105,10 +105,10 @@ class Model {
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
   Param embedding_;                                // [V,D]
   Param positions_;                                // [context,D], learned positions only
-  std::optional<ops::RopeTable> rope_;
+  std::optional<ops::RopeFrequencies> rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
-  Param head_;                      // [V,D], untied only
+  Param lm_head_;                   // [V,D], untied only
   std::vector<Block*> moe_blocks_;  // MoE layers in order
   std::vector<Param*> params_;
 };

@@ -97,9 +97,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.layer = layer;
   block.placement = c.norm_placement;
   block.dropout = c.dropout;
-  list.norm(block.norm1, ParamKind::attn_norm, "norm1");
+  list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
   list.attention(block.attention);
-  list.norm(block.norm2, ParamKind::ffn_norm, "norm2");
+  list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
   MoeLayer& ffn = block.ffn;
   if (!c.is_moe(layer)) return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
   const bool down_bias = c.ffn_bias || c.expert_down_bias;
@@ -111,10 +111,10 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   if (c.shared_gate) list.add(ffn.shared_gate, Part::shared, ParamKind::weight, "ffn.shared_gate.weight", Role::matrix, {1, c.width});
 }
 
-void list_output(const ModelConfig& c, Norm& final_norm, Param& head, const OnParam& on_param) {
+void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, const OnParam& on_param) {
   const List list(c, on_param);
   if (c.norm_placement == NormPlacement::pre) list.norm(final_norm, ParamKind::final_norm, "final_norm");
-  if (!c.tied) list.add(head, Part::head, ParamKind::weight, "head.weight", Role::matrix, {c.vocab, c.width});
+  if (!c.tied) list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix, {c.vocab, c.width});
 }
 
 void each_param(const ModelConfig& c, const std::function<void(const Param&, int64_t layers)>& f) {
@@ -146,7 +146,7 @@ std::string_view name_of(Part part) {
     case Part::router: return "router";
     case Part::experts: return "experts";
     case Part::shared: return "shared";
-    case Part::head: return "head";
+    case Part::lm_head: return "head";
   }
   return "";
 }

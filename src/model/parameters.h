@@ -20,9 +20,9 @@ enum class Part : uint8_t {
   router,
   experts,  // the routed ones
   shared,   // the expert that is always on
-  head,     // absent when tied
+  lm_head,  // absent when tied
 };
-constexpr size_t kParts = static_cast<size_t>(Part::head) + 1;
+constexpr size_t kParts = static_cast<size_t>(Part::lm_head) + 1;
 // As screens and options call it: "dense ffn".
 std::string_view name_of(Part);
 
@@ -56,7 +56,7 @@ bool is_large(const Param&);
 using OnParam = std::function<void(Param&)>;
 void list_input(const ModelConfig&, Param& embedding, Param& positions, const OnParam&);
 void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
-void list_output(const ModelConfig&, Norm& final_norm, Param& head, const OnParam&);
+void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, const OnParam&);
 
 // The list of a config alone, no model being made: each parameter once for all layers that have one like it, `layers` being their number; 1 outside of layers.
 void each_param(const ModelConfig&, const std::function<void(const Param&, int64_t layers)>&);

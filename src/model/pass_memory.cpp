@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/cost.h"
-#include "model/head_chunks.h"
+#include "model/lm_head_chunks.h"
 #include "ops/memory.h"
 
 namespace moe {

@@ -40,11 +40,11 @@ Ramp yarn_ramp(int64_t head_width, double theta, const RopeScaling& s) {
 
 }  // namespace
 
-ops::RopeTable make_rope_table(int64_t head_width, float theta, const RopeScaling& scaling) {
+ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling) {
   using Kind = RopeScaling::Kind;
   const double base = theta, factor = scaling.factor;
   const Ramp ramp = scaling.kind == Kind::yarn ? yarn_ramp(head_width, base, scaling) : Ramp{0, 1};
-  ops::RopeTable table;
+  ops::RopeFrequencies table;
   for (int64_t c = 0; c < head_width / 2; ++c) {
     const double f = std::pow(base, -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
     switch (scaling.kind) {

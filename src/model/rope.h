@@ -6,7 +6,7 @@
 namespace moe {
 
 // frequency[c] = theta^(-2c/C), changed as `scaling` says; factor is its attention_factor.
-ops::RopeTable make_rope_table(int64_t head_width, float theta, const RopeScaling& scaling);
+ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling);
 
 // Throws (usage) when the numbers of a scaling have no meaning.
 void validate(const RopeScaling&);

@@ -13,15 +13,15 @@ void ExpertBank::forward(Run& run, Tensor out, const Rows& rows, Saved& saved) {
 }
 
 void forward_banks(Run& run, std::span<const BankPass> passes) {
-  std::vector<ops::BankFactors> products;
+  std::vector<ops::BankOperands> products;
   for (const auto& [bank, out, rows, saved] : passes) {
     const DType dtype = rows->x.x.dtype;
     const int64_t count = rows->x.rows();
     *saved = {};
-    std::vector<ops::Factor> factors;
-    if (bank->gate.present()) factors.push_back({bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
-    factors.push_back({bank->up, saved->up = run.saved.alloc(dtype, {count, bank->width()})});
-    products.push_back({std::move(factors), rows->x, rows->offsets});
+    std::vector<ops::Operand> operands;
+    if (bank->gate.present()) operands.push_back({bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
+    operands.push_back({bank->up, saved->up = run.saved.alloc(dtype, {count, bank->width()})});
+    products.push_back({std::move(operands), rows->x, rows->offsets});
   }
   ops::matmul_forward_banks(run, products);
 
@@ -40,7 +40,7 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
 }
 
 // With h = weight * a:  dh = dout Wdown,  dWdown += dout^T h,  dweight = <dh, a> + <dout, bdown>.
-void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::Picked dout, const Rows& rows, const Saved& saved) {
+void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows dout, const Rows& rows, const Saved& saved) {
   ArenaScope scope(run.scratch);
   const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();

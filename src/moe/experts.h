@@ -27,7 +27,7 @@ struct ExpertBank {
   // out [R,D] f32 or A
   void forward(Run&, Tensor out, const Rows&, Saved&);
   // dx [R,D] A or f32; dweight [R] f32 (absent when rows.weight is); dout [R,D] A
-  void backward(Run&, Tensor dx, Tensor dweight, ops::Picked dout, const Rows&, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dweight, ops::GatheredRows dout, const Rows&, const Saved&);
 };
 
 }  // namespace moe

@@ -62,7 +62,7 @@ struct Pass {
   // recomputes.
   const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
-  ops::RopeTurns turns = {};  // of the batch's positions: Model::forward fills it; absent where they are not rotary
+  ops::CosSinTable cos_sin = {};  // of the batch's positions: Model::forward fills it; absent where they are not rotary
 
   bool draws() const { return !key.empty(); }
   bool goes_back() const { return keep != Keep::nothing; }

@@ -100,7 +100,7 @@ Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& gr
   return rows;
 }
 
-ops::Picked dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {
+ops::GatheredRows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {
   if (rows.group.size == 1) return {x, plan.token};
   return {send_tokens(run, run.scratch, x, plan, rows), rows.x.row};
 }

@@ -15,10 +15,10 @@ namespace moe {
 
 using ops::RoutingPlan;
 
-// What an expert bank sees. Rows of tokens on this machine are not copied: the products pick them from the tokens. Rows that came from processes lie as they
-// came, and are picked from there.
+// What an expert bank sees. Rows of tokens on this machine are not copied: the products gather them from the tokens. Rows that came from processes lie as they
+// came, and are gathered from there.
 struct Rows {
-  ops::Picked x;                     // [R,D] A
+  ops::GatheredRows x;               // [R,D] A
   Tensor weight;                     // [R] f32; absent = 1
   std::span<const int64_t> offsets;  // [E+1], of the experts here
   comm::Group group = {};            // whose processes hold the experts
@@ -32,7 +32,7 @@ Rows whole(Arena&, Tensor x, Tensor weight = {});
 // x's rows where their experts expect them: of a process alone a view of x and of the plan; else in run.saved.  x [N,D] A
 Rows dispatch(Run&, Tensor x, const RoutingPlan&, const comm::Group&);
 // Likewise what else there is of each token, along the way that `rows` went: a view, or in run.scratch.  x [N,D]
-ops::Picked dispatch(Run&, Tensor x, const RoutingPlan&, const Rows& rows);
+ops::GatheredRows dispatch(Run&, Tensor x, const RoutingPlan&, const Rows& rows);
 // What there is of each of `rows`, as rows of the plan that they were dispatched by: `x` itself, or in run.scratch.  x [R,D] or [R]
 Tensor return_rows(Run&, Tensor x, const RoutingPlan&, const Rows& rows);
 // y[n] = sum over n's rows, in choice order, in f32; 0 for a token without rows.  y [N,D] f32; x [R,D] f32 or A, one for each of `rows`

@@ -9,13 +9,13 @@
 namespace moe::ops {
 
 // The rows of one bank and the matrices they meet.
-struct BankFactors {
-  std::vector<Factor> factors;
-  Picked x;                          // [R,I] A
+struct BankOperands {
+  std::vector<Operand> operands;
+  GatheredRows x;                    // [R,I] A
   std::span<const int64_t> offsets;  // [E+1]
 };
 // matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by token, and where all weights are quantised, those of all banks
 // stream through in one parallel region.
-void matmul_forward_banks(Run&, std::span<const BankFactors> banks);
+void matmul_forward_banks(Run&, std::span<const BankOperands> banks);
 
 }  // namespace moe::ops

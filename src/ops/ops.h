@@ -28,13 +28,13 @@ namespace moe::ops {
 
 // Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of them into the cache right before they need it, so that no
 // dispatched copy of the tokens is ever written to memory.
-struct Picked {
+struct GatheredRows {
   Tensor x;
   std::span<const int32_t> row;
 
-  Picked() = default;
-  Picked(Tensor all) : x(all) {}  // NOLINT: a tensor is its own rows
-  Picked(Tensor from, std::span<const int32_t> list) : x(from), row(list) {}
+  GatheredRows() = default;
+  GatheredRows(Tensor all) : x(all) {}  // NOLINT: a tensor is its own rows
+  GatheredRows(Tensor from, std::span<const int32_t> list) : x(from), row(list) {}
   bool listed() const { return row.data() != nullptr; }
   int64_t rows() const { return listed() ? static_cast<int64_t>(row.size()) : x.rows(); }
   int64_t cols() const { return x.cols(); }
@@ -42,30 +42,30 @@ struct Picked {
 
 // A matrix and what it makes of the rows (forward) or the gradient of that (backward). Matrices that share their rows, as gate and up do, are given together:
 // each block of rows is then fetched once for all of them.
-struct Factor {
+struct Operand {
   Param& w;
   Tensor y;
 };
 
 // y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
-void matmul_forward(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
-void matmul_forward(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
+void matmul_forward(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
+void matmul_forward(Run&, std::initializer_list<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
 // The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy is written. matmul_dw does so where dy is f32.  y [R,O] f32
-void matmul_forward_f32(Run&, Tensor y, Picked x, Param& w, std::span<const int64_t> offsets);
+void matmul_forward_f32(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
-void matmul_dx(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
-// dx[r,:] = sum over factors of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.
-void matmul_dx(Run&, Tensor dx, std::initializer_list<Factor> factors, std::span<const int64_t> offsets);
+void matmul_dx(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
+// dx[r,:] = sum over operands of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.
+void matmul_dx(Run&, Tensor dx, std::initializer_list<Operand> operands, std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
-void matmul_dx_acc(Run&, Tensor dx, Picked dy, Param& w, std::span<const int64_t> offsets);
+void matmul_dx_acc(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
 // w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w that is trained is f32.
-void matmul_dw(Run&, Param& w, Picked dy, Picked x, std::span<const int64_t> offsets);
-void matmul_dw(Run&, std::initializer_list<Factor> factors, Picked x, std::span<const int64_t> offsets);
+void matmul_dw(Run&, Param& w, GatheredRows dy, GatheredRows x, std::span<const int64_t> offsets);
+void matmul_dw(Run&, std::initializer_list<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
 
 // y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent (= 1)
 void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight, std::span<const int64_t> offsets);
 // bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:], bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
-void bias_backward(Run&, Tensor dweight_acc, Param& bias, Picked dy, Tensor weight, std::span<const int64_t> offsets);
+void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight, std::span<const int64_t> offsets);
 
 // ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) -----------------------------------------------------------------------------------------------
 // y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D] f32|bf16; weight [D]
@@ -86,22 +86,22 @@ void zero(Run&, Tensor y);
 // y = keep(r, c) ? x / (1 - p) : 0, where keep is drawn from (key, r * D + c). With p == 0 or an empty key y = x. It is its own backward. y may be x.  [N,D]
 void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
 
-// How fast each pair of a head turns, and what it is multiplied by on the way (model/rope.h makes it).
-struct RopeTable {
+// How fast each pair of a head cos_sin, and what it is multiplied by on the way (model/rope.h makes it).
+struct RopeFrequencies {
   std::vector<double> frequency;  // [R/2] radians a position, R <= C being how many of a head's numbers turn
   double factor = 1;
 };
 // What a pass turns by, the same in all its layers.
-struct RopeTurns {
-  Tensor turns;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
+struct CosSinTable {
+  Tensor table;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
   Tensor slot;   // [N] i32: which of them is a row's
   bool empty() const { return slot.empty(); }
 };
 // Views into `memory`. positions [N] >= 0
-RopeTurns rope_turns(Run&, Arena& memory, std::span<const int32_t> positions, const RopeTable& table);
+CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions, const RopeFrequencies& table);
 // Turns pairs (c, c + R/2), c < R/2, of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; what a head has beyond R stays.
 // `inverse` turns back and multiplies by the factor too: the adjoint, so each is the other's backward.  each x [N, H*C] A, C = head_width >= R
-void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width, const RopeTurns& turns, bool inverse);
+void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width, const CosSinTable& cos_sin, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
@@ -120,7 +120,7 @@ void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight,
 void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act);
 
 // ---- dispatch and combine (ops/cpu/rowwise/rows.cpp) -------------------------------------------------------------------------------------------------------
-// y[r,:] = x[token[r],:], for rows that have to travel; products pick theirs themselves.  y [R,D]; x [N,D], same dtype
+// y[r,:] = x[token[r],:], for rows that have to travel; products gather theirs themselves.  y [R,D]; x [N,D], same dtype
 void gather_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> token);
 // y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D] f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
 void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);

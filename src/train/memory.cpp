@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "model/cost.h"
-#include "model/head_chunks.h"
+#include "model/lm_head_chunks.h"
 #include "train/trainable.h"
 
 namespace moe {

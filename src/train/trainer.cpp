@@ -299,10 +299,10 @@ void Trainer::forward(const Pass& pass, ModelSaved& saved) {
 }
 
 // Without randomness, and without keeping anything but what its head reads.
-HeadTeacher Trainer::teach(const Batch& batch) {
+LmHeadTeacher Trainer::teach(const Batch& batch) {
   if (!teacher_) return {};
-  HeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}), &teacher_->head_weight(),
-                  static_cast<float>(options_.teacher_weight)};
+  LmHeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}), &teacher_->lm_head_weight(),
+                    static_cast<float>(options_.teacher_weight)};
   ArenaScope scope(run_.saved);
   ModelSaved saved;
   teacher_->forward(run_, {.batch = batch, .routing = teacher_routing_ ? &*teacher_routing_ : nullptr}, saved);
@@ -310,7 +310,7 @@ HeadTeacher Trainer::teach(const Batch& batch) {
   return out;
 }
 
-double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved) {
+double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher, ModelSaved& saved) {
   forward(pass, saved);
   model_.loss_forward(run_, nll, kl, text_.targets, teacher, saved);
   const double sum = sum_in_order(nll);

@@ -112,9 +112,9 @@ class Trainer {
   std::optional<BalanceLoss::Shares> shares() const;  // of the balance loss, where it has one
   void forward(const Pass& pass, ModelSaved& saved);
   // The teacher's view of a micro-batch, in run_.saved; nobody where there is no teacher.
-  HeadTeacher teach(const Batch& batch);
+  LmHeadTeacher teach(const Batch& batch);
   // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
-  double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const HeadTeacher& teacher, ModelSaved& saved);
+  double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher, ModelSaved& saved);
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
 

@@ -74,17 +74,17 @@ TEST(QuantPolicy, KindsOfAModel) {
   std::map<WeightKind, std::vector<std::string>> names;
   for (const Param* param : model.params()) names[kind_of(model, *param)].push_back(param->name);
   EXPECT_EQ(names[WeightKind::embedding], std::vector<std::string>{"embed.weight"});
-  EXPECT_EQ(names[WeightKind::head], std::vector<std::string>{"head.weight"});
+  EXPECT_EQ(names[WeightKind::lm_head], std::vector<std::string>{"head.weight"});
   EXPECT_EQ(names[WeightKind::product].size(), 3u * 4 + 3 + 2 * 6);  // q, k, v, o; a dense layer; experts and shared ones of two
   for (const std::string& name : names[WeightKind::product])
     EXPECT_TRUE(name.find("attn.") != name.npos || name.find("experts.") != name.npos || name.find("shared.") != name.npos) << name;
   const auto is_small = [&](const std::string& name) { return std::ranges::count(names[WeightKind::small], name) == 1; };
   for (const char* name :
-       {"positions.weight", "layers.1.ffn.router.weight", "layers.1.ffn.shared_gate.weight", "layers.0.norm1.weight", "layers.0.attn.q.bias"})
+       {"positions.weight", "layers.1.ffn.router.weight", "layers.1.ffn.shared_gate.weight", "layers.0.attn_norm.weight", "layers.0.attn.q.bias"})
     EXPECT_TRUE(is_small(name)) << name;
   config.tied = true;
   Model tied(config, Storage::bound);
-  EXPECT_EQ(kind_of(tied, *param_named(tied, "embed.weight")), WeightKind::head);
+  EXPECT_EQ(kind_of(tied, *param_named(tied, "embed.weight")), WeightKind::lm_head);
 }
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {

@@ -111,7 +111,7 @@ constexpr NameRow kTurned[] = {
     {Part::dense_ffn, ParamKind::up, "{i}.up", Layout::transposed_one},
     {Part::dense_ffn, ParamKind::down, "{i}.down", Layout::transposed_one},
     {Part::norms, ParamKind::final_norm, "n"},
-    {Part::head, ParamKind::weight, "h"},
+    {Part::lm_head, ParamKind::weight, "h"},
 };
 constexpr NameRow kPaired[] = {
     {Part::embedding, ParamKind::weight, "e"},
@@ -127,7 +127,7 @@ constexpr NameRow kPaired[] = {
     {Part::experts, ParamKind::up, "{i}.up"},
     {Part::experts, ParamKind::down, "{i}.down"},
     {Part::norms, ParamKind::final_norm, "n"},
-    {Part::head, ParamKind::weight, "h"},
+    {Part::lm_head, ParamKind::weight, "h"},
 };
 
 ModelConfig wide_heads(const char* recipe) {

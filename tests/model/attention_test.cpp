@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kWidth = 6;
 const std::vector<int64_t> kLengths = {5, 1, 4};
 
-std::vector<double> frequencies(int64_t rotary) { return rotary == 0 ? std::vector<double>{} : make_rope_table(rotary, 100, {}).frequency; }
+std::vector<double> frequencies(int64_t rotary) { return rotary == 0 ? std::vector<double>{} : rope_frequencies(rotary, 100, {}).frequency; }
 
 // y[n,o] = sum_i x[n,i] w[o,i]
 template <class T>
@@ -61,7 +61,7 @@ void expect_like_the_twin(const AttentionShape& shape) {
   const Tensor y = run.saved.alloc(DType::f32, {tokens, kWidth}), dx = run.saved.alloc(DType::f32, {tokens, kWidth});
   const std::vector<int32_t> ids(static_cast<size_t>(tokens));
   Pass pass{.batch = {ids, rows.positions, rows.bounds}, .keep = Keep::all};
-  if (shape.rotary_width > 0) pass.turns = ops::rope_turns(run, run.saved, rows.positions, make_rope_table(shape.rotary_width, 100, {}));
+  if (shape.rotary_width > 0) pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions, rope_frequencies(shape.rotary_width, 100, {}));
 
   Attention::Saved saved;
   attention.forward(run, y, x, pass, 0, saved);

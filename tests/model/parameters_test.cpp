@@ -75,8 +75,8 @@ TEST(Parameters, NamesAndOrder) {
   c.layers = 2;
   const Model model(c);
   for (const Param* p : model.params()) names += fmt::format("{} {}\n", p->name, describe(p->value));
-  const std::string block_of = R"(layers.{0}.norm1.weight f32 [8]
-layers.{0}.norm1.bias f32 [8]
+  const std::string block_of = R"(layers.{0}.attn_norm.weight f32 [8]
+layers.{0}.attn_norm.bias f32 [8]
 layers.{0}.attn.q.weight f32 [8, 8]
 layers.{0}.attn.q.bias f32 [8]
 layers.{0}.attn.k.weight f32 [8, 8]
@@ -87,8 +87,8 @@ layers.{0}.attn.o.weight f32 [8, 8]
 layers.{0}.attn.o.bias f32 [8]
 layers.{0}.attn.q_norm.weight f32 [8]
 layers.{0}.attn.k_norm.weight f32 [8]
-layers.{0}.norm2.weight f32 [8]
-layers.{0}.norm2.bias f32 [8]
+layers.{0}.ffn_norm.weight f32 [8]
+layers.{0}.ffn_norm.bias f32 [8]
 )";
   EXPECT_EQ(names, "embed.weight f32 [9, 8]\npositions.weight f32 [8, 8]\n" + fmt::format(fmt::runtime(block_of), 0) +
                        R"(layers.0.ffn.experts.gate.weight f32 [1, 6, 8]
@@ -123,7 +123,7 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"embed", Part::embedding},   {"positions", Part::positions}, {"final_norm", Part::norms},
       {"norm1", Part::norms},       {"norm2", Part::norms},         {"attn", Part::attention},
       {"ffn.router", Part::router}, {"ffn.shared", Part::shared},   {"ffn.shared_gate", Part::shared},
-      {"head", Part::head},
+      {"head", Part::lm_head},
   };
   const std::map<std::string, ParamKind> kinds = {
       {"q", ParamKind::q},
@@ -206,7 +206,7 @@ TEST(Parameters, LargeOnes) {
 
 TEST(Parameters, PartsHaveNames) {
   std::set<std::string_view> names;
-  for (int part = 0; part <= static_cast<int>(Part::head); ++part) EXPECT_TRUE(names.insert(name_of(static_cast<Part>(part))).second) << part;
+  for (int part = 0; part <= static_cast<int>(Part::lm_head); ++part) EXPECT_TRUE(names.insert(name_of(static_cast<Part>(part))).second) << part;
   EXPECT_FALSE(names.contains(""));
 }
 

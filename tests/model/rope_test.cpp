@@ -36,7 +36,7 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
   for (const Json& c : file.at("cases")) {
     const RopeScaling scaling = scaling_of(c.at("parameters"), c.at("factor"));
     validate(scaling);
-    const ops::RopeTable table = make_rope_table(c.at("head_width"), c.at("theta"), scaling);
+    const ops::RopeFrequencies table = rope_frequencies(c.at("head_width"), c.at("theta"), scaling);
     const auto want = c.at("frequencies").get<std::vector<double>>();
     ASSERT_EQ(table.frequency.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(table.frequency[i], want[i], 2e-6 * want[i]) << c.at("parameters") << " at " << i;
@@ -47,7 +47,7 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
 // The plain case is the formula itself, whose bits every model so far depends on.
 TEST(Rope, PlainFrequenciesArePowersOfTheta) {
   for (int64_t width : {2, 6, 64, 128}) {
-    const ops::RopeTable table = make_rope_table(width, 12345.678f, {});
+    const ops::RopeFrequencies table = rope_frequencies(width, 12345.678f, {});
     EXPECT_EQ(table.factor, 1);
     for (int64_t c = 0; c < width / 2; ++c)
       EXPECT_EQ(table.frequency[static_cast<size_t>(c)], std::pow(static_cast<double>(12345.678f), -2.0 * static_cast<double>(c) / static_cast<double>(width)));

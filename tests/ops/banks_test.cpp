@@ -41,12 +41,12 @@ TEST(Banks, ManyAtOnceHaveTheBitsOfOneAfterTheOther) {
           for (size_t r = 0; r < token.size(); ++r) token[r] = static_cast<int32_t>((r * 7) % token.size());
           const std::vector<int64_t> offsets = offsets_of(rows);
           const std::array<int64_t, 2> all = {0, x.rows()};
-          const ops::Picked picked(x, std::span<const int32_t>(token.data(), token.size()));
+          const ops::GatheredRows picked(x, std::span<const int32_t>(token.data(), token.size()));
           std::array<Tensor, 6> out;
           for (size_t i = 0; i < 6; ++i) out[i] = run.saved.alloc(compute, {i % 3 == 2 ? x.rows() : rows, i % 3 == 2 ? 300 : 33});
           if (rows > 0) ops::matmul_forward(run, {{gate, out[0]}, {up, out[1]}}, picked, offsets);
           ops::matmul_forward(run, out[2], x, wide, all);
-          std::vector<ops::BankFactors> banks = {{{{wide, out[5]}}, x, all}};
+          std::vector<ops::BankOperands> banks = {{{{wide, out[5]}}, x, all}};
           if (rows > 0) banks.insert(banks.begin(), {{{gate, out[3]}, {up, out[4]}}, picked, offsets});
           ops::matmul_forward_banks(run, banks);
           for (size_t i = rows > 0 ? 0 : 2; i < 3; ++i)

@@ -149,8 +149,8 @@ struct RopeCase {
   int64_t heads, width, rotary;  // so many of the width turn
 };
 
-ops::RopeTable rope_table(int64_t width, double factor = 1) {
-  ops::RopeTable table{{}, factor};
+ops::RopeFrequencies rope_table(int64_t width, double factor = 1) {
+  ops::RopeFrequencies table{{}, factor};
   for (int64_t c = 0; c < width / 2; ++c) table.frequency.push_back(std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(width)));
   return table;
 }
@@ -160,7 +160,7 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
                                              RopeCase{3, 7, 2}, RopeCase{2, 64, 32}, RopeCase{3, 66, 50}})
     for (DType dtype : kFloats)
       for (bool inverse : {false, true}) {
-        const ops::RopeTable table = rope_table(rotary, heads == 3 ? 1.25 : 1);
+        const ops::RopeFrequencies table = rope_table(rotary, heads == 3 ? 1.25 : 1);
         const std::string what = label(inverse ? "rope back" : "rope", {dtype}, width);
         moe::Run run(2);
         Arena arena;
@@ -168,11 +168,11 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
         for (int32_t n = 0; n < 67; ++n) positions.push_back(n % 9 == 0 ? 100000 + n : n % 31);  // repeated, unsorted, and far ones
         const Fenced x(arena, dtype, 67, heads * width, 1);
         const auto before = values(x.view);
-        const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, table);
-        ops::rope_acc(run, {x.view}, width, turns, inverse);
+        const ops::CosSinTable cos_sin = ops::cos_sin_table(run, arena, positions, table);
+        ops::rope_acc(run, {x.view}, width, cos_sin, inverse);
         expect_near(x.view, twin::rope(before, positions, heads, table.frequency, table.factor, inverse), tolerance(dtype), what);
         EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
-        ops::rope_acc(run, {x.view}, width, turns, !inverse);
+        ops::rope_acc(run, {x.view}, width, cos_sin, !inverse);
         auto twice = before;
         for (size_t i = 0; i < twice.size(); ++i)
           if (static_cast<int64_t>(i) % width < rotary) twice[i] *= table.factor * table.factor;
@@ -184,7 +184,7 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
 TEST(Rope, TwinInverseIsItsBackward) {
   const std::vector<int32_t> positions = {0, 5, 17};
   const auto x = drawn(3 * 2 * 6, 1), dy = drawn(3 * 2 * 6, 2);
-  const ops::RopeTable table = rope_table(6, 1.5);
+  const ops::RopeFrequencies table = rope_table(6, 1.5);
   expect_near(twin::rope(dy, positions, 2, table.frequency, table.factor, true),
               dual_gradient(x, [&](const DualVector& at) { return inner(twin::rope(at, positions, 2, table.frequency, table.factor, false), dy); }), kTwinDual,
               "dx");
@@ -199,7 +199,7 @@ TEST(Rope, LawOfRows) {
           std::vector<int32_t> positions;
           for (int32_t row : which) positions.push_back(row * 7 % 113);
           const Tensor x = pick(run.saved, pool, which);
-          ops::rope_acc(run, {x}, 66, ops::rope_turns(run, run.saved, positions, rope_table(66)), false);
+          ops::rope_acc(run, {x}, 66, ops::cos_sin_table(run, run.saved, positions, rope_table(66)), false);
           return x;
         },
         label("rope", {dtype}, 66));
@@ -212,10 +212,10 @@ TEST(Rope, SeveralTensorsTurnAsEachAlone) {
   const std::vector<int32_t> positions = {70, 3, 3, 1000};
   const Tensor q = draw(arena, DType::f32, {4, 4 * 66}, 1), k = draw(arena, DType::bf16, {4, 66}, 2);
   const Tensor alone_q = draw(arena, DType::f32, {4, 4 * 66}, 1), alone_k = draw(arena, DType::bf16, {4, 66}, 2);
-  const ops::RopeTurns turns = ops::rope_turns(run, arena, positions, rope_table(66));
-  ops::rope_acc(run, {q, k}, 66, turns, false);
-  ops::rope_acc(run, {alone_q}, 66, turns, false);
-  ops::rope_acc(run, {alone_k}, 66, turns, false);
+  const ops::CosSinTable cos_sin = ops::cos_sin_table(run, arena, positions, rope_table(66));
+  ops::rope_acc(run, {q, k}, 66, cos_sin, false);
+  ops::rope_acc(run, {alone_q}, 66, cos_sin, false);
+  ops::rope_acc(run, {alone_k}, 66, cos_sin, false);
   EXPECT_TRUE(same_bits(q, alone_q));
   EXPECT_TRUE(same_bits(k, alone_k));
 }
@@ -228,12 +228,12 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::add(run, x, x, y), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
-  EXPECT_THROW(ops::rope_acc(run, {x}, 8, ops::rope_turns(run, arena, two, rope_table(8)), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, 6, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, 4, ops::rope_turns(run, arena, three, rope_table(6)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 8, ops::cos_sin_table(run, arena, two, rope_table(8)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 6, ops::cos_sin_table(run, arena, three, rope_table(6)), false), Error);
+  EXPECT_THROW(ops::rope_acc(run, {x}, 4, ops::cos_sin_table(run, arena, three, rope_table(6)), false), Error);
   const std::vector<int32_t> before = {0, -1, 2};
-  EXPECT_THROW(ops::rope_turns(run, arena, before, rope_table(8)), Error);
-  EXPECT_THROW(ops::rope_turns(run, arena, two, {}), Error);
+  EXPECT_THROW(ops::cos_sin_table(run, arena, before, rope_table(8)), Error);
+  EXPECT_THROW(ops::cos_sin_table(run, arena, two, {}), Error);
   try {
     ops::add(run, x, x, y);
   } catch (const Error& error) {

@@ -17,7 +17,7 @@ namespace moe::test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
-using Op = void (*)(moe::Run&, Tensor, ops::Picked, Param&, std::span<const int64_t>);
+using Op = void (*)(moe::Run&, Tensor, ops::GatheredRows, Param&, std::span<const int64_t>);
 
 Offsets offsets_of(const std::vector<int64_t>& rows) {
   Offsets offsets{0};
@@ -126,7 +126,7 @@ TEST_P(Products, DwIsTheTwin) {
   }
 }
 
-// Rows picked from a list, and matrices given together, are the same products in the same order: not a bit differs.
+// Rows gathered by a list, and matrices given together, are the same products in the same order: not a bit differs.
 TEST_P(Products, ListedRowsAreTheirCopiesAndFactorsAreSingleCalls) {
   for (const Case& c : kCases) {
     const Offsets offsets = offsets_of(c.rows);
@@ -138,7 +138,7 @@ TEST_P(Products, ListedRowsAreTheirCopiesAndFactorsAreSingleCalls) {
     const auto pick = [&](int64_t cols, uint64_t seed) {  // some tokens, and their copies
       const Tensor all = draw_view(memory, dtype, tokens, cols, gap, seed), copy = memory.alloc(dtype, {rows, cols});
       ops::gather_rows(run, copy, all, list);
-      return std::pair{ops::Picked(all, list), copy};
+      return std::pair{ops::GatheredRows(all, list), copy};
     };
     Param a = bank(2), b = bank(3), a_alone = bank(2), b_alone = bank(3);
     const auto [x, x_copy] = pick(c.in, 1);

@@ -326,7 +326,7 @@ TEST(QuantProduct, AddsAndRoundsOnce) {
   }
 }
 
-// Rows picked while they are quantised; numbers of the ends of the range; what is not finite reaches every output of its row and no other row.
+// Rows gathered while they are quantised; numbers of the ends of the range; what is not finite reaches every output of its row and no other row.
 TEST(QuantProduct, RowsOfEveryKind) {
   constexpr int64_t kOut = 16, kIn = 64;
   const Weights w(DType::q8_0, kOut, kIn, 67);

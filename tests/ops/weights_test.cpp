@@ -292,7 +292,7 @@ TEST(WeightsOfFiles, MixTypesInOneCall) {
   }
 }
 
-// Rows of a group are picked by a list, and factors share them, whichever way the product goes.
+// Rows of a group are gathered by a list, and operands share them, whichever way the product goes.
 TEST(WeightsOfFewRows, ArePickedAndShared) {
   Arena arena;
   moe::Run run(2);

@@ -151,7 +151,7 @@ class TwinModel {
         }
     }
     if (c_.positions != Positions::rope) return y;
-    const ops::RopeTable rope = make_rope_table(c_.head_width, c_.rope_theta, c_.rope_scaling);
+    const ops::RopeFrequencies rope = rope_frequencies(c_.head_width, c_.rope_theta, c_.rope_scaling);
     for (size_t n = 0; n < y.size(); ++n)
       for (size_t head = 0; head < y[n].size(); head += width)
         for (size_t i = 0; i < width / 2; ++i) {

@@ -43,7 +43,7 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
   const Tensor nll = run.saved.alloc(DType::f32, {tokens}), kl = run.saved.alloc(DType::f32, {tokens});
   teacher.forward(run, {.batch = batch}, taught_by);
   model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
-  model.loss_forward(run, nll, kl, in.targets, {taught_by.hidden, &teacher.head_weight(), kShare}, saved);
+  model.loss_forward(run, nll, kl, in.targets, {taught_by.hidden, &teacher.lm_head_weight(), kShare}, saved);
   model.backward(run, in.targets, static_cast<float>(1 / predicted), {}, saved);
 
   const auto teacher_params = twin_params<double>(teacher);
@@ -99,12 +99,12 @@ TEST(Teacher, ChunksOfTheHeadChangeNothing) {
   std::vector<int32_t> targets;
   for (int64_t n = 0; n < rows; ++n) targets.push_back(static_cast<int32_t>(n * 37 % vocab));
   const auto losses = [&](int64_t begin, int64_t end, Tensor kl, Tensor dx) {
-    HeadSaved saved;
+    LmHeadSaved saved;
     const Tensor nll = run.saved.alloc(DType::f32, {end - begin});
     const std::span<const int32_t> some = std::span(targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some, {taught_x.slice_rows(begin, end), &other, 0.5f}, saved);
+    lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some, {taught_x.slice_rows(begin, end), &other, 0.5f}, saved);
     EXPECT_EQ(saved.logits.empty(), end - begin > 600);
-    head_loss_backward(run, dx, head, some, 1, saved);
+    lm_head_loss_backward(run, dx, head, some, 1, saved);
   };
   const Tensor kl = arena.alloc(DType::f32, {rows}), dx = arena.alloc(DType::f32, {rows, width});
   const Tensor part_kl = arena.alloc(DType::f32, {32}), part_dx = arena.alloc(DType::f32, {32, width});

@@ -35,8 +35,8 @@ TypeChoice fitting(TypeChoice choice, int64_t cols) {
 WeightKind kind_of(const Model& model, const Param& param) {
   if (!param.is_trained()) return WeightKind::buffer;
   if (!is_large(param)) return WeightKind::small;
-  if (param.part == Part::embedding) return model.config().tied ? WeightKind::head : WeightKind::embedding;
-  return param.part == Part::head ? WeightKind::head : WeightKind::product;
+  if (param.part == Part::embedding) return model.config().tied ? WeightKind::lm_head : WeightKind::embedding;
+  return param.part == Part::lm_head ? WeightKind::lm_head : WeightKind::product;
 }
 
 TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked, Target target) {
@@ -50,7 +50,7 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
   if (kind == WeightKind::small) return {DType::f32, kSmall};
   if (!asked) return {stored, ""};
   if (!is_quantised(*asked)) return {*asked, ""};
-  if (kind != WeightKind::head || *asked == DType::q8_0 || *asked == DType::q6_k) return fitting({*asked, ""}, cols);
+  if (kind != WeightKind::lm_head || *asked == DType::q8_0 || *asked == DType::q6_k) return fitting({*asked, ""}, cols);
   const TypeChoice head = fitting({DType::q6_k, kHead}, cols);
   return {head.dtype, head.dtype == DType::q6_k || head.dtype == DType::q8_0 ? kHead : head.why};
 }

@@ -14,7 +14,7 @@ namespace moe {
 enum class WeightKind {
   product,    // matrices that rows are multiplied by: attention, experts, dense FFNs
   embedding,  // a row is looked up
-  head,       // makes logits; a tied embedding is one too
+  lm_head,    // makes logits; a tied embedding is one too
   small,      // norms, biases, routers, gates of one row, learned positions: few numbers, and much hangs on each
   buffer,     // moved by rules in steps too small for half precision
 };

@@ -12,7 +12,7 @@ void refuse(const char* op, const char* rule, std::initializer_list<Named> got) 
   fail("{}: needs {}; got {}", op, rule, list);
 }
 
-void need_listed(const char* op, const Picked& rows) {
+void need_listed(const char* op, const GatheredRows& rows) {
   for (size_t i = 0; i < rows.row.size(); ++i)
     if (rows.row[i] < 0 || rows.row[i] >= rows.x.rows()) fail("{}: row[{}] = {} is not a row of {}", op, i, rows.row[i], describe(rows.x));
 }

@@ -28,7 +28,7 @@ inline bool same_matrix(const Tensor& a, const Tensor& b) { return !a.empty() &&
 inline bool is_vector(const Tensor& t, int64_t n) { return !t.empty() && t.dtype == DType::f32 && t.dense() && t.numel() == n; }
 
 // Refuses a list that names rows which are not there.
-void need_listed(const char* op, const Picked& rows);
+void need_listed(const char* op, const GatheredRows& rows);
 
 // Elements below which another thread costs more than it brings.
 constexpr int64_t kGrainElements = 16384;

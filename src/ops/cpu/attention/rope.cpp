@@ -40,13 +40,13 @@ void RopeRow(X* x, const float* cosine, const float* sine, int64_t heads, int64_
   }
 }
 
-// turns [U, 2, R/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
-void RopeRows(Tensor x, const float* turns, const int32_t* slot, int64_t width, int64_t half, bool inverse, int64_t begin, int64_t end) {
+// cos_sin [U, 2, R/2]: cosines, then sines, of each distinct position; slot [N] says which is a row's.
+void RopeRows(Tensor x, const float* cos_sin, const int32_t* slot, int64_t width, int64_t half, bool inverse, int64_t begin, int64_t end) {
   const int64_t heads = x.cols() / width;
   const float sign = inverse ? -1.0f : 1.0f;
   WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
-      const float* turn = turns + slot[r] * 2 * half;
+      const float* turn = cos_sin + slot[r] * 2 * half;
       RopeRow(x.row<decltype(of_x)>(r), turn, turn + half, heads, width, half, sign);
     }
   });
@@ -65,7 +65,7 @@ HWY_EXPORT(RopeRows);
 constexpr int32_t kNear = 64;
 
 // Cosines, then sines, of position * frequency.  out [R]
-void take_angles(double* out, double position, const RopeTable& table) {
+void take_angles(double* out, double position, const RopeFrequencies& table) {
   const size_t half = table.frequency.size();
   for (size_t c = 0; c < half; ++c) {
     const double angle = position * table.frequency[c];
@@ -74,8 +74,8 @@ void take_angles(double* out, double position, const RopeTable& table) {
   }
 }
 
-// turns [U, R] of the sorted, distinct positions [U] >= 0.
-void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const RopeTable& table) {
+// cos_sin [U, R] of the sorted, distinct positions [U] >= 0.
+void fill_cos_sin(Run& run, float* cos_sin, std::span<const int32_t> distinct, const RopeFrequencies& table) {
   const ArenaScope scope(run.scratch);
   const int64_t half = static_cast<int64_t>(table.frequency.size()), count = static_cast<int64_t>(distinct.size());
   // What has to be taken: first the far parts in order, then the near ones by b.
@@ -102,7 +102,7 @@ void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const
     for (int64_t u = begin; u < end; ++u) {
       const double* a = taken + far[static_cast<size_t>(u)] * 2 * half;
       const double* b = taken + near[static_cast<size_t>(distinct[static_cast<size_t>(u)] % kNear)] * 2 * half;
-      float* turn = turns + u * 2 * half;
+      float* turn = cos_sin + u * 2 * half;
       for (int64_t c = 0; c < half; ++c) {
         turn[c] = static_cast<float>(table.factor * (a[c] * b[c] - a[half + c] * b[half + c]));
         turn[half + c] = static_cast<float>(table.factor * (a[half + c] * b[c] + a[c] * b[half + c]));
@@ -113,31 +113,31 @@ void make_turns(Run& run, float* turns, std::span<const int32_t> distinct, const
 
 }  // namespace
 
-RopeTurns rope_turns(Run& run, Arena& memory, std::span<const int32_t> positions, const RopeTable& table) {
+CosSinTable cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> positions, const RopeFrequencies& table) {
   const int64_t rows = static_cast<int64_t>(positions.size()), width = 2 * static_cast<int64_t>(table.frequency.size());
   if (width == 0) fail("rope: the table has no frequencies; it needs one for each pair of a head");
   std::vector<int32_t> distinct(positions.begin(), positions.end());
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   if (!distinct.empty() && distinct[0] < 0) fail("rope: a position is {}; they count from 0", distinct[0]);
-  RopeTurns made{memory.alloc(DType::f32, {static_cast<int64_t>(distinct.size()), width}), memory.alloc(DType::i32, {rows})};
+  CosSinTable made{memory.alloc(DType::f32, {static_cast<int64_t>(distinct.size()), width}), memory.alloc(DType::i32, {rows})};
   for (int64_t r = 0; r < rows; ++r)
     made.slot.as<int32_t>()[r] = static_cast<int32_t>(std::lower_bound(distinct.begin(), distinct.end(), positions[static_cast<size_t>(r)]) - distinct.begin());
-  make_turns(run, made.turns.as<float>(), distinct, table);
+  fill_cos_sin(run, made.table.as<float>(), distinct, table);
   return made;
 }
 
-void rope_acc(Run& run, std::initializer_list<Tensor> all, int64_t head_width, const RopeTurns& turns, bool inverse) {
+void rope_acc(Run& run, std::initializer_list<Tensor> all, int64_t head_width, const CosSinTable& cos_sin, bool inverse) {
   choose_isa();
-  const int64_t rotary = turns.turns.cols();
+  const int64_t rotary = cos_sin.table.cols();
   for (const Tensor& x : all) {
-    need(!x.empty() && is_float(x) && x.rows() == turns.slot.numel(), "rope", "x [N, H*C] f32 or bf16 with a turn for each row",
-         {{"x", x}, {"slot", turns.slot}});
-    need(head_width >= rotary && x.cols() % head_width == 0, "rope", "heads of head_width, which the turns fit in", {{"x", x}, {"turns", turns.turns}});
+    need(!x.empty() && is_float(x) && x.rows() == cos_sin.slot.numel(), "rope", "x [N, H*C] f32 or bf16 with a place in the table for each row",
+         {{"x", x}, {"slot", cos_sin.slot}});
+    need(head_width >= rotary && x.cols() % head_width == 0, "rope", "heads of head_width, which the table fits in", {{"x", x}, {"table", cos_sin.table}});
   }
   for (const Tensor& x : all)
     parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-      HWY_DYNAMIC_DISPATCH(RopeRows)(x, turns.turns.as<float>(), turns.slot.as<int32_t>(), head_width, rotary / 2, inverse, begin, end);
+      HWY_DYNAMIC_DISPATCH(RopeRows)(x, cos_sin.table.as<float>(), cos_sin.slot.as<int32_t>(), head_width, rotary / 2, inverse, begin, end);
     });
 }
 

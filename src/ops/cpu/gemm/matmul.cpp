@@ -198,7 +198,7 @@ void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span
 struct Asked {
   Param& w;
   Tensor out;
-  Picked in;
+  GatheredRows in;
 };
 
 // A call that was checked: the parts whose weights are not quantised, those whose are, and the groups that all of them meet.
@@ -297,30 +297,30 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
 
 }  // namespace
 
-void matmul_forward(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) { checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets); }
+void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) { checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets); }
 
-void matmul_forward(Run& run, std::initializer_list<Factor> factors, Picked x, Offsets offsets) {
+void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Asked> asked;
-  asked.reserve(factors.size());
-  for (const Factor& f : factors) asked.push_back({f.w, f.y, x});
+  asked.reserve(operands.size());
+  for (const Operand& o : operands) asked.push_back({o.w, o.y, x});
   checked_multiply(run, {"matmul_forward"}, asked, offsets);
 }
 
-void matmul_forward_banks(Run& run, std::span<const BankFactors> banks) {
+void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
   const ArenaScope scope(run.scratch);
   std::vector<Checked> calls;
   calls.reserve(banks.size());
-  for (const BankFactors& bank : banks) {
+  for (const BankOperands& bank : banks) {
     std::vector<Asked> asked;
-    asked.reserve(bank.factors.size());
-    for (const Factor& f : bank.factors) asked.push_back({f.w, f.y, bank.x});
+    asked.reserve(bank.operands.size());
+    for (const Operand& o : bank.operands) asked.push_back({o.w, o.y, bank.x});
     calls.push_back(check_call(run, {"matmul_forward"}, asked, bank.offsets));
   }
   if (calls.size() > 1 && multiply_together(run, calls)) return;
   for (Checked& call : calls) multiply_checked(run, call, true);
 }
 
-void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets) {
+void matmul_forward_f32(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
   const Kind kind{.op = "matmul_forward_f32", .wide = true};
   if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype)) return checked_multiply(run, kind, {{w, y, x}}, offsets);
   const Bank bank = check_asked(kind, {w, y, x}, offsets);
@@ -329,17 +329,17 @@ void matmul_forward_f32(Run& run, Tensor y, Picked x, Param& w, Offsets offsets)
   });
 }
 
-void matmul_dx(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+void matmul_dx(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offsets) {
   checked_multiply(run, {.op = "matmul_dx", .forward = false}, {{w, dx, dy}}, offsets);
 }
 
-void matmul_dx(Run& run, Tensor dx, std::initializer_list<Factor> factors, Offsets offsets) {
+void matmul_dx(Run& run, Tensor dx, std::initializer_list<Operand> operands, Offsets offsets) {
   std::vector<Asked> asked;
-  for (const Factor& f : factors) asked.push_back({f.w, dx, f.y});
+  for (const Operand& o : operands) asked.push_back({o.w, dx, o.y});
   checked_multiply(run, {.op = "matmul_dx", .forward = false}, asked, offsets);
 }
 
-void matmul_dx_acc(Run& run, Tensor dx, Picked dy, Param& w, Offsets offsets) {
+void matmul_dx_acc(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offsets) {
   checked_multiply(run, {.op = "matmul_dx_acc", .forward = false, .add = true}, {{w, dx, dy}}, offsets);
 }
 

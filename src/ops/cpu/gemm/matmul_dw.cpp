@@ -13,7 +13,7 @@ namespace {
 struct Gradient {
   Param* w;
   Bank bank;
-  Picked dy;
+  GatheredRows dy;
 };
 
 // A stretch of one group's rows, summed by one product: w.grad[group] += dy[row..]^T x[row..]. `padded` rows stand in the product, the added ones zero.
@@ -31,7 +31,7 @@ struct Task {
 
 struct DwPlan {
   DType compute;
-  Picked x;
+  GatheredRows x;
   Offsets offsets;  // of all waves
   bool few;         // so few groups that some threads would wait for one of their own
   std::vector<Stretch> stretches;
@@ -176,7 +176,7 @@ std::vector<int64_t> wave_ends(Offsets offsets, bool few, int64_t row_bytes) {
   return ends;
 }
 
-void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offsets offsets, bool few, int64_t begin, int64_t end, int threads) {
+void run_wave(Run& run, const std::vector<Gradient>& gradients, GatheredRows x, Offsets offsets, bool few, int64_t begin, int64_t end, int threads) {
   const ArenaScope scope(run.scratch);
   std::vector<int64_t> clipped(offsets.begin(), offsets.end());
   for (int64_t& offset : clipped) offset = std::clamp(offset, begin, end);
@@ -195,7 +195,7 @@ void run_wave(Run& run, const std::vector<Gradient>& gradients, Picked x, Offset
   parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
 }
 
-void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets offsets) {
+void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offsets offsets) {
   const char* op = "matmul_dw";
   choose_isa();
   need_listed(op, x);
@@ -230,11 +230,11 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, Picked x, Offsets off
 
 }  // namespace
 
-void matmul_dw(Run& run, Param& w, Picked dy, Picked x, Offsets offsets) { checked_dw(run, {{&w, {}, dy}}, x, offsets); }
+void matmul_dw(Run& run, Param& w, GatheredRows dy, GatheredRows x, Offsets offsets) { checked_dw(run, {{&w, {}, dy}}, x, offsets); }
 
-void matmul_dw(Run& run, std::initializer_list<Factor> factors, Picked x, Offsets offsets) {
+void matmul_dw(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Gradient> gradients;
-  for (const Factor& f : factors) gradients.push_back({&f.w, {}, f.y});
+  for (const Operand& o : operands) gradients.push_back({&o.w, {}, o.y});
   checked_dw(run, std::move(gradients), x, offsets);
 }
 

@@ -62,7 +62,7 @@ void NarrowRows(float* const* y, const X* const* x, const Tensor& w) {
   }
 }
 
-void NarrowMultiply(Tensor y, const Picked& x, Tensor w, Span rows) {
+void NarrowMultiply(Tensor y, const GatheredRows& x, Tensor w, Span rows) {
   WithFloat(x.x.dtype, [&](auto of_x) HWY_ATTR {
     WithWeight(w.dtype, [&](auto of_w) HWY_ATTR {
       using X = decltype(of_x);
@@ -93,7 +93,7 @@ namespace moe::ops {
 
 HWY_EXPORT(NarrowMultiply);
 
-void narrow_multiply(Tensor y, const Picked& x, Tensor w, Span rows) {
+void narrow_multiply(Tensor y, const GatheredRows& x, Tensor w, Span rows) {
   choose_isa();
   HWY_DYNAMIC_DISPATCH(NarrowMultiply)(y, x, w, rows);
 }

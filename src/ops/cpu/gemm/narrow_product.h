@@ -11,6 +11,6 @@ constexpr int64_t kMostNarrowColumns = 32;
 
 // y[r,o] = sum_i x[r,i] w[o,i] for r in `rows`; every sum is made in the same order whatever stands beside it.
 // y [R,O] f32; x [R,I] f32 or bf16; w [O,I] f32, bf16 or f16
-void narrow_multiply(Tensor y, const Picked& x, Tensor w, Span rows);
+void narrow_multiply(Tensor y, const GatheredRows& x, Tensor w, Span rows);
 
 }  // namespace moe::ops

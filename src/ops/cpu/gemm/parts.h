@@ -17,8 +17,8 @@ struct Group {
 
 // One matrix of a call. Forward it reads the rows all factors share and has an output of its own; backward the other way round.
 struct Part {
-  Tensor out;  // [R, N]
-  Picked in;   // [R, K]
+  Tensor out;       // [R, N]
+  GatheredRows in;  // [R, K]
   CallWeight w;
   bool add;
   DType compute;

@@ -26,7 +26,7 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 inline int64_t element_size(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
 inline Source source_of(const Tensor& t) { return {t.data, t.dtype, t.row_bytes / element_size(t.dtype)}; }
 // The rows from `row` on, the columns from `col` on.
-inline Source source_of(const Picked& rows, int64_t row, int64_t col) {
+inline Source source_of(const GatheredRows& rows, int64_t row, int64_t col) {
   const auto* data = static_cast<const char*>(rows.x.data) + col * element_size(rows.x.dtype);
   const int64_t stride = rows.x.row_bytes / element_size(rows.x.dtype);
   if (!rows.listed()) return {data + row * rows.x.row_bytes, rows.x.dtype, stride};

@@ -23,21 +23,21 @@ class RecordedRows {
  public:
   explicit RecordedRows(Run& run) : run_(run) {}
 
-  Records of(const Picked& x) {
+  Records of(const GatheredRows& x) {
     // A token that several experts take, or one that all take, is quantised once.
     const bool all = !x.listed() || x.rows() >= x.x.rows();
-    const Picked read = all ? Picked(x.x) : x;
+    const GatheredRows read = all ? GatheredRows(x.x) : x;
     const int64_t bytes = static_cast<int64_t>(quant_rows_bytes(1, x.cols()));
     return {records_of(read), bytes, all && x.listed() ? x.row.data() : nullptr};
   }
 
  private:
   struct Made {
-    Picked of;
+    GatheredRows of;
     const char* records;
   };
 
-  const char* records_of(const Picked& x) {
+  const char* records_of(const GatheredRows& x) {
     const int64_t rows = x.rows(), in = x.cols();
     for (const auto& [of, records] : made_)
       if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == rows && of.cols() == in) return records;

@@ -38,7 +38,7 @@ void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, 
 // Each row is a record of 64 bytes for each block: 32 bytes and, of each half, scale = amax / 127 and the sum. A half of zeros has scale 0; one with a number
 // that is not finite has scale NaN, and so have all outputs it reaches. `quantised` is aligned to 64 bytes.
 size_t quant_rows_bytes(int64_t rows, int64_t in);
-// Quantises rows [rows.begin, rows.end) of x, f32 or bf16, to the same places of `quantised`.  x [*,I], perhaps picked by x.row; I a multiple of 32
+// Quantises rows [rows.begin, rows.end) of x, f32 or bf16, to the same places of `quantised`.  x [*,I], perhaps gathered by x.row; I a multiple of 32
 void quant_rows(void* quantised, Source x, int64_t in, Span rows);
 
 // ---- the product ----

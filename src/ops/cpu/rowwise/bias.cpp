@@ -26,7 +26,7 @@ void BiasRow(T* HWY_RESTRICT y, const float* HWY_RESTRICT b, float weight, int64
 }
 
 template <class T>
-HWY_INLINE const T* RowOf(const Picked& rows, int64_t r) {
+HWY_INLINE const T* RowOf(const GatheredRows& rows, int64_t r) {
   return rows.x.row<T>(rows.listed() ? rows.row[static_cast<size_t>(r)] : r);
 }
 
@@ -44,7 +44,7 @@ void ForwardRows(const Tensor& y, const float* b, const float* weight, int64_t b
   });
 }
 
-void DotRows(float* dweight, const Picked& dy, const float* b, int64_t begin, int64_t end) {
+void DotRows(float* dweight, const GatheredRows& dy, const float* b, int64_t begin, int64_t end) {
   WithFloat(dy.x.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     for (int64_t r = begin; r < end; ++r) dweight[r] += BiasDot(RowOf<T>(dy, r), b, dy.cols());
@@ -54,7 +54,7 @@ void DotRows(float* dweight, const Picked& dy, const float* b, int64_t begin, in
 constexpr int64_t kColumns = 256;  // of the gradient that one task sums
 
 // db[c] += sum over rows of weight[r] dy[r, c], columns [first, first + cols) of at most kColumns.
-void SumRows(float* db, const Picked& dy, const float* weight, int64_t begin, int64_t end, int64_t first, int64_t cols) {
+void SumRows(float* db, const GatheredRows& dy, const float* weight, int64_t begin, int64_t end, int64_t first, int64_t cols) {
   constexpr int64_t kRows = 64;
   double total[kColumns] = {};
   WithFloat(dy.x.dtype, [&](auto element) HWY_ATTR {
@@ -86,7 +86,7 @@ HWY_EXPORT(ForwardRows);
 HWY_EXPORT(DotRows);
 HWY_EXPORT(SumRows);
 
-void check_bias(const char* op, const Param& bias, const Picked& rows, const Tensor& weight, std::span<const int64_t> offsets) {
+void check_bias(const char* op, const Param& bias, const GatheredRows& rows, const Tensor& weight, std::span<const int64_t> offsets) {
   const Tensor &b = bias.value, &y = rows.x;
   const bool has_bias = !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
   need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op, "rows [R, O] f32 or bf16, bias [O] or [E, O] f32",
@@ -102,7 +102,7 @@ const float* pointer_or_null(const Tensor& t) { return t.empty() ? nullptr : t.a
 
 // f(group, begin, end) for each group's part of the rows a thread owns.
 template <class F>
-void for_group_rows(const Run& run, const Picked& y, std::span<const int64_t> offsets, F&& f) {
+void for_group_rows(const Run& run, const GatheredRows& y, std::span<const int64_t> offsets, F&& f) {
   parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
     for (size_t e = 0; e + 1 < offsets.size(); ++e) {
       const int64_t from = std::max(begin, offsets[e]), to = std::min(end, offsets[e + 1]);
@@ -122,7 +122,7 @@ void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight, std:
   });
 }
 
-void bias_backward(Run& run, Tensor dweight_acc, Param& bias, Picked dy, Tensor weight, std::span<const int64_t> offsets) {
+void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight, std::span<const int64_t> offsets) {
   choose_isa();
   const char* op = "bias_backward";
   check_bias(op, bias, dy, weight, offsets);

@@ -9,26 +9,26 @@
 namespace moe {
 
 // What another model of the same vocabulary made of the same rows.
-struct HeadTeacher {
+struct LmHeadTeacher {
   Tensor x;                 // [N,D'] A, after its final norm; alive until backward
   Param* weight = nullptr;  // [V,D'] of its head; null: nobody teaches
   float share = 0;          // of the divergence in the loss
 };
 
 // Views into run.saved.
-struct HeadSaved {
+struct LmHeadSaved {
   Tensor x;       // [N,D] A
   Tensor lse;     // [N] f32
   Tensor logits;  // [N,V] f32, absent when they were too large to keep
-  HeadTeacher teacher;
+  LmHeadTeacher teacher;
   Tensor teacher_lse;  // [N] f32, absent without a teacher
 };
 
 // out [N,V] f32; x [N,D] A; weight [V,D]
-void head_logits(Run&, Tensor out, Tensor x, Param& weight);
+void lm_head_logits(Run&, Tensor out, Tensor x, Param& weight);
 // nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget; kl [N] f32: KL(teacher || student), likewise, absent without a teacher.  x [N,D] A
-void head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const HeadTeacher&, HeadSaved&);
+void lm_head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const LmHeadTeacher&, LmHeadSaved&);
 // dx [N,D] f32: gradient of scale * sum(loss)
-void head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const HeadSaved&);
+void lm_head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const LmHeadSaved&);
 
 }  // namespace moe

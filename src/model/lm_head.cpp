@@ -1,8 +1,8 @@
-#include "model/head.h"
+#include "model/lm_head.h"
 
 #include <array>
 
-#include "model/head_chunks.h"
+#include "model/lm_head_chunks.h"
 
 namespace moe {
 namespace {
@@ -16,21 +16,21 @@ void each_chunk(int64_t rows, int64_t vocab, F&& f) {
 Tensor part(const Tensor& vector, int64_t begin, int64_t end) { return Tensor(vector.as<float>() + begin, DType::f32, {end - begin}); }
 
 // Rows [begin, end) of the teacher's logits, in scratch.
-Tensor teacher_logits(Run& run, const HeadTeacher& teacher, int64_t begin, int64_t end) {
+Tensor teacher_logits(Run& run, const LmHeadTeacher& teacher, int64_t begin, int64_t end) {
   Tensor logits = run.scratch.alloc(DType::f32, {end - begin, teacher.weight->value.rows()});
-  head_logits(run, logits, teacher.x.slice_rows(begin, end), *teacher.weight);
+  lm_head_logits(run, logits, teacher.x.slice_rows(begin, end), *teacher.weight);
   return logits;
 }
 
 }  // namespace
 
-void head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
+void lm_head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   ops::matmul_forward(run, out, x, weight, all);
 }
 
-void head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const HeadTeacher& teacher,
-                       HeadSaved& saved) {
+void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const LmHeadTeacher& teacher,
+                          LmHeadSaved& saved) {
   const int64_t rows = x.rows(), vocab = weight.value.rows();
   saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}};
   if (teacher.weight != nullptr) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
@@ -38,7 +38,7 @@ void head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight,
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
-    head_logits(run, logits, x.slice_rows(begin, end), weight);
+    lm_head_logits(run, logits, x.slice_rows(begin, end), weight);
     const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     ops::cross_entropy_forward(run, part(nll, begin, end), part(saved.lse, begin, end), logits, wanted);
     if (teacher.weight == nullptr) return;
@@ -47,14 +47,14 @@ void head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight,
   });
 }
 
-void head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const HeadSaved& saved) {
+void lm_head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const LmHeadSaved& saved) {
   const int64_t rows = saved.x.rows(), vocab = weight.value.rows();
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     const std::array<int64_t, 2> all = {0, end - begin};
     const Tensor x = saved.x.slice_rows(begin, end);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab}) : saved.logits.slice_rows(begin, end);
-    if (saved.logits.empty()) head_logits(run, logits, x, weight);
+    if (saved.logits.empty()) lm_head_logits(run, logits, x, weight);
     Tensor dlogits = run.scratch.alloc(x.dtype, {end - begin, vocab});
     const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     const Tensor lse = part(saved.lse, begin, end);

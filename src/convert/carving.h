@@ -29,7 +29,7 @@ struct Carving {
   const Marks& marks();  // made when first asked for
 };
 
-// ---- first: who goes where -------------------------------------------------------------------------------------------------------------------------------
+// ---- first: who goes where ----------------------------------------------------------------------
 void by_marks(Carving&);
 void by_weights(Carving&);
 void by_chance(Carving&);
@@ -38,7 +38,7 @@ void by_energy(Carving&);
 // Copies the dense rows and columns into the experts; a bias after `down` goes to the shared expert, or in A-th parts to the others.
 void write_slices(Carving&);
 
-// ---- second: a router ------------------------------------------------------------------------------------------------------------------------------------
+// ---- second: a router ---------------------------------------------------------------------------
 // CMoE: the rows of the neurons that stand for the experts, each divided by its norm.
 void analytic_router(Carving&);
 // MoEfication's similarity: the token's direction against the mean direction of the expert's rows, -||x/|x| - c_e||^2, as a linear map: <c_e, x> - |x| |c_e|^2
@@ -49,12 +49,12 @@ void learned_router(Carving&);
 // A linear map fitted to the roots of the experts' energies (energy.cpp).
 void energy_router(Carving&);
 
-// ---- third: what the experts give ------------------------------------------------------------------------------------------------------------------------
+// ---- third: what the experts give ---------------------------------------------------------------
 void no_fit(Carving&);
 // `down` and a bias of each expert by least squares (refit.cpp).
 void refit(Carving&);
 
-// ---- the tables (carve_methods.cpp) ----------------------------------------------------------------------------------------------------------------------
+// ---- the tables (carve_methods.cpp) -------------------------------------------------------------
 struct CarveStage {
   std::string_view name;
   void (*run)(Carving&);

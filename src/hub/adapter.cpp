@@ -77,7 +77,7 @@ std::string target_name(std::string_view name) {
 
 std::vector<FileTensor> folder_map(Model& model) { return map_tensors(architecture_of(model.config()), model); }
 
-// ---- writing ------------------------------------------------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 // A and B of a module, its members' own stacked.
 struct Pair {
@@ -128,7 +128,7 @@ Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
           {"modules_to_save", whole.empty() ? Json() : Json(whole)}};
 }
 
-// ---- reading ------------------------------------------------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 // How much of B A is added, by the rules of PEFT's patterns: a key names a module whose name it ends, or with a ^ begins.
 class Scales {

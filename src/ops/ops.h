@@ -20,7 +20,7 @@
 
 namespace moe::ops {
 
-// ---- products (ops/cpu/gemm/matmul.cpp) ------------------------------------------------------------------------------------------------------------
+// ---- products (ops/cpu/gemm/matmul.cpp) ---------------------------------------------------------
 // Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
 // The dtype of x (or dy) decides the compute dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else an expert at a
 // time when rows first meet it, within a limit (ops/memory.h). Quantised w multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h);
@@ -67,7 +67,7 @@ void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight, std::spa
 // bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:], bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
 void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight, std::span<const int64_t> offsets);
 
-// ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) -----------------------------------------------------------------------------------------------
+// ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) ---------------------------------------
 // y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D] f32|bf16; weight [D]
 void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps);
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
@@ -110,7 +110,7 @@ void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const i
 // table.grad[ids[n],:] += dy[n,:], rows in order.  dy [N,D] f32
 void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> ids);
 
-// ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) -------------------------------------------------------------------------------------------------
+// ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
 enum class Act { silu, gelu, gelu_tanh, relu };  // gelu is exact: x/2 (1 + erf(x / sqrt 2))
 
 // hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f]; without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
@@ -119,15 +119,15 @@ void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight,
 // dweight[r] = sum_f dhidden[r,f] * (hidden[r,f] / weight[r]) without dividing (absent when weight is). dgate may be gate's memory, dup up's, hidden dhidden's.
 void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act);
 
-// ---- dispatch and combine (ops/cpu/rowwise/rows.cpp) -------------------------------------------------------------------------------------------------------
+// ---- dispatch and combine (ops/cpu/rowwise/rows.cpp) --------------------------------------------
 // y[r,:] = x[token[r],:], for rows that have to travel; products gather theirs themselves.  y [R,D]; x [N,D], same dtype
 void gather_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> token);
 // y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D] f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
 void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
 void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
 
-// ---- attention (ops/cpu/attention/attention.cpp)
-// ------------------------------------------------------------------------------------------------------------- Where the keys and values of each sequence lie.
+// ---- attention (ops/cpu/attention/attention.cpp) ------------------------------------------------
+// Where the keys and values of each sequence lie.
 // Sequence s owns query rows [bounds[s], bounds[s+1]). In training a sequence's keys are one run of rows in Saved (first_row[s] = bounds[s]); in generation
 // they are blocks of 64 rows of a cache, in any order, by the block table of the slot that the sequence has. Keys lie as rows, or transposed in blocks of 64
 // rows, which is the way to keep them for queries that come one by one: the key of row r is [r / 64, :, r % 64].
@@ -159,8 +159,8 @@ void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, s
 void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
                         int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
 
-// ---- softmax of rows (ops/cpu/rowwise/softmax.cpp)
-// ------------------------------------------------------------------------------------------------------------ s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
+// ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
+// s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
 // logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent
 void softmax_forward(Run&, Tensor s, Tensor lse, Tensor z);
 // dz[n,e] = s[n,e] (ds[n,e] - <ds[n], s[n]> + dlse[n]).  dz, ds, s [N,E] f32, dz may be ds; dlse [N] f32 or absent (= 0)
@@ -168,7 +168,7 @@ void softmax_backward(Run&, Tensor dz, Tensor ds, Tensor dlse, Tensor s);
 // dz[n,e] += dlse[n] e^(z[n,e] - lse[n]): the same where no softmax was kept.  dz, z [N,E] f32; dlse, lse [N] f32
 void logsumexp_backward_acc(Run&, Tensor dz, Tensor dlse, Tensor z, Tensor lse);
 
-// ---- loss (ops/cpu/rowwise/loss.cpp) -----------------------------------------------------------------------------------------------------------------------
+// ---- loss (ops/cpu/rowwise/loss.cpp) ------------------------------------------------------------
 constexpr int32_t kIgnoreTarget = -1;
 // nll[n] = lse[n] - logits[n, targets[n]], 0 where the target is kIgnoreTarget; lse[n] = logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
 void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits, std::span<const int32_t> targets);
@@ -183,7 +183,7 @@ void divergence_forward(Run&, Tensor kl, Tensor teacher_lse, Tensor teacher, Ten
 void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher, Tensor teacher_lse, std::span<const int32_t> targets, float scale,
                          float share);
 
-// ---- optimizer (ops/cpu/rowwise/optimizer.cpp) --------------------------------------------------------------------------------------------------------------
+// ---- optimizer (ops/cpu/rowwise/optimizer.cpp) --------------------------------------------------
 // Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not finite.
 double sum_squares(Run&, Tensor x);
 struct AdamW {
@@ -197,7 +197,7 @@ void adamw_step(Run&, Param& param, Tensor m, Tensor v, const AdamW&);
 // Stores the zeros of a gradient that only counts as zero, so that its memory can be read.
 void settle_grad(Run&, Param& param);
 
-// ---- what the machine can do (ops/cpu/machine.cpp) --------------------------------------------------------------------------------------------------
+// ---- what the machine can do (ops/cpu/machine.cpp) ----------------------------------------------
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32
 // Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5. Nor do
 // those that multiply bf16 in AMX tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the rounding of bf16.

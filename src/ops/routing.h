@@ -15,7 +15,7 @@
 
 namespace moe::ops {
 
-// ---- select (ops/cpu/routing/select.cpp) -------------------------------------------------------------------------------------------------------------
+// ---- select (ops/cpu/routing/select.cpp) --------------------------------------------------------
 // Only the `keep` best of `groups` equal groups of neighbouring experts count; a group's score is the sum of its `best` largest.
 struct ExpertGroups {
   int64_t groups = 1, keep = 1, best = 1;
@@ -35,7 +35,7 @@ void count_on_from_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_
 void shuffle_by_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t experts, RngKey seed);
 void select_all(Tensor selected);
 
-// ---- weigh (ops/cpu/routing/weigh.cpp) ---------------------------------------------------------------------------------------------------------------
+// ---- weigh (ops/cpu/routing/weigh.cpp) ----------------------------------------------------------
 // Slots that are not selected weigh 0. Backward adds to ds [N,E]; dw [N,K], w as forward made it.
 // w = scale s[choice], divided by the token's sum over the selected (+ 1e-20) where `renormalise`. Renormalised: ds_j = (scale dw_j - <dw, w>) / sum; else
 // scale dw_j.
@@ -58,7 +58,7 @@ void weigh_kept_forward(Run&, Tensor w, Tensor kept);
 // In place: dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  w before it
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 
-// ---- plan and counts (ops/cpu/routing/plan.cpp) ------------------------------------------------------------------------------------------------------
+// ---- plan and counts (ops/cpu/routing/plan.cpp) -------------------------------------------------
 // R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All memory lies in run.saved.
 struct RoutingPlan {
   std::span<const int32_t> token;    // [R] whose copy a row is

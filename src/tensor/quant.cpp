@@ -10,7 +10,7 @@ namespace {
 constexpr int kBlock = 32;  // numbers that share a scale
 constexpr int kHalf = kBlock / 2;
 
-// ---- formats of 32: byte j of the nibbles holds numbers j (low) and j + 16 (high) -------------------------------------------------------------------
+// ---- formats of 32: byte j of the nibbles holds numbers j (low) and j + 16 (high) ---------------
 // x = d q, q a signed byte.  d [half], q [32]
 void read_q8_0(float* out, const uint8_t* block) {
   const float d = load_half(block);
@@ -139,7 +139,7 @@ void write_q5_1(uint8_t* block, const float* x) {
   write_five(block + 4, q);
 }
 
-// ---- rows ---------------------------------------------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 template <class F>
 void read_blocks(float* out, const void* in, DType from, int64_t n, F&& read) {
   const BlockFormat format = block_of(from);

@@ -15,7 +15,7 @@ constexpr int kSmallGroup = 16;  // of q6_k
 constexpr int kSmallGroups = kSuperBlock / kSmallGroup;
 constexpr int kLanes = 8;
 
-// ---- scales of q4_k and q5_k: eight scales and eight offsets of six bits in twelve bytes --------------------------------------------------------------
+// ---- scales of q4_k and q5_k: eight scales and eight offsets of six bits in twelve bytes --------
 // Bytes 0-3: the low six bits hold scales 0-3, 4-7: offsets 0-3, 8-11: the low nibbles of scales and of offsets 4-7. The upper two bits of bytes 0-7 are the
 // upper bits of scales and offsets 4-7.
 struct SixBits {
@@ -42,7 +42,7 @@ void write_six_bits(uint8_t* at, const SixBits& s) {
   }
 }
 
-// ---- weighted least squares -----------------------------------------------------------------------------------------------------------------------------
+// ---- weighted least squares ---------------------------------------------------------------------
 // Sum over a group of term(i), lane by lane.
 template <class T, int kCount, class F>
 T sum_over(F&& term) {

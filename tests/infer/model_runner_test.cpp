@@ -276,7 +276,7 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
   EXPECT_GT(texts[2].accepted, 0);
 }
 
-// ---- threads ---------------------------------------------------------------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 // The same numbers in memory that the model does not own, as a mapped file's, matrices in another type where that can hold them.
 std::unique_ptr<Model> bound_like(const Model& model, DType dtype) {

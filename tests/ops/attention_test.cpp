@@ -79,7 +79,7 @@ struct Case {
   }
 };
 
-// ---- against the twin --------------------------------------------------------------------------------------------------------------------------------
+// ---- against the twin ---------------------------------------------------------------------------
 
 class AttentionTwin : public testing::TestWithParam<std::tuple<DType, AttentionShape, Rows>> {};
 
@@ -196,7 +196,7 @@ TEST(Attention, empty_batch_and_absent_lse) {
   EXPECT_TRUE(same_bits(a.o, b.o));
 }
 
-// ---- law of rows -------------------------------------------------------------------------------------------------------------------------------------
+// ---- law of rows --------------------------------------------------------------------------------
 
 class AttentionLaw : public testing::TestWithParam<std::tuple<DType, AttentionShape>> {};
 
@@ -359,7 +359,7 @@ TEST_P(AttentionLaw, later_tokens_change_nothing) {
   EXPECT_TRUE(same_bits(a.dq.slice_rows(0, kChanged), b.dq.slice_rows(0, kChanged)));
 }
 
-// ---- caches of other dtypes --------------------------------------------------------------------------------------------------------------------------------
+// ---- caches of other dtypes ---------------------------------------------------------------------
 
 // The same numbers in another dtype, and what that dtype made of them, in f32.
 struct Stored {
@@ -454,7 +454,7 @@ TEST(Attention, refuses_heads_that_are_no_whole_blocks) {
   }
 }
 
-// ---- entry checks ------------------------------------------------------------------------------------------------------------------------------------
+// ---- entry checks -------------------------------------------------------------------------------
 
 template <class Spoil>
 void expect_refused(const std::string& word, Spoil&& spoil) {

@@ -188,7 +188,7 @@ std::string products_name(const testing::TestParamInfo<Products::ParamType>& inf
 INSTANTIATE_TEST_SUITE_P(All, Products, testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Values(1, 2, 3), testing::Values(0, 6)),
                          products_name);
 
-// ---- the law of rows -------------------------------------------------------------------------------------------------------------------------------------
+// ---- the law of rows ----------------------------------------------------------------------------
 
 // Row i of a against row order[i] of b: in bits where the products promise it (brgemm kernels without tiles), else within 1e-5, and a few flipped last places
 // in bf16.
@@ -306,7 +306,7 @@ TEST(LawOfRowsHolds, WhereTheMachineHasAvx512) {
 #endif
 }
 
-// ---- cache and packing -----------------------------------------------------------------------------------------------------------------------------------
+// ---- cache and packing --------------------------------------------------------------------------
 
 TEST(ProductCache, OnePrimitiveRunsOnAllThreadsAtOnce) {
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -426,7 +426,7 @@ TEST(Packing, TransposesActivationsOfEitherDtype) {
       }
 }
 
-// ---- manners -----------------------------------------------------------------------------------------------------------------------------------------------
+// ---- manners ------------------------------------------------------------------------------------
 
 TEST(Manners, FrozenWeightsGetNoGradientAndNoRowsAreFine) {
   Arena memory;
@@ -469,7 +469,7 @@ TEST(Manners, RefuseWhatDoesNotFit) {
 }
 
 // ---- the twins
-// -------------------------------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 std::vector<double> draw_doubles(size_t n, uint64_t seed) {
   std::vector<double> out(n);

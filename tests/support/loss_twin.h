@@ -12,7 +12,7 @@
 
 namespace moe::test {
 
-// ---- a routing made of draws -----------------------------------------------------------------------------------------------------------------------------
+// ---- a routing made of draws --------------------------------------------------------------------
 struct RoutingShape {
   std::string name;
   std::vector<int64_t> lengths;  // of the sequences
@@ -77,7 +77,7 @@ inline std::unique_ptr<DrawnRouting> make_routing(const RoutingShape& shape, uin
   return r;
 }
 
-// ---- the formulas, on T ----------------------------------------------------------------------------------------------------------------------------------
+// ---- the formulas, on T -------------------------------------------------------------------------
 template <class T>
 struct LossTwin {
   const DrawnRouting& r;

@@ -234,7 +234,7 @@ class TwinRouter {
     }
   }
 
-  // ---- select ------------------------------------------------------------------------------------------------------------------------------------------
+  // ---- select -----------------------------------------------------------------------------------
   void select() {
     out_.selected.assign(tokens_, std::vector<bool>(slots_, true));
     for (size_t n = 0; n < tokens_; ++n) {
@@ -307,7 +307,7 @@ class TwinRouter {
       for (size_t i = 0; i < slots_; ++i) out_.selected[n][i] = taken[n][out_.choice[n][i]];
   }
 
-  // ---- replay ------------------------------------------------------------------------------------------------------------------------------------------
+  // ---- replay -----------------------------------------------------------------------------------
   void replace() {
     for (size_t n = 0; n < tokens_; ++n) {
       std::vector<bool> own(experts_);
@@ -332,7 +332,7 @@ class TwinRouter {
       }
   }
 
-  // ---- weigh -------------------------------------------------------------------------------------------------------------------------------------------
+  // ---- weigh ------------------------------------------------------------------------------------
   void weigh() {
     using std::exp;
     out_.before_drop.assign(tokens_, std::vector<T>(slots_));
@@ -368,7 +368,7 @@ class TwinRouter {
       }
   }
 
-  // ---- second choice and capacity ----------------------------------------------------------------------------------------------------------------------
+  // ---- second choice and capacity ---------------------------------------------------------------
   void second() {
     for (size_t n = 0; n < tokens_ && !std::holds_alternative<KeepSecond>(spec_.second); ++n) {
       const double first = value_of(out_.before_drop[n][0]), w = value_of(out_.before_drop[n][1]);
@@ -443,7 +443,7 @@ class TwinRouter {
     }
   }
 
-  // ---- losses ------------------------------------------------------------------------------------------------------------------------------------------
+  // ---- losses -----------------------------------------------------------------------------------
   void losses() {
     for (const auto& row : spec_.losses.z_of_clean ? *clean_ : *noisy_) out_.losses.z += twin::lse(row) * twin::lse(row) / T(twin::real(tokens_));
     if (spec_.losses.balance) out_.losses.balance = balance(*spec_.losses.balance);

@@ -17,7 +17,7 @@ namespace moe::test::twin {
 
 using Vector = std::vector<double>;
 
-// ---- norms --------------------------------------------------------------------------------------------------------------------------------------------
+// ---- norms --------------------------------------------------------------------------------------
 
 // y = x / sqrt(mean(x^2) + eps) * weight.  x, y [N,cols]; weight [cols]
 template <class T>
@@ -98,7 +98,7 @@ inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vec
   return out;
 }
 
-// ---- rope, embedding, dropout -----------------------------------------------------------------------------------------------------------------------------
+// ---- rope, embedding, dropout -------------------------------------------------------------------
 
 // Turns the pair (c, c + R/2), c < R/2, of each head by positions[n] frequency[c] and multiplies it by `factor`, the other way when `inverse`; the rest of a
 // head stays.  x [N, heads*C], R twice the frequencies; its backward is its inverse.
@@ -148,7 +148,7 @@ std::vector<T> dropout(std::vector<T> x, float p, RngKey key) {
   return x;
 }
 
-// ---- expert hidden layer ------------------------------------------------------------------------------------------------------------------------------------
+// ---- expert hidden layer ------------------------------------------------------------------------
 
 template <class T>
 T activate(T x, ops::Act act) {
@@ -211,7 +211,7 @@ inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, co
   return out;
 }
 
-// ---- dispatch and combine -----------------------------------------------------------------------------------------------------------------------------------
+// ---- dispatch and combine -----------------------------------------------------------------------
 
 // y[r] = x[token[r]].  x [N,cols]; y [R,cols]
 template <class T>
@@ -229,7 +229,7 @@ std::vector<T> sum_rows(const std::vector<T>& x, const std::vector<int32_t>& bou
   return y;
 }
 
-// ---- loss ---------------------------------------------------------------------------------------------------------------------------------------------------
+// ---- loss ---------------------------------------------------------------------------------------
 
 template <class T>
 struct CrossEntropy {
@@ -293,7 +293,7 @@ inline Vector divergence_backward(const Vector& teacher, const Vector& logits, c
   return dlogits;
 }
 
-// ---- optimizer ----------------------------------------------------------------------------------------------------------------------------------------------
+// ---- optimizer ----------------------------------------------------------------------------------
 
 // One step of AdamW as PyTorch defines it; value, m and v are updated in place.  all one size
 inline void adamw_step(Vector& value, Vector& m, Vector& v, const Vector& grad, const ops::AdamW& opt) {

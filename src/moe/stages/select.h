@@ -100,7 +100,7 @@ int64_t tokens_per_expert(const ExpertChoice&, int64_t tokens, int64_t experts);
 // Reads scores (but for HashChoice, which reads the batch's ids), bias, threshold.
 void select_forward(Run&, Routing&, const Pass&, const SelectStage&);
 
-// ---- second choice: whether the second of two choices is sent at all --------------------------------------------------------------------------------------
+// ---- second choice: whether the second of two choices is sent at all ----------------------------
 struct KeepSecond {
   static constexpr std::string_view kName = "all";
   template <class V, class S>

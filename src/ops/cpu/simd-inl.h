@@ -35,7 +35,7 @@ using U32For = hn::Rebind<uint32_t, D>;
 template <class D>
 using I32For = hn::Rebind<int32_t, D>;
 
-// ---- loads and stores -----------------------------------------------------------------------------------------------------------------------------
+// ---- loads and stores ---------------------------------------------------------------------------
 
 template <class D>
 HWY_INLINE hn::Vec<D> WidenBf16(D d, hn::Vec<U16For<D>> half) {
@@ -184,7 +184,7 @@ HWY_INLINE void ForColumns(D d, int64_t cols, F&& f) {
   if (c < cols) f(c, Tail{static_cast<size_t>(cols - c)});
 }
 
-// ---- sums -----------------------------------------------------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
 // Always the same tree for the same instruction set, whatever surrounds the call.
 template <class D>
@@ -224,7 +224,7 @@ HWY_INLINE float MaxColumns(DF32 d, const float* x, int64_t cols) {
   return MaxLanesFixed(d, running);
 }
 
-// ---- functions ------------------------------------------------------------------------------------------------------------------------------------
+// ---- functions ----------------------------------------------------------------------------------
 
 template <class D>
 HWY_INLINE hn::Vec<D> PowerOfTwo(D d, hn::Vec<I32For<D>> n) {
@@ -323,7 +323,7 @@ HWY_INLINE hn::Vec<D> Sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, ExpNormal(d, hn::IfThenElse(hn::Gt(minus, highest), highest, minus))));
 }
 
-// ---- element types ----------------------------------------------------------------------------------------------------------------------------------
+// ---- element types ------------------------------------------------------------------------------
 
 // Calls f with a value of the element type that `dtype` names; entry points have checked that it is f32 or bf16.
 template <class F>

@@ -29,7 +29,7 @@ std::vector<RoutingShape> shapes() {
   };
 }
 
-// ---- every loss, value and gradient ----------------------------------------------------------------------------------------------------------------------
+// ---- every loss, value and gradient -------------------------------------------------------------
 struct Case {
   std::string name;
   AuxLosses losses;
@@ -161,7 +161,7 @@ TEST(AuxLosses, LoadWithTiesAndWithoutNoiseStaysFinite) {
   }
 }
 
-// ---- the z-loss ------------------------------------------------------------------------------------------------------------------------------------------
+// ---- the z-loss ---------------------------------------------------------------------------------
 TEST(ZLoss, IsItsFormula) {
   for (int64_t tokens : {1, 9}) {
     moe::Run run(2);
@@ -190,7 +190,7 @@ TEST(ZLoss, IsItsFormula) {
   }
 }
 
-// ---- the worked example ----------------------------------------------------------------------------------------------------------------------------------
+// ---- the worked example -------------------------------------------------------------------------
 // recipes.md E: logits, their softmax, the two largest; weights as a softmax over the two.
 struct Worked {
   float z[16] = {2, 1, 0, -1, 1.5f, 1.5f, 0.5f, 0, 3, -1, 2, 0, 0.2f, 0.1f, 0, 2.2f};
@@ -240,7 +240,7 @@ TEST(AuxLosses, WorkedExample) {
   EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4), (std::vector<int32_t>{4, 2, 1, 1}));
 }
 
-// ---- what they promise -----------------------------------------------------------------------------------------------------------------------------------
+// ---- what they promise --------------------------------------------------------------------------
 TEST(AuxLosses, AreOneForAnEvenLoad) {
   for (bool sigmoid : {false, true}) {
     moe::Run run(1);

@@ -103,7 +103,7 @@ TEST(Capacity, BatchPriorityLooksAtTheFirstWeightOnly) {
   EXPECT_EQ(place(Order::by_weight), (std::vector<int32_t>{0, 1, 1, 0, 0, 0}));
 }
 
-// ---- against a search ----------------------------------------------------------------------------------------------------------------------------------
+// ---- against a search ---------------------------------------------------------------------------
 struct Drawn {
   int64_t tokens, k, experts;
   Tensor choice, selected, w;

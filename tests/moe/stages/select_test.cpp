@@ -69,7 +69,7 @@ std::vector<double> row_of(Tensor s, int64_t n, Tensor bias = {}) {
   return out;
 }
 
-// ---- top k ---------------------------------------------------------------------------------------------------------------------------------------------
+// ---- top k --------------------------------------------------------------------------------------
 TEST(TopK, BreaksTiesByTheLowerIndex) {
   moe::Run run(1);
   float scores[] = {1, 3, 3, 3, 2, 3};
@@ -142,7 +142,7 @@ TEST(TopK, GoldenDeepSeekV3) {
   for (int64_t n = 0; n < 4; ++n) EXPECT_EQ(got.experts(n), want[n]);
 }
 
-// ---- groups --------------------------------------------------------------------------------------------------------------------------------------------
+// ---- groups -------------------------------------------------------------------------------------
 Row grouped_twin(std::vector<double> score, const GroupedTopK& g) {
   const size_t size = score.size() / static_cast<size_t>(g.groups);
   std::vector<double> of_group;
@@ -188,7 +188,7 @@ TEST(GroupedTopK, RefusesAGroupScoreThatIsNoNumber) {
   EXPECT_THROW(select(run, Tensor(scores, DType::f32, {1, 4}), GroupedTopK{.k = 1, .groups = 2, .keep = 1, .group_top = 2}), Error);
 }
 
-// ---- expert choice -------------------------------------------------------------------------------------------------------------------------------------
+// ---- expert choice ------------------------------------------------------------------------------
 TEST(ExpertChoice, CountsOfTokens) {
   EXPECT_EQ(tokens_per_expert({.factor = 2}, 4, 4), 2);
   EXPECT_EQ(tokens_per_expert({.factor = 2}, 5, 4), 2);
@@ -250,7 +250,7 @@ TEST(ExpertChoice, MatchesASortOfEveryColumnInEveryScope) {
     }
 }
 
-// ---- threshold -----------------------------------------------------------------------------------------------------------------------------------------
+// ---- threshold ----------------------------------------------------------------------------------
 TEST(ThresholdChoice, TakesScoresThatReachTheThreshold) {
   moe::Run run(2);
   const Tensor s = coarse(run.saved, 200, 6, 7), threshold = coarse(run.saved, 1, 6, 8).reshape({6});
@@ -270,7 +270,7 @@ TEST(ThresholdChoice, TakesScoresThatReachTheThreshold) {
   EXPECT_THROW(select(run, s, ThresholdChoice{}), Error);
 }
 
-// ---- hash ----------------------------------------------------------------------------------------------------------------------------------------------
+// ---- hash ---------------------------------------------------------------------------------------
 TEST(HashChoice, ModuloCountsOnFromTheId) {
   moe::Run run(1);
   const Row ids = {0, 5, 7, 1000003};
@@ -326,7 +326,7 @@ TEST(HashChoice, RefusesIdsBelowZero) {
   EXPECT_THROW(select(run, {}, HashChoice{}, {.batch = input}, 4), Error);
 }
 
-// ---- all of them ---------------------------------------------------------------------------------------------------------------------------------------
+// ---- all of them --------------------------------------------------------------------------------
 TEST(Select, IsTheSameForAnyThreads) {
   moe::Run one(1), two(2);
   const Tensor s = coarse(one.saved, 301, 24, 9), bias = coarse(one.saved, 1, 24, 10).reshape({24});
@@ -360,7 +360,7 @@ TEST(Select, WhatAStageSaysOfItself) {
   EXPECT_EQ(std::get<ExpertChoice>(stages[2]).factor, 5);
 }
 
-// ---- second choice -------------------------------------------------------------------------------------------------------------------------------------
+// ---- second choice ------------------------------------------------------------------------------
 struct Second {
   moe::Run run{2};
   Tensor w = run.saved.alloc(DType::f32, {300, 2}), selected = run.saved.alloc(DType::i32, {300, 2});

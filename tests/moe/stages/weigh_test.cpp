@@ -207,7 +207,7 @@ TEST(Weigh, TiesShareEquallyAndTheUnchosenGetNothing) {
   }
 }
 
-// ---- after the drops -----------------------------------------------------------------------------------------------------------------------------------
+// ---- after the drops ----------------------------------------------------------------------------
 TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
   moe::Run run(2);
   const size_t tokens = 20, k = 3;
@@ -248,7 +248,7 @@ TEST(WeighKept, TheOneThatIsLeftWeighsOne) {
   EXPECT_EQ(w[1], 1);
 }
 
-// ---- golden --------------------------------------------------------------------------------------------------------------------------------------------
+// ---- golden -------------------------------------------------------------------------------------
 void expect_weights(std::vector<float> s, int64_t k, Tensor bias, const WeighStage& stage, const std::vector<double>& want) {
   moe::Run run(1);
   Routing routing{.experts = 4, .bias = bias, .scores = Tensor(s.data(), DType::f32, {4, 4})};
@@ -285,7 +285,7 @@ TEST(WeighGolden, DeepSeekV3) {
                  {1.133877, 1.366123, 1.419367, 1.080633, 1.201062, 1.298938, 1.607302, .892698});
 }
 
-// ---- all of them ---------------------------------------------------------------------------------------------------------------------------------------
+// ---- all of them --------------------------------------------------------------------------------
 TEST(Weigh, IsTheSameForAnyThreads) {
   moe::Run one(1), two(2);
   const Drawn d(one, {301, 16, 16, 0.3});

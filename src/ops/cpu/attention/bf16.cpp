@@ -125,7 +125,7 @@ MOE_BF16 void pair_product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, 
   }
 }
 
-// ---- forward ------------------------------------------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 HWY_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
 
@@ -276,7 +276,7 @@ MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
   }
 }
 
-// ---- backward -----------------------------------------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // Pairs of which a holds the first numbers and b the second, rounded.
 MOE_BF16 HWY_INLINE __m512i round_pairs(__m512 a, __m512 b) {

@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-// ---- rows -----------------------------------------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 
 using DRow = hn::CappedTag<float, 16>;
 using DSum = hn::Rebind<int32_t, DRow>;
@@ -109,7 +109,7 @@ void QuantiseRows(QuantRecord* out, const Source& x, int64_t in, Span rows) {
   }
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 constexpr int64_t kLanes = kQuantColumns;
 constexpr int64_t kTileRows = 16;

@@ -26,7 +26,7 @@ constexpr int64_t kQuantColumns = 16;  // columns of a panel, one a lane
 // Groups of columns: what threads share out. The last one is padded with weights of zero.
 constexpr int64_t quant_groups(int64_t out) { return (out + kQuantColumns - 1) / kQuantColumns; }
 
-// ---- weights ----
+// ---- weights ------------------------------------------------------------------------------------
 // Panels of one matrix [O,I]: those of its groups one after another, each a multiple of 64 bytes, aligned to 64 bytes. A run of groups is the panels of a
 // smaller matrix, so a few of them may be packed alone.
 size_t quant_group_bytes(DType dtype, int64_t in);
@@ -34,14 +34,14 @@ inline size_t quant_panels_bytes(DType dtype, int64_t out, int64_t in) { return 
 // Writes the panels of `groups`. rows [O,I] blocks as GGUF stores them, row n at rows + n * row_bytes; `panels` begins with group 0.
 void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups);
 
-// ---- rows of x ----
+// ---- rows of x ----------------------------------------------------------------------------------
 // Each row is a record of 64 bytes for each block: 32 bytes and, of each half, scale = amax / 127 and the sum. A half of zeros has scale 0; one with a number
 // that is not finite has scale NaN, and so have all outputs it reaches. `quantised` is aligned to 64 bytes.
 size_t quant_rows_bytes(int64_t rows, int64_t in);
 // Quantises rows [rows.begin, rows.end) of x, f32 or bf16, to the same places of `quantised`.  x [*,I], perhaps gathered by x.row; I a multiple of 32
 void quant_rows(void* quantised, Source x, int64_t in, Span rows);
 
-// ---- the product ----
+// ---- the product --------------------------------------------------------------------------------
 struct QuantOut {
   void* data;      // row r, column n at data + r * stride + n elements
   DType dtype;     // f32 or bf16 (rounded once)

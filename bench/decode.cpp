@@ -1,6 +1,9 @@
-// What writing a text costs, by the shapes of two published models with random weights of a file's type, bound as a loader binds them: the first and the second
-// prompt of 512, then tokens one by one, and what each product of a token takes alone. Bytes are the weights' that a token touches, as the file holds them.
-//   bench_decode [olmoe|qwen3moe|smollm2|both] [bf16|q8_0|q4_0|f32|f16|q4_1|all] [threads=2] [tokens=64] [prompt=512]
+// What writing a text costs, by the shapes of two published models with random weights of a file's
+// type, bound as a loader binds them: the first and the second prompt of 512, then tokens one by
+// one, and what each product of a token takes alone. Bytes are the weights' that a token touches,
+// as the file holds them.
+//   bench_decode [olmoe|qwen3moe|smollm2|both] [bf16|q8_0|q4_0|f32|f16|q4_1|all] [threads=2]
+//   [tokens=64] [prompt=512]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +30,9 @@ using namespace moe;
 using bench::median;
 using Clock = std::chrono::steady_clock;
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 ModelConfig shape_named(const std::string& name) {
   ModelConfig c;
@@ -54,13 +59,17 @@ ModelConfig shape_named(const std::string& name) {
   return c;
 }
 
-// Numbers of no meaning but of a trained model's size, so that nothing overflows and routers spread their tokens.
+// Numbers of no meaning but of a trained model's size, so that nothing overflows and routers spread
+// their tokens.
 void fill_weight(Run& run, Tensor t) {
   const int64_t block = block_of(t.dtype).bytes, blocks = t.bytes() / block;
   auto* data = static_cast<unsigned char*>(t.data);
   parallel_for(run.threads, blocks, 1 << 14, [&](int64_t begin, int64_t end, int) {
     uint64_t state = static_cast<uint64_t>(begin) * 0x9E3779B97F4A7C15u + 1;
-    const auto next = [&] { return state = state * 6364136223846793005u + 1442695040888963407u, static_cast<uint32_t>(state >> 33); };
+    const auto next = [&] {
+      return state = state * 6364136223846793005u + 1442695040888963407u,
+             static_cast<uint32_t>(state >> 33);
+    };
     for (int64_t b = begin; b < end; ++b) {
       unsigned char* to = data + b * block;
       if (!is_quantised(t.dtype)) {
@@ -83,7 +92,9 @@ std::unique_ptr<Model> random_model(Run& run, const ModelConfig& config, DType d
   auto model = std::make_unique<Model>(config, Storage::bound);
   for (Param* p : model->params()) {
     const bool router = p->part == Part::router, embedding = p->part == Part::embedding;
-    const DType type = !p->is_matrix() || router ? DType::f32 : embedding && dtype != DType::bf16 ? DType::f32 : dtype;
+    const DType type = !p->is_matrix() || router           ? DType::f32
+                       : embedding && dtype != DType::bf16 ? DType::f32
+                                                           : dtype;
     Tensor value = p->value;
     value.dtype = type;
     value.row_bytes = bytes_of(type, value.cols());
@@ -102,7 +113,9 @@ double token_bytes(const Model& model) {
   for (const Param* p : model.params()) {
     if (p->part == Part::embedding) continue;
     const bool bank = p->value.rank == 3 && p->value.shape[0] > 1;
-    bytes += static_cast<double>(p->value.bytes()) * (bank ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
+    bytes +=
+        static_cast<double>(p->value.bytes()) *
+        (bank ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
   }
   return bytes;
 }
@@ -116,13 +129,16 @@ struct Piece {
   double seconds = 0, bytes = 0;  // over all layers
 };
 
-double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std::span<const int64_t> experts) {
+double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer,
+                 std::span<const int64_t> experts) {
   const int64_t rows = experts.back();
   std::vector<Param*> w;
-  for (const ParamKind kind : piece.factors) w.push_back(model.find(piece.part, kind, piece.part == Part::lm_head ? -1 : layer));
+  for (const ParamKind kind : piece.factors)
+    w.push_back(model.find(piece.part, kind, piece.part == Part::lm_head ? -1 : layer));
   ArenaScope scope(run.saved);
   const DType out = piece.wide ? DType::f32 : run.compute;
-  const Tensor x = run.saved.alloc_zeroed(run.compute, {rows, w[0]->value.cols()}), y = run.saved.alloc(out, {rows, w[0]->value.shape[w[0]->value.rank - 2]});
+  const Tensor x = run.saved.alloc_zeroed(run.compute, {rows, w[0]->value.cols()}),
+               y = run.saved.alloc(out, {rows, w[0]->value.shape[w[0]->value.rank - 2]});
   const Tensor second = run.saved.alloc(out, {rows, y.cols()});
   const auto start = Clock::now();
   if (w.size() == 2) ops::matmul_forward(run, {{*w[0], y}, {*w[1], second}}, x, experts);
@@ -131,7 +147,8 @@ double run_piece(Run& run, Model& model, const Piece& piece, int64_t layer, std:
   return since(start);
 }
 
-// The products of a token in the order of the model, so that each finds its weights out of the caches; medians over rounds.
+// The products of a token in the order of the model, so that each finds its weights out of the
+// caches; medians over rounds.
 std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
   const ModelConfig& c = model.config();
   const bool dense = c.moe_layer_count() == 0;
@@ -152,10 +169,12 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
     for (int64_t layer = 0; layer < c.layers; ++layer) {
       std::vector<int64_t> experts(static_cast<size_t>(dense ? 1 : c.routing.experts) + 1);
       if (dense) experts[1] = 1;
-      for (int64_t k = 0; !dense && k < c.routing.top_k; ++k) experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
+      for (int64_t k = 0; !dense && k < c.routing.top_k; ++k)
+        experts[static_cast<size_t>((k * 7 + round * 5 + layer) % c.routing.experts) + 1] = 1;
       std::partial_sum(experts.begin(), experts.end(), experts.begin());
       for (size_t p = 0; p < pieces.size(); ++p)
-        if (pieces[p].part != Part::lm_head || layer + 1 == c.layers) sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].part == ffn ? experts : one);
+        if (pieces[p].part != Part::lm_head || layer + 1 == c.layers)
+          sums[p] += run_piece(run, model, pieces[p], layer, pieces[p].part == ffn ? experts : one);
     }
     if (round >= rounds / 2)  // by then most experts have been packed
       for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(sums[p]);
@@ -163,15 +182,20 @@ std::vector<Piece> time_pieces(Run& run, Model& model, int64_t rounds) {
   for (size_t p = 0; p < pieces.size(); ++p) {
     pieces[p].seconds = median(times[p]);
     for (const Param* w : model.params())
-      if (w->part == pieces[p].part && w->is_matrix() && std::ranges::find(pieces[p].factors, w->kind) != pieces[p].factors.end())
+      if (w->part == pieces[p].part && w->is_matrix() &&
+          std::ranges::find(pieces[p].factors, w->kind) != pieces[p].factors.end())
         pieces[p].bytes += static_cast<double>(w->value.bytes()) *
-                           (w->part == Part::experts ? static_cast<double>(c.routing.top_k) / static_cast<double>(c.routing.experts) : 1);
+                           (w->part == Part::experts ? static_cast<double>(c.routing.top_k) /
+                                                           static_cast<double>(c.routing.experts)
+                                                     : 1);
   }
   return pieces;
 }
 
-// Seconds. A token after the prompt also reads the keys and values of all before it, one after eight tokens next to none. Rates of reading memory are taken in
-// between, because a shared machine's change from second to second: each stretch of tokens is held against the rates before and after it.
+// Seconds. A token after the prompt also reads the keys and values of all before it, one after
+// eight tokens next to none. Rates of reading memory are taken in between, because a shared
+// machine's change from second to second: each stretch of tokens is held against the rates before
+// and after it.
 struct Speed {
   double first_prompt = 0, second_prompt = 0;
   std::vector<double> after_prompt, token, rate;  // by stretch; one rate more
@@ -180,8 +204,10 @@ struct Speed {
 double time_tokens(Session& session, std::span<const float>& logits, int64_t tokens) {
   std::vector<double> times;
   for (int64_t i = 0; i < tokens; ++i) {
-    // Not the likeliest: a model without meaning soon repeats itself, and finds its experts in the cache.
-    const auto id = static_cast<int32_t>((session.length() * 7919 + 17) % static_cast<int64_t>(logits.size()));
+    // Not the likeliest: a model without meaning soon repeats itself, and finds its experts in the
+    // cache.
+    const auto id =
+        static_cast<int32_t>((session.length() * 7919 + 17) % static_cast<int64_t>(logits.size()));
     const auto step = Clock::now();
     logits = session.decode({&id, 1});
     times.push_back(since(step));
@@ -192,7 +218,8 @@ double time_tokens(Session& session, std::span<const float>& logits, int64_t tok
 Speed time_session(Run& run, Model& model, int64_t prompt, int64_t tokens) {
   constexpr int64_t kStretches = 6;
   std::vector<int32_t> ids(static_cast<size_t>(prompt));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model.config().vocab));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model.config().vocab));
   Speed speed;
   for (double* to : {&speed.first_prompt, &speed.second_prompt}) {
     Session session(model, run, prompt);
@@ -200,8 +227,10 @@ Speed time_session(Run& run, Model& model, int64_t prompt, int64_t tokens) {
     session.prefill(ids);
     *to = since(start);
   }
-  Session after(model, run, prompt + tokens + kStretches), alone(model, run, 8 + tokens + kStretches);
-  auto logits = after.prefill(ids), few = alone.prefill(std::span(ids).first(std::min<size_t>(8, ids.size())));
+  Session after(model, run, prompt + tokens + kStretches),
+      alone(model, run, 8 + tokens + kStretches);
+  auto logits = after.prefill(ids),
+       few = alone.prefill(std::span(ids).first(std::min<size_t>(8, ids.size())));
   speed.rate.push_back(ops::measure_read_bandwidth(run, 0.1));
   for (int64_t i = 0; i < kStretches; ++i) {
     speed.token.push_back(time_tokens(alone, few, tokens / kStretches + 1));
@@ -219,21 +248,29 @@ void measure(const std::string& shape, DType dtype, int threads, int64_t tokens,
   const Speed speed = time_session(run, *model, prompt, tokens);
   const double best = median(speed.rate), token = median(speed.token);
   std::vector<double> shares;
-  for (size_t i = 0; i < speed.token.size(); ++i) shares.push_back(bytes / speed.token[i] / ((speed.rate[i] + speed.rate[i + 1]) / 2));
-  fmt::print("{:9} {:5}  prompt of {}: first {:.2f} s ({:.0f} tok/s), second {:.2f} s ({:.0f} tok/s)   packed {} MiB\n", shape, name_of(dtype), prompt,
-             speed.first_prompt, static_cast<double>(prompt) / speed.first_prompt, speed.second_prompt, static_cast<double>(prompt) / speed.second_prompt,
-             ops::copies_taken(model->params()) >> 20);
+  for (size_t i = 0; i < speed.token.size(); ++i)
+    shares.push_back(bytes / speed.token[i] / ((speed.rate[i] + speed.rate[i + 1]) / 2));
   fmt::print(
-      "                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s; of the read rate {:.1f}% ({:.1f}..{:.1f}), {:.1f} GB/s ({:.1f}..{:.1f})\n",
-      token * 1e3, 1 / token, bytes / 1e6, bytes / token / 1e9, 100 * median(shares), 100 * *std::min_element(shares.begin(), shares.end()),
-      100 * *std::max_element(shares.begin(), shares.end()), best / 1e9, *std::min_element(speed.rate.begin(), speed.rate.end()) / 1e9,
+      "{:9} {:5}  prompt of {}: first {:.2f} s ({:.0f} tok/s), second {:.2f} s ({:.0f} tok/s)   "
+      "packed {} MiB\n",
+      shape, name_of(dtype), prompt, speed.first_prompt,
+      static_cast<double>(prompt) / speed.first_prompt, speed.second_prompt,
+      static_cast<double>(prompt) / speed.second_prompt, ops::copies_taken(model->params()) >> 20);
+  fmt::print(
+      "                 a token {:.2f} ms, {:.1f} tok/s, {:.0f} MB, {:.1f} GB/s; of the read rate "
+      "{:.1f}% ({:.1f}..{:.1f}), {:.1f} GB/s ({:.1f}..{:.1f})\n",
+      token * 1e3, 1 / token, bytes / 1e6, bytes / token / 1e9, 100 * median(shares),
+      100 * *std::min_element(shares.begin(), shares.end()),
+      100 * *std::max_element(shares.begin(), shares.end()), best / 1e9,
+      *std::min_element(speed.rate.begin(), speed.rate.end()) / 1e9,
       *std::max_element(speed.rate.begin(), speed.rate.end()) / 1e9);
-  fmt::print("                 a token after the prompt {:.2f} ms\n", median(speed.after_prompt) * 1e3);
+  fmt::print("                 a token after the prompt {:.2f} ms\n",
+             median(speed.after_prompt) * 1e3);
   double sum = 0;
   for (const Piece& p : time_pieces(run, *model, 60)) {
     sum += p.seconds;
-    fmt::print("                   {:9} {:7.3f} ms {:6.1f} GB/s {:5.1f}%\n", p.name, p.seconds * 1e3, p.bytes / p.seconds / 1e9,
-               100 * p.bytes / p.seconds / best);
+    fmt::print("                   {:9} {:7.3f} ms {:6.1f} GB/s {:5.1f}%\n", p.name,
+               p.seconds * 1e3, p.bytes / p.seconds / 1e9, 100 * p.bytes / p.seconds / best);
   }
   fmt::print("                   {:9} {:7.3f} ms\n", "the rest", (token - sum) * 1e3);
 }
@@ -241,11 +278,17 @@ void measure(const std::string& shape, DType dtype, int threads, int64_t tokens,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
+  const auto argument = [&](int i, const char* otherwise) {
+    return std::string(argc > i ? argv[i] : otherwise);
+  };
   const std::string shape = argument(1, "both"), dtype = argument(2, "all");
-  for (const std::string& s : {std::string("olmoe"), std::string("qwen3moe"), std::string("smollm2")})
-    for (const DType d : {DType::bf16, DType::q8_0, DType::q4_0, DType::f32, DType::f16, DType::q4_1})
+  for (const std::string& s :
+       {std::string("olmoe"), std::string("qwen3moe"), std::string("smollm2")})
+    for (const DType d :
+         {DType::bf16, DType::q8_0, DType::q4_0, DType::f32, DType::f16, DType::q4_1})
       if ((shape == s || (shape == "both" && s != "smollm2")) &&
-          (dtype == name_of(d) || (dtype == "all" && d != DType::f32 && d != DType::f16 && d != DType::q4_1)))
-        measure(s, d, std::atoi(argument(3, "2").c_str()), std::atoll(argument(4, "64").c_str()), std::atoll(argument(5, "512").c_str()));
+          (dtype == name_of(d) ||
+           (dtype == "all" && d != DType::f32 && d != DType::f16 && d != DType::q4_1)))
+        measure(s, d, std::atoi(argument(3, "2").c_str()), std::atoll(argument(4, "64").c_str()),
+                std::atoll(argument(5, "512").c_str()));
 }

@@ -1,6 +1,8 @@
-// What routing costs: forward and backward of one MoE layer over a dense FFN of the same active width (k F = 4 D) on the same 2,048 tokens, alternating in one
-// run, packing of the weights counted on both sides (every call finds its weights changed, as after an optimizer step).
-//   bench_moe_tax [D=384] [threads=2] [pairs=5] [E k]     prints a row for each (experts, k), or for the one given, and memory against tokens
+// What routing costs: forward and backward of one MoE layer over a dense FFN of the same active
+// width (k F = 4 D) on the same 2,048 tokens, alternating in one run, packing of the weights
+// counted on both sides (every call finds its weights changed, as after an optimizer step).
+//   bench_moe_tax [D=384] [threads=2] [pairs=5] [E k]     prints a row for each (experts, k), or
+//   for the one given, and memory against tokens
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +33,8 @@ struct Layer {
     p.value = memory.alloc(DType::f32, shape);
     p.grad = memory.alloc_zeroed(DType::f32, shape);
     const RngKey key = RngKey::from_seed(seed);
-    for (int64_t i = 0; i < p.value.numel(); ++i) p.value.as<float>()[i] = 0.04f * (uniform(key, static_cast<uint64_t>(i)) - 0.5f);
+    for (int64_t i = 0; i < p.value.numel(); ++i)
+      p.value.as<float>()[i] = 0.04f * (uniform(key, static_cast<uint64_t>(i)) - 0.5f);
     params.push_back(&p);
   }
   // One expert: the dense layer.
@@ -75,7 +78,8 @@ struct Setup {
       }
       return t;
     };
-    x = matrix(dtype, 5), dy = matrix(dtype, 6), y = matrix(DType::f32, 7), dx = matrix(DType::f32, 8);
+    x = matrix(dtype, 5), dy = matrix(dtype, 6), y = matrix(DType::f32, 7),
+    dx = matrix(DType::f32, 8);
   }
 };
 
@@ -86,11 +90,14 @@ void print_tax(int threads, DType dtype, int64_t d, int64_t experts, int64_t k, 
   std::vector<double> a, b, ratio;
   for (int i = -2; i < pairs; ++i) {
     double ta = 0, tb = 0;
-    for (int half = 0; half < 2; ++half) ((half + i) % 2 == 0 ? ta : tb) = step(s.run, (half + i) % 2 == 0 ? sparse : dense, s.x, s.dy, s.y, s.dx);
+    for (int half = 0; half < 2; ++half)
+      ((half + i) % 2 == 0 ? ta : tb) =
+          step(s.run, (half + i) % 2 == 0 ? sparse : dense, s.x, s.dy, s.y, s.dx);
     if (i < 0) continue;
     a.push_back(ta), b.push_back(tb), ratio.push_back(ta / tb);
   }
-  fmt::print("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.2f} | {:.2f} |\n", name_of(dtype), experts, k, f, 1e3 * median(a), 1e3 * median(b), median(ratio),
+  fmt::print("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.2f} | {:.2f} |\n", name_of(dtype), experts,
+             k, f, 1e3 * median(a), 1e3 * median(b), median(ratio),
              *std::max_element(ratio.begin(), ratio.end()));
 }
 
@@ -112,11 +119,13 @@ int main(int argc, char** argv) {
   const int64_t d = argc > 1 ? std::atoll(argv[1]) : 384;
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2, pairs = argc > 3 ? std::atoi(argv[3]) : 5;
   fmt::print(
-      "D {}, {} tokens, {} threads, {} alternating pairs; tax = MoE / dense\n\n| dtype | E | k | F | MoE ms | dense ms | tax | worst "
+      "D {}, {} tokens, {} threads, {} alternating pairs; tax = MoE / dense\n\n| dtype | E | k | F "
+      "| MoE ms | dense ms | tax | worst "
       "|\n|---|---|---|---|---|---|---|---|\n",
       d, kTokens, threads, pairs);
   if (argc > 5) {
-    for (DType dtype : {DType::f32, DType::bf16}) print_tax(threads, dtype, d, std::atoll(argv[4]), std::atoll(argv[5]), pairs);
+    for (DType dtype : {DType::f32, DType::bf16})
+      print_tax(threads, dtype, d, std::atoll(argv[4]), std::atoll(argv[5]), pairs);
     return 0;
   }
   for (DType dtype : {DType::f32, DType::bf16})

@@ -1,5 +1,6 @@
-// Attention: the kernels, and the naive twin in the same run. FLOP/s count what causality asks for: 4 C per visible pair of query and key forward, 2.5 times
-// that backward. Beside them stands the register-only FMA peak of all threads.
+// Attention: the kernels, and the naive twin in the same run. FLOP/s count what causality asks for:
+// 4 C per visible pair of query and key forward, 2.5 times that backward. Beside them stands the
+// register-only FMA peak of all threads.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -34,7 +35,11 @@ struct Work {
   Tensor q, k, v, o, lse, dout, dq, dk, dv;
 
   Work(DType dtype, int64_t sequences, int64_t length, int64_t h, int64_t g, int64_t c)
-      : rows(test::twin::AttentionRows::of_lengths(std::vector<int64_t>(static_cast<size_t>(sequences), length))), heads(h), kv_heads(g), width(c) {
+      : rows(test::twin::AttentionRows::of_lengths(
+            std::vector<int64_t>(static_cast<size_t>(sequences), length))),
+        heads(h),
+        kv_heads(g),
+        width(c) {
     const int64_t n = sequences * length;
     q = draw(arena, dtype, n, h * c, 1);
     k = draw(arena, dtype, n, g * c, 2);
@@ -47,9 +52,13 @@ struct Work {
     dv = arena.alloc(dtype, {n, g * c});
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(width)); }
-  void forward(Run& run) { ops::attention_forward(run, o, lse, q, {k, v, rows.bounds, rows.first_row}, rows.positions, heads, kv_heads, scale()); }
+  void forward(Run& run) {
+    ops::attention_forward(run, o, lse, q, {k, v, rows.bounds, rows.first_row}, rows.positions,
+                           heads, kv_heads, scale());
+  }
   void backward(Run& run) {
-    ops::attention_backward(run, dq, dk, dv, dout, q, {k, v, rows.bounds, rows.first_row}, o, lse, rows.positions, heads, kv_heads, scale());
+    ops::attention_backward(run, dq, dk, dv, dout, q, {k, v, rows.bounds, rows.first_row}, o, lse,
+                            rows.positions, heads, kv_heads, scale());
   }
   double flops() const {
     double pairs = 0;
@@ -59,11 +68,13 @@ struct Work {
 };
 
 void report(benchmark::State& state, double flops) {
-  state.counters["FLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+  state.counters["FLOP/s"] = benchmark::Counter(
+      flops, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
 
 Work work_of(const benchmark::State& state) {
-  return Work(state.range(0) == 16 ? DType::bf16 : DType::f32, state.range(1), state.range(2), state.range(3), state.range(4), state.range(5));
+  return Work(state.range(0) == 16 ? DType::bf16 : DType::f32, state.range(1), state.range(2),
+              state.range(3), state.range(4), state.range(5));
 }
 
 void forward(benchmark::State& state) {
@@ -87,7 +98,9 @@ Tensor transposed(Arena& arena, const Tensor& k) {
   const Tensor t = arena.alloc_zeroed(k.dtype, {blocks, cols, ops::kKeyBlock});
   const auto turn = [&](auto* to, const auto* from) {
     for (int64_t n = 0; n < k.rows(); ++n)
-      for (int64_t c = 0; c < cols; ++c) to[(n / ops::kKeyBlock * cols + c) * ops::kKeyBlock + n % ops::kKeyBlock] = from[n * cols + c];
+      for (int64_t c = 0; c < cols; ++c)
+        to[(n / ops::kKeyBlock * cols + c) * ops::kKeyBlock + n % ops::kKeyBlock] =
+            from[n * cols + c];
   };
   if (k.dtype == DType::bf16) turn(t.as<bf16>(), k.as<bf16>());
   else turn(t.as<float>(), k.as<float>());
@@ -103,19 +116,25 @@ void decode_with(benchmark::State& state, bool turned) {
   const std::vector<int64_t> bounds{0, 1}, first_row{0};
   const auto position = std::span(work.rows.positions).last(1);
   for (auto _ : state)
-    ops::attention_forward(run, work.o.slice_rows(0, 1), Tensor(), work.q.slice_rows(length - 1, length), {k, work.v, bounds, first_row}, position, work.heads,
-                           work.kv_heads, work.scale());
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * (work.k.bytes() + work.v.bytes()));
+    ops::attention_forward(run, work.o.slice_rows(0, 1), Tensor(),
+                           work.q.slice_rows(length - 1, length), {k, work.v, bounds, first_row},
+                           position, work.heads, work.kv_heads, work.scale());
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) *
+                          (work.k.bytes() + work.v.bytes()));
 }
 void decode_rows(benchmark::State& state) { decode_with(state, false); }
 void decode_transposed(benchmark::State& state) { decode_with(state, true); }
 
 void naive_forward(benchmark::State& state) {
   Work work = work_of(state);
-  const auto widen = [](const Tensor& t) { return std::vector<float>(t.as<float>(), t.as<float>() + t.numel()); };
+  const auto widen = [](const Tensor& t) {
+    return std::vector<float>(t.as<float>(), t.as<float>() + t.numel());
+  };
   const std::vector<float> q = widen(work.q), k = widen(work.k), v = widen(work.v);
-  const test::twin::AttentionShape shape{work.heads, work.kv_heads, work.width, work.width, static_cast<double>(work.scale())};
-  for (auto _ : state) benchmark::DoNotOptimize(test::twin::attention_forward(q, k, v, work.rows, shape));
+  const test::twin::AttentionShape shape{work.heads, work.kv_heads, work.width, work.width,
+                                         static_cast<double>(work.scale())};
+  for (auto _ : state)
+    benchmark::DoNotOptimize(test::twin::attention_forward(q, k, v, work.rows, shape));
   report(state, work.flops());
 }
 
@@ -123,19 +142,26 @@ void peak(benchmark::State& state) {
   Run run(available_threads());
   double rate = 0;
   for (auto _ : state) rate = ops::measure_peak_flops(run, DType::f32, 0.3);
-  state.counters["FLOP/s"] = benchmark::Counter(rate, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
+  state.counters["FLOP/s"] =
+      benchmark::Counter(rate, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})->Unit(benchmark::kMillisecond)->UseRealTime();
+  b->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
   for (int64_t bits : {32, 16})
-    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{8, 256, 6, 6, 64}, {2, 2048, 6, 6, 64}, {4, 512, 32, 4, 128}})
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{8, 256, 6, 6, 64}, {2, 2048, 6, 6, 64}, {4, 512, 32, 4, 128}})
       b->Args({bits, shape[0], shape[1], shape[2], shape[3], shape[4]});
 }
 
 void decode_shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})->UseRealTime();
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 512, 9, 3, 64}, {16, 512, 9, 3, 64}, {32, 2048, 6, 6, 64}, {16, 2048, 32, 4, 128}})
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 512, 9, 3, 64},
+                                            {16, 512, 9, 3, 64},
+                                            {32, 2048, 6, 6, 64},
+                                            {16, 2048, 32, 4, 128}})
     b->Args({shape[0], 1, shape[1], shape[2], shape[3], shape[4]});
 }
 

@@ -1,6 +1,7 @@
-// The products of a training step at 6 layers of width 384 (8 experts of width 1024, two of them for each of 2,048 tokens), of a dense one of
-// width 128 (8,192 tokens) and of decoding, with the scalar twin beside them. Counters: GFLOP/s, and the share of what a register-only loop reaches in the same
-// run on as many threads. Packing counts bytes read.
+// The products of a training step at 6 layers of width 384 (8 experts of width 1024, two of them
+// for each of 2,048 tokens), of a dense one of width 128 (8,192 tokens) and of decoding, with the
+// scalar twin beside them. Counters: GFLOP/s, and the share of what a register-only loop reaches in
+// the same run on as many threads. Packing counts bytes read.
 #include <benchmark/benchmark.h>
 
 #include <map>
@@ -39,7 +40,8 @@ struct Setting {
   Tensor x, dx, dy, y;  // [R, I], [R, I], [R, O], [R, O]
 
   Setting(const benchmark::State& state, DType dtype) {
-    const int64_t rows = state.range(0), groups = state.range(1), out = state.range(2), in = state.range(3);
+    const int64_t rows = state.range(0), groups = state.range(1), out = state.range(2),
+                  in = state.range(3);
     for (int64_t e = 0; e <= groups; ++e) offsets.push_back(rows * e / groups);
     w.value = memory.alloc(DType::f32, {groups, out, in});
     w.grad = memory.alloc_zeroed(DType::f32, {groups, out, in});
@@ -52,9 +54,12 @@ struct Setting {
     draw(dy, 3);
   }
   void report(benchmark::State& state, DType dtype) {
-    const double flops = 2.0 * static_cast<double>(x.numel() * y.cols()), peak = peak_flops(run, dtype);
-    state.counters["GFLOP/s"] = benchmark::Counter(flops / 1e9, benchmark::Counter::kIsIterationInvariantRate);
-    state.counters["of_peak"] = benchmark::Counter(flops / peak, benchmark::Counter::kIsIterationInvariantRate);
+    const double flops = 2.0 * static_cast<double>(x.numel() * y.cols()),
+                 peak = peak_flops(run, dtype);
+    state.counters["GFLOP/s"] =
+        benchmark::Counter(flops / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+    state.counters["of_peak"] =
+        benchmark::Counter(flops / peak, benchmark::Counter::kIsIterationInvariantRate);
   }
 };
 
@@ -101,28 +106,47 @@ void naive_forward(benchmark::State& state) {
 
 void shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"rows", "groups", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime();
-  b->Args({4096, 8, 1024, 384})->Args({4096, 8, 384, 1024})->Args({2048, 1, 384, 384})->Args({2048, 1, 256, 384})->Args({2048, 1, 8, 384});
+  b->Args({4096, 8, 1024, 384})
+      ->Args({4096, 8, 384, 1024})
+      ->Args({2048, 1, 384, 384})
+      ->Args({2048, 1, 256, 384})
+      ->Args({2048, 1, 8, 384});
   b->Args({8192, 1, 1024, 128})->Args({8192, 1, 128, 512})->Args({8192, 1, 128, 128});
 }
 void decode_shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"rows", "groups", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime();
-  b->Args({1, 1, 384, 384})->Args({1, 1, 2048, 2048})->Args({8, 8, 1024, 2048})->Args({8, 1, 2048, 2048});
+  b->Args({1, 1, 384, 384})
+      ->Args({1, 1, 2048, 2048})
+      ->Args({8, 8, 1024, 2048})
+      ->Args({8, 1, 2048, 2048});
 }
 void bank(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"rows", "groups", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime()->Args({8, 8, 1024, 384})->Args({8, 8, 384, 1024});
+  b->ArgNames({"rows", "groups", "out", "in"})
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime()
+      ->Args({8, 8, 1024, 384})
+      ->Args({8, 8, 384, 1024});
 }
 
-BENCHMARK_CAPTURE(product, forward_f32, DType::f32, Op::forward)->Apply(shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, forward_f32, DType::f32, Op::forward)
+    ->Apply(shapes)
+    ->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, dx_f32, DType::f32, Op::dx)->Apply(shapes);
 BENCHMARK_CAPTURE(product, dw_f32, DType::f32, Op::dw)->Apply(shapes);
-BENCHMARK_CAPTURE(product, forward_bf16, DType::bf16, Op::forward)->Apply(shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, forward_bf16, DType::bf16, Op::forward)
+    ->Apply(shapes)
+    ->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, dx_bf16, DType::bf16, Op::dx)->Apply(shapes);
 BENCHMARK_CAPTURE(product, dw_bf16, DType::bf16, Op::dw)->Apply(shapes);
 BENCHMARK_CAPTURE(packing, forward_f32, DType::f32, Op::forward)->Apply(bank);
 BENCHMARK_CAPTURE(packing, dx_f32, DType::f32, Op::dx)->Apply(bank);
 BENCHMARK_CAPTURE(packing, forward_bf16, DType::bf16, Op::forward)->Apply(bank);
 BENCHMARK_CAPTURE(packing, dx_bf16, DType::bf16, Op::dx)->Apply(bank);
-BENCHMARK(naive_forward)->ArgNames({"rows", "groups", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime()->Args({4096, 8, 1024, 384});
+BENCHMARK(naive_forward)
+    ->ArgNames({"rows", "groups", "out", "in"})
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime()
+    ->Args({4096, 8, 1024, 384});
 
 }  // namespace
 

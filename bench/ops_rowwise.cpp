@@ -1,5 +1,6 @@
-// Row-wise ops in bytes moved per second on all threads, beside a plain copy of the same size: they are meant to run near the memory's bandwidth.
-// Shapes are those of a training step: 2048 tokens, width 384, expert width 1024 with two experts a token, and 8M parameters for the optimizer.
+// Row-wise ops in bytes moved per second on all threads, beside a plain copy of the same size: they
+// are meant to run near the memory's bandwidth. Shapes are those of a training step: 2048 tokens,
+// width 384, expert width 1024 with two experts a token, and 8M parameters for the optimizer.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -12,7 +13,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kTokens = 2048, kWidth = 384, kRows = 4096, kExpertWidth = 1024, kParameters = 8 << 20;
+constexpr int64_t kTokens = 2048, kWidth = 384, kRows = 4096, kExpertWidth = 1024,
+                  kParameters = 8 << 20;
 
 struct Bench {
   Bench() : run(available_threads()) {}
@@ -38,15 +40,21 @@ struct Bench {
   Run run;
 };
 
-DType dtype_of_range(const benchmark::State& state) { return state.range(0) == 0 ? DType::f32 : DType::bf16; }
-void count_bytes(benchmark::State& state, int64_t bytes) { state.SetBytesProcessed(state.iterations() * bytes); }
+DType dtype_of_range(const benchmark::State& state) {
+  return state.range(0) == 0 ? DType::f32 : DType::bf16;
+}
+void count_bytes(benchmark::State& state, int64_t bytes) {
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
 
 void copy(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(DType::f32, {kParameters}), y = bench.filled(DType::f32, {kParameters});
+  const Tensor x = bench.filled(DType::f32, {kParameters}),
+               y = bench.filled(DType::f32, {kParameters});
   for (auto _ : state) {
     parallel_for(bench.run.threads, kParameters, 1, [&](int64_t begin, int64_t end, int) {
-      std::memcpy(y.as<float>() + begin, x.as<float>() + begin, static_cast<size_t>(end - begin) * sizeof(float));
+      std::memcpy(y.as<float>() + begin, x.as<float>() + begin,
+                  static_cast<size_t>(end - begin) * sizeof(float));
     });
   }
   count_bytes(state, 2 * x.bytes());
@@ -55,7 +63,8 @@ BENCHMARK(copy)->UseRealTime();
 
 void add(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(dtype_of_range(state), {kRows, kExpertWidth}), y = bench.filled(dtype_of_range(state), {kRows, kExpertWidth});
+  const Tensor x = bench.filled(dtype_of_range(state), {kRows, kExpertWidth}),
+               y = bench.filled(dtype_of_range(state), {kRows, kExpertWidth});
   for (auto _ : state) ops::add(bench.run, y, y, x);
   count_bytes(state, 3 * x.bytes());
 }
@@ -63,7 +72,8 @@ BENCHMARK(add)->Arg(0)->Arg(1)->UseRealTime();
 
 void rms_norm_forward(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}), y = bench.filled(dtype_of_range(state), {kTokens, kWidth}),
+  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}),
+               y = bench.filled(dtype_of_range(state), {kTokens, kWidth}),
                rstd = bench.filled(DType::f32, {kTokens});
   const Param w = bench.parameter({kWidth});
   for (auto _ : state) ops::rms_norm_forward(bench.run, y, rstd, x, w, 1e-5f);
@@ -73,7 +83,8 @@ BENCHMARK(rms_norm_forward)->Arg(0)->Arg(1)->UseRealTime();
 
 void rms_norm_backward(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}), dy = bench.filled(dtype_of_range(state), {kTokens, kWidth}),
+  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}),
+               dy = bench.filled(dtype_of_range(state), {kTokens, kWidth}),
                dx = bench.filled(DType::f32, {kTokens, kWidth});
   const Tensor rstd = bench.filled(DType::f32, {kTokens});
   Param w = bench.parameter({kWidth});
@@ -85,10 +96,13 @@ BENCHMARK(rms_norm_backward)->Arg(0)->Arg(1)->UseRealTime();
 void ffn_act_forward(benchmark::State& state) {
   Bench bench;
   const DType dtype = dtype_of_range(state);
-  const Tensor gate = bench.filled(dtype, {kRows, kExpertWidth}), up = bench.filled(dtype, {kRows, kExpertWidth}),
+  const Tensor gate = bench.filled(dtype, {kRows, kExpertWidth}),
+               up = bench.filled(dtype, {kRows, kExpertWidth}),
                hidden = bench.filled(dtype, {kRows, kExpertWidth});
   const Tensor weight = bench.filled(DType::f32, {kRows});
-  for (auto _ : state) ops::ffn_act_forward(bench.run, hidden, gate, up, weight, static_cast<ops::Act>(state.range(1)));
+  for (auto _ : state)
+    ops::ffn_act_forward(bench.run, hidden, gate, up, weight,
+                         static_cast<ops::Act>(state.range(1)));
   count_bytes(state, 3 * up.bytes());
 }
 BENCHMARK(ffn_act_forward)->ArgsProduct({{0, 1}, {0, 1, 2, 3}})->UseRealTime();
@@ -96,12 +110,17 @@ BENCHMARK(ffn_act_forward)->ArgsProduct({{0, 1}, {0, 1, 2, 3}})->UseRealTime();
 void ffn_act_backward(benchmark::State& state) {
   Bench bench;
   const DType dtype = dtype_of_range(state);
-  const Tensor gate = bench.filled(dtype, {kRows, kExpertWidth}), up = bench.filled(dtype, {kRows, kExpertWidth}),
+  const Tensor gate = bench.filled(dtype, {kRows, kExpertWidth}),
+               up = bench.filled(dtype, {kRows, kExpertWidth}),
                dhidden = bench.filled(dtype, {kRows, kExpertWidth});
-  const Tensor dgate = bench.filled(dtype, {kRows, kExpertWidth}), dup = bench.filled(dtype, {kRows, kExpertWidth}),
+  const Tensor dgate = bench.filled(dtype, {kRows, kExpertWidth}),
+               dup = bench.filled(dtype, {kRows, kExpertWidth}),
                hidden = bench.filled(dtype, {kRows, kExpertWidth});
-  const Tensor weight = bench.filled(DType::f32, {kRows}), dweight = bench.filled(DType::f32, {kRows});
-  for (auto _ : state) ops::ffn_act_backward(bench.run, dgate, dup, hidden, dweight, dhidden, gate, up, weight, static_cast<ops::Act>(state.range(1)));
+  const Tensor weight = bench.filled(DType::f32, {kRows}),
+               dweight = bench.filled(DType::f32, {kRows});
+  for (auto _ : state)
+    ops::ffn_act_backward(bench.run, dgate, dup, hidden, dweight, dhidden, gate, up, weight,
+                          static_cast<ops::Act>(state.range(1)));
   count_bytes(state, 6 * up.bytes());
 }
 BENCHMARK(ffn_act_backward)->ArgsProduct({{0, 1}, {0, 1, 2, 3}})->UseRealTime();
@@ -121,7 +140,8 @@ BENCHMARK(rope)->Arg(0)->Arg(1)->UseRealTime();
 
 void dropout(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}), y = bench.filled(DType::f32, {kTokens, kWidth});
+  const Tensor x = bench.filled(DType::f32, {kTokens, kWidth}),
+               y = bench.filled(DType::f32, {kTokens, kWidth});
   for (auto _ : state) ops::dropout(bench.run, y, x, 0.1f, RngKey::from_seed(1));
   count_bytes(state, 2 * x.bytes());
 }
@@ -130,7 +150,8 @@ BENCHMARK(dropout)->UseRealTime();
 // Two rows a token.
 void sum_rows(benchmark::State& state) {
   Bench bench;
-  const Tensor x = bench.filled(dtype_of_range(state), {2 * kTokens, kWidth}), y = bench.filled(DType::f32, {kTokens, kWidth});
+  const Tensor x = bench.filled(dtype_of_range(state), {2 * kTokens, kWidth}),
+               y = bench.filled(DType::f32, {kTokens, kWidth});
   std::vector<int32_t> bounds = {0}, row;
   for (int32_t n = 0; n < kTokens; ++n) {
     row.push_back(n * 5 % (2 * kTokens));
@@ -145,7 +166,8 @@ BENCHMARK(sum_rows)->Arg(0)->Arg(1)->UseRealTime();
 void cross_entropy(benchmark::State& state) {
   Bench bench;
   const int64_t vocabulary = state.range(0), rows = (1 << 22) / vocabulary;
-  const Tensor logits = bench.filled(DType::f32, {rows, vocabulary}), nll = bench.filled(DType::f32, {rows}), lse = bench.filled(DType::f32, {rows});
+  const Tensor logits = bench.filled(DType::f32, {rows, vocabulary}),
+               nll = bench.filled(DType::f32, {rows}), lse = bench.filled(DType::f32, {rows});
   const Tensor dlogits = bench.filled(DType::f32, {rows, vocabulary});
   const std::vector<int32_t> targets(static_cast<size_t>(rows), 7);
   for (auto _ : state) {
@@ -168,7 +190,8 @@ BENCHMARK(sum_squares)->UseRealTime();
 void adamw_step(benchmark::State& state) {
   Bench bench;
   Param p = bench.parameter({kParameters});
-  const Tensor m = bench.run.saved.alloc_zeroed(DType::f32, {kParameters}), v = bench.run.saved.alloc_zeroed(DType::f32, {kParameters});
+  const Tensor m = bench.run.saved.alloc_zeroed(DType::f32, {kParameters}),
+               v = bench.run.saved.alloc_zeroed(DType::f32, {kParameters});
   ops::AdamW opt{1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 1, 1};
   for (auto _ : state) {
     p.grad_is_zero = false;

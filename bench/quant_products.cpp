@@ -1,6 +1,7 @@
-// Products with quantised weights as experts of width 2048 -> 1024 -> 2048 need them: 64 rows each (a prompt) and 1 to 4 (decoding, where weights come from
-// memory), packing and quantising. Counters: GOP/s and the share of a register-only loop of integer dot products; GB/s of panels and the share of what reading
-// memory reaches, both measured in the same run on as many threads.
+// Products with quantised weights as experts of width 2048 -> 1024 -> 2048 need them: 64 rows each
+// (a prompt) and 1 to 4 (decoding, where weights come from memory), packing and quantising.
+// Counters: GOP/s and the share of a register-only loop of integer dot products; GB/s of panels and
+// the share of what reading memory reaches, both measured in the same run on as many threads.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -17,7 +18,8 @@ using namespace moe;
 
 struct Peaks {
   Run run{available_threads()};
-  double operations = ops::measure_peak_int8(run, 0.3), bytes = ops::measure_read_bandwidth(run, 0.5);
+  double operations = ops::measure_peak_int8(run, 0.3),
+         bytes = ops::measure_read_bandwidth(run, 0.5);
 };
 const Peaks& peaks() {
   static const Peaks measured;
@@ -36,18 +38,26 @@ struct Setting {
   Tensor x, y;  // [rows, in], [rows, out]
   void* q;
 
-  Setting(const benchmark::State& state, DType type) : dtype(type), rows(state.range(0)), experts(state.range(1)), out(state.range(2)), in(state.range(3)) {
+  Setting(const benchmark::State& state, DType type)
+      : dtype(type),
+        rows(state.range(0)),
+        experts(state.range(1)),
+        out(state.range(2)),
+        in(state.range(3)) {
     const int64_t row_bytes = bytes_of(dtype, in);
     blocks.assign(static_cast<size_t>(out * row_bytes), 0x2C);  // f16 0x2C2C is 0.07
     panel_bytes = ops::quant_panels_bytes(dtype, out, in);
     panels = static_cast<char*>(memory.alloc_bytes(panel_bytes * static_cast<size_t>(experts)));
     each_share([&](Span groups) {
-      for (int64_t e = 0; e < experts; ++e) ops::quant_pack(panels + static_cast<size_t>(e) * panel_bytes, dtype, blocks.data(), row_bytes, out, in, groups);
+      for (int64_t e = 0; e < experts; ++e)
+        ops::quant_pack(panels + static_cast<size_t>(e) * panel_bytes, dtype, blocks.data(),
+                        row_bytes, out, in, groups);
     });
     x = memory.alloc(DType::f32, {rows, in});
     y = memory.alloc(DType::f32, {rows, out});
     const RngKey key = RngKey::from_seed(1);
-    for (int64_t i = 0; i < x.numel(); ++i) x.as<float>()[i] = uniform(key, static_cast<uint64_t>(i)) - 0.5f;
+    for (int64_t i = 0; i < x.numel(); ++i)
+      x.as<float>()[i] = uniform(key, static_cast<uint64_t>(i)) - 0.5f;
     q = memory.alloc_bytes(ops::quant_rows_bytes(rows, in));
     ops::quant_rows(q, {x.data, x.dtype, in}, in, {0, rows});
   }
@@ -65,7 +75,8 @@ void product(benchmark::State& state, DType dtype) {
   for (auto _ : state) {
     s.each_share([&](Span groups) {
       for (int64_t e = 0; e < s.experts; ++e)
-        ops::quant_multiply({s.y.data, DType::f32, s.out, false}, s.q, nullptr, s.rows, s.panels + static_cast<size_t>(e) * s.panel_bytes, dtype, s.out, s.in,
+        ops::quant_multiply({s.y.data, DType::f32, s.out, false}, s.q, nullptr, s.rows,
+                            s.panels + static_cast<size_t>(e) * s.panel_bytes, dtype, s.out, s.in,
                             groups);
     });
   }
@@ -73,7 +84,8 @@ void product(benchmark::State& state, DType dtype) {
                bytes = static_cast<double>(s.panel_bytes) * static_cast<double>(s.experts);
   const auto rate = benchmark::Counter::kIsIterationInvariantRate;
   state.counters["GOP/s"] = benchmark::Counter(operations / 1e9, rate);
-  if (peaks().operations > 0) state.counters["of_peak"] = benchmark::Counter(operations / peaks().operations, rate);
+  if (peaks().operations > 0)
+    state.counters["of_peak"] = benchmark::Counter(operations / peaks().operations, rate);
   state.counters["GB/s"] = benchmark::Counter(bytes / 1e9, rate);
   state.counters["of_read"] = benchmark::Counter(bytes / peaks().bytes, rate);
 }
@@ -84,7 +96,8 @@ void packing(benchmark::State& state, DType dtype) {
   for (auto _ : state)
     s.each_share([&](Span groups) {
       for (int64_t e = 0; e < s.experts; ++e)
-        ops::quant_pack(s.panels + static_cast<size_t>(e) * s.panel_bytes, dtype, s.blocks.data(), bytes_of(dtype, s.in), s.out, s.in, groups);
+        ops::quant_pack(s.panels + static_cast<size_t>(e) * s.panel_bytes, dtype, s.blocks.data(),
+                        bytes_of(dtype, s.in), s.out, s.in, groups);
     });
   state.SetBytesProcessed(state.iterations() * s.experts * static_cast<int64_t>(s.blocks.size()));
 }
@@ -93,7 +106,8 @@ void quantising(benchmark::State& state) {
   Setting s(state, DType::q8_0);
   for (auto _ : state) {
 #pragma omp parallel num_threads(s.run.threads)
-    ops::quant_rows(s.q, {s.x.data, s.x.dtype, s.in}, s.in, partition(s.rows, omp_get_thread_num(), omp_get_num_threads()));
+    ops::quant_rows(s.q, {s.x.data, s.x.dtype, s.in}, s.in,
+                    partition(s.rows, omp_get_thread_num(), omp_get_num_threads()));
   }
   state.SetBytesProcessed(state.iterations() * s.x.bytes());
 }
@@ -115,7 +129,10 @@ void decode_shapes(benchmark::internal::Benchmark* b) {
   b->Args({1, 128, 1024, 2048})->Args({1, 128, 2048, 1024})->Args({4, 128, 1024, 2048});
 }
 void pack_shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"rows", "experts", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime()->Args({1, 16, 1024, 2048});
+  b->ArgNames({"rows", "experts", "out", "in"})
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime()
+      ->Args({1, 16, 1024, 2048});
 }
 
 BENCHMARK_CAPTURE(product, q8_0, DType::q8_0)->Apply(prompt_shapes)->Apply(decode_shapes);
@@ -130,7 +147,11 @@ BENCHMARK_CAPTURE(packing, q8_0, DType::q8_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_0, DType::q4_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_k, DType::q4_k)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q6_k, DType::q6_k)->Apply(pack_shapes);
-BENCHMARK(quantising)->ArgNames({"rows", "experts", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime()->Args({512, 1, 16, 2048});
+BENCHMARK(quantising)
+    ->ArgNames({"rows", "experts", "out", "in"})
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime()
+    ->Args({512, 1, 16, 2048});
 
 }  // namespace
 

@@ -1,6 +1,7 @@
-// Every routing recipe on the same text, as bytes: the model of the preset tiny, its active FFN width the same in each row, trained for 300 steps on the
-// default corpus.
-//   bench_recipes [steps=300] [folder=data/corpus] [recipe...]     folder holds train/ and valid/; prints one table, a line as soon as a recipe is done
+// Every routing recipe on the same text, as bytes: the model of the preset tiny, its active FFN
+// width the same in each row, trained for 300 steps on the default corpus.
+//   bench_recipes [steps=300] [folder=data/corpus] [recipe...]     folder holds train/ and valid/;
+//   prints one table, a line as soon as a recipe is done
 // Exits with 1 where a loss is not finite or does not fall.
 #include <fmt/format.h>
 
@@ -32,7 +33,8 @@ Arguments parse(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); })) a.steps = word;
+    if (std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); }))
+      a.steps = word;
     else if (word.find('/') != std::string::npos) a.folder = word;
     else a.names.emplace_back(find_recipe(word).name);
   }
@@ -41,8 +43,10 @@ Arguments parse(int argc, char** argv) {
   return a;
 }
 
-// A custom row that no published one is: sigmoid scores balanced by the selection bias alone (arXiv 2408.15664).
-constexpr const char* kStages = R"({"score": "sigmoid", "select": {"type": "top_k", "bias": true}, "weigh": {"type": "scores", "renormalise": "before_drop"}})";
+// A custom row that no published one is: sigmoid scores balanced by the selection bias alone (arXiv
+// 2408.15664).
+constexpr const char* kStages =
+    R"({"score": "sigmoid", "select": {"type": "top_k", "bias": true}, "weigh": {"type": "scores", "renormalise": "before_drop"}})";
 
 struct Setting {
   int64_t experts = 1, top_k = 1;
@@ -55,9 +59,11 @@ Setting setting(const Recipe& r, const std::string& steps, int64_t vocab) {
   Setting s;
   s.top_k = std::min(r.default_top_k, kMostTopK);
   s.experts = !r.has_router() ? 1 : s.top_k > 2 ? 16 : 8;
-  const int64_t units = s.top_k + r.shared.experts * r.shared.widths, width = (kActiveWidth / units + 15) / 16 * 16;
-  Json options = {{"preset", "tiny"}, {"steps", steps},        {"recipe", r.name},           {"experts", s.experts},
-                  {"top_k", s.top_k}, {"expert_width", width}, {"dense_width", kActiveWidth}};
+  const int64_t units = s.top_k + r.shared.experts * r.shared.widths,
+                width = (kActiveWidth / units + 15) / 16 * 16;
+  Json options = {{"preset", "tiny"},           {"steps", steps},   {"recipe", r.name},
+                  {"experts", s.experts},       {"top_k", s.top_k}, {"expert_width", width},
+                  {"dense_width", kActiveWidth}};
   if (r.name == kCustom) options["stages"] = kStages;
   SetupOptions setup;
   FieldList list = fields(setup);
@@ -76,7 +82,8 @@ struct Figures {
   int64_t dead = 0, experts = 0;
 
   void add(const StepResult& r, double share) {
-    ce += share * r.ce, balance += share * r.balance, max_vio += share * r.max_vio, dropped += share * r.dropped;
+    ce += share * r.ce, balance += share * r.balance, max_vio += share * r.max_vio,
+        dropped += share * r.dropped;
     load.resize(r.layers.size());
     for (size_t l = 0; l < load.size(); ++l) {
       load[l].resize(r.layers[l].load.size());
@@ -89,7 +96,8 @@ struct Figures {
   }
 };
 
-bool run(const Recipe& r, const Arguments& a, const Tokenizer& tokenizer, const Corpus& corpus, const Corpus& held_out) {
+bool run(const Recipe& r, const Arguments& a, const Tokenizer& tokenizer, const Corpus& corpus,
+         const Corpus& held_out) {
   const Setting s = setting(r, a.steps, tokenizer.vocab_size());
   Model model(s.model);
   model.initialise(s.train.seed);
@@ -101,16 +109,24 @@ bool run(const Recipe& r, const Arguments& a, const Tokenizer& tokenizer, const 
     if (i < window) f.first_ce += step.ce / static_cast<double>(window);
     if (i >= s.train.steps - window) f.add(step, 1 / static_cast<double>(window));
     f.ms = 1e3 * step.seconds / static_cast<double>(step.step);
-    if (step.step % 50 == 0) fmt::print(stderr, "{}: step {} ce {:.3f}\n", r.name, step.step, step.ce);
+    if (step.step % 50 == 0)
+      fmt::print(stderr, "{}: step {} ce {:.3f}\n", r.name, step.step, step.ce);
   }
   f.count_dead();
   const double held_out_ce = trainer.evaluate(held_out);
-  const bool routed = r.has_router(), causal = !routed || not_causal_because(s.model.routing, default_eval(s.model.routing)).empty();
-  const bool good = std::isfinite(f.ce) && std::isfinite(held_out_ce) && (s.train.steps < 2 * window + 1 || f.ce < f.first_ce);
-  const auto shown = [&](bool has, double x, int digits) { return has ? fmt::format("{:.{}f}", x, digits) : std::string("-"); };
-  fmt::print("| {} | {} | {:.4f} | {:.4f}{} | {} | {} | {} | {} | {:.1f} |{}\n", r.name, routed ? fmt::format("{} of {}", s.top_k, s.experts) : "-", f.ce,
-             held_out_ce, causal ? "" : " (not causal)", shown(f.balance != 0, f.balance, 3), shown(routed, f.max_vio, 2),
-             routed ? fmt::format("{} of {}", f.dead, f.experts) : "-", routed ? fmt::format("{:.1f}%", 100 * f.dropped) : "-", f.ms,
+  const bool routed = r.has_router(),
+             causal = !routed ||
+                      not_causal_because(s.model.routing, default_eval(s.model.routing)).empty();
+  const bool good = std::isfinite(f.ce) && std::isfinite(held_out_ce) &&
+                    (s.train.steps < 2 * window + 1 || f.ce < f.first_ce);
+  const auto shown = [&](bool has, double x, int digits) {
+    return has ? fmt::format("{:.{}f}", x, digits) : std::string("-");
+  };
+  fmt::print("| {} | {} | {:.4f} | {:.4f}{} | {} | {} | {} | {} | {:.1f} |{}\n", r.name,
+             routed ? fmt::format("{} of {}", s.top_k, s.experts) : "-", f.ce, held_out_ce,
+             causal ? "" : " (not causal)", shown(f.balance != 0, f.balance, 3),
+             shown(routed, f.max_vio, 2), routed ? fmt::format("{} of {}", f.dead, f.experts) : "-",
+             routed ? fmt::format("{:.1f}%", 100 * f.dropped) : "-", f.ms,
              good ? "" : " FAILED: the loss did not fall");
   std::fflush(stdout);
   return good;
@@ -123,9 +139,11 @@ int main(int argc, char** argv) {
   try {
     const Arguments a = parse(argc, argv);
     const auto tokenizer = make_tokenizer("bytes");
-    const Corpus corpus({a.folder + "/train"}, *tokenizer), held_out({a.folder + "/valid"}, *tokenizer);
+    const Corpus corpus({a.folder + "/train"}, *tokenizer),
+        held_out({a.folder + "/valid"}, *tokenizer);
     fmt::print(
-        "preset tiny, {} steps; means of the last sixth of them; dead: under {:.0f}% of the mean load\n\n| recipe | K of E | train CE | held-out CE | balance "
+        "preset tiny, {} steps; means of the last sixth of them; dead: under {:.0f}% of the mean "
+        "load\n\n| recipe | K of E | train CE | held-out CE | balance "
         "| "
         "MaxVio | dead experts | dropped | ms a step |\n|---|---|---|---|---|---|---|---|---|\n",
         a.steps, 100 * kDead);

@@ -1,6 +1,8 @@
-// How the cost of a training step grows: with tokens, with layers, and with the number of experts while the active work stays the same. The OLMoE shape at half
-// width; medians of alternating rounds, so that a slow moment hits every point alike.
-//   bench_scaling [threads=2] [rounds=5] [folder=.]     prints three tables, writes scaling.svg (each axis relative to its first point)
+// How the cost of a training step grows: with tokens, with layers, and with the number of experts
+// while the active work stays the same. The OLMoE shape at half width; medians of alternating
+// rounds, so that a slow moment hits every point alike.
+//   bench_scaling [threads=2] [rounds=5] [folder=.]     prints three tables, writes scaling.svg
+//   (each axis relative to its first point)
 #include <fmt/format.h>
 
 #include <chrono>
@@ -48,10 +50,15 @@ struct Job {
   }
   static std::vector<int32_t> tokens() {
     std::vector<int32_t> ids(65536);
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
+    for (size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
     return ids;
   }
-  Job(const Point& p, int threads) : point(p), corpus(tokens()), model(config(p)), trainer((model.initialise(1), model), options(p, threads), corpus) {}
+  Job(const Point& p, int threads)
+      : point(p),
+        corpus(tokens()),
+        model(config(p)),
+        trainer((model.initialise(1), model), options(p, threads), corpus) {}
   double step() {
     const auto start = std::chrono::steady_clock::now();
     trainer.step();
@@ -74,7 +81,12 @@ int main(int argc, char** argv) {
   for (int round = 0; round < rounds; ++round)
     for (auto& job : jobs) job->ms.push_back(job->step());
 
-  bench::Chart chart{"Cost of a training step against size, each relative to its smallest", "size, relative", "time, relative", false, true, {}};
+  bench::Chart chart{"Cost of a training step against size, each relative to its smallest",
+                     "size, relative",
+                     "time, relative",
+                     false,
+                     true,
+                     {}};
   std::string axis;
   double first_value = 1, first_ms = 1;
   for (auto& job : jobs) {

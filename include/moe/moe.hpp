@@ -1,11 +1,14 @@
-// moe.cpp from C++20: the C interface of moe.h with owners, strings and exceptions. Header only; links nothing but libmoe.
+// moe.cpp from C++20: the C interface of moe.h with owners, strings and exceptions. Header only;
+// links nothing but libmoe.
 //
 //   moe::train({{"data", "book.txt"}, {"out", "out/book"}, {"preset", "tiny"}, {"steps", 200}});
 //   moe::Model model = moe::Model::load("out/book");
 //   std::cout << model.generate("Once ", {{"tokens", 100}, {"seed", 1}}).text;
 //
-// Options have the names of the command line ("top_k" or "top-k"); moe <verb> --help lists them. What fails throws moe::Error, whose what() is one line: what,
-// where, what to do. A Model, and a Session, is used by one thread at a time; different ones at the same time, sessions of one model among them.
+// Options have the names of the command line ("top_k" or "top-k"); moe <verb> --help lists them.
+// What fails throws moe::Error, whose what() is one line: what, where, what to do. A Model, and a
+// Session, is used by one thread at a time; different ones at the same time, sessions of one model
+// among them.
 #pragma once
 
 #include <moe/moe.h>
@@ -32,7 +35,8 @@ inline namespace api1 {
 
 class Error : public std::runtime_error {
  public:
-  Error(const std::string& message, moe_status status) : std::runtime_error(message), status_(status) {}
+  Error(const std::string& message, moe_status status)
+      : std::runtime_error(message), status_(status) {}
   // MOE_USAGE: what was asked for has no meaning. MOE_FAILED: it has, and went wrong.
   moe_status status() const noexcept { return status_; }
 
@@ -76,8 +80,8 @@ inline std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-// Where the value of a key of one of the library's replies begins. In them a quote inside a string has a backslash before it, so the key cannot be part of a
-// text.
+// Where the value of a key of one of the library's replies begins. In them a quote inside a string
+// has a backslash before it, so the key cannot be part of a text.
 inline const char* value_of(const std::string& json, const char* key) {
   const std::string mark = std::string("\"") + key + "\":";
   const size_t at = json.find(mark);
@@ -109,8 +113,8 @@ struct Caught {
 
 }  // namespace detail
 
-// The number under a key of what the library replies, for who has no JSON library: number(metrics, "ce"). The first one where there are several; 0 where none
-// is.
+// The number under a key of what the library replies, for who has no JSON library: number(metrics,
+// "ce"). The first one where there are several; 0 where none is.
 inline double number(const std::string& json, const char* key) {
   const char* value = detail::value_of(json, key);
   double x = 0;
@@ -122,27 +126,36 @@ inline double number(const std::string& json, const char* key) {
 class Option {
  public:
   Option(std::string_view name, bool value) : Option(name, value ? "true" : "false", Raw{}) {}
-  Option(std::string_view name, std::integral auto value) : Option(name, std::to_string(value), Raw{}) {}
-  Option(std::string_view name, std::floating_point auto value) : Option(name, shortest(static_cast<double>(value)), Raw{}) {}
+  Option(std::string_view name, std::integral auto value)
+      : Option(name, std::to_string(value), Raw{}) {}
+  Option(std::string_view name, std::floating_point auto value)
+      : Option(name, shortest(static_cast<double>(value)), Raw{}) {}
   Option(std::string_view name, const char* value) : Option(name, detail::quoted(value), Raw{}) {}
-  Option(std::string_view name, std::string_view value) : Option(name, detail::quoted(value), Raw{}) {}
-  Option(std::string_view name, const std::string& value) : Option(name, detail::quoted(value), Raw{}) {}
-  Option(std::string_view name, const std::vector<std::string>& values) : Option(name, list(values), Raw{}) {}
+  Option(std::string_view name, std::string_view value)
+      : Option(name, detail::quoted(value), Raw{}) {}
+  Option(std::string_view name, const std::string& value)
+      : Option(name, detail::quoted(value), Raw{}) {}
+  Option(std::string_view name, const std::vector<std::string>& values)
+      : Option(name, list(values), Raw{}) {}
 
   const std::string& json() const { return json_; }
 
  private:
   struct Raw {};
-  Option(std::string_view name, const std::string& value, Raw) : json_(detail::quoted(name) + ":" + value) {}
+  Option(std::string_view name, const std::string& value, Raw)
+      : json_(detail::quoted(name) + ":" + value) {}
   static std::string shortest(double x) {
     if (!std::isfinite(x))
-      throw Error("an option is " + std::string(std::isnan(x) ? "not a number" : "infinite") + "; JSON has finite numbers only", MOE_USAGE);
+      throw Error("an option is " + std::string(std::isnan(x) ? "not a number" : "infinite") +
+                      "; JSON has finite numbers only",
+                  MOE_USAGE);
     char digits[32];
     return std::string(digits, std::to_chars(digits, digits + sizeof digits, x).ptr);
   }
   static std::string list(const std::vector<std::string>& values) {
     std::string out = "[";
-    for (const std::string& value : values) out.append(out.size() > 1 ? "," : "").append(detail::quoted(value));
+    for (const std::string& value : values)
+      out.append(out.size() > 1 ? "," : "").append(detail::quoted(value));
     return out + "]";
   }
 
@@ -164,10 +177,12 @@ class Options {
   Options& add(const Option& option) {
     constexpr const char* space = " \t\r\n";
     const size_t end = object_.find_last_not_of(space);
-    if (end == std::string::npos || object_[end] != '}') throw Error("an option can only be added to a JSON object {...}", MOE_USAGE);
+    if (end == std::string::npos || object_[end] != '}')
+      throw Error("an option can only be added to a JSON object {...}", MOE_USAGE);
     const size_t before = end == 0 ? std::string::npos : object_.find_last_not_of(space, end - 1);
     const bool is_first = before != std::string::npos && object_[before] == '{';
-    object_.replace(is_first ? before + 1 : end, std::string::npos, (is_first ? "" : ",") + option.json() + "}");
+    object_.replace(is_first ? before + 1 : end, std::string::npos,
+                    (is_first ? "" : ",") + option.json() + "}");
     return *this;
   }
   const std::string& json() const { return object_; }
@@ -186,7 +201,8 @@ struct Generated {
 struct Score {
   double nats_per_token = 0, perplexity = 0, bits_per_byte = 0;
   int64_t tokens = 0, windows = 0, window = 0;
-  std::vector<float> logprobs;  // of each id given those before it in its window; NaN for the first of each window and for the remainder
+  std::vector<float> logprobs;  // of each id given those before it in its window; NaN for the first
+                                // of each window and for the remainder
   std::string json;             // what `moe score --json` prints
 };
 
@@ -196,13 +212,18 @@ struct Routing {
   std::vector<int32_t> experts;               // [layers, tokens, slots] -1: not sent
   std::vector<float> weights;                 // [layers, tokens, slots]
 
-  int32_t expert(int64_t layer, int64_t token, int64_t slot) const { return experts[static_cast<size_t>((layer * tokens + token) * slots + slot)]; }
-  float weight(int64_t layer, int64_t token, int64_t slot) const { return weights[static_cast<size_t>((layer * tokens + token) * slots + slot)]; }
+  int32_t expert(int64_t layer, int64_t token, int64_t slot) const {
+    return experts[static_cast<size_t>((layer * tokens + token) * slots + slot)];
+  }
+  float weight(int64_t layer, int64_t token, int64_t slot) const {
+    return weights[static_cast<size_t>((layer * tokens + token) * slots + slot)];
+  }
 };
 
 namespace detail {
 
-// A call that writes a text: `start` is given the callback for C, its user pointer and where the JSON goes.
+// A call that writes a text: `start` is given the callback for C, its user pointer and where the
+// JSON goes.
 template <class Start>
 Generated generated(const std::function<bool(std::string_view)>& on_text, Start&& start) {
   struct Call : Caught {
@@ -222,24 +243,30 @@ Generated generated(const std::function<bool(std::string_view)>& on_text, Start&
   call.rethrow();
   check(status);
   const std::string reply = json.get();
-  return {std::move(call.text), static_cast<int64_t>(number(reply, "tokens")), static_cast<int64_t>(number(reply, "prompt_tokens")), word(reply, "finish")};
+  return {std::move(call.text), static_cast<int64_t>(number(reply, "tokens")),
+          static_cast<int64_t>(number(reply, "prompt_tokens")), word(reply, "finish")};
 }
 
 }  // namespace detail
 
-// A text under way: what was read and written of it is not read again. Made by Model::session(); keeps the weights, so the Model may go before it.
+// A text under way: what was read and written of it is not read again. Made by Model::session();
+// keeps the weights, so the Model may go before it.
 class Session {
  public:
-  // Adds ids to the text. Returns logits [rows, vocab]: of the id after each of the last `rows` of them.
+  // Adds ids to the text. Returns logits [rows, vocab]: of the id after each of the last `rows` of
+  // them.
   std::vector<float> prefill(std::span<const int32_t> ids, size_t rows = 1) {
     std::vector<float> logits(rows * static_cast<size_t>(vocab_));
     detail::check(moe_session_prefill(get(), ids.data(), ids.size(), rows, logits.data()));
     return logits;
   }
-  // Adds a prompt, which may be empty where there is a text, and goes on from there as Model::generate does. What was written belongs to the text from then on.
-  Generated generate(std::string_view prompt = {}, const Options& options = {}, const std::function<bool(std::string_view)>& on_text = {}) {
+  // Adds a prompt, which may be empty where there is a text, and goes on from there as
+  // Model::generate does. What was written belongs to the text from then on.
+  Generated generate(std::string_view prompt = {}, const Options& options = {},
+                     const std::function<bool(std::string_view)>& on_text = {}) {
     return detail::generated(on_text, [&](moe_on_text hear, void* user, char** json) {
-      return moe_session_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, user, json);
+      return moe_session_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear,
+                                  user, json);
     });
   }
   size_t length() const { return moe_session_length(get()); }  // ids that it holds
@@ -269,7 +296,9 @@ class Model {
     return Model(model);
   }
   // Options: "dtype" of the file.
-  void save(const std::string& folder, const Options& options = {}) const { detail::check(moe_save(get(), folder.c_str(), options.json().c_str())); }
+  void save(const std::string& folder, const Options& options = {}) const {
+    detail::check(moe_save(get(), folder.c_str(), options.json().c_str()));
+  }
 
   // What `moe inspect MODEL --json` prints.
   std::string inspect() const {
@@ -293,13 +322,17 @@ class Model {
     return std::string(text.get(), bytes);
   }
 
-  // Options: those of `moe generate`. on_text gets whole characters as soon as they are certain; false ends the generation.
-  Generated generate(std::string_view prompt, const Options& options = {}, const std::function<bool(std::string_view)>& on_text = {}) {
+  // Options: those of `moe generate`. on_text gets whole characters as soon as they are certain;
+  // false ends the generation.
+  Generated generate(std::string_view prompt, const Options& options = {},
+                     const std::function<bool(std::string_view)>& on_text = {}) {
     return detail::generated(on_text, [&](moe_on_text hear, void* user, char** json) {
-      return moe_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, user, json);
+      return moe_generate(get(), prompt.data(), prompt.size(), options.json().c_str(), hear, user,
+                          json);
     });
   }
-  // Options: "capacity", "threads", and "cache_dtype", "routing", "top_k_experts" of `moe generate`.
+  // Options: "capacity", "threads", and "cache_dtype", "routing", "top_k_experts" of `moe
+  // generate`.
   Session session(const Options& options = {}) {
     moe_session* session = nullptr;
     detail::check(moe_session_open(&session, get(), options.json().c_str()));
@@ -311,7 +344,8 @@ class Model {
     Score score;
     score.logprobs.resize(ids.size());
     detail::Received<char> json;
-    detail::check(moe_score(get(), ids.data(), ids.size(), options.json().c_str(), score.logprobs.data(), json.out()));
+    detail::check(moe_score(get(), ids.data(), ids.size(), options.json().c_str(),
+                            score.logprobs.data(), json.out()));
     score.json = json.get();
     score.nats_per_token = number(score.json, "nats_per_token");
     score.perplexity = number(score.json, "perplexity");
@@ -321,7 +355,9 @@ class Model {
     score.window = static_cast<int64_t>(number(score.json, "window"));
     return score;
   }
-  Score score(std::string_view text, const Options& options = {}) { return score(encode(text), options); }
+  Score score(std::string_view text, const Options& options = {}) {
+    return score(encode(text), options);
+  }
 
   // [ids, vocab]: of the id after each of one sequence.
   std::vector<float> logits(std::span<const int32_t> ids) {
@@ -350,9 +386,10 @@ class Model {
   std::unique_ptr<moe_model, Close> model_;
 };
 
-// Options: those of `moe train`, "data" and "out" among them. on_step gets each step's line of metrics.jsonl; false saves and ends the run. Returns what
-// `moe train --json` prints.
-inline std::string train(const Options& options, const std::function<bool(const std::string&)>& on_step = {}) {
+// Options: those of `moe train`, "data" and "out" among them. on_step gets each step's line of
+// metrics.jsonl; false saves and ends the run. Returns what `moe train --json` prints.
+inline std::string train(const Options& options,
+                         const std::function<bool(const std::string&)>& on_step = {}) {
   struct Call : detail::Caught {
     const std::function<bool(const std::string&)>* on_step;
   } call;
@@ -362,13 +399,15 @@ inline std::string train(const Options& options, const std::function<bool(const 
     return c.run([&] { return (*c.on_step)(json); });
   };
   detail::Received<char> json;
-  const moe_status status = moe_train(options.json().c_str(), on_step ? hear : nullptr, &call, json.out());
+  const moe_status status =
+      moe_train(options.json().c_str(), on_step ? hear : nullptr, &call, json.out());
   call.rethrow();
   detail::check(status);
   return json.get();
 }
 
-// A recipe worked on given numbers: a JSON object as `moe route --logits` reads it, with "recipe", "top_k" and the like in it.
+// A recipe worked on given numbers: a JSON object as `moe route --logits` reads it, with "recipe",
+// "top_k" and the like in it.
 inline std::string route(const std::string& input) {
   detail::Received<char> json;
   detail::check(moe_route(input.c_str(), json.out()));

@@ -1,5 +1,5 @@
-// What every function of include/moe/moe.h is made of: no exception leaves it, its message is kept for moe_last_error(), and what it hands out lies in malloc's
-// memory.
+// What every function of include/moe/moe.h is made of: no exception leaves it, its message is kept
+// for moe_last_error(), and what it hands out lies in malloc's memory.
 #pragma once
 
 #include <moe/moe.h>
@@ -24,10 +24,14 @@ struct moe_model {
   moe::LoadedModel& loaded;
   moe::Run run;
   moe::MemoryLimits limits;
-  std::shared_ptr<std::atomic<int64_t>> promised = std::make_shared<std::atomic<int64_t>>(0);  // bytes that its sessions have still to fill
+  std::shared_ptr<std::atomic<int64_t>> promised =
+      std::make_shared<std::atomic<int64_t>>(0);  // bytes that its sessions have still to fill
 
   moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use)
-      : owner(std::make_shared<moe::LoadedModel>(std::move(from))), loaded(*owner), run(threads, dtype), limits(may_use) {}
+      : owner(std::make_shared<moe::LoadedModel>(std::move(from))),
+        loaded(*owner),
+        run(threads, dtype),
+        limits(may_use) {}
 };
 
 namespace moe::api {
@@ -44,7 +48,9 @@ moe_status guarded(F&& body) noexcept {
     set_last_error(error.what());
     return error.kind() == Error::Kind::usage ? MOE_USAGE : MOE_FAILED;
   } catch (const std::bad_alloc&) {
-    set_last_error("out of memory; use a smaller model or shorter texts, and in training a smaller batch or recompute");
+    set_last_error(
+        "out of memory; use a smaller model or shorter texts, and in training a smaller batch or "
+        "recompute");
   } catch (const std::exception& error) {
     set_last_error(error.what());
   } catch (...) {
@@ -65,7 +71,8 @@ std::span<T> need(T* pointer, size_t count, const char* what) {
   if (count > 0) need(pointer, what);
   return {pointer, count};
 }
-// Looked at before what it fills, which is NULL in a program whose array of results has no elements either.
+// Looked at before what it fills, which is NULL in a program whose array of results has no elements
+// either.
 inline std::span<const int32_t> need_sequence(const int32_t* ids, size_t count, const char* what) {
   if (count == 0) fail_usage("{}: a sequence needs at least one id", what);
   return need(ids, count, what);
@@ -76,7 +83,8 @@ inline std::string need_folder(const char* path, const char* what) {
   return path;
 }
 
-// Settles the memory of a call, which fails where that does not fit, before it starts. `results`: bytes that the call hands out; `advice`: what to change.
+// Settles the memory of a call, which fails where that does not fit, before it starts. `results`:
+// bytes that the call hands out; `advice`: what to change.
 void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results = 0);
 
 // Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.

@@ -15,11 +15,16 @@ namespace {
 
 constexpr const char* kAdvice = "give a shorter text, or load the model with more \"memory\"";
 
-// One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees what it left before it is released.
+// One forward over one sequence, routed as an evaluation is unless asked otherwise; `then` sees
+// what it left before it is released.
 template <class F>
-void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing, F&& then) {
+void forward_sequence(moe_model& model, std::span<const int32_t> ids,
+                      const std::function<void(int64_t, const MoeLayer::Saved&)>* on_routing,
+                      F&& then) {
   Model& weights = *model.loaded.model;
-  settle(model, {.model = &weights, .shape = {.tokens = std::ssize(ids), .dtype = model.run.compute}}, kAdvice);
+  settle(model,
+         {.model = &weights, .shape = {.tokens = std::ssize(ids), .dtype = model.run.compute}},
+         kAdvice);
   RoutingSpec routing;
   if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
   std::vector<int32_t> positions(ids.size());
@@ -27,7 +32,9 @@ void forward_sequence(moe_model& model, std::span<const int32_t> ids, const std:
   const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
   ArenaScope scope(model.run.saved);
   ModelSaved saved;
-  weights.forward(model.run, {.batch = {ids, positions, bounds}, .routing = &routing, .on_routing = on_routing}, saved);
+  weights.forward(
+      model.run, {.batch = {ids, positions, bounds}, .routing = &routing, .on_routing = on_routing},
+      saved);
   then(saved);
 }
 
@@ -45,7 +52,8 @@ using namespace moe::api;
 
 extern "C" {
 
-moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json) {
+moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, const char* options,
+                        moe_on_text on_text, void* user, char** json) {
   return guarded([&] {
     if (json != nullptr) *json = nullptr;
     moe_model& m = need(model, "moe_generate: model");
@@ -55,15 +63,22 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     read_caller_options(fields(asked), options);
     validate(asked);
     const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
-    settle(m, session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids), std::ssize(ids) + asked.max_tokens), kAdvice);
+    settle(m,
+           session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids),
+                       std::ssize(ids) + asked.max_tokens),
+           kAdvice);
     Session session = session_for(*m.loaded.model, m.run, ids, asked);
-    const Generated out = generate(session, *m.loaded.tokenizer, ids, asked,
-                                   [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
-    if (json != nullptr) *json = given(generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    const Generated out =
+        generate(session, *m.loaded.tokenizer, ids, asked, [&](const std::string& piece) {
+          return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0;
+        });
+    if (json != nullptr)
+      *json = given(generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
   });
 }
 
-moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const char* options, float* logprobs, char** json) {
+moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const char* options,
+                     float* logprobs, char** json) {
   return guarded([&] {
     if (json != nullptr) *json = nullptr;
     moe_model& m = need(model, "moe_score: model");
@@ -74,7 +89,8 @@ moe_status moe_score(moe_model* model, const int32_t* ids, size_t count, const c
     ScoreOptions asked = plan.options;
     asked.per_token = asked.per_token || logprobs != nullptr;
     scored_windows(static_cast<int64_t>(count), asked);
-    settle(m, scored_use(*m.loaded.model, asked, m.run.compute), kAdvice, asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
+    settle(m, scored_use(*m.loaded.model, asked, m.run.compute), kAdvice,
+           asked.per_token ? static_cast<int64_t>(count) * 20 : 0);
     const Score scored = score(*m.loaded.model, m.run, *m.loaded.tokenizer, text, asked);
     char* reply = json == nullptr ? nullptr : given(score_reply(scored, plan).dump());
     if (logprobs != nullptr) copy_logprobs({logprobs, count}, scored);
@@ -88,12 +104,16 @@ moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count, float*
     const std::span<const int32_t> sequence = need_sequence(ids, count, "moe_logits: ids");
     need(logits, "moe_logits: logits");
     forward_sequence(m, sequence, nullptr, [&](const ModelSaved& saved) {
-      m.loaded.model->logits(m.run, Tensor(logits, DType::f32, {static_cast<int64_t>(count), m.loaded.model->config().vocab}), saved.hidden);
+      m.loaded.model->logits(
+          m.run,
+          Tensor(logits, DType::f32, {static_cast<int64_t>(count), m.loaded.model->config().vocab}),
+          saved.hidden);
     });
   });
 }
 
-moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32_t* experts, float* weights) {
+moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32_t* experts,
+                       float* weights) {
   return guarded([&] {
     moe_model& m = need(model, "moe_routing: model");
     const ModelConfig& config = m.loaded.model->config();
@@ -104,18 +124,19 @@ moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32
     const auto slots = static_cast<size_t>(eval_spec(config.routing).slots());
     const size_t pairs = count * slots;
     size_t layer = 0;
-    const std::function<void(int64_t, const MoeLayer::Saved&)> copy = [&](int64_t, const MoeLayer::Saved& saved) {
-      int32_t* expert = experts + layer * pairs;
-      float* weight = weights + layer * pairs;
-      std::fill_n(expert, pairs, -1);
-      std::fill_n(weight, pairs, 0.0f);
-      for (int64_t r = 0; r < saved.plan.rows(); ++r) {
-        const auto pair = static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)]);
-        expert[pair] = saved.router.choice.as<int32_t>()[pair];
-        weight[pair] = saved.plan.weight.as<float>()[r];
-      }
-      ++layer;
-    };
+    const std::function<void(int64_t, const MoeLayer::Saved&)> copy =
+        [&](int64_t, const MoeLayer::Saved& saved) {
+          int32_t* expert = experts + layer * pairs;
+          float* weight = weights + layer * pairs;
+          std::fill_n(expert, pairs, -1);
+          std::fill_n(weight, pairs, 0.0f);
+          for (int64_t r = 0; r < saved.plan.rows(); ++r) {
+            const auto pair = static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)]);
+            expert[pair] = saved.router.choice.as<int32_t>()[pair];
+            weight[pair] = saved.plan.weight.as<float>()[r];
+          }
+          ++layer;
+        };
     forward_sequence(m, sequence, &copy, [](const ModelSaved&) {});
   });
 }

@@ -67,24 +67,31 @@ moe_status moe_inspect(moe_model* model, char** json) {
   });
 }
 
-int64_t moe_size(const moe_model* model, const char* name) { return model == nullptr || name == nullptr ? -1 : size_of(model->loaded.model->config(), name); }
+int64_t moe_size(const moe_model* model, const char* name) {
+  return model == nullptr || name == nullptr ? -1 : size_of(model->loaded.model->config(), name);
+}
 
-moe_status moe_encode(moe_model* model, const char* text, size_t bytes, int32_t** ids, size_t* count) {
+moe_status moe_encode(moe_model* model, const char* text, size_t bytes, int32_t** ids,
+                      size_t* count) {
   return guarded([&] {
     need(ids, "moe_encode: ids") = nullptr;
     need(count, "moe_encode: count") = 0;
     const std::span<const char> given_text = need(text, bytes, "moe_encode: text");
-    const std::vector<int32_t> encoded = need(model, "moe_encode: model").loaded.tokenizer->encode({given_text.data(), given_text.size()});
+    const std::vector<int32_t> encoded =
+        need(model, "moe_encode: model")
+            .loaded.tokenizer->encode({given_text.data(), given_text.size()});
     *ids = given(encoded);
     *count = encoded.size();
   });
 }
 
-moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count, char** text, size_t* bytes) {
+moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count, char** text,
+                      size_t* bytes) {
   return guarded([&] {
     need(text, "moe_decode: text") = nullptr;
     if (bytes != nullptr) *bytes = 0;
-    const std::string decoded = need(model, "moe_decode: model").loaded.tokenizer->decode(need(ids, count, "moe_decode: ids"));
+    const std::string decoded = need(model, "moe_decode: model")
+                                    .loaded.tokenizer->decode(need(ids, count, "moe_decode: ids"));
     *text = given(decoded);
     if (bytes != nullptr) *bytes = decoded.size();
   });

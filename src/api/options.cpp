@@ -25,10 +25,14 @@ struct Function {
   Json (*describe)();
 };
 constexpr Function kFunctions[] = {
-    {"train", [] { return described(RunOptions()); }},         {"load", [] { return described(LoadOptions()); }},
-    {"generate", [] { return described(GenerateOptions()); }}, {"score", [] { return described(open_score_options()); }},
-    {"session_open", [] { return described(OpenOptions()); }}, {"session_generate", described_continue},
-    {"save", [] { return described(SaveOptions()); }},         {"route", [] { return described(RouteOptions()); }},
+    {"train", [] { return described(RunOptions()); }},
+    {"load", [] { return described(LoadOptions()); }},
+    {"generate", [] { return described(GenerateOptions()); }},
+    {"score", [] { return described(open_score_options()); }},
+    {"session_open", [] { return described(OpenOptions()); }},
+    {"session_generate", described_continue},
+    {"save", [] { return described(SaveOptions()); }},
+    {"route", [] { return described(RouteOptions()); }},
 };
 
 }  // namespace
@@ -41,7 +45,8 @@ FieldList fields(LoadOptions& o) {
 
 FieldList fields(OpenOptions& o) {
   FieldList list;
-  list.add("capacity", o.capacity, "most tokens that the session holds; 0: the model's context").unit("tokens");
+  list.add("capacity", o.capacity, "most tokens that the session holds; 0: the model's context")
+      .unit("tokens");
   list.add("threads", o.threads, "of the session's calls; 0: the model's");
   list.add(fields(o.session));
   return list;
@@ -56,7 +61,8 @@ FieldList continue_fields(GenerateOptions& o) {
 FieldList fields(SaveOptions& o) {
   FieldList list;
   list.add_named(
-      "dtype", {"f32", "bf16"}, [&o] { return std::string(name_of(o.dtype)); }, [&o](const std::string& name) { o.dtype = *dtype_named(name); },
+      "dtype", {"f32", "bf16"}, [&o] { return std::string(name_of(o.dtype)); },
+      [&o](const std::string& name) { o.dtype = *dtype_named(name); },
       "of the numbers in the file");
   return list;
 }
@@ -66,7 +72,8 @@ ScoreOptions open_score_options() { return {.window = 0}; }
 Json describe_options(const std::string& function) {
   for (const Function& f : kFunctions)
     if (function == f.name) return f.describe();
-  fail_usage("moe_options: no function with options is called \"{}\"{}", printable(function), suggestion(function, names_of(kFunctions)));
+  fail_usage("moe_options: no function with options is called \"{}\"{}", printable(function),
+             suggestion(function, names_of(kFunctions)));
 }
 
 }  // namespace moe::api

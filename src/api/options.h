@@ -32,7 +32,8 @@ FieldList fields(SaveOptions&);
 // Score options whose window is still open.
 ScoreOptions open_score_options();
 
-// What there is to know of a function's options: a list of {name, also, kind, help, unit, group, default, values, required}.
+// What there is to know of a function's options: a list of {name, also, kind, help, unit, group,
+// default, values, required}.
 Json describe_options(const std::string& function);
 
 }  // namespace moe::api

@@ -1,4 +1,5 @@
-// A session: one text under way over a loaded model, its keys and values kept, with threads and memory of its own.
+// A session: one text under way over a loaded model, its keys and values kept, with threads and
+// memory of its own.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -11,8 +12,8 @@
 using namespace moe;
 using namespace moe::api;
 
-// The text is `ids`. What the cache holds of it follows when a call needs it: the last token drawn is not there yet, and what a call that failed has left is
-// dropped.
+// The text is `ids`. What the cache holds of it follows when a call needs it: the last token drawn
+// is not there yet, and what a call that failed has left is dropped.
 struct moe_session {
   std::shared_ptr<LoadedModel> loaded;
   Run run;
@@ -27,7 +28,8 @@ struct moe_session {
         run(threads, model.run.compute),
         session(*loaded->model, run, capacity, options),
         all_promised(model.promised),
-        token_bytes(cache_bytes(loaded->model->config(), cache_dtype(options, *loaded->model, run.compute), 1)) {
+        token_bytes(cache_bytes(loaded->model->config(),
+                                cache_dtype(options, *loaded->model, run.compute), 1)) {
     promise();
   }
   ~moe_session() { *all_promised -= promised; }
@@ -43,13 +45,18 @@ struct moe_session {
 namespace moe::api {
 namespace {
 
-constexpr const char* kOpenAdvice = "open the session with a smaller \"capacity\", or load the model with more \"memory\"";
+constexpr const char* kOpenAdvice =
+    "open the session with a smaller \"capacity\", or load the model with more \"memory\"";
 
 int64_t capacity_of(const ModelConfig& config, int64_t asked) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // keeps positions and the size of the cache far from overflow
-  if (asked < 0 || asked > kMost) fail_usage("@capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked, kMost, config.context);
+  constexpr int64_t kMost = int64_t{1}
+                            << 30;  // keeps positions and the size of the cache far from overflow
+  if (asked < 0 || asked > kMost)
+    fail_usage("@capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked,
+               kMost, config.context);
   if (config.positions == Positions::learned && asked > config.context)
-    fail_usage("@capacity is {}, but the model has learned positions for {} tokens only", asked, config.context);
+    fail_usage("@capacity is {}, but the model has learned positions for {} tokens only", asked,
+               config.context);
   return asked > 0 ? asked : config.context;
 }
 
@@ -57,7 +64,8 @@ GenerateOptions continue_options(const char* options) {
   GenerateOptions asked;
   const Given said = read_caller_options(fields(asked), options);
   for (const Field& own : fields(asked.session))
-    if (said.has(own.name)) fail_usage("{} is a session's own: give it to the call that opens it", field(own.name));
+    if (said.has(own.name))
+      fail_usage("{} is a session's own: give it to the call that opens it", field(own.name));
   validate(asked);
   return asked;
 }
@@ -77,33 +85,41 @@ moe_status moe_session_open(moe_session** session, moe_model* model, const char*
     check_asked_for(weights.config(), open.session.routing);
     const int64_t capacity = capacity_of(weights.config(), open.capacity);
     settle(m, session_use(weights, open.session, m.run.compute, capacity, capacity), kOpenAdvice);
-    *session = new moe_session(m, open.threads == 0 ? m.run.threads : thread_count(open.threads), capacity, open.session);
+    *session = new moe_session(m, open.threads == 0 ? m.run.threads : thread_count(open.threads),
+                               capacity, open.session);
   });
 }
 
 void moe_session_close(moe_session* session) { delete session; }
 
-size_t moe_session_length(const moe_session* session) { return session == nullptr ? 0 : session->ids.size(); }
+size_t moe_session_length(const moe_session* session) {
+  return session == nullptr ? 0 : session->ids.size();
+}
 
-moe_status moe_session_prefill(moe_session* session, const int32_t* ids, size_t count, size_t rows, float* logits) {
+moe_status moe_session_prefill(moe_session* session, const int32_t* ids, size_t count, size_t rows,
+                               float* logits) {
   return guarded([&] {
     moe_session& s = need(session, "moe_session_prefill: session");
     const std::span<const int32_t> more = need_sequence(ids, count, "moe_session_prefill: ids");
-    if (rows > count) fail_usage("moe_session_prefill: logits of {} ids are asked for where {} are given", rows, count);
+    if (rows > count)
+      fail_usage("moe_session_prefill: logits of {} ids are asked for where {} are given", rows,
+                 count);
     if (rows > 0) need(logits, "moe_session_prefill: logits");
     std::vector<int32_t> text = s.ids;
     text.insert(text.end(), more.begin(), more.end());
     const auto wanted = static_cast<int64_t>(std::max<size_t>(rows, 1));
     s.session.keep_prefix(text);
     s.session.truncate(std::ssize(text) - wanted);
-    const std::span<const float> after = s.session.prefill(std::span(text).subspan(static_cast<size_t>(s.session.length())), wanted);
+    const std::span<const float> after =
+        s.session.prefill(std::span(text).subspan(static_cast<size_t>(s.session.length())), wanted);
     if (rows > 0) std::copy(after.begin(), after.end(), logits);
     s.ids = std::move(text);
     s.promise();
   });
 }
 
-moe_status moe_session_generate(moe_session* session, const char* prompt, size_t bytes, const char* options, moe_on_text on_text, void* user, char** json) {
+moe_status moe_session_generate(moe_session* session, const char* prompt, size_t bytes,
+                                const char* options, moe_on_text on_text, void* user, char** json) {
   return guarded([&] {
     if (json != nullptr) *json = nullptr;
     moe_session& s = need(session, "moe_session_generate: session");
@@ -111,13 +127,19 @@ moe_status moe_session_generate(moe_session* session, const char* prompt, size_t
     const std::string said(given_prompt.begin(), given_prompt.end());
     GenerateOptions asked = continue_options(options);
     const Tokenizer& tokenizer = *s.loaded->tokenizer;
-    const std::vector<int32_t> more = s.ids.empty() ? tokenizer.encode_text(said) : tokenizer.encode(said);
+    const std::vector<int32_t> more =
+        s.ids.empty() ? tokenizer.encode_text(said) : tokenizer.encode(said);
     std::vector<int32_t> text = s.ids;
     text.insert(text.end(), more.begin(), more.end());
-    asked.max_tokens = std::min(asked.max_tokens, std::max<int64_t>(0, s.session.capacity() - std::ssize(text)));
-    Generated out = generate(s.session, tokenizer, text, asked,
-                             [&](const std::string& piece) { return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0; });
-    char* reply = json == nullptr ? nullptr : given(generate_reply(said, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    asked.max_tokens =
+        std::min(asked.max_tokens, std::max<int64_t>(0, s.session.capacity() - std::ssize(text)));
+    Generated out = generate(s.session, tokenizer, text, asked, [&](const std::string& piece) {
+      return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0;
+    });
+    char* reply =
+        json == nullptr
+            ? nullptr
+            : given(generate_reply(said, out).dump(-1, ' ', false, Json::error_handler_t::replace));
     text.insert(text.end(), out.ids.begin(), out.ids.end());
     s.ids = std::move(text);
     s.promise();
@@ -128,7 +150,10 @@ moe_status moe_session_generate(moe_session* session, const char* prompt, size_t
 moe_status moe_session_truncate(moe_session* session, size_t length) {
   return guarded([&] {
     moe_session& s = need(session, "moe_session_truncate: session");
-    if (length > s.ids.size()) fail_usage("moe_session_truncate: the session holds {} ids, fewer than the {} that are to stay", s.ids.size(), length);
+    if (length > s.ids.size())
+      fail_usage(
+          "moe_session_truncate: the session holds {} ids, fewer than the {} that are to stay",
+          s.ids.size(), length);
     s.ids.resize(length);
     s.session.truncate(static_cast<int64_t>(length));
   });

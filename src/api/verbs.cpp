@@ -14,20 +14,24 @@
 namespace moe::api {
 namespace {
 
-// Options and numbers stand in one object. What is called like an option goes to `options`, what nearly is was mistyped; the rest is the input, whose reader
-// refuses names that it does not know.
+// Options and numbers stand in one object. What is called like an option goes to `options`, what
+// nearly is was mistyped; the rest is the input, whose reader refuses names that it does not know.
 void part(const FieldList& list, const Json& from, Json& options, Json& input) {
   const std::vector<std::string> names = names_of(list);
   for (const auto& [key, value] : from.items()) {
     const bool is_option = list.find(key) != nullptr;
-    if (!is_option && nearest(key, names)) fail_usage("input: \"{}\" is not known here{}", printable(key), suggestion(key, names));
+    if (!is_option && nearest(key, names))
+      fail_usage("input: \"{}\" is not known here{}", printable(key), suggestion(key, names));
     (is_option ? options : input)[key] = value;
   }
 }
 
 std::string work_route(const std::string& text) {
   const Json from = parse_json(text, "input");
-  if (!from.is_object()) fail_usage("input: an object is needed, as in {{\"recipe\": \"mixtral\", \"logits\": [[2, 1, 0, -1]]}}");
+  if (!from.is_object())
+    fail_usage(
+        "input: an object is needed, as in {{\"recipe\": \"mixtral\", \"logits\": [[2, 1, 0, "
+        "-1]]}}");
   RouteOptions asked;
   FieldList list = fields(asked);
   Json options = Json::object(), input = Json::object();
@@ -73,10 +77,16 @@ moe_status moe_train(const char* options, moe_on_step on_step, void* user, char*
     Training training(asked, by_caller);
     std::atomic<bool> stop{false};
     TrainCallbacks callbacks;
-    if (on_step != nullptr) callbacks.on_metrics = [&](const std::string& line) { stop = on_step(user, line.c_str()) != 0; };
+    if (on_step != nullptr)
+      callbacks.on_metrics = [&](const std::string& line) {
+        stop = on_step(user, line.c_str()) != 0;
+      };
     if (!training.is_done() && training.must_fit()) training.fit(0, stop);
-    const TrainSummary summary = training.is_done() ? training.done() : training.run(callbacks, stop);
-    if (json != nullptr) *json = given(train_reply(training, summary).dump(-1, ' ', false, Json::error_handler_t::replace));
+    const TrainSummary summary =
+        training.is_done() ? training.done() : training.run(callbacks, stop);
+    if (json != nullptr)
+      *json = given(
+          train_reply(training, summary).dump(-1, ' ', false, Json::error_handler_t::replace));
   });
 }
 }

@@ -1,4 +1,5 @@
-// What this machine can do (peak), what the engine makes of it op by op (ops), in whole training steps (train), and with a MODEL.
+// What this machine can do (peak), what the engine makes of it op by op (ops), in whole training
+// steps (train), and with a MODEL.
 #include "jobs/bench.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,8 @@ int run_peak(const Flags& f) {
   }
   fmt::print("{} threads, kernels {}\n", run.threads, ops::isa_name());
   fmt::print("f32 FMA peak   {:8.1f} GFLOP/s (registers only)\n", peak.f32 / 1e9);
-  if (peak.bf16 > 0) fmt::print("bf16 peak      {:8.1f} GFLOP/s (registers only)\n", peak.bf16 / 1e9);
+  if (peak.bf16 > 0)
+    fmt::print("bf16 peak      {:8.1f} GFLOP/s (registers only)\n", peak.bf16 / 1e9);
   fmt::print("memory reads   {:8.1f} GB/s\n", peak.read / 1e9);
   return 0;
 }
@@ -48,8 +50,9 @@ int run_ops(const Flags& f) {
     if (f.json) return;
     if (heading != op.dtype) fmt::print("{} ({} threads)\n", name_of(op.dtype), threads);
     heading = op.dtype;
-    fmt::print("  {:<52}{:8.3f} ms {:8.1f} {} {:5.1f}% of {}\n", op.name, op.seconds * 1e3, op.rate / 1e9, op.is_arithmetic ? "GFLOP/s" : "GB/s   ",
-               100 * op.share, op.is_arithmetic ? "peak" : "read rate");
+    fmt::print("  {:<52}{:8.3f} ms {:8.1f} {} {:5.1f}% of {}\n", op.name, op.seconds * 1e3,
+               op.rate / 1e9, op.is_arithmetic ? "GFLOP/s" : "GB/s   ", 100 * op.share,
+               op.is_arithmetic ? "peak" : "read rate");
   });
   if (f.json) print_json(rows);
   else fmt::print("{}", kCaches);
@@ -61,15 +64,18 @@ int run_train_bench(Flags& f) {
   if (f.json) print_json(to_json(t));
   else
     fmt::print(
-        "{} steps of {} tokens, {}, {} threads: median {:.1f} ms a step (best {:.1f}, worst {:.1f}), {:.0f} tokens/s, {:.1f}% of the {:.0f} GFLOP/s peak\n",
-        t.ms.size(), t.tokens, name_of(t.dtype), t.threads, median(t.ms), *std::min_element(t.ms.begin(), t.ms.end()),
-        *std::max_element(t.ms.begin(), t.ms.end()), t.tokens_per_second(), 100 * median(t.share), t.peak / 1e9);
+        "{} steps of {} tokens, {}, {} threads: median {:.1f} ms a step (best {:.1f}, worst "
+        "{:.1f}), {:.0f} tokens/s, {:.1f}% of the {:.0f} GFLOP/s peak\n",
+        t.ms.size(), t.tokens, name_of(t.dtype), t.threads, median(t.ms),
+        *std::min_element(t.ms.begin(), t.ms.end()), *std::max_element(t.ms.begin(), t.ms.end()),
+        t.tokens_per_second(), 100 * median(t.share), t.peak / 1e9);
   return 0;
 }
 
 void print_rate(const std::string& what, int64_t tokens, const std::vector<double>& seconds) {
   const auto n = static_cast<double>(tokens);
-  fmt::print("{:<18}{:9.1f} tokens/s, worst {:.1f}", what, n / median(seconds), n / *std::max_element(seconds.begin(), seconds.end()));
+  fmt::print("{:<18}{:9.1f} tokens/s, worst {:.1f}", what, n / median(seconds),
+             n / *std::max_element(seconds.begin(), seconds.end()));
 }
 
 int run_model(const Flags& f) {
@@ -79,14 +85,17 @@ int run_model(const Flags& f) {
     print_json(to_json(t));
     return 0;
   }
-  fmt::print("{}: {} activations, {} cache, {} threads; median of {} once the weights are packed\n", t.model, name_of(t.dtype), name_of(t.cache_dtype),
-             t.peak.threads, t.speed.prompt_seconds.size());
+  fmt::print("{}: {} activations, {} cache, {} threads; median of {} once the weights are packed\n",
+             t.model, name_of(t.dtype), name_of(t.cache_dtype), t.peak.threads,
+             t.speed.prompt_seconds.size());
   print_rate(fmt::format("prompt of {}", t.speed.prompt), t.speed.prompt, t.speed.prompt_seconds);
-  fmt::print("; {:.1f}% of the {:.0f} Gop/s {} peak\n", 100 * t.flops / t.limit, t.limit / 1e9, t.products);
+  fmt::print("; {:.1f}% of the {:.0f} Gop/s {} peak\n", 100 * t.flops / t.limit, t.limit / 1e9,
+             t.products);
   print_rate(fmt::format("{} tokens", t.speed.tokens), t.speed.tokens, t.speed.decode_seconds);
-  fmt::print("; {:.1f}% of the read rate of {:.1f} GB/s ({} of weights a token)\n", 100 * t.read() / t.peak.read, t.peak.read / 1e9,
-             human_bytes(t.bytes_per_token));
-  fmt::print("{:<18}{:9.2f} s after the start, {:.2f} s of it loading\n", "first token", t.first_token_seconds, t.load_seconds);
+  fmt::print("; {:.1f}% of the read rate of {:.1f} GB/s ({} of weights a token)\n",
+             100 * t.read() / t.peak.read, t.peak.read / 1e9, human_bytes(t.bytes_per_token));
+  fmt::print("{:<18}{:9.2f} s after the start, {:.2f} s of it loading\n", "first token",
+             t.first_token_seconds, t.load_seconds);
   if (t.read() > t.peak.read) fmt::print("{}", kCaches);
   if (t.hot) tell_hot_set(*t.hot, on_screen());
   return 0;
@@ -100,9 +109,12 @@ Action add_bench(CLI::App& app) {
   FieldList of_model = fields(f->model);
   of_model.add("json", f->model_json, "one JSON object on standard output");
   add_flags(app, std::move(of_model), f->given);
-  CLI::App* peak = app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads")->group("Verbs");
+  CLI::App* peak =
+      app.add_subcommand("peak", "arithmetic in registers and reading from memory, on all threads")
+          ->group("Verbs");
   CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that")->group("Verbs");
-  CLI::App* train = app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
+  CLI::App* train =
+      app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
   for (CLI::App* sub : {peak, ops, train}) {
     FieldList list;
     if (sub != train) add_threads(list, f->threads);
@@ -114,7 +126,9 @@ Action add_bench(CLI::App& app) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) return run_model(*f);
     for (const std::string& name : f->given.names())
-      fail_usage("{} stands before '{}', where it is about a MODEL; write it behind or leave it out", field(name), chosen[0]->get_name());
+      fail_usage(
+          "{} stands before '{}', where it is about a MODEL; write it behind or leave it out",
+          field(name), chosen[0]->get_name());
     return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train_bench(*f);
   };
 }

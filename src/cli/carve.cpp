@@ -24,8 +24,8 @@ struct Flags {
 
 void print_carved(const CarvedLayer& l, bool first) {
   if (first) fmt::print("layer  active  shared mass    error  agreement   largest smallest load\n");
-  fmt::print("{:5} {:7} {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", l.layer, l.active, 100 * l.shared_mass, l.error, 100 * l.agreement, l.largest_load,
-             l.smallest_load);
+  fmt::print("{:5} {:7} {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", l.layer, l.active,
+             100 * l.shared_mass, l.error, 100 * l.agreement, l.largest_load, l.smallest_load);
   std::fflush(stdout);
 }
 
@@ -39,15 +39,23 @@ void print_written(const CarveReply& r) {
   const CarveOptions& o = r.options;
   const ParamCount params = count_params(r.carved);
   const std::vector<CarvedLayer>& layers = r.result.layers;
-  fmt::print(" mean         {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n", 100 * mean_of(layers, &CarvedLayer::shared_mass),
-             mean_of(layers, &CarvedLayer::error), 100 * mean_of(layers, &CarvedLayer::agreement), mean_of(layers, &CarvedLayer::largest_load),
+  fmt::print(" mean         {:11.1f}% {:8.3f} {:9.1f}% {:8.2f} {:8.2f}\n",
+             100 * mean_of(layers, &CarvedLayer::shared_mass), mean_of(layers, &CarvedLayer::error),
+             100 * mean_of(layers, &CarvedLayer::agreement),
+             mean_of(layers, &CarvedLayer::largest_load),
              mean_of(layers, &CarvedLayer::smallest_load));
-  fmt::print("{}: {} cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works for a token (method {})\n", r.out, r.layers_carved(),
-             o.experts, o.shared, o.active, o.experts - o.shared, 100 * active_ffn_share(r.dense, o), o.method);
-  fmt::print("{} parameters, {} of them for a token (dense: {}); calibrated on {} tokens in {}\n", human_count(static_cast<double>(params.total())),
-             human_count(static_cast<double>(params.active())), human_count(static_cast<double>(count_params(r.dense).total())), r.result.tokens,
+  fmt::print(
+      "{}: {} cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works "
+      "for a token (method {})\n",
+      r.out, r.layers_carved(), o.experts, o.shared, o.active, o.experts - o.shared,
+      100 * active_ffn_share(r.dense, o), o.method);
+  fmt::print("{} parameters, {} of them for a token (dense: {}); calibrated on {} tokens in {}\n",
+             human_count(static_cast<double>(params.total())),
+             human_count(static_cast<double>(params.active())),
+             human_count(static_cast<double>(count_params(r.dense).total())), r.result.tokens,
              name_of(r.compute));
-  fmt::print("{:.1f} s: {:.1f} s to load, {:.1f} s to carve, {:.1f} s to write\n", r.seconds(), r.load_seconds, r.carve_seconds, r.write_seconds);
+  fmt::print("{:.1f} s: {:.1f} s to load, {:.1f} s to carve, {:.1f} s to write\n", r.seconds(),
+             r.load_seconds, r.carve_seconds, r.write_seconds);
   print_weights(r.type, r.rows);
 }
 

@@ -1,4 +1,5 @@
-// A dialogue in the terminal or through pipes: replies go to standard output, everything else to standard error.
+// A dialogue in the terminal or through pipes: replies go to standard output, everything else to
+// standard error.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,7 +42,8 @@ struct Flags {
   Given given;
 };
 
-// While it lives, Ctrl-C asks the reply to end, and a second one ends the process, as any does at the prompt.
+// While it lives, Ctrl-C asks the reply to end, and a second one ends the process, as any does at
+// the prompt.
 class Interruptible {
  public:
   Interruptible() : stop_(watch_interrupts()) {
@@ -60,7 +62,11 @@ class Interruptible {
 class Chat {
  public:
   Chat(Dialogue& dialogue, const Flags& flags, int64_t context)
-      : dialogue_(dialogue), json_(flags.json), max_tokens_(flags.generate.max_tokens), context_(context), terminal_(isatty(STDIN_FILENO) == 1) {}
+      : dialogue_(dialogue),
+        json_(flags.json),
+        max_tokens_(flags.generate.max_tokens),
+        context_(context),
+        terminal_(isatty(STDIN_FILENO) == 1) {}
 
   // 0, or through a pipe the exit code of the first line that could not be done.
   int run();
@@ -99,9 +105,12 @@ const std::vector<Chat::Command>& Chat::commands() {
   static const std::vector<Command> table = {
       {"/help", "", "this list", &Chat::help},
       {"/reset", "", "forget the dialogue, but not the system message", &Chat::reset},
-      {"/system", "TEXT", "set the system message, which stands before the dialogue; without TEXT take it away", &Chat::set_system},
+      {"/system", "TEXT",
+       "set the system message, which stands before the dialogue; without TEXT take it away",
+       &Chat::set_system},
       {"/regenerate", "", "take the last reply back and draw another one", &Chat::regenerate},
-      {"/save", "FILE.jsonl", "add the dialogue to a file that `moe train --data` reads", &Chat::save},
+      {"/save", "FILE.jsonl", "add the dialogue to a file that `moe train --data` reads",
+       &Chat::save},
       {"/quit", "", "end, as Ctrl-D does", &Chat::quit},
   };
   return table;
@@ -135,28 +144,35 @@ int Chat::run() {
 bool is_command(const std::string& line) {
   if (line.size() < 2 || line[0] != '/') return false;
   const size_t end = std::min(line.find_first_of(kBlanks), line.size());
-  return std::all_of(line.begin() + 1, line.begin() + static_cast<std::ptrdiff_t>(end), [](unsigned char c) { return std::isalpha(c) != 0; }) && end > 1;
+  return std::all_of(line.begin() + 1, line.begin() + static_cast<std::ptrdiff_t>(end),
+                     [](unsigned char c) { return std::isalpha(c) != 0; }) &&
+         end > 1;
 }
 
 void Chat::take(const std::string& line) {
   if (line.find_first_not_of(kBlanks) == std::string::npos) return;
   if (is_command(line)) return obey(line);
   const std::string text = line.starts_with("//") ? line.substr(1) : line;
-  say([&](const EmitText& emit, const KeepReading& keep) { return dialogue_.ask(text, emit, keep); });
+  say([&](const EmitText& emit, const KeepReading& keep) {
+    return dialogue_.ask(text, emit, keep);
+  });
 }
 
 void Chat::obey(const std::string& line) {
   const size_t space = std::min(line.find_first_of(kBlanks), line.size());
   const size_t begin = std::min(line.find_first_not_of(kBlanks, space), line.size());
-  const std::string name = line.substr(0, space), argument = line.substr(begin, line.find_last_not_of(kBlanks) + 1 - begin);
+  const std::string name = line.substr(0, space),
+                    argument = line.substr(begin, line.find_last_not_of(kBlanks) + 1 - begin);
   std::vector<std::string> names;
   for (const Command& command : commands()) {
     names.emplace_back(command.name);
     if (name != command.name) continue;
-    if (command.argument[0] == '\0' && !argument.empty()) fail_usage("{} takes nothing behind it, not '{}'", name, printable(argument));
+    if (command.argument[0] == '\0' && !argument.empty())
+      fail_usage("{} takes nothing behind it, not '{}'", name, printable(argument));
     return (this->*command.act)(argument);
   }
-  fail_usage("{} is no command (a message that begins so is typed with //){}", printable(name, 40), suggestion(name.substr(0, 40), names));
+  fail_usage("{} is no command (a message that begins so is typed with //){}", printable(name, 40),
+             suggestion(name.substr(0, 40), names));
 }
 
 void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& reply) {
@@ -173,8 +189,13 @@ void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& 
   expert_rows_ = r.generated.expert_rows;
   const Generated& g = r.generated;
   if (json_) {
-    const Json line = {{"prompt", r.prompt}, {"text", g.text},    {"prompt_tokens", g.prompt_tokens}, {"read_tokens", g.read_tokens}, {"tokens", g.tokens},
-                       {"finish", g.finish}, {"let_go", r.let_go}};
+    const Json line = {{"prompt", r.prompt},
+                       {"text", g.text},
+                       {"prompt_tokens", g.prompt_tokens},
+                       {"read_tokens", g.read_tokens},
+                       {"tokens", g.tokens},
+                       {"finish", g.finish},
+                       {"let_go", r.let_go}};
     fmt::print("{}", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   fmt::print("\n");
@@ -185,17 +206,22 @@ void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& 
 
 // What a reader may wonder about.
 void Chat::note_end(const Reply& r) const {
-  if (r.let_go > 0) tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n", context_, r.let_go);
+  if (r.let_go > 0)
+    tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n",
+         context_, r.let_go);
   if (r.generated.finish == "interrupted" && r.generated.tokens == 0)
     tell("note: interrupted while the message was being read; it is as if it had not been said\n");
   if (r.generated.finish != "length") return;
-  if (r.generated.tokens < max_tokens_) tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
+  if (r.generated.tokens < max_tokens_)
+    tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
   else tell("note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
 }
 
 void Chat::help(const std::string&) {
-  for (const Command& c : commands()) tell("  {:<18}  {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
-  tell("  {:<18}  {}\n  {:<18}  {}\n", "//TEXT", "say a text that begins with /", "Ctrl-C", "end a reply; at the prompt, end");
+  for (const Command& c : commands())
+    tell("  {:<18}  {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
+  tell("  {:<18}  {}\n  {:<18}  {}\n", "//TEXT", "say a text that begins with /", "Ctrl-C",
+       "end a reply; at the prompt, end");
 }
 
 void Chat::reset(const std::string&) {
@@ -209,21 +235,29 @@ void Chat::set_system(const std::string& text) {
 }
 
 void Chat::regenerate(const std::string&) {
-  say([&](const EmitText& emit, const KeepReading& keep) { return dialogue_.ask_again(emit, keep); });
+  say([&](const EmitText& emit, const KeepReading& keep) {
+    return dialogue_.ask_again(emit, keep);
+  });
 }
 
 void Chat::save(const std::string& path) {
   if (path.empty()) fail_usage("/save needs the name of a file, as in /save dialogues.jsonl");
-  if (!is_jsonl(path)) fail_usage("{}: the name must end in .jsonl, by which `moe train --data` knows what it holds", printable(path));
+  if (!is_jsonl(path))
+    fail_usage("{}: the name must end in .jsonl, by which `moe train --data` knows what it holds",
+               printable(path));
   const std::vector<Message> messages = dialogue_.messages();
-  if (messages.empty() || messages.back().role != "assistant") fail_usage("there is no reply yet to be saved");
+  if (messages.empty() || messages.back().role != "assistant")
+    fail_usage("there is no reply yet to be saved");
   append_line(path, jsonl_line(messages));
   tell("{} messages were added to {} as one line\n", messages.size(), path);
 }
 
 void note_training(const Tokenizer& tokenizer, const std::string& model) {
   if (dialogues_of(tokenizer) == Dialogues::none)
-    tell("note: {} was not trained on dialogues (it has no chat template): it only continues the text of one, written as ChatML\n", model);
+    tell(
+        "note: {} was not trained on dialogues (it has no chat template): it only continues the "
+        "text of one, written as ChatML\n",
+        model);
 }
 
 int run_chat(const Flags& f) {
@@ -231,17 +265,21 @@ int run_chat(const Flags& f) {
   const LoadedModel loaded = open_model(f.model, f.memory.limits);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
-  const bool large = prepare_memory(f.model, session_use(*loaded.model, options.session, run.compute, context, context), {}, f.memory,
-                                    "take --cache-dtype q8_0 or a smaller model", on_screen());
+  const bool large = prepare_memory(
+      f.model, session_use(*loaded.model, options.session, run.compute, context, context), {},
+      f.memory, "take --cache-dtype q8_0 or a smaller model", on_screen());
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
   if (isatty(STDIN_FILENO) == 1)
-    tell("{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, Ctrl-D ends.\n", f.model,
-         human_count(parameter_count(loaded.model->config())), context);
+    tell(
+        "{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, "
+        "Ctrl-D ends.\n",
+        f.model, human_count(parameter_count(loaded.model->config())), context);
   Chat chat(dialogue, f, context);
   const int code = chat.run();
-  if (large || f.memory.hot_set) tell_hot_set(hot_set(*loaded.model, chat.expert_rows()), on_screen());
+  if (large || f.memory.hot_set)
+    tell_hot_set(hot_set(*loaded.model, chat.expert_rows()), on_screen());
   return code;
 }
 
@@ -260,7 +298,8 @@ Action add_chat(CLI::App& app) {
   list.add("json", f->json, "each reply as one JSON object on standard output");
   add_flags(app, std::move(list), f->given);
   app.footer(
-      "Each line is a message; /help lists the commands. Through a pipe, each line of standard input is a message and each reply ends with a line end; a line that "
+      "Each line is a message; /help lists the commands. Through a pipe, each line of standard "
+      "input is a message and each reply ends with a line end; a line that "
       "cannot be answered is named on standard error and passed over.");
   return [f] { return run_chat(*f); };
 }

@@ -39,7 +39,9 @@ OptionInfo describe(CLI::Option& option) {
   info.help = option.get_description();
   if (option.get_items_expected_max() == 0) return info;
   info.type = option.get_type_name();
-  info.takes = info.type == "INT" || info.type == "UINT" || info.type == "FLOAT" ? OptionInfo::Takes::number : OptionInfo::Takes::text;
+  info.takes = info.type == "INT" || info.type == "UINT" || info.type == "FLOAT"
+                   ? OptionInfo::Takes::number
+                   : OptionInfo::Takes::text;
   info.initial = option.get_default_str();
   info.values = values_of(option);
   return info;
@@ -47,9 +49,11 @@ OptionInfo describe(CLI::Option& option) {
 
 CommandInfo read(CLI::App& app, const std::string& path) {
   CommandInfo info{path, app.get_name(), app.get_description(), {}, {}, {}};
-  for (CLI::Option* option : app.get_options([](CLI::Option* o) { return !o->get_group().empty(); }))
+  for (CLI::Option* option :
+       app.get_options([](CLI::Option* o) { return !o->get_group().empty(); }))
     (option->get_positional() ? info.positionals : info.flags).push_back(describe(*option));
-  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) info.verbs.push_back(read(*verb, path + " " + verb->get_name()));
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; }))
+    info.verbs.push_back(read(*verb, path + " " + verb->get_name()));
   return info;
 }
 
@@ -70,13 +74,15 @@ CommandInfo describe(CLI::App& app, const std::string& path) {
   });
   each_flag(root, [&](OptionInfo& flag) {
     const auto same = known.find(flag.names.back());
-    if (flag.values.empty() && flag.takes == OptionInfo::Takes::text && same != known.end()) flag.values = same->second;
+    if (flag.values.empty() && flag.takes == OptionInfo::Takes::text && same != known.end())
+      flag.values = same->second;
   });
   return root;
 }
 
 CLI::Option* takes(CLI::Option* option, const std::vector<std::string>& values) {
-  return option->check(CLI::Validator([](std::string&) { return std::string(); }, "", fmt::format("{}{}", kValues, fmt::join(values, " "))));
+  return option->check(CLI::Validator([](std::string&) { return std::string(); }, "",
+                                      fmt::format("{}{}", kValues, fmt::join(values, " "))));
 }
 
 }  // namespace moe::cli

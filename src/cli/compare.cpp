@@ -39,9 +39,15 @@ int run_compare(const Flags& f) {
 Action add_compare(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
-  list.add("BEFORE", f->before, fmt::format("the model that is held to be right: {}", kModelIs)).positional().required();
-  list.add("AFTER", f->after, "another with the same vocabulary: a quantised, carved, pruned or further trained one").positional().required();
-  list.add("text", f->compare.text, "a text file, or a folder of them, that neither was made with").required();
+  list.add("BEFORE", f->before, fmt::format("the model that is held to be right: {}", kModelIs))
+      .positional()
+      .required();
+  list.add("AFTER", f->after,
+           "another with the same vocabulary: a quantised, carved, pruned or further trained one")
+      .positional()
+      .required();
+  list.add("text", f->compare.text, "a text file, or a folder of them, that neither was made with")
+      .required();
   list.add(measuring_fields(f->compare));
   add_top_k_experts(list, f->compare.top_k_experts);
   list.at("top_k_experts").help = "experts a token takes in AFTER; 0: the model's number";

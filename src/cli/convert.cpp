@@ -1,4 +1,5 @@
-// Turns a model from one file into another: folder or GGUF, quantised or not, an adapter merged or not, with the account of what became of its tensors.
+// Turns a model from one file into another: folder or GGUF, quantised or not, an adapter merged or
+// not, with the account of what became of its tensors.
 #include "jobs/convert.h"
 
 #include <fmt/format.h>
@@ -20,21 +21,31 @@ struct Flags {
 };
 
 void print_account(const ConvertReport& report, const std::string& out) {
-  fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}\n", "tensors", "of", "become", "of", "before", "after");
+  fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}\n", "tensors", "of", "become", "of",
+             "before", "after");
   for (const ConvertedRow& row : report.rows) {
     const std::string example = row.targets == 1 ? row.example : fmt::format("{} ...", row.example);
-    fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}  {}\n", row.sources, name_of(row.from), row.targets, name_of(row.to),
-               human_bytes(static_cast<double>(row.bytes_before)), human_bytes(static_cast<double>(row.bytes_after)),
+    fmt::print("{:>7}  {:<5}  {:>7}  {:<5} {:>10} {:>10}  {}\n", row.sources, name_of(row.from),
+               row.targets, name_of(row.to), human_bytes(static_cast<double>(row.bytes_before)),
+               human_bytes(static_cast<double>(row.bytes_after)),
                row.why.empty() ? example : fmt::format("{}: {}", example, row.why));
   }
-  if (report.aliases > 0) fmt::print("{} more: copies of what is written once\n", counted(report.aliases, "tensor"));
+  if (report.aliases > 0)
+    fmt::print("{} more: copies of what is written once\n", counted(report.aliases, "tensor"));
   if (report.quantised_twice > 0)
-    fmt::print("note: {} quantised from quantised numbers, which loses more than from the original\n", counted(report.quantised_twice, "tensor"));
-  fmt::print("{}: {} read once, {} written once, {} numbers; {} became {}\n", out, counted(report.sources, "tensor"), counted(report.targets, "tensor"),
-             human_count(static_cast<double>(report.numbers)), human_bytes(static_cast<double>(report.bytes_before)),
+    fmt::print(
+        "note: {} quantised from quantised numbers, which loses more than from the original\n",
+        counted(report.quantised_twice, "tensor"));
+  fmt::print("{}: {} read once, {} written once, {} numbers; {} became {}\n", out,
+             counted(report.sources, "tensor"), counted(report.targets, "tensor"),
+             human_count(static_cast<double>(report.numbers)),
+             human_bytes(static_cast<double>(report.bytes_before)),
              human_bytes(static_cast<double>(report.bytes_after)));
   if (!report.why_own.empty())
-    fmt::print("note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as any other\n", out, report.why_own);
+    fmt::print(
+        "note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as "
+        "any other\n",
+        out, report.why_own);
 }
 
 int run_convert(const Flags& f) {
@@ -44,15 +55,19 @@ int run_convert(const Flags& f) {
     return 0;
   }
   const auto on_merged = [&](const MergedAdapter& merged) {
-    fmt::print("adapter {}: added to {} matrices, the largest change {:.2g} of a matrix (norms){}\n", f.job.adapter, merged.matrices, merged.largest,
-               merged.whole > 0 ? fmt::format("; {} replaced", counted(merged.whole, "tensor")) : "");
+    fmt::print(
+        "adapter {}: added to {} matrices, the largest change {:.2g} of a matrix (norms){}\n",
+        f.job.adapter, merged.matrices, merged.largest,
+        merged.whole > 0 ? fmt::format("; {} replaced", counted(merged.whole, "tensor")) : "");
   };
   const auto on_written = [&](const ConvertReport& account) { print_account(account, f.job.out); };
   const ConvertReply reply = convert_model(f.job, on_screen(), {on_merged, on_written});
   if (!reply.verified) return 0;
   const auto& [text, before, after] = *reply.verified;
-  fmt::print("perplexity on {} ({} windows of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n", text.path, before.windows, text.rule.window,
-             before.perplexity, after.perplexity, after.perplexity - before.perplexity, 100 * (after.perplexity / before.perplexity - 1));
+  fmt::print(
+      "perplexity on {} ({} windows of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n",
+      text.path, before.windows, text.rule.window, before.perplexity, after.perplexity,
+      after.perplexity - before.perplexity, 100 * (after.perplexity / before.perplexity - 1));
   return 0;
 }
 

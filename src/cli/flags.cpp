@@ -24,7 +24,9 @@ std::string flag_names(const Field& field) {
   return names + flag_of(field.name);
 }
 
-bool is_list(const Field& field) { return field.kind == Kind::texts || field.kind == Kind::wholes || field.kind == Kind::weighted; }
+bool is_list(const Field& field) {
+  return field.kind == Kind::texts || field.kind == Kind::wholes || field.kind == Kind::weighted;
+}
 
 std::string type_of(const Field& field) {
   switch (field.kind) {
@@ -59,15 +61,18 @@ CLI::Option* add_valued(CLI::App& app, const std::shared_ptr<Field>& field, Give
   const auto take = [field, &given](const CLI::results_t& words) {
     const std::optional<Json> value = parse_words(*field, words);
     if (!value && field->kind == Kind::natural && words[0].starts_with('-'))
-      throw CLI::ValidationError(flag_of(field->name), fmt::format("{} is no number from 0 to 2^64 - 1", words[0]));
+      throw CLI::ValidationError(flag_of(field->name),
+                                 fmt::format("{} is no number from 0 to 2^64 - 1", words[0]));
     if (!value) return false;
     field->set(*value);
     given.add(field->name, GivenBy::caller);
     return true;
   };
-  CLI::Option* option = app.add_option(flag_names(*field), CLI::callback_t(take), in_flags(field->help));
+  CLI::Option* option =
+      app.add_option(flag_names(*field), CLI::callback_t(take), in_flags(field->help));
   option->type_name(type_of(*field))->default_str(shown_default(*field))->required(field->required);
-  if (is_list(*field)) option->expected(CLI::detail::expected_max_vector_size)->allow_extra_args(!field->one_each);
+  if (is_list(*field))
+    option->expected(CLI::detail::expected_max_vector_size)->allow_extra_args(!field->one_each);
   if (!field->values.empty()) takes(option, field->values);
   return option;
 }
@@ -86,11 +91,14 @@ void add_flags(CLI::App& app, FieldList list, Given& given) {
   for (Field& one : list) {
     if (one.recorded_only) continue;
     const auto field = std::make_shared<Field>(std::move(one));
-    CLI::Option* option = field->kind == Kind::toggle ? add_toggle(app, field, given) : add_valued(app, field, given);
+    CLI::Option* option =
+        field->kind == Kind::toggle ? add_toggle(app, field, given) : add_valued(app, field, given);
     if (!field->group.empty()) option->group(field->group);
   }
 }
 
-void add_model(FieldList& list, std::string& path) { list.add("MODEL", path, fmt::format("a model: {}", kModelIs)).positional().required(); }
+void add_model(FieldList& list, std::string& path) {
+  list.add("MODEL", path, fmt::format("a model: {}", kModelIs)).positional().required();
+}
 
 }  // namespace moe::cli

@@ -14,7 +14,8 @@ std::string flag_of(std::string_view field_name);
 // A message of the library with its fields as flags.
 std::string in_flags(std::string_view marked);
 
-// Adds each field of the list as an option of `app`. The line writes to what the list views, and its names to `given`: both must outlive the parse.
+// Adds each field of the list as an option of `app`. The line writes to what the list views, and
+// its names to `given`: both must outlive the parse.
 void add_flags(CLI::App& app, FieldList list, Given& given);
 
 // MODEL, which a line must name.

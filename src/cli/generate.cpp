@@ -46,7 +46,8 @@ constexpr const char* kStandardInput = "-";
 constexpr size_t kMostBytes = size_t{64} << 20;
 
 std::string read_standard_input() {
-  if (isatty(STDIN_FILENO) == 1) tell("type the text to continue; Ctrl-D on a line of its own ends it\n");
+  if (isatty(STDIN_FILENO) == 1)
+    tell("type the text to continue; Ctrl-D on a line of its own ends it\n");
   std::string text;
   for (;;) {
     char part[1 << 16];
@@ -55,7 +56,9 @@ std::string read_standard_input() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("standard input cannot be read: {}", std::strerror(errno));
     text.append(part, static_cast<size_t>(n));
-    if (text.size() > kMostBytes) fail("standard input is longer than {}, which no prompt is", human_bytes(static_cast<double>(kMostBytes)));
+    if (text.size() > kMostBytes)
+      fail("standard input is longer than {}, which no prompt is",
+           human_bytes(static_cast<double>(kMostBytes)));
   }
 }
 
@@ -64,7 +67,8 @@ void check_text(std::string_view text, const std::string& where) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text.substr(at));
     if (text[at] == '\0' || step.kind != Utf8Step::Kind::character)
-      fail("{} is no text: its byte {} is {}; a prompt is UTF-8", where, at, text[at] == '\0' ? "NUL" : "part of no character");
+      fail("{} is no text: its byte {} is {}; a prompt is UTF-8", where, at,
+           text[at] == '\0' ? "NUL" : "part of no character");
     at += static_cast<size_t>(step.length);
   }
 }
@@ -72,17 +76,24 @@ void check_text(std::string_view text, const std::string& where) {
 FieldList prompt_fields(PromptFlags& f) {
   FieldList list;
   list.add("prompt", f.text, "the text to continue; - reads it from standard input").also({"p"});
-  list.add("file", f.file, "a file with the text to continue; one line end at its end is left out").also({"f"});
+  list.add("file", f.file, "a file with the text to continue; one line end at its end is left out")
+      .also({"f"});
   return list;
 }
 
-// The prompt. One line end at the end of what is read goes, since files and `echo` end in one that nobody means to be continued. Fails where none was named or
-// both were (usage), for a file or an input that is empty, binary or no UTF-8.
+// The prompt. One line end at the end of what is read goes, since files and `echo` end in one that
+// nobody means to be continued. Fails where none was named or both were (usage), for a file or an
+// input that is empty, binary or no UTF-8.
 std::string read_prompt(const PromptFlags& f, const Given& given) {
   const bool has_text = given.has("prompt"), has_file = given.has("file");
-  if (has_text && has_file) fail_usage("--prompt and --file both say what to continue; give one of them");
-  if (!has_text && !has_file) fail_usage("there is nothing to continue: give --prompt TEXT, --prompt - to read it from standard input, or --file FILE");
-  if (has_text && f.text.empty()) fail_usage("the prompt is empty; give at least one character with -p, as in -p \"Once\"");
+  if (has_text && has_file)
+    fail_usage("--prompt and --file both say what to continue; give one of them");
+  if (!has_text && !has_file)
+    fail_usage(
+        "there is nothing to continue: give --prompt TEXT, --prompt - to read it from standard "
+        "input, or --file FILE");
+  if (has_text && f.text.empty())
+    fail_usage("the prompt is empty; give at least one character with -p, as in -p \"Once\"");
   if (has_text && f.text != kStandardInput) return f.text;
   const bool from_input = has_text || f.file == kStandardInput;
   const std::string where = from_input ? "standard input" : printable(f.file);
@@ -95,17 +106,19 @@ std::string read_prompt(const PromptFlags& f, const Given& given) {
 
 // What prompt lookup did, for a person who watches.
 void tell_lookup(const Generated& out) {
-  tell("prompt lookup: {} of {} guessed tokens were right; {:.1f} tokens/s\n", out.accepted, out.proposed,
-       static_cast<double>(out.tokens) / std::max(out.decode_seconds, 1e-9));
+  tell("prompt lookup: {} of {} guessed tokens were right; {:.1f} tokens/s\n", out.accepted,
+       out.proposed, static_cast<double>(out.tokens) / std::max(out.decode_seconds, 1e-9));
 }
 
-// The texts that follow one prompt, shown as they come; Ctrl-C ends the one being written, and no other begins.
+// The texts that follow one prompt, shown as they come; Ctrl-C ends the one being written, and no
+// other begins.
 class Samples {
  public:
   Samples(const Flags& f, std::string prompt) : f_(f), prompt_(std::move(prompt)) {}
 
   // Runs the i-th, whose seed is the first one's plus i; false: it was interrupted.
-  bool write(int64_t i, Session& session, const Tokenizer& tokenizer, std::span<const int32_t> ids, GenerateOptions options) {
+  bool write(int64_t i, Session& session, const Tokenizer& tokenizer, std::span<const int32_t> ids,
+             GenerateOptions options) {
     options.sampler.seed += static_cast<uint64_t>(i);
     begun_ = false;
     const Generated out = generate(session, tokenizer, ids, options, [&](const std::string& text) {
@@ -138,12 +151,15 @@ class Samples {
   }
 
  private:
-  // Not before it is certain that something follows: while a long prompt is read Ctrl-C ends the process, as there is no text to be kept.
+  // Not before it is certain that something follows: while a long prompt is read Ctrl-C ends the
+  // process, as there is no text to be kept.
   void begin(int64_t i, uint64_t seed) {
     if (stop_ == nullptr) stop_ = &watch_interrupts();
     if (begun_ || f_.json) return;
     begun_ = true;
-    if (f_.samples > 1) fmt::print("{}==> sample {} of {}, --seed {} <==\n", i == 0 ? "" : "\n", i + 1, f_.samples, seed);
+    if (f_.samples > 1)
+      fmt::print("{}==> sample {} of {}, --seed {} <==\n", i == 0 ? "" : "\n", i + 1, f_.samples,
+                 seed);
     fmt::print("{}", prompt_);
   }
 
@@ -157,9 +173,13 @@ class Samples {
 
 void check_samples(const Flags& f) {
   constexpr int64_t kMost = 10000;
-  if (f.samples < 1 || f.samples > kMost) fail_usage("--samples is {}; give 1 to {}", f.samples, kMost);
+  if (f.samples < 1 || f.samples > kMost)
+    fail_usage("--samples is {}; give 1 to {}", f.samples, kMost);
   if (f.samples > 1 && f.generate.sampler.temperature == 0)
-    fail_usage("--samples {} would be one text: --temperature 0 always takes the likeliest token; raise it, or leave --samples out", f.samples);
+    fail_usage(
+        "--samples {} would be one text: --temperature 0 always takes the likeliest token; raise "
+        "it, or leave --samples out",
+        f.samples);
 }
 
 int run_generate(const Flags& f) {
@@ -171,8 +191,11 @@ int run_generate(const Flags& f) {
   Model& model = *loaded.model;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
-  const bool large = prepare_memory(f.model, session_use(model, options.session, run.compute, std::ssize(ids), std::ssize(ids) + options.max_tokens), {},
-                                    f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
+  const bool large = prepare_memory(
+      f.model,
+      session_use(model, options.session, run.compute, std::ssize(ids),
+                  std::ssize(ids) + options.max_tokens),
+      {}, f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt);
   for (int64_t i = 0; i < f.samples; ++i)
@@ -191,7 +214,8 @@ Action add_generate(CLI::App& app) {
   FieldList list;
   add_model(list, f->model);
   list.add(prompt_fields(f->prompt));
-  list.add("samples", f->samples, "so many texts, one after another; the i-th is what @seed + i - 1 writes alone");
+  list.add("samples", f->samples,
+           "so many texts, one after another; the i-th is what @seed + i - 1 writes alone");
   list.add(fields(f->generate));
   list.add(fields(f->compute));
   add_memory(list, f->memory);

@@ -22,8 +22,10 @@ struct Flags {
 };
 
 Json reply_of(const KnownModel& model) {
-  return {{"name", model.name},   {"what", model.what},         {"licence", model.licence}, {"download_bytes", model.wheel_bytes},
-          {"bytes", model.bytes}, {"path", cached_path(model)}, {"here", is_cached(model)}};
+  return {{"name", model.name},       {"what", model.what},
+          {"licence", model.licence}, {"download_bytes", model.wheel_bytes},
+          {"bytes", model.bytes},     {"path", cached_path(model)},
+          {"here", is_cached(model)}};
 }
 
 void list_models(bool json) {
@@ -34,14 +36,17 @@ void list_models(bool json) {
   }
   fmt::print("{:<10} {:>9}  {:<10}  {}\n", "name", "size", "here", "what");
   for (const KnownModel& model : known_models())
-    fmt::print("{:<10} {:>9}  {:<10}  {} ({})\n", model.name, human_bytes(static_cast<double>(model.bytes)), is_cached(model) ? "yes" : "no", model.what,
-               model.licence);
+    fmt::print("{:<10} {:>9}  {:<10}  {} ({})\n", model.name,
+               human_bytes(static_cast<double>(model.bytes)), is_cached(model) ? "yes" : "no",
+               model.what, model.licence);
   fmt::print("moe get NAME fetches one into {}, moe get --remove NAME removes it\n", model_cache());
 }
 
 int run_get(const Flags& f) {
-  if (f.list && (f.remove || !f.name.empty())) fail_usage("--list shows what there is and takes nothing beside it");
-  if (f.remove && f.name.empty()) fail_usage("--remove needs a name, as in moe get --remove {}", known_models()[0].name);
+  if (f.list && (f.remove || !f.name.empty()))
+    fail_usage("--list shows what there is and takes nothing beside it");
+  if (f.remove && f.name.empty())
+    fail_usage("--remove needs a name, as in moe get --remove {}", known_models()[0].name);
   if (f.name.empty()) {
     list_models(f.json);
     return 0;
@@ -59,7 +64,9 @@ int run_get(const Flags& f) {
 Action add_get(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
-  list.add("NAME", f->name, "the model to fetch; its path is printed. Without a name: what there is, and what is here")
+  list.add("NAME", f->name,
+           "the model to fetch; its path is printed. Without a name: what there is, and what is "
+           "here")
       .positional()
       .values(known_model_names());
   list.add("list", f->list, "what there is, and what is here");
@@ -67,7 +74,8 @@ Action add_get(CLI::App& app) {
   list.add("json", f->json, "one JSON object on standard output");
   add_flags(app, std::move(list), f->given);
   app.footer(
-      "A model is fetched once, by pip from Python's package index, into ${MOE_CACHE:-~/.cache/moe.cpp}. Its name then works wherever a MODEL does; a file or\n"
+      "A model is fetched once, by pip from Python's package index, into "
+      "${MOE_CACHE:-~/.cache/moe.cpp}. Its name then works wherever a MODEL does; a file or\n"
       "folder of that name comes first.");
   return [f] { return run_get(*f); };
 }

@@ -1,4 +1,5 @@
-// The command as a whole: its verbs on one screen, what --version says, and what tells of them: `moe help`, `moe man`, `moe completion`.
+// The command as a whole: its verbs on one screen, what --version says, and what tells of them:
+// `moe help`, `moe man`, `moe completion`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,18 +35,24 @@ A MODEL is a folder as Hugging Face lays it out, a .gguf file, or a name that `m
 
 std::string version() {
   const std::string isa = ops::isa_name();  // Highway's name, which calls AVX-512 AVX3
-  return fmt::format("moe {}\ninstructions: {}\nbf16 products: {}\nsame bits: {}", MOE_VERSION, isa.starts_with("AVX3") ? "AVX-512 (" + isa + ")" : isa,
-                     ops::has_bf16_products() ? "computed in bf16 by this processor" : "computed in f32, as this processor multiplies no bf16",
-                     !ops::products_keep_row_bits(DType::f32) ? "a token's numbers in another batch agree to 1e-5, not in every bit"
-                     : ops::products_keep_row_bits(DType::bf16)
-                         ? "a token gets the same numbers alone, in a batch and on any number of threads"
-                         : "in f32 a token gets the same numbers alone, in a batch and on any number of threads; "
-                           "in bf16, multiplied in AMX tiles here, they agree to rounding (MOE_MAX_ISA=avx512: the same)");
+  return fmt::format(
+      "moe {}\ninstructions: {}\nbf16 products: {}\nsame bits: {}", MOE_VERSION,
+      isa.starts_with("AVX3") ? "AVX-512 (" + isa + ")" : isa,
+      ops::has_bf16_products() ? "computed in bf16 by this processor"
+                               : "computed in f32, as this processor multiplies no bf16",
+      !ops::products_keep_row_bits(DType::f32)
+          ? "a token's numbers in another batch agree to 1e-5, not in every bit"
+      : ops::products_keep_row_bits(DType::bf16)
+          ? "a token gets the same numbers alone, in a batch and on any number of threads"
+          : "in f32 a token gets the same numbers alone, in a batch and on any number of threads; "
+            "in bf16, multiplied in AMX tiles here, they agree to rounding (MOE_MAX_ISA=avx512: "
+            "the same)");
 }
 
 std::vector<std::string> names_below(CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) names.push_back(verb->get_name());
+  for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
   return names;
 }
 
@@ -53,7 +60,9 @@ std::vector<std::string> names_below(CLI::App& app) {
 CLI::App* verb_below(CLI::App& at, const std::string& path, const std::string& name) {
   const std::vector<std::string> names = names_below(at);
   if (std::find(names.begin(), names.end(), name) != names.end()) return at.get_subcommand(name);
-  const std::string near = nearest(name, names) ? suggestion(name, names) : fmt::format("; {} --help lists what it has", path);
+  const std::string near = nearest(name, names)
+                               ? suggestion(name, names)
+                               : fmt::format("; {} --help lists what it has", path);
   fail_usage("{} has no verb '{}'{}", path, printable(name), near);
 }
 
@@ -71,7 +80,8 @@ Command make_command() {
     CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
     command.actions.emplace_back(sub, verb.add(*sub));
   }
-  const auto narrow = std::make_shared<CLI::Formatter>(*std::static_pointer_cast<CLI::Formatter>(app.get_formatter()));
+  const auto narrow = std::make_shared<CLI::Formatter>(
+      *std::static_pointer_cast<CLI::Formatter>(app.get_formatter()));
   narrow->column_width(15);
   app.formatter(narrow);
   return command;
@@ -79,9 +89,12 @@ Command make_command() {
 
 void check_verb(CLI::App& app, int argc, const char* const* argv) {
   const auto* const end = argv + argc;
-  const auto* const word = std::find_if(argv + 1, end, [](const char* text) { return text[0] != '-'; });
+  const auto* const word =
+      std::find_if(argv + 1, end, [](const char* text) { return text[0] != '-'; });
   if (word < end) verb_below(app, "moe", *word);
-  else if (argc == 1) fail_usage("what shall be done? moe is followed by a verb, as in moe train; moe --help lists them");
+  else if (argc == 1)
+    fail_usage(
+        "what shall be done? moe is followed by a verb, as in moe train; moe --help lists them");
 }
 
 Action add_help(CLI::App& app) {
@@ -91,7 +104,9 @@ Action add_help(CLI::App& app) {
   };
   auto f = std::make_shared<Flags>();
   FieldList list;
-  list.add("VERB", f->words, "the verb; without one, all of them. As in: moe help train").positional().values(names_of(verbs()));
+  list.add("VERB", f->words, "the verb; without one, all of them. As in: moe help train")
+      .positional()
+      .values(names_of(verbs()));
   add_flags(app, std::move(list), f->given);
   return [f] {
     const Command command = make_command();
@@ -115,7 +130,11 @@ Action add_man(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   const std::vector<std::string> names = names_of(verbs());
   FieldList list;
-  list.add("VERB", f->verb, "the page of one verb; without it that of the whole command. As in: moe man train | man -l -").positional().values(names);
+  list.add("VERB", f->verb,
+           "the page of one verb; without it that of the whole command. As in: moe man train | man "
+           "-l -")
+      .positional()
+      .values(names);
   add_flags(app, std::move(list), f->given);
   return [f, names, &app] {
     const CommandInfo root = describe(*app.get_parent(), "moe");
@@ -140,7 +159,11 @@ Action add_completion(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   const std::vector<std::string>& names = completed_shells();
   FieldList list;
-  list.add("SHELL", f->shell, fmt::format("{}. As in: source <(moe completion bash)", listed(names))).positional().required().values(names);
+  list.add("SHELL", f->shell,
+           fmt::format("{}. As in: source <(moe completion bash)", listed(names)))
+      .positional()
+      .required()
+      .values(names);
   add_flags(app, std::move(list), f->given);
   return [f, &app] {
     fmt::print("{}", completion_script(describe(*app.get_parent(), "moe"), f->shell));

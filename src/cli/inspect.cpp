@@ -34,24 +34,35 @@ struct Flags {
   Given given;
 };
 
-void print_part(const char* name, int64_t params, int64_t active, double flops, const ModelCost& cost) {
+void print_part(const char* name, int64_t params, int64_t active, double flops,
+                const ModelCost& cost) {
   if (params == 0 && flops == 0) return;
-  fmt::print("  {:<12}{:>10} {:>10} {:>6.1f}%{:>10} {:>6.1f}%\n", name, human_count(static_cast<double>(params)), human_count(static_cast<double>(active)),
-             100.0 * static_cast<double>(active) / static_cast<double>(cost.params.active()), human_count(flops), 100 * flops / cost.flops.forward());
+  fmt::print("  {:<12}{:>10} {:>10} {:>6.1f}%{:>10} {:>6.1f}%\n", name,
+             human_count(static_cast<double>(params)), human_count(static_cast<double>(active)),
+             100.0 * static_cast<double>(active) / static_cast<double>(cost.params.active()),
+             human_count(flops), 100 * flops / cost.flops.forward());
 }
 
 void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape& shape) {
   const ParamCount& p = cost.params;
   const FlopCount& f = cost.flops;
-  fmt::print("{} layers of width {}, {} heads ({} key/value) of {}, vocabulary {}, context {}\n", c.layers, c.width, c.heads, c.kv_heads, c.head_width, c.vocab,
-             c.context);
+  fmt::print("{} layers of width {}, {} heads ({} key/value) of {}, vocabulary {}, context {}\n",
+             c.layers, c.width, c.heads, c.kv_heads, c.head_width, c.vocab, c.context);
   if (c.moe_layer_count() > 0)
-    fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n", c.moe_layer_count(), c.routing.recipe, c.routing.top_k, c.routing.experts,
-               c.expert_width, c.shared_experts > 0 ? fmt::format(", {} shared of width {}", c.shared_experts, c.shared_width) : "");
-  fmt::print("parameters: {} in all, {} active for a token ({:.1f}%)\n\n", human_count(static_cast<double>(p.total())),
-             human_count(static_cast<double>(p.active())), 100.0 * static_cast<double>(p.active()) / static_cast<double>(p.total()));
-  fmt::print("  {:<12}{:>10} {:>10} {:>7}{:>10} {:>7}\n", "part", "params", "active", "share", "FLOPs", "share");
-  print_part("embedding", p[Part::embedding] + p[Part::positions], p[Part::embedding] + p[Part::positions], 0, cost);
+    fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n",
+               c.moe_layer_count(), c.routing.recipe, c.routing.top_k, c.routing.experts,
+               c.expert_width,
+               c.shared_experts > 0
+                   ? fmt::format(", {} shared of width {}", c.shared_experts, c.shared_width)
+                   : "");
+  fmt::print("parameters: {} in all, {} active for a token ({:.1f}%)\n\n",
+             human_count(static_cast<double>(p.total())),
+             human_count(static_cast<double>(p.active())),
+             100.0 * static_cast<double>(p.active()) / static_cast<double>(p.total()));
+  fmt::print("  {:<12}{:>10} {:>10} {:>7}{:>10} {:>7}\n", "part", "params", "active", "share",
+             "FLOPs", "share");
+  print_part("embedding", p[Part::embedding] + p[Part::positions],
+             p[Part::embedding] + p[Part::positions], 0, cost);
   print_part("attention", p[Part::attention], p[Part::attention], f.projections + f.scores, cost);
   print_part("norms", p[Part::norms], p[Part::norms], 0, cost);
   print_part("dense FFN", p[Part::dense_ffn], p[Part::dense_ffn], f.dense_ffn, cost);
@@ -59,14 +70,19 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   print_part("experts", p[Part::experts], p.experts_active, f.experts, cost);
   print_part("shared", p[Part::shared], p[Part::shared], f.shared, cost);
   print_part("head", p[Part::lm_head], p[Part::lm_head], f.head, cost);
-  fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n", human_count(f.forward()), human_count(f.training()), c.context);
+  fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n",
+             human_count(f.forward()), human_count(f.training()), c.context);
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16\n", size(cost.memory.weights_f32), size(cost.memory.weights_bf16),
+  fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16\n",
+             size(cost.memory.weights_f32), size(cost.memory.weights_bf16),
              size(cost.memory.kv_per_token_bf16));
   const TrainingMemory t = count_training_memory(c, shape);
-  fmt::print("training in {} on {} x {} tokens{}: {} = masters {} + gradients {} + moments {} + packed {} + activations {} + scratch {}\n",
-             name_of(shape.dtype), shape.batch, shape.context, shape.recompute ? " with --recompute" : "", size(t.total()), size(t.masters), size(t.gradients),
-             size(t.moments), size(t.copies), size(t.activations), size(t.scratch));
+  fmt::print(
+      "training in {} on {} x {} tokens{}: {} = masters {} + gradients {} + moments {} + packed {} "
+      "+ activations {} + scratch {}\n",
+      name_of(shape.dtype), shape.batch, shape.context, shape.recompute ? " with --recompute" : "",
+      size(t.total()), size(t.masters), size(t.gradients), size(t.moments), size(t.copies),
+      size(t.activations), size(t.scratch));
 }
 
 // 4426165368 as 4,426,165,368.
@@ -79,27 +95,42 @@ std::string grouped(std::string digits) {
 void print_comparison(const ModelConfig& c, const ModelCost& cost) {
   const std::vector<Variant> variants = fine_grained_variants(c);
   if (!variants.empty()) {
-    fmt::print("\nthe same experts cut differently: total and active parameters equal but for the router's\n");
-    fmt::print("  {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", "", "chosen", "shared", "width", "params", "active", "sets a token can get: C(E, K)");
+    fmt::print(
+        "\nthe same experts cut differently: total and active parameters equal but for the "
+        "router's\n");
+    fmt::print("  {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", "", "chosen", "shared", "width",
+               "params", "active", "sets a token can get: C(E, K)");
   }
   for (const Variant& v : variants) {
     const std::string sets = combinations(v.experts, v.top_k);
     const std::string power = fmt::format("2^{:.2f}", log2_combinations(v.experts, v.top_k));
-    fmt::print("{} {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", v.is_model ? '*' : ' ', v.name, fmt::format("{} of {}", v.top_k, v.experts), v.shared_experts,
-               v.expert_width, human_count(static_cast<double>(v.params.total())), human_count(static_cast<double>(v.params.active())),
-               sets.empty() || sets.size() > 18 ? fmt::format("{} ({} digits: --json)", power, sets.empty() ? "too many" : std::to_string(sets.size()))
-                                                : fmt::format("{} = {}", power, grouped(sets)));
+    fmt::print("{} {:<22}{:>12}{:>8}{:>8}{:>9}{:>9}  {}\n", v.is_model ? '*' : ' ', v.name,
+               fmt::format("{} of {}", v.top_k, v.experts), v.shared_experts, v.expert_width,
+               human_count(static_cast<double>(v.params.total())),
+               human_count(static_cast<double>(v.params.active())),
+               sets.empty() || sets.size() > 18
+                   ? fmt::format("{} ({} digits: --json)", power,
+                                 sets.empty() ? "too many" : std::to_string(sets.size()))
+                   : fmt::format("{} = {}", power, grouped(sets)));
   }
-  const DenseTwin flops = dense_of_equal_flops(c, c.context), params = dense_of_equal_params(c, c.context);
+  const DenseTwin flops = dense_of_equal_flops(c, c.context),
+                  params = dense_of_equal_params(c, c.context);
   const auto count = [](auto x) { return human_count(static_cast<double>(x)); };
-  fmt::print("\nagainst dense layers of the same FLOPs (width {}): {} parameters where dense has {}, {:.2f} times as many\n", flops.ffn_width,
-             count(cost.params.total()), count(flops.params.total()), static_cast<double>(cost.params.total()) / static_cast<double>(flops.params.total()));
-  fmt::print("against dense layers of the same parameters (width {}): {} FLOPs a token where dense takes {}, {:.2f} times as few\n", params.ffn_width,
-             count(cost.flops.forward()), count(params.flops.forward()), params.flops.forward() / cost.flops.forward());
+  fmt::print(
+      "\nagainst dense layers of the same FLOPs (width {}): {} parameters where dense has {}, "
+      "{:.2f} times as many\n",
+      flops.ffn_width, count(cost.params.total()), count(flops.params.total()),
+      static_cast<double>(cost.params.total()) / static_cast<double>(flops.params.total()));
+  fmt::print(
+      "against dense layers of the same parameters (width {}): {} FLOPs a token where dense takes "
+      "{}, {:.2f} times as few\n",
+      params.ffn_width, count(cost.flops.forward()), count(params.flops.forward()),
+      params.flops.forward() / cost.flops.forward());
 }
 
 ModelConfig config_of(const Flags& f) {
-  if (f.model.empty() == f.preset.empty()) fail_usage("moe inspect needs a model, or --preset NAME in its place");
+  if (f.model.empty() == f.preset.empty())
+    fail_usage("moe inspect needs a model, or --preset NAME in its place");
   if (!f.preset.empty()) return preset_config(f.preset);
   return read_model_config(f.model);
 }
@@ -107,7 +138,10 @@ ModelConfig config_of(const Flags& f) {
 int run_inspect_text(const Flags& f) {
   const InspectedText found = inspect_text(f.text, on_screen());
   fmt::print("{}", routing_tables(found.report, found.history ? &*found.history : nullptr));
-  if (!found.report.moe_layers.empty()) fmt::print("\nmore by --json and --html FILE: loads, co-activation, every expert of every text, sample texts\n");
+  if (!found.report.moe_layers.empty())
+    fmt::print(
+        "\nmore by --json and --html FILE: loads, co-activation, every expert of every text, "
+        "sample texts\n");
   if (!f.text.html.empty()) fmt::print("the page is in {}\n", f.text.html);
   if (!f.text.pictures.empty()) fmt::print("the pictures are in {}\n", f.text.pictures);
   return 0;
@@ -120,7 +154,8 @@ int run_inspect(Flags& f) {
   const ModelConfig config = config_of(f);
   f.training.dtype = f.dtype.value_or(DType::f32);
   if (f.training.context == 0) f.training.context = config.context;
-  if (f.training.batch < 1 || f.training.context < 1) fail_usage("--batch and --context must be at least 1");
+  if (f.training.batch < 1 || f.training.context < 1)
+    fail_usage("--batch and --context must be at least 1");
   f.text.model = f.model;
   f.text.dtype = f.dtype;
   if (f.json) {
@@ -141,15 +176,21 @@ int run_inspect(Flags& f) {
 Action add_inspect(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
-  list.add("MODEL", f->model, fmt::format("a model: {}; without @text only its configuration is read", kModelIs)).positional();
+  list.add("MODEL", f->model,
+           fmt::format("a model: {}; without @text only its configuration is read", kModelIs))
+      .positional();
   const std::vector<std::string> names = names_of(presets());
-  list.add("preset", f->preset, fmt::format("or the model of a preset: {}", listed(names))).values(names);
+  list.add("preset", f->preset, fmt::format("or the model of a preset: {}", listed(names)))
+      .values(names);
   list.add("batch", f->training.batch, "rows a micro-batch, for the memory of training");
-  list.add("context", f->training.context, "tokens a row, for the memory of training; 0: the model's");
+  list.add("context", f->training.context,
+           "tokens a row, for the memory of training; 0: the model's");
   list.add_named(
-      "dtype", {"auto", "f32", "bf16"}, [f] { return f->dtype ? std::string(name_of(*f->dtype)) : "auto"; },
+      "dtype", {"auto", "f32", "bf16"},
+      [f] { return f->dtype ? std::string(name_of(*f->dtype)) : "auto"; },
       [f](const std::string& name) { f->dtype = dtype_named(name); },
-      "f32 or bf16 products, for the memory of training (auto: f32) and for @text (auto: as in moe score)");
+      "f32 or bf16 products, for the memory of training (auto: f32) and for @text (auto: as in moe "
+      "score)");
   list.add("recompute", f->training.recompute, "for the memory of training");
   list.add("json", f->json, "one JSON object on standard output");
   list.add(fields(f->text));

@@ -1,4 +1,5 @@
-// The command `moe`: finds the verb, runs it, and turns what it throws into one line and an exit code (0 done, 1 failed, 2 wrong usage).
+// The command `moe`: finds the verb, runs it, and turns what it throws into one line and an exit
+// code (0 done, 1 failed, 2 wrong usage).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,7 +22,8 @@
 
 namespace {
 
-// CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the help, makes that useful.
+// CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the
+// help, makes that useful.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* at = &app;
   std::string command = "moe";
@@ -30,28 +32,36 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     command += " " + at->get_name();
   }
   std::vector<std::string> verbs, known;
-  for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(sub->get_name());
+  for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(sub->get_name());
   for (const CLI::Option* option : at->get_options()) known.push_back(option->get_name());
   const std::vector<std::string> extras = app.remaining(true);
   if (!verbs.empty()) {
-    const std::string words = fmt::format("{} is followed by one of {}", command, fmt::join(verbs, ", "));
-    return extras.empty() ? words : fmt::format("'{}' has no meaning after {}{}", extras.front(), command, moe::suggestion(extras.front(), verbs));
+    const std::string words =
+        fmt::format("{} is followed by one of {}", command, fmt::join(verbs, ", "));
+    return extras.empty() ? words
+                          : fmt::format("'{}' has no meaning after {}{}", extras.front(), command,
+                                        moe::suggestion(extras.front(), verbs));
   }
   const std::string help = fmt::format("; see {} --help", command);
-  if (!extras.empty()) return fmt::format("'{}' has no meaning here{}{}", extras.front(), moe::suggestion(extras.front(), known, 0), help);
+  if (!extras.empty())
+    return fmt::format("'{}' has no meaning here{}{}", extras.front(),
+                       moe::suggestion(extras.front(), known, 0), help);
   return error.what() + help;
 }
 
-// A thread of libgomp that waits for another spins for milliseconds. Where another program wants the core, the one waited for then gets none, and a step takes
-// three times as long; a short spin costs little on a quiet machine (docs/performance.md). libgomp reads its environment before main, so the command starts
-// itself again.
+// A thread of libgomp that waits for another spins for milliseconds. Where another program wants
+// the core, the one waited for then gets none, and a step takes three times as long; a short spin
+// costs little on a quiet machine (docs/performance.md). libgomp reads its environment before main,
+// so the command starts itself again.
 void start_again_with_short_spin(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "1000", 1);
   execv("/proc/self/exe", argv);  // returns only if it failed, and then everything works as before
 }
 
-// A file opened while a standard stream is closed would take its number, and get what is meant for the screen.
+// A file opened while a standard stream is closed would take its number, and get what is meant for
+// the screen.
 void open_standard_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(fd, F_GETFD) == -1) open("/dev/null", O_RDWR);
@@ -76,7 +86,9 @@ int run_command(int argc, char** argv) {
     moe::cli::tell("moe: {}\n", moe::one_line(moe::cli::in_flags(error.marked())));
     return error.kind() == moe::Error::Kind::usage ? 2 : 1;
   } catch (const std::bad_alloc&) {
-    moe::cli::tell("moe: out of memory; use a smaller model or shorter texts, and in training a smaller --batch or --recompute\n");
+    moe::cli::tell(
+        "moe: out of memory; use a smaller model or shorter texts, and in training a smaller "
+        "--batch or --recompute\n");
     return 1;
   } catch (const std::exception& error) {
     if (std::ferror(stdout) != 0) return 1;  // main says it
@@ -85,12 +97,14 @@ int run_command(int argc, char** argv) {
   }
 }
 
-// What did not reach standard output, such as a full disk, is a failure of the command, whatever it did.
+// What did not reach standard output, such as a full disk, is a failure of the command, whatever it
+// did.
 int with_output_written(int code) {
   const bool lost_before = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !lost_before) return code;
   moe::cli::tell(
-      "moe: standard output could not be written{}; what is there is not all of it: look at the disk or program it goes to, and run the command again\n",
+      "moe: standard output could not be written{}; what is there is not all of it: look at the "
+      "disk or program it goes to, and run the command again\n",
       lost_before ? "" : fmt::format(": {}", std::strerror(errno)));
   return code == 0 ? 1 : code;
 }

@@ -29,8 +29,10 @@ int run_merge(const Flags& f) {
   }
   print_parts(reply.parts);
   const auto [least, most] =
-      std::minmax_element(reply.layers.begin(), reply.layers.end(), [](const auto& a, const auto& b) { return a.condition < b.condition; });
-  fmt::print("gates: {}; condition of a layer's gates from {} to {}\n", gates_names()[static_cast<size_t>(reply.gates)], condition_in_words(least->condition),
+      std::minmax_element(reply.layers.begin(), reply.layers.end(),
+                          [](const auto& a, const auto& b) { return a.condition < b.condition; });
+  fmt::print("gates: {}; condition of a layer's gates from {} to {}\n",
+             gates_names()[static_cast<size_t>(reply.gates)], condition_in_words(least->condition),
              condition_in_words(most->condition));
   print_result(reply);
   return 0;

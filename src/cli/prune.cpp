@@ -32,12 +32,14 @@ std::vector<int64_t> dropped(const PrunedLayer& layer) {
 }
 
 void print_pruned(const std::vector<PrunedLayer>& layers) {
-  fmt::print("{:>5}  {:>16}  {:>15}  experts that go\n", "layer", "of their choices", "of their output");
+  fmt::print("{:>5}  {:>16}  {:>15}  experts that go\n", "layer", "of their choices",
+             "of their output");
   for (const PrunedLayer& layer : layers) {
     std::vector<int64_t> gone = dropped(layer);
     const size_t count = gone.size();
     if (count > kListedExperts) gone.resize(kListedExperts);
-    fmt::print("{:>5}  {:>15.1f}%  {:>14.1f}%  {}{}\n", layer.layer, 100 * layer.lost_choices, 100 * layer.lost_output, fmt::join(gone, ", "),
+    fmt::print("{:>5}  {:>15.1f}%  {:>14.1f}%  {}{}\n", layer.layer, 100 * layer.lost_choices,
+               100 * layer.lost_output, fmt::join(gone, ", "),
                count > kListedExperts ? fmt::format(" and {} more", count - kListedExperts) : "");
   }
 }
@@ -53,8 +55,9 @@ int run_prune(const Flags& f) {
   print_result(reply);
   if (!reply.verified) return 0;
   const auto& [text, before, after] = *reply.verified;
-  fmt::print("perplexity on {} ({} of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n", text.path, counted(text.windows, "window"), text.rule.window,
-             before, after, after - before, 100 * (after / before - 1));
+  fmt::print("perplexity on {} ({} of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n",
+             text.path, counted(text.windows, "window"), text.rule.window, before, after,
+             after - before, 100 * (after / before - 1));
   return 0;
 }
 

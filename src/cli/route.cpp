@@ -38,12 +38,16 @@ constexpr LossMeaning kMeanings[] = {
     {"load", "CV^2 of the load expected if the noise were drawn again; 0 when even"},
 };
 
-void print_note(std::string_view label, const std::string& text) { fmt::print("{:<{}}{}\n", label, kNote, wrapped(text, kNote)); }
+void print_note(std::string_view label, const std::string& text) {
+  fmt::print("{:<{}}{}\n", label, kNote, wrapped(text, kNote));
+}
 
 std::string describe_capacity(const Json& r, const RoutingSpec& spec, int64_t pairs) {
-  if (experts_choose(spec.select)) return "experts take tokens; a token that none takes passes through the residual";
+  if (experts_choose(spec.select))
+    return "experts take tokens; a token that none takes passes through the residual";
   if (r.at("capacity").is_null()) return "none: no token is dropped";
-  return fmt::format("{} a buffer; {} of {} choices dropped", r["capacity"].dump(), r.at("dropped").get<int64_t>(), pairs);
+  return fmt::format("{} a buffer; {} of {} choices dropped", r["capacity"].dump(),
+                     r.at("dropped").get<int64_t>(), pairs);
 }
 
 void print_reply(const Json& r, const RoutingSpec& spec) {
@@ -54,11 +58,14 @@ void print_reply(const Json& r, const RoutingSpec& spec) {
     for (size_t i = 0; i < r["experts"][n].size(); ++i) {
       const int64_t expert = r["experts"][n][i];
       const std::string entry =
-          r["kept"][n][i].get<bool>() ? fmt::format("{}:{:.4f}", expert, r["weights"][n][i].get<double>()) : fmt::format("{}:{}", expert, unsent);
+          r["kept"][n][i].get<bool>()
+              ? fmt::format("{}:{:.4f}", expert, r["weights"][n][i].get<double>())
+              : fmt::format("{}:{}", expert, unsent);
       line += fmt::format("{}{:<11}", line.empty() ? "" : " ", entry);
     }
     while (line.ends_with(' ')) line.pop_back();
-    fmt::print("{:>5}     {}\n", n, line.empty() ? "none: the residual alone passes" : wrapped(line, kTokenLabel));
+    fmt::print("{:>5}     {}\n", n,
+               line.empty() ? "none: the residual alone passes" : wrapped(line, kTokenLabel));
   }
   fmt::print("\n");
   std::string counts;
@@ -69,27 +76,35 @@ void print_reply(const Json& r, const RoutingSpec& spec) {
   }
   print_note("counts", counts + " (choices an expert has, before any drop)");
   if (pairs > 0)
-    print_note("evenness", fmt::format("max/mean - 1 = {:.4g}, CV^2 {:.4g}, entropy {:.4g} of an even load's", r.at("max_vio").get<double>(),
-                                       r.at("cv2").get<double>(), r.at("entropy").get<double>()));
+    print_note("evenness",
+               fmt::format("max/mean - 1 = {:.4g}, CV^2 {:.4g}, entropy {:.4g} of an even load's",
+                           r.at("max_vio").get<double>(), r.at("cv2").get<double>(),
+                           r.at("entropy").get<double>()));
   print_note("capacity", describe_capacity(r, spec, pairs));
   for (const LossMeaning& loss : kMeanings)
-    if (r.contains(loss.name)) print_note(loss.name, fmt::format("{:<10.6g} {}", r.at(loss.name).get<double>(), loss.meaning));
+    if (r.contains(loss.name))
+      print_note(loss.name,
+                 fmt::format("{:<10.6g} {}", r.at(loss.name).get<double>(), loss.meaning));
   for (const char* name : {"dlogits", "dclean", "dsigma", "dx", "dweight", "dnoise_weight"}) {
     if (!r.contains(name)) continue;
     fmt::print("\n{}\n", name);
     for (const Json& row : r.at(name)) {
       std::string line;
-      for (const Json& x : row) line += fmt::format("{}{:.6g}", line.empty() ? "" : " ", x.is_null() ? std::nan("") : x.get<double>());
+      for (const Json& x : row)
+        line += fmt::format("{}{:.6g}", line.empty() ? "" : " ",
+                            x.is_null() ? std::nan("") : x.get<double>());
       fmt::print("{:{}}{}\n", "", kTokenLabel, wrapped(line, kTokenLabel));
     }
   }
 }
 
 void describe_spec(const RouteOptions& f, const RoutingSpec& spec, const Json& input) {
-  const std::string stages = f.eval ? fmt::format("evaluated {}", name_of(*f.eval)) : "stages of training";
+  const std::string stages =
+      f.eval ? fmt::format("evaluated {}", name_of(*f.eval)) : "stages of training";
   const std::string taken = experts_choose(spec.select) ? "" : fmt::format("{} of ", spec.slots());
   fmt::print("{}, {}{} experts, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, stages);
-  if (!std::holds_alternative<NoNoise>(spec.noise) && !(input.contains("draw") && input["draw"] == true) && !input.contains("noise"))
+  if (!std::holds_alternative<NoNoise>(spec.noise) &&
+      !(input.contains("draw") && input["draw"] == true) && !input.contains("noise"))
     fmt::print("no noise is drawn: the file has none, and --draw was not given\n");
   fmt::print("\n");
 }
@@ -97,13 +112,15 @@ void describe_spec(const RouteOptions& f, const RoutingSpec& spec, const Json& i
 int run_route(const Flags& f) {
   Json file = read_json(f.logits);
   const bool many = file.is_object() && file.contains("cases");
-  const std::string reply = route_reply(f.route, file, f.logits, [&](size_t i, const RoutingSpec& spec, const Json& input, const Json& worked) {
-    if (f.json) return;
-    if (i > 0) fmt::print("\n");
-    if (many) fmt::print("case {}: ", i);
-    describe_spec(f.route, spec, input);
-    print_reply(worked, spec);
-  });
+  const std::string reply =
+      route_reply(f.route, file, f.logits,
+                  [&](size_t i, const RoutingSpec& spec, const Json& input, const Json& worked) {
+                    if (f.json) return;
+                    if (i > 0) fmt::print("\n");
+                    if (many) fmt::print("case {}: ", i);
+                    describe_spec(f.route, spec, input);
+                    print_reply(worked, spec);
+                  });
   if (f.json) fmt::print("{}\n", reply);
   return 0;
 }
@@ -114,8 +131,10 @@ Action add_route(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
   list.add("logits", f->logits,
-           "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and \"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", "
-           "\"bias\", \"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or {\"cases\": [these, ...]}")
+           "a JSON file: {\"logits\": [[E numbers] for each token]}; or \"x\" [T][D] and "
+           "\"weight\" [E][D]; for hash routing \"ids\". Also \"noise\", "
+           "\"bias\", \"sequences\", \"coef\", \"dweights\" and more (docs/recipes.md), or "
+           "{\"cases\": [these, ...]}")
       .required();
   list.add(fields(f->route));
   list.add("json", f->json, "one JSON object on standard output");

@@ -22,10 +22,14 @@ struct Flags {
 
 void print_replayed(const ScoreReply::Replayed& r) {
   const RecordInfo& info = r.info;
-  fmt::print("replayed {} (recipe {}, {}, {}): the model itself would have routed {:.2f}% of the tokens so in every layer\n", r.file,
-             printable(info.recipe, 40), printable(info.routing, 40), printable(info.dtype, 40), 100 * r.alike());
+  fmt::print(
+      "replayed {} (recipe {}, {}, {}): the model itself would have routed {:.2f}% of the tokens "
+      "so in every layer\n",
+      r.file, printable(info.recipe, 40), printable(info.routing, 40), printable(info.dtype, 40),
+      100 * r.alike());
   fmt::print("layer  choices it would have made   by chance\n");
-  for (const Agreement::Layer& l : r.agreement.layers) fmt::print("{:5}  {:24.2f}%   {:8.2f}%\n", l.layer, 100 * l.share(), 100 * l.chance());
+  for (const Agreement::Layer& l : r.agreement.layers)
+    fmt::print("{:5}  {:24.2f}%   {:8.2f}%\n", l.layer, 100 * l.share(), 100 * l.chance());
 }
 
 int run_score(const Flags& f) {
@@ -36,10 +40,15 @@ int run_score(const Flags& f) {
     return 0;
   }
   const Score& s = reply.score;
-  fmt::print("{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per byte\n", s.tokens, s.windows, reply.plan.options.window,
-             s.nats_per_token, s.perplexity, s.bits_per_byte);
+  fmt::print(
+      "{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per "
+      "byte\n",
+      s.tokens, s.windows, reply.plan.options.window, s.nats_per_token, s.perplexity,
+      s.bits_per_byte);
   if (reply.replayed) print_replayed(*reply.replayed);
-  if (!reply.record.empty()) fmt::print("the choices of {} layers for {} tokens are in {}\n", reply.moe_layers, reply.read_tokens, reply.record);
+  if (!reply.record.empty())
+    fmt::print("the choices of {} layers for {} tokens are in {}\n", reply.moe_layers,
+               reply.read_tokens, reply.record);
   return 0;
 }
 

@@ -18,7 +18,8 @@ namespace moe::cli {
 namespace {
 
 constexpr int kBarWidth = 20;
-constexpr size_t kWide = 100;                                   // columns that have room for a bar of that width beside a training step's figures
+constexpr size_t kWide =
+    100;  // columns that have room for a bar of that width beside a training step's figures
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
 
 size_t columns() {
@@ -35,7 +36,9 @@ std::string human_seconds(double s) {
   return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
 }
 
-void print_json(const Json& json) { fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 std::string PeakShare::describe(double rate) {
   if (rate > peak_) peak_ = 0;
@@ -49,12 +52,15 @@ ProgressLine::~ProgressLine() {
   if (open_) std::fputc('\n', stderr);
 }
 
-std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width) {
+std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts,
+                          size_t width) {
   const int bar = width >= kWide ? kBarWidth : kBarWidth / 2;
   const int filled = total > 0 ? static_cast<int>(done * bar / total) : bar;
-  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}", "", filled, "", bar - filled, done, total);
+  std::string line =
+      fmt::format("[{:#<{}}{:.<{}}] {}/{}", "", filled, "", bar - filled, done, total);
   for (const std::string& part : parts) {
-    if (line.size() + 2 + part.size() >= width) break;  // the last column stays free: a line that fills it wraps on some terminals
+    if (line.size() + 2 + part.size() >= width)
+      break;  // the last column stays free: a line that fills it wraps on some terminals
     line += "  " + part;
   }
   if (line.size() >= width) line.resize(width - 1);
@@ -83,7 +89,9 @@ void ProgressLine::log(const std::string& line) {
 Watch on_screen() {
   return {.begin = []() -> Progress {
             const auto line = std::make_shared<ProgressLine>();
-            return [line](int64_t done, int64_t total, std::string_view what) { line->show(done, total, std::string(what)); };
+            return [line](int64_t done, int64_t total, std::string_view what) {
+              line->show(done, total, std::string(what));
+            };
           },
           .tell = [](const std::string& line) { tell("{}\n", in_flags(line)); },
           .stopped = [] { return watch_interrupts().load(); }};

@@ -16,7 +16,8 @@
 
 namespace moe::cli {
 
-// To standard error, where fmt::print would throw when it is closed or its disk is full: no run ends because nobody hears of it.
+// To standard error, where fmt::print would throw when it is closed or its disk is full: no run
+// ends because nobody hears of it.
 template <class... T>
 void tell(fmt::format_string<T...> format, T&&... values) {
   const std::string text = fmt::format(format, std::forward<T>(values)...);
@@ -25,7 +26,8 @@ void tell(fmt::format_string<T...> format, T&&... values) {
 
 std::string human_seconds(double s);  // 2m05s
 
-// One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files may hold, become U+FFFD.
+// One line on standard output, as programs read it. Bytes that are no UTF-8, such as names of files
+// may hold, become U+FFFD.
 void print_json(const Json&);
 
 // What training computes beside what the processor can compute at most.
@@ -33,15 +35,18 @@ class PeakShare {
  public:
   // Flops a second, as ops::measure_peak_flops found them.
   explicit PeakShare(double measured) : peak_(measured) {}
-  // "31.2 GFLOP/s, 47% of peak". A rate above it shows that the measurement was disturbed; from then on there is no share to speak of.
+  // "31.2 GFLOP/s, 47% of peak". A rate above it shows that the measurement was disturbed; from
+  // then on there is no share to speak of.
   std::string describe(double rate);
 
  private:
   double peak_;  // 0: not known
 };
 
-// The bar and as many of the parts, two spaces apart, as `width` columns hold; narrow terminals get a shorter bar.
-std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts, size_t width);
+// The bar and as many of the parts, two spaces apart, as `width` columns hold; narrow terminals get
+// a shorter bar.
+std::string progress_text(int64_t done, int64_t total, const std::vector<std::string>& parts,
+                          size_t width);
 
 // Rewrites one line on a terminal; elsewhere prints a line now and then.
 class ProgressLine {
@@ -49,8 +54,11 @@ class ProgressLine {
   ProgressLine();
   ~ProgressLine();
   // `done` of `total`; the text stands behind the bar.
-  void show(int64_t done, int64_t total, const std::string& text) { show(done, total, std::vector{text}); }
-  // The same with what matters most first: where the terminal is too narrow the last parts are left out.
+  void show(int64_t done, int64_t total, const std::string& text) {
+    show(done, total, std::vector{text});
+  }
+  // The same with what matters most first: where the terminal is too narrow the last parts are left
+  // out.
   void show(int64_t done, int64_t total, const std::vector<std::string>& parts);
   // A line of its own, above the progress line.
   void log(const std::string& line);
@@ -61,7 +69,8 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_{};
 };
 
-// Work of the library shows how far it is, and says its lines, on standard error; Ctrl-C stops it from the moment that it asks for the first time.
+// Work of the library shows how far it is, and says its lines, on standard error; Ctrl-C stops it
+// from the moment that it asks for the first time.
 Watch on_screen();
 
 }  // namespace moe::cli

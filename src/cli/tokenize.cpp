@@ -26,15 +26,23 @@ struct Flags {
 };
 
 Json tokens_json(const std::string& folder, const TokensIndex& index) {
-  return {{"folder", folder},       {"tokens", index.tokens()},     {"documents", index.documents}, {"trained", index.tokens() - index.untrained},
-          {"bytes", index.bytes()}, {"shards", index.shards.size()}};
+  return {{"folder", folder},
+          {"tokens", index.tokens()},
+          {"documents", index.documents},
+          {"trained", index.tokens() - index.untrained},
+          {"bytes", index.bytes()},
+          {"shards", index.shards.size()}};
 }
 
 void describe(ProgressLine& screen, const std::string& folder, const TokensIndex& index) {
   const auto tokens = static_cast<double>(index.tokens());
-  std::string text = fmt::format("{}: {} tokens in {}, {}, {:.2f} bytes a token", folder, human_count(tokens), counted(index.documents, "document"),
-                                 counted(static_cast<int64_t>(index.shards.size()), "shard"), static_cast<double>(index.bytes()) / tokens);
-  if (index.untrained > 0) text += fmt::format(", {:.1f}% learned from", 100 * (1 - static_cast<double>(index.untrained) / tokens));
+  std::string text = fmt::format("{}: {} tokens in {}, {}, {:.2f} bytes a token", folder,
+                                 human_count(tokens), counted(index.documents, "document"),
+                                 counted(static_cast<int64_t>(index.shards.size()), "shard"),
+                                 static_cast<double>(index.bytes()) / tokens);
+  if (index.untrained > 0)
+    text += fmt::format(", {:.1f}% learned from",
+                        100 * (1 - static_cast<double>(index.untrained) / tokens));
   screen.log(text);
 }
 
@@ -43,14 +51,17 @@ int run_tokenize(Flags& f) {
   f.job.threads = thread_count(f.job.threads);
   ProgressLine screen;
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.job.paths);
-  const std::atomic<bool>& stop = watch_interrupts();  // only now: learning a tokenizer looks at no flag and leaves nothing behind
+  const std::atomic<bool>& stop = watch_interrupts();  // only now: learning a tokenizer looks at no
+                                                       // flag and leaves nothing behind
   const TokenizeResult result = tokenize(f.job, *tokenizer, [&](int64_t done, int64_t total) {
     if (stop) fail("interrupted; nothing was written to {}", f.job.out);
     screen.show(done / 1024, total / 1024, "KiB of text");
   });
   if (result.skipped.binary + result.skipped.empty > 0)
-    screen.log(fmt::format("passed over {} binary and {} empty files", result.skipped.binary, result.skipped.empty));
-  const std::string train = result.held_out ? f.job.out + "/train" : f.job.out, valid = f.job.out + "/valid";
+    screen.log(fmt::format("passed over {} binary and {} empty files", result.skipped.binary,
+                           result.skipped.empty));
+  const std::string train = result.held_out ? f.job.out + "/train" : f.job.out,
+                    valid = f.job.out + "/valid";
   describe(screen, train, result.train);
   if (result.held_out) describe(screen, valid, *result.held_out);
   if (f.json) {
@@ -58,7 +69,8 @@ int run_tokenize(Flags& f) {
     if (result.held_out) reply["valid"] = tokens_json(valid, *result.held_out);
     print_json(reply);
   } else {
-    screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train, result.held_out ? " --eval-data " + valid : ""));
+    screen.log(fmt::format("train on it with: moe train --data {}{} --out DIR", train,
+                           result.held_out ? " --eval-data " + valid : ""));
   }
   return 0;
 }
@@ -68,10 +80,14 @@ int run_tokenize(Flags& f) {
 Action add_tokenize(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
-  list.add("data", f->job.paths, "text files, .jsonl files, or folders of them; each file's stem names its domain");
-  list.add("tokenizer", f->tokenizer, "bytes; bpe:SIZE, learned from @data; or a model folder, for its tokenizer");
+  list.add("data", f->job.paths,
+           "text files, .jsonl files, or folders of them; each file's stem names its domain");
+  list.add("tokenizer", f->tokenizer,
+           "bytes; bpe:SIZE, learned from @data; or a model folder, for its tokenizer");
   list.add("out", f->job.out, "folder for the shards and their tokenizer");
-  list.add("hold_out", f->job.hold_out, "hold out this share of the text, chosen by a hash of its content: writes DIR/train and DIR/valid");
+  list.add("hold_out", f->job.hold_out,
+           "hold out this share of the text, chosen by a hash of its content: writes DIR/train and "
+           "DIR/valid");
   add_threads(list, f->job.threads);
   list.add("json", f->json, "one JSON object on standard output at the end");
   add_flags(app, std::move(list), f->given);

@@ -32,9 +32,11 @@ struct Flags {
   Given given;
 };
 
-// The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary losses, which are not part of it.
+// The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary
+// losses, which are not part of it.
 std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, bool routed) {
-  std::vector<std::string> parts = {fmt::format("ce {:.3f}", r.ce), fmt::format("{} left", human_seconds(r.seconds_left)),
+  std::vector<std::string> parts = {fmt::format("ce {:.3f}", r.ce),
+                                    fmt::format("{} left", human_seconds(r.seconds_left)),
                                     fmt::format("{} tok/s", human_count(r.tokens_per_second))};
   if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
   if (routed) parts.push_back(fmt::format("MaxVio {:.2f}", r.max_vio));
@@ -46,7 +48,8 @@ std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, boo
   return parts;
 }
 
-void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus, const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
+void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus,
+                  const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
   const ModelConfig& c = model.config();
   const ModelCost cost = count_cost(c, o.context);
   const std::vector<DomainShare> shares = domain_shares(corpus, o.context, o.mix);
@@ -55,41 +58,57 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   int64_t windows = 0;
   for (const DomainShare& share : shares) {
     domains.push_back(share.name);
-    if (share.visits != share.windows) visits.push_back(fmt::format("{} {} windows for {}", share.name, share.visits, share.windows));
+    if (share.visits != share.windows)
+      visits.push_back(
+          fmt::format("{} {} windows for {}", share.name, share.visits, share.windows));
     windows += share.visits;
   }
-  const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", ")) : fmt::format("{} domains", domains.size());
+  const std::string shown = domains.size() <= 8 ? fmt::format("{}", fmt::join(domains, ", "))
+                                                : fmt::format("{} domains", domains.size());
   const auto data_tokens = static_cast<double>(corpus.size());
-  screen.log(fmt::format("data: {} tokens in {} ({})", human_count(data_tokens), counted(corpus.documents(), "document"), shown));
+  screen.log(fmt::format("data: {} tokens in {} ({})", human_count(data_tokens),
+                         counted(corpus.documents(), "document"), shown));
   if (mixed)
-    screen.log(fmt::format("data: an epoch visits {}{}{}", fmt::join(visits, ", "),
-                           visits.empty() || visits.size() == shares.size() ? "" : ", and of the other domains ",
-                           visits.size() == shares.size() ? "" : "each window once"));
+    screen.log(fmt::format(
+        "data: an epoch visits {}{}{}", fmt::join(visits, ", "),
+        visits.empty() || visits.size() == shares.size() ? "" : ", and of the other domains ",
+        visits.size() == shares.size() ? "" : "each window once"));
   if (corpus.untrained() > 0)
-    screen.log(fmt::format("data: {:.1f}% of the tokens are learned from", 100 * (1 - static_cast<double>(corpus.untrained()) / data_tokens)));
+    screen.log(fmt::format("data: {:.1f}% of the tokens are learned from",
+                           100 * (1 - static_cast<double>(corpus.untrained()) / data_tokens)));
   if (held_out)
-    screen.log(
-        fmt::format("data: {} tokens in {} are held out", human_count(static_cast<double>(held_out->size())), counted(held_out->documents(), "document")));
+    screen.log(fmt::format("data: {} tokens in {} are held out",
+                           human_count(static_cast<double>(held_out->size())),
+                           counted(held_out->documents(), "document")));
   if (corpus.skipped_binary() + corpus.skipped_empty() > 0)
-    screen.log(fmt::format("data: passed over {} binary and {} empty files", corpus.skipped_binary(), corpus.skipped_empty()));
+    screen.log(fmt::format("data: passed over {} binary and {} empty files",
+                           corpus.skipped_binary(), corpus.skipped_empty()));
   if (!tokenizer.ids_are_bytes())
-    screen.log(fmt::format("tokenizer: {}, {} entries, {:.2f} bytes a token", tokenizer.spec(), tokenizer.vocab_size(),
-                           static_cast<double>(corpus.bytes()) / static_cast<double>(corpus.size())));
-  screen.log(fmt::format("model: {} parameters, {} active for a token; recipe {}", human_count(static_cast<double>(cost.params.total())),
+    screen.log(fmt::format(
+        "tokenizer: {}, {} entries, {:.2f} bytes a token", tokenizer.spec(), tokenizer.vocab_size(),
+        static_cast<double>(corpus.bytes()) / static_cast<double>(corpus.size())));
+  screen.log(fmt::format("model: {} parameters, {} active for a token; recipe {}",
+                         human_count(static_cast<double>(cost.params.total())),
                          human_count(static_cast<double>(cost.params.active())), c.routing.recipe));
   const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
-  screen.log(fmt::format("run: {} of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {}", counted(o.steps, "step"),
-                         o.batch * o.accumulate * o.context, human_count(static_cast<double>(tokens)),
-                         static_cast<double>(tokens) / (mixed ? static_cast<double>(windows * o.context) : data_tokens), name_of(o.dtype),
-                         counted(o.threads, "thread")));
-  if (o.dtype == DType::bf16 && !ops::has_bf16_products()) screen.log("note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
+  screen.log(
+      fmt::format("run: {} of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {}",
+                  counted(o.steps, "step"), o.batch * o.accumulate * o.context,
+                  human_count(static_cast<double>(tokens)),
+                  static_cast<double>(tokens) /
+                      (mixed ? static_cast<double>(windows * o.context) : data_tokens),
+                  name_of(o.dtype), counted(o.threads, "thread")));
+  if (o.dtype == DType::bf16 && !ops::has_bf16_products())
+    screen.log(
+        "note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
 // What is trained, where it is not simply everything of a new model.
 void describe_tuning(ProgressLine& screen, Training& training) {
   const TrainOptions& o = training.options();
   if (training.teacher())
-    screen.log(fmt::format("teacher: {}; the loss is {:.3g} ce + {:.3g} kl", training.teacher_path(), 1 - o.teacher_weight, o.teacher_weight));
+    screen.log(fmt::format("teacher: {}; the loss is {:.3g} ce + {:.3g} kl",
+                           training.teacher_path(), 1 - o.teacher_weight, o.teacher_weight));
   if (o.tune == Tune::all && !training.from_weights()) return;
   int64_t total = 0, trained = 0;
   std::vector<std::string> parts;
@@ -97,36 +116,50 @@ void describe_tuning(ProgressLine& screen, Training& training) {
     total += part.total;
     trained += part.trained;
     const auto share = 100 * static_cast<double>(part.trained) / static_cast<double>(part.total);
-    parts.push_back(part.trained == 0            ? fmt::format("{} none", part.name)
-                    : part.trained == part.total ? fmt::format("{} all {}", part.name, human_count(static_cast<double>(part.total)))
-                                                 : fmt::format("{} {} on {} ({:.2f}%)", part.name, human_count(static_cast<double>(part.trained)),
-                                                               human_count(static_cast<double>(part.total)), share));
+    parts.push_back(
+        part.trained == 0 ? fmt::format("{} none", part.name)
+        : part.trained == part.total
+            ? fmt::format("{} all {}", part.name, human_count(static_cast<double>(part.total)))
+            : fmt::format("{} {} on {} ({:.2f}%)", part.name,
+                          human_count(static_cast<double>(part.trained)),
+                          human_count(static_cast<double>(part.total)), share));
   }
-  screen.log(fmt::format("trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune), human_count(static_cast<double>(trained)),
-                         human_count(static_cast<double>(total)), 100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
+  screen.log(fmt::format(
+      "trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune),
+      human_count(static_cast<double>(trained)), human_count(static_cast<double>(total)),
+      100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
 }
 
 // Which weights are the best ones, where they are not the last.
 void describe_best(ProgressLine& screen, const Training& training, const TrainSummary& summary) {
   if (!summary.best) return;
-  const std::string lowest = fmt::format("lowest held-out ce: {:.4f} at step {}", summary.best->ce, summary.best->step);
+  const std::string lowest =
+      fmt::format("lowest held-out ce: {:.4f} at step {}", summary.best->ce, summary.best->step);
   const bool is_last = summary.best->step == summary.last.step;
-  if (training.options().keep_best) screen.log(fmt::format("{}; those weights are in {}", lowest, best_folder(training.out())));
+  if (training.options().keep_best)
+    screen.log(fmt::format("{}; those weights are in {}", lowest, best_folder(training.out())));
   else if (!is_last && !summary.interrupted)
-    screen.log(fmt::format("{}, not at the end; with --keep-best those weights would be in {}", lowest, best_folder(training.out())));
+    screen.log(fmt::format("{}, not at the end; with --keep-best those weights would be in {}",
+                           lowest, best_folder(training.out())));
 }
 
 // The report's path. A run is done without it, so what keeps it from being written is only said.
-std::optional<std::string> leave_report(ProgressLine& screen, Training& training, const std::atomic<bool>& stop) {
+std::optional<std::string> leave_report(ProgressLine& screen, Training& training,
+                                        const std::atomic<bool>& stop) {
   const TrainOptions& o = training.options();
   const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
   try {
-    std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(), o.threads, o.dtype, [&](int64_t done, int64_t total) {
-      if (stop)
-        fail("interrupted after {} of {} windows; `moe inspect {} --text FILE --html {}/report.html` makes one", done, total, training.out(), training.out());
-      screen.show(done, total, "windows for the report");
-    });
-    screen.log(fmt::format("report: {} (a page for the browser: curves, loads, who works on what)", path));
+    std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(),
+                                    o.threads, o.dtype, [&](int64_t done, int64_t total) {
+                                      if (stop)
+                                        fail(
+                                            "interrupted after {} of {} windows; `moe inspect {} "
+                                            "--text FILE --html {}/report.html` makes one",
+                                            done, total, training.out(), training.out());
+                                      screen.show(done, total, "windows for the report");
+                                    });
+    screen.log(
+        fmt::format("report: {} (a page for the browser: curves, loads, who works on what)", path));
     return path;
   } catch (const std::exception& e) {
     screen.log(fmt::format("no report: {}", e.what()));
@@ -149,12 +182,15 @@ int run_train(const Flags& f) {
     screen.log("measuring how long a step takes");
     const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
     training.fit(f.no_report ? 0 : report_tokens(texts, options.context), stop);
-    screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes, counted(options.steps, "step")));
+    screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes,
+                           counted(options.steps, "step")));
   }
   if (f.show_memory) screen.log("memory: " + training.foretold());
-  describe_run(screen, training.model(), training.corpus(), training.held_out(), training.tokenizer(), options);
+  describe_run(screen, training.model(), training.corpus(), training.held_out(),
+               training.tokenizer(), options);
   describe_tuning(screen, training);
-  if (training.resumed_from()) screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
+  if (training.resumed_from())
+    screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
   PeakShare peak(ops::measure_peak_flops(probe, options.dtype, kPeakSeconds));
   const bool routed = training.model().config().moe_layer_count() > 0;
@@ -164,20 +200,33 @@ int run_train(const Flags& f) {
     screen.show(r.step, r.steps, describe_step(r, peak, routed));
     samples.after_step(r.step, [&](const std::string& line) { screen.log(line); });
   };
-  callbacks.on_eval = [&](int64_t step, double ce) { screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce)); };
-  callbacks.on_alarm = [&](const Alarm& a) { screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text)); };
+  callbacks.on_eval = [&](int64_t step, double ce) {
+    screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce));
+  };
+  callbacks.on_alarm = [&](const Alarm& a) {
+    screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text));
+  };
   callbacks.spell = flag_of;
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, stop);
 
   if (summary.interrupted && summary.last.step == summary.last.steps)
-    screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}", counted(summary.last.step, "step"), training.out()));
+    screen.log(
+        fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}",
+                    counted(summary.last.step, "step"), training.out()));
   else if (summary.interrupted)
-    screen.log(fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on", summary.last.step, training.out(), training.out()));
+    screen.log(
+        fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on",
+                    summary.last.step, training.out(), training.out()));
   else
-    screen.log(fmt::format("done: {} in {}, {} tokens a second; the model is in {}", counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
-                           human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds), training.out()));
-  if (summary.alarms > 0) screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl", counted(summary.alarms, "alarm"), training.out()));
+    screen.log(
+        fmt::format("done: {} in {}, {} tokens a second; the model is in {}",
+                    counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
+                    human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds),
+                    training.out()));
+  if (summary.alarms > 0)
+    screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl",
+                           counted(summary.alarms, "alarm"), training.out()));
   describe_best(screen, training, summary);
   std::optional<std::string> report;
   if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
@@ -196,7 +245,9 @@ Action add_train(CLI::App& app) {
   FieldList list = fields(f->run);
   add_show_memory(list, f->show_memory);
   list.add(fields(f->samples));
-  list.add("no_report", f->no_report, "do not look at the routing when done; else OUT/report.html shows the run and what the experts specialise in");
+  list.add("no_report", f->no_report,
+           "do not look at the routing when done; else OUT/report.html shows the run and what the "
+           "experts specialise in");
   list.add("json", f->json, "one JSON object on standard output at the end");
   add_flags(app, std::move(list), f->given);
   return [f] { return run_train(*f); };

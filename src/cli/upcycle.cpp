@@ -1,4 +1,5 @@
-// Makes a Mixture-of-Experts model of a dense one whose FFN is copied, and says how far it computes what the dense one does.
+// Makes a Mixture-of-Experts model of a dense one whose FFN is copied, and says how far it computes
+// what the dense one does.
 #include "jobs/upcycle.h"
 
 #include <fmt/format.h>
@@ -25,14 +26,20 @@ void print_upcycled(const UpcycleReply& r) {
   print_result(r);
   const LogitDifference& d = r.difference;
   const std::string measured =
-      fmt::format("largest logit difference over {}: {:.2g}, the largest logit being {:.3g}", counted(d.tokens, "token"), d.largest, d.largest_logit);
+      fmt::format("largest logit difference over {}: {:.2g}, the largest logit being {:.3g}",
+                  counted(d.tokens, "token"), d.largest, d.largest_logit);
   if (r.why_not_exact.empty()) {
-    fmt::print("step 0 computes what the dense model does: a token's weights count as 1 together ({})\n", measured);
+    fmt::print(
+        "step 0 computes what the dense model does: a token's weights count as 1 together ({})\n",
+        measured);
     return;
   }
   fmt::print("step 0 is not the dense model: {} ({})\n", in_flags(r.why_not_exact), measured);
   if (r.weight_sum != 1)
-    fmt::print("a token whose logits are alike gets weights of {:.4g} together, so down was multiplied by {:.4g}\n", r.weight_sum, r.down_scale);
+    fmt::print(
+        "a token whose logits are alike gets weights of {:.4g} together, so down was multiplied by "
+        "{:.4g}\n",
+        r.weight_sum, r.down_scale);
 }
 
 int run_upcycle(const Flags& f) {

@@ -25,27 +25,35 @@ void end_on_signal(int signal) {
 }  // namespace
 
 const std::vector<Verb>& verbs() {
-  constexpr const char *kMake = "Train", *kUse = "Use", *kLook = "Measure and look inside", *kTurn = "Turn one model into another", *kAbout = "About";
+  constexpr const char *kMake = "Train", *kUse = "Use", *kLook = "Measure and look inside",
+                       *kTurn = "Turn one model into another", *kAbout = "About";
   static const std::vector<Verb> table = {
       {"train", kMake, "train a model from text", add_train},
-      {"tokenize", kMake, "make shards of tokens from text that is larger than memory", add_tokenize},
+      {"tokenize", kMake, "make shards of tokens from text that is larger than memory",
+       add_tokenize},
       {"generate", kUse, "continue a text", add_generate},
       {"chat", kUse, "talk with a model in the terminal", add_chat},
       {"get", kUse, "fetch a small ready-made model, or list what there is", add_get},
       {"score", kLook, "how well a model predicts a text", add_score},
-      {"compare", kLook, "two models on one text: quality, speed, size, and where they part", add_compare},
-      {"inspect", kLook, "parameters, arithmetic and memory of a model; with --text, what its experts do", add_inspect},
+      {"compare", kLook, "two models on one text: quality, speed, size, and where they part",
+       add_compare},
+      {"inspect", kLook,
+       "parameters, arithmetic and memory of a model; with --text, what its experts do",
+       add_inspect},
       {"bench", kLook, "how fast a model, this machine and this engine are", add_bench},
       {"convert", kTurn, "between folders and GGUF files, quantised or not", add_convert},
       {"carve", kTurn, "cut the FFNs of a dense model into experts, without training", add_carve},
-      {"upcycle", kTurn, "a dense model's FFNs, copied, become the experts of an MoE model", add_upcycle},
-      {"merge", kTurn, "several dense models of one shape become the experts of one MoE model", add_merge},
+      {"upcycle", kTurn, "a dense model's FFNs, copied, become the experts of an MoE model",
+       add_upcycle},
+      {"merge", kTurn, "several dense models of one shape become the experts of one MoE model",
+       add_merge},
       {"prune", kTurn, "drop the experts of an MoE model that do least on a text", add_prune},
       {"recipes", kAbout, "the routing recipes: formula, defaults, losses, source", add_recipes},
       {"route", kAbout, "work a routing recipe out on given numbers", add_route},
       {"help", kAbout, "what a verb takes, as its --help does", add_help},
       {"man", kAbout, "the manual page of the command or of one verb", add_man},
-      {"completion", kAbout, "a script that completes this command in bash, zsh or fish", add_completion},
+      {"completion", kAbout, "a script that completes this command in bash, zsh or fish",
+       add_completion},
   };
   return table;
 }
@@ -58,7 +66,8 @@ std::atomic<bool>& watch_interrupts() {
 
 void end_on_interrupts() {
   for (int signal : {SIGINT, SIGTERM})
-    if (std::signal(signal, end_on_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a shell's background job
+    if (std::signal(signal, end_on_signal) == SIG_IGN)
+      std::signal(signal, SIG_IGN);  // a shell's background job
 }
 
 }  // namespace moe::cli

@@ -1,4 +1,5 @@
-// The verbs of the command line: each adds its options to a subcommand and returns what runs when it was chosen.
+// The verbs of the command line: each adds its options to a subcommand and returns what runs when
+// it was chosen.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -28,7 +29,8 @@ struct Command {
   std::vector<std::pair<CLI::App*, Action>> actions;
 };
 Command make_command();
-// Fails (usage) where the first word behind the command is no verb, or there is none. Asked before a line is parsed, since a --help in it would win.
+// Fails (usage) where the first word behind the command is no verb, or there is none. Asked before
+// a line is parsed, since a --help in it would win.
 void check_verb(CLI::App& app, int argc, const char* const* argv);
 
 Action add_train(CLI::App& app);
@@ -53,8 +55,10 @@ Action add_man(CLI::App& app);
 
 // Set by Ctrl-C (SIGINT) and SIGTERM once watched; a second Ctrl-C ends the process at once.
 std::atomic<bool>& watch_interrupts();
-// Until then they end the command where it stands, with one line: whoever writes files watches first.
+// Until then they end the command where it stands, with one line: whoever writes files watches
+// first.
 void end_on_interrupts();
-constexpr int kInterrupted = 130;  // exit code of what was asked to stop and did, as shells have it (128 + SIGINT)
+constexpr int kInterrupted =
+    130;  // exit code of what was asked to stop and did, as shells have it (128 + SIGINT)
 
 }  // namespace moe::cli

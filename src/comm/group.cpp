@@ -1,5 +1,6 @@
-// Sums are made of two exchanges: every process adds up a share of the numbers, then gives it to all. Each number crosses the wire twice whatever the number of
-// processes is, and the order of additions hangs on ranks alone, not on who answers first.
+// Sums are made of two exchanges: every process adds up a share of the numbers, then gives it to
+// all. Each number crosses the wire twice whatever the number of processes is, and the order of
+// additions hangs on ranks alone, not on who answers first.
 #include "comm/group.h"
 
 #include <algorithm>
@@ -26,7 +27,8 @@ void sum_piece(const Group& group, std::span<T> x, std::vector<T>& parts) {
   std::vector<std::span<std::byte>> receive;
   for (int p = 0; p < group.size; ++p) {
     send.push_back(std::as_bytes(share(p)));
-    receive.push_back(std::as_writable_bytes(std::span(parts).subspan(static_cast<size_t>(p) * own, own)));
+    receive.push_back(
+        std::as_writable_bytes(std::span(parts).subspan(static_cast<size_t>(p) * own, own)));
   }
   group.link->exchange(send, receive);
 
@@ -44,7 +46,8 @@ template <class T>
 void sum_all(const Group& group, std::span<T> x) {
   if (group.size == 1) return;
   std::vector<T> parts;
-  for (; !x.empty(); x = x.subspan(std::min(x.size(), kPiece))) sum_piece(group, x.first(std::min(x.size(), kPiece)), parts);
+  for (; !x.empty(); x = x.subspan(std::min(x.size(), kPiece)))
+    sum_piece(group, x.first(std::min(x.size(), kPiece)), parts);
 }
 
 }  // namespace

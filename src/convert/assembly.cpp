@@ -27,7 +27,9 @@ Tensor allocate_like(Model& model, const Tensor& shape) {
 
 // Whether the matrices can be those of one bank where they lie.
 bool can_be_bank(const Param& to, const std::vector<Tensor>& matrices) {
-  return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) { return m.dtype == matrices[0].dtype && m.dense(); });
+  return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) {
+           return m.dtype == matrices[0].dtype && m.dense();
+         });
 }
 
 }  // namespace
@@ -48,7 +50,9 @@ std::string_view words_of(Part part) {
   return name_of(part);
 }
 
-const Param& source_of(const Param& to, const Model& source) { return source_of(to, source, to.part); }
+const Param& source_of(const Param& to, const Model& source) {
+  return source_of(to, source, to.part);
+}
 
 const Param& source_of(const Param& to, const Model& source, Part part) {
   const Param* from = source.find(part, to.kind, to.layer, to.is_bias());
@@ -68,22 +72,29 @@ int64_t numbers_of(const Model& model) {
   return numbers;
 }
 
-Tensor expert_of(const Param& param, int64_t e) { return param.value.rank == 3 ? param.expert(e) : param.value.at(e); }
+Tensor expert_of(const Param& param, int64_t e) {
+  return param.value.rank == 3 ? param.expert(e) : param.value.at(e);
+}
 
 void copy_numbers(float* out, const Tensor& from) {
   for (int64_t r = 0; r < from.rows(); ++r)
-    dequantise(out + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype, from.cols());
+    dequantise(out + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes,
+               from.dtype, from.cols());
 }
 
-void Assembly::enter(std::string_view part, const std::string& became, int64_t before, int64_t after) {
-  auto row = std::find_if(account_.begin(), account_.end(), [&](const PartFate& f) { return f.part == part && f.became == became; });
+void Assembly::enter(std::string_view part, const std::string& became, int64_t before,
+                     int64_t after) {
+  auto row = std::find_if(account_.begin(), account_.end(),
+                          [&](const PartFate& f) { return f.part == part && f.became == became; });
   if (row == account_.end()) row = account_.insert(row, {std::string(part), became});
   row->before += before;
   row->after += after;
 }
 
-void Assembly::bind(Param& to, Tensor value, std::vector<const void*> places, const std::string& became, int64_t before) {
-  if (!to.value.empty()) fail("the account does not come out: \"{}\" would be given its numbers twice", to.name);
+void Assembly::bind(Param& to, Tensor value, std::vector<const void*> places,
+                    const std::string& became, int64_t before) {
+  if (!to.value.empty())
+    fail("the account does not come out: \"{}\" would be given its numbers twice", to.name);
   model_->bind(to, value, std::move(places));
   enter(words_of(to.part), became, before, to.value.numel());
 }
@@ -100,12 +111,16 @@ Tensor Assembly::own(Param& to, const std::string& became, int64_t before) {
   return to.value;
 }
 
-void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::string& became, int64_t before) {
+void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::string& became,
+                    int64_t before) {
   const Tensor shape = to.value;
   const int64_t each = shape.numel() / shape.shape[0];
-  if (static_cast<int64_t>(matrices.size()) != shape.shape[0]) fail("\"{}\" has {} experts, but {} are given", to.name, shape.shape[0], matrices.size());
+  if (static_cast<int64_t>(matrices.size()) != shape.shape[0])
+    fail("\"{}\" has {} experts, but {} are given", to.name, shape.shape[0], matrices.size());
   for (const Tensor& m : matrices)
-    if (m.numel() != each || m.cols() != shape.cols()) fail("an expert of \"{}\" is {}, which does not fit {}", to.name, describe(m), describe(shape));
+    if (m.numel() != each || m.cols() != shape.cols())
+      fail("an expert of \"{}\" is {}, which does not fit {}", to.name, describe(m),
+           describe(shape));
   if (can_be_bank(to, matrices)) {
     std::vector<const void*> places;
     for (const Tensor& m : matrices) places.push_back(m.data);
@@ -113,10 +128,12 @@ void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::s
     return bind(to, value, std::move(places), became, before);
   }
   float* out = own(to, became, before).as<float>();
-  for (size_t e = 0; e < matrices.size(); ++e) copy_numbers(out + static_cast<int64_t>(e) * each, matrices[e]);
+  for (size_t e = 0; e < matrices.size(); ++e)
+    copy_numbers(out + static_cast<int64_t>(e) * each, matrices[e]);
 }
 
-void Assembly::rows(Param& to, const Param& from, std::span<const int64_t> chosen, const std::string& became) {
+void Assembly::rows(Param& to, const Param& from, std::span<const int64_t> chosen,
+                    const std::string& became) {
   const int64_t each = to.value.numel() / to.value.shape[0];
   float* out = own(to, became, static_cast<int64_t>(chosen.size()) * each).as<float>();
   for (const int64_t row : chosen) {
@@ -126,14 +143,19 @@ void Assembly::rows(Param& to, const Param& from, std::span<const int64_t> chose
   }
 }
 
-void Assembly::drop(std::string_view part, const std::string& why, int64_t numbers) { enter(part, why, numbers, 0); }
+void Assembly::drop(std::string_view part, const std::string& why, int64_t numbers) {
+  enter(part, why, numbers, 0);
+}
 
 std::unique_ptr<Model> Assembly::finish(int64_t sources) {
   int64_t before = 0;
   for (const PartFate& fate : account_) before += fate.before;
   for (const Param* param : model_->params())
-    if (param->value.empty()) fail("the account does not come out: nothing became \"{}\"", param->name);
-  if (before != sources) fail("the account does not come out: {} numbers went in, {} are accounted for", sources, before);
+    if (param->value.empty())
+      fail("the account does not come out: nothing became \"{}\"", param->name);
+  if (before != sources)
+    fail("the account does not come out: {} numbers went in, {} are accounted for", sources,
+         before);
   return std::move(model_);
 }
 

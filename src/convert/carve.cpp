@@ -1,5 +1,5 @@
-// The walk: layer by layer over the calibration text, every layer at the inputs that the layers already carved give it, one layer's activations in memory at a
-// time.
+// The walk: layer by layer over the calibration text, every layer at the inputs that the layers
+// already carved give it, one layer's activations in memory at a time.
 #include "convert/carve.h"
 
 #include <algorithm>
@@ -27,10 +27,14 @@ std::string expert_counts(int64_t n) {
 // Everything but the FFNs that are carved.
 void copy_rest(Model& to, const Model& from) {
   for (Param* param : to.params()) {
-    if (param->part == Part::router || param->part == Part::experts || param->part == Part::shared) continue;
+    if (param->part == Part::router || param->part == Part::experts || param->part == Part::shared)
+      continue;
     const Param* source = from.find(*param);
     if (source == nullptr || source->value.dtype != DType::f32 || !source->value.dense())
-      fail("carving reads a model that was loaded for training, whose weights are f32; \"{}\" is not", param->name);
+      fail(
+          "carving reads a model that was loaded for training, whose weights are f32; \"{}\" is "
+          "not",
+          param->name);
     std::memcpy(param->value.data, source->value.data, static_cast<size_t>(param->value.bytes()));
     param->touched();
   }
@@ -44,16 +48,19 @@ struct Calibration {
   std::vector<int64_t> bounds;
   Batch batch;
 
-  Calibration(std::span<const int32_t> ids, const CarveOptions& o) : positions(static_cast<size_t>(calibration_tokens(o))) {
+  Calibration(std::span<const int32_t> ids, const CarveOptions& o)
+      : positions(static_cast<size_t>(calibration_tokens(o))) {
     for (int64_t w = 0; w <= o.windows; ++w) bounds.push_back(w * o.window);
-    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % o.window);
+    for (size_t i = 0; i < positions.size(); ++i)
+      positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % o.window);
     batch = {ids.first(positions.size()), positions, bounds};
   }
 };
 
 class Walk {
  public:
-  Walk(Run& run, Model& dense, Model& carved, const Calibration& text, const CarveOptions& options, const CarveStages& stages)
+  Walk(Run& run, Model& dense, Model& carved, const Calibration& text, const CarveOptions& options,
+       const CarveStages& stages)
       : run_(run),
         dense_(dense),
         carved_(carved),
@@ -103,7 +110,8 @@ class Walk {
     CarvedLayer measured = measure(c, saved, i);
     ops::add(run_, u_, u_, y_);
     leave(block, h_, u_);
-    measured.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    measured.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return measured;
   }
 
@@ -129,7 +137,8 @@ class Walk {
     if (block.placement == NormPlacement::pre) ops::cast(run_, out, sum);
     else block.ffn_norm.forward(run_, out, sum, norm);
   }
-  // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with what the FFN adds.
+  // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with
+  // what the FFN adds.
   void dense_block(Block& block, Tensor h, Tensor sum) {
     ArenaScope scope(run_.saved);
     attend(block, h);
@@ -138,7 +147,8 @@ class Walk {
     ops::add(run_, sum, u_, a.out);
     leave(block, h, sum);
   }
-  // Tokens count relative to their streams: a few of them are a thousand times longer than the rest and would be all that a fit sees.
+  // Tokens count relative to their streams: a few of them are a thousand times longer than the rest
+  // and would be all that a fit sees.
   void aim(Carving& c, Tensor dense_sum) {
     c.target = run_.saved.alloc(DType::f32, {u_.rows(), u_.cols()});
     c.token_weight.resize(static_cast<size_t>(u_.rows()));
@@ -154,7 +164,8 @@ class Walk {
       c.token_weight[static_cast<size_t>(n)] = static_cast<float>(weight);
       sum += weight;
     }
-    for (float& w : c.token_weight) w = static_cast<float>(static_cast<double>(w) * static_cast<double>(u_.rows()) / sum);
+    for (float& w : c.token_weight)
+      w = static_cast<float>(static_cast<double>(w) * static_cast<double>(u_.rows()) / sum);
   }
 
   Carving carving(int64_t i, Tensor x) {
@@ -176,7 +187,8 @@ class Walk {
     const int64_t experts = c.shape.experts, tokens = c.tokens();
     Tensor gap = run_.saved.alloc(DType::f32, {tokens, y_.cols()});
     for (int64_t r = 0; r < tokens; ++r)
-      for (int64_t d = 0; d < y_.cols(); ++d) gap.row<float>(r)[d] = y_.row<float>(r)[d] - c.a.out.row<float>(r)[d];
+      for (int64_t d = 0; d < y_.cols(); ++d)
+        gap.row<float>(r)[d] = y_.row<float>(r)[d] - c.a.out.row<float>(r)[d];
     out.error = norm_of(run_, gap) / std::max(norm_of(run_, c.a.out), 1e-30);
 
     std::vector<int32_t> slice_of = c.partition.expert_of();
@@ -191,9 +203,11 @@ class Walk {
       shared += static_cast<double>(m[experts]);
       std::iota(order.begin(), order.end(), 0);
       const auto cut = order.begin() + c.active;
-      std::partial_sort(order.begin(), cut, order.end(), [&](int32_t a, int32_t b) { return m[a] != m[b] ? m[a] > m[b] : a < b; });
+      std::partial_sort(order.begin(), cut, order.end(),
+                        [&](int32_t a, int32_t b) { return m[a] != m[b] ? m[a] > m[b] : a < b; });
       const int32_t* chosen = saved.router.choice.row<int32_t>(n);
-      for (int64_t k = 0; k < c.active; ++k) agreed += std::find(order.begin(), cut, chosen[k]) != cut;
+      for (int64_t k = 0; k < c.active; ++k)
+        agreed += std::find(order.begin(), cut, chosen[k]) != cut;
     }
     out.shared_mass = all > 0 ? shared / all : 0;
     out.agreement = static_cast<double>(agreed) / static_cast<double>(tokens * c.active);
@@ -218,21 +232,32 @@ class Walk {
 
 void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   carve_stages(o);
-  if (dense.moe_layer_count() > 0) fail_usage("this model routes already (recipe '{}'); only a dense one is carved", dense.routing.recipe);
+  if (dense.moe_layer_count() > 0)
+    fail_usage("this model routes already (recipe '{}'); only a dense one is carved",
+               dense.routing.recipe);
   if (o.experts < 2) fail_usage("@experts is {}; it must be at least 2", o.experts);
   if (dense.dense_width % o.experts != 0)
-    fail_usage("@experts {} does not divide the FFN's width {}; take one of {}", o.experts, dense.dense_width, expert_counts(dense.dense_width));
+    fail_usage("@experts {} does not divide the FFN's width {}; take one of {}", o.experts,
+               dense.dense_width, expert_counts(dense.dense_width));
   if (o.shared < 0) fail_usage("@shared is {}; it must be at least 0", o.shared);
-  if (o.shared >= o.experts) fail_usage("@shared {} leaves none of {} slices to choose from; take at most {}", o.shared, o.experts, o.experts - 1);
+  if (o.shared >= o.experts)
+    fail_usage("@shared {} leaves none of {} slices to choose from; take at most {}", o.shared,
+               o.experts, o.experts - 1);
   if (o.active < 1) fail_usage("@active is {}; a token takes at least 1 expert", o.active);
   if (o.shared + o.active > o.experts)
-    fail_usage("@shared {} and @active {} are more than @experts {}; take at most {} active ones", o.shared, o.active, o.experts, o.experts - o.shared);
+    fail_usage("@shared {} and @active {} are more than @experts {}; take at most {} active ones",
+               o.shared, o.active, o.experts, o.experts - o.shared);
   o.layers.check(dense.layers);
-  if (o.marks < 1 || o.marks > dense.dense_width) fail_usage("@marks is {}; it must be 1 to {}, the width of the FFN", o.marks, dense.dense_width);
-  if (o.windows < 1 || o.windows > (int64_t{1} << 20)) fail_usage("@windows is {}; it must be at least 1", o.windows);
-  if (o.window < 2 || o.window > (int64_t{1} << 24)) fail_usage("@window is {}; a calibration sequence needs at least 2 tokens", o.window);
+  if (o.marks < 1 || o.marks > dense.dense_width)
+    fail_usage("@marks is {}; it must be 1 to {}, the width of the FFN", o.marks,
+               dense.dense_width);
+  if (o.windows < 1 || o.windows > (int64_t{1} << 20))
+    fail_usage("@windows is {}; it must be at least 1", o.windows);
+  if (o.window < 2 || o.window > (int64_t{1} << 24))
+    fail_usage("@window is {}; a calibration sequence needs at least 2 tokens", o.window);
   if (dense.positions == Positions::learned && o.window > dense.context)
-    fail_usage("@window is {}, but the model has positions for {} tokens; take @window {}", o.window, dense.context, dense.context);
+    fail_usage("@window is {}, but the model has positions for {} tokens; take @window {}",
+               o.window, dense.context, dense.context);
 }
 
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
@@ -247,19 +272,23 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   c.expert_down_bias = !dense.ffn_bias && stages.fit->down_bias;
   o.layers.set(c);
   c.routing.recipe = stages.router->recipe;
-  c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active, c.moe_layer_count());
+  c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active,
+                              c.moe_layer_count());
   return c;
 }
 
 double active_ffn_share(const ModelConfig& dense, const CarveOptions& o) {
-  const auto carved = static_cast<double>(carved_config(dense, o).moe_layer_count()), layers = static_cast<double>(dense.layers);
-  return 1 - carved / layers * static_cast<double>(o.experts - o.shared - o.active) / static_cast<double>(o.experts);
+  const auto carved = static_cast<double>(carved_config(dense, o).moe_layer_count()),
+             layers = static_cast<double>(dense.layers);
+  return 1 - carved / layers * static_cast<double>(o.experts - o.shared - o.active) /
+                 static_cast<double>(o.experts);
 }
 
 MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType compute) {
   const ModelConfig carved = carved_config(dense, o);
   const ParamCount before = count_params(dense), after = count_params(carved);
-  const int64_t n = calibration_tokens(o), d = dense.width, f = dense.dense_width, a = compute == DType::bf16 ? 2 : 4;
+  const int64_t n = calibration_tokens(o), d = dense.width, f = dense.dense_width,
+                a = compute == DType::bf16 ? 2 : 4;
   const int64_t carved_ffns = after[Part::experts] + after[Part::shared];
   MemoryNeed need;
   need.add("weights", 4 * before.total());
@@ -268,11 +297,17 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   need.add("packed", a * (before[Part::attention] + before[Part::dense_ffn] + carved_ffns));
   const CarveStages stages = carve_stages(o);
   const bool follows = stages.follows_dense();
-  const int64_t streams = n * d * 4 * (follows ? 6 : 3), dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);
-  const int64_t experts = (o.experts - o.shared) * carved.expert_width, active = (o.active + o.shared) * carved.expert_width;
-  const int64_t marks = n * f / 8, energies = n * f * a, measured = n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
-  need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) + n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
-  if (stages.fit->run == refit) {  // its features, and its system of a variable a neuron and an expert, in f32 and solved in double
+  const int64_t streams = n * d * 4 * (follows ? 6 : 3),
+                dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);
+  const int64_t experts = (o.experts - o.shared) * carved.expert_width,
+                active = (o.active + o.shared) * carved.expert_width;
+  const int64_t marks = n * f / 8, energies = n * f * a,
+                measured =
+                    n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
+  need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) +
+                              n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
+  if (stages.fit->run == refit) {  // its features, and its system of a variable a neuron and an
+                                   // expert, in f32 and solved in double
     const int64_t columns = f + o.experts + 1;
     need.add("fit", n * columns * a + columns * (columns + d) * (4 + 8) + n * d * (4 + a));
   }
@@ -280,12 +315,15 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   return need;
 }
 
-CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const CarveOptions& options, const CarveHooks& hooks) {
+CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const CarveOptions& options,
+                  const CarveHooks& hooks) {
   check_carve(dense.config(), options);
   const int64_t wanted = calibration_tokens(options);
   if (std::ssize(ids) < wanted)
-    fail("the calibration text has {} tokens, and {} windows of {} need {}; give a longer text or take fewer @windows", ids.size(), options.windows,
-         options.window, wanted);
+    fail(
+        "the calibration text has {} tokens, and {} windows of {} need {}; give a longer text or "
+        "take fewer @windows",
+        ids.size(), options.windows, options.window, wanted);
   const CarveStages stages = carve_stages(options);
   CarveResult result;
   result.tokens = wanted;
@@ -295,7 +333,8 @@ CarveResult carve(Run& run, Model& dense, std::span<const int32_t> ids, const Ca
   ArenaScope scope(run.saved);
   Walk walk(run, dense, *result.model, text, options, stages);
   const ModelConfig& config = result.model->config();
-  for (int64_t i = 0; std::ssize(result.layers) < config.moe_layer_count(); ++i) {  // what comes after the last carved layer is read by nobody
+  for (int64_t i = 0; std::ssize(result.layers) < config.moe_layer_count();
+       ++i) {  // what comes after the last carved layer is read by nobody
     if (!config.is_moe(i)) {
       walk.pass(i);
       continue;

@@ -1,6 +1,7 @@
-// Carving: the neurons of every FFN of a dense model are dealt out to experts of equal width, S of them always on and A of the others chosen by a router, so
-// that (S + A) / E of the FFN works for a token. Nothing is trained; a text of a few thousand tokens is all that is looked at. The formulas and their sources
-// are in docs/carving.md; the table of methods is carve_methods.cpp.
+// Carving: the neurons of every FFN of a dense model are dealt out to experts of equal width, S of
+// them always on and A of the others chosen by a router, so that (S + A) / E of the FFN works for a
+// token. Nothing is trained; a text of a few thousand tokens is all that is looked at. The formulas
+// and their sources are in docs/carving.md; the table of methods is carve_methods.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@
 
 namespace moe {
 
-// What a neuron's activation is when the strongest of a token are marked: act(gate) * up of the products as they are, or of the products divided by the norms
-// of the token and of the neuron's rows, as CMoE's published code has it.
+// What a neuron's activation is when the strongest of a token are marked: act(gate) * up of the
+// products as they are, or of the products divided by the norms of the token and of the neuron's
+// rows, as CMoE's published code has it.
 enum class Profile { cosine, raw };
 const std::vector<std::string>& profile_names();  // in this order
 
@@ -28,8 +30,10 @@ struct CarveOptions {
   int64_t active = 1;             // A of the E - S others that a token takes
   int64_t experts = 8;            // E slices in all; divides the FFN's width F
   LayerChoice layers;             // those that are carved
-  std::string router;             // another router than the method's own (carve_routers()); empty: the method's
-  std::string fit;                // another fit of the outputs than the method's own (carve_fits()); empty: the method's
+  std::string
+      router;  // another router than the method's own (carve_routers()); empty: the method's
+  std::string
+      fit;  // another fit of the outputs than the method's own (carve_fits()); empty: the method's
   Profile profile = Profile::cosine;
   int64_t marks = 10;     // K_a: how many neurons of a token are marked
   int64_t window = 2048;  // tokens of a calibration sequence
@@ -46,13 +50,15 @@ const std::vector<std::string>& carve_method_names();
 const std::vector<std::string>& carve_routers();
 const std::vector<std::string>& carve_fits();
 
-// What was measured of one layer on the calibration text, at the inputs that the carved model gives it.
+// What was measured of one layer on the calibration text, at the inputs that the carved model gives
+// it.
 struct CarvedLayer {
   int64_t layer = 0;
-  int64_t active = 0;       // experts a token takes here
-  double shared_mass = 0;   // share of sum |hidden| that lies in the slices always on
-  double error = 0;         // ||F_moe(x) - F(x)|| / ||F(x)|| over all tokens
-  double agreement = 0;     // share of a token's experts that are among the A of the largest sum |hidden|
+  int64_t active = 0;      // experts a token takes here
+  double shared_mass = 0;  // share of sum |hidden| that lies in the slices always on
+  double error = 0;        // ||F_moe(x) - F(x)|| / ||F(x)|| over all tokens
+  double agreement =
+      0;  // share of a token's experts that are among the A of the largest sum |hidden|
   double largest_load = 0;  // tokens of the most chosen expert, in times an even share
   double smallest_load = 0;
   double seconds = 0;
@@ -70,10 +76,13 @@ struct CarveHooks {
 };
 
 // How many tokens of text the options ask for.
-inline int64_t calibration_tokens(const CarveOptions& options) { return options.window * options.windows; }
+inline int64_t calibration_tokens(const CarveOptions& options) {
+  return options.window * options.windows;
+}
 
-// Throws (usage) where these options have no meaning for this model: it routes already, E does not divide F (the message lists what does), S + A > E, A < 1, no
-// such method. Asked before any text is read; `carve` asks too.
+// Throws (usage) where these options have no meaning for this model: it routes already, E does not
+// divide F (the message lists what does), S + A > E, A < 1, no such method. Asked before any text
+// is read; `carve` asks too.
 void check_carve(const ModelConfig& dense, const CarveOptions&);
 
 // What the carved model will be. The options must have been checked.
@@ -81,11 +90,14 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions&);
 // The share of the neurons of all FFNs that works for a token.
 double active_ffn_share(const ModelConfig& dense, const CarveOptions&);
 
-// What carve() takes of memory, the dense model's weights and the result's among it; `compute`: of the calibration's products.
+// What carve() takes of memory, the dense model's weights and the result's among it; `compute`: of
+// the calibration's products.
 MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions&, DType compute);
 
-// The dense model stays as it is. `ids`: the calibration text, of which the first windows * window tokens are used; fails when there are fewer. Products run in
-// run.compute. Same model, text, options, threads and dtype: same bits.
-CarveResult carve(Run&, Model& dense, std::span<const int32_t> ids, const CarveOptions&, const CarveHooks& = {});
+// The dense model stays as it is. `ids`: the calibration text, of which the first windows * window
+// tokens are used; fails when there are fewer. Products run in run.compute. Same model, text,
+// options, threads and dtype: same bits.
+CarveResult carve(Run&, Model& dense, std::span<const int32_t> ids, const CarveOptions&,
+                  const CarveHooks& = {});
 
 }  // namespace moe

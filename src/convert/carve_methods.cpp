@@ -1,4 +1,5 @@
-// The table of methods of carving. Adding one is adding a row, and a stage where it needs a new one.
+// The table of methods of carving. Adding one is adding a row, and a stage where it needs a new
+// one.
 #include <algorithm>
 
 #include "convert/carving.h"
@@ -27,17 +28,25 @@ constexpr FitStage kFits[] = {
 };
 constexpr CarveMethod kMethods[] = {
     {"fitted", "energy", "energy", "refit",
-     "ours: neurons sorted by what they add to the output and by what a linear router foresees of it, the last matrix refitted"},
-    {"cmoe", "marks", "analytic", "none", "neurons that are strong for the same tokens together, scored by one neuron of each expert (arXiv 2502.04416)"},
-    {"kmeans", "weights", "similarity", "none", "neurons of similar weights together, scored by the mean of their directions (MoEfication, LLaMA-MoE)"},
-    {"random", "random", "learned", "none", "neurons dealt out at random, scored by a linear map fitted to their activations (LLaMA-MoE)"},
+     "ours: neurons sorted by what they add to the output and by what a linear router foresees of "
+     "it, the last matrix refitted"},
+    {"cmoe", "marks", "analytic", "none",
+     "neurons that are strong for the same tokens together, scored by one neuron of each expert "
+     "(arXiv 2502.04416)"},
+    {"kmeans", "weights", "similarity", "none",
+     "neurons of similar weights together, scored by the mean of their directions (MoEfication, "
+     "LLaMA-MoE)"},
+    {"random", "random", "learned", "none",
+     "neurons dealt out at random, scored by a linear map fitted to their activations (LLaMA-MoE)"},
 };
 
 template <class Row, size_t N>
-const Row& find(const Row (&rows)[N], std::string_view name, const char* what, const char* name_of_field) {
+const Row& find(const Row (&rows)[N], std::string_view name, const char* what,
+                const char* name_of_field) {
   for (const Row& row : rows)
     if (row.name == name) return row;
-  fail_usage("{}: no {} of carving is called '{}'{}", field(name_of_field), what, name, suggestion(std::string(name), names_of(rows)));
+  fail_usage("{}: no {} of carving is called '{}'{}", field(name_of_field), what, name,
+             suggestion(std::string(name), names_of(rows)));
 }
 
 }  // namespace
@@ -62,9 +71,10 @@ const std::vector<std::string>& carve_fits() {
 
 CarveStages carve_stages(const CarveOptions& options) {
   const CarveMethod& method = find(kMethods, options.method, "method", "method");
-  return {&find(kPartitions, method.partition, "partition", "method"),
-          &find(kRouters, options.router.empty() ? method.router : options.router, "router", "router"),
-          &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "fit")};
+  return {
+      &find(kPartitions, method.partition, "partition", "method"),
+      &find(kRouters, options.router.empty() ? method.router : options.router, "router", "router"),
+      &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "fit")};
 }
 
 }  // namespace moe

@@ -11,7 +11,8 @@ namespace {
 void copy_rows(Param& to, int64_t e, const Param& from, std::span<const int32_t> rows) {
   const Tensor out = to.value.at(e), in = from.value.at(0);
   for (size_t j = 0; j < rows.size(); ++j)
-    std::memcpy(out.row<float>(static_cast<int64_t>(j)), in.row<float>(rows[j]), static_cast<size_t>(in.cols()) * sizeof(float));
+    std::memcpy(out.row<float>(static_cast<int64_t>(j)), in.row<float>(rows[j]),
+                static_cast<size_t>(in.cols()) * sizeof(float));
   to.touched();
 }
 // to[e][:,j] = from[0][:,columns[j]]
@@ -23,19 +24,22 @@ void copy_columns(Param& to, int64_t e, const Param& from, std::span<const int32
 }
 // to[e,j] = from[0,entries[j]]
 void copy_entries(Param& to, int64_t e, const Param& from, std::span<const int32_t> entries) {
-  for (size_t j = 0; j < entries.size(); ++j) to.value.row<float>(e)[j] = from.value.row<float>(0)[entries[j]];
+  for (size_t j = 0; j < entries.size(); ++j)
+    to.value.row<float>(e)[j] = from.value.row<float>(0)[entries[j]];
   to.touched();
 }
 
 // Expert e of `bank` becomes these neurons, with `share` of the bias after `down`.
-void write_expert(ExpertBank& bank, int64_t e, const ExpertBank& dense, std::span<const int32_t> neurons, float share) {
+void write_expert(ExpertBank& bank, int64_t e, const ExpertBank& dense,
+                  std::span<const int32_t> neurons, float share) {
   if (dense.gate.present()) copy_rows(bank.gate, e, dense.gate, neurons);
   copy_rows(bank.up, e, dense.up, neurons);
   copy_columns(bank.down, e, dense.down, neurons);
   if (dense.gate_bias.present()) copy_entries(bank.gate_bias, e, dense.gate_bias, neurons);
   if (dense.up_bias.present()) copy_entries(bank.up_bias, e, dense.up_bias, neurons);
   if (!dense.down_bias.present()) return;
-  for (int64_t d = 0; d < bank.down.value.shape[1]; ++d) bank.down_bias.value.row<float>(e)[d] = share * dense.down_bias.value.row<float>(0)[d];
+  for (int64_t d = 0; d < bank.down.value.shape[1]; ++d)
+    bank.down_bias.value.row<float>(e)[d] = share * dense.down_bias.value.row<float>(0)[d];
   bank.down_bias.touched();
 }
 
@@ -55,7 +59,8 @@ void by_chance(Carving& c) { c.partition = partition_at_random(c.shape, c.key); 
 
 void write_slices(Carving& c) {
   const float share = c.carved.shared ? 0.0f : 1.0f / static_cast<float>(c.active);
-  for (int64_t e = 0; e < c.shape.experts; ++e) write_expert(c.carved.experts, e, c.dense, c.partition.experts[static_cast<size_t>(e)], share);
+  for (int64_t e = 0; e < c.shape.experts; ++e)
+    write_expert(c.carved.experts, e, c.dense, c.partition.experts[static_cast<size_t>(e)], share);
   if (c.carved.shared) write_expert(*c.carved.shared, 0, c.dense, c.partition.shared, 1);
 }
 

@@ -1,5 +1,5 @@
-// One layer while it is carved: what the stages of a method read, and what each leaves for the next. A stage is a function over it; a method is a row of
-// stages.
+// One layer while it is carved: what the stages of a method read, and what each leaves for the
+// next. A stage is a function over it; a method is a row of stages.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,16 @@ struct Carving {
   int64_t active;  // A
   RngKey key;      // of this layer
   ExpertBank& dense;
-  Activations a;     // of the dense FFN, at the inputs that the carved model gives this layer; lives in run.saved
+  Activations a;  // of the dense FFN, at the inputs that the carved model gives this layer; lives
+                  // in run.saved
   MoeLayer& carved;  // its parameters are what the stages write
   const Pass& pass;  // of the carved model over the text
   // Where a stage follows the dense model (CarveStages::follows_dense); else empty.
-  Tensor target = {};                    // [N,D] f32 what this layer has to give for the residual stream to become the dense one
-  std::vector<float> token_weight = {};  // [N] 1 / mean square of the dense stream after this layer, their mean 1
-  Partition partition = {};              // made by the first stage
+  Tensor target =
+      {};  // [N,D] f32 what this layer has to give for the residual stream to become the dense one
+  std::vector<float> token_weight =
+      {};  // [N] 1 / mean square of the dense stream after this layer, their mean 1
+  Partition partition = {};  // made by the first stage
   std::optional<Marks> known_marks = {};
 
   int64_t tokens() const { return a.tokens(); }
@@ -35,16 +38,19 @@ void by_weights(Carving&);
 void by_chance(Carving&);
 void by_energy(Carving&);
 
-// Copies the dense rows and columns into the experts; a bias after `down` goes to the shared expert, or in A-th parts to the others.
+// Copies the dense rows and columns into the experts; a bias after `down` goes to the shared
+// expert, or in A-th parts to the others.
 void write_slices(Carving&);
 
 // ---- second: a router ---------------------------------------------------------------------------
 // CMoE: the rows of the neurons that stand for the experts, each divided by its norm.
 void analytic_router(Carving&);
-// MoEfication's similarity: the token's direction against the mean direction of the expert's rows, -||x/|x| - c_e||^2, as a linear map: <c_e, x> - |x| |c_e|^2
-// / 2 with the mean |x| of the calibration text.
+// MoEfication's similarity: the token's direction against the mean direction of the expert's rows,
+// -||x/|x| - c_e||^2, as a linear map: <c_e, x> - |x| |c_e|^2 / 2 with the mean |x| of the
+// calibration text.
 void similarity_router(Carving&);
-// A linear map fitted by ridge regression to the experts' sums of |hidden|, which MoEfication's learned router is trained on.
+// A linear map fitted by ridge regression to the experts' sums of |hidden|, which MoEfication's
+// learned router is trained on.
 void learned_router(Carving&);
 // A linear map fitted to the roots of the experts' energies (energy.cpp).
 void energy_router(Carving&);
@@ -78,9 +84,12 @@ struct CarveStages {
   const FitStage* fit;
 
   // Whether the dense residual stream is walked beside the carved one.
-  bool follows_dense() const { return partition->follows_dense || router->follows_dense || fit->follows_dense; }
+  bool follows_dense() const {
+    return partition->follows_dense || router->follows_dense || fit->follows_dense;
+  }
 };
-// What the options ask for. Throws (usage), offering the nearest, where there is no such method, router or fit.
+// What the options ask for. Throws (usage), offering the nearest, where there is no such method,
+// router or fit.
 CarveStages carve_stages(const CarveOptions&);
 
 }  // namespace moe

@@ -1,8 +1,11 @@
-// Our partition and router: by how much of the output each neuron makes, and by what a linear router can foresee of it.
-// The energy of neuron i at token t is C[t,i] = w_t (h_ti - mean_t h_i)^2 ||down_i||^2: what the output loses, in squared length and relative to the token's
-// residual stream, when the neuron is left at its mean. Experts should gather neurons that are wanted by the same tokens, as far as the router can know: so the
-// router is fitted in the loop. With M[t,e] = 1 where the fitted router chooses expert e, neuron i keeps sum_t C[t,i] M[t,e] in expert e and sum_t C[t,i] in a
-// slice that is always on; the balanced assignment takes the most in all (docs/carving.md).
+// Our partition and router: by how much of the output each neuron makes, and by what a linear
+// router can foresee of it. The energy of neuron i at token t is C[t,i] = w_t (h_ti - mean_t h_i)^2
+// ||down_i||^2: what the output loses, in squared length and relative to the token's residual
+// stream, when the neuron is left at its mean. Experts should gather neurons that are wanted by the
+// same tokens, as far as the router can know: so the router is fitted in the loop. With M[t,e] = 1
+// where the fitted router chooses expert e, neuron i keeps sum_t C[t,i] M[t,e] in expert e and
+// sum_t C[t,i] in a slice that is always on; the balanced assignment takes the most in all
+// (docs/carving.md).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -40,7 +43,8 @@ std::vector<float> down_squares(Tensor down) {
   std::vector<double> sum(static_cast<size_t>(down.cols()), 0);
   for (int64_t d = 0; d < down.rows(); ++d)
     for (int64_t f = 0; f < down.cols(); ++f)
-      sum[static_cast<size_t>(f)] += static_cast<double>(down.row<float>(d)[f]) * static_cast<double>(down.row<float>(d)[f]);
+      sum[static_cast<size_t>(f)] +=
+          static_cast<double>(down.row<float>(d)[f]) * static_cast<double>(down.row<float>(d)[f]);
   return {sum.begin(), sum.end()};
 }
 
@@ -51,10 +55,12 @@ std::vector<float> mean_hidden(Run& run, Tensor hidden) {
     std::vector<double> sum(static_cast<size_t>(end - begin), 0);
     typed(hidden, [&]<class T>(T) {
       for (int64_t n = 0; n < hidden.rows(); ++n)
-        for (int64_t f = begin; f < end; ++f) sum[static_cast<size_t>(f - begin)] += static_cast<double>(to_f32(hidden.row<T>(n)[f]));
+        for (int64_t f = begin; f < end; ++f)
+          sum[static_cast<size_t>(f - begin)] += static_cast<double>(to_f32(hidden.row<T>(n)[f]));
     });
     for (int64_t f = begin; f < end; ++f)
-      mean[static_cast<size_t>(f)] = static_cast<float>(sum[static_cast<size_t>(f - begin)] / static_cast<double>(hidden.rows()));
+      mean[static_cast<size_t>(f)] = static_cast<float>(sum[static_cast<size_t>(f - begin)] /
+                                                        static_cast<double>(hidden.rows()));
   });
   return mean;
 }
@@ -62,7 +68,10 @@ std::vector<float> mean_hidden(Run& run, Tensor hidden) {
 // The energies of one layer, a token at a time.
 class Energy {
  public:
-  explicit Energy(Carving& c) : c_(c), mean_(mean_hidden(c.run, c.a.hidden)), square_(down_squares(c.dense.down.value.at(0))) {}
+  explicit Energy(Carving& c)
+      : c_(c),
+        mean_(mean_hidden(c.run, c.a.hidden)),
+        square_(down_squares(c.dense.down.value.at(0))) {}
   void token(int64_t n, float* out) const {
     const float weight = c_.token_weight[static_cast<size_t>(n)];
     typed(c_.a.hidden, [&]<class T>(T) {
@@ -80,14 +89,16 @@ class Energy {
 };
 
 // sums[e] = sqrt of the sum over expert e's neurons
-void expert_roots(float* sums, const float* energy, std::span<const int32_t> expert_of, int64_t experts) {
+void expert_roots(float* sums, const float* energy, std::span<const int32_t> expert_of,
+                  int64_t experts) {
   std::fill_n(sums, experts, 0.0f);
   for (size_t f = 0; f < expert_of.size(); ++f)
     if (expert_of[f] >= 0) sums[expert_of[f]] += energy[f];
   for (int64_t e = 0; e < experts; ++e) sums[e] = std::sqrt(sums[e]);
 }
 
-// chosen[t,e] = 1 for the `active` largest z[t,e], the lower index first where equal, else 0.  z [T,E] f32; chosen [T,E] A
+// chosen[t,e] = 1 for the `active` largest z[t,e], the lower index first where equal, else 0.  z
+// [T,E] f32; chosen [T,E] A
 void choose(Run& run, Tensor chosen, Tensor z, int64_t active) {
   parallel_for(run.threads, z.rows(), 64, [&](int64_t begin, int64_t end, int) {
     std::vector<int32_t> order(static_cast<size_t>(z.cols()));
@@ -96,7 +107,9 @@ void choose(Run& run, Tensor chosen, Tensor z, int64_t active) {
         const float* logits = z.row<float>(n);
         std::iota(order.begin(), order.end(), 0);
         std::partial_sort(order.begin(), order.begin() + active, order.end(),
-                          [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+                          [&](int32_t a, int32_t b) {
+                            return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+                          });
         T* row = chosen.row<T>(n);
         for (int64_t e = 0; e < z.cols(); ++e) row[order[static_cast<size_t>(e)]] = T{};
         for (int64_t k = 0; k < active; ++k) {
@@ -143,14 +156,16 @@ class Sorter {
         energy.token(t * kStride, row.data());
         typed(energy_, [&]<class T>(T) {
           for (int64_t f = 0; f < neurons_; ++f)
-            if constexpr (std::is_same_v<T, bf16>) energy_.row<bf16>(t)[f] = to_bf16(row[static_cast<size_t>(f)]);
+            if constexpr (std::is_same_v<T, bf16>)
+              energy_.row<bf16>(t)[f] = to_bf16(row[static_cast<size_t>(f)]);
             else energy_.row<float>(t)[f] = row[static_cast<size_t>(f)];
         });
       }
     });
     typed(energy_, [&]<class T>(T) {
       for (int64_t t = 0; t < x_.rows(); ++t)
-        for (int64_t f = 0; f < neurons_; ++f) total_[static_cast<size_t>(f)] += static_cast<double>(to_f32(energy_.row<T>(t)[f]));
+        for (int64_t f = 0; f < neurons_; ++f)
+          total_[static_cast<size_t>(f)] += static_cast<double>(to_f32(energy_.row<T>(t)[f]));
     });
   }
 
@@ -161,7 +176,9 @@ class Sorter {
     for (int round = 0; round <= kTurns; ++round) {
       const std::vector<double> kept = kept_energy(expert_of);
       double sum = 0;
-      for (int64_t f = 0; f < neurons_; ++f) sum += kept[static_cast<size_t>(f * (experts_ + 1) + sink(expert_of[static_cast<size_t>(f)]))];
+      for (int64_t f = 0; f < neurons_; ++f)
+        sum +=
+            kept[static_cast<size_t>(f * (experts_ + 1) + sink(expert_of[static_cast<size_t>(f)]))];
       if (sum > most) {
         most = sum;
         best = expert_of;
@@ -174,11 +191,14 @@ class Sorter {
  private:
   int64_t sink(int32_t expert) const { return expert < 0 ? experts_ : expert; }
 
-  // The neurons of the largest energy are always on; the others by k-means of how a linear map of the input sees them, over every kProfile-th token.
+  // The neurons of the largest energy are always on; the others by k-means of how a linear map of
+  // the input sees them, over every kProfile-th token.
   std::vector<int32_t> first() {
     std::vector<int32_t> order(static_cast<size_t>(neurons_));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return total_[static_cast<size_t>(a)] > total_[static_cast<size_t>(b)]; });
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return total_[static_cast<size_t>(a)] > total_[static_cast<size_t>(b)];
+    });
     const std::vector<int32_t> rest(order.begin() + c_.shape.shared * c_.shape.width, order.end());
     std::vector<int32_t> expert_of(static_cast<size_t>(neurons_), -1);
     ArenaScope scope(run_.scratch);
@@ -200,10 +220,16 @@ class Sorter {
     for (size_t i = 0; i < rest.size(); ++i) {
       float* row = out.row<float>(static_cast<int64_t>(i));
       double mean = 0, square = 0;
-      for (int64_t t = 0; t < tokens.rows(); ++t) mean += static_cast<double>(predicted.row<float>(t)[rest[i]]) / static_cast<double>(tokens.rows());
-      for (int64_t t = 0; t < tokens.rows(); ++t) square += std::pow(static_cast<double>(predicted.row<float>(t)[rest[i]]) - mean, 2);
       for (int64_t t = 0; t < tokens.rows(); ++t)
-        row[t] = square > 0 ? static_cast<float>((static_cast<double>(predicted.row<float>(t)[rest[i]]) - mean) / std::sqrt(square)) : 0.0f;
+        mean += static_cast<double>(predicted.row<float>(t)[rest[i]]) /
+                static_cast<double>(tokens.rows());
+      for (int64_t t = 0; t < tokens.rows(); ++t)
+        square += std::pow(static_cast<double>(predicted.row<float>(t)[rest[i]]) - mean, 2);
+      for (int64_t t = 0; t < tokens.rows(); ++t)
+        row[t] = square > 0 ? static_cast<float>(
+                                  (static_cast<double>(predicted.row<float>(t)[rest[i]]) - mean) /
+                                  std::sqrt(square))
+                            : 0.0f;
     }
     return out;
   }
@@ -212,7 +238,8 @@ class Sorter {
   std::vector<int32_t> spherical_kmeans(Tensor rows, const std::vector<int32_t>& rest) {
     const int64_t n = rows.rows(), width = rows.cols();
     std::vector<double> weight(rest.size());
-    for (size_t i = 0; i < rest.size(); ++i) weight[i] = std::sqrt(total_[static_cast<size_t>(rest[i])]);
+    for (size_t i = 0; i < rest.size(); ++i)
+      weight[i] = std::sqrt(total_[static_cast<size_t>(rest[i])]);
     Param centroids = matrix_of(run_.scratch, experts_, width);
     const std::array<int64_t, 2> all = {0, n};
     const Tensor cosine = run_.scratch.alloc(DType::f32, {n, experts_});
@@ -221,7 +248,8 @@ class Sorter {
       size_t seed = 0;
       for (size_t i = 1; i < rest.size(); ++i)
         if (far[i] * weight[i] > far[seed] * weight[seed]) seed = i;
-      std::copy_n(rows.row<float>(static_cast<int64_t>(seed)), width, centroids.value.row<float>(e));
+      std::copy_n(rows.row<float>(static_cast<int64_t>(seed)), width,
+                  centroids.value.row<float>(e));
       centroids.touched();
       ops::matmul_forward(run_, cosine, rows, centroids, all);
       for (size_t i = 0; i < rest.size(); ++i) {
@@ -234,23 +262,30 @@ class Sorter {
       centroids.touched();
       ops::matmul_forward(run_, cosine, rows, centroids, all);
       std::vector<double> cost(static_cast<size_t>(n * experts_));
-      for (size_t i = 0; i < cost.size(); ++i) cost[i] = -static_cast<double>(cosine.as<float>()[i]);
+      for (size_t i = 0; i < cost.size(); ++i)
+        cost[i] = -static_cast<double>(cosine.as<float>()[i]);
       cluster = assign_balanced(integer_costs(cost), experts_);
       std::vector<double> sums(static_cast<size_t>(experts_ * width), 0);
       for (size_t i = 0; i < rest.size(); ++i)
         for (int64_t d = 0; d < width; ++d)
-          sums[static_cast<size_t>(cluster[i] * width + d)] += weight[i] * static_cast<double>(rows.row<float>(static_cast<int64_t>(i))[d]);
+          sums[static_cast<size_t>(cluster[i] * width + d)] +=
+              weight[i] * static_cast<double>(rows.row<float>(static_cast<int64_t>(i))[d]);
       for (int64_t e = 0; e < experts_; ++e) {
         double square = 0;
-        for (int64_t d = 0; d < width; ++d) square += std::pow(sums[static_cast<size_t>(e * width + d)], 2);
         for (int64_t d = 0; d < width; ++d)
-          centroids.value.row<float>(e)[d] = square > 0 ? static_cast<float>(sums[static_cast<size_t>(e * width + d)] / std::sqrt(square)) : 0.0f;
+          square += std::pow(sums[static_cast<size_t>(e * width + d)], 2);
+        for (int64_t d = 0; d < width; ++d)
+          centroids.value.row<float>(e)[d] =
+              square > 0
+                  ? static_cast<float>(sums[static_cast<size_t>(e * width + d)] / std::sqrt(square))
+                  : 0.0f;
       }
     }
     return cluster;
   }
 
-  // kept[f,e]: the energy that neuron f has at the tokens for which the router fitted to this assignment chooses expert e; the last column: all of it.
+  // kept[f,e]: the energy that neuron f has at the tokens for which the router fitted to this
+  // assignment chooses expert e; the last column: all of it.
   std::vector<double> kept_energy(const std::vector<int32_t>& expert_of) {
     ArenaScope scope(run_.scratch);
     const int64_t tokens = x_.rows();
@@ -259,7 +294,8 @@ class Sorter {
       std::vector<float> row(static_cast<size_t>(neurons_));
       for (int64_t t = begin; t < end; ++t) {
         typed(energy_, [&]<class T>(T) {
-          for (int64_t f = 0; f < neurons_; ++f) row[static_cast<size_t>(f)] = to_f32(energy_.row<T>(t)[f]);
+          for (int64_t f = 0; f < neurons_; ++f)
+            row[static_cast<size_t>(f)] = to_f32(energy_.row<T>(t)[f]);
         });
         expert_roots(roots.row<float>(t), row.data(), expert_of, experts_);
       }
@@ -273,7 +309,9 @@ class Sorter {
     const Tensor sums = inner_products(run_, run_.scratch, energy_, chosen);  // [F,E]
     std::vector<double> kept(static_cast<size_t>(neurons_ * (experts_ + 1)));
     for (int64_t f = 0; f < neurons_; ++f) {
-      for (int64_t e = 0; e < experts_; ++e) kept[static_cast<size_t>(f * (experts_ + 1) + e)] = static_cast<double>(sums.row<float>(f)[e]);
+      for (int64_t e = 0; e < experts_; ++e)
+        kept[static_cast<size_t>(f * (experts_ + 1) + e)] =
+            static_cast<double>(sums.row<float>(f)[e]);
       kept[static_cast<size_t>(f * (experts_ + 1) + experts_)] = total_[static_cast<size_t>(f)];
     }
     return kept;
@@ -306,7 +344,8 @@ void by_energy(Carving& c) {
   c.partition = {};
   c.partition.experts.resize(static_cast<size_t>(c.shape.experts));
   for (size_t f = 0; f < expert_of.size(); ++f)
-    (expert_of[f] < 0 ? c.partition.shared : c.partition.experts[static_cast<size_t>(expert_of[f])]).push_back(static_cast<int32_t>(f));
+    (expert_of[f] < 0 ? c.partition.shared : c.partition.experts[static_cast<size_t>(expert_of[f])])
+        .push_back(static_cast<int32_t>(f));
 }
 
 void energy_router(Carving& c) {

@@ -21,12 +21,15 @@ int64_t number_of(std::string_view text, std::string_view all) {
 
 }  // namespace
 
-int64_t LayerChoice::count(int64_t layers) const { return listed.empty() ? (layers + every - 1) / every : static_cast<int64_t>(listed.size()); }
+int64_t LayerChoice::count(int64_t layers) const {
+  return listed.empty() ? (layers + every - 1) / every : static_cast<int64_t>(listed.size());
+}
 
 void LayerChoice::check(int64_t layers) const {
   if (every < 1) fail_usage("@layers every:{}: it must be at least 1", every);
   for (int64_t layer : listed)
-    if (layer < 0 || layer >= layers) fail_usage("@layers: there is no layer {}; the model has layers 0 to {}", layer, layers - 1);
+    if (layer < 0 || layer >= layers)
+      fail_usage("@layers: there is no layer {}; the model has layers 0 to {}", layer, layers - 1);
 }
 
 void LayerChoice::set(ModelConfig& config) const {
@@ -45,8 +48,11 @@ LayerChoice parse_layers(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view entry = std::string_view(text).substr(begin, end - begin);
     const size_t dash = entry.find('-');
-    const int64_t first = number_of(entry.substr(0, dash), text), last = dash == std::string_view::npos ? first : number_of(entry.substr(dash + 1), text);
-    if (last < first || last - first > 100000) fail_usage("@layers: '{}' is no range of layers", entry);
+    const int64_t first = number_of(entry.substr(0, dash), text),
+                  last = dash == std::string_view::npos ? first
+                                                        : number_of(entry.substr(dash + 1), text);
+    if (last < first || last - first > 100000)
+      fail_usage("@layers: '{}' is no range of layers", entry);
     for (int64_t i = first; i <= last; ++i) choice.listed.push_back(i);
     begin = end + 1;
   }
@@ -56,7 +62,8 @@ LayerChoice parse_layers(const std::string& text) {
 }
 
 std::string to_text(const LayerChoice& layers) {
-  return layers.listed.empty() ? fmt::format("every:{}", layers.every) : fmt::format("{}", fmt::join(layers.listed, ","));
+  return layers.listed.empty() ? fmt::format("every:{}", layers.every)
+                               : fmt::format("{}", fmt::join(layers.listed, ","));
 }
 
 }  // namespace moe

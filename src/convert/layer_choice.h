@@ -21,7 +21,8 @@ struct LayerChoice {
   void set(ModelConfig& config) const;
 };
 
-// "every:2", or "1,3,8-11", as a choice is written. Throws (usage) at anything else; whether there are such layers is not asked here.
+// "every:2", or "1,3,8-11", as a choice is written. Throws (usage) at anything else; whether there
+// are such layers is not asked here.
 LayerChoice parse_layers(const std::string& text);
 std::string to_text(const LayerChoice&);
 

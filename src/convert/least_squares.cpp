@@ -18,7 +18,8 @@ std::vector<double> column_means(Tensor x) {
   std::vector<double> mean(static_cast<size_t>(x.cols()), 0);
   for (int64_t n = 0; n < x.rows(); ++n)
     for (int64_t c = 0; c < x.cols(); ++c)
-      mean[static_cast<size_t>(c)] += static_cast<double>(x.dtype == DType::bf16 ? to_f32(x.row<bf16>(n)[c]) : x.row<float>(n)[c]);
+      mean[static_cast<size_t>(c)] += static_cast<double>(
+          x.dtype == DType::bf16 ? to_f32(x.row<bf16>(n)[c]) : x.row<float>(n)[c]);
   for (double& m : mean) m /= static_cast<double>(x.rows());
   return mean;
 }
@@ -40,7 +41,11 @@ void solve_ridge(Run& run, Tensor rhs, Tensor gram, std::span<const double> ridg
   Matrix a = View(gram.as<float>(), n, n).cast<double>();
   for (int64_t i = 0; i < n; ++i) a(i, i) += ridge[static_cast<size_t>(i)];
   const Eigen::LLT<Eigen::Ref<Matrix>> factor(a);  // in place
-  if (factor.info() != Eigen::Success) fail("a least-squares system of {} variables is not positive definite; are activations of this model not finite?", n);
+  if (factor.info() != Eigen::Success)
+    fail(
+        "a least-squares system of {} variables is not positive definite; are activations of this "
+        "model not finite?",
+        n);
   View x(rhs.as<float>(), n, rhs.cols());
   Matrix b = x.cast<double>();
   factor.solveInPlace(b);
@@ -67,7 +72,9 @@ LinearFit::LinearFit(Run& run, Tensor x, double ridge) : system_(std::make_uniqu
   gram.diagonal().array() += ridge * gram.diagonal().mean() + 1e-12 * n;
   Eigen::setNbThreads(run.threads);
   system_->factor.compute(gram);
-  if (system_->factor.info() != Eigen::Success) fail("a linear fit of {} variables has no solution; are activations of this model not finite?", d);
+  if (system_->factor.info() != Eigen::Success)
+    fail("a linear fit of {} variables has no solution; are activations of this model not finite?",
+         d);
 }
 
 LinearFit::~LinearFit() = default;

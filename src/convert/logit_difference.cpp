@@ -16,7 +16,8 @@ Tensor logits_of(Model& model, Run& run, std::span<const int32_t> ids) {
   std::iota(positions.begin(), positions.end(), 0);
   const auto tokens = static_cast<int64_t>(ids.size());
   const std::vector<int64_t> bounds = {0, tokens};
-  const RoutingSpec spec = model.config().moe_layer_count() > 0 ? eval_spec(model.config().routing) : RoutingSpec{};
+  const RoutingSpec spec =
+      model.config().moe_layer_count() > 0 ? eval_spec(model.config().routing) : RoutingSpec{};
   const Tensor out = run.saved.alloc(DType::f32, {tokens, model.config().vocab});
   ModelSaved saved;
   model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
@@ -28,12 +29,14 @@ Tensor logits_of(Model& model, Run& run, std::span<const int32_t> ids) {
 
 LogitDifference compare_logits(Model& a, Model& b, Run& run, std::span<const int32_t> ids) {
   if (a.config().vocab != b.config().vocab)
-    fail("the vocabularies are {} and {}; logits can only be compared over the same one", a.config().vocab, b.config().vocab);
+    fail("the vocabularies are {} and {}; logits can only be compared over the same one",
+         a.config().vocab, b.config().vocab);
   ArenaScope scope(run.saved);
   const Tensor of_a = logits_of(a, run, ids), of_b = logits_of(b, run, ids);
   LogitDifference result{.tokens = static_cast<int64_t>(ids.size())};
   for (int64_t i = 0; i < of_a.numel(); ++i) {
-    const double x = static_cast<double>(of_a.as<float>()[i]), y = static_cast<double>(of_b.as<float>()[i]);
+    const double x = static_cast<double>(of_a.as<float>()[i]),
+                 y = static_cast<double>(of_b.as<float>()[i]);
     result.largest = std::max(result.largest, std::abs(x - y));
     result.largest_logit = std::max(result.largest_logit, std::abs(x));
   }

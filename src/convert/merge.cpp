@@ -31,8 +31,12 @@ const char* act_name(ops::Act act) {
 
 std::vector<SameField> fields_of(const ModelConfig& c) {
   std::vector<SameField> fields;
-  const auto decides = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), true}); };
-  const auto of_base = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value), false}); };
+  const auto decides = [&](const char* name, const auto& value) {
+    fields.push_back({name, fmt::format("{}", value), true});
+  };
+  const auto of_base = [&](const char* name, const auto& value) {
+    fields.push_back({name, fmt::format("{}", value), false});
+  };
   decides("the vocabulary (vocab_size)", c.vocab);
   decides("the width (hidden_size)", c.width);
   decides("the number of layers (num_hidden_layers)", c.layers);
@@ -53,22 +57,29 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   return fields;
 }
 
-void check_shape(const ModelConfig& base, const MergeExpert& expert, std::vector<std::string>& notes) {
+void check_shape(const ModelConfig& base, const MergeExpert& expert,
+                 std::vector<std::string>& notes) {
   const ModelConfig& config = expert.model->config();
-  if (config.moe_layer_count() > 0) fail_usage("{} has experts already; each expert is made of a dense model", expert.name);
+  if (config.moe_layer_count() > 0)
+    fail_usage("{} has experts already; each expert is made of a dense model", expert.name);
   const std::vector<SameField> want = fields_of(base), got = fields_of(config);
   for (size_t i = 0; i < want.size(); ++i) {
     if (want[i].value == got[i].value) continue;
-    if (want[i].decides) fail_usage("{} does not match the base: {} is {}, the base's {}", expert.name, want[i].name, got[i].value, want[i].value);
-    notes.push_back(fmt::format("{}: {} is {}; the result has the base's, {}", expert.name, want[i].name, got[i].value, want[i].value));
+    if (want[i].decides)
+      fail_usage("{} does not match the base: {} is {}, the base's {}", expert.name, want[i].name,
+                 got[i].value, want[i].value);
+    notes.push_back(fmt::format("{}: {} is {}; the result has the base's, {}", expert.name,
+                                want[i].name, got[i].value, want[i].value));
   }
 }
 
 bool same_numbers(const Param& a, const Param& b) {
-  const Tensor x = a.value.rank == 3 ? a.expert(0) : a.value, y = b.value.rank == 3 ? b.expert(0) : b.value;
+  const Tensor x = a.value.rank == 3 ? a.expert(0) : a.value,
+               y = b.value.rank == 3 ? b.expert(0) : b.value;
   if (x.dtype != y.dtype || x.numel() != y.numel()) return false;
   for (int64_t r = 0; r < x.rows(); ++r)
-    if (std::memcmp(static_cast<const char*>(x.data) + r * x.row_bytes, static_cast<const char*>(y.data) + r * y.row_bytes,
+    if (std::memcmp(static_cast<const char*>(x.data) + r * x.row_bytes,
+                    static_cast<const char*>(y.data) + r * y.row_bytes,
                     static_cast<size_t>(bytes_of(x.dtype, x.cols()))) != 0)
       return false;
   return true;
@@ -78,32 +89,48 @@ bool same_numbers(const Param& a, const Param& b) {
 bool is_ffn(const Param& param) { return param.part == Part::dense_ffn; }
 
 bool same_experts(const Model& a, const Model& b) {
-  return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) { return !is_ffn(*p) || same_numbers(*p, source_of(*p, b)); });
+  return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) {
+    return !is_ffn(*p) || same_numbers(*p, source_of(*p, b));
+  });
 }
 
-void check_experts(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<std::string>& notes) {
-  if (base.config().moe_layer_count() > 0) fail_usage("the base has experts already; merging begins with dense models");
+void check_experts(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o,
+                   std::vector<std::string>& notes) {
+  if (base.config().moe_layer_count() > 0)
+    fail_usage("the base has experts already; merging begins with dense models");
   if (experts.size() < 2)
-    fail_usage("{} given; an MoE model needs at least two, each @expert a dense model", counted(static_cast<int64_t>(experts.size()), "expert"));
+    fail_usage("{} given; an MoE model needs at least two, each @expert a dense model",
+               counted(static_cast<int64_t>(experts.size()), "expert"));
   for (const MergeExpert& expert : experts) check_shape(base.config(), expert, notes);
   for (const MergeExpert& expert : experts)
     if (o.gates != Gates::random && expert.prompts.positive.empty())
-      fail_usage("{} has no prompts, which its gate is made of; give @expert MODEL:PROMPTS, or @gates random", expert.name);
+      fail_usage(
+          "{} has no prompts, which its gate is made of; give @expert MODEL:PROMPTS, or @gates "
+          "random",
+          expert.name);
   for (size_t i = 0; i < experts.size(); ++i)
     for (size_t j = 0; j < i; ++j) {
-      if (experts[i].model == experts[j].model || same_experts(*experts[i].model, *experts[j].model))
-        fail_usage("{} and {} have the same FFNs, so two experts would be one; leave one of them out, or make copies by moe upcycle", experts[j].name,
-                   experts[i].name);
+      if (experts[i].model == experts[j].model ||
+          same_experts(*experts[i].model, *experts[j].model))
+        fail_usage(
+            "{} and {} have the same FFNs, so two experts would be one; leave one of them out, or "
+            "make copies by moe upcycle",
+            experts[j].name, experts[i].name);
       if (o.gates == Gates::random) continue;
-      if (experts[i].prompts.positive == experts[j].prompts.positive && experts[i].prompts.negative == experts[j].prompts.negative)
-        fail_usage("the prompts of {} and {} are the same, so no router could tell them apart; give each its own", experts[j].name, experts[i].name);
+      if (experts[i].prompts.positive == experts[j].prompts.positive &&
+          experts[i].prompts.negative == experts[j].prompts.negative)
+        fail_usage(
+            "the prompts of {} and {} are the same, so no router could tell them apart; give each "
+            "its own",
+            experts[j].name, experts[i].name);
     }
 }
 
 // Sums over prompts of what the router of each layer sees: [L] vectors [D].
 using Gathered = std::vector<std::vector<double>>;
 
-void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates, double factor, Gathered& sums) {
+void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates, double factor,
+                Gathered& sums) {
   const auto tokens = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
@@ -116,19 +143,24 @@ void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates
     const Tensor x = saved.blocks[layer].ffn_in.x;
     for (int64_t n = first; n < tokens; ++n)
       for (int64_t d = 0; d < x.cols(); ++d)
-        sums[layer][static_cast<size_t>(d)] += factor / static_cast<double>(tokens - first) * static_cast<double>(x.row<float>(n)[d]);
+        sums[layer][static_cast<size_t>(d)] +=
+            factor / static_cast<double>(tokens - first) * static_cast<double>(x.row<float>(n)[d]);
   }
 }
 
 class GateMaker {
  public:
-  GateMaker(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o) : base_(base), o_(o), run_(o.threads) {
-    for (const MergeExpert& expert : experts) total_ += static_cast<int64_t>(expert.prompts.positive.size() + expert.prompts.negative.size());
+  GateMaker(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o)
+      : base_(base), o_(o), run_(o.threads) {
+    for (const MergeExpert& expert : experts)
+      total_ +=
+          static_cast<int64_t>(expert.prompts.positive.size() + expert.prompts.negative.size());
   }
 
   // [L] unit vectors [D].
   Gathered of(const MergeExpert& expert) {
-    const auto zero = Gathered(static_cast<size_t>(base_.config().layers), std::vector<double>(static_cast<size_t>(base_.config().width)));
+    const auto zero = Gathered(static_cast<size_t>(base_.config().layers),
+                               std::vector<double>(static_cast<size_t>(base_.config().width)));
     Gathered gates = zero, away = zero;
     add(expert.prompts.positive, gates);
     add(expert.prompts.negative, away);
@@ -137,14 +169,18 @@ class GateMaker {
       const double before = norm_of(gate);
       for (size_t d = 0; d < gate.size(); ++d) gate[d] -= away[layer][d];
       const double norm = norm_of(gate);
-      if (!(norm > 1e-6 * before)) fail_usage("the prompts of {} cancel out, so they point nowhere; change its negative ones", expert.name);
+      if (!(norm > 1e-6 * before))
+        fail_usage("the prompts of {} cancel out, so they point nowhere; change its negative ones",
+                   expert.name);
       for (double& x : gate) x /= norm;
     }
     return gates;
   }
 
  private:
-  static double norm_of(const std::vector<double>& x) { return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0)); }
+  static double norm_of(const std::vector<double>& x) {
+    return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+  }
 
   void add(const std::vector<std::vector<int32_t>>& prompts, Gathered& sums) {
     for (const std::vector<int32_t>& ids : prompts) {
@@ -161,7 +197,8 @@ class GateMaker {
 };
 
 // The routers' matrices; all other parameters of a router are 0.
-void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> experts, const MergeOptions& o, std::vector<MergedLayer>& layers) {
+void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> experts,
+                  const MergeOptions& o, std::vector<MergedLayer>& layers) {
   const ModelConfig& config = assembly.model().config();
   std::vector<Gathered> gates;
   if (o.gates != Gates::random) {
@@ -170,12 +207,16 @@ void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> 
   }
   const std::string drawn = fmt::format("drawn from N(0, {:g})", o.router_std);
   for (int64_t i = 0; i < config.layers; ++i) {
-    const Tensor out = assembly.own(assembly.model().block(i).ffn.router->logit.weight, o.gates == Gates::random ? drawn : "from the prompts", 0);
+    const Tensor out = assembly.own(assembly.model().block(i).ffn.router->logit.weight,
+                                    o.gates == Gates::random ? drawn : "from the prompts", 0);
     const RngKey key = RngKey::from_seed(o.seed).fold(static_cast<uint64_t>(i));
     for (int64_t e = 0; e < out.rows(); ++e)
       for (int64_t d = 0; d < out.cols(); ++d)
-        out.row<float>(e)[d] = o.gates == Gates::random ? o.router_std * normal(key, static_cast<uint64_t>(e * out.cols() + d))
-                                                        : static_cast<float>(gates[static_cast<size_t>(e)][static_cast<size_t>(i)][static_cast<size_t>(d)]);
+        out.row<float>(e)[d] =
+            o.gates == Gates::random
+                ? o.router_std * normal(key, static_cast<uint64_t>(e * out.cols() + d))
+                : static_cast<float>(gates[static_cast<size_t>(e)][static_cast<size_t>(i)]
+                                          [static_cast<size_t>(d)]);
     layers.push_back({i, condition_of(out)});
   }
   for (Param* param : assembly.model().params())
@@ -189,7 +230,8 @@ void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> 
 int64_t drop_the_rest(Assembly& assembly, const Model& base, std::span<const MergeExpert> experts) {
   const auto numbers = [](const Model& model, bool of_ffns) {
     int64_t sum = 0;
-    for (const Param* param : model.params()) sum += is_ffn(*param) == of_ffns ? param->value.numel() : 0;
+    for (const Param* param : model.params())
+      sum += is_ffn(*param) == of_ffns ? param->value.numel() : 0;
     return sum;
   };
   int64_t sources = numbers_of(base), rest = 0;
@@ -210,7 +252,8 @@ int64_t drop_the_rest(Assembly& assembly, const Model& base, std::span<const Mer
 ModelConfig merged_config(const ModelConfig& base, int64_t experts, const MergeOptions& o) {
   ModelConfig config = without_experts(base);
   config.routing = o.routing;
-  if (config.routing.experts != experts) fail("{} experts are given for a routing of {}", experts, config.routing.experts);
+  if (config.routing.experts != experts)
+    fail("{} experts are given for a routing of {}", experts, config.routing.experts);
   config.expert_width = base.dense_width;
   config.moe_every = 1;
   config.dense_first = 0;
@@ -219,7 +262,10 @@ ModelConfig merged_config(const ModelConfig& base, int64_t experts, const MergeO
   validate(config);
   const RoutingSpec spec = eval_spec(config.routing);
   if (!needs_logits(spec.select) || !std::holds_alternative<LinearLogits>(spec.logits))
-    fail_usage("recipe '{}' has no router of one row an expert, which is what prompts make; take another (moe recipes lists them)", config.routing.recipe);
+    fail_usage(
+        "recipe '{}' has no router of one row an expert, which is what prompts make; take another "
+        "(moe recipes lists them)",
+        config.routing.recipe);
   return config;
 }
 

@@ -1,6 +1,7 @@
-// Several dense models of one shape become one: each gives the FFNs of an expert, the base gives everything else, and the routers come from how the base reads
-// prompts that stand for each expert (github arcee-ai/mergekit, docs/moe.md and mergekit/moe/router.py, whose gates are taken before the norm; a router sees
-// what comes out of it, so these are taken there).
+// Several dense models of one shape become one: each gives the FFNs of an expert, the base gives
+// everything else, and the routers come from how the base reads prompts that stand for each expert
+// (github arcee-ai/mergekit, docs/moe.md and mergekit/moe/router.py, whose gates are taken before
+// the norm; a router sees what comes out of it, so these are taken there).
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@ enum class Gates {
 };
 const std::vector<std::string>& gates_names();  // in this order
 
-// Prompts as token ids. What stands for an expert counts positive, what stands for none of its work negative.
+// Prompts as token ids. What stands for an expert counts positive, what stands for none of its work
+// negative.
 struct GatePrompts {
   std::vector<std::vector<int32_t>> positive, negative;
 };
@@ -37,7 +39,8 @@ struct MergeOptions {
   float router_std = 0.02f;
   uint64_t seed = 1;
   int threads = 1;
-  std::function<void(int64_t done, int64_t total)> progress = {};  // told after each prompt; may throw
+  std::function<void(int64_t done, int64_t total)> progress =
+      {};  // told after each prompt; may throw
 };
 
 struct MergedLayer {
@@ -54,9 +57,11 @@ struct Merged {
   std::vector<std::string> notes;  // what experts have otherwise than the base, and does not matter
 };
 
-// Usage errors, naming experts: less than two of them; shapes that differ (the field and both values); two with the same FFNs or the same prompts; prompts that
-// are missing or cancel out. The result's weights are views of those of base and experts, which must outlive it.
-//   gate_e = normalised(mean over positive prompts of x - mean over negative ones),   x [D]: what ffn_norm of the layer gives
+// Usage errors, naming experts: less than two of them; shapes that differ (the field and both
+// values); two with the same FFNs or the same prompts; prompts that are missing or cancel out. The
+// result's weights are views of those of base and experts, which must outlive it.
+//   gate_e = normalised(mean over positive prompts of x - mean over negative ones),   x [D]: what
+//   ffn_norm of the layer gives
 Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptions&);
 
 }  // namespace moe

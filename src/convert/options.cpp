@@ -6,14 +6,18 @@ namespace moe {
 namespace {
 
 void add_layers(FieldList& list, LayerChoice& layers) {
-  const FieldValue value{Field::Kind::text, [&layers] { return Json(to_text(layers)); },
-                         [&layers](const Json& text) { layers = parse_layers(text.get<std::string>()); }};
-  list.add("layers", value, "which layers get experts: every:P (0, P, 2P ...), or a list such as 1,3,8-11; the others stay dense");
+  const FieldValue value{
+      Field::Kind::text, [&layers] { return Json(to_text(layers)); },
+      [&layers](const Json& text) { layers = parse_layers(text.get<std::string>()); }};
+  list.add("layers", value,
+           "which layers get experts: every:P (0, P, 2P ...), or a list such as 1,3,8-11; the "
+           "others stay dense");
 }
 
 std::string methods_help() {
   std::string out = "how neurons are dealt out, routed and fitted: ";
-  for (const CarveMethod& m : carve_methods()) out += fmt::format("{}{}: {}", &m == carve_methods().data() ? "" : "; ", m.name, m.what);
+  for (const CarveMethod& m : carve_methods())
+    out += fmt::format("{}{}: {}", &m == carve_methods().data() ? "" : "; ", m.name, m.what);
   return out + " (docs/carving.md)";
 }
 
@@ -22,14 +26,20 @@ std::string methods_help() {
 FieldList fields(CarveOptions& o) {
   FieldList list;
   list.add("shared", o.shared, "S: slices of each FFN that are always on").required();
-  list.add("active", o.active, "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN works for a token").required();
+  list.add("active", o.active,
+           "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN "
+           "works for a token")
+      .required();
   list.add("experts", o.experts, "E: slices in all; divides the width of the FFN").required();
   add_layers(list, o.layers);
   list.add("method", o.method, methods_help()).values(carve_method_names());
-  list.add("router", o.router, "another router than the method's: analytic, similarity or learned").values(carve_routers());
-  list.add("fit", o.fit, "another fit of what the experts give than the method's").values(carve_fits());
+  list.add("router", o.router, "another router than the method's: analytic, similarity or learned")
+      .values(carve_routers());
+  list.add("fit", o.fit, "another fit of what the experts give than the method's")
+      .values(carve_fits());
   list.add_choice("profile", o.profile, profile_names(),
-                  "what the strongest neurons of a token are marked by: activations of products divided by the norms of token and neuron (cosine), or as they "
+                  "what the strongest neurons of a token are marked by: activations of products "
+                  "divided by the norms of token and neuron (cosine), or as they "
                   "are (raw)");
   list.add("marks", o.marks, "how many neurons of a token are marked");
   list.add("seed", o.seed, "of what is drawn");
@@ -39,22 +49,29 @@ FieldList fields(CarveOptions& o) {
 FieldList fields(UpcycleOptions& o) {
   FieldList list;
   list.add("granularity", o.granularity,
-           "G: cut each copy into G experts of a G-th of its width (virtual groups). @experts / G copies are made, and a token that takes a multiple of G "
+           "G: cut each copy into G experts of a G-th of its width (virtual groups). @experts / G "
+           "copies are made, and a token that takes a multiple of G "
            "experts begins with whole copies");
   add_layers(list, o.layers);
-  list.add("noise", o.noise, "draw a share of each expert's numbers anew from a normal distribution of this standard deviation; 0: all copies are alike");
+  list.add("noise", o.noise,
+           "draw a share of each expert's numbers anew from a normal distribution of this standard "
+           "deviation; 0: all copies are alike");
   list.add("noise_share", o.noise_share, "the share of the numbers that @noise draws anew");
   list.add("down_scale", o.down_scale,
-           "multiply the experts' last matrices by this; default: what makes the weights of a token whose logits are alike count as 1 together");
+           "multiply the experts' last matrices by this; default: what makes the weights of a "
+           "token whose logits are alike count as 1 together");
   list.add("seed", o.seed, "of routers and noise");
   return list;
 }
 
 FieldList fields(PruneOptions& o) {
   FieldList list;
-  list.add("experts", o.experts, "how many experts stay in each MoE layer, at least as many as a token takes").required();
+  list.add("experts", o.experts,
+           "how many experts stay in each MoE layer, at least as many as a token takes")
+      .required();
   list.add_choice("saliency", o.saliency, saliency_names(),
-                  "what an expert counts, over the tokens that choose it: output, the sum of what it adds (its weight times the norm of its output); mean, "
+                  "what an expert counts, over the tokens that choose it: output, the sum of what "
+                  "it adds (its weight times the norm of its output); mean, "
                   "the mean of that (REAP); frequency, how many they are");
   return list;
 }
@@ -62,7 +79,8 @@ FieldList fields(PruneOptions& o) {
 FieldList fields(MergeOptions& o) {
   FieldList list;
   list.add_choice("gates", o.gates, gates_names(),
-                  "what a gate is made of: hidden, what the router sees at the last token of the expert's prompts; hidden_avg, the mean over their tokens; "
+                  "what a gate is made of: hidden, what the router sees at the last token of the "
+                  "expert's prompts; hidden_avg, the mean over their tokens; "
                   "random, nothing, the routers are drawn and have to be trained");
   list.add("seed", o.seed, "of @gates random");
   return list;

@@ -22,7 +22,8 @@ struct Tally {
   std::vector<int64_t> tokens;  // [E]
 };
 
-// Adds what the rows of one forward give: the products before `down` are still there, so only that one is made again.
+// Adds what the rows of one forward give: the products before `down` are still there, so only that
+// one is made again.
 void add_rows(Run& run, Model& model, int64_t layer, const MoeLayer::Saved& saved, Tally& tally) {
   ExpertBank& experts = model.block(layer).ffn.experts;
   const Rows& rows = saved.rows;
@@ -30,19 +31,24 @@ void add_rows(Run& run, Model& model, int64_t layer, const MoeLayer::Saved& save
   ArenaScope scope(run.scratch);
   Tensor hidden = run.scratch.alloc(saved.experts.up.dtype, {count, saved.experts.up.cols()});
   Tensor out = run.scratch.alloc(DType::f32, {count, model.config().width});
-  ops::ffn_act_forward(run, hidden, saved.experts.gate, saved.experts.up, rows.weight, model.config().act);
+  ops::ffn_act_forward(run, hidden, saved.experts.gate, saved.experts.up, rows.weight,
+                       model.config().act);
   ops::matmul_forward(run, out, hidden, experts.down, rows.offsets);
-  if (experts.down_bias.present()) ops::bias_forward_acc(run, out, experts.down_bias, rows.weight, rows.offsets);
+  if (experts.down_bias.present())
+    ops::bias_forward_acc(run, out, experts.down_bias, rows.weight, rows.offsets);
   std::vector<double> norms(static_cast<size_t>(count));
   parallel_for(run.threads, count, 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       double sum = 0;
-      for (int64_t d = 0; d < out.cols(); ++d) sum += static_cast<double>(out.row<float>(r)[d]) * static_cast<double>(out.row<float>(r)[d]);
+      for (int64_t d = 0; d < out.cols(); ++d)
+        sum +=
+            static_cast<double>(out.row<float>(r)[d]) * static_cast<double>(out.row<float>(r)[d]);
       norms[static_cast<size_t>(r)] = std::sqrt(sum);
     }
   });
   for (size_t e = 0; e < tally.output.size(); ++e) {
-    for (int64_t r = rows.offsets[e]; r < rows.offsets[e + 1]; ++r) tally.output[e] += norms[static_cast<size_t>(r)];
+    for (int64_t r = rows.offsets[e]; r < rows.offsets[e + 1]; ++r)
+      tally.output[e] += norms[static_cast<size_t>(r)];
     tally.tokens[e] += rows.offsets[e + 1] - rows.offsets[e];
   }
 }
@@ -54,16 +60,20 @@ std::vector<Tally> tallies(Model& model, std::span<const int32_t> ids, const Pru
   std::vector<Tally> all(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i)
     if (config.is_moe(i))
-      all[static_cast<size_t>(i)] = {std::vector<double>(static_cast<size_t>(spec.experts)), std::vector<int64_t>(static_cast<size_t>(spec.experts))};
+      all[static_cast<size_t>(i)] = {std::vector<double>(static_cast<size_t>(spec.experts)),
+                                     std::vector<int64_t>(static_cast<size_t>(spec.experts))};
   Run run(o.threads, o.compute);
-  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {
-    add_rows(run, model, layer, saved, all[static_cast<size_t>(layer)]);
-  };
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen =
+      [&](int64_t layer, const MoeLayer::Saved& saved) {
+        add_rows(run, model, layer, saved, all[static_cast<size_t>(layer)]);
+      };
   std::vector<int32_t> positions(static_cast<size_t>(o.window));
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, o.window};
   for (int64_t window = 0; window < o.windows; ++window) {
-    const Batch batch{ids.subspan(static_cast<size_t>(window * o.window), static_cast<size_t>(o.window)), positions, bounds};
+    const Batch batch{
+        ids.subspan(static_cast<size_t>(window * o.window), static_cast<size_t>(o.window)),
+        positions, bounds};
     ArenaScope scope(run.saved);
     ModelSaved saved;
     model.forward(run, {.batch = batch, .routing = &spec, .on_routing = &listen}, saved);
@@ -76,26 +86,39 @@ std::vector<double> saliency_of(const Tally& tally, Saliency kind) {
   std::vector<double> s(tally.output.size());
   for (size_t e = 0; e < s.size(); ++e) {
     const auto tokens = static_cast<double>(tally.tokens[e]);
-    s[e] = kind == Saliency::output ? tally.output[e] : kind == Saliency::frequency ? tokens : tokens > 0 ? tally.output[e] / tokens : 0;
+    s[e] = kind == Saliency::output      ? tally.output[e]
+           : kind == Saliency::frequency ? tokens
+           : tokens > 0                  ? tally.output[e] / tokens
+                                         : 0;
   }
   return s;
 }
 
 // The `count` largest of [begin, end), ascending.
-void keep_best(const std::vector<double>& s, int64_t begin, int64_t end, int64_t count, std::vector<int64_t>& kept) {
+void keep_best(const std::vector<double>& s, int64_t begin, int64_t end, int64_t count,
+               std::vector<int64_t>& kept) {
   std::vector<int64_t> order(static_cast<size_t>(end - begin));
   std::iota(order.begin(), order.end(), begin);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return s[static_cast<size_t>(a)] > s[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return s[static_cast<size_t>(a)] > s[static_cast<size_t>(b)];
+  });
   std::sort(order.begin(), order.begin() + count);
   kept.insert(kept.end(), order.begin(), order.begin() + count);
 }
 
-PrunedLayer judge(int64_t layer, const Tally& tally, const RoutingSpec& spec, const PruneOptions& o) {
-  PrunedLayer result{.layer = layer, .saliency = saliency_of(tally, o.saliency), .tokens = tally.tokens, .kept = {}};
-  const int64_t groups = groups_of(spec) != nullptr ? groups_of(spec)->groups : 1, size = spec.experts / groups;
-  for (int64_t g = 0; g < groups; ++g) keep_best(result.saliency, g * size, (g + 1) * size, o.experts / groups, result.kept);
+PrunedLayer judge(int64_t layer, const Tally& tally, const RoutingSpec& spec,
+                  const PruneOptions& o) {
+  PrunedLayer result{.layer = layer,
+                     .saliency = saliency_of(tally, o.saliency),
+                     .tokens = tally.tokens,
+                     .kept = {}};
+  const int64_t groups = groups_of(spec) != nullptr ? groups_of(spec)->groups : 1,
+                size = spec.experts / groups;
+  for (int64_t g = 0; g < groups; ++g)
+    keep_best(result.saliency, g * size, (g + 1) * size, o.experts / groups, result.kept);
   double tokens = 0, output = 0, kept_tokens = 0, kept_output = 0;
-  for (size_t e = 0; e < tally.output.size(); ++e) tokens += static_cast<double>(tally.tokens[e]), output += tally.output[e];
+  for (size_t e = 0; e < tally.output.size(); ++e)
+    tokens += static_cast<double>(tally.tokens[e]), output += tally.output[e];
   for (const int64_t e : result.kept) {
     kept_tokens += static_cast<double>(tally.tokens[static_cast<size_t>(e)]);
     kept_output += tally.output[static_cast<size_t>(e)];
@@ -108,7 +131,8 @@ PrunedLayer judge(int64_t layer, const Tally& tally, const RoutingSpec& spec, co
 ModelConfig pruned_config(const ModelConfig& config, const PruneOptions& o) {
   ModelConfig pruned = config;
   const RoutingSpec spec = eval_spec(config.routing);
-  if (const GroupedTopK* grouped = groups_of(spec); grouped != nullptr && config.routing.recipe != kCustom) {
+  if (const GroupedTopK* grouped = groups_of(spec);
+      grouped != nullptr && config.routing.recipe != kCustom) {
     pruned.routing.expert_groups = grouped->groups;
     pruned.routing.groups_kept = grouped->keep;
   }
@@ -118,7 +142,9 @@ ModelConfig pruned_config(const ModelConfig& config, const PruneOptions& o) {
 }
 
 // Whether its first dimension counts the experts that a router chooses from.
-bool is_by_expert(const Param& param) { return param.part == Part::router || param.part == Part::experts; }
+bool is_by_expert(const Param& param) {
+  return param.part == Part::router || param.part == Part::experts;
+}
 
 }  // namespace
 
@@ -128,18 +154,30 @@ const std::vector<std::string>& saliency_names() {
 }
 
 void check_prune(const ModelConfig& config, const PruneOptions& o) {
-  if (config.moe_layer_count() == 0) fail_usage("the model is dense: it has no experts that could go");
+  if (config.moe_layer_count() == 0)
+    fail_usage("the model is dense: it has no experts that could go");
   const RoutingSpec spec = eval_spec(config.routing);
   const int64_t experts = config.routing.experts;
-  if (o.experts < 1 || o.experts >= experts) fail_usage("@experts is {}; the model has {} in each MoE layer, so give 1 to {}", o.experts, experts, experts - 1);
+  if (o.experts < 1 || o.experts >= experts)
+    fail_usage("@experts is {}; the model has {} in each MoE layer, so give 1 to {}", o.experts,
+               experts, experts - 1);
   if (!experts_choose(spec.select) && o.experts < config.routing.top_k)
-    fail_usage("@experts is {}, but a token takes {}: at least {} must stay", o.experts, config.routing.top_k, config.routing.top_k);
+    fail_usage("@experts is {}, but a token takes {}: at least {} must stay", o.experts,
+               config.routing.top_k, config.routing.top_k);
   if (std::holds_alternative<HashChoice>(spec.select))
-    fail_usage("recipe '{}' sends each token id to experts of fixed numbers; without some of them all others would move", config.routing.recipe);
-  if (const GroupedTopK* grouped = groups_of(spec); grouped != nullptr && o.experts % grouped->groups != 0)
-    fail_usage("@experts is {}, but experts are chosen by {} groups, of which each keeps as many: give a multiple of {}", o.experts, grouped->groups,
-               grouped->groups);
-  if (o.window < 1 || o.windows < 1) fail_usage("{} windows of {} tokens are no calibration; both must be at least 1", o.windows, o.window);
+    fail_usage(
+        "recipe '{}' sends each token id to experts of fixed numbers; without some of them all "
+        "others would move",
+        config.routing.recipe);
+  if (const GroupedTopK* grouped = groups_of(spec);
+      grouped != nullptr && o.experts % grouped->groups != 0)
+    fail_usage(
+        "@experts is {}, but experts are chosen by {} groups, of which each keeps as many: give a "
+        "multiple of {}",
+        o.experts, grouped->groups, grouped->groups);
+  if (o.window < 1 || o.windows < 1)
+    fail_usage("{} windows of {} tokens are no calibration; both must be at least 1", o.windows,
+               o.window);
   pruned_config(config, o);
 }
 
@@ -147,14 +185,16 @@ Pruned prune(Model& model, std::span<const int32_t> ids, const PruneOptions& o) 
   const ModelConfig& config = model.config();
   check_prune(config, o);
   if (static_cast<int64_t>(ids.size()) < o.windows * o.window)
-    fail("the calibration text has {} tokens, {} of {} are needed: {}", ids.size(), counted(o.windows, "window"), o.window, o.windows * o.window);
+    fail("the calibration text has {} tokens, {} of {} are needed: {}", ids.size(),
+         counted(o.windows, "window"), o.window, o.windows * o.window);
   const std::vector<Tally> seen = tallies(model, ids, o);
   const RoutingSpec spec = eval_spec(config.routing);
   Pruned result;
   std::vector<const PrunedLayer*> of_layer(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i)
     if (config.is_moe(i)) result.layers.push_back(judge(i, seen[static_cast<size_t>(i)], spec, o));
-  for (const PrunedLayer& layer : result.layers) of_layer[static_cast<size_t>(layer.layer)] = &layer;
+  for (const PrunedLayer& layer : result.layers)
+    of_layer[static_cast<size_t>(layer.layer)] = &layer;
 
   Assembly assembly(pruned_config(config, o));
   const std::string kept = fmt::format("{} of {} kept", o.experts, config.routing.experts);

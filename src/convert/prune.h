@@ -1,5 +1,6 @@
-// Pruning: the experts of an MoE model that did least on a calibration text go, the rest stays as it is. Saliencies as in REAP (Lasby et al. 2025, arXiv
-// 2510.13999): what an expert's weighted output adds to the stream.
+// Pruning: the experts of an MoE model that did least on a calibration text go, the rest stays as
+// it is. Saliencies as in REAP (Lasby et al. 2025, arXiv 2510.13999): what an expert's weighted
+// output adds to the stream.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,9 @@ struct PruneOptions {
   int64_t window = 2048;  // tokens of a calibration sequence
   int64_t windows = 8;
   int threads = 1;
-  DType compute = DType::f32;                                      // of the products of the calibration
-  std::function<void(int64_t done, int64_t total)> progress = {};  // told after each window; may throw
+  DType compute = DType::f32;  // of the products of the calibration
+  std::function<void(int64_t done, int64_t total)> progress =
+      {};  // told after each window; may throw
 };
 
 struct PrunedLayer {
@@ -45,10 +47,12 @@ struct Pruned {
   std::vector<PrunedLayer> layers;
 };
 
-// Usage errors that need no text: a dense model, an N that leaves nothing to drop or less than a token takes, a routing whose choices cannot lose experts.
+// Usage errors that need no text: a dense model, an N that leaves nothing to drop or less than a
+// token takes, a routing whose choices cannot lose experts.
 void check_prune(const ModelConfig&, const PruneOptions&);
-// Of `ids` the first windows * window tokens are read, each window as a text of its own. Ties go to the lower index; where experts are chosen by groups, each
-// group keeps as many. The result's weights are views of those of `model`, which must outlive it.
+// Of `ids` the first windows * window tokens are read, each window as a text of its own. Ties go to
+// the lower index; where experts are chosen by groups, each group keeps as many. The result's
+// weights are views of those of `model`, which must outlive it.
 Pruned prune(Model& model, std::span<const int32_t> ids, const PruneOptions&);
 
 }  // namespace moe

@@ -1,5 +1,7 @@
-// Routers that need no training. CMoE: arXiv 2502.04416, section 3.3, with the rows' norms and the absolute value of its code (github JarvisPei/CMoE).
-// MoEfication: github thunlp/MoEfication, moefication/ (similarity and learned selection; its activations are those of a ReLU, here |hidden| stands for them).
+// Routers that need no training. CMoE: arXiv 2502.04416, section 3.3, with the rows' norms and the
+// absolute value of its code (github JarvisPei/CMoE). MoEfication: github thunlp/MoEfication,
+// moefication/ (similarity and learned selection; its activations are those of a ReLU, here
+// |hidden| stands for them).
 #include <cmath>
 
 #include "convert/carving.h"
@@ -22,7 +24,9 @@ void unit_rows(Param& to, Tensor from, std::span<const int32_t> neurons) {
   for (size_t e = 0; e < neurons.size(); ++e) {
     const float* row = from.row<float>(neurons[e]);
     const double norm = norm_of(row, from.cols());
-    for (int64_t d = 0; d < from.cols(); ++d) to.value.row<float>(static_cast<int64_t>(e))[d] = norm > 0 ? static_cast<float>(row[d] / norm) : 0.0f;
+    for (int64_t d = 0; d < from.cols(); ++d)
+      to.value.row<float>(static_cast<int64_t>(e))[d] =
+          norm > 0 ? static_cast<float>(row[d] / norm) : 0.0f;
   }
   to.touched();
 }
@@ -32,7 +36,8 @@ double mean_norm(Tensor x) {
   for (int64_t n = 0; n < x.rows(); ++n) {
     double square = 0;
     for (int64_t d = 0; d < x.cols(); ++d) {
-      const double v = static_cast<double>(x.dtype == DType::bf16 ? to_f32(x.row<bf16>(n)[d]) : x.row<float>(n)[d]);
+      const double v = static_cast<double>(x.dtype == DType::bf16 ? to_f32(x.row<bf16>(n)[d])
+                                                                  : x.row<float>(n)[d]);
       square += v * v;
     }
     sum += std::sqrt(square);
@@ -63,7 +68,8 @@ void similarity_router(Carving& c) {
     for (int32_t f : c.partition.experts[static_cast<size_t>(e)]) {
       const float* row = rows.row<float>(f);
       const double norm = norm_of(row, rows.cols());
-      for (size_t d = 0; d < width && norm > 0; ++d) mean[d] += row[d] / norm / static_cast<double>(c.shape.width);
+      for (size_t d = 0; d < width && norm > 0; ++d)
+        mean[d] += row[d] / norm / static_cast<double>(c.shape.width);
     }
     double square = 0;
     for (size_t d = 0; d < width; ++d) {
@@ -79,7 +85,9 @@ void similarity_router(Carving& c) {
 void learned_router(Carving& c) {
   std::vector<float> mass = slice_mass(c.run, c.a, c.partition.expert_of(), c.shape.experts);
   LogitParams& logit = c.carved.router->logit;
-  LinearFit(c.run, c.a.x, kRouterRidge).fit(c.run, logit.weight.value, logit.bias.value, Tensor(mass.data(), DType::f32, {c.tokens(), c.shape.experts}));
+  LinearFit(c.run, c.a.x, kRouterRidge)
+      .fit(c.run, logit.weight.value, logit.bias.value,
+           Tensor(mass.data(), DType::f32, {c.tokens(), c.shape.experts}));
   logit.weight.touched();
   logit.bias.touched();
 }

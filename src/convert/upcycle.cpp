@@ -29,46 +29,65 @@ std::vector<double> weight_sums(const RoutingSpec& spec, int64_t tokens, bool dr
   Router::Saved saved;
   const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
   const std::vector<int64_t> bounds = {0, tokens};
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh)) router.scale.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
-  if (selection_bias(spec.select)) router.bias.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
+  if (std::holds_alternative<OnePlusScaled>(spec.weigh))
+    router.scale.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
+  if (selection_bias(spec.select))
+    router.bias.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
   if (needs_logits(spec.select)) {
     saved.logits = run.saved.alloc_zeroed(DType::f32, {tokens, spec.experts});
     const RngKey key = RngKey::from_seed(1);
-    for (int64_t i = 0; drawn && i < saved.logits.numel(); ++i) saved.logits.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+    for (int64_t i = 0; drawn && i < saved.logits.numel(); ++i)
+      saved.logits.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
-  const RoutingPlan plan = router.decide(run, {.batch = {.ids = ids, .bounds = bounds}, .routing = &spec}, saved);
+  const RoutingPlan plan =
+      router.decide(run, {.batch = {.ids = ids, .bounds = bounds}, .routing = &spec}, saved);
   std::vector<double> sums(static_cast<size_t>(tokens), 0.0);
   for (int64_t r = 0; r < plan.rows(); ++r)
-    sums[static_cast<size_t>(plan.token[static_cast<size_t>(r)])] += static_cast<double>(plan.weight.empty() ? 1.0f : plan.weight.as<float>()[r]);
+    sums[static_cast<size_t>(plan.token[static_cast<size_t>(r)])] +=
+        static_cast<double>(plan.weight.empty() ? 1.0f : plan.weight.as<float>()[r]);
   return sums;
 }
 
 // Rounding in the renormalised weights is no reason to scale by 1.0000001.
-double without_rounding(double sum) { return std::abs(sum - std::round(sum)) < 1e-5 && sum > 0.5 ? std::round(sum) : sum; }
-
-// Whether a token's weights add up to the same whatever its logits are, as far as a few hundred draws tell.
-bool sums_are_constant(const RoutingSpec& spec, double sum, int threads) {
-  const std::vector<double> sums = weight_sums(spec, 256, true, threads);
-  return std::all_of(sums.begin(), sums.end(), [&](double s) { return std::abs(s - sum) <= 1e-5 * std::abs(sum); });
+double without_rounding(double sum) {
+  return std::abs(sum - std::round(sum)) < 1e-5 && sum > 0.5 ? std::round(sum) : sum;
 }
 
-std::string why_not_exact(const UpcycleOptions& o, const RoutingSpec& spec, double sum, double scale, int threads) {
+// Whether a token's weights add up to the same whatever its logits are, as far as a few hundred
+// draws tell.
+bool sums_are_constant(const RoutingSpec& spec, double sum, int threads) {
+  const std::vector<double> sums = weight_sums(spec, 256, true, threads);
+  return std::all_of(sums.begin(), sums.end(),
+                     [&](double s) { return std::abs(s - sum) <= 1e-5 * std::abs(sum); });
+}
+
+std::string why_not_exact(const UpcycleOptions& o, const RoutingSpec& spec, double sum,
+                          double scale, int threads) {
   if (o.noise > 0) return "the experts have noise";
-  if (!sums_are_constant(spec, sum, threads)) return fmt::format("the weights of recipe '{}' do not add up to the same for every token", o.routing.recipe);
+  if (!sums_are_constant(spec, sum, threads))
+    return fmt::format("the weights of recipe '{}' do not add up to the same for every token",
+                       o.routing.recipe);
   if (o.routing.top_k % o.granularity != 0)
-    return message("{} of {} experts a copy are chosen, so a token meets parts of copies; take a @top_k that is a multiple of {}",
-                   counted(o.routing.top_k, "expert"), o.granularity, o.granularity);
+    return message(
+        "{} of {} experts a copy are chosen, so a token meets parts of copies; take a @top_k that "
+        "is a multiple of {}",
+        counted(o.routing.top_k, "expert"), o.granularity, o.granularity);
   if (o.granularity > 1 && !std::holds_alternative<TopK>(spec.select))
-    return fmt::format("recipe '{}' does not choose by the largest scores of all experts, so it may tear a copy's experts apart", o.routing.recipe);
+    return fmt::format(
+        "recipe '{}' does not choose by the largest scores of all experts, so it may tear a copy's "
+        "experts apart",
+        o.routing.recipe);
   const double whole = static_cast<double>(o.granularity) / sum;
-  if (std::abs(scale - whole) > 1e-6 * whole) return message("@down_scale is {}, and {} would make the weights count as 1", scale, whole);
+  if (std::abs(scale - whole) > 1e-6 * whole)
+    return message("@down_scale is {}, and {} would make the weights count as 1", scale, whole);
   return "";
 }
 
 // Fills the FFN bank of one layer.
 class Bank {
  public:
-  Bank(Assembly& assembly, Model& dense, const UpcycleOptions& o, int64_t layer, double scale, double sum, int threads)
+  Bank(Assembly& assembly, Model& dense, const UpcycleOptions& o, int64_t layer, double scale,
+       double sum, int threads)
       : assembly_(assembly),
         dense_(dense),
         o_(o),
@@ -95,7 +114,8 @@ class Bank {
     std::string text = copies == 1 ? "1 copy" : fmt::format("{} copies", copies);
     if (shards() > 1) text += fmt::format(" of {} shards each", shards());
     if (scale != 1) text += fmt::format(", times {:g}", scale);
-    if (o_.noise > 0) text += fmt::format(", {:g}% drawn anew from N(0, {:g})", 100 * o_.noise_share, o_.noise);
+    if (o_.noise > 0)
+      text += fmt::format(", {:g}% drawn anew from N(0, {:g})", 100 * o_.noise_share, o_.noise);
     return text;
   }
 
@@ -105,7 +125,8 @@ class Bank {
     const int64_t width = (columns ? whole.cols() : whole.rows()) / shards();
     std::vector<Tensor> parts;
     if (!columns) {
-      for (int64_t j = 0; j < shards(); ++j) parts.push_back(whole.slice_rows(j * width, (j + 1) * width));
+      for (int64_t j = 0; j < shards(); ++j)
+        parts.push_back(whole.slice_rows(j * width, (j + 1) * width));
       return parts;
     }
     if (shards() == 1 && scale_ == 1) return {whole};
@@ -114,7 +135,8 @@ class Bank {
       std::vector<float> row(static_cast<size_t>(whole.cols()));
       for (int64_t r = begin; r < end; ++r) {
         copy_numbers(row.data(), whole.slice_rows(r, r + 1));
-        for (int64_t i = 0; i < whole.cols(); ++i) copies.at(i / width).row<float>(r)[i % width] = scale_ * row[static_cast<size_t>(i)];
+        for (int64_t i = 0; i < whole.cols(); ++i)
+          copies.at(i / width).row<float>(r)[i % width] = scale_ * row[static_cast<size_t>(i)];
       }
     });
     for (int64_t j = 0; j < shards(); ++j) parts.push_back(copies.at(j));
@@ -137,9 +159,11 @@ class Bank {
       for (int64_t e = begin; e < end; ++e) {
         float* x = out.at(e).as<float>();
         copy_numbers(x, parts[static_cast<size_t>(e % shards())]);
-        const RngKey which_key = key.fold(static_cast<uint64_t>(e)).fold(kWhich), number_key = key.fold(static_cast<uint64_t>(e)).fold(kNumber);
+        const RngKey which_key = key.fold(static_cast<uint64_t>(e)).fold(kWhich),
+                     number_key = key.fold(static_cast<uint64_t>(e)).fold(kNumber);
         for (int64_t i = 0; i < out.at(e).numel(); ++i)
-          if (uniform(which_key, static_cast<uint64_t>(i)) < o_.noise_share) x[i] = o_.noise * normal(number_key, static_cast<uint64_t>(i));
+          if (uniform(which_key, static_cast<uint64_t>(i)) < o_.noise_share)
+            x[i] = o_.noise * normal(number_key, static_cast<uint64_t>(i));
       }
     });
   }
@@ -151,7 +175,8 @@ class Bank {
     const float scale = of_output ? bias_scale_ : 1;
     const Tensor out = assembly_.own(to, "repeated, as the matrices are", from.value.numel());
     for (int64_t e = 0; e < out.shape[0]; ++e)
-      for (int64_t i = 0; i < each; ++i) out.row<float>(e)[i] = scale * x[of_output ? i : e % shards() * each + i];
+      for (int64_t i = 0; i < each; ++i)
+        out.row<float>(e)[i] = scale * x[of_output ? i : e % shards() * each + i];
   }
 
   Assembly& assembly_;
@@ -169,9 +194,12 @@ void draw_router(Assembly& assembly, const UpcycleOptions& o, int64_t layer, flo
   const auto draw = [&](ParamKind kind, float std, uint64_t part) {
     Param* to = assembly.model().find(Part::router, kind, layer);
     if (to == nullptr) return;
-    const Tensor out = assembly.own(*to, std > 0 ? fmt::format("drawn from N(0, {:g})", std) : "0", 0);
+    const Tensor out =
+        assembly.own(*to, std > 0 ? fmt::format("drawn from N(0, {:g})", std) : "0", 0);
     for (int64_t e = 0; e < out.rows(); ++e)
-      for (int64_t i = 0; i < out.cols(); ++i) out.row<float>(e)[i] = std * normal(key.fold(part), static_cast<uint64_t>(e / o.granularity * out.cols() + i));
+      for (int64_t i = 0; i < out.cols(); ++i)
+        out.row<float>(e)[i] =
+            std * normal(key.fold(part), static_cast<uint64_t>(e / o.granularity * out.cols() + i));
   };
   draw(ParamKind::weight, o.router_std, kRouter);
   draw(ParamKind::noise, noise_std, kNoiseOfRouter);
@@ -184,17 +212,29 @@ void draw_router(Assembly& assembly, const UpcycleOptions& o, int64_t layer, flo
 
 void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
   if (dense.moe_layer_count() > 0)
-    fail_usage("the model routes already: {} of its {} layers have experts; upcycling begins with a dense model", dense.moe_layer_count(), dense.layers);
-  if (!find_recipe(o.routing.recipe).has_router()) fail_usage("recipe '{}' has no router; take one that has (moe recipes lists them)", o.routing.recipe);
-  if (o.routing.experts < 2) fail_usage("@experts is {}; an MoE layer needs at least 2", o.routing.experts);
-  if (o.granularity < 1) fail_usage("@granularity is {}; it must be at least 1 (a copy is one expert)", o.granularity);
+    fail_usage(
+        "the model routes already: {} of its {} layers have experts; upcycling begins with a dense "
+        "model",
+        dense.moe_layer_count(), dense.layers);
+  if (!find_recipe(o.routing.recipe).has_router())
+    fail_usage("recipe '{}' has no router; take one that has (moe recipes lists them)",
+               o.routing.recipe);
+  if (o.routing.experts < 2)
+    fail_usage("@experts is {}; an MoE layer needs at least 2", o.routing.experts);
+  if (o.granularity < 1)
+    fail_usage("@granularity is {}; it must be at least 1 (a copy is one expert)", o.granularity);
   if (o.routing.experts % o.granularity != 0)
-    fail_usage("@experts {} is no multiple of @granularity {}: every copy of the FFN becomes {} experts", o.routing.experts, o.granularity, o.granularity);
+    fail_usage(
+        "@experts {} is no multiple of @granularity {}: every copy of the FFN becomes {} experts",
+        o.routing.experts, o.granularity, o.granularity);
   if (dense.dense_width % o.granularity != 0)
-    fail_usage("@granularity {} does not divide the FFN's width of {}; these do: {}", o.granularity, dense.dense_width, divisors(dense.dense_width));
+    fail_usage("@granularity {} does not divide the FFN's width of {}; these do: {}", o.granularity,
+               dense.dense_width, divisors(dense.dense_width));
   if (!(o.noise >= 0)) fail_usage("@noise is {}; it must be at least 0", o.noise);
-  if (!(o.noise_share > 0 && o.noise_share <= 1)) fail_usage("@noise_share is {}; it must be above 0 and at most 1", o.noise_share);
-  if (o.down_scale && !(*o.down_scale > 0)) fail_usage("@down_scale is {}; it must be above 0", *o.down_scale);
+  if (!(o.noise_share > 0 && o.noise_share <= 1))
+    fail_usage("@noise_share is {}; it must be above 0 and at most 1", o.noise_share);
+  if (o.down_scale && !(*o.down_scale > 0))
+    fail_usage("@down_scale is {}; it must be above 0", *o.down_scale);
   o.layers.check(dense.layers);
 }
 
@@ -210,17 +250,26 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions& o) {
   validate(config);
   const RoutingSpec spec = eval_spec(config.routing);
   if (experts_choose(spec.select))
-    fail_usage("by recipe '{}' experts choose their tokens, later ones too, which a dense decoder never did; take a recipe by which tokens choose",
-               o.routing.recipe);
+    fail_usage(
+        "by recipe '{}' experts choose their tokens, later ones too, which a dense decoder never "
+        "did; take a recipe by which tokens choose",
+        o.routing.recipe);
   if (!std::holds_alternative<LinearLogits>(spec.logits))
-    fail_usage("recipe '{}' scores an expert by a neuron that is its own, and copies have the same ones; take another, or moe carve", o.routing.recipe);
+    fail_usage(
+        "recipe '{}' scores an expert by a neuron that is its own, and copies have the same ones; "
+        "take another, or moe carve",
+        o.routing.recipe);
   if (o.granularity > 1 && !needs_logits(spec.select))
-    fail_usage("recipe '{}' has no router whose rows could keep the {} experts of a copy together; leave @granularity out", o.routing.recipe, o.granularity);
+    fail_usage(
+        "recipe '{}' has no router whose rows could keep the {} experts of a copy together; leave "
+        "@granularity out",
+        o.routing.recipe, o.granularity);
   return config;
 }
 
 int64_t upcycling_bytes(const ModelConfig& dense, const UpcycleOptions& o) {
-  const int64_t matrix = dense.width * dense.dense_width, layers = o.layers.count(dense.layers), copies = o.routing.experts / o.granularity;
+  const int64_t matrix = dense.width * dense.dense_width, layers = o.layers.count(dense.layers),
+                copies = o.routing.experts / o.granularity;
   const int64_t drawn = o.noise > 0 ? (dense.gated ? 3 : 2) * copies * matrix : 0;
   return layers * 4 * (matrix + drawn + o.routing.experts * dense.width);
 }
@@ -230,7 +279,8 @@ Upcycled upcycle(Model& dense, const UpcycleOptions& o, int threads) {
   const RoutingSpec spec = eval_spec(config.routing);
   Upcycled result;
   result.weight_sum = without_rounding(weight_sums(spec, 1, false, threads)[0]);
-  result.down_scale = static_cast<double>(o.down_scale.value_or(static_cast<float>(static_cast<double>(o.granularity) / result.weight_sum)));
+  result.down_scale = static_cast<double>(o.down_scale.value_or(
+      static_cast<float>(static_cast<double>(o.granularity) / result.weight_sum)));
   result.why_not_exact = why_not_exact(o, spec, result.weight_sum, result.down_scale, threads);
   const float noise_std = resolved_recipe(config.routing).zero_init ? 0 : config.init.std;
 

@@ -34,7 +34,8 @@ void append_all(int fd, std::string_view text, const std::string& path, std::str
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       const int error = errno;
-      [[maybe_unused]] const int whole_again = ftruncate(fd, before.st_size);  // half a line is worse than none
+      [[maybe_unused]] const int whole_again =
+          ftruncate(fd, before.st_size);  // half a line is worse than none
       fail("cannot write {}: {}; {}", path, std::strerror(error), way_out);
     }
     done += static_cast<size_t>(wrote);
@@ -45,13 +46,20 @@ void append_line(const std::string& path, std::string_view line) {
   const OpenFile file(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   struct stat info {};
   if (file.fd < 0 || flock(file.fd, LOCK_EX) != 0 || fstat(file.fd, &info) != 0)
-    fail("cannot write {}: {}; nothing was changed: choose a file in a folder that is there and may be written to", path, std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) fail("cannot write {}: it is no regular file; nothing was changed: choose another name", path);
+    fail(
+        "cannot write {}: {}; nothing was changed: choose a file in a folder that is there and may "
+        "be written to",
+        path, std::strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    fail("cannot write {}: it is no regular file; nothing was changed: choose another name", path);
   char last = '\n';
-  if (info.st_size > 0 && pread(file.fd, &last, 1, info.st_size - 1) != 1) fail("cannot read {}: {}; nothing was changed", path, std::strerror(errno));
+  if (info.st_size > 0 && pread(file.fd, &last, 1, info.st_size - 1) != 1)
+    fail("cannot read {}: {}; nothing was changed", path, std::strerror(errno));
   const std::string text = fmt::format("{}{}", last == '\n' ? "" : "\n", line);
-  append_all(file.fd, text, path, "nothing was changed: free some space or choose a folder on another disk");
-  if (fsync(file.fd) != 0) fail("cannot save {} to disk: {}; check the disk", path, std::strerror(errno));
+  append_all(file.fd, text, path,
+             "nothing was changed: free some space or choose a folder on another disk");
+  if (fsync(file.fd) != 0)
+    fail("cannot save {} to disk: {}; check the disk", path, std::strerror(errno));
 }
 
 }  // namespace moe

@@ -21,7 +21,8 @@ std::string field(std::string_view name) {
 std::string spelled(std::string_view text, const Spelling& spell) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = text[at] == kBegin ? text.find_first_not_of(kLetters, at + 1) : std::string_view::npos;
+    const size_t end =
+        text[at] == kBegin ? text.find_first_not_of(kLetters, at + 1) : std::string_view::npos;
     if (end == std::string_view::npos || text[end] != kEnd || end == at + 1) {
       out += text[at++];
       continue;
@@ -47,6 +48,8 @@ std::string marked(std::string_view text) {
   return out;
 }
 
-std::string format_message(fmt::string_view format, fmt::format_args args) { return fmt::vformat(marked({format.data(), format.size()}), args); }
+std::string format_message(fmt::string_view format, fmt::format_args args) {
+  return fmt::vformat(marked({format.data(), format.size()}), args);
+}
 
 }  // namespace moe

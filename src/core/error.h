@@ -1,5 +1,6 @@
 // The one exception of the library, and the two ways to throw it.
-// The library never prints or exits: a message says what went wrong, where (tensor, shape, file, offset) and what to do.
+// The library never prints or exits: a message says what went wrong, where (tensor, shape, file,
+// offset) and what to do.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +12,8 @@
 
 namespace moe {
 
-// Messages name fields of options ("min_lr"), which the command line, JSON and Python each spell in their own way: a name stands between two marks, and whoever
-// shows the message spells it.
+// Messages name fields of options ("min_lr"), which the command line, JSON and Python each spell in
+// their own way: a name stands between two marks, and whoever shows the message spells it.
 std::string field(std::string_view name);
 // `text` with its fields as `spell` writes their names; without one as they are.
 using Spelling = std::function<std::string(std::string_view name)>;
@@ -29,11 +30,13 @@ std::string message(fmt::format_string<Args...> format, Args&&... args) {
 
 class Error : public std::runtime_error {
  public:
-  // `usage` is for a command line or configuration that asks for something that has no meaning (exit code 2);
-  // `failed` for everything that went wrong while doing something meaningful (exit code 1).
+  // `usage` is for a command line or configuration that asks for something that has no meaning
+  // (exit code 2); `failed` for everything that went wrong while doing something meaningful (exit
+  // code 1).
   enum class Kind { failed, usage };
 
-  explicit Error(const std::string& text, Kind kind = Kind::failed) : std::runtime_error(spelled(text)), marked_(text), kind_(kind) {}
+  explicit Error(const std::string& text, Kind kind = Kind::failed)
+      : std::runtime_error(spelled(text)), marked_(text), kind_(kind) {}
   Kind kind() const noexcept { return kind_; }
   // what(), its fields still marked.
   const std::string& marked() const noexcept { return marked_; }

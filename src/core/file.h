@@ -1,4 +1,5 @@
-// Reading small files whole, and writing any file so that a crash, a kill or a full disk leaves either the old file or the new one.
+// Reading small files whole, and writing any file so that a crash, a kill or a full disk leaves
+// either the old file or the new one.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +12,14 @@ namespace moe {
 // The whole file; fails when it is missing, no regular file, or longer than `max_bytes`.
 std::string read_text(const std::string& path, size_t max_bytes = size_t{64} << 20);
 
-// Writes to a hidden name in the target's folder; commit() fsyncs, renames over the target and fsyncs the folder. Without commit() the
-// destructor removes what was written. What killed processes left of the same target is removed first. Every failure throws
-// and says the path, the system's reason, where it is about space the bytes needed and free, and what to do.
+// Writes to a hidden name in the target's folder; commit() fsyncs, renames over the target and
+// fsyncs the folder. Without commit() the destructor removes what was written. What killed
+// processes left of the same target is removed first. Every failure throws and says the path, the
+// system's reason, where it is about space the bytes needed and free, and what to do.
 class AtomicFile {
  public:
-  // `expected_bytes`, where known, is reserved at once, so that a full disk is found before the work and not after it.
+  // `expected_bytes`, where known, is reserved at once, so that a full disk is found before the
+  // work and not after it.
   explicit AtomicFile(std::string path, uint64_t expected_bytes = 0);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -24,7 +27,8 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  // Into a file whose parts come in another order than they lie; what nobody writes reads as zeros. Does not move where write() goes on.
+  // Into a file whose parts come in another order than they lie; what nobody writes reads as zeros.
+  // Does not move where write() goes on.
   void write_at(uint64_t offset, const void* data, size_t bytes);
   uint64_t written() const { return written_; }
   void commit();

@@ -13,7 +13,8 @@
 namespace moe {
 namespace {
 
-// Feeds the parser and knows how far it has read, so that errors found between tokens have a place too.
+// Feeds the parser and knows how far it has read, so that errors found between tokens have a place
+// too.
 struct CountingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -48,10 +49,15 @@ std::string place(std::string_view text, size_t offset, size_t line) {
   return fmt::format("line {}, column {}", line, before.size() - start);
 }
 
-// "[json.exception.parse_error.101] parse error at line 1, column 3: syntax error ..." without what we say ourselves.
+// "[json.exception.parse_error.101] parse error at line 1, column 3: syntax error ..." without what
+// we say ourselves.
 std::string reason_of(std::string_view what) {
-  if (const size_t bracket = what.find("] "); what.starts_with('[') && bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-  if (const size_t colon = what.find(": "); what.starts_with("parse error at") && colon != std::string_view::npos) what.remove_prefix(colon + 2);
+  if (const size_t bracket = what.find("] ");
+      what.starts_with('[') && bracket != std::string_view::npos)
+    what.remove_prefix(bracket + 2);
+  if (const size_t colon = what.find(": ");
+      what.starts_with("parse error at") && colon != std::string_view::npos)
+    what.remove_prefix(colon + 2);
   return printable(what);
 }
 
@@ -70,7 +76,8 @@ bool read(const Json& value, bool& out) {
   return true;
 }
 bool read(const Json& value, int64_t& out) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return false;
   if (!value.is_number_integer()) return false;
   out = value.get<int64_t>();
   return true;
@@ -116,40 +123,53 @@ constexpr const char* kWanted<std::vector<std::string>> = "an array of strings";
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& where, size_t max_bytes, size_t first_line) {
-  if (text.size() > max_bytes) fail("{}: {} bytes of JSON are more than the {} allowed", where, text.size(), max_bytes);
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes,
+                size_t first_line) {
+  if (text.size() > max_bytes)
+    fail("{}: {} bytes of JSON are more than the {} allowed", where, text.size(), max_bytes);
   const char* furthest = text.data();
-  const auto reached = [&] { return place(text, static_cast<size_t>(furthest - text.data()), first_line); };
-  std::vector<std::set<std::string, std::less<>>> open;  // keys seen in each object around the parser; empty for an array
+  const auto reached = [&] {
+    return place(text, static_cast<size_t>(furthest - text.data()), first_line);
+  };
+  std::vector<std::set<std::string, std::less<>>>
+      open;  // keys seen in each object around the parser; empty for an array
   using Event = Json::parse_event_t;
   const auto check = [&](int, Event event, Json& parsed) {
     if (event == Event::object_start || event == Event::array_start) {
-      if (open.size() == kJsonMaxDepth) fail("{}: {}: nested deeper than {} levels", where, reached(), kJsonMaxDepth);
+      if (open.size() == kJsonMaxDepth)
+        fail("{}: {}: nested deeper than {} levels", where, reached(), kJsonMaxDepth);
       open.emplace_back();
     } else if (event == Event::object_end || event == Event::array_end) {
       open.pop_back();
-    } else if (event == Event::key && !open.back().insert(parsed.get_ref<const std::string&>()).second) {
-      fail("{}: {}: the key \"{}\" stands twice in one object", where, reached(), printable(parsed.get_ref<const std::string&>()));
+    } else if (event == Event::key &&
+               !open.back().insert(parsed.get_ref<const std::string&>()).second) {
+      fail("{}: {}: the key \"{}\" stands twice in one object", where, reached(),
+           printable(parsed.get_ref<const std::string&>()));
     }
     return true;
   };
   try {
-    return Json::parse(CountingIterator{text.data(), &furthest}, CountingIterator{text.data() + text.size(), &furthest}, check);
+    return Json::parse(CountingIterator{text.data(), &furthest},
+                       CountingIterator{text.data() + text.size(), &furthest}, check);
   } catch (const Json::parse_error& e) {
-    fail("{}: {}: {}", where, place(text, std::min(e.byte, text.size()), first_line), reason_of(e.what()));
+    fail("{}: {}: {}", where, place(text, std::min(e.byte, text.size()), first_line),
+         reason_of(e.what()));
   } catch (const Json::exception& e) {
     fail("{}: {}: {}", where, reached(), reason_of(e.what()));
   }
 }
 
-Json read_json(const std::string& path, size_t max_bytes) { return parse_json(read_text(path, max_bytes), path, max_bytes); }
+Json read_json(const std::string& path, size_t max_bytes) {
+  return parse_json(read_text(path, max_bytes), path, max_bytes);
+}
 
 double shortest_decimal(float x) {
   const double decimal = std::strtod(fmt::format("{}", x).c_str(), nullptr);
   return static_cast<float>(decimal) == x ? decimal : static_cast<double>(x);
 }
 
-JsonReader::JsonReader(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {
+JsonReader::JsonReader(const Json& object, std::string where)
+    : object_(&object), where_(std::move(where)) {
   if (!object.is_object()) fail("{}: an object is needed, this is {}", where_, type_of(object));
 }
 
@@ -160,7 +180,9 @@ bool JsonReader::has(std::string_view key) const {
 }
 
 const Json& JsonReader::need(std::string_view key) const {
-  if (!has(key)) fail("{}: \"{}\" is missing{}", where_, printable(key), object_->contains(key) ? ": null is no value" : suggestion(key, keys(), 0));
+  if (!has(key))
+    fail("{}: \"{}\" is missing{}", where_, printable(key),
+         object_->contains(key) ? ": null is no value" : suggestion(key, keys(), 0));
   return *object_->find(std::string(key));
 }
 
@@ -172,7 +194,9 @@ T JsonReader::get(std::string_view key) const {
   T out{};
   if (!read(value, out))
     fail("{}: \"{}\" must be {}, this is {}", where_, printable(key), kWanted<T>,
-         value.is_primitive() ? printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)) : type_of(value));
+         value.is_primitive()
+             ? printable(value.dump(-1, ' ', false, Json::error_handler_t::replace))
+             : type_of(value));
   return out;
 }
 template bool JsonReader::get<bool>(std::string_view) const;
@@ -184,9 +208,12 @@ template std::vector<double> JsonReader::get<std::vector<double>>(std::string_vi
 template std::vector<std::string> JsonReader::get<std::vector<std::string>>(std::string_view) const;
 
 template <class T>
-T JsonReader::get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high) const {
+T JsonReader::get_in(std::string_view key, std::type_identity_t<T> low,
+                     std::type_identity_t<T> high) const {
   const T value = get<T>(key);
-  if (value < low || value > high) fail("{}: \"{}\" is {}, it must be between {} and {}", where_, printable(key), value, low, high);
+  if (value < low || value > high)
+    fail("{}: \"{}\" is {}, it must be between {} and {}", where_, printable(key), value, low,
+         high);
   return value;
 }
 template int64_t JsonReader::get_in<int64_t>(std::string_view, int64_t, int64_t) const;
@@ -196,16 +223,22 @@ size_t JsonReader::get_one_of(std::string_view key, const std::vector<std::strin
   const std::string name = get<std::string>(key);
   for (size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) return i;
-  fail("{}: \"{}\" is \"{}\", which is not known{}", where_, printable(key), printable(name), suggestion(name, names));
+  fail("{}: \"{}\" is \"{}\", which is not known{}", where_, printable(key), printable(name),
+       suggestion(name, names));
 }
 
-JsonReader JsonReader::object(std::string_view key) const { return JsonReader(need(key), fmt::format("{}: \"{}\"", where_, printable(key))); }
+JsonReader JsonReader::object(std::string_view key) const {
+  return JsonReader(need(key), fmt::format("{}: \"{}\"", where_, printable(key)));
+}
 
 std::vector<JsonReader> JsonReader::objects(std::string_view key) const {
   const Json& array = need(key);
-  if (!array.is_array()) fail("{}: \"{}\" must be an array of objects, this is {}", where_, printable(key), type_of(array));
+  if (!array.is_array())
+    fail("{}: \"{}\" must be an array of objects, this is {}", where_, printable(key),
+         type_of(array));
   std::vector<JsonReader> out;
-  for (const Json& element : array) out.emplace_back(element, fmt::format("{}: \"{}\"[{}]", where_, printable(key), out.size()));
+  for (const Json& element : array)
+    out.emplace_back(element, fmt::format("{}: \"{}\"[{}]", where_, printable(key), out.size()));
   return out;
 }
 
@@ -220,7 +253,8 @@ void JsonReader::refuse_unknown(const std::vector<std::string>& also) const {
   known.insert(known.end(), also.begin(), also.end());
   const std::set<std::string, std::less<>> allowed(known.begin(), known.end());
   for (const std::string& key : keys())
-    if (!allowed.contains(key)) fail("{}: \"{}\" is not known here{}", where_, printable(key), suggestion(key, known));
+    if (!allowed.contains(key))
+      fail("{}: \"{}\" is not known here{}", where_, printable(key), suggestion(key, known));
 }
 
 }  // namespace moe

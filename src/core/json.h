@@ -1,5 +1,6 @@
-// JSON of untrusted files: one strict parser (depth and size limited, duplicate keys refused, errors with line and column) and a reader over
-// an object that checks types, ranges and names. Only the forward declaration of nlohmann::json is included here; who builds or walks values
+// JSON of untrusted files: one strict parser (depth and size limited, duplicate keys refused,
+// errors with line and column) and a reader over an object that checks types, ranges and names.
+// Only the forward declaration of nlohmann::json is included here; who builds or walks values
 // includes <nlohmann/json.hpp> in the .cpp.
 #pragma once
 
@@ -16,21 +17,25 @@
 
 namespace moe {
 
-using Json = nlohmann::json;  // objects are sorted by key, so what is written is the same every time
+using Json =
+    nlohmann::json;  // objects are sorted by key, so what is written is the same every time
 
 constexpr size_t kJsonMaxDepth = 64;
 constexpr size_t kJsonMaxBytes = size_t{100} << 20;
 
-// `where` opens every message: a path, "--config run.json", "request body". `first_line`: where in the file the text begins.
-Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes, size_t first_line = 1);
+// `where` opens every message: a path, "--config run.json", "request body". `first_line`: where in
+// the file the text begins.
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes,
+                size_t first_line = 1);
 Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
 
-// The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01, not 0.009999999776482582.
+// The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01,
+// not 0.009999999776482582.
 double shortest_decimal(float x);
 
-// What a getter can return: bool, int64_t, double, std::string, and vectors of int64_t, double, std::string.
-// Whole numbers are accepted where a double is asked for, never the other way round. A key whose value is null counts as absent, as in the
-// configurations of Hugging Face.
+// What a getter can return: bool, int64_t, double, std::string, and vectors of int64_t, double,
+// std::string. Whole numbers are accepted where a double is asked for, never the other way round. A
+// key whose value is null counts as absent, as in the configurations of Hugging Face.
 class JsonReader {
  public:
   // Views `object`, which must outlive the reader. Fails if it is no object.
@@ -50,7 +55,8 @@ class JsonReader {
   template <class T>
   T get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high) const;
   template <class T>
-  T get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high, std::type_identity_t<T> otherwise) const {
+  T get_in(std::string_view key, std::type_identity_t<T> low, std::type_identity_t<T> high,
+           std::type_identity_t<T> otherwise) const {
     return has(key) ? get_in<T>(key, low, high) : otherwise;
   }
   // One name of a list, offering the nearest where it is none; returns its place in the list.
@@ -61,7 +67,8 @@ class JsonReader {
   const Json& value(std::string_view key) const;
   std::vector<std::string> keys() const;
 
-  // Refuses, with the nearest known name, every key that neither a getter (or has()) asked for so far nor `also` lists.
+  // Refuses, with the nearest known name, every key that neither a getter (or has()) asked for so
+  // far nor `also` lists.
   void refuse_unknown(const std::vector<std::string>& also = {}) const;
 
  private:

@@ -1,5 +1,6 @@
-// Formats: proc(5) of /proc/meminfo, /proc/self/cgroup, limits and statm; the kernel's cgroup-v2.rst (memory.max, memory.current, memory.stat) and, for version
-// 1, memory.rst (memory.limit_in_bytes, memory.usage_in_bytes).
+// Formats: proc(5) of /proc/meminfo, /proc/self/cgroup, limits and statm; the kernel's
+// cgroup-v2.rst (memory.max, memory.current, memory.stat) and, for version 1, memory.rst
+// (memory.limit_in_bytes, memory.usage_in_bytes).
 #include "core/memory.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@
 namespace moe {
 namespace {
 
-// The number behind `key` in a file of lines "key number"; the first number of the file where `key` is empty. "max" and what is no number: nothing.
+// The number behind `key` in a file of lines "key number"; the first number of the file where `key`
+// is empty. "max" and what is no number: nothing.
 std::optional<int64_t> number_in(const std::string& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -33,20 +35,26 @@ std::optional<int64_t> number_in(const std::string& path, const std::string& key
 }
 
 // What a group's own limit leaves; the file pages that it could drop count as free.
-std::optional<int64_t> left_in(const std::string& folder, const char* limit_file, const char* usage_file, const char* droppable) {
+std::optional<int64_t> left_in(const std::string& folder, const char* limit_file,
+                               const char* usage_file, const char* droppable) {
   const auto limit = number_in(folder + limit_file, "");
   const auto usage = number_in(folder + usage_file, "");
   if (!limit || !usage) return std::nullopt;
-  return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *usage - number_in(folder + "/memory.stat", droppable).value_or(0)));
+  return std::max<int64_t>(
+      0, *limit - std::max<int64_t>(
+                      0, *usage - number_in(folder + "/memory.stat", droppable).value_or(0)));
 }
 
-// The path of this process's group in the hierarchy whose controllers are `controllers` (version 2: none).
+// The path of this process's group in the hierarchy whose controllers are `controllers` (version 2:
+// none).
 std::optional<std::string> group_of(const std::string& root, const std::string& controllers) {
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {  // hierarchy:controllers:path
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    if (line.substr(first + 1, second - first - 1) == controllers && line.substr(second + 1).starts_with('/')) return line.substr(second + 1);
+    if (line.substr(first + 1, second - first - 1) == controllers &&
+        line.substr(second + 1).starts_with('/'))
+      return line.substr(second + 1);
   }
   return std::nullopt;
 }
@@ -63,7 +71,8 @@ std::optional<int64_t> own_limit(const std::string& root, std::string_view name)
   return std::nullopt;
 }
 
-// Field `index` of /proc/self/statm, which counts pages: 0 address space, 1 resident, 2 resident pages of files, 5 data and stack.
+// Field `index` of /proc/self/statm, which counts pages: 0 address space, 1 resident, 2 resident
+// pages of files, 5 data and stack.
 std::optional<int64_t> own_pages(const std::string& root, int index) {
   std::ifstream in(root + "/proc/self/statm");
   int64_t pages = 0;
@@ -74,13 +83,18 @@ std::optional<int64_t> own_pages(const std::string& root, int index) {
 
 }  // namespace
 
-int64_t taken_memory(const std::string& root) { return std::max<int64_t>(0, own_pages(root, 1).value_or(0) - own_pages(root, 2).value_or(0)); }
+int64_t taken_memory(const std::string& root) {
+  return std::max<int64_t>(0, own_pages(root, 1).value_or(0) - own_pages(root, 2).value_or(0));
+}
 
 int64_t available_memory(const std::string& root) {
   int64_t least = INT64_MAX;
-  const auto limited = [&](std::optional<int64_t> bytes) { least = std::min(least, bytes.value_or(INT64_MAX)); };
+  const auto limited = [&](std::optional<int64_t> bytes) {
+    least = std::min(least, bytes.value_or(INT64_MAX));
+  };
   if (const auto kib = number_in(root + "/proc/meminfo", "MemAvailable:")) limited(*kib * 1024);
-  // A limit of any group above counts too. Inside a container the group's own path may not be visible, but the top then is the group.
+  // A limit of any group above counts too. Inside a container the group's own path may not be
+  // visible, but the top then is the group.
   const auto each_above = [](std::string group, auto&& f) {
     for (;; group.resize(group.rfind('/'))) {
       f(group == "/" ? "" : group);
@@ -88,10 +102,14 @@ int64_t available_memory(const std::string& root) {
     }
   };
   if (const auto group = group_of(root, ""))
-    each_above(*group, [&](const std::string& g) { limited(left_in(root + "/sys/fs/cgroup" + g, "/memory.max", "/memory.current", "inactive_file")); });
+    each_above(*group, [&](const std::string& g) {
+      limited(
+          left_in(root + "/sys/fs/cgroup" + g, "/memory.max", "/memory.current", "inactive_file"));
+    });
   if (const auto group = group_of(root, "memory"))
     each_above(*group, [&](const std::string& g) {
-      limited(left_in(root + "/sys/fs/cgroup/memory" + g, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
+      limited(left_in(root + "/sys/fs/cgroup/memory" + g, "/memory.limit_in_bytes",
+                      "/memory.usage_in_bytes", "total_inactive_file"));
     });
   const auto own = [&](std::string_view name, int index) {
     const auto limit = own_limit(root, name), used = own_pages(root, index);
@@ -124,21 +142,28 @@ int64_t MemoryNeed::total() const {
 
 std::string describe(const MemoryNeed& need, int64_t taken) {
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  std::string text = fmt::format("{} foretold: taken already {}", size(taken + need.total()), size(taken));
-  for (const MemoryNeed::Part& part : need.parts) text += fmt::format(", {} {}", part.name, size(part.bytes));
+  std::string text =
+      fmt::format("{} foretold: taken already {}", size(taken + need.total()), size(taken));
+  for (const MemoryNeed::Part& part : need.parts)
+    text += fmt::format(", {} {}", part.name, size(part.bytes));
   return text;
 }
 
-int64_t MemoryLimits::left() const { return all ? std::max<int64_t>(0, *all - taken_memory()) : available_memory(); }
+int64_t MemoryLimits::left() const {
+  return all ? std::max<int64_t>(0, *all - taken_memory()) : available_memory();
+}
 
 void check_memory(const MemoryNeed& need, const MemoryLimits& limits, const std::string& advice) {
   const int64_t left = limits.left();
   if (need.total() <= left) return;
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string parts;
-  for (const MemoryNeed::Part& part : need.parts) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, size(part.bytes));
-  throw OutOfMemory(message("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
-                            marked(limits.all ? "are left of @memory" : "are free (@memory SIZE says otherwise)"), advice));
+  for (const MemoryNeed::Part& part : need.parts)
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, size(part.bytes));
+  throw OutOfMemory(
+      message("this needs {} more of memory ({}), {} {}; {}", size(need.total()), parts, size(left),
+              marked(limits.all ? "are left of @memory" : "are free (@memory SIZE says otherwise)"),
+              advice));
 }
 
 int64_t parse_bytes(std::string_view text, std::string_view field_name) {
@@ -151,10 +176,13 @@ int64_t parse_bytes(std::string_view text, std::string_view field_name) {
   if (!unit.empty()) {
     const size_t power = kUnits.find(static_cast<char>(unit[0] & ~0x20));
     const std::string_view rest = unit.substr(1);
-    factor = power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB") ? 0 : std::pow(1024.0, static_cast<double>(power + 1));
+    factor = power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB")
+                 ? 0
+                 : std::pow(1024.0, static_cast<double>(power + 1));
   }
   if (error != std::errc() || factor == 0 || !(number >= 0) || number * factor > 9e18)
-    fail_usage("{} is \"{}\"; give a number of bytes, or one with K, M, G or T behind it, as in 4G", field(field_name), printable(text, 40));
+    fail_usage("{} is \"{}\"; give a number of bytes, or one with K, M, G or T behind it, as in 4G",
+               field(field_name), printable(text, 40));
   return static_cast<int64_t>(number * factor);
 }
 

@@ -1,4 +1,5 @@
-// How much memory this process may still take, and what a piece of work will take of it: refused before it starts where that is more.
+// How much memory this process may still take, and what a piece of work will take of it: refused
+// before it starts where that is more.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,20 @@
 
 namespace moe {
 
-// Memory that was refused, by the system or before it was asked for. Nothing that is computed is wrong, there is only no room to compute it in.
+// Memory that was refused, by the system or before it was asked for. Nothing that is computed is
+// wrong, there is only no room to compute it in.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
 };
 
-// Bytes: what the system has left without swapping (MemAvailable), or what the limits of the control groups and of the process (ulimit -v, ulimit -d) leave,
-// where that is less. Pages of mapped files count as free, as the kernel drops them when it has to. INT64_MAX where the system does not say. `root`: where
-// /proc and /sys lie, for tests.
+// Bytes: what the system has left without swapping (MemAvailable), or what the limits of the
+// control groups and of the process (ulimit -v, ulimit -d) leave, where that is less. Pages of
+// mapped files count as free, as the kernel drops them when it has to. INT64_MAX where the system
+// does not say. `root`: where /proc and /sys lie, for tests.
 int64_t available_memory(const std::string& root = "");
-// Bytes that this process holds and that are no file's pages: they stay until it gives them back. 0 where the system does not say.
+// Bytes that this process holds and that are no file's pages: they stay until it gives them back. 0
+// where the system does not say.
 int64_t taken_memory(const std::string& root = "");
 
 // What a piece of work takes at its fullest moment, beside what the process holds already.
@@ -37,22 +41,26 @@ struct MemoryNeed {
   void add(const MemoryNeed& other);
   int64_t total() const;
 };
-// "312 MiB foretold: taken 14 MiB, weights 102 MiB, ...", what is held already being the first part. `taken`: taken_memory().
+// "312 MiB foretold: taken 14 MiB, weights 102 MiB, ...", what is held already being the first
+// part. `taken`: taken_memory().
 std::string describe(const MemoryNeed&, int64_t taken);
 
 // What a run may use.
 struct MemoryLimits {
-  std::optional<int64_t> all;     // of the whole process; absent: what it holds and what is available
-  std::optional<int64_t> packed;  // of copies that products keep of weights in files (ops/memory.h); absent: half of what is left
+  std::optional<int64_t> all;  // of the whole process; absent: what it holds and what is available
+  std::optional<int64_t> packed;  // of copies that products keep of weights in files
+                                  // (ops/memory.h); absent: half of what is left
   // Bytes beside what the process holds already.
   int64_t left() const;
   int64_t for_copies() const { return packed.value_or(left() / 2); }
 };
 
-// Throws OutOfMemory where the need is more than what is left, with its parts; `advice` says what to lower.
+// Throws OutOfMemory where the need is more than what is left, with its parts; `advice` says what
+// to lower.
 void check_memory(const MemoryNeed&, const MemoryLimits&, const std::string& advice);
 
-// "4G", "512M", "1.5G", "1000000": a number of bytes, or of KiB, MiB, GiB, TiB behind it. Fails (usage), naming the field.
+// "4G", "512M", "1.5G", "1000000": a number of bytes, or of KiB, MiB, GiB, TiB behind it. Fails
+// (usage), naming the field.
 int64_t parse_bytes(std::string_view text, std::string_view field_name);
 
 }  // namespace moe

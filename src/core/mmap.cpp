@@ -30,10 +30,15 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   struct stat info {};
   if (fstat(file.fd, &info) != 0) fail("cannot read {}: {}", path, std::strerror(errno));
   if (S_ISDIR(info.st_mode)) fail("cannot read {}: it is a folder, a file is needed", path);
-  if (!S_ISREG(info.st_mode)) fail("cannot read {}: it is no regular file (a pipe or a device cannot be mapped); save it to a file first", path);
+  if (!S_ISREG(info.st_mode))
+    fail(
+        "cannot read {}: it is no regular file (a pipe or a device cannot be mapped); save it to a "
+        "file first",
+        path);
   if (info.st_size == 0) return;
   void* data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (data == MAP_FAILED) fail("cannot map {} ({} bytes): {}", path, info.st_size, std::strerror(errno));
+  if (data == MAP_FAILED)
+    fail("cannot map {} ({} bytes): {}", path, info.st_size, std::strerror(errno));
   data_ = data;
   size_ = static_cast<size_t>(info.st_size);
 }
@@ -43,7 +48,9 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);

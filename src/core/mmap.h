@@ -1,5 +1,5 @@
-// A file mapped into memory, read-only. The kernel brings pages in when they are touched and may drop them again, so a large model costs no
-// start-up time and no anonymous memory.
+// A file mapped into memory, read-only. The kernel brings pages in when they are touched and may
+// drop them again, so a large model costs no start-up time and no anonymous memory.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,9 @@
 
 namespace moe {
 
-// Owns the mapping; every view into it dies with it. Shortening the file while it is mapped is the one thing that cannot be survived, which is why
-// everything this library writes replaces files by renaming (core/file.h) and never rewrites them in place.
+// Owns the mapping; every view into it dies with it. Shortening the file while it is mapped is the
+// one thing that cannot be survived, which is why everything this library writes replaces files by
+// renaming (core/file.h) and never rewrites them in place.
 class MappedFile {
  public:
   MappedFile() = default;

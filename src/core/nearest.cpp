@@ -14,7 +14,8 @@ constexpr size_t kLongest = 128;
 
 std::string plain(std::string_view name) {
   std::string out(name.substr(0, kLongest));
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : out)
+    c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }
 
@@ -27,8 +28,10 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] =
+          std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
     std::swap(before, above);
     std::swap(above, row);
@@ -36,7 +39,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates) {
+std::optional<std::string> nearest(std::string_view name,
+                                   const std::vector<std::string>& candidates) {
   const std::string wanted = plain(name);
   std::optional<std::string> best;
   size_t best_distance = 0;
@@ -52,10 +56,13 @@ std::optional<std::string> nearest(std::string_view name, const std::vector<std:
   return best;
 }
 
-std::string suggestion(std::string_view name, const std::vector<std::string>& candidates, size_t list) {
-  if (const auto found = nearest(name, candidates)) return fmt::format("; did you mean \"{}\"?", printable(*found));
+std::string suggestion(std::string_view name, const std::vector<std::string>& candidates,
+                       size_t list) {
+  if (const auto found = nearest(name, candidates))
+    return fmt::format("; did you mean \"{}\"?", printable(*found));
   if (candidates.empty() || candidates.size() > list) return "";
-  return fmt::format("; known are {}", printable(fmt::format("{}", fmt::join(candidates, ", ")), 400));
+  return fmt::format("; known are {}",
+                     printable(fmt::format("{}", fmt::join(candidates, ", ")), 400));
 }
 
 std::string printable(std::string_view text, size_t limit) {

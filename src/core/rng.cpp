@@ -35,14 +35,16 @@ double normal_from(uint32_t a, uint32_t b) {
 
 }  // namespace
 
-// Mixed twice: fold() joins value and mix(part + 1) by a symmetric operation, so a value of mix(seed) would make seed and part exchangeable.
+// Mixed twice: fold() joins value and mix(part + 1) by a symmetric operation, so a value of
+// mix(seed) would make seed and part exchangeable.
 RngKey RngKey::from_seed(uint64_t seed) { return {never_zero(mix(mix(seed)))}; }
 
 RngKey RngKey::fold(uint64_t part) const { return {never_zero(mix(value ^ mix(part + 1)))}; }
 
 std::array<uint32_t, 4> philox(RngKey key, uint64_t counter) {
   uint32_t k0 = static_cast<uint32_t>(key.value), k1 = static_cast<uint32_t>(key.value >> 32);
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                               0, 0};
   for (int round = 0; round < 10; ++round) {
     const Wide p0 = multiply(0xD2511F53u, c[0]), p1 = multiply(0xCD9E8D57u, c[2]);
     c = {p1.high ^ c[1] ^ k0, p1.low, p0.high ^ c[3] ^ k1, p0.low};
@@ -52,7 +54,9 @@ std::array<uint32_t, 4> philox(RngKey key, uint64_t counter) {
   return c;
 }
 
-float uniform(RngKey key, uint64_t counter) { return static_cast<float>(philox(key, counter)[0] >> 8) * 0x1p-24f; }
+float uniform(RngKey key, uint64_t counter) {
+  return static_cast<float>(philox(key, counter)[0] >> 8) * 0x1p-24f;
+}
 
 uint64_t uniform_index(RngKey key, uint64_t counter, uint64_t n) {
   const auto r = philox(key, counter);

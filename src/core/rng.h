@@ -1,5 +1,6 @@
-// Counter-based random numbers: a draw is a pure function of (key, counter), so it does not depend on the order of work, on threads, or on
-// what was drawn before, and recomputation draws the same. Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC11).
+// Counter-based random numbers: a draw is a pure function of (key, counter), so it does not depend
+// on the order of work, on threads, or on what was drawn before, and recomputation draws the same.
+// Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC11).
 #pragma once
 
 #include <array>

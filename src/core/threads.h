@@ -1,4 +1,5 @@
-// Static partitions over OpenMP's pool, which oneDNN shares. The split depends on (n, threads) alone, so the same command sums in the same order.
+// Static partitions over OpenMP's pool, which oneDNN shares. The split depends on (n, threads)
+// alone, so the same command sums in the same order.
 #pragma once
 
 #include <omp.h>
@@ -16,9 +17,12 @@ struct Span {
 };
 
 // The share of [0, n) that `part` of `parts` owns.
-constexpr Span partition(int64_t n, int part, int parts) { return {n * part / parts, n * (part + 1) / parts}; }
+constexpr Span partition(int64_t n, int part, int parts) {
+  return {n * part / parts, n * (part + 1) / parts};
+}
 
-// Calls f(begin, end, thread) once on each thread with a non-empty share. `f` must not throw. Work below `grain` items a thread uses fewer threads.
+// Calls f(begin, end, thread) once on each thread with a non-empty share. `f` must not throw. Work
+// below `grain` items a thread uses fewer threads.
 template <class F>
 void parallel_for(int threads, int64_t n, int64_t grain, F&& f) {
   const int64_t useful = grain > 0 ? (n + grain - 1) / grain : n;

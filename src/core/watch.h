@@ -1,4 +1,5 @@
-// What a long piece of work tells whoever started it, and what it asks of him. Left as it is, it tells nobody and is never stopped.
+// What a long piece of work tells whoever started it, and what it asks of him. Left as it is, it
+// tells nobody and is never stopped.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct Watch {
   std::function<Progress()> begin = [] { return [](int64_t, int64_t, std::string_view) {}; };
   // A line for people, with its fields marked (core/error.h).
   std::function<void(const std::string& line)> tell = [](const std::string&) {};
-  // Whether the work shall end: it then throws and leaves nothing half done. Who never was asked may still end it where it stands.
+  // Whether the work shall end: it then throws and leaves nothing half done. Who never was asked
+  // may still end it where it stands.
   std::function<bool()> stopped = [] { return false; };
 };
 

@@ -13,12 +13,19 @@ std::string scaled(double n, double step, const char* const* units, int count) {
     n /= step;
     ++u;
   }
-  return u == 0 ? fmt::format("{:.0f}{}", n, units[0]) : fmt::format("{:.{}f}{}", n, n < 10 ? 2 : n < 100 ? 1 : 0, units[u]);
+  return u == 0 ? fmt::format("{:.0f}{}", n, units[0])
+                : fmt::format("{:.{}f}{}", n,
+                              n < 10    ? 2
+                              : n < 100 ? 1
+                                        : 0,
+                              units[u]);
 }
 
 }  // namespace
 
-std::string counted(int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
+std::string counted(int64_t n, std::string_view noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
 
 std::string human_count(double n) {
   static const char* const units[] = {"", "k", "M", "G", "T", "P"};

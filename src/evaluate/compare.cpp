@@ -29,31 +29,44 @@ struct Side {
   double total = 0;                            // nats
   TextFigures figures = {};
 
-  Side(const ComparedModel& m) : model(m.model), run(m.run), routing(evaluation_spec(m.model.config(), std::nullopt, m.top_k_experts)) {}
+  Side(const ComparedModel& m)
+      : model(m.model),
+        run(m.run),
+        routing(evaluation_spec(m.model.config(), std::nullopt, m.top_k_experts)) {}
 };
 
 void note_choices(Side& side, const MoeLayer::Saved& layer, bool keep_chosen) {
   const Router::Saved& router = layer.router;
-  const int64_t experts = side.model.config().routing.experts, tokens = router.choice.rows(), slots = router.choice.cols();
+  const int64_t experts = side.model.config().routing.experts, tokens = router.choice.rows(),
+                slots = router.choice.cols();
   std::vector<char>& chosen = side.chosen.emplace_back();
   if (!keep_chosen) return;
   chosen.assign(static_cast<size_t>(tokens * experts), 0);
   for (int64_t n = 0; n < tokens; ++n)
     for (int64_t k = 0; k < slots; ++k)
-      if (router.selected.row<int32_t>(n)[k]) chosen[static_cast<size_t>(n * experts + router.choice.row<int32_t>(n)[k])] = 1;
+      if (router.selected.row<int32_t>(n)[k])
+        chosen[static_cast<size_t>(n * experts + router.choice.row<int32_t>(n)[k])] = 1;
 }
 
 using OnBlock = std::function<void(int64_t layer, const Tensor& h)>;
 
 void forward(Side& side, const Batch& batch, bool keep_chosen, const OnBlock& on_block) {
   side.chosen.clear();
-  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t, const MoeLayer::Saved& layer) { note_choices(side, layer, keep_chosen); };
-  side.model.forward(side.run, {.batch = batch, .routing = &side.routing, .wanted = {.counts = true}, .on_routing = &listen, .on_block = &on_block},
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen =
+      [&](int64_t, const MoeLayer::Saved& layer) { note_choices(side, layer, keep_chosen); };
+  side.model.forward(side.run,
+                     {.batch = batch,
+                      .routing = &side.routing,
+                      .wanted = {.counts = true},
+                      .on_routing = &listen,
+                      .on_block = &on_block},
                      side.saved);
   if (side.load.empty())
-    for (const LayerRouting& r : side.saved.routing) side.load.push_back({r.layer, std::vector<int64_t>(r.counts.size())});
+    for (const LayerRouting& r : side.saved.routing)
+      side.load.push_back({r.layer, std::vector<int64_t>(r.counts.size())});
   for (size_t l = 0; l < side.load.size(); ++l)
-    for (size_t e = 0; e < side.load[l].counts.size(); ++e) side.load[l].counts[e] += side.saved.routing[l].counts[e];
+    for (size_t e = 0; e < side.load[l].counts.size(); ++e)
+      side.load[l].counts[e] += side.saved.routing[l].counts[e];
 }
 
 // What each pair of predictions gives, by token.
@@ -61,27 +74,36 @@ struct TokenFigures {
   std::vector<float> before, after;  // nll
   std::vector<float> kl;
   std::vector<char> before_right, after_right, same;
-  explicit TokenFigures(size_t n) : before(n), after(n), kl(n), before_right(n), after_right(n), same(n) {}
+  explicit TokenFigures(size_t n)
+      : before(n), after(n), kl(n), before_right(n), after_right(n), same(n) {}
 };
 
-// KL(p || q) with p = softmax(a), q = softmax(b): sum_v p_v ((a_v - lse_a) - (b_v - lse_b)), in double. It is not below 0 but for rounding.
-double divergence(const float* p, const float* a, const float* b, double lse_a, double lse_b, int64_t vocab) {
+// KL(p || q) with p = softmax(a), q = softmax(b): sum_v p_v ((a_v - lse_a) - (b_v - lse_b)), in
+// double. It is not below 0 but for rounding.
+double divergence(const float* p, const float* a, const float* b, double lse_a, double lse_b,
+                  int64_t vocab) {
   double sum = 0;
   const double shift = lse_b - lse_a;
   for (int64_t v = 0; v < vocab; ++v) sum += double{p[v]} * ((double{a[v]} - double{b[v]}) + shift);
   return std::max(0.0, sum);
 }
 
-// Both heads over a chunk of rows at a time, so that the logits of a large vocabulary need little memory. targets [window], the last ignored.
+// Both heads over a chunk of rows at a time, so that the logits of a large vocabulary need little
+// memory. targets [window], the last ignored.
 void predict(Side& before, Side& after, std::span<const int32_t> targets, TokenFigures& out) {
-  const int64_t rows = std::ssize(targets), vocab = before.model.config().vocab, step = std::max<int64_t>(16, kChunkBytes / (vocab * 4) / 16 * 16);
+  const int64_t rows = std::ssize(targets), vocab = before.model.config().vocab,
+                step = std::max<int64_t>(16, kChunkBytes / (vocab * 4) / 16 * 16);
   Run& run = before.run;
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t n = std::min(step, rows - begin);
     ArenaScope scope(run.saved);
-    const Tensor a = run.saved.alloc(DType::f32, {n, vocab}), b = run.saved.alloc(DType::f32, {n, vocab}), p = run.saved.alloc(DType::f32, {n, vocab});
+    const Tensor a = run.saved.alloc(DType::f32, {n, vocab}),
+                 b = run.saved.alloc(DType::f32, {n, vocab}),
+                 p = run.saved.alloc(DType::f32, {n, vocab});
     const Tensor lse_a = run.saved.alloc(DType::f32, {n}), lse_b = run.saved.alloc(DType::f32, {n});
-    const auto part = [&](std::vector<float>& all) { return Tensor(all.data() + begin, DType::f32, {n}); };
+    const auto part = [&](std::vector<float>& all) {
+      return Tensor(all.data() + begin, DType::f32, {n});
+    };
     const auto wanted = targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
     before.model.logits(run, a, before.saved.hidden.slice_rows(begin, begin + n));
     after.model.logits(after.run, b, after.saved.hidden.slice_rows(begin, begin + n));
@@ -92,8 +114,10 @@ void predict(Side& before, Side& after, std::span<const int32_t> targets, TokenF
       for (int64_t i = first; i < last; ++i) {
         const float *x = a.row<float>(i), *y = b.row<float>(i);
         const auto at = static_cast<size_t>(begin + i);
-        const int64_t top = std::max_element(x, x + vocab) - x, other = std::max_element(y, y + vocab) - y;  // the lowest id of equals
-        out.kl[at] = static_cast<float>(divergence(p.row<float>(i), x, y, lse_a.as<float>()[i], lse_b.as<float>()[i], vocab));
+        const int64_t top = std::max_element(x, x + vocab) - x,
+                      other = std::max_element(y, y + vocab) - y;  // the lowest id of equals
+        out.kl[at] = static_cast<float>(
+            divergence(p.row<float>(i), x, y, lse_a.as<float>()[i], lse_b.as<float>()[i], vocab));
         out.before_right[at] = top == targets[at];
         out.after_right[at] = other == targets[at];
         out.same[at] = top == other;
@@ -102,10 +126,12 @@ void predict(Side& before, Side& after, std::span<const int32_t> targets, TokenF
   }
 }
 
-// The states [N,D] after each layer of the first model, of every `stride`-th token, and how far the second one's are from them.
+// The states [N,D] after each layer of the first model, of every `stride`-th token, and how far the
+// second one's are from them.
 class Drift {
  public:
-  Drift(const ModelConfig& before, const ModelConfig& after, int64_t window) : width_(before.width) {
+  Drift(const ModelConfig& before, const ModelConfig& after, int64_t window)
+      : width_(before.width) {
     if (before.width != after.width || before.layers != after.layers) return;
     const int64_t bytes = before.layers * window * before.width * 4;
     stride_ = std::max<int64_t>(1, (bytes + kStateBytes - 1) / kStateBytes);
@@ -117,7 +143,8 @@ class Drift {
   void keep(int64_t layer, const Tensor& h) {
     std::vector<float>& kept = states_[static_cast<size_t>(layer)];
     kept.clear();
-    for (int64_t n = 0; n < h.rows(); n += stride_) kept.insert(kept.end(), h.row<float>(n), h.row<float>(n) + width_);
+    for (int64_t n = 0; n < h.rows(); n += stride_)
+      kept.insert(kept.end(), h.row<float>(n), h.row<float>(n) + width_);
   }
   void hold_against(int64_t layer, const Tensor& h) {
     const float* was = states_[static_cast<size_t>(layer)].data();
@@ -135,7 +162,8 @@ class Drift {
   }
   std::vector<double> mean() const {
     std::vector<double> out;
-    for (const double sum : sums_) out.push_back(sum / static_cast<double>(std::max<int64_t>(1, tokens_)));
+    for (const double sum : sums_)
+      out.push_back(sum / static_cast<double>(std::max<int64_t>(1, tokens_)));
     return out;
   }
 
@@ -146,7 +174,8 @@ class Drift {
 };
 
 bool same_experts(const ModelConfig& a, const ModelConfig& b) {
-  if (a.moe_layer_count() == 0 || a.layers != b.layers || a.routing.experts != b.routing.experts) return false;
+  if (a.moe_layer_count() == 0 || a.layers != b.layers || a.routing.experts != b.routing.experts)
+    return false;
   for (int64_t l = 0; l < a.layers; ++l)
     if (a.is_moe(l) != b.is_moe(l)) return false;
   return true;
@@ -166,12 +195,15 @@ struct Shared {
   }
   std::vector<double> shares() const {
     std::vector<double> out;
-    for (size_t l = 0; l < all.size(); ++l) out.push_back(all[l] > 0 ? static_cast<double>(both[l]) / static_cast<double>(all[l]) : 1);
+    for (size_t l = 0; l < all.size(); ++l)
+      out.push_back(all[l] > 0 ? static_cast<double>(both[l]) / static_cast<double>(all[l]) : 1);
     return out;
   }
 };
 
-double sum_of(const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+double sum_of(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
 
 // The figures over all windows, from what each added.
 struct Totals {
@@ -180,7 +212,8 @@ struct Totals {
   int64_t before_right = 0, after_right = 0, same = 0, bytes = 0;
   double squares = 0;
 
-  void add(Side& before, Side& after, const TokenFigures& t, const Tokenizer& tokenizer, std::span<const int32_t> ids, int64_t windows) {
+  void add(Side& before, Side& after, const TokenFigures& t, const Tokenizer& tokenizer,
+           std::span<const int32_t> ids, int64_t windows) {
     const auto predicted = ids.size() - 1;
     double sums[2] = {};
     for (size_t i = 0; i < predicted; ++i) {
@@ -198,14 +231,16 @@ struct Totals {
     Side* sides[2] = {&before, &after};
     for (int s = 0; s < 2; ++s) {
       sides[s]->total += sums[s];
-      sides[s]->figures.nats_per_token += sums[s] / static_cast<double>(predicted) / static_cast<double>(windows);
+      sides[s]->figures.nats_per_token +=
+          sums[s] / static_cast<double>(predicted) / static_cast<double>(windows);
     }
   }
 
   TextFigures finish(const Side& side, int64_t right) const {
     TextFigures f = side.figures;
     f.perplexity = std::exp(f.nats_per_token);
-    f.bits_per_byte = side.total / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(bytes, 1));
+    f.bits_per_byte =
+        side.total / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(bytes, 1));
     f.right = static_cast<double>(right) / static_cast<double>(kl.size());
     return f;
   }
@@ -237,33 +272,46 @@ struct Totals {
 
 }  // namespace
 
-void check_same_vocabulary(const Model& before, const Tokenizer& before_tokens, const Model& after, const Tokenizer& after_tokens) {
+void check_same_vocabulary(const Model& before, const Tokenizer& before_tokens, const Model& after,
+                           const Tokenizer& after_tokens) {
   if (before.config().vocab != after.config().vocab)
     fail_usage(
-        "one model has a vocabulary of {} tokens, the other of {}: their probabilities cannot be held against each other; moe score gives the bits per byte of "
+        "one model has a vocabulary of {} tokens, the other of {}: their probabilities cannot be "
+        "held against each other; moe score gives the bits per byte of "
         "each, which can",
         before.config().vocab, after.config().vocab);
   const int64_t most = std::min(before_tokens.vocab_size(), after_tokens.vocab_size());
   for (int64_t id = 0; id < most; ++id)
-    if (const auto token = static_cast<int32_t>(id); before_tokens.piece(token) != after_tokens.piece(token))
+    if (const auto token = static_cast<int32_t>(id);
+        before_tokens.piece(token) != after_tokens.piece(token))
       fail_usage(
-          "token {} is not the same text in both models: their probabilities cannot be held against each other; moe score gives the bits per byte of each, "
+          "token {} is not the same text in both models: their probabilities cannot be held "
+          "against each other; moe score gives the bits per byte of each, "
           "which can",
           id);
 }
 
 int64_t comparing_bytes(const ModelConfig& before, const ModelConfig& after, int64_t window) {
   const int64_t logits = 3 * std::min(window * before.vocab * 4, kChunkBytes);
-  const int64_t states = before.width == after.width && before.layers == after.layers ? std::min(before.layers * window * before.width * 4, kStateBytes) : 0;
-  const int64_t choices = same_experts(before, after) ? 2 * before.moe_layer_count() * window * before.routing.experts : 0;
+  const int64_t states = before.width == after.width && before.layers == after.layers
+                             ? std::min(before.layers * window * before.width * 4, kStateBytes)
+                             : 0;
+  const int64_t choices = same_experts(before, after)
+                              ? 2 * before.moe_layer_count() * window * before.routing.experts
+                              : 0;
   return logits + states + choices;
 }
 
-Comparison compare(const ComparedModel& first, const ComparedModel& second, const Tokenizer& tokenizer, std::span<const int32_t> ids,
-                   const CompareOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
+Comparison compare(const ComparedModel& first, const ComparedModel& second,
+                   const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                   const CompareOptions& options,
+                   const std::function<void(int64_t, int64_t)>& progress) {
   if (first.model.config().vocab != second.model.config().vocab)
-    fail_usage("vocabularies of {} and {} tokens cannot be held against each other", first.model.config().vocab, second.model.config().vocab);
-  Comparison c{.windows = scored_windows(std::ssize(ids), {.window = options.window, .windows = options.windows}), .window = options.window};
+    fail_usage("vocabularies of {} and {} tokens cannot be held against each other",
+               first.model.config().vocab, second.model.config().vocab);
+  Comparison c{.windows = scored_windows(std::ssize(ids),
+                                         {.window = options.window, .windows = options.windows}),
+               .window = options.window};
   c.tokens = c.windows * (c.window - 1);
   Side before(first), after(second);
   const bool alike = same_experts(before.model.config(), after.model.config());

@@ -1,6 +1,8 @@
-// The file of a routing record: which experts each token of a scored text went to, and with which weights, so that another run can be made to take the same
-// ones (moe/stages/replay.h) and other programs can read them. A safetensors file, docs/replay.md:
-//   ids [N] i32, bounds [S+1] i32 (windows); for each MoE layer i of the model: layers.{i}.experts [N,K] i32, layers.{i}.weights [N,K] f32 (0 where not sent)
+// The file of a routing record: which experts each token of a scored text went to, and with which
+// weights, so that another run can be made to take the same ones (moe/stages/replay.h) and other
+// programs can read them. A safetensors file, docs/replay.md:
+//   ids [N] i32, bounds [S+1] i32 (windows); for each MoE layer i of the model: layers.{i}.experts
+//   [N,K] i32, layers.{i}.weights [N,K] f32 (0 where not sent)
 #pragma once
 
 #include <memory>
@@ -30,8 +32,10 @@ struct RecordInfo {
 // Writes one, window by window, straight to the disk; without commit() nothing is left.
 class RoutingRecorder {
  public:
-  // `ids` [windows * window]. What the model says of itself is filled into `info`: recipe, layers and experts.
-  RoutingRecorder(const std::string& path, const ModelConfig&, RecordInfo info, std::span<const int32_t> ids);
+  // `ids` [windows * window]. What the model says of itself is filled into `info`: recipe, layers
+  // and experts.
+  RoutingRecorder(const std::string& path, const ModelConfig&, RecordInfo info,
+                  std::span<const int32_t> ids);
   void add(int64_t window, int64_t layer, const MoeLayer::Saved&);
   void commit() { file_->commit(); }
 
@@ -44,8 +48,12 @@ class RoutingRecorder {
 
 class RoutingRecord {
  public:
-  static RoutingRecord open(const std::string& path) { return RoutingRecord(Safetensors::open(path)); }
-  static RoutingRecord from_bytes(std::span<const std::byte> bytes, const std::string& where) { return RoutingRecord(Safetensors::from_bytes(bytes, where)); }
+  static RoutingRecord open(const std::string& path) {
+    return RoutingRecord(Safetensors::open(path));
+  }
+  static RoutingRecord from_bytes(std::span<const std::byte> bytes, const std::string& where) {
+    return RoutingRecord(Safetensors::from_bytes(bytes, where));
+  }
 
   const RecordInfo& info() const { return info_; }
   const std::vector<int64_t>& moe_layers() const { return moe_layers_; }  // rising
@@ -53,7 +61,8 @@ class RoutingRecord {
   // Choices of the MoE layers in order, [window,K] each; a view of the file.
   std::vector<Tensor> window(int64_t w) const;
 
-  // Fail, naming what differs: layers, experts or slots; the first token that is another one. A text may be a part of the record.
+  // Fail, naming what differs: layers, experts or slots; the first token that is another one. A
+  // text may be a part of the record.
   void check_model(const ModelConfig&, const RoutingSpec&) const;
   void check_text(std::span<const int32_t> ids, std::string_view tokenizer) const;
 
@@ -76,9 +85,14 @@ class Agreement {
     int64_t both = 0;
     int64_t places = 0;  // tokens * experts
 
-    // The share of the recorded pairs that the model would have chosen, and what choosing as many at random would give: K/E where every token takes K.
-    double share() const { return recorded > 0 ? static_cast<double>(both) / static_cast<double>(recorded) : 1; }
-    double chance() const { return places > 0 ? static_cast<double>(own) / static_cast<double>(places) : 1; }
+    // The share of the recorded pairs that the model would have chosen, and what choosing as many
+    // at random would give: K/E where every token takes K.
+    double share() const {
+      return recorded > 0 ? static_cast<double>(both) / static_cast<double>(recorded) : 1;
+    }
+    double chance() const {
+      return places > 0 ? static_cast<double>(own) / static_cast<double>(places) : 1;
+    }
   };
   std::vector<Layer> layers;  // MoE layers in order
   int64_t tokens = 0;

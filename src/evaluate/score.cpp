@@ -11,8 +11,10 @@
 namespace moe {
 namespace {
 
-// nll [window]: of each next token; the last entry is 0. A chunk after the first finds the keys and values of those before it in the cache.
-void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pass, int64_t chunk, std::vector<float>& nll) {
+// nll [window]: of each next token; the last entry is 0. A chunk after the first finds the keys and
+// values of those before it in the cache.
+void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pass, int64_t chunk,
+                   std::vector<float>& nll) {
   const auto window = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size()), targets(ids.begin() + 1, ids.end());
   std::iota(positions.begin(), positions.end(), 0);
@@ -29,7 +31,9 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pa
   }
   for (int64_t begin = 0; begin < window; begin += chunk) {
     const int64_t count = std::min(chunk, window - begin);
-    const auto part = [&](auto& all) { return std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)); };
+    const auto part = [&](auto& all) {
+      return std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    };
     const std::vector<int64_t> bounds = {0, count};
     ArenaScope scope(run.saved);
     ModelSaved saved;
@@ -42,30 +46,42 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pa
 }  // namespace
 
 int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
-  if (options.window < 2) fail_usage("@window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
-  if (options.windows < 0) fail_usage("@windows is {}; it must be 0 (all) or above", options.windows);
-  if (options.chunk < 0) fail_usage("@chunk is {}; it must be 0 (a window in one piece) or above", options.chunk);
-  if (options.chunk > 0 && (options.recorded || options.on_routing)) fail_usage("routing is recorded and replayed in whole windows; leave @chunk out");
+  if (options.window < 2)
+    fail_usage(
+        "@window is {}; a window needs at least 2 tokens, one to predict from and one to predict",
+        options.window);
+  if (options.windows < 0)
+    fail_usage("@windows is {}; it must be 0 (all) or above", options.windows);
+  if (options.chunk < 0)
+    fail_usage("@chunk is {}; it must be 0 (a window in one piece) or above", options.chunk);
+  if (options.chunk > 0 && (options.recorded || options.on_routing))
+    fail_usage("routing is recorded and replayed in whole windows; leave @chunk out");
   const int64_t whole = tokens / options.window;
-  if (whole == 0) fail("the text has {} tokens, less than one window of {}; lower @window", tokens, options.window);
+  if (whole == 0)
+    fail("the text has {} tokens, less than one window of {}; lower @window", tokens,
+         options.window);
   return options.windows > 0 ? std::min(options.windows, whole) : whole;
 }
 
-RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) { return evaluation_spec(config, options.routing, options.top_k_experts); }
+RoutingSpec scored_routing(const ModelConfig& config, const ScoreOptions& options) {
+  return evaluation_spec(config, options.routing, options.top_k_experts);
+}
 
-Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids, const ScoreOptions& options,
-            const std::function<void(int64_t, int64_t)>& progress) {
+Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const int32_t> ids,
+            const ScoreOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   const int64_t windows = scored_windows(static_cast<int64_t>(ids.size()), options);
   const RoutingSpec routing = scored_routing(model.config(), options);
   if (options.chunk > 0 && model.config().moe_layer_count() > 0)
-    if (const std::string_view reason = not_causal_because(model.config().routing, options.routing.value_or(default_eval(model.config().routing)));
+    if (const std::string_view reason = not_causal_because(
+            model.config().routing, options.routing.value_or(default_eval(model.config().routing)));
         !reason.empty())
       fail_usage("@chunk reads a text from left to right, which this routing cannot: {}", reason);
   int64_t window = 0;
   std::vector<Tensor> recorded;
-  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t layer, const MoeLayer::Saved& saved) {
-    options.on_routing(window, layer, saved);
-  };
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen =
+      [&](int64_t layer, const MoeLayer::Saved& saved) {
+        options.on_routing(window, layer, saved);
+      };
   Pass pass{.routing = &routing};
   if (options.recorded) pass.recorded = &recorded;
   if (options.on_routing) pass.on_routing = &listen;
@@ -74,7 +90,8 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
   double total = 0;
   std::vector<float> nll;
   for (window = 0; window < windows; ++window) {
-    const auto text = ids.subspan(static_cast<size_t>(window * options.window), static_cast<size_t>(options.window));
+    const auto text = ids.subspan(static_cast<size_t>(window * options.window),
+                                  static_cast<size_t>(options.window));
     if (options.recorded) recorded = options.recorded(window);
     window_losses(model, run, text, pass, options.chunk, nll);
     double sum = 0;
@@ -83,31 +100,36 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
       result.bytes += static_cast<int64_t>(tokenizer.piece(text[i + 1]).size());
     }
     total += sum;
-    result.nats_per_token += sum / static_cast<double>(options.window - 1) / static_cast<double>(windows);
+    result.nats_per_token +=
+        sum / static_cast<double>(options.window - 1) / static_cast<double>(windows);
     if (options.per_token) {
       result.ids.insert(result.ids.end(), text.begin(), text.end());
       result.logprobs.emplace_back(std::nullopt);
-      for (size_t i = 0; i + 1 < text.size(); ++i) result.logprobs.emplace_back(-static_cast<double>(nll[i]));
+      for (size_t i = 0; i + 1 < text.size(); ++i)
+        result.logprobs.emplace_back(-static_cast<double>(nll[i]));
     }
     if (progress) progress(window + 1, windows);
   }
   result.windows = windows;
   result.tokens = windows * (options.window - 1);
   result.perplexity = std::exp(result.nats_per_token);
-  result.bits_per_byte = total / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(result.bytes, 1));
+  result.bits_per_byte =
+      total / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(result.bytes, 1));
   return result;
 }
 
 ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
   const bool chunks = options.chunk > 0 && options.chunk < options.window;
-  return {.model = &model,
-          .shape = {.tokens = chunks ? options.chunk : options.window, .dtype = dtype, .loss = true},
-          .routing = options.routing,
-          .top_k_experts = options.top_k_experts,
-          .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
+  return {
+      .model = &model,
+      .shape = {.tokens = chunks ? options.chunk : options.window, .dtype = dtype, .loss = true},
+      .routing = options.routing,
+      .top_k_experts = options.top_k_experts,
+      .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
 }
 
-std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models, const ScoreOptions& options, DType dtype) {
+std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models,
+                                       const ScoreOptions& options, DType dtype) {
   std::vector<ForwardUse> uses;
   for (Model* model : models) {
     uses.push_back(scored_use(*model, options, dtype));

@@ -15,17 +15,22 @@
 namespace moe {
 
 constexpr int64_t kScoreWindow = 2048;
-// Tokens a window where nobody asks for others: kScoreWindow, or the model's context where that is shorter.
-inline int64_t default_window(const ModelConfig& config) { return std::min(kScoreWindow, config.context); }
+// Tokens a window where nobody asks for others: kScoreWindow, or the model's context where that is
+// shorter.
+inline int64_t default_window(const ModelConfig& config) {
+  return std::min(kScoreWindow, config.context);
+}
 
 struct ScoreOptions {
   int64_t window = kScoreWindow;  // tokens; window - 1 of them are predicted
   int64_t windows = 0;            // at most this many; 0: all
-  int64_t chunk = 0;              // a window is read through a cache, so many tokens at a time, as a session reads; 0: in one piece
+  int64_t chunk = 0;  // a window is read through a cache, so many tokens at a time, as a session
+                      // reads; 0: in one piece
   bool per_token = false;
   std::optional<EvalRouting> routing;  // absent: default_eval
   int64_t top_k_experts = 0;           // experts a token takes; 0: the model's own number
-  // Asked before a window for the choices that its MoE layers take, [window,K] each (moe/stages/replay.h). Absent: the routers choose.
+  // Asked before a window for the choices that its MoE layers take, [window,K] each
+  // (moe/stages/replay.h). Absent: the routers choose.
   std::function<std::vector<Tensor>(int64_t window)> recorded = {};
   // Told what each MoE layer did in a window, while its views are alive.
   std::function<void(int64_t window, int64_t layer, const MoeLayer::Saved&)> on_routing = {};
@@ -51,10 +56,12 @@ RoutingSpec scored_routing(const ModelConfig&, const ScoreOptions&);
 // What score() takes of a model.
 ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
 // Of models that are scored one after another: each but the first in memory that is free again.
-std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>&, const ScoreOptions&, DType dtype);
+std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>&, const ScoreOptions&,
+                                       DType dtype);
 
-// The text is cut into windows that do not overlap; the remainder is dropped. `progress` is told how many windows are done.
-// Fails when there is not one whole window.
-Score score(Model&, Run&, const Tokenizer&, std::span<const int32_t> ids, const ScoreOptions&, const std::function<void(int64_t, int64_t)>& progress = {});
+// The text is cut into windows that do not overlap; the remainder is dropped. `progress` is told
+// how many windows are done. Fails when there is not one whole window.
+Score score(Model&, Run&, const Tokenizer&, std::span<const int32_t> ids, const ScoreOptions&,
+            const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace moe

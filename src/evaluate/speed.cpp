@@ -14,11 +14,14 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMost = int64_t{1} << 20;
 constexpr int64_t kMostPrompts = 8;  // of warming up
 
-double elapsed(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double elapsed(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median_ratio(const std::vector<double>& slow, const std::vector<double>& fast) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(slow.size(), fast.size()); ++i) ratios.push_back(slow[i] / fast[i]);
+  for (size_t i = 0; i < std::min(slow.size(), fast.size()); ++i)
+    ratios.push_back(slow[i] / fast[i]);
   return median(std::move(ratios));
 }
 
@@ -42,15 +45,22 @@ void validate(const SpeedOptions& o) {
 void validate(const SpeedOptions& o, const ModelConfig& config) {
   validate(o);
   if (config.positions == Positions::learned && o.prompt + o.tokens > config.context)
-    fail_usage("@prompt {} and @tokens {} need more than the {} positions that the model has learned; lower one of them", o.prompt, o.tokens, config.context);
+    fail_usage(
+        "@prompt {} and @tokens {} need more than the {} positions that the model has learned; "
+        "lower one of them",
+        o.prompt, o.tokens, config.context);
 }
 
 SpeedUp speed_up(const Speed& before, const Speed& after) {
-  return {median_ratio(before.prompt_seconds, after.prompt_seconds), median_ratio(before.decode_seconds, after.decode_seconds)};
+  return {median_ratio(before.prompt_seconds, after.prompt_seconds),
+          median_ratio(before.decode_seconds, after.decode_seconds)};
 }
 
 SpeedProbe::SpeedProbe(const Model& model, Session& session, const SpeedOptions& options)
-    : model_(model), session_(session), options_(options), speed_{.prompt = options.prompt, .tokens = options.tokens} {
+    : model_(model),
+      session_(session),
+      options_(options),
+      speed_{.prompt = options.prompt, .tokens = options.tokens} {
   validate(options, model.config());
 }
 
@@ -58,7 +68,8 @@ std::vector<int32_t> SpeedProbe::next_ids() {
   const RngKey key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(drawn_++));
   const auto vocab = static_cast<uint64_t>(model_.config().vocab);
   std::vector<int32_t> ids(static_cast<size_t>(options_.prompt + options_.tokens));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(key, i, vocab));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(key, i, vocab));
   return ids;
 }
 
@@ -83,11 +94,13 @@ void SpeedProbe::measure() {
   session_.prefill(all.first(static_cast<size_t>(options_.prompt)));
   speed_.prompt_seconds.push_back(elapsed(begin));
   const auto middle = Clock::now();
-  for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i) session_.decode(all.subspan(i, 1));
+  for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i)
+    session_.decode(all.subspan(i, 1));
   speed_.decode_seconds.push_back(elapsed(middle));
 }
 
-void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats, const std::function<void(int64_t, int64_t)>& progress) {
+void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats,
+                      const std::function<void(int64_t, int64_t)>& progress) {
   for (SpeedProbe& probe : probes) probe.warm_up();
   const int64_t models = std::ssize(probes), total = models * repeats;
   for (int64_t i = 0; i < total; ++i) {

@@ -1,5 +1,5 @@
-// How fast a model reads a prompt and writes tokens. Repeats are measured one at a time, so that several models can take turns and what else the machine does
-// meets them alike.
+// How fast a model reads a prompt and writes tokens. Repeats are measured one at a time, so that
+// several models can take turns and what else the machine does meets them alike.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct SpeedOptions {
   uint64_t seed = 1;  // of the tokens
 };
 
-// Throws (usage), naming the field, on values outside their range and on more positions than a model has learned.
+// Throws (usage), naming the field, on values outside their range and on more positions than a
+// model has learned.
 void validate(const SpeedOptions&);
 void validate(const SpeedOptions&, const ModelConfig&);
 
@@ -34,17 +35,20 @@ struct Speed {
   double decode_rate() const { return static_cast<double>(tokens) / median(decode_seconds); }
 };
 
-// How many times as fast `after` is as `before`: the median over the repeats of the ratio within one, in which both were measured next to each other.
+// How many times as fast `after` is as `before`: the median over the repeats of the ratio within
+// one, in which both were measured next to each other.
 struct SpeedUp {
   double prompt = 1, decode = 1;
 };
 SpeedUp speed_up(const Speed& before, const Speed& after);
 
-// Measures one model; the session must have room for prompt + tokens, and it and the model must outlive this.
+// Measures one model; the session must have room for prompt + tokens, and it and the model must
+// outlive this.
 class SpeedProbe {
  public:
   SpeedProbe(const Model&, Session&, const SpeedOptions&);
-  // Reads prompts that are not counted until one finds every expert packed. Tells when the first of them is read.
+  // Reads prompts that are not counted until one finds every expert packed. Tells when the first of
+  // them is read.
   void warm_up(const std::function<void()>& on_first = {});
   // One repeat, of ids of its own, so that no expert is met more often than chance has it.
   void measure();
@@ -60,7 +64,9 @@ class SpeedProbe {
   Speed speed_;
 };
 
-// Warms all up, then measures each in turn, every second round backwards. `progress` is told how many of all repeats are done.
-void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats, const std::function<void(int64_t done, int64_t total)>& progress = {});
+// Warms all up, then measures each in turn, every second round backwards. `progress` is told how
+// many of all repeats are done.
+void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats,
+                      const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace moe

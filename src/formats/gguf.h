@@ -1,5 +1,5 @@
-// Reader and writer of GGUF, llama.cpp's file of weights: typed metadata, then tensors (github ggml-org/ggml, docs/gguf.md). Knows no model: keys are only
-// keys.
+// Reader and writer of GGUF, llama.cpp's file of weights: typed metadata, then tensors (github
+// ggml-org/ggml, docs/gguf.md). Knows no model: keys are only keys.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,15 @@
 
 namespace moe {
 
-// A metadata value. Integers of any width are int64_t (a u64 beyond it is refused), floats double. Arrays are of one kind; arrays of arrays are refused.
-using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+// A metadata value. Integers of any width are int64_t (a u64 beyond it is refused), floats double.
+// Arrays are of one kind; arrays of arrays are refused.
+using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>,
+                               std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
-// Everything a file says, checked: nothing in it can make a view leave the file. A tensor's shape is in our order, rows of [.., cols]: GGUF's dimensions
-// reversed, so that `blk.0.ffn_up_exps.weight` is [E,F,D]. Versions 2 and 3, little endian; alignment as the file says.
+// Everything a file says, checked: nothing in it can make a view leave the file. A tensor's shape
+// is in our order, rows of [.., cols]: GGUF's dimensions reversed, so that
+// `blk.0.ffn_up_exps.weight` is [E,F,D]. Versions 2 and 3, little endian; alignment as the file
+// says.
 class Gguf : public NamedTensors {
  public:
   static Gguf open(const std::string& path);
@@ -31,7 +35,8 @@ class Gguf : public NamedTensors {
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   bool has(std::string_view key) const { return metadata_.contains(key); }
-  // Typed reading. Each fails, naming file, key and what stands there, when the key is missing or of another kind.
+  // Typed reading. Each fails, naming file, key and what stands there, when the key is missing or
+  // of another kind.
   bool flag(std::string_view key) const;
   int64_t integer(std::string_view key, int64_t low, int64_t high) const;
   double number(std::string_view key) const;  // an integer counts too; must be finite
@@ -47,11 +52,13 @@ class Gguf : public NamedTensors {
   const T& typed(std::string_view key, const char* wanted) const;
 
   MappedFile file_;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;  // own tensors that a file stores at an address their dtype cannot be read from
+  std::vector<std::unique_ptr<std::byte[]>>
+      copies_;  // own tensors that a file stores at an address their dtype cannot be read from
   std::map<std::string, GgufValue, std::less<>> metadata_;
 };
 
-// A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on one.
+// A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on
+// one.
 struct GgufEntry {
   enum class Type { u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s };
   std::string key;
@@ -64,13 +71,15 @@ struct GgufItem {
   std::string name;
   DType dtype;                 // in the file
   std::vector<int64_t> shape;  // in our order
-  // Called once for each part of the tensor when its turn comes, parts in order, until all rows are there: rows of f32 that the writer quantises, or of `dtype`
-  // as they are. The result stays valid until the next call.
+  // Called once for each part of the tensor when its turn comes, parts in order, until all rows are
+  // there: rows of f32 that the writer quantises, or of `dtype` as they are. The result stays valid
+  // until the next call.
   std::function<Tensor(int64_t part)> produce;
 };
 
-// Whole or not at all (core/file.h), streamed: besides one part of one tensor only a small buffer is held. Same input, same bytes; threads share the
-// quantising.
-void write_gguf(const std::string& path, const std::vector<GgufEntry>& metadata, const std::vector<GgufItem>& items, int threads = 1);
+// Whole or not at all (core/file.h), streamed: besides one part of one tensor only a small buffer
+// is held. Same input, same bytes; threads share the quantising.
+void write_gguf(const std::string& path, const std::vector<GgufEntry>& metadata,
+                const std::vector<GgufItem>& items, int threads = 1);
 
 }  // namespace moe

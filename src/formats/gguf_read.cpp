@@ -1,5 +1,6 @@
-// The reader. Every length and count that the file claims is compared with the bytes that are left before anything is allocated for it, so a hostile file can
-// make no more memory be taken than a small multiple of its own size.
+// The reader. Every length and count that the file claims is compared with the bytes that are left
+// before anything is allocated for it, so a hostile file can make no more memory be taken than a
+// small multiple of its own size.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace {
 
 using gguf::Kind;
 
-static_assert(std::endian::native == std::endian::little, "GGUF files are read as little endian, and so must be the machine");
+static_assert(std::endian::native == std::endian::little,
+              "GGUF files are read as little endian, and so must be the machine");
 
 constexpr size_t kMaxKey = (1 << 16) - 1;  // docs/gguf.md: a key is at most 65535 bytes long
 constexpr uint64_t kMaxAlignment = 1 << 20;
@@ -46,7 +48,8 @@ constexpr uint64_t least_bytes(Kind kind) {
 // Reads forward through the bytes; `what` says in messages what was being read.
 class Cursor {
  public:
-  Cursor(std::span<const std::byte> bytes, const std::string& where) : bytes_(bytes), where_(where) {}
+  Cursor(std::span<const std::byte> bytes, const std::string& where)
+      : bytes_(bytes), where_(where) {}
 
   uint64_t at() const { return at_; }
   uint64_t left() const { return bytes_.size() - at_; }
@@ -63,7 +66,9 @@ class Cursor {
   std::string string(std::string_view what, size_t longest = SIZE_MAX) {
     const uint64_t start = at_;
     const auto size = number<uint64_t>(what);
-    if (size > longest) fail("{}: {} at offset {} claims to be {} bytes long, at most {} are allowed", where_, what, start, size, longest);
+    if (size > longest)
+      fail("{}: {} at offset {} claims to be {} bytes long, at most {} are allowed", where_, what,
+           start, size, longest);
     need(size, what);
     std::string text(reinterpret_cast<const char*>(bytes_.data()) + at_, size);
     at_ += size;
@@ -71,12 +76,16 @@ class Cursor {
   }
   // That `count` things of at least `each` bytes can still follow.
   void need_many(uint64_t count, uint64_t each, std::string_view what) {
-    if (count > left() / each) fail("{}: {} at offset {} are said to be {}, but only {} bytes follow; {}", where_, what, at_, count, left(), kCut);
+    if (count > left() / each)
+      fail("{}: {} at offset {} are said to be {}, but only {} bytes follow; {}", where_, what, at_,
+           count, left(), kCut);
   }
 
  private:
   void need(uint64_t size, std::string_view what) {
-    if (size > left()) fail("{}: {} at offset {} needs {} bytes, but only {} follow; {}", where_, what, at_, size, left(), kCut);
+    if (size > left())
+      fail("{}: {} at offset {} needs {} bytes, but only {} follow; {}", where_, what, at_, size,
+           left(), kCut);
   }
 
   std::span<const std::byte> bytes_;
@@ -88,7 +97,8 @@ Kind read_kind(Cursor& in, std::string_view what) {
   const uint64_t start = in.at();
   const auto kind = in.number<uint32_t>(what);
   if (kind >= gguf::kKinds)
-    fail("{}: {} at offset {} has type {}, which no version of GGUF has (types are 0 to {})", in.where(), what, start, kind, gguf::kKinds - 1);
+    fail("{}: {} at offset {} has type {}, which no version of GGUF has (types are 0 to {})",
+         in.where(), what, start, kind, gguf::kKinds - 1);
   return static_cast<Kind>(kind);
 }
 
@@ -105,7 +115,9 @@ int64_t read_integer(Cursor& in, Kind kind, std::string_view what) {
   }
   const uint64_t start = in.at();
   const auto x = in.number<uint64_t>(what);
-  if (x > static_cast<uint64_t>(INT64_MAX)) fail("{}: {} at offset {} is {}, more than a signed number of 64 bits holds", in.where(), what, start, x);
+  if (x > static_cast<uint64_t>(INT64_MAX))
+    fail("{}: {} at offset {} is {}, more than a signed number of 64 bits holds", in.where(), what,
+         start, x);
   return static_cast<int64_t>(x);
 }
 
@@ -131,7 +143,9 @@ auto read_list(uint64_t count, F&& one) {
 GgufValue read_array(Cursor& in, std::string_view what) {
   const uint64_t start = in.at();
   const Kind kind = read_kind(in, what);
-  if (kind == Kind::array) fail("{}: {} at offset {} is an array of arrays, which is not supported", in.where(), what, start);
+  if (kind == Kind::array)
+    fail("{}: {} at offset {} is an array of arrays, which is not supported", in.where(), what,
+         start);
   const auto count = in.number<uint64_t>(what);
   in.need_many(count, least_bytes(kind), fmt::format("the values of {}", what));
   switch (kind) {
@@ -164,7 +178,8 @@ struct TensorInfo {
   uint64_t bytes = 0;
 };
 
-constexpr const char* kSupported = "F32, F16, BF16, I32, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+constexpr const char* kSupported =
+    "F32, F16, BF16, I32, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
 
 TensorInfo read_entry(Cursor& in) {
   const uint64_t start = in.at();
@@ -173,7 +188,8 @@ TensorInfo read_entry(Cursor& in) {
   const std::string what = fmt::format("tensor \"{}\"", printable(entry.name));
   const std::string where = fmt::format("{}: {}, listed at offset {}", in.where(), what, start);
   const auto rank = in.number<uint32_t>(what);
-  if (rank > gguf::kMaxRank) fail("{}: {} dimensions, at most {} are possible", where, rank, gguf::kMaxRank);
+  if (rank > gguf::kMaxRank)
+    fail("{}: {} dimensions, at most {} are possible", where, rank, gguf::kMaxRank);
   for (uint32_t i = 0; i < rank; ++i) entry.shape.push_back(read_integer(in, Kind::u64, what));
   std::reverse(entry.shape.begin(), entry.shape.end());
   if (rank == 0) entry.shape = {1};
@@ -184,32 +200,45 @@ TensorInfo read_entry(Cursor& in) {
   const BlockFormat block = block_of(entry.dtype);
   int64_t numbers = 1;
   for (const int64_t size : entry.shape)
-    if (size < 1 || __builtin_mul_overflow(numbers, size, &numbers)) fail("{}: shape [{}] is empty or too large", where, fmt::join(entry.shape, ", "));
+    if (size < 1 || __builtin_mul_overflow(numbers, size, &numbers))
+      fail("{}: shape [{}] is empty or too large", where, fmt::join(entry.shape, ", "));
   if (entry.shape.back() % block.elements != 0)
-    fail("{}: rows of {} numbers are not whole blocks of {}, as {} has them", where, entry.shape.back(), block.elements, gguf::name_of_number(type));
+    fail("{}: rows of {} numbers are not whole blocks of {}, as {} has them", where,
+         entry.shape.back(), block.elements, gguf::name_of_number(type));
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(numbers / block.elements, block.bytes, &bytes)) fail("{}: shape [{}] is too large", where, fmt::join(entry.shape, ", "));
+  if (__builtin_mul_overflow(numbers / block.elements, block.bytes, &bytes))
+    fail("{}: shape [{}] is too large", where, fmt::join(entry.shape, ", "));
   entry.bytes = static_cast<uint64_t>(bytes);
   entry.begin = static_cast<uint64_t>(read_integer(in, Kind::u64, what));
   return entry;
 }
 
-// Sorted by place. Together the entries cover the data but for paddings shorter than the alignment: no byte twice, none unaccounted for.
-void check_cover(std::vector<TensorInfo>& entries, uint64_t data_start, uint64_t data_size, uint64_t alignment, const std::string& where) {
-  std::stable_sort(entries.begin(), entries.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.begin < b.begin; });
+// Sorted by place. Together the entries cover the data but for paddings shorter than the alignment:
+// no byte twice, none unaccounted for.
+void check_cover(std::vector<TensorInfo>& entries, uint64_t data_start, uint64_t data_size,
+                 uint64_t alignment, const std::string& where) {
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const TensorInfo& a, const TensorInfo& b) { return a.begin < b.begin; });
   uint64_t at = 0;
   const TensorInfo* before = nullptr;
   for (const TensorInfo& entry : entries) {
-    const std::string what = fmt::format("{}: tensor \"{}\" at offset {} of the data", where, printable(entry.name), entry.begin);
-    if (entry.begin % alignment != 0) fail("{} does not begin at a multiple of the alignment {}", what, alignment);
+    const std::string what = fmt::format("{}: tensor \"{}\" at offset {} of the data", where,
+                                         printable(entry.name), entry.begin);
+    if (entry.begin % alignment != 0)
+      fail("{} does not begin at a multiple of the alignment {}", what, alignment);
     if (entry.begin > data_size || entry.bytes > data_size - entry.begin)
-      fail("{} takes {} bytes, which do not lie within the {} bytes from offset {} to the end; {}", what, entry.bytes, data_size, data_start, kCut);
-    if (entry.begin < at) fail("{} overlaps \"{}\", which ends at {}", what, printable(before->name), at);
-    if (entry.begin - at >= alignment) fail("{}: {} bytes before it belong to no tensor", what, entry.begin - at);
+      fail("{} takes {} bytes, which do not lie within the {} bytes from offset {} to the end; {}",
+           what, entry.bytes, data_size, data_start, kCut);
+    if (entry.begin < at)
+      fail("{} overlaps \"{}\", which ends at {}", what, printable(before->name), at);
+    if (entry.begin - at >= alignment)
+      fail("{}: {} bytes before it belong to no tensor", what, entry.begin - at);
     at = entry.begin + entry.bytes;
     before = &entry;
   }
-  if (data_size - at >= alignment) fail("{}: the last {} bytes, from offset {} of the data, belong to no tensor", where, data_size - at, at);
+  if (data_size - at >= alignment)
+    fail("{}: the last {} bytes, from offset {} of the data, belong to no tensor", where,
+         data_size - at, at);
 }
 
 Tensor view_of(const std::byte* from, const TensorInfo& entry) {
@@ -228,20 +257,24 @@ uintptr_t address_step(DType dtype) { return is_quantised(dtype) ? 2 : size_of(d
 
 void check_version(uint32_t version, const std::string& where) {
   if (version == 2 || version == 3) return;
-  if (version == __builtin_bswap32(2) || version == __builtin_bswap32(3)) fail("{}: this GGUF file is big endian; only little-endian ones are read", where);
+  if (version == __builtin_bswap32(2) || version == __builtin_bswap32(3))
+    fail("{}: this GGUF file is big endian; only little-endian ones are read", where);
   fail("{}: version {} of GGUF at offset 4 is not supported (2 and 3 are)", where, version);
 }
 
 uint64_t alignment_of(const Gguf& file) {
   if (!file.has(gguf::kAlignmentKey)) return gguf::kDefaultAlignment;
   const auto alignment = static_cast<uint64_t>(file.integer(gguf::kAlignmentKey, 1, kMaxAlignment));
-  if (!std::has_single_bit(alignment)) fail("{}: key \"{}\" is {}, which is no power of two", file.path(), gguf::kAlignmentKey, alignment);
+  if (!std::has_single_bit(alignment))
+    fail("{}: key \"{}\" is {}, which is no power of two", file.path(), gguf::kAlignmentKey,
+         alignment);
   return alignment;
 }
 
 std::string kind_name(const GgufValue& value) {
-  static constexpr const char* kNames[] = {"a truth value",          "an integer",         "a number",          "a text",
-                                           "a list of truth values", "a list of integers", "a list of numbers", "a list of texts"};
+  static constexpr const char* kNames[] = {
+      "a truth value",          "an integer",         "a number",          "a text",
+      "a list of truth values", "a list of integers", "a list of numbers", "a list of texts"};
   return kNames[value.index()];
 }
 
@@ -249,7 +282,8 @@ std::string kind_name(const GgufValue& value) {
 
 void Gguf::read(std::span<const std::byte> bytes) {
   const std::string& where = path_;
-  if (bytes.size() < gguf::kMagic.size() || std::memcmp(bytes.data(), gguf::kMagic.data(), gguf::kMagic.size()) != 0)
+  if (bytes.size() < gguf::kMagic.size() ||
+      std::memcmp(bytes.data(), gguf::kMagic.data(), gguf::kMagic.size()) != 0)
     fail("{}: this is no GGUF file (it does not begin with \"{}\")", where, gguf::kMagic);
   Cursor in(bytes, where);
   in.number<uint32_t>("the magic");
@@ -262,7 +296,8 @@ void Gguf::read(std::span<const std::byte> bytes) {
     std::string key = in.string("a metadata key", kMaxKey);
     GgufValue value = read_value(in, fmt::format("key \"{}\"", printable(key)));
     const auto [place, is_new] = metadata_.emplace(std::move(key), std::move(value));
-    if (!is_new) fail("{}: key \"{}\" at offset {} stands twice", where, printable(place->first), start);
+    if (!is_new)
+      fail("{}: key \"{}\" at offset {} stands twice", where, printable(place->first), start);
   }
   const uint64_t alignment = alignment_of(*this);
   in.need_many(tensor_count, 8 + 4 + 4 + 8, "tensors");
@@ -270,7 +305,9 @@ void Gguf::read(std::span<const std::byte> bytes) {
   for (uint64_t i = 0; i < tensor_count; ++i) entries.push_back(read_entry(in));
 
   const uint64_t padding = (alignment - in.at() % alignment) % alignment;
-  if (!entries.empty() && padding > in.left()) fail("{}: the file ends at offset {}, before the data of its tensors; {}", where, bytes.size(), kCut);
+  if (!entries.empty() && padding > in.left())
+    fail("{}: the file ends at offset {}, before the data of its tensors; {}", where, bytes.size(),
+         kCut);
   const uint64_t data_start = std::min<uint64_t>(in.at() + padding, bytes.size());
   check_cover(entries, data_start, bytes.size() - data_start, alignment, where);
   for (const TensorInfo& entry : entries) {
@@ -311,19 +348,29 @@ template <class T>
 const T& Gguf::typed(std::string_view key, const char* wanted) const {
   const GgufValue& found = value(key);
   const T* typed = std::get_if<T>(&found);
-  if (typed == nullptr) fail("{}: key \"{}\" is {}; {} is needed", path_, printable(key), kind_name(found), wanted);
+  if (typed == nullptr)
+    fail("{}: key \"{}\" is {}; {} is needed", path_, printable(key), kind_name(found), wanted);
   return *typed;
 }
 
 bool Gguf::flag(std::string_view key) const { return typed<bool>(key, "a truth value"); }
-const std::string& Gguf::text(std::string_view key) const { return typed<std::string>(key, "a text"); }
-const std::vector<std::string>& Gguf::texts(std::string_view key) const { return typed<std::vector<std::string>>(key, "a list of texts"); }
-const std::vector<int64_t>& Gguf::integers(std::string_view key) const { return typed<std::vector<int64_t>>(key, "a list of integers"); }
-const std::vector<double>& Gguf::numbers(std::string_view key) const { return typed<std::vector<double>>(key, "a list of numbers"); }
+const std::string& Gguf::text(std::string_view key) const {
+  return typed<std::string>(key, "a text");
+}
+const std::vector<std::string>& Gguf::texts(std::string_view key) const {
+  return typed<std::vector<std::string>>(key, "a list of texts");
+}
+const std::vector<int64_t>& Gguf::integers(std::string_view key) const {
+  return typed<std::vector<int64_t>>(key, "a list of integers");
+}
+const std::vector<double>& Gguf::numbers(std::string_view key) const {
+  return typed<std::vector<double>>(key, "a list of numbers");
+}
 
 int64_t Gguf::integer(std::string_view key, int64_t low, int64_t high) const {
   const int64_t x = typed<int64_t>(key, "an integer");
-  if (x < low || x > high) fail("{}: key \"{}\" is {}; it must be {} to {}", path_, printable(key), x, low, high);
+  if (x < low || x > high)
+    fail("{}: key \"{}\" is {}; it must be {} to {}", path_, printable(key), x, low, high);
   return x;
 }
 
@@ -331,7 +378,8 @@ double Gguf::number(std::string_view key) const {
   const GgufValue& found = value(key);
   if (const auto* whole = std::get_if<int64_t>(&found)) return static_cast<double>(*whole);
   const double x = typed<double>(key, "a number");
-  if (!std::isfinite(x)) fail("{}: key \"{}\" is {}, which is no finite number", path_, printable(key), x);
+  if (!std::isfinite(x))
+    fail("{}: key \"{}\" is {}, which is no finite number", path_, printable(key), x);
   return x;
 }
 

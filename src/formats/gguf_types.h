@@ -1,4 +1,5 @@
-// The numbers that GGUF writes for types of values and tensors (github ggml-org/ggml, docs/gguf.md and include/ggml.h). Shared by reader and writer.
+// The numbers that GGUF writes for types of values and tensors (github ggml-org/ggml, docs/gguf.md
+// and include/ggml.h). Shared by reader and writer.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,28 @@
 namespace moe::gguf {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr uint32_t kVersion = 3;  // written; 2 differs from it in nothing that a little-endian file shows
+constexpr uint32_t kVersion =
+    3;  // written; 2 differs from it in nothing that a little-endian file shows
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr std::string_view kAlignmentKey = "general.alignment";
 constexpr int kMaxRank = 4;
 
 // Types of metadata values.
-enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+enum class Kind : uint32_t {
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  f32,
+  boolean,
+  string,
+  array,
+  u64,
+  i64,
+  f64
+};
 constexpr uint32_t kKinds = 13;
 
 // The type of a tensor with this number; nothing when it is not supported here.

@@ -6,13 +6,15 @@
 namespace moe {
 
 void NamedTensors::add(const std::string& name, Tensor value, const std::string& where) {
-  if (!by_name_.emplace(name, tensors_.size()).second) fail("{}: tensor \"{}\" is there twice", where, printable(name));
+  if (!by_name_.emplace(name, tensors_.size()).second)
+    fail("{}: tensor \"{}\" is there twice", where, printable(name));
   tensors_.push_back({name, value});
 }
 
 Tensor NamedTensors::get(std::string_view name) const {
   const auto found = by_name_.find(name);
-  if (found == by_name_.end()) fail("{}: there is no tensor \"{}\"{}", path_, printable(name), suggestion(name, names(), 0));
+  if (found == by_name_.end())
+    fail("{}: there is no tensor \"{}\"{}", path_, printable(name), suggestion(name, names(), 0));
   return tensors_[found->second].value;
 }
 

@@ -1,4 +1,5 @@
-// Names and the tensors they stand for, in the order of their data: what every file of weights is to those who read one. The base of Safetensors and Gguf.
+// Names and the tensors they stand for, in the order of their data: what every file of weights is
+// to those who read one. The base of Safetensors and Gguf.
 #pragma once
 
 #include <functional>

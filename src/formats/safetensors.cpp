@@ -17,7 +17,8 @@
 namespace moe {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "safetensors are little endian, and so must be the machine");
+static_assert(std::endian::native == std::endian::little,
+              "safetensors are little endian, and so must be the machine");
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kPrefix = 8;                 // bytes of the header's length
@@ -28,7 +29,8 @@ struct FileDType {
   DType dtype;
   std::string_view name;
 };
-constexpr FileDType kFileDTypes[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"}, {DType::i32, "I32"}};
+constexpr FileDType kFileDTypes[] = {
+    {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"}, {DType::i32, "I32"}};
 
 std::string_view file_name_of(DType dtype) {
   for (const FileDType& known : kFileDTypes)
@@ -36,7 +38,8 @@ std::string_view file_name_of(DType dtype) {
   fail("safetensors cannot hold {}", name_of(dtype));
 }
 
-// What the header says of one tensor, after its own checks: begin <= end <= size of the data, and end - begin is what shape and dtype need.
+// What the header says of one tensor, after its own checks: begin <= end <= size of the data, and
+// end - begin is what shape and dtype need.
 struct Entry {
   std::string name;
   DType dtype = DType::f32;
@@ -48,55 +51,74 @@ struct Entry {
 // Bytes that shape and dtype need, or nothing when the product leaves 63 bits.
 bool bytes_needed(const std::vector<int64_t>& shape, DType dtype, uint64_t& bytes) {
   int64_t n = static_cast<int64_t>(size_of(dtype));
-  // A zero anywhere makes the product zero, but does not excuse the other dimensions: views multiply them in other orders.
+  // A zero anywhere makes the product zero, but does not excuse the other dimensions: views
+  // multiply them in other orders.
   int64_t without_zeros = n;
   for (int64_t d : shape) {
-    if (d < 0 || __builtin_mul_overflow(without_zeros, std::max<int64_t>(d, 1), &without_zeros)) return false;
+    if (d < 0 || __builtin_mul_overflow(without_zeros, std::max<int64_t>(d, 1), &without_zeros))
+      return false;
     n = d == 0 ? 0 : n;
   }
   bytes = n == 0 ? 0 : static_cast<uint64_t>(without_zeros);
   return true;
 }
 
-Entry read_entry(const std::string& name, const Json& value, uint64_t data_size, const std::string& where) {
+Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
+                 const std::string& where) {
   const JsonReader reader(value, fmt::format("{}: tensor \"{}\"", where, printable(name)));
   Entry entry;
   entry.name = name;
   const std::string dtype = reader.get<std::string>("dtype");
-  const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes), [&](const FileDType& d) { return d.name == dtype; });
-  if (known == std::end(kFileDTypes)) fail("{}: dtype \"{}\" is not supported (F32, BF16, F16 and I32 are)", reader.where(), printable(dtype, 32));
+  const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
+                                   [&](const FileDType& d) { return d.name == dtype; });
+  if (known == std::end(kFileDTypes))
+    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16 and I32 are)", reader.where(),
+         printable(dtype, 32));
   entry.dtype = known->dtype;
   entry.shape = reader.get<std::vector<int64_t>>("shape");
-  if (entry.shape.size() > 4) fail("{}: {} dimensions, at most 4 are supported", reader.where(), entry.shape.size());
+  if (entry.shape.size() > 4)
+    fail("{}: {} dimensions, at most 4 are supported", reader.where(), entry.shape.size());
   const auto offsets = reader.get<std::vector<int64_t>>("data_offsets");
   reader.refuse_unknown();
-  if (offsets.size() != 2) fail("{}: data_offsets must be [begin, end], it has {} numbers", reader.where(), offsets.size());
+  if (offsets.size() != 2)
+    fail("{}: data_offsets must be [begin, end], it has {} numbers", reader.where(),
+         offsets.size());
   if (offsets[0] < 0 || offsets[1] < offsets[0] || static_cast<uint64_t>(offsets[1]) > data_size)
-    fail("{}: data_offsets [{}, {}] do not lie within the {} bytes of data; the file is damaged or cut short", reader.where(), offsets[0], offsets[1],
-         data_size);
+    fail(
+        "{}: data_offsets [{}, {}] do not lie within the {} bytes of data; the file is damaged or "
+        "cut short",
+        reader.where(), offsets[0], offsets[1], data_size);
   entry.begin = static_cast<uint64_t>(offsets[0]);
   entry.end = static_cast<uint64_t>(offsets[1]);
   uint64_t needed = 0;
-  if (!bytes_needed(entry.shape, entry.dtype, needed)) fail("{}: shape [{}] is negative or too large", reader.where(), fmt::join(entry.shape, ", "));
+  if (!bytes_needed(entry.shape, entry.dtype, needed))
+    fail("{}: shape [{}] is negative or too large", reader.where(), fmt::join(entry.shape, ", "));
   if (needed != entry.end - entry.begin)
-    fail("{}: {} [{}] takes {} bytes, data_offsets [{}, {}] hold {}", reader.where(), dtype, fmt::join(entry.shape, ", "), needed, entry.begin, entry.end,
-         entry.end - entry.begin);
+    fail("{}: {} [{}] takes {} bytes, data_offsets [{}, {}] hold {}", reader.where(), dtype,
+         fmt::join(entry.shape, ", "), needed, entry.begin, entry.end, entry.end - entry.begin);
   return entry;
 }
 
 // Sorted by place. Together the entries cover the data once: no byte twice, none unaccounted for.
 void check_cover(std::vector<Entry>& entries, uint64_t data_size, const std::string& where) {
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   uint64_t at = 0;
   const Entry* before = nullptr;
   for (const Entry& entry : entries) {
     if (entry.begin < at)
-      fail("{}: tensor \"{}\" at offset {} overlaps \"{}\", which ends at {}", where, printable(entry.name), entry.begin, printable(before->name), at);
-    if (entry.begin > at) fail("{}: {} bytes at offset {} before tensor \"{}\" belong to no tensor", where, entry.begin - at, at, printable(entry.name));
+      fail("{}: tensor \"{}\" at offset {} overlaps \"{}\", which ends at {}", where,
+           printable(entry.name), entry.begin, printable(before->name), at);
+    if (entry.begin > at)
+      fail("{}: {} bytes at offset {} before tensor \"{}\" belong to no tensor", where,
+           entry.begin - at, at, printable(entry.name));
     at = entry.end;
     before = &entry;
   }
-  if (at != data_size) fail("{}: the last {} bytes, from offset {} of the data, belong to no tensor", where, data_size - at, at);
+  if (at != data_size)
+    fail("{}: the last {} bytes, from offset {} of the data, belong to no tensor", where,
+         data_size - at, at);
 }
 
 Tensor view_of(void* data, const Entry& entry) {
@@ -122,14 +144,23 @@ bool exists(const std::string& path) {
 }  // namespace
 
 void Safetensors::read(std::span<const std::byte> bytes, const std::string& where) {
-  if (bytes.size() < kPrefix) fail("{}: {} bytes are too few for a safetensors file; it is damaged or cut short", where, bytes.size());
+  if (bytes.size() < kPrefix)
+    fail("{}: {} bytes are too few for a safetensors file; it is damaged or cut short", where,
+         bytes.size());
   uint64_t header_size = 0;
   std::memcpy(&header_size, bytes.data(), kPrefix);
   const uint64_t rest = bytes.size() - kPrefix;
-  if (header_size > kMaxHeader) fail("{}: the header claims {} bytes, at most {} are allowed; this is no safetensors file", where, header_size, kMaxHeader);
-  if (header_size > rest) fail("{}: the header claims {} bytes, the file has {} after offset 8; it is damaged or cut short", where, header_size, rest);
+  if (header_size > kMaxHeader)
+    fail("{}: the header claims {} bytes, at most {} are allowed; this is no safetensors file",
+         where, header_size, kMaxHeader);
+  if (header_size > rest)
+    fail(
+        "{}: the header claims {} bytes, the file has {} after offset 8; it is damaged or cut "
+        "short",
+        where, header_size, rest);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kPrefix, header_size);
-  if (!text.starts_with('{')) fail("{}: the header at offset 8 does not begin with {{; this is no safetensors file", where);
+  if (!text.starts_with('{'))
+    fail("{}: the header at offset 8 does not begin with {{; this is no safetensors file", where);
   const Json header = parse_json(text, where + ": header", kMaxHeader);
   const uint64_t data_size = rest - header_size;
 
@@ -140,16 +171,19 @@ void Safetensors::read(std::span<const std::byte> bytes, const std::string& wher
       continue;
     }
     const JsonReader metadata(item.value(), fmt::format("{}: \"{}\"", where, kMetadataKey));
-    for (const std::string& key : metadata.keys()) metadata_.emplace(key, metadata.get<std::string>(key));
+    for (const std::string& key : metadata.keys())
+      metadata_.emplace(key, metadata.get<std::string>(key));
   }
   check_cover(entries, data_size, where);
 
   const std::byte* data = bytes.data() + kPrefix + header_size;
   for (const Entry& entry : entries) {
     const std::byte* from = data + entry.begin;
-    // Only files of other writers, whose header is not padded, come here: a view needs an address its dtype can be read from.
+    // Only files of other writers, whose header is not padded, come here: a view needs an address
+    // its dtype can be read from.
     if (reinterpret_cast<uintptr_t>(from) % size_of(entry.dtype) != 0) {
-      copies_.push_back(std::make_unique_for_overwrite<std::byte[]>(std::max<size_t>(entry.end - entry.begin, 1)));
+      copies_.push_back(std::make_unique_for_overwrite<std::byte[]>(
+          std::max<size_t>(entry.end - entry.begin, 1)));
       if (entry.end > entry.begin) std::memcpy(copies_.back().get(), from, entry.end - entry.begin);
       from = copies_.back().get();
     }
@@ -167,8 +201,10 @@ void Safetensors::read_index(const std::string& folder, const std::string& index
   for (const std::string& name : map.keys()) {
     const std::string file = map.get<std::string>(name);
     // A model's index must not be able to name files outside its folder.
-    if (file.empty() || file.starts_with('.') || file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
-      fail("{}: tensor \"{}\" is said to be in \"{}\", which is no plain file name", index_path, printable(name), printable(file));
+    if (file.empty() || file.starts_with('.') ||
+        file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
+      fail("{}: tensor \"{}\" is said to be in \"{}\", which is no plain file name", index_path,
+           printable(name), printable(file));
     file_of.emplace(name, file);
     files.insert(file);
   }
@@ -179,12 +215,17 @@ void Safetensors::read_index(const std::string& folder, const std::string& index
     read(files_.back().bytes(), path);
     for (size_t i = first; i < tensors().size(); ++i) {
       const auto found = file_of.find(tensors()[i].name);
-      if (found == file_of.end()) fail("{}: tensor \"{}\" is not listed in {}", path, printable(tensors()[i].name), index_path);
-      if (found->second != file) fail("{}: tensor \"{}\" is listed in {} as part of {}", path, printable(tensors()[i].name), index_path, found->second);
+      if (found == file_of.end())
+        fail("{}: tensor \"{}\" is not listed in {}", path, printable(tensors()[i].name),
+             index_path);
+      if (found->second != file)
+        fail("{}: tensor \"{}\" is listed in {} as part of {}", path, printable(tensors()[i].name),
+             index_path, found->second);
     }
   }
   for (const auto& [name, file] : file_of)
-    if (!contains(name)) fail("{}: tensor \"{}\" is not in {}/{}", index_path, printable(name), folder, file);
+    if (!contains(name))
+      fail("{}: tensor \"{}\" is not in {}/{}", index_path, printable(name), folder, file);
 }
 
 Safetensors Safetensors::open(const std::string& path) {
@@ -202,7 +243,8 @@ Safetensors Safetensors::open(const std::string& path) {
   } else if (exists(index)) {
     result.read_index(path, index);
   } else {
-    fail("{}: there is neither model.safetensors nor model.safetensors.index.json in this folder", path);
+    fail("{}: there is neither model.safetensors nor model.safetensors.index.json in this folder",
+         path);
   }
   return result;
 }
@@ -256,18 +298,24 @@ void check_items(const std::string& path, const std::vector<SafetensorsItem>& it
   std::set<std::string_view> seen;
   for (const SafetensorsItem& item : items) {
     const Tensor& t = item.value;
-    if (item.name == kMetadataKey) fail("cannot write {}: \"{}\" cannot be the name of a tensor", path, item.name);
-    if (!seen.insert(item.name).second) fail("cannot write {}: two tensors are named \"{}\"", path, item.name);
-    if (t.rank < 1 || (t.empty() && !item.produce && !later)) fail("cannot write {}: tensor \"{}\" is absent", path, item.name);
-    const bool converts = t.dtype != DType::i32 && (item.dtype == DType::f32 || item.dtype == DType::bf16);
+    if (item.name == kMetadataKey)
+      fail("cannot write {}: \"{}\" cannot be the name of a tensor", path, item.name);
+    if (!seen.insert(item.name).second)
+      fail("cannot write {}: two tensors are named \"{}\"", path, item.name);
+    if (t.rank < 1 || (t.empty() && !item.produce && !later))
+      fail("cannot write {}: tensor \"{}\" is absent", path, item.name);
+    const bool converts =
+        t.dtype != DType::i32 && (item.dtype == DType::f32 || item.dtype == DType::bf16);
     if (item.dtype != t.dtype && !converts)
-      fail("cannot write {}: tensor \"{}\" is {} and cannot be written as {}", path, item.name, describe(t), name_of(item.dtype));
+      fail("cannot write {}: tensor \"{}\" is {} and cannot be written as {}", path, item.name,
+           describe(t), name_of(item.dtype));
   }
 }
 
-// The JSON is put together by hand, so that metadata comes first and tensors in the order of their data, as readers of the format like it.
-std::string make_header(const std::string& path, const std::vector<const SafetensorsItem*>& order, std::map<std::string, std::string> metadata,
-                        uint64_t& data_size) {
+// The JSON is put together by hand, so that metadata comes first and tensors in the order of their
+// data, as readers of the format like it.
+std::string make_header(const std::string& path, const std::vector<const SafetensorsItem*>& order,
+                        std::map<std::string, std::string> metadata, uint64_t& data_size) {
   const auto quoted = [&](const std::string& text) {
     try {
       return Json(text).dump();
@@ -277,20 +325,26 @@ std::string make_header(const std::string& path, const std::vector<const Safeten
   };
   metadata.emplace("format", "pt");
   std::string header = fmt::format("{{\"{}\":{{", kMetadataKey);
-  for (const auto& [key, value] : metadata) header += fmt::format("{}{}:{}", header.ends_with('{') ? "" : ",", quoted(key), quoted(value));
+  for (const auto& [key, value] : metadata)
+    header += fmt::format("{}{}:{}", header.ends_with('{') ? "" : ",", quoted(key), quoted(value));
   header += '}';
   data_size = 0;
   for (const SafetensorsItem* item : order) {
     const Tensor& t = item->value;
     const uint64_t bytes = static_cast<uint64_t>(t.numel()) * size_of(item->dtype);
-    header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", quoted(item->name), file_name_of(item->dtype),
-                          fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ","), data_size, data_size + bytes);
+    header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                          quoted(item->name), file_name_of(item->dtype),
+                          fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ","), data_size,
+                          data_size + bytes);
     data_size += bytes;
   }
   header += '}';
   header.append((kDataAlign - (kPrefix + header.size()) % kDataAlign) % kDataAlign, ' ');
   if (header.size() > kMaxHeader)
-    fail("cannot write {}: its header would take {} bytes, at most {} are allowed; write several files", path, header.size(), kMaxHeader);
+    fail(
+        "cannot write {}: its header would take {} bytes, at most {} are allowed; write several "
+        "files",
+        path, header.size(), kMaxHeader);
   return header;
 }
 
@@ -298,13 +352,16 @@ std::string make_header(const std::string& path, const std::vector<const Safeten
 std::vector<const SafetensorsItem*> ordered(const std::vector<SafetensorsItem>& items) {
   std::vector<const SafetensorsItem*> order;
   for (const SafetensorsItem& item : items) order.push_back(&item);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return size_of(a->dtype) > size_of(b->dtype); });
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return size_of(a->dtype) > size_of(b->dtype);
+  });
   return order;
 }
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items,
+                       const std::map<std::string, std::string>& metadata) {
   check_items(path, items, false);
   const std::vector<const SafetensorsItem*> order = ordered(items);
   uint64_t data_size = 0;
@@ -317,14 +374,18 @@ void write_safetensors(const std::string& path, const std::vector<SafetensorsIte
   for (const SafetensorsItem* item : order) {
     const Tensor t = item->produce ? item->produce() : item->value;
     if (t.empty() || t.dtype != item->value.dtype ||
-        !std::ranges::equal(std::span(t.shape).first(t.rank), std::span(item->value.shape).first(item->value.rank)))
-      fail("cannot write {}: tensor \"{}\" was announced as {} and came as {}", path, item->name, describe(item->value), describe(t));
+        !std::ranges::equal(std::span(t.shape).first(t.rank),
+                            std::span(item->value.shape).first(item->value.rank)))
+      fail("cannot write {}: tensor \"{}\" was announced as {} and came as {}", path, item->name,
+           describe(item->value), describe(t));
     write_data(file, t, item->dtype);
   }
   file.commit();
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata)
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     const std::vector<SafetensorsItem>& items,
+                                     const std::map<std::string, std::string>& metadata)
     : path_(path) {
   check_items(path, items, true);
   const std::vector<const SafetensorsItem*> order = ordered(items);
@@ -336,7 +397,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   uint64_t offset = kPrefix + header.size();
   for (const SafetensorsItem* item : order) {
     if (item->dtype != item->value.dtype)
-      fail("cannot write {}: tensor \"{}\" comes in parts, which are not converted to {}", path, item->name, name_of(item->dtype));
+      fail("cannot write {}: tensor \"{}\" comes in parts, which are not converted to {}", path,
+           item->name, name_of(item->dtype));
     places_.emplace(item->name, Place{offset, item->value});
     offset += static_cast<uint64_t>(item->value.bytes());
   }
@@ -346,14 +408,18 @@ void SafetensorsWriter::put(std::string_view name, int64_t first, Tensor part) {
   const auto found = places_.find(name);
   if (found == places_.end()) fail("cannot write {}: tensor \"{}\" was not announced", path_, name);
   const auto& [offset, whole] = found->second;
-  if (part.dtype != whole.dtype || !part.dense() || first < 0 || first + part.numel() > whole.numel())
-    fail("cannot write {}: {} from number {} on is no part of tensor \"{}\", {}", path_, describe(part), first, name, describe(whole));
-  file_->write_at(offset + static_cast<uint64_t>(first) * size_of(whole.dtype), part.data, static_cast<size_t>(part.bytes()));
+  if (part.dtype != whole.dtype || !part.dense() || first < 0 ||
+      first + part.numel() > whole.numel())
+    fail("cannot write {}: {} from number {} on is no part of tensor \"{}\", {}", path_,
+         describe(part), first, name, describe(whole));
+  file_->write_at(offset + static_cast<uint64_t>(first) * size_of(whole.dtype), part.data,
+                  static_cast<size_t>(part.bytes()));
   missing_ -= std::min(missing_, static_cast<uint64_t>(part.bytes()));
 }
 
 void SafetensorsWriter::commit() {
-  if (missing_ != 0) fail("cannot write {}: {} bytes of its tensors were never given", path_, missing_);
+  if (missing_ != 0)
+    fail("cannot write {}: {} bytes of its tensors were never given", path_, missing_);
   file_->commit();
 }
 

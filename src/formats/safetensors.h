@@ -1,5 +1,6 @@
-// Reader and writer of safetensors: 8 bytes of header length (little endian), a JSON header {name: {dtype, shape, data_offsets}}, the numbers.
-// Format: https://github.com/huggingface/safetensors (README, "Format"). Knows no model: names are only names.
+// Reader and writer of safetensors: 8 bytes of header length (little endian), a JSON header {name:
+// {dtype, shape, data_offsets}}, the numbers. Format: https://github.com/huggingface/safetensors
+// (README, "Format"). Knows no model: names are only names.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +20,12 @@
 
 namespace moe {
 
-// Everything a file says, checked: nothing in it can make a view leave the file. Tensors stand in the order of their data.
-// dtypes F32, BF16, F16, I32, rank up to 4; a rank of 0 reads as [1].
+// Everything a file says, checked: nothing in it can make a view leave the file. Tensors stand in
+// the order of their data. dtypes F32, BF16, F16, I32, rank up to 4; a rank of 0 reads as [1].
 class Safetensors : public NamedTensors {
  public:
-  // A .safetensors file, or a folder holding model.safetensors or model.safetensors.index.json with its shards.
+  // A .safetensors file, or a folder holding model.safetensors or model.safetensors.index.json with
+  // its shards.
   static Safetensors open(const std::string& path);
   // Bytes that something else owns and that outlive the result; `where` opens every message.
   static Safetensors from_bytes(std::span<const std::byte> bytes, const std::string& where);
@@ -34,8 +36,9 @@ class Safetensors : public NamedTensors {
   void read(std::span<const std::byte> bytes, const std::string& where);
   void read_index(const std::string& folder, const std::string& index_path);
 
-  std::vector<MappedFile> files_;                     // own the bytes that the tensors view
-  std::vector<std::unique_ptr<std::byte[]>> copies_;  // own tensors that a file stores at an address their dtype cannot be read from
+  std::vector<MappedFile> files_;  // own the bytes that the tensors view
+  std::vector<std::unique_ptr<std::byte[]>>
+      copies_;  // own tensors that a file stores at an address their dtype cannot be read from
   std::map<std::string, std::string> metadata_;
 };
 
@@ -44,21 +47,25 @@ struct SafetensorsItem {
   std::string name;
   Tensor value;  // may be a view of columns; with `produce` only dtype and shape are looked at
   DType dtype;   // in the file: value.dtype, or f32 / bf16 where it can be converted
-  // For a tensor that does not exist in the file's layout (transposed, gathered): called once, when its turn comes; the result has value's dtype and
-  // shape and stays valid until the next call.
+  // For a tensor that does not exist in the file's layout (transposed, gathered): called once, when
+  // its turn comes; the result has value's dtype and shape and stays valid until the next call.
   std::function<Tensor()> produce = {};
 };
 
-// Whole or not at all (core/file.h), streamed: besides the tensors themselves only a small buffer is held. Same input, same bytes. Tensors are laid out by
-// element size, largest first, else in the order given, so that each is aligned; the data starts at a multiple of 64. "format": "pt" is added to the
-// metadata, which transformers asks for.
-void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata = {});
+// Whole or not at all (core/file.h), streamed: besides the tensors themselves only a small buffer
+// is held. Same input, same bytes. Tensors are laid out by element size, largest first, else in the
+// order given, so that each is aligned; the data starts at a multiple of 64. "format": "pt" is
+// added to the metadata, which transformers asks for.
+void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items,
+                       const std::map<std::string, std::string>& metadata = {});
 
-// The same file from tensors that grow side by side: their parts are given in any order and go to disk at once, so that nothing has to be held.
+// The same file from tensors that grow side by side: their parts are given in any order and go to
+// disk at once, so that nothing has to be held.
 class SafetensorsWriter {
  public:
   // What will come: of `value` only dtype and shape are looked at, and it is written in that dtype.
-  SafetensorsWriter(const std::string& path, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata = {});
+  SafetensorsWriter(const std::string& path, const std::vector<SafetensorsItem>& items,
+                    const std::map<std::string, std::string>& metadata = {});
   // The numbers [first, first + part.numel()) of a tensor, counted row by row; `part` is dense.
   void put(std::string_view name, int64_t first, Tensor part);
   // Fails unless as many numbers were given as were announced.

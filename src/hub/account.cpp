@@ -8,7 +8,10 @@ namespace moe {
 
 PieceShape shape_of(const FileTensor::Piece& piece) {
   const Tensor& t = piece.param->value;
-  PieceShape shape{.begin = 0, .count = t.rank == 3 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
+  PieceShape shape{.begin = 0,
+                   .count = t.rank == 3 ? t.shape[0] : 1,
+                   .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
+                   .cols = t.cols()};
   if (piece.expert < 0) return shape;
   if (t.rank == 2) shape.rows = 1;  // of a bank of vectors
   shape.count = 1;
@@ -36,17 +39,21 @@ void Coverage::settle(const std::vector<Param*>& params, const std::string& wher
     const auto found = spans_.find(param);
     std::vector<Span> spans = found == spans_.end() ? std::vector<Span>{} : found->second;
     known += found == spans_.end() ? 0 : 1;
-    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    std::sort(spans.begin(), spans.end(),
+              [](const Span& a, const Span& b) { return a.begin < b.begin; });
     spans.push_back({param->value.numel(), param->value.numel()});
     int64_t at = 0;
     for (const Span& span : spans) {
       if (span.begin != at)
-        fail("{}: the account does not come out: numbers {} to {} of \"{}\" would stand {}", where, std::min(at, span.begin), std::max(at, span.begin) - 1,
-             param->name, span.begin > at ? "nowhere" : "there twice");
+        fail("{}: the account does not come out: numbers {} to {} of \"{}\" would stand {}", where,
+             std::min(at, span.begin), std::max(at, span.begin) - 1, param->name,
+             span.begin > at ? "nowhere" : "there twice");
       at = span.end;
     }
   }
-  if (known != spans_.size()) fail("{}: the account does not come out: it holds {} parameters that the model does not have", where, spans_.size() - known);
+  if (known != spans_.size())
+    fail("{}: the account does not come out: it holds {} parameters that the model does not have",
+         where, spans_.size() - known);
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Double entry for tensors on their way from one file to another: what was taken, number by number, is every number of every parameter once.
+// Double entry for tensors on their way from one file to another: what was taken, number by number,
+// is every number of every parameter once.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ class Coverage {
   void add(const Param& param, int64_t begin, int64_t end);
   // All that a tensor of a file holds.
   void add(const FileTensor& tensor);
-  // Fails, beginning with `where` and naming the parameter, unless each number of each parameter was added once.
+  // Fails, beginning with `where` and naming the parameter, unless each number of each parameter
+  // was added once.
   void settle(const std::vector<Param*>& params, const std::string& where) const;
   int64_t numbers() const { return numbers_; }
 
@@ -29,7 +31,8 @@ class Coverage {
   int64_t numbers_ = 0;
 };
 
-// What a piece of a tensor of a file is in the parameter: [count, rows, cols] from number `begin` on.
+// What a piece of a tensor of a file is in the parameter: [count, rows, cols] from number `begin`
+// on.
 struct PieceShape {
   int64_t begin, count, rows, cols;
   int64_t numel() const { return count * rows * cols; }

@@ -1,11 +1,15 @@
-// Low-rank adapters as PEFT keeps them: a folder of adapter_config.json and adapter_model.safetensors, whose names are those of the model's tensors in its
-// Hugging Face folder. Format: huggingface/peft, docs/source/developer_guides/checkpoint.md; src/peft/tuners/lora/{config,layer}.py.
+// Low-rank adapters as PEFT keeps them: a folder of adapter_config.json and
+// adapter_model.safetensors, whose names are those of the model's tensors in its Hugging Face
+// folder. Format: huggingface/peft, docs/source/developer_guides/checkpoint.md;
+// src/peft/tuners/lora/{config,layer}.py.
 //
-//   base_model.model.<module>.lora_A.weight [r,I], base_model.model.<module>.lora_B.weight [O,r]:  W += alpha / r * B A
-//   base_model.model.<name>: a tensor that stands in the place of the model's own ("modules_to_save")
+//   base_model.model.<module>.lora_A.weight [r,I], base_model.model.<module>.lora_B.weight [O,r]:
+//   W += alpha / r * B A base_model.model.<name>: a tensor that stands in the place of the model's
+//   own ("modules_to_save")
 //
-// Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are stacked: A end to end, B along a diagonal, with a rank_pattern.
-// Where it holds a whole bank of experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for.
+// Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are
+// stacked: A end to end, B along a diagonal, with a rank_pattern. Where it holds a whole bank of
+// experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for.
 #pragma once
 
 #include <string>
@@ -32,7 +36,8 @@ struct AdapterFile {
   std::vector<Param*> whole;  // stored as they are
 };
 
-// Both files, each whole or not at all. Fails, naming it, where a tensor of the model has no name of its own for what is stored.
+// Both files, each whole or not at all. Fails, naming it, where a tensor of the model has no name
+// of its own for what is stored.
 void save_adapter(const std::string& folder, Model&, const AdapterFile&);
 
 struct MergedAdapter {
@@ -40,10 +45,12 @@ struct MergedAdapter {
   int64_t whole = 0;     // parameters that were replaced
   double largest = 0;    // max over matrices of |alpha / r B A| / |W|, Frobenius norms
 };
-// Adds the adapter in `folder` to the weights of a model that was loaded for inference; what changes becomes f32 in the Model's memory. Refuses, naming file
-// and key: another kind of adapter, names or shapes that are not the model's, half a pair, numbers that are not finite.
+// Adds the adapter in `folder` to the weights of a model that was loaded for inference; what
+// changes becomes f32 in the Model's memory. Refuses, naming file and key: another kind of adapter,
+// names or shapes that are not the model's, half a pair, numbers that are not finite.
 MergedAdapter merge_adapter(LoadedModel&, const std::string& folder, int threads);
 // The same from both files as they are read; `where` names the configuration in errors.
-MergedAdapter merge_adapter(Model&, const Json& config, const std::string& where, const Safetensors&, int threads);
+MergedAdapter merge_adapter(Model&, const Json& config, const std::string& where,
+                            const Safetensors&, int threads);
 
 }  // namespace moe

@@ -25,12 +25,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kChunk = int64_t{16} << 20;  // bytes of f32 held at a time; a turned matrix comes whole
+constexpr int64_t kChunk = int64_t{16}
+                           << 20;  // bytes of f32 held at a time; a turned matrix comes whole
 
 // A tensor of the target, with what becomes of it.
 struct Planned {
   FileTensor tensor;
-  DType from;  // as its numbers are stored in the source; f32 where they are stored in several types
+  DType
+      from;  // as its numbers are stored in the source; f32 where they are stored in several types
   DType to;
   std::string_view why;
   bool as_stored;  // its bytes are taken as they are
@@ -61,7 +63,8 @@ StoredTypes stored_types(const LoadedModel& model) {
   return types;
 }
 
-Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types, const std::optional<WantedType>& asked, Target target) {
+Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types,
+                    const std::optional<WantedType>& asked, Target target) {
   const Param& first = *tensor.pieces[0].param;
   Stored stored = types.at(&first);
   bool as_stored = is_quantised(stored.dtype) && !tensor.columns;
@@ -74,21 +77,27 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   const WeightKind kind = kind_of(*model.model, first);
   std::optional<DType> wanted;
   const bool in_mix = asked && asked->mix != nullptr && kind == WeightKind::product;
-  if (asked) wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1, model.model->config()) : asked->dtype;
+  if (asked)
+    wanted = in_mix
+                 ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1, model.model->config())
+                 : asked->dtype;
   TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
-  if (asked && choice.why.empty() && choice.dtype != asked->dtype) choice.why = "the mix gives it more bits";
+  if (asked && choice.why.empty() && choice.dtype != asked->dtype)
+    choice.why = "the mix gives it more bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
   as_stored = as_stored && !stored.mixed && choice.dtype == stored.dtype;
   return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};
 }
 
-// The source's side of the account: each of its tensors stands in the map once, and together they are the model.
+// The source's side of the account: each of its tensors stands in the map once, and together they
+// are the model.
 void settle_source(const LoadedModel& model, const std::string& in, ConvertReport& report) {
   std::map<std::string_view, int> times;
   Coverage consumed;
   for (const FileTensor& tensor : model.source->map) {
     if (!model.source->file->contains(tensor.name)) {
-      if (!tensor.alias) fail("{}: the account does not come out: there is no tensor \"{}\"", in, tensor.name);
+      if (!tensor.alias)
+        fail("{}: the account does not come out: there is no tensor \"{}\"", in, tensor.name);
       continue;
     }
     ++times[tensor.name];
@@ -98,7 +107,9 @@ void settle_source(const LoadedModel& model, const std::string& in, ConvertRepor
     if (!tensor.alias) consumed.add(tensor);
   }
   for (const NamedTensor& tensor : model.source->file->tensors())
-    if (times[tensor.name] != 1) fail("{}: the account does not come out: tensor \"{}\" was consumed {} times", in, tensor.name, times[tensor.name]);
+    if (times[tensor.name] != 1)
+      fail("{}: the account does not come out: tensor \"{}\" was consumed {} times", in,
+           tensor.name, times[tensor.name]);
   consumed.settle(model.model->params(), in);
   report.numbers = consumed.numbers();
 }
@@ -106,11 +117,16 @@ void settle_source(const LoadedModel& model, const std::string& in, ConvertRepor
 void add_rows(ConvertReport& report, const std::vector<Planned>& plan, const LoadedModel& model) {
   std::map<const Param*, size_t> row_of;  // of the first target that holds the parameter
   for (const Planned& p : plan) {
-    auto row = std::find_if(report.rows.begin(), report.rows.end(), [&](const ConvertedRow& r) { return r.from == p.from && r.to == p.to && r.why == p.why; });
-    if (row == report.rows.end()) row = report.rows.insert(row, {.from = p.from, .to = p.to, .why = p.why, .example = p.tensor.name});
+    auto row = std::find_if(report.rows.begin(), report.rows.end(), [&](const ConvertedRow& r) {
+      return r.from == p.from && r.to == p.to && r.why == p.why;
+    });
+    if (row == report.rows.end())
+      row = report.rows.insert(
+          row, {.from = p.from, .to = p.to, .why = p.why, .example = p.tensor.name});
     ++row->targets;
     row->bytes_after += p.bytes();
-    for (const FileTensor::Piece& piece : p.tensor.pieces) row_of.emplace(piece.param, static_cast<size_t>(row - report.rows.begin()));
+    for (const FileTensor::Piece& piece : p.tensor.pieces)
+      row_of.emplace(piece.param, static_cast<size_t>(row - report.rows.begin()));
     ++report.targets;
     report.bytes_after += p.bytes();
     report.quantised_twice += is_quantised(p.from) && is_quantised(p.to) && p.from != p.to ? 1 : 0;
@@ -123,7 +139,8 @@ void add_rows(ConvertReport& report, const std::vector<Planned>& plan, const Loa
   }
 }
 
-// The largest number that does not become infinite in this type. The scales of quantised blocks are f16.
+// The largest number that does not become infinite in this type. The scales of quantised blocks are
+// f16.
 float largest_of(DType to) {
   if (to == DType::f32) return FLT_MAX;
   return to == DType::bf16 ? 3.3895e38f : 65504;
@@ -141,17 +158,23 @@ class Feed {
     const int64_t begin = done_[p.tensor.name];
     const int64_t many = std::max<int64_t>(1, kChunk / 4 / (walk.cols * walk.step)) * walk.step;
     const int64_t end = std::min(walk.rows, begin + many), n = end - begin;
-    if (n <= 0) fail("{}: the account does not come out: tensor \"{}\" is asked for twice", in_, p.tensor.name);
+    if (n <= 0)
+      fail("{}: the account does not come out: tensor \"{}\" is asked for twice", in_,
+           p.tensor.name);
     floats_.resize(static_cast<size_t>(n * walk.cols));
     Coverage again;
-    gather_rows(floats_.data(), p.tensor, begin, end, options_.threads, p.tensor.alias ? again : read_);
+    gather_rows(floats_.data(), p.tensor, begin, end, options_.threads,
+                p.tensor.alias ? again : read_);
     check(p, begin * walk.cols);
     const int64_t row_bytes = bytes_of(p.to, walk.cols);
     out_.resize(static_cast<size_t>(n * row_bytes));
-    if (p.as_stored) gather_stored(out_.data(), p.tensor, p.to, begin, end, options_.threads, again);
+    if (p.as_stored)
+      gather_stored(out_.data(), p.tensor, p.to, begin, end, options_.threads, again);
     else
-      parallel_for(options_.threads, n, 1,
-                   [&](int64_t r0, int64_t r1, int) { quantise(out_.data() + r0 * row_bytes, floats_.data() + r0 * walk.cols, p.to, (r1 - r0) * walk.cols); });
+      parallel_for(options_.threads, n, 1, [&](int64_t r0, int64_t r1, int) {
+        quantise(out_.data() + r0 * row_bytes, floats_.data() + r0 * walk.cols, p.to,
+                 (r1 - r0) * walk.cols);
+      });
     done_[p.tensor.name] = end;
     written_ += n * row_bytes;
     if (options_.progress) options_.progress(written_, bytes_);
@@ -165,17 +188,23 @@ class Feed {
   // The target's side of the account.
   void settle(const std::vector<Planned>& plan, const std::string& out) const {
     for (const Planned& p : plan)
-      if (!is_done(p)) fail("{}: the account does not come out: tensor \"{}\" was not written whole", out, p.tensor.name);
-    if (written_ != bytes_) fail("{}: the account does not come out: {} bytes of tensors instead of {}", out, written_, bytes_);
+      if (!is_done(p))
+        fail("{}: the account does not come out: tensor \"{}\" was not written whole", out,
+             p.tensor.name);
+    if (written_ != bytes_)
+      fail("{}: the account does not come out: {} bytes of tensors instead of {}", out, written_,
+           bytes_);
     read_.settle(model_.model->params(), out);
   }
 
  private:
-  // That what lies in floats_ can be said in the new type. `first` is its first number in the tensor.
+  // That what lies in floats_ can be said in the new type. `first` is its first number in the
+  // tensor.
   void check(const Planned& p, int64_t first) const {
     const float limit = largest_of(p.to);
     const auto n = static_cast<int64_t>(floats_.size());
-    std::atomic<int64_t> bad{n};  // the first one, so that the message does not depend on the threads
+    std::atomic<int64_t> bad{
+        n};  // the first one, so that the message does not depend on the threads
     parallel_for(options_.threads, n, 1 << 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         if (std::fabs(floats_[static_cast<size_t>(i)]) <= limit) continue;
@@ -186,9 +215,12 @@ class Feed {
     });
     if (bad == n) return;
     const float x = floats_[static_cast<size_t>(bad)];
-    const std::string where = fmt::format("{}: number {} of tensor \"{}\"", in_, first + bad, p.tensor.name);
-    if (!std::isfinite(x)) fail("{} is {}; a model with such weights computes nothing; nothing was written", where, x);
-    fail("{} is {}, and {} ends at {}; take @dtype {}; nothing was written", where, x, name_of(p.to), limit, p.to == DType::bf16 ? "f32" : "bf16 or f32");
+    const std::string where =
+        fmt::format("{}: number {} of tensor \"{}\"", in_, first + bad, p.tensor.name);
+    if (!std::isfinite(x))
+      fail("{} is {}; a model with such weights computes nothing; nothing was written", where, x);
+    fail("{} is {}, and {} ends at {}; take @dtype {}; nothing was written", where, x,
+         name_of(p.to), limit, p.to == DType::bf16 ? "f32" : "bf16 or f32");
   }
 
   const LoadedModel& model_;
@@ -205,18 +237,23 @@ class Feed {
 // What a file that this one was made from says of itself.
 void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
   for (const auto& [key, value] : model.metadata) {
-    const bool there = std::any_of(metadata.begin(), metadata.end(), [&name = key](const GgufEntry& entry) { return entry.key == name; });
-    if (key.starts_with("general.") && !there) metadata.push_back({key, GgufEntry::Type::string, value});
+    const bool there =
+        std::any_of(metadata.begin(), metadata.end(),
+                    [&name = key](const GgufEntry& entry) { return entry.key == name; });
+    if (key.starts_with("general.") && !there)
+      metadata.push_back({key, GgufEntry::Type::string, value});
   }
 }
 
-void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, GgufTarget target, const QuantMix* mix, Feed& feed) {
+void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan,
+                   GgufTarget target, const QuantMix* mix, Feed& feed) {
   std::vector<GgufItem> items = std::move(target.tables);
   for (const Planned& p : plan) {
     const bool last = &p == &plan.back();
     items.push_back({p.tensor.name, p.to, p.tensor.shape, [&, last](int64_t) {
                        const Tensor rows = feed.next(p);
-                       if (last && feed.is_done(p)) feed.settle(plan, out);  // before the file takes its name
+                       if (last && feed.is_done(p))
+                         feed.settle(plan, out);  // before the file takes its name
                        return rows;
                      }});
   }
@@ -225,7 +262,8 @@ void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector
   write_gguf(out, target.metadata, items);
 }
 
-void write_as_folder(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan, Feed& feed) {
+void write_as_folder(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan,
+                     Feed& feed) {
   std::vector<SafetensorsItem> items;
   for (const Planned& p : plan) {
     Tensor shape(nullptr, p.to, {1});
@@ -243,35 +281,43 @@ void write_as_folder(const std::string& out, LoadedModel& model, const std::vect
   feed.settle(plan, out);
   write_atomically(out + "/config.json", config_to_json(model.model->config()));
   write_atomically(out + "/tokenizer.json", model.tokenizer->to_json());
-  if (!model.tokenizer->config_json().empty()) write_atomically(out + "/tokenizer_config.json", model.tokenizer->config_json());
+  if (!model.tokenizer->config_json().empty())
+    write_atomically(out + "/tokenizer_config.json", model.tokenizer->config_json());
   writer.commit();
 }
 
 // What stands on the disk is what was planned.
 void check_written(const NamedTensors& file, const std::vector<Planned>& plan, size_t tables) {
   if (file.tensors().size() != plan.size() + tables)
-    fail("{}: the account does not come out: {} tensors were planned, {} are there", file.path(), plan.size() + tables, file.tensors().size());
+    fail("{}: the account does not come out: {} tensors were planned, {} are there", file.path(),
+         plan.size() + tables, file.tensors().size());
   for (const Planned& p : plan) {
     const Tensor got = file.get(p.tensor.name);
-    if (got.dtype != p.to || !std::equal(p.tensor.shape.begin(), p.tensor.shape.end(), got.shape.begin(), got.shape.begin() + got.rank))
-      fail("{}: the account does not come out: tensor \"{}\" is {}", file.path(), p.tensor.name, describe(got));
+    if (got.dtype != p.to || !std::equal(p.tensor.shape.begin(), p.tensor.shape.end(),
+                                         got.shape.begin(), got.shape.begin() + got.rank))
+      fail("{}: the account does not come out: tensor \"{}\" is {}", file.path(), p.tensor.name,
+           describe(got));
   }
 }
 
 std::vector<FileTensor> folder_tensors(Model& model) {
   const Architecture& architecture = architecture_of(model.config());
   std::vector<FileTensor> tensors = map_tensors(architecture, model);
-  std::erase_if(tensors, [&](const FileTensor& t) { return t.alias && (t.pieces.empty() || !architecture.stores_tied_head); });
+  std::erase_if(tensors, [&](const FileTensor& t) {
+    return t.alias && (t.pieces.empty() || !architecture.stores_tied_head);
+  });
   return tensors;
 }
 
-// Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this one.
+// Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this
+// one.
 bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors) {
   const Gguf file = Gguf::open(path);
   return std::all_of(tensors.begin(), tensors.end(), [&](const FileTensor& want) {
     if (!file.contains(want.name)) return false;
     const Tensor got = file.get(want.name);
-    return std::equal(want.shape.begin(), want.shape.end(), got.shape.begin(), got.shape.begin() + got.rank);
+    return std::equal(want.shape.begin(), want.shape.end(), got.shape.begin(),
+                      got.shape.begin() + got.rank);
   });
 }
 
@@ -280,20 +326,27 @@ bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors)
 DType stored_dtype(const LoadedModel& model) {
   std::map<DType, int64_t> numbers;
   for (const FileTensor& tensor : model.source->map) {
-    if (tensor.alias || tensor.pieces.empty() || !model.source->file->contains(tensor.name)) continue;
+    if (tensor.alias || tensor.pieces.empty() || !model.source->file->contains(tensor.name))
+      continue;
     const Tensor stored = model.source->file->get(tensor.name);
     const WeightKind kind = kind_of(*model.model, *tensor.pieces[0].param);
-    if (kind != WeightKind::small && kind != WeightKind::buffer) numbers[stored.dtype] += stored.numel();
+    if (kind != WeightKind::small && kind != WeightKind::buffer)
+      numbers[stored.dtype] += stored.numel();
   }
-  const auto most = std::max_element(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      std::max_element(numbers.begin(), numbers.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == numbers.end() ? DType::f32 : most->first;
 }
 
-Target target_of(const std::string& out) { return out.ends_with(".gguf") ? Target::gguf : Target::folder; }
+Target target_of(const std::string& out) {
+  return out.ends_with(".gguf") ? Target::gguf : Target::folder;
+}
 
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model) {
   std::error_code error;
-  if (fs::equivalent(in, out, error)) fail("{} is the model itself; choose another name for the result", out);
+  if (fs::equivalent(in, out, error))
+    fail("{} is the model itself; choose another name for the result", out);
   if (target_of(out) == Target::folder) {
     check_shadows_nothing(out);
     return check_save_target(out, *model.model);
@@ -304,7 +357,8 @@ void check_convert_target(const std::string& in, const std::string& out, LoadedM
   try {
     same = holds_same(out, gguf_target(*model.model, *model.tokenizer).tensors);
   } catch (const Error& e) {
-    fail("{} is there and will not be replaced ({}); choose another name or delete it first", out, e.what());
+    fail("{} is there and will not be replaced ({}); choose another name or delete it first", out,
+         e.what());
   }
   if (!same) fail("{} holds another model; choose another name or delete it first", out);
 }
@@ -315,23 +369,27 @@ int64_t converting_bytes(const Model& model) {
   return 2 * std::min(largest, kChunk);
 }
 
-ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options) {
+ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out,
+                            const ConvertOptions& options) {
   const Target target = target_of(out);
   if (options.dtype) check_asked(options.dtype->dtype, target);
   ConvertReport report;
   settle_source(model, in, report);
   GgufTarget gguf;
   if (target == Target::gguf) gguf = gguf_target(*model.model, *model.tokenizer);
-  const std::vector<FileTensor> tensors = target == Target::gguf ? gguf.tensors : folder_tensors(*model.model);
+  const std::vector<FileTensor> tensors =
+      target == Target::gguf ? gguf.tensors : folder_tensors(*model.model);
   report.tables = static_cast<int64_t>(gguf.tables.size());
   report.why_own = gguf.why_own;
   const StoredTypes types = stored_types(model);
   std::vector<Planned> plan;
-  for (const FileTensor& tensor : tensors) plan.push_back(plan_tensor(tensor, model, types, options.dtype, target));
+  for (const FileTensor& tensor : tensors)
+    plan.push_back(plan_tensor(tensor, model, types, options.dtype, target));
   add_rows(report, plan, model);
   Feed feed(model, in, options, report.bytes_after);
   if (target == Target::gguf) {
-    write_as_gguf(out, model, plan, std::move(gguf), options.dtype ? options.dtype->mix : nullptr, feed);
+    write_as_gguf(out, model, plan, std::move(gguf), options.dtype ? options.dtype->mix : nullptr,
+                  feed);
     check_written(Gguf::open(out), plan, static_cast<size_t>(report.tables));
   } else {
     write_as_folder(out, model, plan, feed);

@@ -1,4 +1,5 @@
-// From one file of a model to another: Hugging Face folder or GGUF, in the types asked for, a few rows at a time, so that a model larger than memory converts.
+// From one file of a model to another: Hugging Face folder or GGUF, in the types asked for, a few
+// rows at a time, so that a model larger than memory converts.
 #pragma once
 
 #include <functional>
@@ -13,9 +14,11 @@
 namespace moe {
 
 struct ConvertOptions {
-  std::optional<WantedType> dtype;  // of the weights of products, embedding and head: --quant or --dtype; absent: as they are
+  std::optional<WantedType> dtype;  // of the weights of products, embedding and head: --quant or
+                                    // --dtype; absent: as they are
   int threads = 1;
-  // Told how many bytes of the result are there, of how many; may throw, and then nothing is left behind.
+  // Told how many bytes of the result are there, of how many; may throw, and then nothing is left
+  // behind.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
@@ -34,10 +37,10 @@ struct ConvertReport {
   int64_t sources = 0, targets = 0;
   int64_t numbers = 0;  // of the model; each was read once and written once
   int64_t bytes_before = 0, bytes_after = 0;
-  int64_t aliases = 0;          // sources that hold a tied head a second time, or a table nobody needs
-  int64_t tables = 0;           // targets that hold no parameter and follow from the configuration
+  int64_t aliases = 0;  // sources that hold a tied head a second time, or a table nobody needs
+  int64_t tables = 0;   // targets that hold no parameter and follow from the configuration
   int64_t quantised_twice = 0;  // targets quantised from quantised numbers
-  std::string why_own;          // why llama.cpp does not run a GGUF that was written; empty where it does
+  std::string why_own;  // why llama.cpp does not run a GGUF that was written; empty where it does
 };
 
 // The type that most numbers of a model's matrices have in its file.
@@ -46,15 +49,18 @@ DType stored_dtype(const LoadedModel& model);
 // A path that ends in .gguf is a GGUF file, any other a folder.
 Target target_of(const std::string& out);
 
-// Fails where `out` must not be replaced: the model itself, another model, something that is no model. Asked before the work.
+// Fails where `out` must not be replaced: the model itself, another model, something that is no
+// model. Asked before the work.
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model);
 
 // Bytes that convert_model() holds at once, a few rows of a tensor before and after.
 int64_t converting_bytes(const Model&);
 
-// Writes the model that was loaded from `in` (for inference) to `out`, whole or not at all. Refuses, naming tensor or parameter: numbers that are not finite
-// or too large for the new type, and any account that does not come out: every tensor of the source is consumed once, every number of the model written once,
-// every tensor of the target written once.
-ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out, const ConvertOptions& options);
+// Writes the model that was loaded from `in` (for inference) to `out`, whole or not at all.
+// Refuses, naming tensor or parameter: numbers that are not finite or too large for the new type,
+// and any account that does not come out: every tensor of the source is consumed once, every number
+// of the model written once, every tensor of the target written once.
+ConvertReport convert_model(LoadedModel& model, const std::string& in, const std::string& out,
+                            const ConvertOptions& options);
 
 }  // namespace moe

@@ -11,7 +11,8 @@ namespace {
 struct Pattern {
   std::string_view begin, end;
 };
-// As Hugging Face, Meta, llama.cpp and Keras name them. "model" with an end of its own: model.safetensors itself is not foreign.
+// As Hugging Face, Meta, llama.cpp and Keras name them. "model" with an end of its own:
+// model.safetensors itself is not foreign.
 constexpr Pattern kWeights[] = {{"model-", ".safetensors"},
                                 {"model", ".safetensors.index.json"},
                                 {"pytorch_model", ".bin"},
@@ -31,14 +32,20 @@ std::optional<std::string> foreign_weights(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     for (const Pattern& p : kWeights)
-      if (name.size() >= p.begin.size() + p.end.size() && name.starts_with(p.begin) && name.ends_with(p.end) && (!found || name < *found)) found = name;
+      if (name.size() >= p.begin.size() + p.end.size() && name.starts_with(p.begin) &&
+          name.ends_with(p.end) && (!found || name < *found))
+        found = name;
   }
   return found;
 }
 
 void check_shadows_nothing(const std::string& folder) {
-  if (const std::optional<std::string> weights = foreign_weights(folder); weights && !weights->ends_with(".gguf"))
-    fail("{} holds another model ({}), and one of the two would not be seen any more; choose another name or delete it first", folder, *weights);
+  if (const std::optional<std::string> weights = foreign_weights(folder);
+      weights && !weights->ends_with(".gguf"))
+    fail(
+        "{} holds another model ({}), and one of the two would not be seen any more; choose "
+        "another name or delete it first",
+        folder, *weights);
 }
 
 }  // namespace moe

@@ -14,17 +14,21 @@ namespace {
 int64_t grain(int64_t cols) { return std::max<int64_t>(1, (int64_t{1} << 16) / cols); }
 
 bool is_turned(const FileTensor& tensor) {
-  return tensor.columns || std::any_of(tensor.pieces.begin(), tensor.pieces.end(), [](const FileTensor::Piece& piece) { return piece.transpose; });
+  return tensor.columns ||
+         std::any_of(tensor.pieces.begin(), tensor.pieces.end(),
+                     [](const FileTensor::Piece& piece) { return piece.transpose; });
 }
 
-// Which row of the Model is row r of a file whose heads of C rows stand in pairs: 0, C/2, 1, C/2 + 1, ...
+// Which row of the Model is row r of a file whose heads of C rows stand in pairs: 0, C/2, 1, C/2 +
+// 1, ...
 int64_t model_row(int64_t r, int64_t head) {
   if (head == 0) return r;
   const int64_t in_head = r % head;
   return r - in_head + in_head / 2 + (in_head % 2 == 1 ? head / 2 : 0);
 }
 
-// Row r of a piece as the file has it: where its numbers stand in the Model. `cols` may be 1 where a vector is walked number by number.
+// Row r of a piece as the file has it: where its numbers stand in the Model. `cols` may be 1 where
+// a vector is walked number by number.
 struct Place {
   const char* data;
   DType dtype;
@@ -34,13 +38,15 @@ Place place_of(const FileTensor::Piece& piece, const PieceShape& shape, int64_t 
   const int64_t at = model_row(r, piece.pairs) * cols, each = shape.rows * shape.cols;
   const Tensor matrix = matrix_of(piece, at / each);
   const int64_t in_matrix = at % each;
-  const char* row = static_cast<const char*>(matrix.data) + in_matrix / shape.cols * matrix.row_bytes;
+  const char* row =
+      static_cast<const char*>(matrix.data) + in_matrix / shape.cols * matrix.row_bytes;
   return {row + bytes_of(matrix.dtype, in_matrix % shape.cols), matrix.dtype, shape.begin + at};
 }
 
 // Calls f(place, row) for rows [begin, end) of the tensor.
 template <class F>
-void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read, F&& f) {
+void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read,
+              F&& f) {
   const int64_t cols = rows_of(tensor).cols;
   int64_t first = 0;  // row of the tensor at which the piece begins
   for (const FileTensor::Piece& piece : tensor.pieces) {
@@ -59,7 +65,8 @@ void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads,
 }
 
 // Whole matrices [begin, end) of a tensor, some of them turned.
-void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read) {
+void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t end, int threads,
+                   Coverage& read) {
   const FileRows walk = rows_of(tensor);
   const int64_t m0 = begin / walk.step, m1 = end / walk.step;
   int64_t at = 0;  // numbers of a matrix before the piece, or columns
@@ -72,8 +79,10 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
       parallel_for(threads, shape.rows, grain(shape.cols), [&](int64_t r0, int64_t r1, int) {
         std::vector<float> row(static_cast<size_t>(shape.cols));
         for (int64_t r = r0; r < r1; ++r) {
-          dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes, matrix.dtype, shape.cols);
-          for (int64_t c = 0; c < shape.cols; ++c) to[piece.transpose ? c * stride + r : r * stride + c] = row[static_cast<size_t>(c)];
+          dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes,
+                     matrix.dtype, shape.cols);
+          for (int64_t c = 0; c < shape.cols; ++c)
+            to[piece.transpose ? c * stride + r : r * stride + c] = row[static_cast<size_t>(c)];
         }
       });
       const int64_t number = shape.begin + m * shape.rows * shape.cols;
@@ -88,23 +97,29 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
 FileRows rows_of(const FileTensor& tensor) {
   int64_t rows = 1;
   for (const int64_t n : tensor.shape) rows *= n;
-  if (tensor.shape.size() == 1) return {rows, 1, 1};  // its pieces may be of different lengths, and pairs be single numbers
+  if (tensor.shape.size() == 1)
+    return {rows, 1, 1};  // its pieces may be of different lengths, and pairs be single numbers
   rows /= tensor.shape.back();
   return {rows, tensor.shape.back(), is_turned(tensor) ? tensor.shape[tensor.shape.size() - 2] : 1};
 }
 
-void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t end, int threads, Coverage& read) {
+void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t end, int threads,
+                 Coverage& read) {
   if (is_turned(tensor)) return gather_turned(out, tensor, begin, end, threads, read);
   const int64_t cols = rows_of(tensor).cols;
-  each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) { dequantise(out + (row - begin) * cols, from.data, from.dtype, cols); });
+  each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
+    dequantise(out + (row - begin) * cols, from.data, from.dtype, cols);
+  });
 }
 
-void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t begin, int64_t end, int threads, Coverage& read) {
+void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t begin, int64_t end,
+                   int threads, Coverage& read) {
   assert(!is_turned(tensor));
   const int64_t bytes = bytes_of(dtype, rows_of(tensor).cols);
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
     assert(from.dtype == dtype);
-    std::memcpy(static_cast<char*>(out) + (row - begin) * bytes, from.data, static_cast<size_t>(bytes));
+    std::memcpy(static_cast<char*>(out) + (row - begin) * bytes, from.data,
+                static_cast<size_t>(bytes));
   });
 }
 

@@ -1,4 +1,5 @@
-// The folder as a whole: which files, in which order they are read, checked and replaced. What a name or a key means stands in the tables beside.
+// The folder as a whole: which files, in which order they are read, checked and replaced. What a
+// name or a key means stands in the tables beside.
 #include "hub/hub.h"
 
 #include <filesystem>
@@ -19,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHolds = "a model folder holds config.json, model.safetensors and tokenizer.json";
+constexpr const char* kHolds =
+    "a model folder holds config.json, model.safetensors and tokenizer.json";
 
 bool is_there(const std::string& path) {
   std::error_code ignored;
@@ -33,16 +35,22 @@ void check_is_model_folder(const std::string& folder) {
   if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
   for (const char* other : {"tokenizer.model", "vocab.json"})
-    if (is_there(folder + "/config.json") && !is_there(folder + "/tokenizer.json") && is_there(folder + "/" + other))
-      fail("{}: there is no tokenizer.json in this folder, only {}; have transformers write one: AutoTokenizer.from_pretrained(..).save_pretrained(..)", folder,
-           other);
+    if (is_there(folder + "/config.json") && !is_there(folder + "/tokenizer.json") &&
+        is_there(folder + "/" + other))
+      fail(
+          "{}: there is no tokenizer.json in this folder, only {}; have transformers write one: "
+          "AutoTokenizer.from_pretrained(..).save_pretrained(..)",
+          folder, other);
   for (const char* name : {"config.json", "tokenizer.json"})
-    if (!is_there(folder + "/" + name)) fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
+    if (!is_there(folder + "/" + name))
+      fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
 }
 
-void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& where) {
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config,
+                      const std::string& where) {
   if (tokenizer.vocab_size() > config.vocab)
-    fail("{}: the tokenizer has {} tokens, but the model's vocabulary is {}", where, tokenizer.vocab_size(), config.vocab);
+    fail("{}: the tokenizer has {} tokens, but the model's vocabulary is {}", where,
+         tokenizer.vocab_size(), config.vocab);
 }
 
 std::optional<std::string> text_if_there(const std::string& path) {
@@ -55,10 +63,12 @@ void write_if_different(const std::string& path, const std::string& text) {
 }
 
 // The items, each of which tells when its turn has come.
-std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items, const std::function<void(int64_t, int64_t)>& progress) {
+std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
+                                  const std::function<void(int64_t, int64_t)>& progress) {
   if (!progress) return items;
   const auto numbers = [](const SafetensorsItem& item) {
-    return std::accumulate(item.value.shape.begin(), item.value.shape.begin() + item.value.rank, int64_t{1}, std::multiplies<>());
+    return std::accumulate(item.value.shape.begin(), item.value.shape.begin() + item.value.rank,
+                           int64_t{1}, std::multiplies<>());
   };
   int64_t total = 0;
   for (const SafetensorsItem& item : items) total += numbers(item);
@@ -83,7 +93,8 @@ LoadedModel read_model(const std::string& model, LoadFor purpose) {
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
   check_vocabulary(*loaded.tokenizer, config, folder);
-  loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+  loaded.model = std::make_unique<Model>(
+      config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
   std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
   drop_prefix(map, architecture->names->prefix, *file);
   check_account(map, *file);
@@ -110,14 +121,17 @@ void check_save_target(const std::string& folder, Model& model) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder, error))
-    fail("cannot make the folder {}: {}; choose another one", folder, error ? error.message() : "something else has this name");
+    fail("cannot make the folder {}: {}; choose another one", folder,
+         error ? error.message() : "something else has this name");
   const auto before = text_if_there(folder + "/config.json");
   if (!before || *before == config_to_json(model.config())) return;
   // config.json is replaced before the tensors are, so the tensors that are there must fit both.
   try {
     check_account(map_tensors(architecture_of(model.config()), model), Safetensors::open(folder));
   } catch (const Error& e) {
-    if (holds_model(folder)) fail("{}: another model is in this folder ({}); choose another folder or delete it first", folder, e.what());
+    if (holds_model(folder))
+      fail("{}: another model is in this folder ({}); choose another folder or delete it first",
+           folder, e.what());
   }
 }
 
@@ -136,17 +150,22 @@ LoadedModel open_model(const std::string& model, const MemoryLimits& limits) {
   return loaded;
 }
 
-void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype, const std::map<std::string, std::string>& metadata,
+void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype,
+                const std::map<std::string, std::string>& metadata,
                 const std::function<void(int64_t done, int64_t total)>& progress) {
-  if (dtype != DType::f32 && dtype != DType::bf16) fail_usage("a model is saved as f32 or bf16, not {}", name_of(dtype));
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    fail_usage("a model is saved as f32 or bf16, not {}", name_of(dtype));
   check_vocabulary(tokenizer, model.config(), folder);
   check_save_target(folder, model);
   const Architecture& architecture = architecture_of(model.config());
-  const std::vector<SafetensorsItem> items = items_of(map_tensors(architecture, model), dtype, architecture.stores_tied_head);
+  const std::vector<SafetensorsItem> items =
+      items_of(map_tensors(architecture, model), dtype, architecture.stores_tied_head);
   write_if_different(folder + "/config.json", config_to_json(model.config()));
   write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
-  if (!tokenizer.config_json().empty()) write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
-  if (const std::string generation = generation_json(tokenizer); !generation.empty()) write_if_different(folder + "/generation_config.json", generation);
+  if (!tokenizer.config_json().empty())
+    write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
+  if (const std::string generation = generation_json(tokenizer); !generation.empty())
+    write_if_different(folder + "/generation_config.json", generation);
   write_safetensors(folder + "/model.safetensors", told(items, progress), metadata);
 }
 

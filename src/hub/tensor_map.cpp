@@ -24,7 +24,9 @@ std::string filled(std::string_view pattern, std::string_view hole, const T& wha
   return fmt::format("{}{}{}", pattern.substr(0, at), what, pattern.substr(at + hole.size()));
 }
 
-std::vector<int64_t> shape_of(const Tensor& t) { return {t.shape.begin(), t.shape.begin() + t.rank}; }
+std::vector<int64_t> shape_of(const Tensor& t) {
+  return {t.shape.begin(), t.shape.begin() + t.rank};
+}
 
 constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}";
 
@@ -32,18 +34,24 @@ const NameRow& row_of(const TensorNames& names, const Param& param) {
   for (const std::span<const NameRow> rows : {names.rows, names.otherwise})
     for (const NameRow& row : rows) {
       const bool of_both = row.file.find(kWhich) != std::string_view::npos;
-      if (row.part == param.part && row.kind == param.kind && (of_both || row.bias == param.is_bias())) return row;
+      if (row.part == param.part && row.kind == param.kind &&
+          (of_both || row.bias == param.is_bias()))
+        return row;
     }
-  fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name, describe(param.value));
+  fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name,
+       describe(param.value));
 }
 
 std::string name_in_file(const NameRow& row, const Param& param) {
   return filled(filled(row.file, kLayer, param.layer), kWhich, param.is_bias() ? "bias" : "weight");
 }
 
-// Joins a piece to the tensor of this name, `dim` being the dimension along which pieces follow each other.
-void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape, size_t dim, const FileTensor::Piece& piece) {
-  const auto open = std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
+// Joins a piece to the tensor of this name, `dim` being the dimension along which pieces follow
+// each other.
+void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape,
+          size_t dim, const FileTensor::Piece& piece) {
+  const auto open =
+      std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
   if (open == map.end()) {
     map.push_back({.name = name, .shape = shape, .pieces = {piece}, .columns = dim == 1});
     return;
@@ -59,12 +67,15 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, i
   const auto turn = [&] {
     if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
   };
-  const auto push = [&](const FileTensor::Piece& piece) { map.push_back({.name = name, .shape = shape, .pieces = {piece}}); };
+  const auto push = [&](const FileTensor::Piece& piece) {
+    map.push_back({.name = name, .shape = shape, .pieces = {piece}});
+  };
   switch (row.layout) {
     case Layout::same: return push({&param});
     case Layout::per_expert:
       shape.erase(shape.begin());
-      for (int64_t e = 0; e < param.value.shape[0]; ++e) map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
+      for (int64_t e = 0; e < param.value.shape[0]; ++e)
+        map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
       return;
     case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
     case Layout::transposed: turn(); return push({.param = &param, .transpose = turns});
@@ -74,25 +85,32 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, i
       return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
     case Layout::fused: return join(map, name, shape, 0, {&param});
-    case Layout::fused_columns: turn(); return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
+    case Layout::fused_columns:
+      turn();
+      return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired: return push({.param = &param, .pairs = head_width});
   }
 }
 
-// A piece's matrices as they lie in the file: `count` of [rows, cols], `row_bytes` from row to row. A vector that is permuted has a number in each row.
+// A piece's matrices as they lie in the file: `count` of [rows, cols], `row_bytes` from row to row.
+// A vector that is permuted has a number in each row.
 struct Source {
   const char* data = nullptr;
   DType dtype = DType::f32;
   int64_t count = 1, rows = 1, cols = 0, row_bytes = 0;
 
-  const char* row(int64_t matrix, int64_t r) const { return data + (matrix * rows + r) * row_bytes; }
+  const char* row(int64_t matrix, int64_t r) const {
+    return data + (matrix * rows + r) * row_bytes;
+  }
   bool dense() const { return row_bytes == bytes_of(dtype, cols); }
 };
 
 // Count, rows and columns of a piece's matrices as the Model has them.
 Source source_shape(const FileTensor::Piece& piece) {
   const Tensor& t = piece.param->value;
-  Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1, .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1, .cols = t.cols()};
+  Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1,
+               .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
+               .cols = t.cols()};
   if (t.rank == 2 && piece.expert >= 0) shape.rows = 1;  // of a bank of vectors
   if (t.rank == 1 && piece.pairs > 0) std::swap(shape.rows, shape.cols);
   return shape;
@@ -113,7 +131,8 @@ void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
   }
 }
 
-// Which row of the file is row r of a parameter whose heads of C rows lie in pairs there: (0, C/2), (1, C/2 + 1), ...
+// Which row of the file is row r of a parameter whose heads of C rows lie in pairs there: (0, C/2),
+// (1, C/2 + 1), ...
 int64_t paired_row(int64_t r, int64_t head) {
   const int64_t half = head / 2, in_head = r % head;
   return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
@@ -139,13 +158,14 @@ void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stri
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
     for (int64_t c0 = 0; c0 < cols; c0 += kBlock)
       for (int64_t c = c0; c < std::min(c0 + kBlock, cols); ++c)
-        for (int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r) to[c * to_stride + r] = from[r * cols + c];
+        for (int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r)
+          to[c * to_stride + r] = from[r * cols + c];
 }
 
 constexpr int64_t kRowsAtOnce = 32;
 
-// A piece's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a type of the size of the file's numbers, which stay as they
-// are.
+// A piece's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a
+// type of the size of the file's numbers, which stay as they are.
 template <class T>
 void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   const auto convert = [&](T* out, const char* in) {
@@ -155,7 +175,8 @@ void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * from.cols : 0));
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
     if (!piece.transpose) {
-      for (int64_t r = 0; r < from.rows; ++r) convert(to + r * from.cols, from.row(m, piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
+      for (int64_t r = 0; r < from.rows; ++r)
+        convert(to + r * from.cols, from.row(m, piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
       continue;
     }
     for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
@@ -171,20 +192,28 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
   int64_t numbers = 1;
   for (const int64_t n : tensor.shape) numbers *= n;
   buffer.resize(static_cast<size_t>(numbers));
-  const Tensor file(buffer.data(), DType::f32, {numbers / tensor.shape.back(), tensor.shape.back()});
+  const Tensor file(buffer.data(), DType::f32,
+                    {numbers / tensor.shape.back(), tensor.shape.back()});
   std::vector<float> rows;
   each_source(tensor, file, [&](const FileTensor::Piece& piece, const Source& to) {
     for (int64_t m = 0; m < to.count; ++m) {
       const Tensor from = matrix_of(piece, m);
       rows.resize(static_cast<size_t>(to.rows * to.cols));
       for (int64_t r = 0; r < from.rows(); ++r)
-        to_floats(rows.data() + r * from.cols(), static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype, from.cols());
-      const auto place = [&](int64_t r) { return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r))); };
+        to_floats(rows.data() + r * from.cols(),
+                  static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype,
+                  from.cols());
+      const auto place = [&](int64_t r) {
+        return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r)));
+      };
       if (piece.transpose) {
-        transpose(place(0), rows.data(), to.cols, to.rows, to.row_bytes / static_cast<int64_t>(sizeof(float)));
+        transpose(place(0), rows.data(), to.cols, to.rows,
+                  to.row_bytes / static_cast<int64_t>(sizeof(float)));
         continue;
       }
-      for (int64_t r = 0; r < to.rows; ++r) std::copy_n(rows.data() + r * to.cols, to.cols, place(piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
+      for (int64_t r = 0; r < to.rows; ++r)
+        std::copy_n(rows.data() + r * to.cols, to.cols,
+                    place(piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
     }
   });
   return Tensor(buffer.data(), DType::f32, {numbers});
@@ -198,8 +227,11 @@ Tensor shaped(Tensor t, const std::vector<int64_t>& shape) {
   }
 }
 
-void check_shape(const FileTensor& want, const Tensor& got, const std::string& path, std::string_view asker) {
-  if (got.dtype == DType::i32) fail("{}: tensor \"{}\" is {}; weights must be f32, bf16 or f16", path, want.name, describe(got));
+void check_shape(const FileTensor& want, const Tensor& got, const std::string& path,
+                 std::string_view asker) {
+  if (got.dtype == DType::i32)
+    fail("{}: tensor \"{}\" is {}; weights must be f32, bf16 or f16", path, want.name,
+         describe(got));
   std::vector<int64_t> shape = shape_of(got);
   if (shape == want.shape) return;
   std::string hint;
@@ -207,7 +239,8 @@ void check_shape(const FileTensor& want, const Tensor& got, const std::string& p
     std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
     if (shape == want.shape) hint = "; it looks transposed";
   }
-  fail("{}: tensor \"{}\" is {}, {} asks for [{}]{}", path, want.name, describe(got), asker, fmt::join(want.shape, ", "), hint);
+  fail("{}: tensor \"{}\" is {}, {} asks for [{}]{}", path, want.name, describe(got), asker,
+       fmt::join(want.shape, ", "), hint);
 }
 
 void check_alias(const FileTensor& alias, const NamedTensors& file) {
@@ -222,23 +255,28 @@ void check_alias(const FileTensor& alias, const NamedTensors& file) {
     row(a, truth, r);
     row(b, other, r);
     if (std::memcmp(a.data(), b.data(), cols * sizeof(float)) != 0)
-      fail("{}: \"{}\" differs from the embedding, though config.json says \"tie_word_embeddings\": true", file.path(), alias.name);
+      fail(
+          "{}: \"{}\" differs from the embedding, though config.json says \"tie_word_embeddings\": "
+          "true",
+          file.path(), alias.name);
   }
 }
 
 void check_aliases(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map)
-    if (tensor.alias && !tensor.pieces.empty() && file.contains(tensor.name)) check_alias(tensor, file);
+    if (tensor.alias && !tensor.pieces.empty() && file.contains(tensor.name))
+      check_alias(tensor, file);
 }
 
 // Fills the parameters of a model that owns its memory.
 void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map) {
     if (tensor.alias) continue;
-    each_source(tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) {
-      const Tensor& value = piece.param->value;
-      read_piece((piece.expert >= 0 ? value.at(piece.expert) : value).as<float>(), piece, from);
-    });
+    each_source(
+        tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) {
+          const Tensor& value = piece.param->value;
+          read_piece((piece.expert >= 0 ? value.at(piece.expert) : value).as<float>(), piece, from);
+        });
   }
 }
 
@@ -257,14 +295,19 @@ Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
 }
 
 // A copy in the order of the Model, of f32 or in the file's own dtype.
-Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& pieces, DType dtype) {
+Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& pieces,
+              DType dtype) {
   const Tensor value = allocate_like(model, param.value, dtype);
   auto* to = static_cast<char*>(value.data);
   for (const auto& [piece, from] : pieces) {
     if (dtype == DType::f32) read_piece(reinterpret_cast<float*>(to), piece, from);
     else if (piece.transpose) read_piece(reinterpret_cast<uint16_t*>(to), piece, from);
     else {  // whole rows, so that blocks stay as they are
-      const Source bytes{.data = from.data, .count = from.count, .rows = from.rows, .cols = bytes_of(dtype, from.cols), .row_bytes = from.row_bytes};
+      const Source bytes{.data = from.data,
+                         .count = from.count,
+                         .rows = from.rows,
+                         .cols = bytes_of(dtype, from.cols),
+                         .row_bytes = from.row_bytes};
       read_piece(to, piece, bytes);
     }
     to += bytes_of(dtype, from.count * from.rows * from.cols);
@@ -308,10 +351,14 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
-  for (Param* param : model.params()) add_piece(map, row_of(names, *param), *param, model.config().head_width);
+  for (Param* param : model.params())
+    add_piece(map, row_of(names, *param), *param, model.config().head_width);
   if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.lm_head_weight();
-    map.push_back({.name = std::string(names.tied_head), .shape = shape_of(embedding.value), .pieces = {{&embedding}}, .alias = true});
+    map.push_back({.name = std::string(names.tied_head),
+                   .shape = shape_of(embedding.value),
+                   .pieces = {{&embedding}},
+                   .alias = true});
   }
   for (const std::string_view buffer : names.buffers) {
     const bool of_layers = buffer.find(kLayer) != std::string_view::npos;
@@ -321,7 +368,9 @@ std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   return map;
 }
 
-std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) { return map_tensors(*architecture.names, model); }
+std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& model) {
+  return map_tensors(*architecture.names, model);
+}
 
 void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const NamedTensors& file) {
   if (prefix.empty()) return;
@@ -336,7 +385,8 @@ double parameter_count(const ModelConfig& config) {
   double total = 0;
   each_param(config, [&](const Param& param, int64_t layers) {
     double numbers = static_cast<double>(layers);
-    for (int i = 0; i < param.value.rank; ++i) numbers *= static_cast<double>(param.value.shape[static_cast<size_t>(i)]);
+    for (int i = 0; i < param.value.rank; ++i)
+      numbers *= static_cast<double>(param.value.shape[static_cast<size_t>(i)]);
     total += numbers;
   });
   return total;
@@ -344,14 +394,19 @@ double parameter_count(const ModelConfig& config) {
 
 void check_size(const ModelConfig& config, const NamedTensors& file, std::string_view asker) {
   double held = 0;
-  for (const NamedTensor& tensor : file.tensors()) held += static_cast<double>(tensor.value.numel());
+  for (const NamedTensor& tensor : file.tensors())
+    held += static_cast<double>(tensor.value.numel());
   const double wanted = parameter_count(config);
   constexpr double kSlack = 1 << 16;
   if (wanted > 2 * held + kSlack)
-    fail("{}: {} asks for a model of {:.0f} numbers, but the tensors here hold {:.0f}; they do not belong together", file.path(), asker, wanted, held);
+    fail(
+        "{}: {} asks for a model of {:.0f} numbers, but the tensors here hold {:.0f}; they do not "
+        "belong together",
+        file.path(), asker, wanted, held);
 }
 
-void check_account(const std::vector<FileTensor>& map, const NamedTensors& file, std::string_view asker) {
+void check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
+                   std::string_view asker) {
   std::set<std::string_view> known;
   for (const FileTensor& tensor : map) known.insert(tensor.name);
   std::vector<std::string> unused;
@@ -359,16 +414,21 @@ void check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
     if (!known.contains(tensor.name)) unused.push_back(tensor.name);
   for (const FileTensor& tensor : map) {
     if (file.contains(tensor.name)) continue;
-    if (!tensor.alias) fail("{}: there is no tensor \"{}\", which {} asks for{}", file.path(), tensor.name, asker, suggestion(tensor.name, unused, 0));
+    if (!tensor.alias)
+      fail("{}: there is no tensor \"{}\", which {} asks for{}", file.path(), tensor.name, asker,
+           suggestion(tensor.name, unused, 0));
   }
   if (!unused.empty())
-    fail("{}: tensor \"{}\" is no part of the model that {} describes{}", file.path(), printable(unused[0]), asker,
+    fail("{}: tensor \"{}\" is no part of the model that {} describes{}", file.path(),
+         printable(unused[0]), asker,
          unused.size() > 1 ? fmt::format(", nor are {} others", unused.size() - 1) : "");
   for (const FileTensor& tensor : map)
-    if (!tensor.pieces.empty() && file.contains(tensor.name)) check_shape(tensor, file.get(tensor.name), file.path(), asker);
+    if (!tensor.pieces.empty() && file.contains(tensor.name))
+      check_shape(tensor, file.get(tensor.name), file.path(), asker);
 }
 
-void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model, LoadFor purpose) {
+void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model,
+                  LoadFor purpose) {
   if (purpose == LoadFor::training) {
     read_tensors(map, file);
     for (Param* param : model.params()) param->touched();
@@ -376,24 +436,31 @@ void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, 
     std::map<const Param*, std::vector<BoundPiece>> pieces;
     for (const FileTensor& tensor : map)
       if (!tensor.alias)
-        each_source(tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) { pieces[piece.param].push_back({piece, from}); });
+        each_source(tensor, file.get(tensor.name),
+                    [&](const FileTensor::Piece& piece, const Source& from) {
+                      pieces[piece.param].push_back({piece, from});
+                    });
     for (Param* param : model.params()) bind_param(model, *param, pieces.at(param));
   }
   check_aliases(map, file);
 }
 
-std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType dtype, bool with_alias) {
+std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType dtype,
+                                      bool with_alias) {
   const auto buffer = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
   for (const FileTensor& tensor : map) {
     if (tensor.pieces.empty() || (tensor.alias && !with_alias)) continue;
     // Buffers take steps too small for bf16.
     const DType kept = tensor.pieces[0].param->is_trained() ? dtype : DType::f32;
-    SafetensorsItem& item = items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
+    SafetensorsItem& item =
+        items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
     const FileTensor::Piece& piece = tensor.pieces[0];
     const bool scattered = piece.expert < 0 && !piece.param->places().empty();
-    if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered && !is_quantised(piece.param->value.dtype)) {
-      item.value = shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
+    if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered &&
+        !is_quantised(piece.param->value.dtype)) {
+      item.value =
+          shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
       continue;
     }
     item.value.rank = static_cast<int>(tensor.shape.size());

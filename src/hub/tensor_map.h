@@ -1,4 +1,5 @@
-// Which tensor of a file is which piece of which parameter. Loading and saving walk the same map, made from an architecture's rows of names.
+// Which tensor of a file is which piece of which parameter. Loading and saving walk the same map,
+// made from an architecture's rows of names.
 #pragma once
 
 #include <memory>
@@ -18,14 +19,17 @@ struct FileTensor {
     Param* param = nullptr;
     int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
-    int64_t pairs = 0;       // C where the rows of each head of C stand in pairs in the file: 0, C/2, 1, C/2 + 1, ...; 0: as in the Model
+    int64_t pairs = 0;  // C where the rows of each head of C stand in pairs in the file: 0, C/2, 1,
+                        // C/2 + 1, ...; 0: as in the Model
   };
 
   std::string name;
   std::vector<int64_t> shape;
   std::vector<Piece> pieces;
-  bool columns = false;  // pieces stand side by side along the columns, not one after another along the rows
-  bool alias = false;    // may be missing: a second name of a tied head, or, without pieces, a table that programs store and nobody needs
+  bool columns =
+      false;  // pieces stand side by side along the columns, not one after another along the rows
+  bool alias = false;  // may be missing: a second name of a tied head, or, without pieces, a table
+                       // that programs store and nobody needs
 };
 
 // Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
@@ -44,21 +48,26 @@ std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 // Takes the names that the file has without the prefix, as some writers leave it off.
 void drop_prefix(std::vector<FileTensor>&, std::string_view prefix, const NamedTensors&);
 
-// How many numbers a Model of this config holds, without making one. A double, so that hostile sizes cannot overflow.
+// How many numbers a Model of this config holds, without making one. A double, so that hostile
+// sizes cannot overflow.
 double parameter_count(const ModelConfig&);
 
-// Fails where the config asks for many more numbers than the file holds, so that only what the file's own size justifies is ever allocated. A file that lacks
-// some tensors is let through: check_account refuses it with their names.
+// Fails where the config asks for many more numbers than the file holds, so that only what the
+// file's own size justifies is ever allocated. A file that lacks some tensors is let through:
+// check_account refuses it with their names.
 void check_size(const ModelConfig&, const NamedTensors&, std::string_view asker = "config.json");
-// Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An alias may be missing.
-// `asker` says what asks for them.
-void check_account(const std::vector<FileTensor>&, const NamedTensors&, std::string_view asker = "config.json");
-// Gives the parameters their numbers; the account must have been checked. An alias must hold the numbers of what it is an alias of.
-// training: a Model that owns its memory; every dtype becomes f32. inference: a bound Model; the operands of the large products (embedding, head, attention,
-// FFNs) are views of the file in its dtype, or copies in that dtype where the file has another order; everything else is an f32 copy. Who loads keeps the
-// file alive (Model::keep).
+// Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An
+// alias may be missing. `asker` says what asks for them.
+void check_account(const std::vector<FileTensor>&, const NamedTensors&,
+                   std::string_view asker = "config.json");
+// Gives the parameters their numbers; the account must have been checked. An alias must hold the
+// numbers of what it is an alias of. training: a Model that owns its memory; every dtype becomes
+// f32. inference: a bound Model; the operands of the large products (embedding, head, attention,
+// FFNs) are views of the file in its dtype, or copies in that dtype where the file has another
+// order; everything else is an f32 copy. Who loads keeps the file alive (Model::keep).
 void bind_tensors(const std::vector<FileTensor>&, const NamedTensors&, Model&, LoadFor);
-// The items to write, in the order of the map, buffers always in f32; they view the Model's memory and share one buffer, so they are for one write at a time.
+// The items to write, in the order of the map, buffers always in f32; they view the Model's memory
+// and share one buffer, so they are for one write at a time.
 std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>&, DType dtype, bool with_alias);
 
 }  // namespace moe

@@ -1,11 +1,13 @@
-// The tables of names (transformers:models/*, github wolfecameron/nanoMoE model.py, huggingface deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py;
-// github ggml-org/llama.cpp gguf-py/gguf/constants.py).
+// The tables of names (transformers:models/*, github wolfecameron/nanoMoE model.py, huggingface
+// deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py; github ggml-org/llama.cpp
+// gguf-py/gguf/constants.py).
 #include "hub/tensor_names.h"
 
 namespace moe {
 namespace {
 
-// Names as transformers gives them to Llama-like models; where it has none they are ours in its manner.
+// Names as transformers gives them to Llama-like models; where it has none they are ours in its
+// manner.
 constexpr NameRow kHuggingFaceNames[] = {
     {Part::embedding, ParamKind::weight, "model.embed_tokens.weight"},
     {Part::positions, ParamKind::weight, "model.embed_positions.weight"},
@@ -26,12 +28,18 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::router, ParamKind::noise, "model.layers.{i}.mlp.gate_noise.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.e_score_correction_bias"},
     {Part::router, ParamKind::threshold, "model.layers.{i}.mlp.gate.e_score_threshold"},
-    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.{e}.gate_proj.{w}", Layout::per_expert},
-    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.{e}.up_proj.{w}", Layout::per_expert},
-    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.{e}.down_proj.{w}", Layout::per_expert},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_expert.gate_proj.{w}", Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_expert.up_proj.{w}", Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_expert.down_proj.{w}", Layout::bank_of_one},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.{e}.gate_proj.{w}",
+     Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.{e}.up_proj.{w}",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.{e}.down_proj.{w}",
+     Layout::per_expert},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_expert.gate_proj.{w}",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_expert.up_proj.{w}",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_expert.down_proj.{w}",
+     Layout::bank_of_one},
     {Part::shared, ParamKind::weight, "model.layers.{i}.mlp.shared_expert_gate.weight"},
     {Part::norms, ParamKind::final_norm, "model.norm.{w}"},
     {Part::lm_head, ParamKind::weight, kTiedHeadName},
@@ -40,16 +48,22 @@ constexpr NameRow kHuggingFaceNames[] = {
 // Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
 constexpr NameRow kMixtralNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.gate.weight"},
-    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight", Layout::per_expert},
-    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight", Layout::per_expert},
-    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight", Layout::per_expert},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight",
+     Layout::per_expert},
 };
 
 // DeepSeek's own: its shared experts are one FFN.
 constexpr NameRow kDeepSeekNames[] = {
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight", Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight", Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
 };
 
 // GPT-2's weights are Conv1D's, [in, out].
@@ -68,7 +82,8 @@ constexpr NameRow kGpt2Names[] = {
     {Part::lm_head, ParamKind::weight, kTiedHeadName},
 };
 
-// nanoMoE's banks put the input dimension first, unlike its Linear layers; q, k and v are one Linear.
+// nanoMoE's banks put the input dimension first, unlike its Linear layers; q, k and v are one
+// Linear.
 constexpr NameRow kNanoMoeNames[] = {
     {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
     {Part::positions, ParamKind::weight, "transformer.wpe.weight"},
@@ -83,18 +98,22 @@ constexpr NameRow kNanoMoeNames[] = {
     {Part::router, ParamKind::weight, "transformer.h.{i}.mlp.router.w_g.weight"},
     {Part::router, ParamKind::noise, "transformer.h.{i}.mlp.router.w_noise.weight"},
     {Part::experts, ParamKind::up, "transformer.h.{i}.mlp.experts.c_fc", Layout::transposed},
-    {Part::experts, ParamKind::up, "transformer.h.{i}.mlp.experts.fc_bias", Layout::bias_rows, true},
+    {Part::experts, ParamKind::up, "transformer.h.{i}.mlp.experts.fc_bias", Layout::bias_rows,
+     true},
     {Part::experts, ParamKind::down, "transformer.h.{i}.mlp.experts.c_proj", Layout::transposed},
-    {Part::experts, ParamKind::down, "transformer.h.{i}.mlp.experts.proj_bias", Layout::bias_rows, true},
+    {Part::experts, ParamKind::down, "transformer.h.{i}.mlp.experts.proj_bias", Layout::bias_rows,
+     true},
     {Part::norms, ParamKind::final_norm, "transformer.ln_f.{w}"},
 };
 
 // Tables that older versions of transformers stored.
-constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"};
-constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias", "transformer.h.{i}.attn.masked_bias"};
+constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary_emb.inv_freq",
+                                              "model.rotary_emb.inv_freq"};
+constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
+                                           "transformer.h.{i}.attn.masked_bias"};
 
-// llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an architecture of its cannot have no model of it has
-// (hub/gguf/gguf_architectures.cpp).
+// llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an
+// architecture of its cannot have no model of it has (hub/gguf/gguf_architectures.cpp).
 constexpr NameRow kGgufNames[] = {
     {Part::embedding, ParamKind::weight, "token_embd.weight"},
     {Part::positions, ParamKind::weight, "position_embd.weight"},
@@ -126,7 +145,8 @@ constexpr NameRow kGgufNames[] = {
     {Part::lm_head, ParamKind::weight, kGgufHead},
 };
 
-// Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and keys.
+// Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and
+// keys.
 constexpr NameRow kGgufPaired[] = {
     {Part::attention, ParamKind::q, "blk.{i}.attn_q.{w}", Layout::paired},
     {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}", Layout::paired},
@@ -138,7 +158,8 @@ constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
 };
 
-// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config (hub/gguf/gguf_config.cpp).
+// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
+// (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 
 }  // namespace
@@ -146,14 +167,17 @@ constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kLlamaTensors = {"Llama", kHuggingFaceNames, kTiedHeadName, kRotaryTables};
-const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
-const TensorNames kDeepSeekTensors = {"DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames,    kTiedHeadName, kRotaryTables,
+                                     {},        kHuggingFaceNames};
+const TensorNames kDeepSeekTensors = {
+    "DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 
 const TensorNames kGgufTensors = {"llama.cpp", kGgufNames, kGgufHead};
 const TensorNames kGgufPairedTensors = {"llama.cpp", kGgufPaired, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufLlamaTensors = {"llama.cpp", kGgufPaired, kGgufHead, kRopeFactors, {}, kGgufNames};
+const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
+                                       kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufGpt2Tensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// What the tensors of files are called: a table for each family of model folders and one for GGUF files, from what a parameter is to its name.
+// What the tensors of files are called: a table for each family of model folders and one for GGUF
+// files, from what a parameter is to its name.
 #pragma once
 
 #include <span>
@@ -8,7 +9,8 @@
 
 namespace moe {
 
-// How a parameter lies in the file. E experts, D model, F expert width. A bias of what is transposed is not.
+// How a parameter lies in the file. E experts, D model, F expert width. A bias of what is
+// transposed is not.
 enum class Layout {
   same,            // the same shape
   per_expert,      // [E,...] as E tensors [...], {e} in the name
@@ -16,12 +18,14 @@ enum class Layout {
   transposed,      // [E,F,D] as one tensor [E,D,F], [O,I] as [I,O]
   transposed_one,  // [1,F,D] as one tensor [D,F]
   bias_rows,       // [E,F] as one tensor [E,1,F]
-  fused,           // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
-  fused_columns,   // the same of transposed matrices: columns of one tensor [I,O]
-  paired,          // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of neighbours wants them
+  fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
+  fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
+  paired,  // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
+           // neighbours wants them
 };
 
-// A name with {w} is that of a weight and of its bias, which stand in its place; one without is of one of them, a weight unless `bias` says otherwise.
+// A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
+// one of them, a weight unless `bias` says otherwise.
 struct NameRow {
   Part part;
   ParamKind kind;
@@ -34,15 +38,19 @@ struct NameRow {
 struct TensorNames {
   std::string_view title;  // for messages
   std::span<const NameRow> rows;
-  std::string_view tied_head;                      // under which a tied head may stand a second time; empty: it has no second name
-  std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow from the config: read over, never written
+  std::string_view
+      tied_head;  // under which a tied head may stand a second time; empty: it has no second name
+  std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow
+                                                   // from the config: read over, never written
   std::string_view prefix = {};                    // that some writers leave off every name
   std::span<const NameRow> otherwise = {};         // what `rows` do not name
 };
 
 // Model folders.
-extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors, kDeepSeekTensors, kGpt2Tensors, kNanoMoeTensors;
-// GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's table of factors; and GPT-2's.
+extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
+    kDeepSeekTensors, kGpt2Tensors, kNanoMoeTensors;
+// GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
+// table of factors; and GPT-2's.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";

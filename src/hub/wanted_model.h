@@ -1,4 +1,5 @@
-// What a user says about a new model, each thing in a field of its own, and the model that comes of it.
+// What a user says about a new model, each thing in a field of its own, and the model that comes of
+// it.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,17 @@ struct WantedModel {
   std::optional<bool> shared_gate;
   int64_t moe_every = 1, dense_first = 0;
   std::vector<int64_t> moe_layers;
-  std::optional<double> balance, z_loss, importance_loss, load_loss, device_loss, communication_loss;
+  std::optional<double> balance, z_loss, importance_loss, load_loss, device_loss,
+      communication_loss;
   bool no_router_noise = false;
 };
 FieldList fields(WantedModel&);
 
-// Names of its fields that say how a model is trained and nothing about the model: the coefficients of the losses.
+// Names of its fields that say how a model is trained and nothing about the model: the coefficients
+// of the losses.
 bool is_loss_field(std::string_view name);
-// The coefficients of the auxiliary losses that are given, into `routing`; the others stay. Refused where its recipe has no such loss.
+// The coefficients of the auxiliary losses that are given, into `routing`; the others stay. Refused
+// where its recipe has no such loss.
 void set_losses(RoutingOptions& routing, WantedModel wanted);
 
 // The model, validated. Usage errors name the field.

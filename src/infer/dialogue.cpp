@@ -1,4 +1,5 @@
-// Each prompt is the whole dialogue anew. The session keeps what it has read of it, so nothing here needs to know what the cache holds.
+// Each prompt is the whole dialogue anew. The session keeps what it has read of it, so nothing here
+// needs to know what the cache holds.
 #include "infer/dialogue.h"
 
 #include <fmt/format.h>
@@ -13,8 +14,11 @@ namespace {
 
 constexpr size_t kTurn = 2;  // a question and its reply
 
-// What a prompt leaves free of the context: a reply's length, or a quarter where replies may be longer.
-int64_t room_for_reply(int64_t context, int64_t max_tokens) { return std::min(std::max<int64_t>(max_tokens, 1), (context + 3) / 4); }
+// What a prompt leaves free of the context: a reply's length, or a quarter where replies may be
+// longer.
+int64_t room_for_reply(int64_t context, int64_t max_tokens) {
+  return std::min(std::max<int64_t>(max_tokens, 1), (context + 3) / 4);
+}
 
 }  // namespace
 
@@ -45,12 +49,18 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
     messages.push_back({"user", ""});
     return static_cast<int64_t>(tokenizer_.encode(chat_prompt(messages, template_)).size());
   };
-  const std::string limit = fmt::format("of the model's context of {} a prompt may take {}", context_, most);
+  const std::string limit =
+      fmt::format("of the model's context of {} a prompt may take {}", context_, most);
   if (const int64_t marks = around(""); marks > most)
-    fail("the marks around a message alone take {} tokens, and {}; take a model trained with a longer @context", marks, limit);
+    fail(
+        "the marks around a message alone take {} tokens, and {}; take a model trained with a "
+        "longer @context",
+        marks, limit);
   if (const int64_t with_system = around(system_); with_system > most)
-    fail("the system message with the marks takes {} tokens, and {}; shorten the system message", with_system, limit);
-  fail("{} {} tokens, and {}; say it shorter", system_.empty() ? "this takes" : "with the system message this takes", tokens, limit);
+    fail("the system message with the marks takes {} tokens, and {}; shorten the system message",
+         with_system, limit);
+  fail("{} {} tokens, and {}; say it shorter",
+       system_.empty() ? "this takes" : "with the system message this takes", tokens, limit);
 }
 
 // Lets the oldest questions go, each with its reply, until the rest leaves room for a reply.
@@ -63,7 +73,8 @@ Dialogue::Prompt Dialogue::fit_prompt() {
       first_ = first;
       return prompt;
     }
-    if (first + kTurn >= turns_.size()) fail_too_long(static_cast<int64_t>(prompt.ids.size()), most);
+    if (first + kTurn >= turns_.size())
+      fail_too_long(static_cast<int64_t>(prompt.ids.size()), most);
   }
 }
 

@@ -1,4 +1,5 @@
-// A dialogue with a model: the messages so far, and one session that reads of each prompt only what is new.
+// A dialogue with a model: the messages so far, and one session that reads of each prompt only what
+// is new.
 #pragma once
 
 #include <string>
@@ -12,17 +13,21 @@ namespace moe {
 struct Reply {
   std::string prompt;   // the dialogue as the model was given it
   Generated generated;  // its text is the reply without the mark that ends it
-  int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this one, because its context was full
+  int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this
+                        // one, because its context was full
 };
 
 class Dialogue {
  public:
-  // Model, run and tokenizer outlive it. The tokenizer's template says how messages are written; fails where that is not known. `max_tokens` is of a reply. The
-  // n-th reply is drawn from seed + n - 1, so the first is what generate() gives. Usage errors: as generate().
+  // Model, run and tokenizer outlive it. The tokenizer's template says how messages are written;
+  // fails where that is not known. `max_tokens` is of a reply. The n-th reply is drawn from seed +
+  // n - 1, so the first is what generate() gives. Usage errors: as generate().
   Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions);
 
-  // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the text holds a mark of the template or, with the system message,
-  // does not fit the context. Where `keep` ends the reading of the prompt, everything is left as it was too, and the reply is empty and "interrupted".
+  // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the
+  // text holds a mark of the template or, with the system message, does not fit the context. Where
+  // `keep` ends the reading of the prompt, everything is left as it was too, and the reply is empty
+  // and "interrupted".
   Reply ask(const std::string& text, const EmitText&, const KeepReading& keep = {});
   // Takes the last reply back and draws another one; a usage error where there is none.
   Reply ask_again(const EmitText&, const KeepReading& keep = {});

@@ -7,22 +7,38 @@ namespace {
 
 void check_top_k(const RoutingOptions& options, const RoutingSpec& spec, int64_t k) {
   if (experts_choose(spec.select))
-    fail_usage("@top_k_experts is {}, but by recipe '{}' it is the experts that choose: how many a token gets differs from token to token; leave it out", k,
-               options.recipe);
-  if (k < 1 || k > spec.experts) fail_usage("@top_k_experts is {}; the model has {} experts a layer, so give 1 to {}", k, spec.experts, spec.experts);
+    fail_usage(
+        "@top_k_experts is {}, but by recipe '{}' it is the experts that choose: how many a token "
+        "gets differs from token to token; leave it out",
+        k, options.recipe);
+  if (k < 1 || k > spec.experts)
+    fail_usage("@top_k_experts is {}; the model has {} experts a layer, so give 1 to {}", k,
+               spec.experts, spec.experts);
   if (!std::holds_alternative<KeepSecond>(spec.second))
-    fail_usage("@top_k_experts is {}, but recipe '{}' decides about the second of two experts; leave it out", k, options.recipe);
+    fail_usage(
+        "@top_k_experts is {}, but recipe '{}' decides about the second of two experts; leave it "
+        "out",
+        k, options.recipe);
   if (const auto* grouped = std::get_if<GroupedTopK>(&spec.select)) {
     const int64_t most = grouped->keep * (spec.experts / grouped->groups);
-    if (k > most) fail_usage("@top_k_experts is {}, but a token chooses among {} experts of the groups that it keeps; give 1 to {}", k, most, most);
+    if (k > most)
+      fail_usage(
+          "@top_k_experts is {}, but a token chooses among {} experts of the groups that it keeps; "
+          "give 1 to {}",
+          k, most, most);
   }
 }
 
 }  // namespace
 
-RoutingSpec evaluation_spec(const ModelConfig& config, std::optional<EvalRouting> routing, int64_t top_k_experts) {
+RoutingSpec evaluation_spec(const ModelConfig& config, std::optional<EvalRouting> routing,
+                            int64_t top_k_experts) {
   if (config.moe_layer_count() == 0) {
-    if (top_k_experts != 0) fail_usage("@top_k_experts is {}, but the model is dense: it has no experts to choose from; leave it out", top_k_experts);
+    if (top_k_experts != 0)
+      fail_usage(
+          "@top_k_experts is {}, but the model is dense: it has no experts to choose from; leave "
+          "it out",
+          top_k_experts);
     return {};
   }
   RoutingSpec spec = eval_spec(config.routing, routing.value_or(default_eval(config.routing)));
@@ -51,7 +67,8 @@ bool mostly(const Model& model, Is&& is) {
 }  // namespace
 
 DType natural_dtype(const Model& model) {
-  const bool halves = mostly(model, [](DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; });
+  const bool halves =
+      mostly(model, [](DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; });
   return halves && ops::has_bf16_products() ? DType::bf16 : DType::f32;
 }
 

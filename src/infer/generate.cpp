@@ -10,14 +10,19 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 24;  // keeps positions and the size of the cache far from overflow
+constexpr int64_t kMaxTokens =
+    int64_t{1} << 24;  // keeps positions and the size of the cache far from overflow
 
-// Of a session for a prompt and what follows. The last token written takes no room, as nothing follows it. Learned positions end with the context.
+// Of a session for a prompt and what follows. The last token written takes no room, as nothing
+// follows it. Learned positions end with the context.
 int64_t capacity_for(const ModelConfig& config, int64_t prompt_tokens, int64_t asked) {
   const int64_t wanted = std::max<int64_t>(prompt_tokens, 1) + std::max<int64_t>(asked, 1) - 1;
   if (config.positions != Positions::learned) return wanted;
   if (prompt_tokens > config.context)
-    fail("the prompt has {} tokens, but the model has learned positions for {} only; shorten the prompt", prompt_tokens, config.context);
+    fail(
+        "the prompt has {} tokens, but the model has learned positions for {} only; shorten the "
+        "prompt",
+        prompt_tokens, config.context);
   return std::min(wanted, config.context);
 }
 
@@ -26,30 +31,40 @@ GenerateOptions with_room(GenerateOptions options, int64_t room) {
   return options;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 }  // namespace
 
 void validate(const GenerateOptions& options) {
-  if (options.max_tokens < 0) fail_usage("@tokens is {}; it must be 0 or above", options.max_tokens);
-  if (options.max_tokens > kMaxTokens) fail_usage("@tokens is {}; at most {} are possible", options.max_tokens, kMaxTokens);
+  if (options.max_tokens < 0)
+    fail_usage("@tokens is {}; it must be 0 or above", options.max_tokens);
+  if (options.max_tokens > kMaxTokens)
+    fail_usage("@tokens is {}; at most {} are possible", options.max_tokens, kMaxTokens);
   for (const std::string& stop : options.stop)
     if (stop.empty()) fail_usage("an empty @stop would end every text at once");
   if (options.prompt_lookup < 0 || options.prompt_lookup > kMostGuesses)
-    fail_usage("@prompt_lookup is {}; give 0 (off) to {} tokens", options.prompt_lookup, kMostGuesses);
+    fail_usage("@prompt_lookup is {}; give 0 (off) to {} tokens", options.prompt_lookup,
+               kMostGuesses);
   validate(options.sampler);
 }
 
-Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prompt, const GenerateOptions& options, EmitText emit)
-    : options_(options), emit_(std::move(emit)), sampler_(options.sampler), stream_(tokenizer, options.stop), text_(prompt.begin(), prompt.end()) {
+Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                       const GenerateOptions& options, EmitText emit)
+    : options_(options),
+      emit_(std::move(emit)),
+      sampler_(options.sampler),
+      stream_(tokenizer, options.stop),
+      text_(prompt.begin(), prompt.end()) {
   for (const int32_t id : prompt) sampler_.accept(id);
   out_.prompt_tokens = std::ssize(prompt);
   out_.prompt_ids = text_;
   out_.finish = "length";
 }
 
-// The draw after a row is that token's successor as long as every guess before it was right, so what is drawn is what would be drawn without guesses, and the
-// draws are counted the same.
+// The draw after a row is that token's successor as long as every guess before it was right, so
+// what is drawn is what would be drawn without guesses, and the draws are counted the same.
 bool Generation::take(std::span<const float> logits) {
   if (out_.tokens >= options_.max_tokens) return false;
   const size_t rows = std::max<size_t>(next_.size(), 1), vocab = logits.size() / rows;
@@ -66,7 +81,8 @@ bool Generation::take(std::span<const float> logits) {
   rejected_ = static_cast<int64_t>(rows - 1 - right);
   next_ = {text_.back()};
   if (options_.prompt_lookup > 0) {
-    const std::vector<int32_t> guesses = look_up(text_, std::min(options_.prompt_lookup, options_.max_tokens - out_.tokens - 1));
+    const std::vector<int32_t> guesses =
+        look_up(text_, std::min(options_.prompt_lookup, options_.max_tokens - out_.tokens - 1));
     out_.proposed += std::ssize(guesses);
     next_.insert(next_.end(), guesses.begin(), guesses.end());
   }
@@ -88,30 +104,35 @@ bool Generation::write(int32_t id) {
 Generated Generation::finish() {
   if (out_.finish == "length")
     if (const std::string rest = stream_.finish(); !rest.empty()) emit_(rest);
-  out_.text = stream_.shown();  // of a text that was ended no more: a dialogue goes on with what was seen
+  out_.text =
+      stream_.shown();  // of a text that was ended no more: a dialogue goes on with what was seen
   return std::move(out_);
 }
 
-Session session_for(Model& model, Run& run, std::span<const int32_t> prompt, const GenerateOptions& options) {
+Session session_for(Model& model, Run& run, std::span<const int32_t> prompt,
+                    const GenerateOptions& options) {
   check_asked_for(model.config(), options.session.routing);
   validate(options);
-  return Session(model, run, capacity_for(model.config(), std::ssize(prompt), options.max_tokens), options.session);
+  return Session(model, run, capacity_for(model.config(), std::ssize(prompt), options.max_tokens),
+                 options.session);
 }
 
-Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt, const GenerateOptions& options, const EmitText& emit,
-                   const KeepReading& keep) {
+Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt,
+                   const GenerateOptions& options, const EmitText& emit, const KeepReading& keep) {
   const std::vector<int32_t> ids = tokenizer.encode_text(prompt);
   Session session = session_for(model, run, ids, options);
   return generate(session, tokenizer, ids, options, emit, keep);
 }
 
-Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt, const GenerateOptions& options, const EmitText& emit,
-                   const KeepReading& keep) {
+Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                   const GenerateOptions& options, const EmitText& emit, const KeepReading& keep) {
   validate(options);
-  Generation generation(tokenizer, prompt, with_room(options, session.capacity() - std::ssize(prompt) + 1), emit);
+  Generation generation(tokenizer, prompt,
+                        with_room(options, session.capacity() - std::ssize(prompt) + 1), emit);
   const int64_t computed = session.computed();
   const auto start = std::chrono::steady_clock::now();
-  std::span<const float> logits = session.prefill(prompt.subspan(static_cast<size_t>(session.keep_prefix(prompt))), 1, keep);
+  std::span<const float> logits =
+      session.prefill(prompt.subspan(static_cast<size_t>(session.keep_prefix(prompt))), 1, keep);
   const double prompt_seconds = seconds_since(start);
   const int64_t read_tokens = session.computed() - computed;
   const bool interrupted = logits.empty();

@@ -1,4 +1,5 @@
-// Writing a text: tokens are drawn from logits until the text ends. Generation does this and knows no model; generate() has a session compute the logits.
+// Writing a text: tokens are drawn from logits until the text ends. Generation does this and knows
+// no model; generate() has a session compute the logits.
 #pragma once
 
 #include <functional>
@@ -17,8 +18,9 @@ struct GenerateOptions {
   std::vector<std::string> stop;  // generation ends before the first of these
   SamplerOptions sampler;
   SessionOptions session;
-  // Prompt lookup (infer/lookup.h): at most so many tokens are guessed from what the text said before and checked together in one forward; 0: none. The text is
-  // the same, token for token, as far as a row of a product does not depend on other rows (ops::products_keep_row_bits).
+  // Prompt lookup (infer/lookup.h): at most so many tokens are guessed from what the text said
+  // before and checked together in one forward; 0: none. The text is the same, token for token, as
+  // far as a row of a product does not depend on other rows (ops::products_keep_row_bits).
   int64_t prompt_lookup = 0;
 };
 
@@ -30,24 +32,29 @@ struct Generated {
   int64_t prompt_tokens = 0;
   int64_t read_tokens = 0;  // of them, those that the session had not read before
   int64_t tokens = 0;
-  int64_t proposed = 0, accepted = 0;    // tokens guessed by prompt lookup, and those of them that were the ones drawn
+  int64_t proposed = 0,
+          accepted =
+              0;  // tokens guessed by prompt lookup, and those of them that were the ones drawn
   std::vector<int32_t> prompt_ids, ids;  // [prompt_tokens], [tokens]
   std::string finish;                    // "length", "stop" or "interrupted"
   double prompt_seconds = 0, decode_seconds = 0;
   std::vector<std::vector<int64_t>> expert_rows;  // as ModelRunner has them, since it began
 };
 
-// Gets text as soon as it is certain (whole characters, no part of a stop string); returning false ends the generation.
+// Gets text as soon as it is certain (whole characters, no part of a stop string); returning false
+// ends the generation.
 using EmitText = std::function<bool(const std::string&)>;
 
-// One text under way. Whoever runs the model reads the prompt, then as long as take() says so drops the tokens of rejected() and decodes next(); several of
-// these share a ModelRunner's steps.
+// One text under way. Whoever runs the model reads the prompt, then as long as take() says so drops
+// the tokens of rejected() and decodes next(); several of these share a ModelRunner's steps.
 class Generation {
  public:
-  // Writes at most options.max_tokens; options.session is the runner's affair. The tokenizer outlives this.
+  // Writes at most options.max_tokens; options.session is the runner's affair. The tokenizer
+  // outlives this.
   Generation(const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, EmitText);
 
-  // logits [n,V] after the last token of the prompt (n = 1), then after each of next(): draws from them. False: the text has come to its end.
+  // logits [n,V] after the last token of the prompt (n = 1), then after each of next(): draws from
+  // them. False: the text has come to its end.
   bool take(std::span<const float> logits);
   // The token that was drawn last, and guesses of what follows it.
   std::span<const int32_t> next() const { return next_; }
@@ -69,12 +76,15 @@ class Generation {
   Generated out_;
 };
 
-// A session with room for the prompt and what `options` let follow, so that several texts can follow it. Fails as generate() does.
+// A session with room for the prompt and what `options` let follow, so that several texts can
+// follow it. Fails as generate() does.
 Session session_for(Model&, Run&, std::span<const int32_t> prompt, const GenerateOptions&);
 
-Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt, const GenerateOptions&, const EmitText&, const KeepReading& = {});
-// The same in a session that may have read some of the prompt already; its own options and the room it has left count, not those of `options`. The last token
-// drawn is not read.
-Generated generate(Session&, const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, const EmitText&, const KeepReading& = {});
+Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt,
+                   const GenerateOptions&, const EmitText&, const KeepReading& = {});
+// The same in a session that may have read some of the prompt already; its own options and the room
+// it has left count, not those of `options`. The last token drawn is not read.
+Generated generate(Session&, const Tokenizer&, std::span<const int32_t> prompt,
+                   const GenerateOptions&, const EmitText&, const KeepReading& = {});
 
 }  // namespace moe

@@ -13,9 +13,12 @@ constexpr size_t kLeast = 2;  // tokens that agree
 std::vector<int32_t> look_up(std::span<const int32_t> text, int64_t most) {
   if (most <= 0) return {};
   size_t longest = kLeast - 1, from = 0;
-  for (size_t end = text.size() - std::min<size_t>(text.size(), 1); end >= kLeast; --end) {  // an earlier place: before text[end]
+  for (size_t end = text.size() - std::min<size_t>(text.size(), 1); end >= kLeast;
+       --end) {  // an earlier place: before text[end]
     size_t alike = 0;
-    while (alike < end && alike < static_cast<size_t>(kMostGuesses) && text[end - 1 - alike] == text[text.size() - 1 - alike]) ++alike;
+    while (alike < end && alike < static_cast<size_t>(kMostGuesses) &&
+           text[end - 1 - alike] == text[text.size() - 1 - alike])
+      ++alike;
     if (alike <= longest) continue;
     longest = alike;
     from = end;

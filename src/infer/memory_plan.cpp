@@ -12,17 +12,21 @@
 namespace moe {
 namespace {
 
-// Arenas take whole large pages, one and a part of another for each of a Run's and of its threads', and the libraries keep the kernels that they made.
+// Arenas take whole large pages, one and a part of another for each of a Run's and of its threads',
+// and the libraries keep the kernels that they made.
 constexpr int64_t kRunBytes = int64_t{8} << 20;
 constexpr double kShares[] = {0.5, 0.9, 0.99};
 
-bool is_expert_matrix(const Param& param) { return param.part == Part::experts && param.is_matrix(); }
+bool is_expert_matrix(const Param& param) {
+  return param.part == Part::experts && param.is_matrix();
+}
 
 // One expert's matrices in a layer.
 int64_t expert_bytes(const Model& model, int64_t layer) {
   int64_t bytes = 0;
   for (const Param* param : model.params())
-    if (is_expert_matrix(*param) && param->layer == layer) bytes += param->value.bytes() / param->value.shape[0];
+    if (is_expert_matrix(*param) && param->layer == layer)
+      bytes += param->value.bytes() / param->value.shape[0];
   return bytes;
 }
 
@@ -30,22 +34,27 @@ int64_t expert_bytes(const Model& model, int64_t layer) {
 struct Copies {
   int64_t all = 0;
   int64_t owned = 0;    // of them, those of weights that are packed whole, whatever the budget
-  int64_t passing = 0;  // of the widest call whose copies find no room: as many experts at once as ops::kPassingBytes holds
+  int64_t passing = 0;  // of the widest call whose copies find no room: as many experts at once as
+                        // ops::kPassingBytes holds
 };
 
 bool is_multiplied(const ModelConfig& config, const Param& param) {
-  return param.is_matrix() && param.part != Part::positions && (config.tied || param.part != Part::embedding);
+  return param.is_matrix() && param.part != Part::positions &&
+         (config.tied || param.part != Part::embedding);
 }
 
 Copies copies_of(const Model& model, DType dtype) {
   Copies copies;
   for (const Param* param : model.params()) {
     if (!is_multiplied(model.config(), *param)) continue;
-    const ops::CopyBytes bytes = ops::forward_copy_bytes(*param, dtype, param->part == Part::router);
+    const ops::CopyBytes bytes =
+        ops::forward_copy_bytes(*param, dtype, param->part == Part::router);
     copies.all += bytes.all;
     if (!param->is_bound()) copies.owned += bytes.all;
     // Gate and up share a call.
-    else copies.passing = std::max(copies.passing, std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert));
+    else
+      copies.passing =
+          std::max(copies.passing, std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert));
   }
   return copies;
 }
@@ -59,11 +68,14 @@ int64_t mapped_bytes(const Model& model) {
 
 }  // namespace
 
-int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) { return 2 * config.layers * tokens * bytes_of(dtype, config.kv_width()); }
+int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
+  return 2 * config.layers * tokens * bytes_of(dtype, config.kv_width());
+}
 
 int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(model, dtype).all; }
 
-ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens, int64_t capacity) {
+ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens,
+                       int64_t capacity) {
   return {.model = &model,
           .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype},
           .routing = options.routing,
@@ -71,9 +83,14 @@ ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype,
           .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity)};
 }
 
-MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits) {
+MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,
+                       const MemoryLimits& limits) {
   MemoryPlan plan{.need = beside, .available = limits.left()};
-  int64_t whole = 0, wanted = 0, used = 0, passing = 0;  // copies of owned weights, of mapped ones, those of them that are there, one too many
+  int64_t
+      whole = 0,
+      wanted = 0, used = 0,
+      passing =
+          0;  // copies of owned weights, of mapped ones, those of them that are there, one too many
   for (const ForwardUse& use : uses) {
     const ModelConfig& config = use.model->config();
     plan.weights += mapped_bytes(*use.model);
@@ -83,17 +100,21 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
     used += ops::copies_taken(use.model->params());
     passing += copies.passing;
     plan.need.add("kernels", kRunBytes);
-    plan.need.add("activations", count_forward_memory(config, use.shape, evaluation_spec(config, use.routing, use.top_k_experts)));
+    plan.need.add("activations",
+                  count_forward_memory(config, use.shape,
+                                       evaluation_spec(config, use.routing, use.top_k_experts)));
     plan.need.add("cache", use.cache);
   }
   plan.need.add("packed", whole);
-  plan.packed = limits.packed.value_or(used + std::max<int64_t>(0, plan.available - plan.need.total()) / 2);
+  plan.packed =
+      limits.packed.value_or(used + std::max<int64_t>(0, plan.available - plan.need.total()) / 2);
   plan.need.add("packed", std::min(wanted, plan.packed) - used);
   if (plan.packed < wanted) plan.need.add("packing", passing);
   return plan;
 }
 
-MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice) {
+MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,
+                         const MemoryLimits& limits, const std::string& advice) {
   MemoryPlan plan = plan_memory(uses, beside, limits);
   const auto budgeted = [](const ForwardUse& use) {
     const Copies copies = copies_of(*use.model, use.shape.dtype);
@@ -103,7 +124,10 @@ MemoryPlan settle_memory(std::span<const ForwardUse> uses, const MemoryNeed& bes
   for (const ForwardUse& use : uses) wanted += budgeted(use);
   for (const ForwardUse& use : uses)
     ops::limit_copies(use.model->params(),
-                      uses.size() == 1 ? plan.packed : static_cast<int64_t>(budgeted(use) / std::max(wanted, 1.0) * static_cast<double>(plan.packed)));
+                      uses.size() == 1
+                          ? plan.packed
+                          : static_cast<int64_t>(budgeted(use) / std::max(wanted, 1.0) *
+                                                 static_cast<double>(plan.packed)));
   check_memory(plan.need, limits, advice);
   return plan;
 }
@@ -113,8 +137,11 @@ int64_t decode_bytes(const Model& model, int64_t top_k) {
   int64_t bytes = 0;
   for (const Param* param : model.params()) {
     const Tensor& w = param->value;
-    const bool one_row = param->part == Part::positions || (param->part == Part::embedding && !c.tied);
-    bytes += one_row ? bytes_of(w.dtype, w.cols()) : is_expert_matrix(*param) ? w.bytes() / c.routing.experts * top_k : w.bytes();
+    const bool one_row =
+        param->part == Part::positions || (param->part == Part::embedding && !c.tied);
+    bytes += one_row                    ? bytes_of(w.dtype, w.cols())
+             : is_expert_matrix(*param) ? w.bytes() / c.routing.experts * top_k
+                                        : w.bytes();
   }
   return bytes;
 }
@@ -137,7 +164,8 @@ HotSet hot_set(const Model& model, const std::vector<std::vector<int64_t>>& rows
     ++index;
   }
   out.experts = std::ssize(experts);
-  std::stable_sort(experts.begin(), experts.end(), [](const Expert& a, const Expert& b) { return a.rows > b.rows; });
+  std::stable_sort(experts.begin(), experts.end(),
+                   [](const Expert& a, const Expert& b) { return a.rows > b.rows; });
   for (const double share : kShares) {
     HotSet::Part part{.share = share};
     int64_t taken = 0;

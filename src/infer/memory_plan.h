@@ -1,4 +1,5 @@
-// What running models takes of memory, what of it the packed copies of mapped weights may have, and which experts the tokens went to.
+// What running models takes of memory, what of it the packed copies of mapped weights may have, and
+// which experts the tokens went to.
 #pragma once
 
 #include <cstdint>
@@ -25,30 +26,38 @@ struct ForwardUse {
 
 // What the packed copies of mapped weights may take, and what the whole will.
 struct MemoryPlan {
-  MemoryNeed need;        // beside what the process holds already; weights in mapped files, whose pages can be dropped, are in no part
+  MemoryNeed need;  // beside what the process holds already; weights in mapped files, whose pages
+                    // can be dropped, are in no part
   int64_t weights = 0;    // bytes of the mapped weights; 0: the Models own their numbers
   int64_t available = 0;  // bytes
   int64_t packed = 0;     // bytes that packed copies may take
   bool larger_than_memory() const { return weights > available; }
 };
 
-// Copies of all mapped weights together may take `limits.packed`, or half of what is left beside everything else; `beside`: what else will be taken.
-MemoryPlan plan_memory(std::span<const ForwardUse>, const MemoryNeed& beside, const MemoryLimits& limits);
-// The same, and gives each model its share of the budget; throws OutOfMemory (core/memory.h) with `advice` where the rest does not fit.
-MemoryPlan settle_memory(std::span<const ForwardUse>, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice);
+// Copies of all mapped weights together may take `limits.packed`, or half of what is left beside
+// everything else; `beside`: what else will be taken.
+MemoryPlan plan_memory(std::span<const ForwardUse>, const MemoryNeed& beside,
+                       const MemoryLimits& limits);
+// The same, and gives each model its share of the budget; throws OutOfMemory (core/memory.h) with
+// `advice` where the rest does not fit.
+MemoryPlan settle_memory(std::span<const ForwardUse>, const MemoryNeed& beside,
+                         const MemoryLimits& limits, const std::string& advice);
 // Of a model that is the only one.
-inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside, const MemoryLimits& limits, const std::string& advice) {
+inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside,
+                                const MemoryLimits& limits, const std::string& advice) {
   return settle_memory(std::span(&use, 1), beside, limits, advice);
 }
 // What a session that reads `tokens` and holds at most `capacity` takes of a model.
-ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens, int64_t capacity);
+ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens,
+                       int64_t capacity);
 // Of the copies that products of a forward make of all weights, bytes, whatever the budget.
 int64_t forward_copy_bytes(const Model&, DType dtype);
 
 // Of keys and values of `tokens` tokens in all layers, bytes.
 int64_t cache_bytes(const ModelConfig&, DType dtype, int64_t tokens);
 
-// Bytes of weights that writing one token reads, `top_k` experts of each MoE layer: of the embedding one row, unless it is the head too.
+// Bytes of weights that writing one token reads, `top_k` experts of each MoE layer: of the
+// embedding one row, unless it is the head too.
 int64_t decode_bytes(const Model&, int64_t top_k);
 
 // How few experts took most of the tokens.

@@ -18,10 +18,12 @@ struct StepBatch {
   // `held`: tokens that the sequence has before these.
   void add(const StepRows& rows, int64_t held) {
     ids.insert(ids.end(), rows.ids.begin(), rows.ids.end());
-    for (size_t i = 0; i < rows.ids.size(); ++i) positions.push_back(static_cast<int32_t>(held) + static_cast<int32_t>(i));
+    for (size_t i = 0; i < rows.ids.size(); ++i)
+      positions.push_back(static_cast<int32_t>(held) + static_cast<int32_t>(i));
     slots.push_back(rows.slot);
     bounds.push_back(std::ssize(ids));
-    for (int64_t n = std::ssize(ids) - rows.logits; n < std::ssize(ids); ++n) wanted.push_back(static_cast<int32_t>(n));
+    for (int64_t n = std::ssize(ids) - rows.logits; n < std::ssize(ids); ++n)
+      wanted.push_back(static_cast<int32_t>(n));
   }
 };
 
@@ -29,7 +31,9 @@ struct StepBatch {
 std::string way_out(const RoutingOptions& options) {
   switch (default_eval(options)) {
     case EvalRouting::dropless: return marked("leave @routing out, or take @routing dropless");
-    case EvalRouting::threshold: return marked("@routing threshold takes the tokens whose score reaches what was learned in training");
+    case EvalRouting::threshold:
+      return marked(
+          "@routing threshold takes the tokens whose score reaches what was learned in training");
     case EvalRouting::as_trained: break;
   }
   return "a model of this recipe can be scored but not continued";
@@ -38,7 +42,8 @@ std::string way_out(const RoutingOptions& options) {
 // hidden [N,D]; the wanted rows where they lie side by side, else a copy
 Tensor wanted_rows(Run& run, Tensor hidden, const std::vector<int32_t>& wanted) {
   const int64_t count = std::ssize(wanted);
-  if (wanted.back() - wanted.front() + 1 == count) return hidden.slice_rows(wanted.front(), wanted.back() + 1);
+  if (wanted.back() - wanted.front() + 1 == count)
+    return hidden.slice_rows(wanted.front(), wanted.back() + 1);
   const Tensor rows = run.saved.alloc(hidden.dtype, {count, hidden.cols()});
   ops::gather_rows(run, rows, hidden, wanted);
   return rows;
@@ -47,9 +52,11 @@ Tensor wanted_rows(Run& run, Tensor hidden, const std::vector<int32_t>& wanted) 
 }  // namespace
 
 void check_asked_for(const ModelConfig& config, std::optional<EvalRouting> asked) {
-  if (asked || config.moe_layer_count() == 0 || default_eval(config.routing) != EvalRouting::threshold) return;
-  fail_usage("recipe '{}' does not say how to write a text: {}; {}", config.routing.recipe, not_causal_because(config.routing, EvalRouting::as_trained),
-             way_out(config.routing));
+  if (asked || config.moe_layer_count() == 0 ||
+      default_eval(config.routing) != EvalRouting::threshold)
+    return;
+  fail_usage("recipe '{}' does not say how to write a text: {}; {}", config.routing.recipe,
+             not_causal_because(config.routing, EvalRouting::as_trained), way_out(config.routing));
 }
 
 DType cache_dtype(const SessionOptions& options, const Model& model, DType compute) {
@@ -64,15 +71,20 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
       cache_(model.config(), cache_dtype(options, model, run.compute), capacity) {
   if (model.config().moe_layer_count() == 0) return;
   const RoutingOptions& recipe = model.config().routing;
-  if (const std::string_view reason = not_causal_because(recipe, options.routing.value_or(default_eval(recipe))); !reason.empty())
-    fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}", recipe.recipe, reason, way_out(recipe));
-  expert_rows_.assign(static_cast<size_t>(model.config().moe_layer_count()), std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
+  if (const std::string_view reason =
+          not_causal_because(recipe, options.routing.value_or(default_eval(recipe)));
+      !reason.empty())
+    fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}",
+               recipe.recipe, reason, way_out(recipe));
+  expert_rows_.assign(static_cast<size_t>(model.config().moe_layer_count()),
+                      std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
 }
 
 void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows) {
   for (const StepRows& r : rows)
     if (r.ids.empty() || r.logits < 0 || r.logits > std::ssize(r.ids))
-      fail("slot {}: logits of {} tokens are asked for where a step reads {}", r.slot, r.logits, r.ids.size());
+      fail("slot {}: logits of {} tokens are asked for where a step reads {}", r.slot, r.logits,
+           r.ids.size());
   if (rows.empty()) return;
   std::vector<int64_t> held;  // of the sequences that were extended
   try {
@@ -93,12 +105,19 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
   for (const StepRows& r : rows) step.add(r, cache_.length(r.slot) - std::ssize(r.ids));
   const ArenaScope scope(run_.saved);
   ModelSaved saved;
-  model_.forward(run_, {.batch = {step.ids, step.positions, step.bounds, step.slots}, .routing = &routing_, .cache = &cache_, .wanted = {.counts = true}},
+  model_.forward(run_,
+                 {.batch = {step.ids, step.positions, step.bounds, step.slots},
+                  .routing = &routing_,
+                  .cache = &cache_,
+                  .wanted = {.counts = true}},
                  saved);
   if (!step.wanted.empty())
-    model_.logits(run_, Tensor(logits.data(), DType::f32, {std::ssize(step.wanted), model_.config().vocab}), wanted_rows(run_, saved.hidden, step.wanted));
+    model_.logits(
+        run_, Tensor(logits.data(), DType::f32, {std::ssize(step.wanted), model_.config().vocab}),
+        wanted_rows(run_, saved.hidden, step.wanted));
   for (size_t i = 0; i < saved.routing.size(); ++i)
-    for (size_t e = 0; e < saved.routing[i].counts.size(); ++e) expert_rows_[i][e] += saved.routing[i].counts[e];
+    for (size_t e = 0; e < saved.routing[i].counts.size(); ++e)
+      expert_rows_[i][e] += saved.routing[i].counts[e];
 }
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// One forward over rows of many sequences: a prompt, a chunk of one and single tokens of others side by side. What is drawn from the logits and when a text
-// ends is the business of others (infer/generate.h); which rows come together is the caller's.
+// One forward over rows of many sequences: a prompt, a chunk of one and single tokens of others
+// side by side. What is drawn from the logits and when a text ends is the business of others
+// (infer/generate.h); which rows come together is the caller's.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +13,41 @@
 namespace moe {
 
 struct SessionOptions {
-  // Absent: default_eval. Models whose experts choose their tokens generate by EvalRouting::threshold, which has to be asked for because it is not what they
-  // train with.
+  // Absent: default_eval. Models whose experts choose their tokens generate by
+  // EvalRouting::threshold, which has to be asked for because it is not what they train with.
   std::optional<EvalRouting> routing;
   int64_t top_k_experts = 0;         // experts a token takes; 0: the model's own number
   std::optional<DType> cache_dtype;  // of keys and values; absent: cache_dtype()
 };
-// What keys and values are kept in: as asked, else as the products compute, but of half precision where weights are quantised, whose products round the
-// activations more: bf16 where that is multiplied, else f16.
+// What keys and values are kept in: as asked, else as the products compute, but of half precision
+// where weights are quantised, whose products round the activations more: bf16 where that is
+// multiplied, else f16.
 DType cache_dtype(const SessionOptions&, const Model&, DType compute);
-// Fails (usage) for a model that writes a text only by a routing that has to be asked for, when none was: expert choice is replaced by something else there.
+// Fails (usage) for a model that writes a text only by a routing that has to be asked for, when
+// none was: expert choice is replaced by something else there.
 void check_asked_for(const ModelConfig&, std::optional<EvalRouting> asked);
 
 // What a step is to read of one sequence.
 struct StepRows {
   int32_t slot = 0;              // KvCache::open
   std::span<const int32_t> ids;  // that follow what the sequence holds; at least one
-  int64_t logits = 1;            // after so many of the last of them logits are wanted; 0: a prompt goes on
+  int64_t logits = 1;  // after so many of the last of them logits are wanted; 0: a prompt goes on
 };
 
-// Owns the cache; the Model and the Run must outlive it. For one thread at a time; several runners of one Model, each with a Run of its own, may step at the
-// same time.
+// Owns the cache; the Model and the Run must outlive it. For one thread at a time; several runners
+// of one Model, each with a Run of its own, may step at the same time.
 class ModelRunner {
  public:
-  // `capacity`: tokens of all sequences together, in whole blocks (KvCache). Fails (usage) for a routing that depends on later tokens.
+  // `capacity`: tokens of all sequences together, in whole blocks (KvCache). Fails (usage) for a
+  // routing that depends on later tokens.
   ModelRunner(Model&, Run&, int64_t capacity, const SessionOptions& options = {});
 
   const Model& model() const { return model_; }
   KvCache& cache() { return cache_; }
-  // The rows of each sequence, none of which comes twice, through one forward. A sequence's logits are the same whatever stands beside it, in bits where the
-  // products keep a row's (ops::products_keep_row_bits). Where it fails nothing has changed. logits [wanted,V], in the order of `rows`
+  // The rows of each sequence, none of which comes twice, through one forward. A sequence's logits
+  // are the same whatever stands beside it, in bits where the products keep a row's
+  // (ops::products_keep_row_bits). Where it fails nothing has changed. logits [wanted,V], in the
+  // order of `rows`
   void step(std::span<float> logits, std::span<const StepRows> rows);
   // Rows that each expert [E] of each MoE layer in order computed since the runner began.
   const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }

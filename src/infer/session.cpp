@@ -7,19 +7,27 @@
 
 namespace moe {
 
-Session::Session(ModelRunner& runner, int64_t capacity) : runner_(runner), slot_(runner.cache().open()), capacity_(capacity) {}
+Session::Session(ModelRunner& runner, int64_t capacity)
+    : runner_(runner), slot_(runner.cache().open()), capacity_(capacity) {}
 
 Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)
-    : own_(std::make_unique<ModelRunner>(model, run, capacity, options)), runner_(*own_), slot_(own_->cache().open()), capacity_(capacity) {}
+    : own_(std::make_unique<ModelRunner>(model, run, capacity, options)),
+      runner_(*own_),
+      slot_(own_->cache().open()),
+      capacity_(capacity) {}
 
-std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t rows, const KeepReading& keep) {
+std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t rows,
+                                        const KeepReading& keep) {
   const std::span<float> logits = room_for_logits(ids, rows);
   const int64_t count = std::ssize(ids), vocab = runner_.model().config().vocab;
   for (int64_t at = 0; at < count; at += kPromptChunk) {
     if (keep && !keep()) return {};
-    const int64_t end = std::min(at + kPromptChunk, count), first = std::min(std::max(at, count - rows), end);  // [first,end): whose logits are wanted
+    const int64_t end = std::min(at + kPromptChunk, count),
+                  first = std::min(std::max(at, count - rows),
+                                   end);  // [first,end): whose logits are wanted
     const int64_t before = std::max<int64_t>(0, first - (count - rows));
-    step(logits.subspan(static_cast<size_t>(before * vocab)), ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first);
+    step(logits.subspan(static_cast<size_t>(before * vocab)),
+         ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first);
   }
   return logits;
 }
@@ -36,7 +44,8 @@ void Session::truncate(int64_t length) {
 }
 
 int64_t Session::keep_prefix(std::span<const int32_t> ids) {
-  int64_t held = std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin();
+  int64_t held =
+      std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin();
   if (held == std::ssize(ids) && held > 0) --held;
   truncate(held);
   return held;
@@ -44,11 +53,16 @@ int64_t Session::keep_prefix(std::span<const int32_t> ids) {
 
 std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t rows) {
   const int64_t count = std::ssize(ids);
-  if (ids.empty()) fail_usage("nothing to continue from: the prompt has no tokens; give at least one character with -p");
-  if (rows < 1 || rows > count) fail_usage("logits of {} tokens are asked for where {} are read", rows, count);
+  if (ids.empty())
+    fail_usage(
+        "nothing to continue from: the prompt has no tokens; give at least one character with -p");
+  if (rows < 1 || rows > count)
+    fail_usage("logits of {} tokens are asked for where {} are read", rows, count);
   if (length() + count > capacity_)
-    fail("the session holds {} tokens and {} are to follow, but its capacity is {}; truncate it, or open one with a larger capacity", length(), count,
-         capacity_);
+    fail(
+        "the session holds {} tokens and {} are to follow, but its capacity is {}; truncate it, or "
+        "open one with a larger capacity",
+        length(), count, capacity_);
   logits_.resize(static_cast<size_t>(rows * runner_.model().config().vocab));
   return logits_;
 }

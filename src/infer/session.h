@@ -1,4 +1,5 @@
-// One text that a model reads and goes on with: its tokens, and a slot of a runner's cache that holds their keys and values.
+// One text that a model reads and goes on with: its tokens, and a slot of a runner's cache that
+// holds their keys and values.
 #pragma once
 
 #include <functional>
@@ -10,7 +11,8 @@
 
 namespace moe {
 
-constexpr int64_t kPromptChunk = 512;  // tokens of a prompt that a forward reads; bounds the memory of a long one
+constexpr int64_t kPromptChunk =
+    512;  // tokens of a prompt that a forward reads; bounds the memory of a long one
 
 // Asked before each chunk of a prompt; false: the rest of it is not read. Empty: nobody asks.
 using KeepReading = std::function<bool()>;
@@ -25,20 +27,26 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Reads tokens behind those that are held, a chunk after another, and returns the logits [rows,V] after the last `rows` of them, valid until the next call;
-  // nothing when `keep` said no. At least one token.
-  std::span<const float> prefill(std::span<const int32_t> ids, int64_t rows = 1, const KeepReading& keep = {});
-  // The same in one forward, with the logits [n,V] after each: the token that was drawn last, and guesses of what follows it.
+  // Reads tokens behind those that are held, a chunk after another, and returns the logits [rows,V]
+  // after the last `rows` of them, valid until the next call; nothing when `keep` said no. At least
+  // one token.
+  std::span<const float> prefill(std::span<const int32_t> ids, int64_t rows = 1,
+                                 const KeepReading& keep = {});
+  // The same in one forward, with the logits [n,V] after each: the token that was drawn last, and
+  // guesses of what follows it.
   std::span<const float> decode(std::span<const int32_t> ids);
   // Drops what stands behind the first `length` tokens.
   void truncate(int64_t length);
-  // Drops what does not agree with `ids`, and the last of them if it would be held: its logits have still to be computed. Returns how many are held.
+  // Drops what does not agree with `ids`, and the last of them if it would be held: its logits have
+  // still to be computed. Returns how many are held.
   int64_t keep_prefix(std::span<const int32_t> ids);
 
   std::span<const int32_t> ids() const { return ids_; }  // what the cache holds
   int64_t length() const { return std::ssize(ids_); }
   int64_t capacity() const { return capacity_; }
-  int64_t computed() const { return computed_; }  // tokens since the session began, those since dropped too
+  int64_t computed() const {
+    return computed_;
+  }  // tokens since the session began, those since dropped too
   const ModelRunner& runner() const { return runner_; }
 
  private:

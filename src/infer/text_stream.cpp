@@ -6,7 +6,8 @@
 namespace moe {
 namespace {
 
-// How much of `text` may be shown: nothing from the first stop string on, and no tail that may turn out to begin one. `hit` says that one was found.
+// How much of `text` may be shown: nothing from the first stop string on, and no tail that may turn
+// out to begin one. `hit` says that one was found.
 size_t certain_length(const std::string& text, const std::vector<std::string>& stops, bool& hit) {
   size_t end = text.size();
   for (const std::string& stop : stops) {
@@ -26,7 +27,8 @@ size_t certain_length(const std::string& text, const std::vector<std::string>& s
 
 }  // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops) : tokenizer_(tokenizer), stops_(std::move(stops)), decoder_(tokenizer) {}
+TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
+    : tokenizer_(tokenizer), stops_(std::move(stops)), decoder_(tokenizer) {}
 
 std::string TextStream::push(int32_t id) {
   ended_ = tokenizer_.ends_text(id);

@@ -1,4 +1,5 @@
-// The text of tokens that come one by one: what of it may be shown already, and where it ends. Knows nothing of where the tokens come from.
+// The text of tokens that come one by one: what of it may be shown already, and where it ends.
+// Knows nothing of where the tokens come from.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,12 @@ namespace moe {
 
 class TextStream {
  public:
-  // The text ends before the first of `stops`, and with the tokenizer's own end. The tokenizer outlives this.
+  // The text ends before the first of `stops`, and with the tokenizer's own end. The tokenizer
+  // outlives this.
   TextStream(const Tokenizer&, std::vector<std::string> stops);
 
-  // Takes the next token and returns what is certain now and was not before: whole characters, no part of a stop string.
+  // Takes the next token and returns what is certain now and was not before: whole characters, no
+  // part of a stop string.
   std::string push(int32_t id);
   bool ended() const { return ended_; }
   // No token follows: the rest, which held what might have become a character or a stop string.

@@ -27,7 +27,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRepeats = 7;
 constexpr double kPeakSeconds = 0.5;  // that a peak is measured for
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // One timed piece of work: FLOPs of a call, or bytes moved when it is limited by memory.
 struct TimedOp {
@@ -66,15 +68,20 @@ void add_products(OpsFixture& x, std::vector<TimedOp>& list) {
     const char* name;
     int64_t groups, rows, out, in;
   };
-  for (const Shape& s : {Shape{"experts 8 x [1024, 384], 4096 rows", 8, 4096, 1024, 384}, Shape{"dense [384, 384], 2048 rows", 1, 2048, 384, 384}}) {
+  for (const Shape& s : {Shape{"experts 8 x [1024, 384], 4096 rows", 8, 4096, 1024, 384},
+                         Shape{"dense [384, 384], 2048 rows", 1, 2048, 384, 384}}) {
     auto offsets = std::make_shared<std::vector<int64_t>>();
     for (int64_t e = 0; e <= s.groups; ++e) offsets->push_back(s.rows * e / s.groups);
     Param& w = x.param(s.groups, s.out, s.in);
     const Tensor in = x.tensor(x.dtype, s.rows, s.in), out = x.tensor(x.dtype, s.rows, s.out);
     const double flops = 2.0 * static_cast<double>(s.rows * s.out * s.in);
-    list.push_back({fmt::format("forward  {}", s.name), flops, 0, [&x, &w, in, out, offsets] { ops::matmul_forward(x.run, out, in, w, *offsets); }});
-    list.push_back({fmt::format("dx       {}", s.name), flops, 0, [&x, &w, in, out, offsets] { ops::matmul_dx(x.run, in, out, w, *offsets); }});
-    list.push_back({fmt::format("dw       {}", s.name), flops, 0, [&x, &w, in, out, offsets] { ops::matmul_dw(x.run, w, out, in, *offsets); }});
+    list.push_back({fmt::format("forward  {}", s.name), flops, 0, [&x, &w, in, out, offsets] {
+                      ops::matmul_forward(x.run, out, in, w, *offsets);
+                    }});
+    list.push_back({fmt::format("dx       {}", s.name), flops, 0,
+                    [&x, &w, in, out, offsets] { ops::matmul_dx(x.run, in, out, w, *offsets); }});
+    list.push_back({fmt::format("dw       {}", s.name), flops, 0,
+                    [&x, &w, in, out, offsets] { ops::matmul_dw(x.run, w, out, in, *offsets); }});
   }
 }
 
@@ -85,29 +92,44 @@ void add_attention(OpsFixture& x, std::vector<TimedOp>& list) {
   for (int64_t s = 0; s <= kRows; ++s) bounds->push_back(s * kContext);
   for (int64_t n = 0; n < kTokens; ++n) positions->push_back(static_cast<int32_t>(n % kContext));
   const auto matrix = [&] { return x.tensor(x.dtype, kTokens, kHeads * kWidth); };
-  const Tensor q = matrix(), k = matrix(), v = matrix(), o = matrix(), dq = matrix(), dk = matrix(), dv = matrix(), lse = x.tensor(DType::f32, kTokens, kHeads);
+  const Tensor q = matrix(), k = matrix(), v = matrix(), o = matrix(), dq = matrix(), dk = matrix(),
+               dv = matrix(), lse = x.tensor(DType::f32, kTokens, kHeads);
   const double flops = 4.0 * static_cast<double>(kTokens * kHeads * kWidth) * kContext / 2;
-  const auto view = [=] { return ops::KvView{k, v, *bounds, std::span<const int64_t>(*bounds).first(static_cast<size_t>(kRows))}; };
-  list.push_back({"attention forward, 8 x 256 tokens, 6 heads of 64", flops, 0,
-                  [=, &x] { ops::attention_forward(x.run, o, lse, q, view(), *positions, kHeads, kHeads, 0.125f); }});
-  list.push_back({"attention backward", 2.5 * flops, 0,
-                  [=, &x] { ops::attention_backward(x.run, dq, dk, dv, o, q, view(), o, lse, *positions, kHeads, kHeads, 0.125f); }});
+  const auto view = [=] {
+    return ops::KvView{k, v, *bounds,
+                       std::span<const int64_t>(*bounds).first(static_cast<size_t>(kRows))};
+  };
+  list.push_back({"attention forward, 8 x 256 tokens, 6 heads of 64", flops, 0, [=, &x] {
+                    ops::attention_forward(x.run, o, lse, q, view(), *positions, kHeads, kHeads,
+                                           0.125f);
+                  }});
+  list.push_back({"attention backward", 2.5 * flops, 0, [=, &x] {
+                    ops::attention_backward(x.run, dq, dk, dv, o, q, view(), o, lse, *positions,
+                                            kHeads, kHeads, 0.125f);
+                  }});
 }
 
 void add_row_wise(OpsFixture& x, std::vector<TimedOp>& list) {
-  constexpr int64_t kTokens = 2048, kWidth = 384, kFfn = 1024, kRows = 4096, kParams = int64_t{1} << 24;
+  constexpr int64_t kTokens = 2048, kWidth = 384, kFfn = 1024, kRows = 4096,
+                    kParams = int64_t{1} << 24;
   const double a = static_cast<double>(size_of(x.dtype));
-  const Tensor h = x.tensor(DType::f32, kTokens, kWidth), y = x.tensor(x.dtype, kTokens, kWidth), rstd = x.memory.alloc(DType::f32, {kTokens});
+  const Tensor h = x.tensor(DType::f32, kTokens, kWidth), y = x.tensor(x.dtype, kTokens, kWidth),
+               rstd = x.memory.alloc(DType::f32, {kTokens});
   Param& weight = *x.params.emplace_back(std::make_unique<Param>());
   weight.value = x.memory.alloc_zeroed(DType::f32, {kWidth});
-  list.push_back(
-      {"rms_norm 2048 x 384", 0, kTokens * kWidth * (4 + a), [&x, &weight, h, y, rstd] { ops::rms_norm_forward(x.run, y, rstd, h, weight, 1e-5f); }});
-  const Tensor gate = x.tensor(x.dtype, kRows, kFfn), up = x.tensor(x.dtype, kRows, kFfn), hidden = x.tensor(x.dtype, kRows, kFfn),
+  list.push_back({"rms_norm 2048 x 384", 0, kTokens * kWidth * (4 + a), [&x, &weight, h, y, rstd] {
+                    ops::rms_norm_forward(x.run, y, rstd, h, weight, 1e-5f);
+                  }});
+  const Tensor gate = x.tensor(x.dtype, kRows, kFfn), up = x.tensor(x.dtype, kRows, kFfn),
+               hidden = x.tensor(x.dtype, kRows, kFfn),
                w = x.memory.alloc_zeroed(DType::f32, {kRows});
-  list.push_back({"swiglu with weight 4096 x 1024", 0, 3 * kRows * kFfn * a,
-                  [&x, hidden, gate, up, w] { ops::ffn_act_forward(x.run, hidden, gate, up, w, ops::Act::silu); }});
+  list.push_back(
+      {"swiglu with weight 4096 x 1024", 0, 3 * kRows * kFfn * a, [&x, hidden, gate, up, w] {
+         ops::ffn_act_forward(x.run, hidden, gate, up, w, ops::Act::silu);
+       }});
   Param& p = x.param(1, 1, kParams);
-  const Tensor m = x.tensor(DType::f32, 1, kParams).reshape({1, 1, kParams}), v = x.tensor(DType::f32, 1, kParams).reshape({1, 1, kParams});
+  const Tensor m = x.tensor(DType::f32, 1, kParams).reshape({1, 1, kParams}),
+               v = x.tensor(DType::f32, 1, kParams).reshape({1, 1, kParams});
   std::fill_n(v.as<float>(), kParams, 1.0f);
   list.push_back({"adamw 16M parameters", 0, 7.0 * 4 * kParams, [&x, &p, m, v] {
                     p.grad_is_zero = false;
@@ -123,21 +145,29 @@ double prompt_flops(const ModelConfig& config, int64_t prompt) {
 
 Json rates_json(int64_t tokens, const std::vector<double>& seconds) {
   const auto n = static_cast<double>(tokens);
-  return {{"median", n / median(seconds)}, {"worst", n / *std::max_element(seconds.begin(), seconds.end())}, {"seconds", seconds}};
+  return {{"median", n / median(seconds)},
+          {"worst", n / *std::max_element(seconds.begin(), seconds.end())},
+          {"seconds", seconds}};
 }
 
 }  // namespace
 
 Peak measure_peak(Run& run) {
   return {run.threads, ops::measure_peak_flops(run, DType::f32, kPeakSeconds),
-          ops::has_bf16_products() ? ops::measure_peak_flops(run, DType::bf16, kPeakSeconds) : 0, ops::measure_read_bandwidth(run, kPeakSeconds)};
+          ops::has_bf16_products() ? ops::measure_peak_flops(run, DType::bf16, kPeakSeconds) : 0,
+          ops::measure_read_bandwidth(run, kPeakSeconds)};
 }
 
 Json to_json(const Peak& p) {
-  return {{"threads", p.threads}, {"isa", ops::isa_name()}, {"f32_flops", p.f32}, {"bf16_flops", p.bf16}, {"read_bytes_per_second", p.read}};
+  return {{"threads", p.threads},
+          {"isa", ops::isa_name()},
+          {"f32_flops", p.f32},
+          {"bf16_flops", p.bf16},
+          {"read_bytes_per_second", p.read}};
 }
 
-std::vector<OpTiming> bench_ops(int threads, const std::function<void(const OpTiming&, int threads)>& on_timed) {
+std::vector<OpTiming> bench_ops(int threads,
+                                const std::function<void(const OpTiming&, int threads)>& on_timed) {
   Run probe(thread_count(threads));
   const Peak peak = measure_peak(probe);
   std::vector<OpTiming> done;
@@ -156,7 +186,8 @@ std::vector<OpTiming> bench_ops(int threads, const std::function<void(const OpTi
         seconds.push_back(seconds_since(start));
       }
       const double s = median(seconds), rate = (op.flops > 0 ? op.flops : op.bytes) / s;
-      done.push_back({op.name, dtype, s, op.flops > 0, rate, rate / (op.flops > 0 ? peak.of(dtype) : peak.read)});
+      done.push_back({op.name, dtype, s, op.flops > 0, rate,
+                      rate / (op.flops > 0 ? peak.of(dtype) : peak.read)});
       if (on_timed) on_timed(done.back(), probe.threads);
     }
   }
@@ -191,12 +222,15 @@ StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   const ModelConfig config = make_config(o.model, vocab, o.train.context);
   const int64_t tokens_read = 4 * o.train.batch * o.train.accumulate * o.train.context + 1;
   MemoryNeed beside;
-  beside.add("text", 2 * tokens_read * static_cast<int64_t>(sizeof(int32_t)));  // the ids, and the corpus made of them
+  beside.add("text",
+             2 * tokens_read *
+                 static_cast<int64_t>(sizeof(int32_t)));  // the ids, and the corpus made of them
   check_before_weights(config, o.train, job.memory.limits, beside);
   Model model(config);
   model.initialise(o.train.seed);
   std::vector<int32_t> ids(static_cast<size_t>(tokens_read));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(o.train.seed), i, vocab));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(o.train.seed), i, vocab));
   const Corpus corpus(std::move(ids));
   const std::string foretold = check_before_training(config, o.train, job.memory.limits);
   if (job.memory.show) watch.tell("memory: " + foretold);
@@ -204,7 +238,10 @@ StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   const double peak = ops::measure_peak_flops(probe, o.train.dtype, kPeakSeconds);
   Trainer trainer(model, o.train, corpus);
   StepTimings done{
-      .tokens = static_cast<double>(o.train.batch * o.train.accumulate * o.train.context), .peak = peak, .dtype = o.train.dtype, .threads = o.train.threads};
+      .tokens = static_cast<double>(o.train.batch * o.train.accumulate * o.train.context),
+      .peak = peak,
+      .dtype = o.train.dtype,
+      .threads = o.train.threads};
   for (int64_t i = 0; i < o.train.steps; ++i) {
     const auto start = Clock::now();
     const StepResult step = trainer.step();
@@ -226,7 +263,11 @@ Json to_json(const StepTimings& t) {
 
 FieldList fields(BenchModelJob& job) {
   FieldList list;
-  list.add("MODEL", job.model, fmt::format("a model ({}): how fast it reads a prompt and writes tokens; or one of the words below", kModelIs)).positional();
+  list.add("MODEL", job.model,
+           fmt::format("a model ({}): how fast it reads a prompt and writes tokens; or one of the "
+                       "words below",
+                       kModelIs))
+      .positional();
   list.add(fields(job.speed));
   add_top_k_experts(list, job.top_k_experts);
   add_cache_dtype(list, job.cache_dtype);
@@ -248,8 +289,10 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
   Run run(thread_count(job.compute.threads), job.compute.dtype.value_or(natural_dtype(model)));
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
-  const bool large = prepare_memory(job.model, session_use(model, options, run.compute, job.speed.prompt, job.speed.prompt + job.speed.tokens), beside,
-                                    job.memory, marked("lower @prompt or @tokens"), watch);
+  const bool large = prepare_memory(job.model,
+                                    session_use(model, options, run.compute, job.speed.prompt,
+                                                job.speed.prompt + job.speed.tokens),
+                                    beside, job.memory, marked("lower @prompt or @tokens"), watch);
   if (job.top_k_experts > 0) config.routing.top_k = job.top_k_experts;
   Session session(model, run, job.speed.prompt + job.speed.tokens, options);
   SpeedProbe probe(model, session, job.speed);
@@ -258,16 +301,17 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
   for (int64_t i = 0; i < job.speed.repeats; ++i) probe.measure();
   const Peak peak = measure_peak(run);
   const double integers = mostly_quantised(model) ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
-  ModelTimings done{.model = job.model,
-                    .dtype = run.compute,
-                    .cache_dtype = cache_dtype(options, model, run.compute),
-                    .speed = probe.speed(),
-                    .load_seconds = load,
-                    .first_token_seconds = first_token,
-                    .bytes_per_token = static_cast<double>(decode_bytes(model, config.routing.top_k)),
-                    .peak = peak,
-                    .products = integers > 0 ? "int8" : name_of(run.compute),
-                    .limit = integers > 0 ? integers : peak.of(run.compute)};
+  ModelTimings done{
+      .model = job.model,
+      .dtype = run.compute,
+      .cache_dtype = cache_dtype(options, model, run.compute),
+      .speed = probe.speed(),
+      .load_seconds = load,
+      .first_token_seconds = first_token,
+      .bytes_per_token = static_cast<double>(decode_bytes(model, config.routing.top_k)),
+      .peak = peak,
+      .products = integers > 0 ? "int8" : name_of(run.compute),
+      .limit = integers > 0 ? integers : peak.of(run.compute)};
   done.flops = prompt_flops(config, done.speed.prompt) / median(done.speed.prompt_seconds);
   if (large || job.memory.hot_set) done.hot = hot_set(model, session.runner().expert_rows());
   return done;

@@ -1,4 +1,5 @@
-// What this machine can do, what the engine makes of it op by op, in whole training steps, and with a model: the bodies of `moe bench`.
+// What this machine can do, what the engine makes of it op by op, in whole training steps, and with
+// a model: the bodies of `moe bench`.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,8 @@ struct OpTiming {
   double rate = 0, share = 0;  // FLOP/s or bytes/s, and that in shares of its limit
 };
 // Told each when it is timed.
-std::vector<OpTiming> bench_ops(int threads, const std::function<void(const OpTiming&, int threads)>& on_timed = {});
+std::vector<OpTiming> bench_ops(
+    int threads, const std::function<void(const OpTiming&, int threads)>& on_timed = {});
 Json to_json(const OpTiming&);
 
 // Whole training steps on random tokens.
@@ -54,7 +56,8 @@ struct StepTimings {
 StepTimings bench_train(BenchTrainJob, Given&, const Watch&);
 Json to_json(const StepTimings&);
 
-// How fast a model reads a prompt and writes tokens, beside what this machine could do at most, measured in the same run.
+// How fast a model reads a prompt and writes tokens, beside what this machine could do at most,
+// measured in the same run.
 struct BenchModelJob {
   std::string model;
   std::optional<DType> cache_dtype;
@@ -72,9 +75,10 @@ struct ModelTimings {
   double load_seconds = 0, first_token_seconds = 0;  // the second since the start
   double bytes_per_token = 0;                        // of weights that writing one reads
   Peak peak;
-  std::string_view products;    // the type that most are computed in
-  double limit = 0, flops = 0;  // of them, operations a second: the peak, and what the prompt came to
-  std::optional<HotSet> hot;    // where it is asked for, or the weights do not fit the memory
+  std::string_view products;  // the type that most are computed in
+  double limit = 0,
+         flops = 0;           // of them, operations a second: the peak, and what the prompt came to
+  std::optional<HotSet> hot;  // where it is asked for, or the weights do not fit the memory
   double read() const { return bytes_per_token * speed.decode_rate(); }
 };
 ModelTimings bench_model(const BenchModelJob&, const Watch&);

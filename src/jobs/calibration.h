@@ -1,4 +1,5 @@
-// The texts of a conversion: the one that something is measured on, and the one that judges what was made.
+// The texts of a conversion: the one that something is measured on, and the one that judges what
+// was made.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct CalibrationOptions {
 };
 FieldList fields(CalibrationOptions&, const std::string& what_for);
 int64_t calibration_window(const CalibrationOptions&, const ModelConfig&);
-// The first windows * window tokens of the text; fails, with the number that is needed, where there are fewer.
+// The first windows * window tokens of the text; fails, with the number that is needed, where there
+// are fewer.
 std::vector<int32_t> read_calibration(const CalibrationOptions&, const LoadedModel&);
 
 // A text that the result and what it came from are scored on, by the rule of windows of moe score.
@@ -36,11 +38,16 @@ struct VerifyText {
   int64_t windows = 0;  // that there are by the rule
 };
 // A window of 0 stands for default_window. Fails where the text has not one.
-VerifyText read_verify(const std::string& path, const LoadedModel&, ScoreOptions rule = {.window = 0});
-// Fails (usage) where half or more of what is scored, by its lines, stands in the text that the conversion is fitted to, or half of that one in it: it could
-// not show the damage. Says so where a fifth does.
-void check_not_fitted_to(const VerifyText&, std::span<const int32_t> calibration, const Tokenizer&, const Watch&);
-// In f32. `what` is counted; `interrupted` ends the message when the work is stopped: "nothing was written".
-Score score_verify(Model&, const Tokenizer&, const VerifyText&, int threads, std::string_view what, std::string_view interrupted, const Watch&);
+VerifyText read_verify(const std::string& path, const LoadedModel&,
+                       ScoreOptions rule = {.window = 0});
+// Fails (usage) where half or more of what is scored, by its lines, stands in the text that the
+// conversion is fitted to, or half of that one in it: it could not show the damage. Says so where a
+// fifth does.
+void check_not_fitted_to(const VerifyText&, std::span<const int32_t> calibration, const Tokenizer&,
+                         const Watch&);
+// In f32. `what` is counted; `interrupted` ends the message when the work is stopped: "nothing was
+// written".
+Score score_verify(Model&, const Tokenizer&, const VerifyText&, int threads, std::string_view what,
+                   std::string_view interrupted, const Watch&);
 
 }  // namespace moe

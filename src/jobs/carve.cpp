@@ -17,7 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_after(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_after(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 Json carved_layer_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
@@ -44,8 +46,10 @@ struct Carving {
     std::vector<ConvertedRow> rows;
     double seconds = 0;  // of carving alone
   };
-  // Carves with these options and writes the result to `out`, whole or not at all. Whether `out` may be written is asked first.
-  Written write(const CarveOptions& options, const std::string& out, const std::function<void(const CarvedLayer&)>& on_layer) const {
+  // Carves with these options and writes the result to `out`, whole or not at all. Whether `out`
+  // may be written is asked first.
+  Written write(const CarveOptions& options, const std::string& out,
+                const std::function<void(const CarvedLayer&)>& on_layer) const {
     NewModel destination(out, watch);
     Run run(thread_count(job.threads), compute);
     Written done;
@@ -70,9 +74,12 @@ struct Carving {
     for (int64_t active = 1; active <= asked.experts - asked.shared; ++active) {
       CarveOptions options = asked;
       options.active = active;
-      steps.push_back({.name = fmt::format("{} active", active), .ffn_share = active_ffn_share(dense.model->config(), options)});
+      steps.push_back({.name = fmt::format("{} active", active),
+                       .ffn_share = active_ffn_share(dense.model->config(), options)});
       if (active == asked.active) continue;
-      steps.back().write = [this, options](const std::string& path) { write(options, path, [](const CarvedLayer&) {}); };
+      steps.back().write = [this, options](const std::string& path) {
+        write(options, path, [](const CarvedLayer&) {});
+      };
     }
     return steps;
   }
@@ -82,11 +89,15 @@ struct Carving {
 ConversionReport how_carved(const CarveReply& r, const std::string& calibration) {
   const CarveOptions& o = r.options;
   ConversionReport made{.kind = "Carving"};
-  made.steps = {{"method", o.method},
-                {"layers", r.layers_carved()},
-                {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared, o.active, o.experts - o.shared)},
-                {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", calibration, r.result.tokens, o.windows, name_of(r.compute))}};
-  for (const CarvedLayer& l : r.result.layers) made.layers.push_back({l.layer, l.active, l.error, l.agreement});
+  made.steps = {
+      {"method", o.method},
+      {"layers", r.layers_carved()},
+      {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts,
+                             o.shared, o.active, o.experts - o.shared)},
+      {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", calibration,
+                                  r.result.tokens, o.windows, name_of(r.compute))}};
+  for (const CarvedLayer& l : r.result.layers)
+    made.layers.push_back({l.layer, l.active, l.error, l.agreement});
   return made;
 }
 
@@ -94,16 +105,21 @@ ConversionReport how_carved(const CarveReply& r, const std::string& calibration)
 
 FieldList fields(CarveJob& job) {
   FieldList list, how = fields(job.options);
-  list.add("DENSE", job.in, fmt::format("a dense model: {}. It stays as it is", kModelIs)).positional().required();
+  list.add("DENSE", job.in, fmt::format("a dense model: {}. It stays as it is", kModelIs))
+      .positional()
+      .required();
   list.add("OUT", job.out, kNewModelHelp).positional().required();
   list.add(how.take({"shared", "active", "experts", "layers"}));
-  list.add(fields(job.calibration, "its first tokens show what the neurons do; nothing is trained on it"));
+  list.add(fields(job.calibration,
+                  "its first tokens show what the neurons do; nothing is trained on it"));
   list.add(std::move(how));
   list.add(fields(job.type));
   list.add_named(
-      "compute", {"auto", "f32", "bf16"}, [&job] { return job.compute ? std::string(name_of(*job.compute)) : "auto"; },
+      "compute", {"auto", "f32", "bf16"},
+      [&job] { return job.compute ? std::string(name_of(*job.compute)) : "auto"; },
       [&job](const std::string& name) { job.compute = dtype_named(name); },
-      "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine multiplies it");
+      "what the calibration's products run in: f32, bf16, or auto: bf16 where the machine "
+      "multiplies it");
   add_threads(list, job.threads);
   add_memory(list, job.memory);
   return list;
@@ -113,15 +129,20 @@ FieldList verify_fields(CarveJob& job) {
   FieldList list;
   list.add(verify_fields(job.verify));
   list.group("Measuring what was made");
-  list.add("sweep", job.sweep, "with @verify: carve for every other A too, and print and draw perplexity against speed; OUT holds the A asked for");
+  list.add("sweep", job.sweep,
+           "with @verify: carve for every other A too, and print and draw perplexity against "
+           "speed; OUT holds the A asked for");
   return list;
 }
 
-void check_given(const CarveJob& job, const Given& given) { check_verify_options(job.verify, given); }
+void check_given(const CarveJob& job, const Given& given) {
+  check_verify_options(job.verify, given);
+}
 
 std::string CarveReply::layers_carved() const {
   const int64_t cut = std::ssize(result.layers);
-  return cut == dense.layers ? counted(cut, "layer") : fmt::format("{} of {} layers", cut, dense.layers);
+  return cut == dense.layers ? counted(cut, "layer")
+                             : fmt::format("{} of {} layers", cut, dense.layers);
 }
 
 CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallbacks& callbacks) {
@@ -134,7 +155,8 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   o.window = calibration_window(job.calibration, asked);
   o.windows = job.calibration.windows;
   check_carve(asked, o);
-  check_memory(carving_need(asked, o, reply.compute), job.memory, marked("lower @windows or @window"), watch);
+  check_memory(carving_need(asked, o, reply.compute), job.memory,
+               marked("lower @windows or @window"), watch);
   const LoadedModel dense = load_model(job.in);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
@@ -159,7 +181,8 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   reply.write_seconds = seconds_after(start) - reply.load_seconds - reply.carve_seconds;
   callbacks.on_written(reply);
   if (verification) {
-    reply.report = verification->measure(job.out, how_carved(reply, job.calibration.text), job.sweep ? carving.sweep(o) : std::vector<SweepStep>{});
+    reply.report = verification->measure(job.out, how_carved(reply, job.calibration.text),
+                                         job.sweep ? carving.sweep(o) : std::vector<SweepStep>{});
     verification->write_page(*reply.report);
   }
   return reply;
@@ -180,7 +203,11 @@ Json to_json(const CarveReply& r, const Spelling& spell) {
                 {"layers", layers},
                 {"parameters", params.total()},
                 {"active_parameters", params.active()},
-                {"seconds", {{"load", r.load_seconds}, {"carve", r.carve_seconds}, {"write", r.write_seconds}, {"total", r.seconds()}}},
+                {"seconds",
+                 {{"load", r.load_seconds},
+                  {"carve", r.carve_seconds},
+                  {"write", r.write_seconds},
+                  {"total", r.seconds()}}},
                 {"out", r.out},
                 {"weights", weights_json(r.type, r.rows, spell)}};
   if (r.report) reply["report"] = to_json(*r.report);

@@ -1,4 +1,5 @@
-// The body of `moe carve`: from a dense model's file to that of the model whose experts are slices of its FFNs, and what that did to it.
+// The body of `moe carve`: from a dense model's file to that of the model whose experts are slices
+// of its FFNs, and what that did to it.
 #pragma once
 
 #include "convert/carve.h"
@@ -9,7 +10,8 @@
 namespace moe {
 
 struct CarveJob : MakeOptions {
-  std::optional<DType> compute;  // of the calibration's products; absent: what the machine multiplies best
+  std::optional<DType>
+      compute;  // of the calibration's products; absent: what the machine multiplies best
   CalibrationOptions calibration;
   CarveOptions options;
   CompareJob verify;   // how the result is measured on another text, if it has one

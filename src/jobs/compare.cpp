@@ -14,11 +14,14 @@ namespace {
 
 SessionOptions timed_options(const ModelConfig& config, int64_t top_k) {
   SessionOptions options{.top_k_experts = top_k};
-  if (config.moe_layer_count() > 0) options.routing = default_eval(config.routing);  // as the text is read
+  if (config.moe_layer_count() > 0)
+    options.routing = default_eval(config.routing);  // as the text is read
   return options;
 }
 
-DType dtype_of(const LoadedModel& loaded, const CompareJob& job) { return job.compute.dtype.value_or(natural_dtype(*loaded.model)); }
+DType dtype_of(const LoadedModel& loaded, const CompareJob& job) {
+  return job.compute.dtype.value_or(natural_dtype(*loaded.model));
+}
 
 // A model with its threads and memory.
 struct Running {
@@ -27,22 +30,29 @@ struct Running {
   std::optional<Session> session;  // where speeds are measured
   Running(const LoadedModel& loaded, const CompareJob& job, int64_t top_k)
       : model(*loaded.model), run(thread_count(job.compute.threads), dtype_of(loaded, job)) {
-    if (!job.no_speed) session.emplace(model, run, job.speed.prompt + job.speed.tokens, timed_options(model.config(), top_k));
+    if (!job.no_speed)
+      session.emplace(model, run, job.speed.prompt + job.speed.tokens,
+                      timed_options(model.config(), top_k));
   }
 };
 
-void prepare_to_compare(const NamedModel& before, const NamedModel& after, const CompareJob& job, int64_t window, const Watch& watch) {
+void prepare_to_compare(const NamedModel& before, const NamedModel& after, const CompareJob& job,
+                        int64_t window, const Watch& watch) {
   std::vector<ForwardUse> uses;
   for (const NamedModel* m : {&before, &after}) {
-    const int64_t top_k = m == &after ? job.top_k_experts : 0, timed = job.no_speed ? 0 : job.speed.prompt;
+    const int64_t top_k = m == &after ? job.top_k_experts : 0,
+                  timed = job.no_speed ? 0 : job.speed.prompt;
     const DType dtype = dtype_of(m->loaded, job);
     Model& model = *m->loaded.model;
-    uses.push_back(session_use(model, timed_options(model.config(), top_k), dtype, timed, job.no_speed ? 0 : job.speed.prompt + job.speed.tokens));
+    uses.push_back(session_use(model, timed_options(model.config(), top_k), dtype, timed,
+                               job.no_speed ? 0 : job.speed.prompt + job.speed.tokens));
     uses.back().shape.tokens = std::max(uses.back().shape.tokens, window);
   }
   MemoryNeed beside;
-  beside.add("comparing", comparing_bytes(before.loaded.model->config(), after.loaded.model->config(), window));
-  prepare_memory(before.name, uses, beside, job.memory, fmt::format("lower the tokens of a window (now {})", window), watch);
+  beside.add("comparing",
+             comparing_bytes(before.loaded.model->config(), after.loaded.model->config(), window));
+  prepare_memory(before.name, uses, beside, job.memory,
+                 fmt::format("lower the tokens of a window (now {})", window), watch);
 }
 
 }  // namespace
@@ -51,10 +61,13 @@ FieldList measuring_fields(CompareJob& job, const std::string& group) {
   const bool verifies = !group.empty();
   FieldList list;
   list.group(group);
-  list.add(verifies ? "verify_windows" : "windows", job.options.windows, "at most so many windows of the text; 0: all");
-  list.add(verifies ? "verify_window" : "window", job.options.window, "tokens a window, as in moe score; default: 2048, or the shorter of the two contexts")
+  list.add(verifies ? "verify_windows" : "windows", job.options.windows,
+           "at most so many windows of the text; 0: all");
+  list.add(verifies ? "verify_window" : "window", job.options.window,
+           "tokens a window, as in moe score; default: 2048, or the shorter of the two contexts")
       .no_default();
-  list.add("no_speed", job.no_speed, "leave the speeds out; without it both models are timed in turns");
+  list.add("no_speed", job.no_speed,
+           "leave the speeds out; without it both models are timed in turns");
   list.add(fields(job.speed).take({"prompt", "tokens", "repeats"}));
   return list;
 }
@@ -63,13 +76,16 @@ ComparedText read_compared_text(const CompareJob& job, const LoadedModel& model)
   ComparedText text{{}, job.options};
   if (text.options.window == 0) text.options.window = default_window(model.model->config());
   text.ids = read_ids(job.text, *model.tokenizer);
-  scored_windows(std::ssize(text.ids), {.window = text.options.window, .windows = text.options.windows});
+  scored_windows(std::ssize(text.ids),
+                 {.window = text.options.window, .windows = text.options.windows});
   return text;
 }
 
-ConversionReport compare_models(const NamedModel& before, const NamedModel& after, const CompareJob& job, const ComparedText& text, const Watch& watch,
+ConversionReport compare_models(const NamedModel& before, const NamedModel& after,
+                                const CompareJob& job, const ComparedText& text, const Watch& watch,
                                 const std::string& interrupted) {
-  check_same_vocabulary(*before.loaded.model, *before.loaded.tokenizer, *after.loaded.model, *after.loaded.tokenizer);
+  check_same_vocabulary(*before.loaded.model, *before.loaded.tokenizer, *after.loaded.model,
+                        *after.loaded.tokenizer);
   for (const NamedModel* m : {&before, &after}) {
     if (!job.no_speed) validate(job.speed, m->loaded.model->config());
     evaluation_spec(m->loaded.model->config(), std::nullopt, m == &after ? job.top_k_experts : 0);
@@ -82,11 +98,12 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
     if (watch.stopped()) fail("interrupted {}{}", when, interrupted);
   };
   check_stopped("before the first window");
-  report.figures = compare({first.model, first.run}, {second.model, second.run, job.top_k_experts}, *before.loaded.tokenizer, text.ids, text.options,
-                           [&](int64_t done, int64_t total) {
-                             check_stopped(fmt::format("after {} of {} windows", done, total));
-                             progress(done, total, "windows");
-                           });
+  report.figures =
+      compare({first.model, first.run}, {second.model, second.run, job.top_k_experts},
+              *before.loaded.tokenizer, text.ids, text.options, [&](int64_t done, int64_t total) {
+                check_stopped(fmt::format("after {} of {} windows", done, total));
+                progress(done, total, "windows");
+              });
   if (!job.no_speed) {
     std::vector<SpeedProbe> probes;
     probes.emplace_back(first.model, *first.session, job.speed);
@@ -99,19 +116,26 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
     report.after_speed = probes[1].speed();
   }
   report.before = model_card(before.name, first.model, first.run.compute, text.options.window);
-  report.after = model_card(after.name, second.model, second.run.compute, text.options.window, job.top_k_experts);
+  report.after = model_card(after.name, second.model, second.run.compute, text.options.window,
+                            job.top_k_experts);
   return report;
 }
 
-ConversionReport compare_files(const std::string& before_path, const std::string& after_path, CompareJob job, const Watch& watch) {
+ConversionReport compare_files(const std::string& before_path, const std::string& after_path,
+                               CompareJob job, const Watch& watch) {
   if (!job.no_speed) validate(job.speed);
-  LoadedModel before = open_model(before_path, job.memory.limits), after = open_model(after_path, job.memory.limits);
-  if (job.options.window == 0) job.options.window = std::min(default_window(before.model->config()), default_window(after.model->config()));
+  LoadedModel before = open_model(before_path, job.memory.limits),
+              after = open_model(after_path, job.memory.limits);
+  if (job.options.window == 0)
+    job.options.window =
+        std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
   const ComparedText text = read_compared_text(job, before);
-  std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
+  std::optional<AtomicFile>
+      page;  // opened before the work, so that a folder that cannot be written to is found at once
   if (!job.html.empty()) page.emplace(job.html);
-  ConversionReport report = compare_models({before_path, before}, {after_path, after}, job, text, watch);
+  ConversionReport report =
+      compare_models({before_path, before}, {after_path, after}, job, text, watch);
   if (page) {
     page->write(conversion_page(report));
     page->commit();

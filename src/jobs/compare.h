@@ -1,4 +1,5 @@
-// One model held against another on a text: the body of `moe compare`, and what the conversions measure of what they made.
+// One model held against another on a text: the body of `moe compare`, and what the conversions
+// measure of what they made.
 #pragma once
 
 #include <optional>
@@ -23,10 +24,12 @@ struct CompareJob {
   ComputeOptions compute;
   MemoryOptions memory;
 };
-// How it is measured. In a `group` that verifies what was made, where windows may mean those of another text, the names of the first two begin with verify_.
+// How it is measured. In a `group` that verifies what was made, where windows may mean those of
+// another text, the names of the first two begin with verify_.
 FieldList measuring_fields(CompareJob&, const std::string& group = "");
 
-// The text as tokens of a model, and the rule of windows that both models can be read by; fails where the text has not one window, before anything is measured.
+// The text as tokens of a model, and the rule of windows that both models can be read by; fails
+// where the text has not one window, before anything is measured.
 struct ComparedText {
   std::vector<int32_t> ids;
   CompareOptions options;
@@ -39,11 +42,13 @@ struct NamedModel {
   LoadedModel& loaded;
 };
 
-// Everything that is measured of two models alone; the caller adds how the second was made. `interrupted` ends the message when the work is stopped: "; OUT is
-// written".
-ConversionReport compare_models(const NamedModel& before, const NamedModel& after, const CompareJob&, const ComparedText&, const Watch&,
+// Everything that is measured of two models alone; the caller adds how the second was made.
+// `interrupted` ends the message when the work is stopped: "; OUT is written".
+ConversionReport compare_models(const NamedModel& before, const NamedModel& after,
+                                const CompareJob&, const ComparedText&, const Watch&,
                                 const std::string& interrupted = "");
 // Of two files, with the page that was asked for.
-ConversionReport compare_files(const std::string& before, const std::string& after, CompareJob, const Watch&);
+ConversionReport compare_files(const std::string& before, const std::string& after, CompareJob,
+                               const Watch&);
 
 }  // namespace moe

@@ -19,13 +19,17 @@ const std::vector<std::string>& written_dtypes() {
 }
 
 std::optional<WantedType> wanted_type(const ConvertJob& job) {
-  if (!job.quant.empty() && !job.dtype.empty()) fail_usage("@quant and @dtype both choose the type of the weights; give one of them");
+  if (!job.quant.empty() && !job.dtype.empty())
+    fail_usage("@quant and @dtype both choose the type of the weights; give one of them");
   if (!job.quant.empty()) return find_quant_mix(job.quant, field("quant"));
   if (job.dtype.empty()) return std::nullopt;
   const std::optional<DType> dtype = dtype_named(job.dtype);
-  if (dtype && is_quantised(*dtype)) fail_usage("{} is a quantised type; ask for it with @quant {}", job.dtype, job.dtype);
-  if (!dtype || std::find(written_dtypes().begin(), written_dtypes().end(), name_of(*dtype)) == written_dtypes().end())
-    fail_usage("@dtype: no type is called '{}'{}", job.dtype, suggestion(job.dtype, written_dtypes()));
+  if (dtype && is_quantised(*dtype))
+    fail_usage("{} is a quantised type; ask for it with @quant {}", job.dtype, job.dtype);
+  if (!dtype || std::find(written_dtypes().begin(), written_dtypes().end(), name_of(*dtype)) ==
+                    written_dtypes().end())
+    fail_usage("@dtype: no type is called '{}'{}", job.dtype,
+               suggestion(job.dtype, written_dtypes()));
   return *dtype;
 }
 
@@ -40,19 +44,28 @@ Json account_json(const ConvertReport& report) {
                     {"bytes_before", row.bytes_before},
                     {"bytes_after", row.bytes_after},
                     {"example", row.example}});
-  Json reply = {{"tensors", rows},           {"sources", report.sources},           {"targets", report.targets},        {"aliases", report.aliases},
-                {"numbers", report.numbers}, {"bytes_before", report.bytes_before}, {"bytes_after", report.bytes_after}};
+  Json reply = {{"tensors", rows},
+                {"sources", report.sources},
+                {"targets", report.targets},
+                {"aliases", report.aliases},
+                {"numbers", report.numbers},
+                {"bytes_before", report.bytes_before},
+                {"bytes_after", report.bytes_after}};
   if (!report.why_own.empty()) reply["not_for_llama_cpp"] = report.why_own;
   return reply;
 }
 
-Json verified_json(const Score& s) { return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}}; }
+Json verified_json(const Score& s) {
+  return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}};
+}
 
 std::string quantising_help() {
   std::string out = "quantise (GGUF only), by llama.cpp's names: ";
-  for (const QuantMix& mix : quant_mixes()) out += fmt::format("{}{} ({})", &mix == quant_mixes().data() ? "" : ", ", mix.name, mix.what);
+  for (const QuantMix& mix : quant_mixes())
+    out += fmt::format("{}{} ({})", &mix == quant_mixes().data() ? "" : ", ", mix.name, mix.what);
   return out +
-         ". Norms, biases and routers stay f32, the head keeps more bits; where rows are no multiple of a type's block the nearest type that fits is taken, and "
+         ". Norms, biases and routers stay f32, the head keeps more bits; where rows are no "
+         "multiple of a type's block the nearest type that fits is taken, and "
          "printed (docs/quantisation.md)";
 }
 
@@ -61,16 +74,27 @@ std::string quantising_help() {
 FieldList fields(ConvertJob& job) {
   FieldList list;
   list.add("IN", job.in, fmt::format("a model: {}", kModelIs)).positional().required();
-  list.add("OUT", job.out, "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out").positional().required();
+  list.add("OUT", job.out,
+           "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face "
+           "lays it out")
+      .positional()
+      .required();
   list.add("adapter", job.adapter,
-           "merge a low-rank adapter into the weights: a folder of adapter_config.json and adapter_model.safetensors as PEFT and moe train --tune lora leave "
+           "merge a low-rank adapter into the weights: a folder of adapter_config.json and "
+           "adapter_model.safetensors as PEFT and moe train --tune lora leave "
            "them. @verify then scores the merged weights before and after the change of type");
   list.add("quant", job.quant, quantising_help()).values(quant_mix_names());
-  list.add("dtype", job.dtype, "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder cannot hold that")
+  list.add("dtype", job.dtype,
+           "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder "
+           "cannot hold that")
       .values(written_dtypes());
-  list.add("verify", job.verify, "a text, or a folder of them: score it before and after, by the rule of windows of moe score, and print both perplexities");
+  list.add("verify", job.verify,
+           "a text, or a folder of them: score it before and after, by the rule of windows of moe "
+           "score, and print both perplexities");
   list.add("verify_windows", job.rule.windows, "at most so many windows of the text; 0: all");
-  list.add("verify_window", job.rule.window, "tokens a window; default: 2048, or the model's context where that is shorter").no_default();
+  list.add("verify_window", job.rule.window,
+           "tokens a window; default: 2048, or the model's context where that is shorter")
+      .no_default();
   add_threads(list, job.threads);
   add_memory(list, job.memory);
   return list;
@@ -78,10 +102,12 @@ FieldList fields(ConvertJob& job) {
 
 void check_given(const ConvertJob& job, const Given& given) {
   for (const char* name : {"verify_windows", "verify_window"})
-    if (job.verify.empty() && given.has(name)) fail_usage("{} needs a text to score: add @verify TEXT", field(name));
+    if (job.verify.empty() && given.has(name))
+      fail_usage("{} needs a text to score: add @verify TEXT", field(name));
 }
 
-ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const ConvertCallbacks& callbacks) {
+ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
+                           const ConvertCallbacks& callbacks) {
   const std::string in = find_model(job.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(job), .threads = thread_count(job.threads)};
   if (options.dtype) check_asked(options.dtype->dtype, target_of(job.out));
@@ -97,7 +123,8 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const Conv
 
   MemoryNeed writing;
   const int64_t wide = converting_bytes(*before.model) / 2;  // as f32, and in its type
-  writing.add("writing", wide + (options.dtype ? wide / 1024 * bytes_of(options.dtype->dtype, 256) : wide));
+  writing.add("writing",
+              wide + (options.dtype ? wide / 1024 * bytes_of(options.dtype->dtype, 256) : wide));
   check_memory(writing, job.memory, "close other programs", watch);
   {
     const Progress progress = watch.begin();
@@ -114,10 +141,12 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const Conv
   callbacks.on_written(reply.account);
   if (!text) return reply;
   LoadedModel after = open_model(job.out, job.memory.limits);
-  prepare_memory(in, scored_in_turn({before.model.get(), after.model.get()}, text->rule, DType::f32), {}, job.memory,
-                 marked("lower @verify_window or leave @verify out; the model is written"), watch);
+  prepare_memory(
+      in, scored_in_turn({before.model.get(), after.model.get()}, text->rule, DType::f32), {},
+      job.memory, marked("lower @verify_window or leave @verify out; the model is written"), watch);
   const auto scored = [&](LoadedModel& model, const VerifyText& own) {
-    return score_verify(*model.model, *model.tokenizer, own, options.threads, "windows", "the model is written", watch);
+    return score_verify(*model.model, *model.tokenizer, own, options.threads, "windows",
+                        "the model is written", watch);
   };
   Score first = scored(before, *text);
   Score second = scored(after, read_verify(job.verify, after, text->rule));
@@ -128,7 +157,10 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch, const Conv
 Json to_json(const ConvertReply& r) {
   Json reply = account_json(r.account);
   if (r.merged)
-    reply["adapter"] = {{"folder", r.adapter}, {"matrices", r.merged->matrices}, {"replaced", r.merged->whole}, {"largest_change", r.merged->largest}};
+    reply["adapter"] = {{"folder", r.adapter},
+                        {"matrices", r.merged->matrices},
+                        {"replaced", r.merged->whole},
+                        {"largest_change", r.merged->largest}};
   if (r.verified)
     reply["verify"] = {{"text", r.verified->text.path},
                        {"windows", r.verified->before.windows},

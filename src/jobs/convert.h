@@ -1,4 +1,5 @@
-// The body of `moe convert`: from one file of a model to another, with an adapter merged and both scored where that is asked for.
+// The body of `moe convert`: from one file of a model to another, with an adapter merged and both
+// scored where that is asked for.
 #pragma once
 
 #include <functional>

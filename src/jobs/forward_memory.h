@@ -1,4 +1,5 @@
-// What may be taken of memory by work that runs models: the same options and messages for all of it.
+// What may be taken of memory by work that runs models: the same options and messages for all of
+// it.
 #pragma once
 
 #include <span>
@@ -22,11 +23,13 @@ void add_show_memory(FieldList&, bool& show);
 // Of the work that writes text.
 void add_hot_set(FieldList&, MemoryOptions&);
 
-// Sets what packed copies may take, before the models run, and tells where the weights do not fit the memory. True: they do not. Throws OutOfMemory where the
-// rest does not fit; `advice`, with its fields marked, says what to lower. `path`: of the first model; `beside`: what else will be taken.
-bool prepare_memory(const std::string& path, std::span<const ForwardUse>, const MemoryNeed& beside, const MemoryOptions&, const std::string& advice,
-                    const Watch&);
-inline bool prepare_memory(const std::string& path, const ForwardUse& use, const MemoryNeed& beside, const MemoryOptions& options, const std::string& advice,
+// Sets what packed copies may take, before the models run, and tells where the weights do not fit
+// the memory. True: they do not. Throws OutOfMemory where the rest does not fit; `advice`, with its
+// fields marked, says what to lower. `path`: of the first model; `beside`: what else will be taken.
+bool prepare_memory(const std::string& path, std::span<const ForwardUse>, const MemoryNeed& beside,
+                    const MemoryOptions&, const std::string& advice, const Watch&);
+inline bool prepare_memory(const std::string& path, const ForwardUse& use, const MemoryNeed& beside,
+                           const MemoryOptions& options, const std::string& advice,
                            const Watch& watch) {
   return prepare_memory(path, std::span(&use, 1), beside, options, advice, watch);
 }

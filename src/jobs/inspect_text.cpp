@@ -27,8 +27,10 @@ void make_picture_folder(const std::string& path) {
   if (error) fail("cannot make the folder of @pictures, '{}': {}", path, error.message());
 }
 
-void write_pictures(const std::string& folder, const RoutingReport& report, const TrainingHistory* history) {
-  for (const auto& [name, svg] : report_pictures(report, history)) write_atomically(folder + "/" + name, svg);
+void write_pictures(const std::string& folder, const RoutingReport& report,
+                    const TrainingHistory* history) {
+  for (const auto& [name, svg] : report_pictures(report, history))
+    write_atomically(folder + "/" + name, svg);
 }
 
 }  // namespace
@@ -37,13 +39,21 @@ FieldList fields(InspectTextJob& job) {
   FieldList list;
   list.group("What the routers do on texts");
   list.add("text", job.texts, "texts to run the model on, files or folders; each file is a domain");
-  list.add("html", job.html, "write the report as a page of its own to this file, with the training curves when MODEL has a metrics.jsonl");
-  list.add("pictures", job.pictures, "write each chart of that page as a picture of its own (.svg) into this folder");
-  list.add("against", job.against, "an earlier checkpoint of the same model: how many of the choices it made too (router saturation)");
-  list.add("tokens", job.stats.tokens, "tokens of each domain at most, in windows spread evenly over it; 0: all");
-  list.add("window", job.stats.window, "tokens a window; 0: 2048, or the model's context where that is shorter");
+  list.add("html", job.html,
+           "write the report as a page of its own to this file, with the training curves when "
+           "MODEL has a metrics.jsonl");
+  list.add("pictures", job.pictures,
+           "write each chart of that page as a picture of its own (.svg) into this folder");
+  list.add("against", job.against,
+           "an earlier checkpoint of the same model: how many of the choices it made too (router "
+           "saturation)");
+  list.add("tokens", job.stats.tokens,
+           "tokens of each domain at most, in windows spread evenly over it; 0: all");
+  list.add("window", job.stats.window,
+           "tokens a window; 0: 2048, or the model's context where that is shorter");
   list.add_choice("routing", job.stats.routing, eval_routing_names(),
-                  "dropless; as-trained, or threshold, as in moe score. Default: dropless, or threshold where experts choose");
+                  "dropless; as-trained, or threshold, as in moe score. Default: dropless, or "
+                  "threshold where experts choose");
   add_top_k_experts(list, job.stats.top_k_experts);
   add_threads(list, job.threads);
   add_memory(list, job.memory);
@@ -54,7 +64,8 @@ void check_given(const InspectTextJob& job, const Given& given) {
   if (!job.texts.empty()) return;
   InspectTextJob unused;
   for (const Field& one : fields(unused))
-    if (given.has(one.name)) fail_usage("{} needs a text to look at: add @text FILE", field(one.name));
+    if (given.has(one.name))
+      fail_usage("{} needs a text to look at: add @text FILE", field(one.name));
 }
 
 InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
@@ -65,16 +76,20 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
   LoadedModel earlier;
   if (!job.against.empty()) earlier = open_model(job.against, job.memory.limits);
   const Corpus corpus(job.texts, *loaded.tokenizer);
-  std::optional<AtomicFile> page;  // opened before the work, so that a folder that cannot be written to is found at once
+  std::optional<AtomicFile>
+      page;  // opened before the work, so that a folder that cannot be written to is found at once
   if (!job.html.empty()) page.emplace(job.html);
   if (!job.pictures.empty()) make_picture_folder(job.pictures);
   Run run(thread_count(job.threads), job.dtype.value_or(natural_dtype(*loaded.model)));
-  const int64_t window = std::min(options.window > 0 ? options.window : default_window(loaded.model->config()), corpus.size());
+  const int64_t window = std::min(
+      options.window > 0 ? options.window : default_window(loaded.model->config()), corpus.size());
   std::vector<ForwardUse> uses;
   for (const LoadedModel* m : std::initializer_list<const LoadedModel*>{&loaded, &earlier})
     if (m->model)
-      uses.push_back(
-          {.model = m->model.get(), .shape = {.tokens = window, .dtype = run.compute}, .routing = options.routing, .top_k_experts = options.top_k_experts});
+      uses.push_back({.model = m->model.get(),
+                      .shape = {.tokens = window, .dtype = run.compute},
+                      .routing = options.routing,
+                      .top_k_experts = options.top_k_experts});
   MemoryNeed beside;
   beside.add("report", reporting_bytes(loaded.model->config(), window, std::ssize(uses)));
   prepare_memory(job.model, uses, beside, job.memory, marked("lower @window"), watch);
@@ -86,10 +101,11 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
       if (watch.stopped()) fail("interrupted after {} of {} windows", done, total);
     };
     check(0, 0);
-    report = routing_report(*loaded.model, run, *loaded.tokenizer, corpus, options, earlier.model.get(), [&](int64_t done, int64_t total) {
-      check(done, total);
-      progress(done, total, "windows");
-    });
+    report = routing_report(*loaded.model, run, *loaded.tokenizer, corpus, options,
+                            earlier.model.get(), [&](int64_t done, int64_t total) {
+                              check(done, total);
+                              progress(done, total, "windows");
+                            });
   }
   report.model = job.model;
   report.earlier = job.against;
@@ -110,13 +126,16 @@ void add_to_json(Json& reply, const InspectedText& found) {
 }
 
 int64_t report_tokens(const Corpus& texts, int64_t context) {
-  return std::min(texts.size(), kReportTokens * static_cast<int64_t>(domain_shares(texts, context, {}).size()));
+  return std::min(texts.size(),
+                  kReportTokens * static_cast<int64_t>(domain_shares(texts, context, {}).size()));
 }
 
-std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts, const std::string& out, int threads, DType dtype,
+std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts,
+                         const std::string& out, int threads, DType dtype,
                          const std::function<void(int64_t, int64_t)>& progress) {
   Run run(threads, dtype);
-  RoutingReport report = routing_report(model, run, tokenizer, texts, {.tokens = kReportTokens}, nullptr, progress);
+  RoutingReport report =
+      routing_report(model, run, tokenizer, texts, {.tokens = kReportTokens}, nullptr, progress);
   report.model = out;
   if (!report.moe_layers.empty()) report.routing = name_of(default_eval(model.config().routing));
   const std::optional<TrainingHistory> history = read_history(out);

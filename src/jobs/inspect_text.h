@@ -1,4 +1,5 @@
-// What the routers of a model do on texts: the body of `moe inspect MODEL --text`, and of the page that `moe train` leaves beside a model.
+// What the routers of a model do on texts: the body of `moe inspect MODEL --text`, and of the page
+// that `moe train` leaves beside a model.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,8 @@ namespace moe {
 struct InspectTextJob {
   std::string model;
   std::vector<std::string> texts;
-  std::string against, html, pictures;  // an earlier checkpoint; a page; a folder for its charts; empty: none
+  std::string against, html,
+      pictures;  // an earlier checkpoint; a page; a folder for its charts; empty: none
   RoutingStatsOptions stats;
   std::optional<DType> dtype;  // absent: natural_dtype
   int threads = 0;
@@ -40,10 +42,12 @@ void add_to_json(Json& reply, const InspectedText&);
 // Most tokens that are looked at of such texts.
 int64_t report_tokens(const Corpus& texts, int64_t context);
 
-// Looks at the model on part of each domain of `texts`, reads OUT/metrics.jsonl and writes OUT/report.html, whose path it returns: a few seconds for a small
-// model. `texts`: held-out where there are some, else what was trained on. `progress` is told how many windows of how many are done. Fails when the texts are
-// too short to look at or the page cannot be written.
-std::string write_report(Model&, const Tokenizer&, const Corpus& texts, const std::string& out, int threads, DType dtype,
+// Looks at the model on part of each domain of `texts`, reads OUT/metrics.jsonl and writes
+// OUT/report.html, whose path it returns: a few seconds for a small model. `texts`: held-out where
+// there are some, else what was trained on. `progress` is told how many windows of how many are
+// done. Fails when the texts are too short to look at or the page cannot be written.
+std::string write_report(Model&, const Tokenizer&, const Corpus& texts, const std::string& out,
+                         int threads, DType dtype,
                          const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace moe

@@ -35,7 +35,8 @@ ExpertSource parse_expert(const std::string& text) {
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-// A text file has a prompt in each line that is not blank; a .json file {"positive": [...], "negative": [...]}.
+// A text file has a prompt in each line that is not blank; a .json file {"positive": [...],
+// "negative": [...]}.
 GatePrompts read_gate_prompts(const std::string& path, const Tokenizer& tokenizer) {
   std::vector<std::string> positive, negative;
   if (path.ends_with(".json")) {
@@ -51,7 +52,9 @@ GatePrompts read_gate_prompts(const std::string& path, const Tokenizer& tokenize
       if (line.find_first_not_of(" \t") != std::string::npos) positive.push_back(line);
     }
   }
-  if (positive.empty()) fail("{} holds no prompt; a text file has one in each line, a .json file a list \"positive\"", path);
+  if (positive.empty())
+    fail("{} holds no prompt; a text file has one in each line, a .json file a list \"positive\"",
+         path);
   GatePrompts prompts;
   for (const std::string& text : positive) prompts.positive.push_back(tokenizer.encode_text(text));
   for (const std::string& text : negative) prompts.negative.push_back(tokenizer.encode_text(text));
@@ -64,16 +67,20 @@ GatePrompts read_gate_prompts(const std::string& path, const Tokenizer& tokenize
 void check_gate_context(const GatePrompts& prompts, const std::string& path, int64_t context) {
   for (const auto* list : {&prompts.positive, &prompts.negative})
     for (const std::vector<int32_t>& ids : *list)
-      if (static_cast<int64_t>(ids.size()) > context) fail("{}: a prompt has {} tokens, but the base reads at most {}; shorten it", path, ids.size(), context);
+      if (static_cast<int64_t>(ids.size()) > context)
+        fail("{}: a prompt has {} tokens, but the base reads at most {}; shorten it", path,
+             ids.size(), context);
 }
 
 void check_same_tokenizer(const Tokenizer& base, const Tokenizer& other, const std::string& name) {
   if (base.vocab_size() != other.vocab_size())
-    fail_usage("{} does not match the base: its tokenizer has {} tokens, the base's {}", name, other.vocab_size(), base.vocab_size());
+    fail_usage("{} does not match the base: its tokenizer has {} tokens, the base's {}", name,
+               other.vocab_size(), base.vocab_size());
   for (int64_t i = 0; i < base.vocab_size(); ++i) {
     const auto id = static_cast<int32_t>(i);
     if (base.piece(id) != other.piece(id))
-      fail_usage("{} does not match the base: token {} is \"{}\", the base's \"{}\"", name, i, printable(other.piece(id), 40), printable(base.piece(id), 40));
+      fail_usage("{} does not match the base: token {} is \"{}\", the base's \"{}\"", name, i,
+                 printable(other.piece(id), 40), printable(base.piece(id), 40));
   }
 }
 
@@ -86,7 +93,8 @@ class MergeSources {
     std::string key = fs::weakly_canonical(path, error).string();
     if (error) key = path;
     const auto found = loaded_.find(key);
-    return found != loaded_.end() ? found->second : loaded_.emplace(key, open_model(path, limits_)).first->second;
+    return found != loaded_.end() ? found->second
+                                  : loaded_.emplace(key, open_model(path, limits_)).first->second;
   }
 
  private:
@@ -94,16 +102,21 @@ class MergeSources {
   std::map<std::string, LoadedModel> loaded_;
 };
 
-std::vector<MergeExpert> read_experts(const MergeJob& job, LoadedModel& base, MergeSources& sources, Gates gates) {
+std::vector<MergeExpert> read_experts(const MergeJob& job, LoadedModel& base, MergeSources& sources,
+                                      Gates gates) {
   std::vector<MergeExpert> experts;
   for (const std::string& text : job.experts) {
     const ExpertSource flag = parse_expert(text);
     LoadedModel& model = sources.load(flag.model);
     MergeExpert expert{.model = model.model.get(), .name = flag.model, .prompts = {}};
-    if (expert.model != base.model.get() && model.model->config().vocab == base.model->config().vocab)
+    if (expert.model != base.model.get() &&
+        model.model->config().vocab == base.model->config().vocab)
       check_same_tokenizer(*base.tokenizer, *model.tokenizer, flag.model);
     if (!flag.prompts.empty()) {
-      if (gates == Gates::random) fail_usage("@gates random draws the gates, so the prompts of {} have no meaning; leave them out", flag.model);
+      if (gates == Gates::random)
+        fail_usage(
+            "@gates random draws the gates, so the prompts of {} have no meaning; leave them out",
+            flag.model);
       expert.prompts = read_gate_prompts(flag.prompts, *base.tokenizer);
       check_gate_context(expert.prompts, flag.prompts, base.model->config().context);
     }
@@ -129,33 +142,48 @@ MergeOptions merge_options(const MergeJob& job, const ModelConfig& base) {
 
 void tell_notes(const Merged& merged, const Watch& watch) {
   for (const std::string& note : merged.notes) watch.tell(fmt::format("note: {}", note));
-  const auto worst = std::max_element(merged.layers.begin(), merged.layers.end(), [](const auto& a, const auto& b) { return a.condition < b.condition; });
-  const auto bad = std::count_if(merged.layers.begin(), merged.layers.end(), [](const MergedLayer& l) { return !(l.condition <= kBadCondition); });
+  const auto worst =
+      std::max_element(merged.layers.begin(), merged.layers.end(),
+                       [](const auto& a, const auto& b) { return a.condition < b.condition; });
+  const auto bad =
+      std::count_if(merged.layers.begin(), merged.layers.end(),
+                    [](const MergedLayer& l) { return !(l.condition <= kBadCondition); });
   if (bad > 0)
-    watch.tell(fmt::format(
-        "note: the gates of {} of {} are badly conditioned (above {:g}; the worst is layer {} with {}): their experts get nearly the same tokens. Prompts that "
-        "differ more, or negative ones, tell them apart",
-        bad, counted(static_cast<int64_t>(merged.layers.size()), "layer"), kBadCondition, worst->layer, condition_in_words(worst->condition)));
+    watch.tell(
+        fmt::format("note: the gates of {} of {} are badly conditioned (above {:g}; the worst is "
+                    "layer {} with {}): their experts get nearly the same tokens. Prompts that "
+                    "differ more, or negative ones, tell them apart",
+                    bad, counted(static_cast<int64_t>(merged.layers.size()), "layer"),
+                    kBadCondition, worst->layer, condition_in_words(worst->condition)));
 }
 
 }  // namespace
 
-std::string condition_in_words(double x) { return std::isfinite(x) ? fmt::format("{:.3g}", x) : "infinite"; }
+std::string condition_in_words(double x) {
+  return std::isfinite(x) ? fmt::format("{:.3g}", x) : "infinite";
+}
 
 FieldList fields(MergeJob& job) {
   FieldList list, how = fields(job.options);
   list.add("OUT", job.out, kNewModelHelp).positional().required();
-  list.add("base", job.in, fmt::format("the dense model that gives attention, norms, embeddings and head: {}", kModelIs)).required();
+  list.add("base", job.in,
+           fmt::format("the dense model that gives attention, norms, embeddings and head: {}",
+                       kModelIs))
+      .required();
   list.add("expert", job.experts,
-           "MODEL or MODEL:PROMPTS, once for each expert: a dense model of the same shape and vocabulary gives its FFNs, and prompts of its kind make its "
-           "gates. PROMPTS is a text file with a prompt a line, or a .json file {\"positive\": [...], \"negative\": [...]}")
+           "MODEL or MODEL:PROMPTS, once for each expert: a dense model of the same shape and "
+           "vocabulary gives its FFNs, and prompts of its kind make its "
+           "gates. PROMPTS is a text file with a prompt a line, or a .json file {\"positive\": "
+           "[...], \"negative\": [...]}")
       .required()
       .one_each();
   list.add(how.take({"gates"}));
   list.add("top_k", job.top_k, "experts a token takes");
   const std::vector<std::string> names = names_of(recipes());
   list.add("recipe", job.recipe,
-           fmt::format("how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised", listed(names)))
+           fmt::format("how tokens choose experts: {}; default: the one of models with the same "
+                       "attention, weights renormalised",
+                       listed(names)))
       .values(names);
   list.add(std::move(how));
   list.add(fields(job.type));
@@ -176,8 +204,10 @@ MergeReply merge_models(const MergeJob& job, const Watch& watch) {
   for (const MergeExpert& expert : experts)
     for (const auto* list : {&expert.prompts.positive, &expert.prompts.negative})
       for (const std::vector<int32_t>& ids : *list) longest = std::max(longest, std::ssize(ids));
-  const ForwardUse use{.model = base.model.get(), .shape = {.tokens = longest, .dtype = DType::f32}};
-  if (gates != Gates::random) prepare_memory(job.in, use, {}, job.memory, "shorten the prompts", watch);
+  const ForwardUse use{.model = base.model.get(),
+                       .shape = {.tokens = longest, .dtype = DType::f32}};
+  if (gates != Gates::random)
+    prepare_memory(job.in, use, {}, job.memory, "shorten the prompts", watch);
   else check_memory({}, job.memory, "", watch);
   NewModel out(job.out, watch);
   Merged merged;
@@ -190,8 +220,12 @@ MergeReply merge_models(const MergeJob& job, const Watch& watch) {
     merged = merge(*base.model, experts, options);
   }
   tell_notes(merged, watch);
-  std::vector<ConvertedRow> rows = out.save(*merged.model, *base.tokenizer, type.type, options.threads);
-  return {{job.out, merged.model->config(), type, std::move(rows), std::move(merged.parts)}, gates, std::move(merged.layers), std::move(merged.notes)};
+  std::vector<ConvertedRow> rows =
+      out.save(*merged.model, *base.tokenizer, type.type, options.threads);
+  return {{job.out, merged.model->config(), type, std::move(rows), std::move(merged.parts)},
+          gates,
+          std::move(merged.layers),
+          std::move(merged.notes)};
 }
 
 Json to_json(const MergeReply& r, const Spelling& spell) {
@@ -199,7 +233,9 @@ Json to_json(const MergeReply& r, const Spelling& spell) {
   reply["gates"] = gates_names()[static_cast<size_t>(r.gates)];
   reply["notes"] = r.notes;
   for (const MergedLayer& l : r.layers)
-    reply["gates_of_layers"].push_back({{"layer", l.layer}, {"condition", std::isfinite(l.condition) ? Json(l.condition) : Json()}});
+    reply["gates_of_layers"].push_back(
+        {{"layer", l.layer},
+         {"condition", std::isfinite(l.condition) ? Json(l.condition) : Json()}});
   return reply;
 }
 

@@ -1,4 +1,5 @@
-// The body of `moe merge`: from the files of several dense models, with prompts that stand for each, to that of one whose experts they are.
+// The body of `moe merge`: from the files of several dense models, with prompts that stand for
+// each, to that of one whose experts they are.
 #pragma once
 
 #include "convert/merge.h"
@@ -9,7 +10,7 @@ namespace moe {
 struct MergeJob : MakeOptions {  // `in` is the base
   MergeOptions options;
   std::vector<std::string> experts;  // MODEL or MODEL:PROMPTS
-  std::string recipe;                // empty: the one of models with the same attention, renormalised
+  std::string recipe;  // empty: the one of models with the same attention, renormalised
   int64_t top_k = 2;
 };
 FieldList fields(MergeJob&);

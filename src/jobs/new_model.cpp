@@ -30,14 +30,17 @@ void NewModel::check_stopped() const {
   if (watch_.stopped()) fail("interrupted; nothing was written to {}", out_);
 }
 
-NewModel::NewModel(const std::string& out, const Watch& watch) : out_(without_slash(out)), watch_(watch) {
+NewModel::NewModel(const std::string& out, const Watch& watch)
+    : out_(without_slash(out)), watch_(watch) {
   if (out_.empty()) fail_usage("OUT is empty; give the name of a folder or of a .gguf file");
   std::error_code error;
   const bool may_be_empty = target_of(out_) == Target::folder && fs::is_directory(out_, error);
   if (fs::exists(out_, error) && !(may_be_empty && fs::is_empty(out_, error)))
-    fail("{} is there already and will not be replaced; choose another name, or delete it first", out_);
+    fail("{} is there already and will not be replaced; choose another name, or delete it first",
+         out_);
   const fs::path parent = fs::absolute(out_, error).parent_path();
-  for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path()) parents_.insert(parents_.begin(), p.string());
+  for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path())
+    parents_.insert(parents_.begin(), p.string());
   check_stopped();  // before anything is made: from here on nothing may end where it stands
   fs::create_directories(parent, error);
   if (error) {
@@ -48,7 +51,8 @@ NewModel::NewModel(const std::string& out, const Watch& watch) : out_(without_sl
   if (mkdtemp(name.data()) == nullptr) {
     const int reason = errno;
     remove_parents();
-    fail("cannot make a folder in {}: {}; choose another one", parent.string(), std::strerror(reason));
+    fail("cannot make a folder in {}: {}; choose another one", parent.string(),
+         std::strerror(reason));
   }
   staged_ = name;
   const mode_t mask = umask(0);  // mkdtemp gives nobody else a right
@@ -65,12 +69,17 @@ NewModel::~NewModel() {
 
 void NewModel::remove_parents() {
   std::error_code ignored;
-  for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);  // only if nothing else came into it
+  for (auto p = parents_.rbegin(); p != parents_.rend(); ++p)
+    fs::remove(*p, ignored);  // only if nothing else came into it
 }
 
-std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, WantedType type, int threads) {
+std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, WantedType type,
+                                         int threads) {
   const bool file = target_of(out_) == Target::gguf;
-  save_folder(model, tokenizer, file ? DType::f32 : type.dtype);  // a file is made of a folder in f32, so that nothing is rounded twice
+  save_folder(
+      model, tokenizer,
+      file ? DType::f32
+           : type.dtype);  // a file is made of a folder in f32, so that nothing is rounded twice
   std::vector<ConvertedRow> rows;
   if (file) {
     rows = make_file(type, threads);
@@ -78,7 +87,8 @@ std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenize
   } else {
     std::error_code error;
     fs::rename(staged_, out_, error);
-    if (error) fail("cannot give the result the name {}: {}; nothing was written", out_, error.message());
+    if (error)
+      fail("cannot give the result the name {}: {}; nothing was written", out_, error.message());
     staged_.clear();
   }
   sync_folder(fs::absolute(out_).parent_path().string());
@@ -103,12 +113,15 @@ std::vector<ConvertedRow> NewModel::make_file(WantedType type, int threads) {
     check_stopped();
     progress(bytes >> 10, total >> 10, "KiB");
   };
-  return convert_model(whole, staged_, out_, {.dtype = type, .threads = threads, .progress = show}).rows;
+  return convert_model(whole, staged_, out_, {.dtype = type, .threads = threads, .progress = show})
+      .rows;
 }
 
 Json to_json(const Made& made, const Spelling& spell) {
   Json parts = Json::array();
-  for (const PartFate& p : made.parts) parts.push_back({{"part", p.part}, {"became", p.became}, {"before", p.before}, {"after", p.after}});
+  for (const PartFate& p : made.parts)
+    parts.push_back(
+        {{"part", p.part}, {"became", p.became}, {"before", p.before}, {"after", p.after}});
   const ModelConfig& c = made.config;
   const ParamCount count = count_params(c);
   return {{"out", made.out},

@@ -1,4 +1,5 @@
-// What is alike where one model is made out of others: what is asked for beside the making, the place that the result goes to, and the account of it.
+// What is alike where one model is made out of others: what is asked for beside the making, the
+// place that the result goes to, and the account of it.
 #pragma once
 
 #include <string>
@@ -30,11 +31,12 @@ struct Made {
 // `spell`: as in core/error.h.
 Json to_json(const Made&, const Spelling& spell = {});
 
-// The folder or the GGUF file OUT while it is being made: a hidden folder beside it, which takes its name, or becomes the file, once it is whole and is removed
-// when anything goes wrong before.
+// The folder or the GGUF file OUT while it is being made: a hidden folder beside it, which takes
+// its name, or becomes the file, once it is whole and is removed when anything goes wrong before.
 class NewModel {
  public:
-  // Fails where OUT is there already (but for an empty folder) or cannot be made. `watch`, which must outlive this, is asked from here on whether to stop.
+  // Fails where OUT is there already (but for an empty folder) or cannot be made. `watch`, which
+  // must outlive this, is asked from here on whether to stop.
   NewModel(const std::string& out, const Watch& watch);
   ~NewModel();
   NewModel(const NewModel&) = delete;
@@ -42,8 +44,9 @@ class NewModel {
 
   // Fails once the work shall end; whoever makes what is saved here asks too.
   void check_stopped() const;
-  // Writes the model and tells how far it is; stopped, it leaves nothing behind. The type is f32 or bf16, for a file whose name ends in .gguf any. Returns what
-  // became of the tensors of a file; of a folder, where all take that type, nothing.
+  // Writes the model and tells how far it is; stopped, it leaves nothing behind. The type is f32 or
+  // bf16, for a file whose name ends in .gguf any. Returns what became of the tensors of a file; of
+  // a folder, where all take that type, nothing.
   std::vector<ConvertedRow> save(Model&, const Tokenizer&, WantedType type, int threads);
 
  private:
@@ -56,6 +59,7 @@ class NewModel {
   std::vector<std::string> parents_;  // made for it, outermost first
 };
 constexpr const char* kNewModelHelp =
-    "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it out; it must not be there yet";
+    "what to write: a GGUF file when the name ends in .gguf, else a folder as Hugging Face lays it "
+    "out; it must not be there yet";
 
 }  // namespace moe

@@ -28,12 +28,16 @@ Json pruned_layers_json(const std::vector<PrunedLayer>& layers) {
 
 FieldList fields(PruneJob& job) {
   FieldList list, how = fields(job.options);
-  list.add("MOE", job.in, fmt::format("a model with experts: {}", kModelIs)).positional().required();
+  list.add("MOE", job.in, fmt::format("a model with experts: {}", kModelIs))
+      .positional()
+      .required();
   list.add("OUT", job.out, kNewModelHelp).positional().required();
   list.add(how.take({"experts"}));
   list.add(fields(job.calibration, "experts stay by what they do on it"));
   list.add(std::move(how));
-  list.add("verify", job.verify, "another text, or a folder of them: score it before and after, by the rule of windows of moe score");
+  list.add("verify", job.verify,
+           "another text, or a folder of them: score it before and after, by the rule of windows "
+           "of moe score");
   list.add(fields(job.type));
   add_threads(list, job.threads);
   add_memory(list, job.memory);
@@ -56,7 +60,8 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
     verify = read_verify(job.verify, model);
     check_not_fitted_to(*verify, ids, *model.tokenizer, watch);
   }
-  const ForwardUse use{.model = model.model.get(), .shape = {.tokens = options.window, .dtype = options.compute}};
+  const ForwardUse use{.model = model.model.get(),
+                       .shape = {.tokens = options.window, .dtype = options.compute}};
   prepare_memory(job.in, use, {}, job.memory, marked("lower @window"), watch);
   NewModel out(job.out, watch);
   Pruned pruned;
@@ -70,16 +75,24 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   }
   std::optional<PruneReply::Verified> verified;
   if (verify) {
-    prepare_memory(job.in, scored_in_turn({model.model.get(), pruned.model.get()}, verify->rule, DType::f32), {}, job.memory, marked("leave @verify out"),
-                   watch);
+    prepare_memory(
+        job.in, scored_in_turn({model.model.get(), pruned.model.get()}, verify->rule, DType::f32),
+        {}, job.memory, marked("leave @verify out"), watch);
     const auto perplexity = [&](Model& scored, const char* which) {
-      return score_verify(scored, *model.tokenizer, *verify, options.threads, fmt::format("windows of {}", which), "nothing was written", watch).perplexity;
+      return score_verify(scored, *model.tokenizer, *verify, options.threads,
+                          fmt::format("windows of {}", which), "nothing was written", watch)
+          .perplexity;
     };
-    const double before = perplexity(*model.model, "before"), after = perplexity(*pruned.model, "after");
+    const double before = perplexity(*model.model, "before"),
+                 after = perplexity(*pruned.model, "after");
     verified = {std::move(*verify), before, after};
   }
-  std::vector<ConvertedRow> rows = out.save(*pruned.model, *model.tokenizer, type.type, options.threads);
-  return {{job.out, pruned.model->config(), type, std::move(rows), std::move(pruned.parts)}, std::move(pruned.layers), options.saliency, std::move(verified)};
+  std::vector<ConvertedRow> rows =
+      out.save(*pruned.model, *model.tokenizer, type.type, options.threads);
+  return {{job.out, pruned.model->config(), type, std::move(rows), std::move(pruned.parts)},
+          std::move(pruned.layers),
+          options.saliency,
+          std::move(verified)};
 }
 
 Json to_json(const PruneReply& r, const Spelling& spell) {

@@ -1,4 +1,5 @@
-// The body of `moe prune`: from a model's file to that of the model without the experts that do least on a text.
+// The body of `moe prune`: from a model's file to that of the model without the experts that do
+// least on a text.
 #pragma once
 
 #include <optional>

@@ -20,8 +20,12 @@ RoutingOptions default_size(const Recipe& r) {
 std::string describe_loss(const Recipe& r, std::string_view name, float stated, float canonical) {
   std::string text = fmt::format("{} {:g}", name, stated);
   if (name == "balance" && r.losses.uniform_is_k) text += " of a loss that is K when even";
-  if (r.losses.sum_over_layers) text += fmt::format("{} summed over layers", name == "balance" && r.losses.uniform_is_k ? " and" : ", its losses");
-  if (stated != canonical || r.losses.sum_over_layers) text += fmt::format("; here {:g}{}", canonical, r.losses.sum_over_layers ? " x MoE layers" : "");
+  if (r.losses.sum_over_layers)
+    text += fmt::format("{} summed over layers",
+                        name == "balance" && r.losses.uniform_is_k ? " and" : ", its losses");
+  if (stated != canonical || r.losses.sum_over_layers)
+    text +=
+        fmt::format("; here {:g}{}", canonical, r.losses.sum_over_layers ? " x MoE layers" : "");
   return text;
 }
 
@@ -33,7 +37,8 @@ std::vector<StatedLoss> stated_losses(const Recipe& r) {
   RoutingLosses canonical = default_size(r).coef, stated = r.losses.coef;
   each_loss(stated, [&](std::string_view name, float x) {
     each_loss(canonical, [&](std::string_view same, float y) {
-      if (same == name && x != 0) losses.push_back({std::string(name), x, y, describe_loss(r, name, x, y)});
+      if (same == name && x != 0)
+        losses.push_back({std::string(name), x, y, describe_loss(r, name, x, y)});
     });
   });
   return losses;
@@ -60,7 +65,8 @@ Json recipe_json(const Recipe& r) {
           {"top_k", r.default_top_k},
           {"top_k_is_fixed", r.top_k_is_fixed},
           {"norm_topk_prob_is_open", r.norm_topk_prob_is_open},
-          {"shared", {{"experts", r.shared.experts}, {"widths", r.shared.widths}, {"gate", r.shared.gate}}},
+          {"shared",
+           {{"experts", r.shared.experts}, {"widths", r.shared.widths}, {"gate", r.shared.gate}}},
           {"stages", r.has_router() ? to_json(r.train, r.eval_as_trained) : Json(nullptr)},
           {"losses", losses},
           {"causal", r.causality.empty()},

@@ -10,7 +10,8 @@
 
 namespace moe {
 
-// A loss of a recipe that has a coefficient: as the source states it, in the canonical form, and both in words.
+// A loss of a recipe that has a coefficient: as the source states it, in the canonical form, and
+// both in words.
 struct StatedLoss {
   std::string name;
   float stated = 0, canonical = 0;
@@ -18,7 +19,8 @@ struct StatedLoss {
 };
 std::vector<StatedLoss> stated_losses(const Recipe&);
 
-// Whether a token's routing depends on later ones: yes, when evaluated (training looks ahead), or no.
+// Whether a token's routing depends on later ones: yes, when evaluated (training looks ahead), or
+// no.
 std::string_view causal_word(const Recipe&);
 
 Json recipe_json(const Recipe&);

@@ -31,13 +31,18 @@ Json variants_json(const ModelConfig& c) {
 Json dense_json(const ModelConfig& c) {
   if (c.moe_layer_count() == 0) return nullptr;
   const auto twin = [](const DenseTwin& t) {
-    return Json({{"ffn_width", t.ffn_width}, {"parameters", t.params.total()}, {"flops_per_token", t.flops.forward()}});
+    return Json({{"ffn_width", t.ffn_width},
+                 {"parameters", t.params.total()},
+                 {"flops_per_token", t.flops.forward()}});
   };
-  return {{"equal_flops", twin(dense_of_equal_flops(c, c.context))}, {"equal_parameters", twin(dense_of_equal_params(c, c.context))}};
+  return {{"equal_flops", twin(dense_of_equal_flops(c, c.context))},
+          {"equal_parameters", twin(dense_of_equal_params(c, c.context))}};
 }
 
 // Choices that an evaluation keeps of a token; 0 without MoE layers.
-int64_t slots_of(const ModelConfig& c) { return c.moe_layer_count() > 0 ? eval_spec(c.routing).slots() : 0; }
+int64_t slots_of(const ModelConfig& c) {
+  return c.moe_layer_count() > 0 ? eval_spec(c.routing).slots() : 0;
+}
 
 }  // namespace
 
@@ -51,7 +56,8 @@ ScorePlan score_plan(const ScoreOptions& asked, const ModelConfig& config) {
   ScorePlan plan{.options = asked};
   if (asked.window == 0) plan.options.window = default_window(config);
   const bool routed = config.moe_layer_count() > 0;
-  plan.routing = asked.routing.value_or(routed ? default_eval(config.routing) : EvalRouting::dropless);
+  plan.routing =
+      asked.routing.value_or(routed ? default_eval(config.routing) : EvalRouting::dropless);
   if (routed) plan.not_causal_because = not_causal_because(config.routing, plan.routing);
   return plan;
 }
@@ -68,7 +74,8 @@ Json score_reply(const Score& s, const ScorePlan& plan) {
   if (plan.options.per_token) {
     out["ids"] = s.ids;
     Json& logprobs = out["logprobs"] = Json::array();
-    for (const std::optional<double>& p : s.logprobs) logprobs.push_back(p ? Json(*p) : Json(nullptr));
+    for (const std::optional<double>& p : s.logprobs)
+      logprobs.push_back(p ? Json(*p) : Json(nullptr));
   }
   return out;
 }
@@ -133,8 +140,9 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
 
 Json train_reply(Training& training, const TrainSummary& summary) {
   const StepResult& last = summary.last;
-  Json reply = {{"out", training.out()},   {"step", last.step}, {"tokens", last.tokens},
-                {"seconds", last.seconds}, {"ce", last.ce},     {"interrupted", summary.interrupted},
+  Json reply = {{"out", training.out()},   {"step", last.step},
+                {"tokens", last.tokens},   {"seconds", last.seconds},
+                {"ce", last.ce},           {"interrupted", summary.interrupted},
                 {"alarms", summary.alarms}};
   if (last.kl) reply["kl"] = *last.kl;
   Json& trained = reply["trained"] = Json::object();

@@ -10,11 +10,15 @@
 namespace moe {
 namespace {
 
-RoutingSpec spec_of(WantedRouting flags, std::optional<EvalRouting> eval, const Json& input, const std::string& where) {
-  if (!chosen_recipe(flags).has_router()) fail_usage("recipe '{}' has no router; name one that has (moe recipes lists them)", chosen_recipe(flags).name);
+RoutingSpec spec_of(WantedRouting flags, std::optional<EvalRouting> eval, const Json& input,
+                    const std::string& where) {
+  if (!chosen_recipe(flags).has_router())
+    fail_usage("recipe '{}' has no router; name one that has (moe recipes lists them)",
+               chosen_recipe(flags).name);
   const int64_t experts = route_experts(input, where);
   if (flags.experts && experts > 0 && *flags.experts != experts)
-    fail_usage("@experts is {}, but {} speaks of {} experts; leave it out", *flags.experts, where, experts);
+    fail_usage("@experts is {}, but {} speaks of {} experts; leave it out", *flags.experts, where,
+               experts);
   if (experts > 0) flags.experts = experts;
   const RoutingOptions options = routing_options(flags, 1);
   return eval ? eval_spec(options, *eval) : train_spec(options);
@@ -25,14 +29,19 @@ RoutingSpec spec_of(WantedRouting flags, std::optional<EvalRouting> eval, const 
 FieldList fields(RouteOptions& o) {
   FieldList list = fields(o.routing);
   list.group("");
-  list.add_choice("eval", o.eval, eval_routing_names(), "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
-  list.add("draw", o.draw, "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
+  list.add_choice(
+      "eval", o.eval, eval_routing_names(),
+      "the stages of an evaluation instead of training's: dropless, as-trained or threshold");
+  list.add("draw", o.draw,
+           "draw the recipe's noise and random choices; noise on inputs or logits needs \"x\"");
   list.add("seed", o.seed, "of what is drawn");
   return list;
 }
 
-std::string route_reply(const RouteOptions& f, Json& file, const std::string& where, const OnRouted& on_routed) {
-  if (!file.is_object()) fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", where);
+std::string route_reply(const RouteOptions& f, Json& file, const std::string& where,
+                        const OnRouted& on_routed) {
+  if (!file.is_object())
+    fail("{}: an object is needed, as in {{\"logits\": [[2, 1, 0, -1]]}}", where);
   const bool many = file.contains("cases");
   if (many) {
     JsonReader reader(file, where);

@@ -1,4 +1,5 @@
-// A routing recipe worked out on given numbers (jobs/worked_routing.h), with its options: the body of `moe route` and of moe_route().
+// A routing recipe worked out on given numbers (jobs/worked_routing.h), with its options: the body
+// of `moe route` and of moe_route().
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,10 @@ struct RouteOptions {
 FieldList fields(RouteOptions&);
 
 // Told each case as it is worked out.
-using OnRouted = std::function<void(size_t index, const RoutingSpec&, const Json& input, const Json& reply)>;
+using OnRouted =
+    std::function<void(size_t index, const RoutingSpec&, const Json& input, const Json& reply)>;
 // `file`: one input of jobs/worked_routing.h, or {"cases": [inputs]}; `where` opens every message.
-std::string route_reply(const RouteOptions&, Json& file, const std::string& where, const OnRouted& on_routed = {});
+std::string route_reply(const RouteOptions&, Json& file, const std::string& where,
+                        const OnRouted& on_routed = {});
 
 }  // namespace moe

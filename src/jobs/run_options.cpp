@@ -18,7 +18,8 @@ namespace {
 using Names = std::set<std::string, std::less<>>;
 
 // Of two options that rule each other out a file's gives way to the one that was said before it.
-constexpr std::pair<const char*, const char*> kEitherOr[] = {{"steps", "minutes"}, {"hold_out", "eval_data"}, {"tokenizer", "from"}};
+constexpr std::pair<const char*, const char*> kEitherOr[] = {
+    {"steps", "minutes"}, {"hold_out", "eval_data"}, {"tokenizer", "from"}};
 
 Names ruled_out(const Given& given) {
   Names names;
@@ -31,14 +32,17 @@ Names ruled_out(const Given& given) {
 
 // Forgets what a file set beside `before`, what was given before it, where the two do not fit.
 void give_way(const Given& before, SetupOptions& o) {
-  const auto from_file = [&](const char* name, const char* against) { return before.has(against) && !before.has(name); };
+  const auto from_file = [&](const char* name, const char* against) {
+    return before.has(against) && !before.has(name);
+  };
   TrainOptions& t = o.train;
   if (from_file("warmup", "steps") && t.warmup && *t.warmup >= t.steps) t.warmup.reset();
   if (from_file("min_lr", "lr") && t.min_lr && *t.min_lr > t.lr) t.min_lr.reset();
   if (!before.has("recipe")) return;
   const Recipe& recipe = chosen_recipe(o.model.routing);
   if (from_file("experts", "recipe") && !recipe.has_router()) o.model.routing.experts.reset();
-  if (from_file("top_k", "recipe") && (!recipe.has_router() || recipe.top_k_is_fixed)) o.model.routing.top_k.reset();
+  if (from_file("top_k", "recipe") && (!recipe.has_router() || recipe.top_k_is_fixed))
+    o.model.routing.top_k.reset();
 }
 
 // Stages mean recipe custom, before a file read later, such as a preset, names another one.
@@ -51,10 +55,15 @@ void settle_recipe(SetupOptions& o, Given& given) {
 FieldList file_fields(SetupOptions& o) {
   FieldList list;
   const std::vector<std::string> names = names_of(presets());
-  list.add("preset", o.preset, fmt::format("start from a named set of options: {}", listed(names))).values(names).of_caller();
-  list.add("config", o.config, "a JSON file with the same names; flags win over it").path().of_caller();
+  list.add("preset", o.preset, fmt::format("start from a named set of options: {}", listed(names)))
+      .values(names)
+      .of_caller();
+  list.add("config", o.config, "a JSON file with the same names; flags win over it")
+      .path()
+      .of_caller();
   list.add("tokenizer", o.tokenizer,
-           "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from @data; or a model folder, for its tokenizer. "
+           "bytes: every byte is a token; bpe:SIZE: byte-level BPE of SIZE entries, learned from "
+           "@data; or a model folder, for its tokenizer. "
            "Tokens bring their own");
   return list;
 }
@@ -73,13 +82,15 @@ FieldList fields(SetupOptions& o) {
 FieldList fields(RunOptions& o) {
   FieldList list, train = fields(o.train);
   list.add("data", o.data,
-           "text files, .jsonl files (a document or a dialogue a line), folders of them, or what `moe tokenize` wrote; each file's stem names its domain")
+           "text files, .jsonl files (a document or a dialogue a line), folders of them, or what "
+           "`moe tokenize` wrote; each file's stem names its domain")
       .path();
   list.add("out", o.out, "folder for the model, its checkpoints and metrics.jsonl").path();
   list.add("eval_data", o.eval_data, "held-out text, as @data").path();
   list.add(train.take({"hold_out", "mix"}));
   list.add("from", o.from,
-           fmt::format("start from the weights of this model ({}), whose shape, recipe and tokenizer stay; the losses' coefficients may be others. "
+           fmt::format("start from the weights of this model ({}), whose shape, recipe and "
+                       "tokenizer stay; the losses' coefficients may be others. "
                        "Trained weights want a smaller @lr: some 3e-5 to 3e-4 (docs/training.md)",
                        kModelIs))
       .path();
@@ -89,14 +100,17 @@ FieldList fields(RunOptions& o) {
   list.add(train.take({"tune", "lora_rank", "lora_alpha"}));
   list.group("Recovering and fine-tuning");
   list.add("teacher", o.teacher,
-           fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: the loss is (1 - w) ce + w KL(teacher || model)", kModelIs))
+           fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: "
+                       "the loss is (1 - w) ce + w KL(teacher || model)",
+                       kModelIs))
       .path();
   list.add(train.take({"teacher_weight", "minutes"}));
   list.group("");
   add_memory_limits(list, o.memory);
   list.add(train.in_group(""));
   list.add("resume", o.resume,
-           "go on with the run in OUT, whose checkpoint knows text, model and options: nothing else is needed, and what is given must be the same. Starts the "
+           "go on with the run in OUT, whose checkpoint knows text, model and options: nothing "
+           "else is needed, and what is given must be the same. Starts the "
            "run when there is none");
   return list;
 }
@@ -108,11 +122,13 @@ void apply_files(FieldList& list, SetupOptions& o, Given& given) {
     read_options(list, parse_json(json, where), where, by, given, ruled_out(before));
     give_way(before, o);
   };
-  if (!o.config.empty()) apply(read_text(o.config), field("config") + " " + o.config, GivenBy::config);
+  if (!o.config.empty())
+    apply(read_text(o.config), field("config") + " " + o.config, GivenBy::config);
   settle_recipe(o, given);
   if (o.preset.empty()) return;
   for (const Preset& preset : presets())
-    if (preset.name == o.preset) return apply(preset.json, "preset " + preset.name, GivenBy::preset);
+    if (preset.name == o.preset)
+      return apply(preset.json, "preset " + preset.name, GivenBy::preset);
   fail_usage("no preset is called '{}'{}", o.preset, suggestion(o.preset, names_of(presets())));
 }
 
@@ -126,13 +142,15 @@ ModelConfig preset_config(const std::string& name) {
 }
 
 bool describes_model(const FieldList& list, const Given& given) {
-  return std::any_of(list.begin(), list.end(), [&](const Field& f) { return is_of_model(f) && given.has(f.name); });
+  return std::any_of(list.begin(), list.end(),
+                     [&](const Field& f) { return is_of_model(f) && given.has(f.name); });
 }
 
 void refuse_model_fields(const FieldList& list, const Given& given) {
   for (const Field& f : list)
     if (is_of_model(f) && !is_loss_field(f.name) && given.has(f.name))
-      fail_usage("@from brings its model, so {} has no meaning beside it; leave it out", field(f.name));
+      fail_usage("@from brings its model, so {} has no meaning beside it; leave it out",
+                 field(f.name));
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// The options of a training run: the model, how it is trained, the texts and the folder. And the files that may say some of them: presets and --config.
+// The options of a training run: the model, how it is trained, the texts and the folder. And the
+// files that may say some of them: presets and --config.
 #pragma once
 
 #include <string>
@@ -28,9 +29,11 @@ struct RunOptions : SetupOptions {
 };
 FieldList fields(RunOptions&);
 
-// Gives every field of `list`, which is of `setup`, that the caller left open the value that the file of `config` and then the preset have for it, and records
-// that in `given`. Unknown names are refused with the nearest one. What a file sets also gives way to what makes it meaningless and was said before it (by the
-// caller, for a preset by `config` too): its steps to minutes, a warm-up as long as all steps, experts to a recipe that has none. Defaults take its place.
+// Gives every field of `list`, which is of `setup`, that the caller left open the value that the
+// file of `config` and then the preset have for it, and records that in `given`. Unknown names are
+// refused with the nearest one. What a file sets also gives way to what makes it meaningless and
+// was said before it (by the caller, for a preset by `config` too): its steps to minutes, a warm-up
+// as long as all steps, experts to a recipe that has none. Defaults take its place.
 void apply_files(FieldList& list, SetupOptions& setup, Given& given);
 
 // The model that a run of this preset would make.
@@ -38,7 +41,8 @@ ModelConfig preset_config(const std::string& name);
 
 // Whether any field that describes a model was given, by whomever.
 bool describes_model(const FieldList& list, const Given& given);
-// Beside weights that are there already: refuses every field given so far that describes a model, but for the losses' coefficients.
+// Beside weights that are there already: refuses every field given so far that describes a model,
+// but for the losses' coefficients.
 void refuse_model_fields(const FieldList& list, const Given& given);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Samples while training: every N steps the model continues a prompt, told to a caller and kept in OUT/samples.jsonl. Reads the weights, changes none.
+// Samples while training: every N steps the model continues a prompt, told to a caller and kept in
+// OUT/samples.jsonl. Reads the weights, changes none.
 #pragma once
 
 #include <atomic>
@@ -24,10 +25,12 @@ FieldList fields(SampleOptions&);
 
 class TrainingSamples {
  public:
-  // Usage errors for options that do not go together and for models that cannot write. `training` and `stop` must outlive it; call before training.run().
+  // Usage errors for options that do not go together and for models that cannot write. `training`
+  // and `stop` must outlive it; call before training.run().
   TrainingSamples(const SampleOptions& options, Training& training, const std::atomic<bool>& stop);
 
-  // After every step; writes a sample when it is due, and tells it in a line. A sample that is interrupted is lost.
+  // After every step; writes a sample when it is due, and tells it in a line. A sample that is
+  // interrupted is lost.
   void after_step(int64_t step, const std::function<void(const std::string& line)>& tell);
 
  private:

@@ -18,11 +18,14 @@ namespace {
 EvalRouting recorded_routing(const std::string& name, const std::string& path) {
   const std::vector<std::string>& names = eval_routing_names();
   const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) fail_usage("{}: \"routing\" has no value '{}'{}", path, printable(name, 40), suggestion(printable(name, 40), names));
+  if (found == names.end())
+    fail_usage("{}: \"routing\" has no value '{}'{}", path, printable(name, 40),
+               suggestion(printable(name, 40), names));
   return static_cast<EvalRouting>(found - names.begin());
 }
 
-// A record to replay, the routing and windows it was made with where the user asks for no others, and what the model would have chosen instead.
+// A record to replay, the routing and windows it was made with where the user asks for no others,
+// and what the model would have chosen instead.
 struct Replay {
   RoutingRecord record;
   Agreement agreement{};
@@ -32,24 +35,29 @@ struct Replay {
     const RecordInfo& info = record.info();
     if (!o.routing) o.routing = recorded_routing(info.routing, path);
     if (o.window == 0) o.window = info.window;
-    if (o.window != info.window) fail_usage("@window is {}, but {} has windows of {}; leave @window out", o.window, path, info.window);
+    if (o.window != info.window)
+      fail_usage("@window is {}, but {} has windows of {}; leave @window out", o.window, path,
+                 info.window);
     if (o.windows == 0) o.windows = info.windows;
   }
 
   // Checks that model and text are those of the record, and hooks into the scoring.
-  void join(ScoreOptions& options, const ModelConfig& config, const RoutingSpec& spec, const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  void join(ScoreOptions& options, const ModelConfig& config, const RoutingSpec& spec,
+            const Tokenizer& tokenizer, std::span<const int32_t> ids) {
     record.check_model(config, spec);
     record.check_text(ids, tokenizer.spec());
     options.recorded = [this](int64_t window) { return record.window(window); };
     const auto others = options.on_routing;
-    options.on_routing = [this, others, experts = spec.experts](int64_t window, int64_t layer, const MoeLayer::Saved& saved) {
+    options.on_routing = [this, others, experts = spec.experts](int64_t window, int64_t layer,
+                                                                const MoeLayer::Saved& saved) {
       agreement.add(window, layer, saved, experts);
       if (others) others(window, layer, saved);
     };
   }
 };
 
-RecordInfo record_info(const ScorePlan& plan, const Tokenizer& tokenizer, const std::string& dtype, int64_t slots, int64_t windows) {
+RecordInfo record_info(const ScorePlan& plan, const Tokenizer& tokenizer, const std::string& dtype,
+                       int64_t slots, int64_t windows) {
   return {.routing = std::string(name_of(plan.routing)),
           .dtype = dtype,
           .tokenizer = tokenizer.spec(),
@@ -66,10 +74,14 @@ FieldList fields(ScoreJob& job) {
   list.add(fields(job.score));
   list.add(fields(job.compute));
   add_memory(list, job.memory);
-  list.add("record", job.record, "write here which experts each token went to, and with which weights: a safetensors file (docs/replay.md)");
+  list.add("record", job.record,
+           "write here which experts each token went to, and with which weights: a safetensors "
+           "file (docs/replay.md)");
   list.add("replay", job.replay,
-           "send each token to the experts that this record has for it, with this model's weights, and print for each layer how many of them the model "
-           "would have chosen itself. The text must be the recorded one; @window and @routing default to the record's");
+           "send each token to the experts that this record has for it, with this model's weights, "
+           "and print for each layer how many of them the model "
+           "would have chosen itself. The text must be the recorded one; @window and @routing "
+           "default to the record's");
   return list;
 }
 
@@ -82,13 +94,16 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
   if (!job.replay.empty()) replay.emplace(job.replay, asked);
   ScorePlan plan = score_plan(asked, config);
   if (!plan.not_causal_because.empty())
-    watch.tell(fmt::format("note: routed {} this loss is too low for a text read from left to right: {}", name_of(plan.routing), plan.not_causal_because));
+    watch.tell(
+        fmt::format("note: routed {} this loss is too low for a text read from left to right: {}",
+                    name_of(plan.routing), plan.not_causal_because));
   const Corpus corpus({job.text}, *loaded.tokenizer);
   const int64_t windows = scored_windows(corpus.size(), plan.options);
   Run run(thread_count(job.compute.threads), dtype);
   MemoryNeed beside;
   beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));
-  prepare_memory(job.model, scored_use(*loaded.model, plan.options, dtype), beside, job.memory, marked("lower @window, or read the window with @chunk"), watch);
+  prepare_memory(job.model, scored_use(*loaded.model, plan.options, dtype), beside, job.memory,
+                 marked("lower @window, or read the window with @chunk"), watch);
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
 
@@ -96,8 +111,13 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
   const auto scored = std::span(ids).first(static_cast<size_t>(windows * plan.options.window));
   std::optional<RoutingRecorder> recorder;
   if (!job.record.empty()) {
-    recorder.emplace(job.record, config, record_info(plan, *loaded.tokenizer, std::string(name_of(dtype)), spec.slots(), windows), scored);
-    plan.options.on_routing = [&](int64_t window, int64_t layer, const MoeLayer::Saved& saved) { recorder->add(window, layer, saved); };
+    recorder.emplace(
+        job.record, config,
+        record_info(plan, *loaded.tokenizer, std::string(name_of(dtype)), spec.slots(), windows),
+        scored);
+    plan.options.on_routing = [&](int64_t window, int64_t layer, const MoeLayer::Saved& saved) {
+      recorder->add(window, layer, saved);
+    };
   }
   if (replay) replay->join(plan.options, config, spec, *loaded.tokenizer, scored);
 
@@ -106,12 +126,14 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
     if (watch.stopped()) fail("interrupted after {} of {} windows", done, total);
   };
   check(0, windows);
-  Score s = score(*loaded.model, run, *loaded.tokenizer, ids, plan.options, [&](int64_t done, int64_t total) {
-    check(done, total);
-    progress(done, total, "windows");
-  });
+  Score s = score(*loaded.model, run, *loaded.tokenizer, ids, plan.options,
+                  [&](int64_t done, int64_t total) {
+                    check(done, total);
+                    progress(done, total, "windows");
+                  });
   if (recorder) recorder->commit();
-  ScoreReply reply{plan, std::move(s), job.record, config.moe_layer_count(), std::ssize(scored), {}};
+  ScoreReply reply{plan, std::move(s), job.record, config.moe_layer_count(), std::ssize(scored),
+                   {}};
   if (replay) {
     replay->agreement.finish();
     reply.replayed = {job.replay, replay->record.info(), std::move(replay->agreement)};
@@ -119,18 +141,25 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
   return reply;
 }
 
-double ScoreReply::Replayed::alike() const { return static_cast<double>(agreement.tokens_alike) / static_cast<double>(std::max<int64_t>(agreement.tokens, 1)); }
+double ScoreReply::Replayed::alike() const {
+  return static_cast<double>(agreement.tokens_alike) /
+         static_cast<double>(std::max<int64_t>(agreement.tokens, 1));
+}
 
 Json to_json(const ScoreReply& r) {
   Json reply = score_reply(r.score, r.plan);
   if (!r.record.empty()) reply["record"] = r.record;
   if (!r.replayed) return reply;
   Json layers = Json::array();
-  for (const Agreement::Layer& l : r.replayed->agreement.layers) layers.push_back({{"layer", l.layer}, {"agreement", l.share()}, {"chance", l.chance()}});
+  for (const Agreement::Layer& l : r.replayed->agreement.layers)
+    layers.push_back({{"layer", l.layer}, {"agreement", l.share()}, {"chance", l.chance()}});
   const RecordInfo& info = r.replayed->info;
-  reply["replay"] = {
-      {"file", r.replayed->file}, {"recipe", info.recipe}, {"routing", info.routing}, {"dtype", info.dtype}, {"tokens_alike", r.replayed->alike()},
-      {"layers", layers}};
+  reply["replay"] = {{"file", r.replayed->file},
+                     {"recipe", info.recipe},
+                     {"routing", info.routing},
+                     {"dtype", info.dtype},
+                     {"tokens_alike", r.replayed->alike()},
+                     {"layers", layers}};
   return reply;
 }
 

@@ -13,8 +13,9 @@
 namespace moe {
 
 struct ScoreJob {
-  std::string model, text, record, replay;  // files of routing that are written and read; empty: none
-  ScoreOptions score{.window = 0};          // 0: the default
+  std::string model, text, record,
+      replay;                       // files of routing that are written and read; empty: none
+  ScoreOptions score{.window = 0};  // 0: the default
   ComputeOptions compute;
   MemoryOptions memory;
 };

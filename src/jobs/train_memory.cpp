@@ -8,22 +8,27 @@ namespace moe {
 namespace {
 
 // What to lower is worked out only for a run that does not fit.
-void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside,
-                     const MemoryLimits& limits) {
+void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const TrainOptions& o,
+                     Held held, const MemoryNeed& beside, const MemoryLimits& limits) {
   const int64_t left = limits.left();
-  if (need.total() > left) check_memory(need, limits, training_advice(config, o, held, beside, left));
+  if (need.total() > left)
+    check_memory(need, limits, training_advice(config, o, held, beside, left));
 }
 
 }  // namespace
 
-void check_before_weights(const ModelConfig& config, const TrainOptions& o, const MemoryLimits& limits, const MemoryNeed& beside) {
+void check_before_weights(const ModelConfig& config, const TrainOptions& o,
+                          const MemoryLimits& limits, const MemoryNeed& beside) {
   MemoryNeed need = training_need(config, o, Held::nothing);
   need.add(beside);
   refuse_too_much(need, config, o, Held::nothing, beside, limits);
 }
 
-std::string check_before_training(const ModelConfig& config, const TrainOptions& o, const MemoryLimits& limits, Model* teacher) {
-  if (teacher == nullptr && limits.packed) fail_usage("@pack_memory is of a teacher, whose weights lie in a file; there is none: leave it out");
+std::string check_before_training(const ModelConfig& config, const TrainOptions& o,
+                                  const MemoryLimits& limits, Model* teacher) {
+  if (teacher == nullptr && limits.packed)
+    fail_usage(
+        "@pack_memory is of a teacher, whose weights lie in a file; there is none: leave it out");
   const MemoryNeed training = training_need(config, o, Held::weights, teacher);
   MemoryNeed need = training;
   if (teacher) {

@@ -1,4 +1,5 @@
-// Whether a training run fits, asked twice: before its weights are made or read, and once all that it stands on is there.
+// Whether a training run fits, asked twice: before its weights are made or read, and once all that
+// it stands on is there.
 #pragma once
 
 #include <string>
@@ -9,10 +10,13 @@
 
 namespace moe {
 
-// Before a model of this shape is made. Throws OutOfMemory, saying what to lower. `beside`: what else the run will take.
-void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryLimits&, const MemoryNeed& beside = {});
-// Of what is still to come once weights, texts and the teacher (null: none), who gets his budget, are there: refused likewise; else the foretelling in words,
-// for --show-memory.
-std::string check_before_training(const ModelConfig&, const TrainOptions&, const MemoryLimits&, Model* teacher = nullptr);
+// Before a model of this shape is made. Throws OutOfMemory, saying what to lower. `beside`: what
+// else the run will take.
+void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryLimits&,
+                          const MemoryNeed& beside = {});
+// Of what is still to come once weights, texts and the teacher (null: none), who gets his budget,
+// are there: refused likewise; else the foretelling in words, for --show-memory.
+std::string check_before_training(const ModelConfig&, const TrainOptions&, const MemoryLimits&,
+                                  Model* teacher = nullptr);
 
 }  // namespace moe

@@ -21,7 +21,8 @@ LoadedModel Training::new_start() const {
   const RunOptions& o = options_;
   LoadedModel start;
   if (o.from.empty()) {
-    std::unique_ptr<Tokenizer> tokenizer = own_tokenizer_ ? load_tokenizer(o.tokenizer) : choose_tokenizer(o.tokenizer, o.data);
+    std::unique_ptr<Tokenizer> tokenizer =
+        own_tokenizer_ ? load_tokenizer(o.tokenizer) : choose_tokenizer(o.tokenizer, o.data);
     const ModelConfig config = make_config(o.model, tokenizer->vocab_size(), o.train.context);
     check_before_weights(config, o.train, o.memory);
     start.model = std::make_unique<Model>(config);
@@ -37,19 +38,24 @@ LoadedModel Training::new_start() const {
   return start;
 }
 
-// Tokens bring their tokenizer, and what a file says of one gives way to it; one that is asked for beside them is checked when they are read.
+// Tokens bring their tokenizer, and what a file says of one gives way to it; one that is asked for
+// beside them is checked when they are read.
 void Training::settle_tokenizer() {
   const std::optional<std::string> folder = first_token_folder(options_.data);
   if (!folder) return;
   const bool is_callers = given_.by_caller("tokenizer");
   if (is_callers && options_.tokenizer.starts_with("bpe:"))
-    fail_usage("{} holds tokens already and brings their tokenizer; leave @tokenizer {} out, or name the text itself", *folder, options_.tokenizer);
+    fail_usage(
+        "{} holds tokens already and brings their tokenizer; leave @tokenizer {} out, or name the "
+        "text itself",
+        *folder, options_.tokenizer);
   if (is_callers) return;
   options_.tokenizer = *folder;
   own_tokenizer_ = true;
 }
 
-// The run keeps its own. A folder's is not looked at: it may be gone by now, and a vocabulary of fewer entries than asked for may be all that the text had.
+// The run keeps its own. A folder's is not looked at: it may be gone by now, and a vocabulary of
+// fewer entries than asked for may be all that the text had.
 void Training::check_same_tokenizer() const {
   if (own_tokenizer_ || !given_.has("tokenizer")) return;
   const std::string& asked = options_.tokenizer;
@@ -57,32 +63,44 @@ void Training::check_same_tokenizer() const {
   const bool bpe = asked.starts_with("bpe:");
   int64_t size = std::numeric_limits<int64_t>::max();
   if (bpe) std::from_chars(asked.data() + 4, asked.data() + asked.size(), size);
-  if (bpe ? own.ids_are_bytes() || own.vocab_size() > size : asked == "bytes" && !own.ids_are_bytes())
-    fail_usage("cannot resume {}: its tokenizer is {} of {} entries, not {}; leave @tokenizer out or give the same one", options_.out, own.spec(),
-               own.vocab_size(), printable(asked));
+  if (bpe ? own.ids_are_bytes() || own.vocab_size() > size
+          : asked == "bytes" && !own.ids_are_bytes())
+    fail_usage(
+        "cannot resume {}: its tokenizer is {} of {} entries, not {}; leave @tokenizer out or give "
+        "the same one",
+        options_.out, own.spec(), own.vocab_size(), printable(asked));
 }
 
 // Options that mean nothing beside what was asked for, or without what they hang on.
 void Training::check_tuning() const {
   const TrainOptions& o = options_.train;
   if (o.tune != Tune::all && options_.from.empty() && !options_.resume)
-    fail_usage("@tune {} trains a part of a model that is there already; name it with @from", name_of(o.tune));
+    fail_usage("@tune {} trains a part of a model that is there already; name it with @from",
+               name_of(o.tune));
   if (!tunes_adapters(o.tune))
     for (const char* name : {"lora_rank", "lora_alpha"})
-      if (given_.has(name)) fail_usage("{} is of adapters, which @tune {} has none of; add @tune lora or leave it out", field(name), name_of(o.tune));
-  if (options_.teacher.empty() && given_.has("teacher_weight")) fail_usage("@teacher_weight needs a teacher; name one with @teacher");
-  if (given_.has("minutes") && given_.has("steps")) fail_usage("@minutes works out how many steps there are time for; leave @steps out, or @minutes");
-  if (given_.has("minutes") && o.minutes <= 0) fail_usage("@minutes is {}; it must be above 0", o.minutes);
+      if (given_.has(name))
+        fail_usage("{} is of adapters, which @tune {} has none of; add @tune lora or leave it out",
+                   field(name), name_of(o.tune));
+  if (options_.teacher.empty() && given_.has("teacher_weight"))
+    fail_usage("@teacher_weight needs a teacher; name one with @teacher");
+  if (given_.has("minutes") && given_.has("steps"))
+    fail_usage(
+        "@minutes works out how many steps there are time for; leave @steps out, or @minutes");
+  if (given_.has("minutes") && o.minutes <= 0)
+    fail_usage("@minutes is {}; it must be above 0", o.minutes);
 }
 
-Training::Training(RunOptions options, Given given) : options_(std::move(options)), given_(std::move(given)), began_(steady_seconds()) {
+Training::Training(RunOptions options, Given given)
+    : options_(std::move(options)), given_(std::move(given)), began_(steady_seconds()) {
   RunOptions& o = options_;
   FieldList list = fields(o);
   if (given_.has("from")) refuse_model_fields(list, given_);
   apply_files(list, o, given_);
   describes_model_ = describes_model(list, given_);
   const bool names_text = !o.data.empty();
-  if (o.out.empty()) fail_usage("@out is missing: name the folder that the model shall be written to");
+  if (o.out.empty())
+    fail_usage("@out is missing: name the folder that the model shall be written to");
   if (o.resume && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
   if (o.resume && holds_model(o.out)) {
     checkpoint_ = load_checkpoint(o.out);
@@ -92,7 +110,8 @@ Training::Training(RunOptions options, Given given) : options_(std::move(options
   }
   check_tuning();
   check_complete();
-  if (!o.from.empty() && given_.has("tokenizer")) fail_usage("@from brings the tokenizer of its model; leave @tokenizer out");
+  if (!o.from.empty() && given_.has("tokenizer"))
+    fail_usage("@from brings the tokenizer of its model; leave @tokenizer out");
   settle_tokenizer();
   if (checkpoint_) check_same_tokenizer();
   else check_unused(o.out);
@@ -108,10 +127,18 @@ Training::Training(RunOptions options, Given given) : options_(std::move(options
 
 void Training::check_complete() const {
   const RunOptions& f = options_;
-  if (f.data.empty() && checkpoint_) fail_usage("@data is missing: {} was written by a version that did not keep its text's name; name it", f.out);
-  if (f.data.empty() && f.resume) fail_usage("@data is missing, and {} holds no run to go on with: name a text file or a folder of them", f.out);
+  if (f.data.empty() && checkpoint_)
+    fail_usage(
+        "@data is missing: {} was written by a version that did not keep its text's name; name it",
+        f.out);
+  if (f.data.empty() && f.resume)
+    fail_usage(
+        "@data is missing, and {} holds no run to go on with: name a text file or a folder of them",
+        f.out);
   if (f.data.empty()) fail_usage("@data is missing: name a text file or a folder of them");
-  if (f.train.hold_out > 0 && !f.eval_data.empty()) fail_usage("@hold_out splits @data itself, so @eval_data has no place beside it; leave one out");
+  if (f.train.hold_out > 0 && !f.eval_data.empty())
+    fail_usage(
+        "@hold_out splits @data itself, so @eval_data has no place beside it; leave one out");
 }
 
 void Training::go_on() {
@@ -127,11 +154,13 @@ void Training::go_on() {
   if (o.from.empty()) o.from = c.from;
   if (is_done()) return;
   // A path that is gone is named beside the field that gives another one.
-  const auto known = [&](std::vector<std::string>& given, const std::vector<std::string>& paths, const char* name) {
+  const auto known = [&](std::vector<std::string>& given, const std::vector<std::string>& paths,
+                         const char* name) {
     if (!given.empty()) return;
     for (const std::string& path : paths)
       if (std::error_code error; !std::filesystem::exists(path, error))
-        fail("{} was trained on {}, which is not there any more; name where it is now with {}", o.out, printable(path, 1000), field(name));
+        fail("{} was trained on {}, which is not there any more; name where it is now with {}",
+             o.out, printable(path, 1000), field(name));
     given = paths;
   };
   known(o.data, c.sources.data, "data");
@@ -148,14 +177,22 @@ void Training::read_teacher() {
     teacher_ = open_model(options_.teacher, options_.memory);
     const Tokenizer &own = tokenizer(), &other = *teacher_.tokenizer;
     const int64_t size = model().config().vocab, taught = teacher_.model->config().vocab;
-    if (taught != size) fail("@teacher {}: its vocabulary is {}, the model's {}; a teacher must predict the same tokens", options_.teacher, taught, size);
+    if (taught != size)
+      fail(
+          "@teacher {}: its vocabulary is {}, the model's {}; a teacher must predict the same "
+          "tokens",
+          options_.teacher, taught, size);
     if (own.vocab_size() != other.vocab_size())
-      fail("@teacher {}: its tokenizer has {} tokens, the model's {}; a teacher must predict the same tokens", options_.teacher, other.vocab_size(),
-           own.vocab_size());
+      fail(
+          "@teacher {}: its tokenizer has {} tokens, the model's {}; a teacher must predict the "
+          "same tokens",
+          options_.teacher, other.vocab_size(), own.vocab_size());
     for (int32_t id = 0; id < own.vocab_size(); ++id)
       if (own.piece(id) != other.piece(id))
-        fail("@teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the same tokens", options_.teacher, id,
-             printable(other.piece(id)), printable(own.piece(id)));
+        fail(
+            "@teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the "
+            "same tokens",
+            options_.teacher, id, printable(other.piece(id)), printable(own.piece(id)));
   }
   if (checkpoint_) check_same_teacher(*checkpoint_, teacher());
 }
@@ -165,8 +202,9 @@ void Training::fit(int64_t afterwards, const std::atomic<bool>& stop) {
   deadline_ = Deadline{steady_seconds, began_ + 60 * o.minutes, afterwards};
   o.eval_every = asked_eval_every_;  // the default is a share of the steps
   o.steps = fitted_steps(model(), o, *deadline_, *corpus_, held_out(), teacher(), stop);
-  if (!given_.by_caller("warmup") && asked_warmup_ >= o.steps) asked_warmup_.reset();  // a file's gives way
-  o.warmup = asked_warmup_;                                                            // the default is a share of the steps
+  if (!given_.by_caller("warmup") && asked_warmup_ >= o.steps)
+    asked_warmup_.reset();   // a file's gives way
+  o.warmup = asked_warmup_;  // the default is a share of the steps
   o = resolved(o);
   validate(o);
 }
@@ -188,7 +226,8 @@ void Training::read_texts() {
   check_resumable(*checkpoint_, options_.train, print);
   ModelConfig asked = checkpoint_->loaded.model->config();
   if (options_.from.empty() && !describes_model_) return;
-  if (options_.from.empty()) asked = make_config(options_.model, tokenizer().vocab_size(), options_.train.context);
+  if (options_.from.empty())
+    asked = make_config(options_.model, tokenizer().vocab_size(), options_.train.context);
   else set_losses(asked.routing, options_.model);
   check_same_model(*checkpoint_, asked);
 }
@@ -196,7 +235,8 @@ void Training::read_texts() {
 TrainSummary Training::done() const {
   TrainSummary summary;
   summary.last.step = checkpoint_->step;
-  summary.last.tokens = checkpoint_->step * options_.train.batch * options_.train.accumulate * options_.train.context;
+  summary.last.tokens =
+      checkpoint_->step * options_.train.batch * options_.train.accumulate * options_.train.context;
   summary.last.seconds = checkpoint_->seconds;
   summary.last.ce = std::numeric_limits<double>::quiet_NaN();
   return summary;
@@ -204,12 +244,15 @@ TrainSummary Training::done() const {
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {
   const auto absolute = [](std::vector<std::string> paths) {
-    for (std::string& path : paths) path = std::filesystem::absolute(path).lexically_normal().string();
+    for (std::string& path : paths)
+      path = std::filesystem::absolute(path).lexically_normal().string();
     return paths;
   };
-  TrainJob job{options_.out, options_.train, &*corpus_, held_out(), start().tokenizer.get(), teacher(), options_.from, deadline_};
+  TrainJob job{options_.out, options_.train, &*corpus_, held_out(), start().tokenizer.get(),
+               teacher(),    options_.from,  deadline_};
   job.options.eval_every = asked_eval_every_;
-  job.sources = {absolute(options_.data), absolute(options_.eval_data), options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};
+  job.sources = {absolute(options_.data), absolute(options_.eval_data),
+                 options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};
   job.lock = lock_ ? &*lock_ : nullptr;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }

@@ -1,4 +1,5 @@
-// A training run from its options to the folder that holds the model: the body of `moe train` and of moe_train(). Prints nothing.
+// A training run from its options to the folder that holds the model: the body of `moe train` and
+// of moe_train(). Prints nothing.
 #pragma once
 
 #include <memory>
@@ -14,17 +15,20 @@
 
 namespace moe {
 
-// Everything a run needs, read and checked; nothing is written before run(). Owns model, tokenizer and texts.
+// Everything a run needs, read and checked; nothing is written before run(). Owns model, tokenizer
+// and texts.
 class Training {
  public:
-  // `given`: the fields that the caller set; files fill in what is open. Usage errors name the field.
+  // `given`: the fields that the caller set; files fill in what is open. Usage errors name the
+  // field.
   Training(RunOptions options, Given given);
 
   // The run in OUT was there already and has taken all its steps.
   bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
   // What is known of that run; its last ce is not and is NaN.
   TrainSummary done() const;
-  // With minutes a new run measures first how long a step takes, and settles how many there is time for; before that the number of steps has no meaning.
+  // With minutes a new run measures first how long a step takes, and settles how many there is time
+  // for; before that the number of steps has no meaning.
   bool must_fit() const { return !checkpoint_ && options_.train.minutes > 0; }
   // `afterwards`: tokens that a report is going to read; `stop` ends the measuring with an error.
   void fit(int64_t afterwards, const std::atomic<bool>& stop);
@@ -34,13 +38,19 @@ class Training {
   const TrainOptions& options() const { return options_.train; }  // resolved
   Model& model() { return *start().model; }
   const Tokenizer& tokenizer() const { return *start().tokenizer; }
-  const Corpus& corpus() const { return *corpus_; }                             // not when is_done()
-  const Corpus* held_out() const { return held_out_ ? &*held_out_ : nullptr; }  // null: none was given
-  Model* teacher() { return teacher_.model.get(); }                             // null: there is none
+  const Corpus& corpus() const { return *corpus_; }  // not when is_done()
+  const Corpus* held_out() const {
+    return held_out_ ? &*held_out_ : nullptr;
+  }                                                  // null: none was given
+  Model* teacher() { return teacher_.model.get(); }  // null: there is none
   const std::string& teacher_path() const { return options_.teacher; }
-  const std::string& foretold() const { return foretold_; }  // of its memory, in words; not when is_done()
+  const std::string& foretold() const {
+    return foretold_;
+  }  // of its memory, in words; not when is_done()
   bool from_weights() const { return !options_.from.empty(); }
-  std::optional<int64_t> resumed_from() const { return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt; }
+  std::optional<int64_t> resumed_from() const {
+    return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt;
+  }
 
  private:
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }

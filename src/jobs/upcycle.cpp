@@ -15,17 +15,20 @@ namespace moe {
 namespace {
 
 // Read by both models to see how far their logits are apart.
-constexpr std::string_view kProbe = "The router sends each token to a few experts, and what they say is added up.";
+constexpr std::string_view kProbe =
+    "The router sends each token to a few experts, and what they say is added up.";
 constexpr int64_t kProbeTokens = 64;
 
 // A routing whose recipe nobody named is the one of models with this attention, renormalised.
-RoutingOptions upcycled_routing(const UpcycleJob& job, const ModelConfig& dense, int64_t moe_layers) {
+RoutingOptions upcycled_routing(const UpcycleJob& job, const ModelConfig& dense,
+                                int64_t moe_layers) {
   if (!job.routing.experts) fail_usage("@experts is missing: how many experts each layer gets");
   const RoutingOptions natural = routing_for_dense(dense, *job.routing.experts, 1, moe_layers);
   const bool is_named = !job.routing.recipe.empty() || !job.routing.stages.empty();
   WantedRouting named = job.routing;
   if (!is_named) named.recipe = natural.recipe;
-  if (!named.top_k && !chosen_recipe(named).top_k_is_fixed) named.top_k = std::min(2 * job.options.granularity, *job.routing.experts);
+  if (!named.top_k && !chosen_recipe(named).top_k_is_fixed)
+    named.top_k = std::min(2 * job.options.granularity, *job.routing.experts);
   if (is_named) return routing_options(named, moe_layers);
   RoutingOptions options = routing_options(named, moe_layers);
   if (!options.norm_topk_prob) options.norm_topk_prob = natural.norm_topk_prob;
@@ -41,12 +44,14 @@ UpcycleOptions upcycle_options(const UpcycleJob& job, const ModelConfig& dense) 
 
 LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
   std::vector<int32_t> ids = dense.tokenizer->encode_text(kProbe);
-  ids.resize(static_cast<size_t>(std::min({static_cast<int64_t>(ids.size()), kProbeTokens, dense.model->config().context})));
+  ids.resize(static_cast<size_t>(
+      std::min({static_cast<int64_t>(ids.size()), kProbeTokens, dense.model->config().context})));
   Run run(threads, DType::f32);
   return compare_logits(*dense.model, moe, run, ids);
 }
 
-// Views of the file, but for quantised ones: products with those round their rows, and so would hide how near the two models are.
+// Views of the file, but for quantised ones: products with those round their rows, and so would
+// hide how near the two models are.
 LoadedModel load_dense(const std::string& path, const MemoryLimits& limits) {
   LoadedModel dense = open_model(path, limits);
   return mostly_quantised(*dense.model) ? load_model(path) : std::move(dense);
@@ -60,12 +65,15 @@ FieldList fields(UpcycleJob& job) {
   list.add("OUT", job.out, kNewModelHelp).positional().required();
   list.add(fields(job.routing));
   list.at("recipe").help = fmt::format(
-      "how tokens choose experts: {}; default: the one of models with the same attention, weights renormalised so that they add up to 1 and step 0 "
+      "how tokens choose experts: {}; default: the one of models with the same attention, weights "
+      "renormalised so that they add up to 1 and step 0 "
       "computes what the dense model does",
       listed(names_of(recipes())));
   list.at("experts").help = "experts of each MoE layer, all shards counted";
   list.at("experts").required = true;
-  list.at("top_k").help = marked("experts a token takes; default: 2 copies, that is 2 times @granularity, or the number that the recipe fixes");
+  list.at("top_k").help = marked(
+      "experts a token takes; default: 2 copies, that is 2 times @granularity, or the number that "
+      "the recipe fixes");
   list.add(fields(job.options));
   list.add(fields(job.type));
   add_threads(list, job.threads);
@@ -87,7 +95,9 @@ UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
   Upcycled up = upcycle(*dense.model, options, threads);
   out.check_stopped();
   const ForwardShape probed{.tokens = kProbeTokens, .dtype = DType::f32};
-  const ForwardUse uses[] = {{.model = dense.model.get(), .shape = probed}, {.model = up.model.get(), .shape = {.tokens = 1, .dtype = DType::f32}}};  // in turn
+  const ForwardUse uses[] = {
+      {.model = dense.model.get(), .shape = probed},
+      {.model = up.model.get(), .shape = {.tokens = 1, .dtype = DType::f32}}};  // in turn
   prepare_memory(job.in, uses, {}, job.memory, "take a smaller model", watch);
   const LogitDifference difference = probe(dense, *up.model, threads);
   std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.type, threads);

@@ -1,4 +1,5 @@
-// The body of `moe upcycle`: from a dense model's file to that of the model whose experts are copies of its FFNs.
+// The body of `moe upcycle`: from a dense model's file to that of the model whose experts are
+// copies of its FFNs.
 #pragma once
 
 #include "convert/logit_difference.h"
@@ -9,7 +10,8 @@
 namespace moe {
 
 struct UpcycleJob : MakeOptions {
-  WantedRouting routing;  // without a recipe it is the one of models with the same attention, renormalised
+  WantedRouting
+      routing;  // without a recipe it is the one of models with the same attention, renormalised
   UpcycleOptions options;
 };
 FieldList fields(UpcycleJob&);

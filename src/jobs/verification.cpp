@@ -14,13 +14,18 @@
 namespace moe {
 namespace {
 
-// A name beside OUT that the same kind of model can be written to; what stands there is removed in the end.
+// A name beside OUT that the same kind of model can be written to; what stands there is removed in
+// the end.
 class Passing {
  public:
   explicit Passing(const std::string& out) {
-    const std::filesystem::path path = out.ends_with('/') ? std::filesystem::path(out).parent_path() : std::filesystem::path(out);
+    const std::filesystem::path path =
+        out.ends_with('/') ? std::filesystem::path(out).parent_path() : std::filesystem::path(out);
     const bool gguf = path.extension() == ".gguf";
-    path_ = (path.parent_path() / fmt::format("{}.sweep-{}{}", (gguf ? path.stem() : path.filename()).string(), getpid(), gguf ? ".gguf" : "")).string();
+    path_ = (path.parent_path() / fmt::format("{}.sweep-{}{}",
+                                              (gguf ? path.stem() : path.filename()).string(),
+                                              getpid(), gguf ? ".gguf" : ""))
+                .string();
     if (std::filesystem::exists(path_)) fail("{} is in the way of the sweep; remove it", path_);
   }
   ~Passing() {
@@ -41,9 +46,9 @@ FieldList verify_fields(CompareJob& job) {
   const char* group = "Measuring what was made";
   FieldList list;
   list.group(group);
-  list.add(
-      "verify", job.text,
-      "a text, or a folder of them, that is not the calibration text: score both models on it, time them in turns, and print quality and speed side by side");
+  list.add("verify", job.text,
+           "a text, or a folder of them, that is not the calibration text: score both models on "
+           "it, time them in turns, and print quality and speed side by side");
   list.add("report", job.html, "with @verify: write it all as a self-contained page");
   list.add(measuring_fields(job, group));
   return list;
@@ -51,13 +56,16 @@ FieldList verify_fields(CompareJob& job) {
 
 void check_verify_options(const CompareJob& job, const Given& given) {
   if (!job.no_speed) validate(job.speed);
-  if (job.no_speed && given.has("sweep")) fail_usage("@sweep sets quality against speed, which @no_speed leaves out; give one of them");
+  if (job.no_speed && given.has("sweep"))
+    fail_usage("@sweep sets quality against speed, which @no_speed leaves out; give one of them");
   if (!job.text.empty()) return;
-  for (const char* name : {"report", "sweep", "verify_windows", "verify_window", "no_speed", "prompt", "tokens", "repeats"})
+  for (const char* name : {"report", "sweep", "verify_windows", "verify_window", "no_speed",
+                           "prompt", "tokens", "repeats"})
     if (given.has(name)) fail_usage("{} needs a text to measure on: add @verify TEXT", field(name));
 }
 
-Verification::Verification(const CompareJob& job, const NamedModel& before, const Watch& watch) : job_(job), watch_(watch), before_(before) {
+Verification::Verification(const CompareJob& job, const NamedModel& before, const Watch& watch)
+    : job_(job), watch_(watch), before_(before) {
   if (!asked()) return;
   text_ = read_compared_text(job_, before_.loaded);
   if (!job_.no_speed) validate(job_.speed, before_.loaded.model->config());
@@ -65,16 +73,19 @@ Verification::Verification(const CompareJob& job, const NamedModel& before, cons
 }
 
 void Verification::check_not_fitted_to(std::span<const int32_t> calibration) const {
-  moe::check_not_fitted_to({job_.text, text_.ids, {.window = text_.options.window, .windows = text_.options.windows}}, calibration, *before_.loaded.tokenizer,
-                           watch_);
+  moe::check_not_fitted_to(
+      {job_.text, text_.ids, {.window = text_.options.window, .windows = text_.options.windows}},
+      calibration, *before_.loaded.tokenizer, watch_);
 }
 
 ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {
   LoadedModel after = open_model(path, job_.memory.limits);
-  return compare_models(before_, {path, after}, job_, text_, watch_, fmt::format("; {} is written", out));
+  return compare_models(before_, {path, after}, job_, text_, watch_,
+                        fmt::format("; {} is written", out));
 }
 
-ConversionReport Verification::measure(const std::string& out, ConversionReport made, const std::vector<SweepStep>& sweep) {
+ConversionReport Verification::measure(const std::string& out, ConversionReport made,
+                                       const std::vector<SweepStep>& sweep) {
   ConversionReport report = measure_one(out, out);
   report.kind = std::move(made.kind);
   report.steps = std::move(made.steps);
@@ -88,7 +99,8 @@ ConversionReport Verification::measure(const std::string& out, ConversionReport 
     watch_.tell("sweep: " + step.name);
     const Passing passing(out);
     step.write(passing.path());
-    report.frontier.push_back(frontier_point(measure_one(passing.path(), out), step.name, step.ffn_share));
+    report.frontier.push_back(
+        frontier_point(measure_one(passing.path(), out), step.name, step.ffn_share));
   }
   if (!sweep.empty()) report.frontier.push_back(frontier_start(report));
   return report;

@@ -1,4 +1,5 @@
-// What a conversion did, measured on another text: refused before the conversion where they cannot be done, measured after it on the files it wrote.
+// What a conversion did, measured on another text: refused before the conversion where they cannot
+// be done, measured after it on the files it wrote.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,8 @@ FieldList verify_fields(CompareJob& job);
 // Fails (usage) on options that have no meaning without a text.
 void check_verify_options(const CompareJob& job, const Given& given);
 
-// A conversion of a sweep: its name on the frontier, the share of the FFN that works for a token, and what writes it to a file or folder of that name.
+// A conversion of a sweep: its name on the frontier, the share of the FFN that works for a token,
+// and what writes it to a file or folder of that name.
 struct SweepStep {
   std::string name;
   double ffn_share = 1;
@@ -29,14 +31,18 @@ struct SweepStep {
 // From before the conversion to after it.
 class Verification {
  public:
-  // Reads the text, opens the page. `before` and `watch` must outlive this. Does nothing where `job` has no text.
+  // Reads the text, opens the page. `before` and `watch` must outlive this. Does nothing where
+  // `job` has no text.
   Verification(const CompareJob& job, const NamedModel& before, const Watch& watch);
   bool asked() const { return !job_.text.empty(); }
-  // Fails (usage) where the text is, for a large part, the one that the conversion is fitted to (jobs/calibration.h).
+  // Fails (usage) where the text is, for a large part, the one that the conversion is fitted to
+  // (jobs/calibration.h).
   void check_not_fitted_to(std::span<const int32_t> calibration) const;
 
-  // Measures OUT, and with steps the frontier of them all, each written beside OUT and removed again. `made` says how it was made: kind, steps and layers.
-  ConversionReport measure(const std::string& out, ConversionReport made, const std::vector<SweepStep>& sweep = {});
+  // Measures OUT, and with steps the frontier of them all, each written beside OUT and removed
+  // again. `made` says how it was made: kind, steps and layers.
+  ConversionReport measure(const std::string& out, ConversionReport made,
+                           const std::vector<SweepStep>& sweep = {});
   // Writes the page, if one was asked for.
   void write_page(const ConversionReport& report);
 

@@ -17,7 +17,8 @@ namespace {
 
 // Where the engine draws the noise itself it routes as in training; else the logits are made here.
 bool engine_draws(const RouteInput& g, const RoutingSpec& spec) {
-  return !g.key.empty() && !g.x.empty() && g.noise.empty() && !std::holds_alternative<NoNoise>(spec.noise);
+  return !g.key.empty() && !g.x.empty() && g.noise.empty() &&
+         !std::holds_alternative<NoNoise>(spec.noise);
 }
 
 RoutingPlan make_routing(Run& run, RouteInput& g, const Pass& pass, Router::Saved& saved) {
@@ -41,7 +42,9 @@ RoutingPlan make_routing(Run& run, RouteInput& g, const Pass& pass, Router::Save
     }
     saved.logits = run.saved.alloc(DType::f32, {g.tokens, g.experts});
     for (int64_t i = 0; i < clean.numel(); ++i)
-      saved.logits.as<float>()[i] = clean.as<float>()[i] + (g.sigma.empty() ? 1 : g.sigma.as<float>()[i]) * g.noise.as<float>()[i];
+      saved.logits.as<float>()[i] =
+          clean.as<float>()[i] +
+          (g.sigma.empty() ? 1 : g.sigma.as<float>()[i]) * g.noise.as<float>()[i];
     if (spec.losses.load || spec.losses.z_of_clean) saved.clean = clean;
     if (spec.losses.load) saved.sigma = g.sigma;
   }
@@ -72,7 +75,8 @@ Json capacity_of(const RouteInput& g, const RoutingSpec& spec) {
   return equal ? list.front() : list;
 }
 
-// How even the counts are (recipes.md, metrics): max / mean - 1; population variance / mean^2; entropy over that of an even load.
+// How even the counts are (recipes.md, metrics): max / mean - 1; population variance / mean^2;
+// entropy over that of an even load.
 void add_metrics(Json& reply, const int32_t* counts, int64_t experts) {
   double sum = 0, squares = 0, most = 0, entropy = 0;
   for (int64_t e = 0; e < experts; ++e) {
@@ -82,13 +86,16 @@ void add_metrics(Json& reply, const int32_t* counts, int64_t experts) {
   for (int64_t e = 0; e < experts; ++e)
     if (counts[e] > 0) entropy -= counts[e] / sum * std::log(counts[e] / sum);
   const double n = static_cast<double>(experts), mean = sum / n;
-  const auto add = [&](const char* name, double x) { reply[name] = sum > 0 ? Json(shortest_decimal(static_cast<float>(x))) : Json(nullptr); };
+  const auto add = [&](const char* name, double x) {
+    reply[name] = sum > 0 ? Json(shortest_decimal(static_cast<float>(x))) : Json(nullptr);
+  };
   add("max_vio", most / mean - 1);
   add("cv2", squares / n / (mean * mean) - 1);
   add("entropy", experts > 1 ? entropy / std::log(n) : 1);
 }
 
-Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan, const Router::Saved& saved) {
+Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan,
+              const Router::Saved& saved) {
   const int64_t slots = spec.slots();
   std::vector<float> weight(static_cast<size_t>(g.tokens * slots), 0.0f);
   std::vector<char> kept(weight.size(), 0);
@@ -132,18 +139,24 @@ Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& p
 }
 
 // dweights, which stand beside the reply's weights, as the gradient of the plan's rows [R].
-Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan, const Router::Saved& saved, const std::string& where) {
+Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan,
+                     const Router::Saved& saved, const std::string& where) {
   const int64_t slots = spec.slots();
-  Tensor by_pair = g.memory.alloc_zeroed(DType::f32, {g.tokens, slots}), out = g.memory.alloc_zeroed(DType::f32, {plan.rows()});
+  Tensor by_pair = g.memory.alloc_zeroed(DType::f32, {g.tokens, slots}),
+         out = g.memory.alloc_zeroed(DType::f32, {plan.rows()});
   if (g.dweights == nullptr) return out;
   if (!g.dweights->is_array() || static_cast<int64_t>(g.dweights->size()) != g.tokens)
     fail("{}: \"dweights\" must be an array of {} rows, one a token", where, g.tokens);
   for (int64_t n = 0; n < g.tokens; ++n) {
     const Json& row = (*g.dweights)[static_cast<size_t>(n)];
     const int32_t* selected = saved.selected.row<int32_t>(n);
-    const int64_t wanted = std::count_if(selected, selected + slots, [](int32_t s) { return s != 0; });
+    const int64_t wanted =
+        std::count_if(selected, selected + slots, [](int32_t s) { return s != 0; });
     if (!row.is_array() || static_cast<int64_t>(row.size()) != wanted)
-      fail("{}: \"dweights\"[{}] must be an array of {} numbers, one for each expert that the token has", where, n, wanted);
+      fail(
+          "{}: \"dweights\"[{}] must be an array of {} numbers, one for each expert that the token "
+          "has",
+          where, n, wanted);
     size_t next = 0;
     for (int64_t i = 0; i < slots; ++i) {
       if (selected[i] == 0) continue;
@@ -154,11 +167,13 @@ Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& 
       ++next;
     }
   }
-  for (int64_t r = 0; r < plan.rows(); ++r) out.as<float>()[r] = by_pair.as<float>()[plan.pair[static_cast<size_t>(r)]];
+  for (int64_t r = 0; r < plan.rows(); ++r)
+    out.as<float>()[r] = by_pair.as<float>()[plan.pair[static_cast<size_t>(r)]];
   return out;
 }
 
-void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const RoutingPlan& plan, const Router::Saved& saved, const std::string& where) {
+void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const RoutingPlan& plan,
+                   const Router::Saved& saved, const std::string& where) {
   const RoutingSpec& spec = *pass.routing;
   const std::array<int64_t, 2> all = {0, g.tokens};
   const Tensor dweight = row_gradients(g, spec, plan, saved, where);
@@ -168,7 +183,8 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const
   if (!saved.sigma.empty()) dsigma = logits_like();
   g.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, g.coef, saved);
   reply["dlogits"] = numbers_of(dz);
-  if (g.router.scale.present()) reply["dscale"] = numbers_of(g.router.scale.grad.as<float>(), g.experts);
+  if (g.router.scale.present())
+    reply["dscale"] = numbers_of(g.router.scale.grad.as<float>(), g.experts);
   if (!dclean.empty()) reply["dclean"] = numbers_of(dclean);
   if (!dsigma.empty()) reply["dsigma"] = numbers_of(dsigma);
   if (g.x.empty()) return;
@@ -176,21 +192,26 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const
   if (engine_draws(g, spec)) {
     g.router.backward_acc(run, dx, dweight, plan, pass, g.coef, saved);
   } else {
-    // z = clean + sigma n with sigma = softplus(raw) + floor: raw gets (n dz + dsigma) sigmoid(raw), the clean logits dz too.
+    // z = clean + sigma n with sigma = softplus(raw) + floor: raw gets (n dz + dsigma)
+    // sigmoid(raw), the clean logits dz too.
     if (g.router.noise.present() && !g.noise.empty()) {
       Tensor draw = logits_like();
       for (int64_t i = 0; i < dz.numel(); ++i)
-        draw.as<float>()[i] = (dz.as<float>()[i] * g.noise.as<float>()[i] + (dsigma.empty() ? 0 : dsigma.as<float>()[i])) * sigmoid(saved.raw.as<float>()[i]);
+        draw.as<float>()[i] = (dz.as<float>()[i] * g.noise.as<float>()[i] +
+                               (dsigma.empty() ? 0 : dsigma.as<float>()[i])) *
+                              sigmoid(saved.raw.as<float>()[i]);
       ops::matmul_dw(run, g.router.noise, draw, g.x, all);
       ops::matmul_dx_acc(run, dx, draw, g.router.noise, all);
     }
-    for (int64_t i = 0; !dclean.empty() && i < dz.numel(); ++i) dz.as<float>()[i] += dclean.as<float>()[i];
+    for (int64_t i = 0; !dclean.empty() && i < dz.numel(); ++i)
+      dz.as<float>()[i] += dclean.as<float>()[i];
     g.router.logit.backward_acc(run, dx, dz, g.x, spec.logits, saved.made);
   }
   reply["dx"] = numbers_of(dx);
   reply["dweight"] = numbers_of(g.router.logit.weight.grad);
   if (g.router.logit.up.present()) reply["dup_weight"] = numbers_of(g.router.logit.up.grad);
-  if (g.router.logit.bias.present()) reply["dlogit_bias"] = numbers_of(g.router.logit.bias.grad.as<float>(), g.experts);
+  if (g.router.logit.bias.present())
+    reply["dlogit_bias"] = numbers_of(g.router.logit.bias.grad.as<float>(), g.experts);
   if (g.router.noise.present()) reply["dnoise_weight"] = numbers_of(g.router.noise.grad);
 }
 
@@ -215,12 +236,14 @@ int64_t route_experts(const Json& input, const std::string& where) {
   for (const char* key : {"logits", "weight"}) {
     if (!reader.has(key)) continue;
     const Json& value = reader.value(key);
-    const bool rows = std::string_view(key) == "logits";  // an expert a column; in the weight an expert a row
+    const bool rows =
+        std::string_view(key) == "logits";  // an expert a column; in the weight an expert a row
     if (!value.is_array() || value.empty() || (rows && (!value[0].is_array() || value[0].empty())))
       fail("{}: \"{}\" must be an array of arrays of numbers", where, key);
     return static_cast<int64_t>(rows ? value[0].size() : value.size());
   }
-  if (!reader.has("ids")) fail("{}: \"logits\" is missing (or \"x\" and \"weight\", or \"ids\" for hash routing)", where);
+  if (!reader.has("ids"))
+    fail("{}: \"logits\" is missing (or \"x\" and \"weight\", or \"ids\" for hash routing)", where);
   return 0;
 }
 

@@ -33,7 +33,8 @@ struct RouteInput {
             .wanted = Wanted::all()};
   }
 };
-// Fills an empty one. Fails on what is missing, misshapen or has no meaning for the stages. `seed` is what "draw" draws from where the input names no other.
+// Fills an empty one. Fails on what is missing, misshapen or has no meaning for the stages. `seed`
+// is what "draw" draws from where the input names no other.
 void read_route_input(RouteInput&, const JsonReader&, const RoutingSpec&, uint64_t seed);
 
 }  // namespace moe

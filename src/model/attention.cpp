@@ -6,20 +6,26 @@
 namespace moe {
 namespace {
 
-float scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<float>(shape.key_width)); }
+float scale_of(const AttentionShape& shape) {
+  return 1 / std::sqrt(static_cast<float>(shape.key_width));
+}
 
 // Of the batch itself.
-ops::KvView kv_of(const Batch& batch, const Attention::Saved& saved) { return {saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)}; }
+ops::KvView kv_of(const Batch& batch, const Attention::Saved& saved) {
+  return {saved.k, saved.v, batch.bounds, batch.bounds.first(batch.bounds.size() - 1)};
+}
 
 }  // namespace
 
-// Per head the norm runs over rows of C numbers, in full over rows of H*C: the same memory seen with other rows.
+// Per head the norm runs over rows of C numbers, in full over rows of H*C: the same memory seen
+// with other rows.
 Tensor Attention::as_norm_rows(const Norm& norm, Tensor x) const {
   const int64_t cols = norm.weight.value.numel();
   return x.reshape({x.numel() / cols, cols});
 }
 
-Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved& saved) {
+Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<Norm>& norm,
+                         Norm::Saved& saved) {
   const std::array<int64_t, 2> all = {0, y.rows()};
   if (bias.present()) ops::bias_forward_acc(run, y, bias, {}, all);
   if (norm) {
@@ -33,7 +39,8 @@ Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<No
 void Attention::project(Run& run, Tensor x, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto projected = [&](int64_t width) { return run.saved.alloc(x.dtype, {x.rows(), width}); };
-  Tensor yq = projected(shape.q_width()), yk = projected(shape.k_width()), yv = projected(shape.v_width());
+  Tensor yq = projected(shape.q_width()), yk = projected(shape.k_width()),
+         yv = projected(shape.v_width());
   ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
   std::optional<Norm> none;
   Norm::Saved unused;
@@ -42,14 +49,16 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   saved.v = finish(run, yv, v_bias, none, unused);
 }
 
-void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x, const Saved& saved) {
+void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
+                                 const Saved& saved) {
   std::optional<Norm> none;
   finish_backward(run, dx, false, dq, x, q, q_bias, q_norm, saved.q_norm);
   finish_backward(run, dx, true, dk, x, k, k_bias, k_norm, saved.k_norm);
   finish_backward(run, dx, true, dv, x, v, v_bias, none, {});
 }
 
-void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm,
+void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x,
+                                Param& weight, Param& bias, std::optional<Norm>& norm,
                                 const Norm::Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   if (norm) {
@@ -63,8 +72,10 @@ void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy,
   else ops::matmul_dx(run, dx, dy, weight, all);
 }
 
-void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass, bool inverse) const {
-  if (shape.rotary_width > 0) ops::rope_acc(run, {queries, keys}, shape.key_width, pass.cos_sin, inverse);
+void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
+                       bool inverse) const {
+  if (shape.rotary_width > 0)
+    ops::rope_acc(run, {queries, keys}, shape.key_width, pass.cos_sin, inverse);
 }
 
 void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) const {
@@ -76,15 +87,19 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
   }
   saved.o = run.saved.alloc(saved.q.dtype, {saved.q.rows(), shape.o_width()});
   saved.lse = run.saved.alloc(DType::f32, {saved.q.rows(), shape.heads});
-  ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, shape.heads, shape.kv_heads, scale_of(shape), shape.window);
+  ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, shape.heads,
+                         shape.kv_heads, scale_of(shape), shape.window);
 }
 
-void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass& pass, const Saved& saved) const {
-  ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv_of(pass.batch, saved), saved.o, saved.lse, pass.batch.positions, shape.heads, shape.kv_heads,
+void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_,
+                                const Pass& pass, const Saved& saved) const {
+  ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv_of(pass.batch, saved), saved.o,
+                          saved.lse, pass.batch.positions, shape.heads, shape.kv_heads,
                           scale_of(shape), shape.window);
 }
 
-void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer, Saved& saved) {
+void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer,
+                        Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
   rotate(run, saved.q, saved.k, pass, false);
@@ -93,10 +108,13 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
 }
 
-void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass, const Saved& saved) {
+void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
+                         const Saved& saved) {
   ArenaScope scope(run.scratch);
   const std::array<int64_t, 2> all = {0, x.rows()};
-  const auto like = [&](const Tensor& t) { return run.scratch.alloc(t.dtype, {t.rows(), t.cols()}); };
+  const auto like = [&](const Tensor& t) {
+    return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
+  };
   ops::matmul_dw(run, o, dy, saved.o, all);
   if (o_bias.present()) ops::bias_backward(run, {}, o_bias, dy, {}, all);
   Tensor do_ = like(saved.o), dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);

@@ -23,7 +23,8 @@ struct Attention {
     Norm::Saved q_norm, k_norm;
   };
 
-  // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from there.
+  // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from
+  // there.
   void forward(Run&, Tensor y, Tensor x, const Pass&, int64_t layer, Saved&);
   // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache.
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
@@ -35,11 +36,13 @@ struct Attention {
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;
-  void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&, const Saved&) const;
+  void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
+                       const Saved&) const;
 
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
   Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);
-  void finish_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight, Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
+  void finish_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight,
+                       Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
 };
 

@@ -3,7 +3,8 @@
 namespace moe {
 
 template <class F>
-void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey dropout_key, SublayerSaved& saved, F&& body) {
+void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey dropout_key,
+                             SublayerSaved& saved, F&& body) {
   const bool pre = placement == NormPlacement::pre;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
   if (pre) norm.forward(run, saved.x, h, saved.norm);
@@ -19,7 +20,8 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey 
 }
 
 template <class F>
-void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_key, const SublayerSaved& saved, F&& body) {
+void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_key,
+                              const SublayerSaved& saved, F&& body) {
   ArenaScope scope(run.scratch);
   const bool pre = placement == NormPlacement::pre;
   const auto stream = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
@@ -51,8 +53,9 @@ void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& sav
 }
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, u, h, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
-                   [&](Tensor y, Tensor x) { attention.forward(run, y, x, pass, layer, saved.attention); });
+  sublayer_forward(
+      run, u, h, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
+      [&](Tensor y, Tensor x) { attention.forward(run, y, x, pass, layer, saved.attention); });
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
@@ -60,11 +63,15 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, pass, saved.ffn); });
 }
 
-void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
-  sublayer_backward(run, dh, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
-                    [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass, coef, saved.ffn); });
-  sublayer_backward(run, dh, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
-                    [&](Tensor dx, Tensor dy, Tensor x) { attention.backward(run, dx, dy, x, pass, saved.attention); });
+void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
+                     const Saved& saved) {
+  sublayer_backward(
+      run, dh, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
+      [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass, coef, saved.ffn); });
+  sublayer_backward(run, dh, attn_norm, pass.key_of(layer, Site::attention_dropout),
+                    saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
+                      attention.backward(run, dx, dy, x, pass, saved.attention);
+                    });
 }
 
 }  // namespace moe

@@ -38,9 +38,11 @@ struct Block {
 
  private:
   template <class F>
-  void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, RngKey dropout_key, SublayerSaved&, F&& body);
+  void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, RngKey dropout_key, SublayerSaved&,
+                        F&& body);
   template <class F>
-  void sublayer_backward(Run&, Tensor dh, Norm&, RngKey dropout_key, const SublayerSaved&, F&& body);
+  void sublayer_backward(Run&, Tensor dh, Norm&, RngKey dropout_key, const SublayerSaved&,
+                         F&& body);
 };
 
 }  // namespace moe

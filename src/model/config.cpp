@@ -20,20 +20,28 @@ void validate_sizes(const ModelConfig& c) {
   need_positive(c.kv_heads, "the number of key/value heads");
   need_positive(c.head_width, "the width of a head");
   need_positive(c.context, "the context");
-  constexpr int64_t kLimit = int64_t{1} << 24;  // keeps every product of two sizes far from overflow
-  for (int64_t size :
-       {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width, c.routing.experts, c.shared_experts, c.shared_width})
-    if (size > kLimit) fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
-  if (c.heads % c.kv_heads != 0) fail_usage("{} heads cannot share {} key/value heads evenly; @kv_heads must divide @heads", c.heads, c.kv_heads);
+  constexpr int64_t kLimit = int64_t{1}
+                             << 24;  // keeps every product of two sizes far from overflow
+  for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
+                       c.expert_width, c.routing.experts, c.shared_experts, c.shared_width})
+    if (size > kLimit)
+      fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
+  if (c.heads % c.kv_heads != 0)
+    fail_usage("{} heads cannot share {} key/value heads evenly; @kv_heads must divide @heads",
+               c.heads, c.kv_heads);
   if (c.positions == Positions::rope && c.head_width % 2 != 0)
-    fail_usage("rotary positions turn pairs, so the head width must be even, not {}; change @width or @heads", c.head_width);
+    fail_usage(
+        "rotary positions turn pairs, so the head width must be even, not {}; change @width or "
+        "@heads",
+        c.head_width);
 }
 
 }  // namespace
 
 bool ModelConfig::is_moe(int64_t layer) const {
   if (!find_recipe(routing.recipe).has_router()) return false;
-  if (!moe_layers.empty()) return std::find(moe_layers.begin(), moe_layers.end(), layer) != moe_layers.end();
+  if (!moe_layers.empty())
+    return std::find(moe_layers.begin(), moe_layers.end(), layer) != moe_layers.end();
   return layer >= dense_first && layer % moe_every == 0;
 }
 
@@ -55,23 +63,34 @@ int64_t ModelConfig::moe_layer_count() const {
 
 void validate(const ModelConfig& c) {
   validate_sizes(c);
-  if (!(c.dropout >= 0 && c.dropout < 1)) fail_usage("dropout is {}; it must be at least 0 and below 1", c.dropout);
+  if (!(c.dropout >= 0 && c.dropout < 1))
+    fail_usage("dropout is {}; it must be at least 0 and below 1", c.dropout);
   if (!(c.norm_eps > 0)) fail_usage("the norm's epsilon is {}; it must be above 0", c.norm_eps);
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
-  if (c.attention_window < 0) fail_usage("the attention window is {}; it must be 0 (none) or the number of tokens that each token sees", c.attention_window);
+  if (c.attention_window < 0)
+    fail_usage(
+        "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
+        "sees",
+        c.attention_window);
   if (c.window_from < 0 || c.window_from >= c.layers)
-    fail_usage("the attention window begins at layer {}; the model has layers 0 to {}", c.window_from, c.layers - 1);
-  if (c.norm == NormKind::rms && c.norm_bias) fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
+    fail_usage("the attention window begins at layer {}; the model has layers 0 to {}",
+               c.window_from, c.layers - 1);
+  if (c.norm == NormKind::rms && c.norm_bias)
+    fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   for (int64_t layer : c.moe_layers)
-    if (layer < 0 || layer >= c.layers) fail_usage("layer {} is listed as MoE but the model has layers 0 to {}", layer, c.layers - 1);
+    if (layer < 0 || layer >= c.layers)
+      fail_usage("layer {} is listed as MoE but the model has layers 0 to {}", layer, c.layers - 1);
   if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
   if (!find_recipe(c.routing.recipe).has_router()) return;
-  if (c.moe_layer_count() == 0) fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first", c.routing.recipe, c.layers);
+  if (c.moe_layer_count() == 0)
+    fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first",
+               c.routing.recipe, c.layers);
   need_positive(c.expert_width, "the expert width");
-  if (c.shared_experts < 0) fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
+  if (c.shared_experts < 0)
+    fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
   if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
   train_spec(c.routing);
   eval_spec(c.routing);

@@ -1,4 +1,5 @@
-// What a model is: every number and choice that its mathematics depends on. hub/ reads and writes it in the ecosystem's formats.
+// What a model is: every number and choice that its mathematics depends on. hub/ reads and writes
+// it in the ecosystem's formats.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +14,41 @@ namespace moe {
 enum class NormKind { rms, layer };
 enum class NormPlacement { pre, post };
 enum class Positions { rope, learned };
-enum class QkNorm { none, head, full };  // RMSNorm of queries and keys, per head or over all heads together
+enum class QkNorm {
+  none,
+  head,
+  full
+};  // RMSNorm of queries and keys, per head or over all heads together
 
-// How rotary frequencies f_c = theta^(-2c/C) are changed for contexts longer than a model was first trained on (transformers:modeling_rope_utils.py).
-// A wavelength is 2 pi / f; original = original_context.
+// How rotary frequencies f_c = theta^(-2c/C) are changed for contexts longer than a model was first
+// trained on (transformers:modeling_rope_utils.py). A wavelength is 2 pi / f; original =
+// original_context.
 struct RopeScaling {
   enum class Kind {
     none,
     linear,  // f / factor
-    llama3,  // f where the wavelength is under original / high_freq_factor, f / factor over original / low_freq_factor, between them a blend
-    yarn,    // f and f / factor blended over the c whose rotations in `original` lie between beta_fast and beta_slow; scores grow (arXiv 2309.00071)
+    llama3,  // f where the wavelength is under original / high_freq_factor, f / factor over
+             // original / low_freq_factor, between them a blend
+    yarn,    // f and f / factor blended over the c whose rotations in `original` lie between
+             // beta_fast and beta_slow; scores grow (arXiv 2309.00071)
   };
   Kind kind = Kind::none;
   float factor = 1;
   int64_t original_context = 0;                     // llama3 and yarn
   float low_freq_factor = 1, high_freq_factor = 4;  // llama3
   float beta_fast = 32, beta_slow = 1;              // yarn
-  float attention_factor = 1;                       // yarn: what cosines and sines are multiplied by; the reader of a config works it out
-  bool truncate = true;                             // yarn: the blend's ends are rounded outwards to whole c
+  float attention_factor =
+      1;  // yarn: what cosines and sines are multiplied by; the reader of a config works it out
+  bool truncate = true;  // yarn: the blend's ends are rounded outwards to whole c
 };
 
 // The heads of one layer's attention.
 struct AttentionShape {
-  int64_t heads = 1, kv_heads = 1;         // H, G: query head h reads the keys and values of head h G / H
+  int64_t heads = 1, kv_heads = 1;  // H, G: query head h reads the keys and values of head h G / H
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
-  int64_t rotary_width = 0;                // so many of a head's C numbers, the first ones, turn with the position; 0: none
-  int64_t window = 0;                      // keys a token sees, itself among them; 0: all before it
+  int64_t rotary_width =
+      0;  // so many of a head's C numbers, the first ones, turn with the position; 0: none
+  int64_t window = 0;  // keys a token sees, itself among them; 0: all before it
 
   int64_t q_width() const { return heads * key_width; }
   int64_t k_width() const { return kv_heads * key_width; }
@@ -48,8 +58,9 @@ struct AttentionShape {
 
 struct InitOptions {
   float std = 0.02f;
-  float cut = 0;                // truncated normal at +-cut standard deviations; 0: plain normal
-  bool scale_residual = false;  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
+  float cut = 0;  // truncated normal at +-cut standard deviations; 0: plain normal
+  bool scale_residual =
+      false;  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
 };
 
 struct ModelConfig {
@@ -69,12 +80,14 @@ struct ModelConfig {
   float rope_theta = 10000;
   RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
-  int64_t attention_window = 0;     // keys a token sees, itself among them, in layers ...
-  int64_t window_from = 0;          // ... from this one on; in those before it, and with a window of 0, all before it
+  int64_t attention_window = 0;  // keys a token sees, itself among them, in layers ...
+  int64_t window_from =
+      0;  // ... from this one on; in those before it, and with a window of 0, all before it
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;
-  bool expert_down_bias = false;  // routed and shared experts add a bias after `down`, though nothing else of an FFN has one
+  bool expert_down_bias = false;  // routed and shared experts add a bias after `down`, though
+                                  // nothing else of an FFN has one
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
   bool tied = false;  // the head is the embedding
@@ -91,7 +104,8 @@ struct ModelConfig {
   std::vector<int64_t> moe_layers;  // ... unless listed here
   RoutingOptions routing;
   InitOptions init;
-  std::string model_type;  // that hub/ read it as and saves it as while that can say it; empty: whatever can
+  std::string model_type;  // that hub/ read it as and saves it as while that can say it; empty:
+                           // whatever can
 
   bool is_moe(int64_t layer) const;
   int64_t moe_layer_count() const;

@@ -1,5 +1,5 @@
-// Counting by configuration: a walk over the list of parameters, whose matrices cost arithmetic. Checked against published totals and against what Model
-// builds.
+// Counting by configuration: a walk over the list of parameters, whose matrices cost arithmetic.
+// Checked against published totals and against what Model builds.
 #include "model/cost.h"
 
 namespace moe {
@@ -21,21 +21,25 @@ Numbers numbers_of(const ModelConfig& c) {
 }
 
 // What a token meets of so many numbers of routed experts: those of K of E.
-int64_t active(const ModelConfig& c, int64_t experts) { return experts == 0 ? 0 : experts / c.routing.experts * c.routing.top_k; }
+int64_t active(const ModelConfig& c, int64_t experts) {
+  return experts == 0 ? 0 : experts / c.routing.experts * c.routing.top_k;
+}
 
-// Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens W/2 and the others W.
+// Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens
+// W/2 and the others W.
 double average_keys(int64_t window, int64_t context) {
   const auto s = static_cast<double>(context), w = static_cast<double>(window);
   if (window == 0 || window >= context) return s / 2;
   return w * (s - w / 2) / s;
 }
 
-// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys seen; norms, activations and the embedding's lookup are not
-// counted.
+// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys
+// seen; norms, activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   const auto scores = [&](int64_t layers, int64_t window) {
-    return 4 * static_cast<double>(layers) * static_cast<double>(c.q_width()) * average_keys(window, context);
+    return 4 * static_cast<double>(layers) * static_cast<double>(c.q_width()) *
+           average_keys(window, context);
   };
   return {.projections = products(matrices[Part::attention]),
           .scores = scores(c.window_from, 0) + scores(c.layers - c.window_from, c.attention_window),
@@ -50,16 +54,22 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
 
 ParamCount count_params(const ModelConfig& c) {
   const Numbers sums = numbers_of(c);
-  return {.parts = sums.trained, .experts_active = active(c, sums.trained[Part::experts]), .buffers = sums.buffers};
+  return {.parts = sums.trained,
+          .experts_active = active(c, sums.trained[Part::experts]),
+          .buffers = sums.buffers};
 }
 
-FlopCount count_flops(const ModelConfig& c, int64_t context) { return flops_of(c, numbers_of(c).matrices, context); }
+FlopCount count_flops(const ModelConfig& c, int64_t context) {
+  return flops_of(c, numbers_of(c).matrices, context);
+}
 
 double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int64_t expert_rows) {
   const PartCounts matrices = numbers_of(c).matrices;
   const FlopCount per_token = flops_of(c, matrices, context);
   const int64_t experts = c.routing.experts * c.moe_layer_count();
-  const double rows = experts == 0 ? 0 : 2 * static_cast<double>(expert_rows) * static_cast<double>(matrices[Part::experts] / experts);
+  const double rows = experts == 0 ? 0
+                                   : 2 * static_cast<double>(expert_rows) *
+                                         static_cast<double>(matrices[Part::experts] / experts);
   return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows);
 }
 
@@ -69,6 +79,8 @@ MemoryCount count_memory(const ModelConfig& c) {
   return {4 * n + buffers, 2 * n + buffers, 2 * 2 * c.layers * c.kv_width()};
 }
 
-ModelCost count_cost(const ModelConfig& config, int64_t context) { return {count_params(config), count_flops(config, context), count_memory(config)}; }
+ModelCost count_cost(const ModelConfig& config, int64_t context) {
+  return {count_params(config), count_flops(config, context), count_memory(config)};
+}
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// What a model costs by its configuration alone: parameters, arithmetic and memory. No model is built. Formulas: the usual ones, written above each function.
+// What a model costs by its configuration alone: parameters, arithmetic and memory. No model is
+// built. Formulas: the usual ones, written above each function.
 #pragma once
 
 #include <array>
@@ -16,11 +17,13 @@ struct PartCounts {
   int64_t operator[](Part part) const { return of[static_cast<size_t>(part)]; }
 };
 
-// How many numbers each part of the model holds. Embeddings count as active; a tied head is counted once.
+// How many numbers each part of the model holds. Embeddings count as active; a tied head is counted
+// once.
 struct ParamCount {
   PartCounts parts;
   int64_t experts_active = 0;  // of the routed experts, those that a token takes
-  int64_t buffers = 0;         // selection biases and thresholds of the routers: not trained by gradient, in no sum
+  int64_t buffers =
+      0;  // selection biases and thresholds of the routers: not trained by gradient, in no sum
 
   int64_t operator[](Part part) const { return parts[part]; }
   int64_t total() const { return std::accumulate(parts.of.begin(), parts.of.end(), int64_t{0}); }
@@ -28,22 +31,27 @@ struct ParamCount {
 };
 ParamCount count_params(const ModelConfig&);
 
-// Floating-point operations of one token's forward, a product of [1,I] with [I,O] being 2 I O. Training is three times that.
+// Floating-point operations of one token's forward, a product of [1,I] with [I,O] being 2 I O.
+// Training is three times that.
 struct FlopCount {
   double projections = 0;  // of attention
-  double scores = 0;       // of attention: queries with keys, weights with values, S/2 keys on average (fewer with a window)
+  double scores = 0;  // of attention: queries with keys, weights with values, S/2 keys on average
+                      // (fewer with a window)
   double dense_ffn = 0;
   double experts = 0;  // the K chosen ones
   double shared = 0;
   double router = 0;
   double head = 0;
 
-  double forward() const { return projections + scores + dense_ffn + experts + shared + router + head; }
+  double forward() const {
+    return projections + scores + dense_ffn + experts + shared + router + head;
+  }
   double training() const { return 3 * forward(); }
 };
 // For sequences of `context` tokens.
 FlopCount count_flops(const ModelConfig&, int64_t context);
-// Forward and backward of `tokens` tokens of which the experts of all MoE layers together saw `expert_rows` rows.
+// Forward and backward of `tokens` tokens of which the experts of all MoE layers together saw
+// `expert_rows` rows.
 double training_flops(const ModelConfig&, int64_t context, int64_t tokens, int64_t expert_rows);
 
 // Bytes.
@@ -62,12 +70,14 @@ struct TrainingShape {
   bool recompute = false;
 };
 
-// What training holds at its fullest moment, bytes. Every choice that can find room counts as a row.
+// What training holds at its fullest moment, bytes. Every choice that can find room counts as a
+// row.
 struct TrainingMemory {
-  int64_t masters = 0;      // f32
-  int64_t gradients = 0;    // f32
-  int64_t moments = 0;      // two, f32
-  int64_t copies = 0;       // copies of the matrices in the layout and dtype of the products, one for each direction
+  int64_t masters = 0;    // f32
+  int64_t gradients = 0;  // f32
+  int64_t moments = 0;    // two, f32
+  int64_t copies =
+      0;  // copies of the matrices in the layout and dtype of the products, one for each direction
   int64_t activations = 0;  // what backward needs
   int64_t scratch = 0;      // of the widest moment of backward
 
@@ -81,8 +91,9 @@ struct ForwardShape {
   DType dtype = DType::f32;  // of the activations
   bool loss = false;         // the head's loss of every token follows
 };
-// What it holds at its fullest moment, bytes: activations and scratch, but no weights, no copies of weights and no cache. `routing`: its stages; unused by
-// dense models. Every choice counts as a row.
+// What it holds at its fullest moment, bytes: activations and scratch, but no weights, no copies of
+// weights and no cache. `routing`: its stages; unused by dense models. Every choice counts as a
+// row.
 int64_t count_forward_memory(const ModelConfig&, const ForwardShape&, const RoutingSpec& routing);
 
 struct ModelCost {

@@ -16,7 +16,8 @@ constexpr int64_t kNoSequence = -1;           // for a length
 int64_t blocks_for(int64_t tokens) { return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock; }
 
 // `cols` numbers of a row, rounded to another dtype. `wide` holds them in f32.
-void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t cols, float* wide) {
+void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t cols,
+                 float* wide) {
   if (to_dtype == from_dtype) {
     std::memcpy(to, from, static_cast<size_t>(bytes_of(to_dtype, cols)));
     return;
@@ -28,14 +29,17 @@ void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, i
 // Rows of `from` to rows `row` of `to`.
 void store_rows(Run& run, const Tensor& to, const std::vector<int64_t>& row, const Tensor& from) {
   const int64_t cols = from.cols();
-  parallel_for(run.threads, static_cast<int64_t>(row.size()), std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end, int thread) {
-    Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
-    const ArenaScope scope(scratch);
-    float* wide = scratch.alloc(DType::f32, {cols}).as<float>();
-    for (int64_t n = begin; n < end; ++n)
-      convert_row(static_cast<char*>(to.data) + row[static_cast<size_t>(n)] * to.row_bytes, to.dtype, static_cast<const char*>(from.data) + n * from.row_bytes,
-                  from.dtype, cols, wide);
-  });
+  parallel_for(run.threads, static_cast<int64_t>(row.size()), std::max<int64_t>(1, kGrain / cols),
+               [&](int64_t begin, int64_t end, int thread) {
+                 Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
+                 const ArenaScope scope(scratch);
+                 float* wide = scratch.alloc(DType::f32, {cols}).as<float>();
+                 for (int64_t n = begin; n < end; ++n)
+                   convert_row(
+                       static_cast<char*>(to.data) + row[static_cast<size_t>(n)] * to.row_bytes,
+                       to.dtype, static_cast<const char*>(from.data) + n * from.row_bytes,
+                       from.dtype, cols, wide);
+               });
 }
 
 // to[c, at + i] = from[i, c]
@@ -45,41 +49,62 @@ void transpose_into(Word* to, const Word* from, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; ++i) to[c * ops::kKeyBlock + i] = from[i * cols + c];
 }
 
-// Keys to columns `row` of the transposed blocks of `to`. Threads share out the width, so that none writes where another does.
-void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& row, const Tensor& from) {
-  const int64_t cols = from.cols(), count = static_cast<int64_t>(row.size()), size = static_cast<int64_t>(size_of(to.dtype)),
+// Keys to columns `row` of the transposed blocks of `to`. Threads share out the width, so that none
+// writes where another does.
+void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& row,
+                      const Tensor& from) {
+  const int64_t cols = from.cols(), count = static_cast<int64_t>(row.size()),
+                size = static_cast<int64_t>(size_of(to.dtype)),
                 from_size = static_cast<int64_t>(size_of(from.dtype));
-  parallel_for(run.threads, cols, std::max<int64_t>(1, kGrain / count), [&](int64_t begin, int64_t end, int thread) {
-    Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
-    const ArenaScope scope(scratch);
-    const int64_t mine = end - begin;
-    float* wide = scratch.alloc(DType::f32, {mine}).as<float>();
-    auto* rows = static_cast<char*>(scratch.alloc_bytes(static_cast<size_t>(ops::kKeyBlock * mine * size)));
-    for (int64_t n = 0, run_end = 0; n < count; n = run_end) {
-      const int64_t at = row[static_cast<size_t>(n)];  // rows that follow each other in one block are turned together
-      for (run_end = n; run_end < count && row[static_cast<size_t>(run_end)] == at + run_end - n && at % ops::kKeyBlock + run_end - n < ops::kKeyBlock;
-           ++run_end)
-        convert_row(rows + (run_end - n) * mine * size, to.dtype, static_cast<const char*>(from.data) + run_end * from.row_bytes + begin * from_size,
-                    from.dtype, mine, wide);
-      char* block = static_cast<char*>(to.data) + ((at / ops::kKeyBlock * cols + begin) * ops::kKeyBlock + at % ops::kKeyBlock) * size;
-      if (size == 2) transpose_into(reinterpret_cast<uint16_t*>(block), reinterpret_cast<const uint16_t*>(rows), run_end - n, mine);
-      else transpose_into(reinterpret_cast<uint32_t*>(block), reinterpret_cast<const uint32_t*>(rows), run_end - n, mine);
-    }
-  });
+  parallel_for(
+      run.threads, cols, std::max<int64_t>(1, kGrain / count),
+      [&](int64_t begin, int64_t end, int thread) {
+        Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
+        const ArenaScope scope(scratch);
+        const int64_t mine = end - begin;
+        float* wide = scratch.alloc(DType::f32, {mine}).as<float>();
+        auto* rows = static_cast<char*>(
+            scratch.alloc_bytes(static_cast<size_t>(ops::kKeyBlock * mine * size)));
+        for (int64_t n = 0, run_end = 0; n < count; n = run_end) {
+          const int64_t at = row[static_cast<size_t>(
+              n)];  // rows that follow each other in one block are turned together
+          for (run_end = n;
+               run_end < count && row[static_cast<size_t>(run_end)] == at + run_end - n &&
+               at % ops::kKeyBlock + run_end - n < ops::kKeyBlock;
+               ++run_end)
+            convert_row(
+                rows + (run_end - n) * mine * size, to.dtype,
+                static_cast<const char*>(from.data) + run_end * from.row_bytes + begin * from_size,
+                from.dtype, mine, wide);
+          char* block =
+              static_cast<char*>(to.data) +
+              ((at / ops::kKeyBlock * cols + begin) * ops::kKeyBlock + at % ops::kKeyBlock) * size;
+          if (size == 2)
+            transpose_into(reinterpret_cast<uint16_t*>(block),
+                           reinterpret_cast<const uint16_t*>(rows), run_end - n, mine);
+          else
+            transpose_into(reinterpret_cast<uint32_t*>(block),
+                           reinterpret_cast<const uint32_t*>(rows), run_end - n, mine);
+        }
+      });
 }
 
 }  // namespace
 
-KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity) : blocks_(blocks_for(capacity)) {
+KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
+    : blocks_(blocks_for(capacity)) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
   if (config.head_width % block_of(dtype).elements != 0)
-    fail_usage("keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; take f16 or bf16", name_of(dtype),
-               block_of(dtype).elements, config.head_width);
+    fail_usage(
+        "keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; "
+        "take f16 or bf16",
+        name_of(dtype), block_of(dtype).elements, config.head_width);
   for (int64_t i = 0; i < config.layers; ++i) {
     const AttentionShape shape = config.attention(i);
-    k_.push_back(is_quantised(dtype) ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
-                                     : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
+    k_.push_back(is_quantised(dtype)
+                     ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
+                     : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
     v_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.v_width()}));
   }
   for (int64_t block = blocks_; block-- > 0;) free_blocks_.push_back(static_cast<int32_t>(block));
@@ -103,7 +128,8 @@ void KvCache::close(int32_t slot) {
 }
 
 void KvCache::check_open(int32_t slot) const {
-  if (slot < 0 || slot >= std::ssize(lengths_) || length(slot) == kNoSequence) fail("slot {} of the cache has no sequence", slot);
+  if (slot < 0 || slot >= std::ssize(lengths_) || length(slot) == kNoSequence)
+    fail("slot {} of the cache has no sequence", slot);
 }
 
 void KvCache::extend(int32_t slot, int64_t tokens) {
@@ -112,7 +138,8 @@ void KvCache::extend(int32_t slot, int64_t tokens) {
   const int64_t length = this->length(slot) + tokens, more = blocks_for(length) - std::ssize(table);
   if (more > std::ssize(free_blocks_))
     fail(
-        "the cache of keys and values has room for {} tokens in blocks of {}, and {} blocks are free where {} are needed to go on to token {}; end or truncate "
+        "the cache of keys and values has room for {} tokens in blocks of {}, and {} blocks are "
+        "free where {} are needed to go on to token {}; end or truncate "
         "another sequence, or give the cache a larger capacity",
         capacity(), ops::kKeyBlock, free_blocks_.size(), more, length);
   for (int64_t i = 0; i < more; ++i) {
@@ -126,23 +153,30 @@ void KvCache::extend(int32_t slot, int64_t tokens) {
 void KvCache::truncate(int32_t slot, int64_t length) {
   std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
   if (length >= this->length(slot)) return;
-  for (const int64_t kept = blocks_for(length); std::ssize(table) > kept; table.pop_back()) free_blocks_.push_back(table.back());
+  for (const int64_t kept = blocks_for(length); std::ssize(table) > kept; table.pop_back())
+    free_blocks_.push_back(table.back());
   lengths_[static_cast<size_t>(slot)] = length;
 }
 
 std::vector<int64_t> KvCache::rows_of(const Batch& batch) const {
-  if (std::ssize(batch.slots) != batch.sequences()) fail("a batch of {} sequences names {} slots of the cache", batch.sequences(), batch.slots.size());
+  if (std::ssize(batch.slots) != batch.sequences())
+    fail("a batch of {} sequences names {} slots of the cache", batch.sequences(),
+         batch.slots.size());
   std::vector<int64_t> rows;
   rows.reserve(batch.positions.size());
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int32_t slot = batch.slots[static_cast<size_t>(s)];
     check_open(slot);
     const std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
-    for (int64_t n = batch.bounds[static_cast<size_t>(s)]; n < batch.bounds[static_cast<size_t>(s) + 1]; ++n) {
+    for (int64_t n = batch.bounds[static_cast<size_t>(s)];
+         n < batch.bounds[static_cast<size_t>(s) + 1]; ++n) {
       const int64_t position = batch.positions[static_cast<size_t>(n)];
       if (position < 0 || position >= length(slot))
-        fail("a token stands at position {} of slot {}, which was extended to {} tokens only", position, slot, length(slot));
-      rows.push_back(int64_t{table[static_cast<size_t>(position / ops::kKeyBlock)]} * ops::kKeyBlock + position % ops::kKeyBlock);
+        fail("a token stands at position {} of slot {}, which was extended to {} tokens only",
+             position, slot, length(slot));
+      rows.push_back(int64_t{table[static_cast<size_t>(position / ops::kKeyBlock)]} *
+                         ops::kKeyBlock +
+                     position % ops::kKeyBlock);
     }
   }
   return rows;

@@ -1,4 +1,5 @@
-// Keys and values of past tokens, kept between forwards: blocks of 64 tokens that many sequences share out between them.
+// Keys and values of past tokens, kept between forwards: blocks of 64 tokens that many sequences
+// share out between them.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +12,35 @@
 
 namespace moe {
 
-// A sequence has a slot: a number by which batches name it, a table of the blocks that hold its positions 0 to 63, 64 to 127, ..., and a length. Blocks are
-// handed out as it grows and come back when it is truncated or closed. A block lies in all layers alike; within one, keys lie transposed (ops::KvView) but for
-// q8_0, whose blocks of numbers run along a row. Owns its memory. For one thread at a time.
+// A sequence has a slot: a number by which batches name it, a table of the blocks that hold its
+// positions 0 to 63, 64 to 127, ..., and a length. Blocks are handed out as it grows and come back
+// when it is truncated or closed. A block lies in all layers alike; within one, keys lie transposed
+// (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Owns its memory. For one
+// thread at a time.
 class KvCache {
  public:
-  // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of
-  // 32). Fails (usage) for another, or a model that it does not fit.
+  // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
+  // in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32). Fails (usage) for another, or
+  // a model that it does not fit.
   KvCache(const ModelConfig&, DType dtype, int64_t capacity);
 
-  int64_t capacity() const { return blocks_ * ops::kKeyBlock; }                    // tokens
-  int64_t available() const { return std::ssize(free_blocks_) * ops::kKeyBlock; }  // tokens, in blocks that no sequence has
+  int64_t capacity() const { return blocks_ * ops::kKeyBlock; }  // tokens
+  int64_t available() const {
+    return std::ssize(free_blocks_) * ops::kKeyBlock;
+  }  // tokens, in blocks that no sequence has
 
   // The slot of a new sequence without tokens.
   int32_t open();
   void close(int32_t slot);
   int64_t length(int32_t slot) const { return lengths_[static_cast<size_t>(slot)]; }
-  // Room for so many tokens more, whose keys and values store() brings. Fails, and changes nothing, where there are too few blocks.
+  // Room for so many tokens more, whose keys and values store() brings. Fails, and changes nothing,
+  // where there are too few blocks.
   void extend(int32_t slot, int64_t tokens);
   // Drops what stands behind the first `length` tokens.
   void truncate(int32_t slot, int64_t length);
 
-  // Copies the batch's new keys and values to their places, rounded to the cache's dtype. k, v [N, G*C] A
+  // Copies the batch's new keys and values to their places, rounded to the cache's dtype. k, v [N,
+  // G*C] A
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // Of the batch's sequences; valid until the next change of a slot, and as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;

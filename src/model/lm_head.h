@@ -1,5 +1,7 @@
-// The head with its loss. Logits are large, so they are made a chunk of rows at a time; backward makes them again unless all of them were small enough to keep.
-// Beside a teacher the loss is (1 - share) nll + share KL(teacher || student) over the whole vocabulary, and its logits too exist a chunk at a time only.
+// The head with its loss. Logits are large, so they are made a chunk of rows at a time; backward
+// makes them again unless all of them were small enough to keep. Beside a teacher the loss is (1 -
+// share) nll + share KL(teacher || student) over the whole vocabulary, and its logits too exist a
+// chunk at a time only.
 #pragma once
 
 #include <span>
@@ -26,9 +28,12 @@ struct LmHeadSaved {
 
 // out [N,V] f32; x [N,D] A; weight [V,D]
 void lm_head_logits(Run&, Tensor out, Tensor x, Param& weight);
-// nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget; kl [N] f32: KL(teacher || student), likewise, absent without a teacher.  x [N,D] A
-void lm_head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight, std::span<const int32_t> targets, const LmHeadTeacher&, LmHeadSaved&);
+// nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget; kl [N] f32: KL(teacher || student),
+// likewise, absent without a teacher.  x [N,D] A
+void lm_head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight,
+                          std::span<const int32_t> targets, const LmHeadTeacher&, LmHeadSaved&);
 // dx [N,D] f32: gradient of scale * sum(loss)
-void lm_head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets, float scale, const LmHeadSaved&);
+void lm_head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets,
+                           float scale, const LmHeadSaved&);
 
 }  // namespace moe

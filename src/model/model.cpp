@@ -21,9 +21,12 @@ void draw(const Tensor& value, Role role, const InitOptions& init, int64_t layer
     std::fill_n(x, n, role == Role::norm ? 1.0f : 0.0f);
     return;
   }
-  const float std = role == Role::residual && init.scale_residual ? init.std / std::sqrt(2 * static_cast<float>(layers)) : init.std;
+  const float std = role == Role::residual && init.scale_residual
+                        ? init.std / std::sqrt(2 * static_cast<float>(layers))
+                        : init.std;
   for (int64_t i = 0; i < n; ++i)
-    x[i] = std * (init.cut > 0 ? truncated_normal(key, static_cast<uint64_t>(i), init.cut) : normal(key, static_cast<uint64_t>(i)));
+    x[i] = std * (init.cut > 0 ? truncated_normal(key, static_cast<uint64_t>(i), init.cut)
+                               : normal(key, static_cast<uint64_t>(i)));
 }
 
 // A vector's numbers; none where it is absent.
@@ -38,7 +41,9 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
   validate(config_);
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
-  if (config_.positions == Positions::rope) rope_ = rope_frequencies(config_.attention(0).rotary_width, config_.rope_theta, config_.rope_scaling);
+  if (config_.positions == Positions::rope)
+    rope_ = rope_frequencies(config_.attention(0).rotary_width, config_.rope_theta,
+                             config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);
@@ -47,7 +52,8 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
     moe_blocks_.push_back(&block);
   }
   list_output(config_, final_norm_, lm_head_, take);
-  if (storage_ == Storage::bound) ops::limit_copies(params_, {});  // so that no run is without a limit
+  if (storage_ == Storage::bound)
+    ops::limit_copies(params_, {});  // so that no run is without a limit
 }
 
 void Model::take(Param& param) {
@@ -63,17 +69,23 @@ void* Model::zeroed_like(const Tensor& shape) {
 
 void Model::bind(Param& param, Tensor value, std::vector<const void*> places) {
   const Tensor& wanted = param.value;
-  if (value.rank != wanted.rank || value.shape != wanted.shape) fail("parameter \"{}\" does not have the shape of {}", param.name, describe(value));
+  if (value.rank != wanted.rank || value.shape != wanted.shape)
+    fail("parameter \"{}\" does not have the shape of {}", param.name, describe(value));
   if (!places.empty() && (value.rank != 3 || static_cast<int64_t>(places.size()) != value.shape[0]))
-    fail("parameter \"{}\" is given in {} pieces, which are not its experts", param.name, places.size());
+    fail("parameter \"{}\" is given in {} pieces, which are not its experts", param.name,
+         places.size());
   param.bind(value, std::move(places));
 }
 
-Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) { return memory_.alloc(dtype, shape); }
+Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  return memory_.alloc(dtype, shape);
+}
 
 Param* Model::find(Part part, ParamKind kind, int64_t layer, bool bias) const {
   for (Param* param : params_)
-    if (param->part == part && param->kind == kind && param->layer == layer && param->is_bias() == bias) return param;
+    if (param->part == part && param->kind == kind && param->layer == layer &&
+        param->is_bias() == bias)
+      return param;
   return nullptr;
 }
 
@@ -86,11 +98,13 @@ void Model::initialise(uint64_t seed) {
   }
   if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;
   for (const Param* param : params_)
-    if (param->part == Part::router && param->is_matrix()) std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
+    if (param->part == Part::router && param->is_matrix())
+      std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
 }
 
 void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
-  if (storage_ != Storage::owned) fail_usage("a model whose weights lie in a file cannot be trained; load it for training");
+  if (storage_ != Storage::owned)
+    fail_usage("a model whose weights lie in a file cannot be trained; load it for training");
   for (Param* param : params_) {
     if (wanted && !wanted(*param)) param->grad = {};
     if (!param->is_trained() || !param->grad.empty() || (wanted && !wanted(*param))) continue;
@@ -101,28 +115,36 @@ void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
 
 void Model::embed(Run& run, Tensor h, const Batch& batch) {
   for (int32_t id : batch.ids)
-    if (id < 0 || id >= config_.vocab) fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
+    if (id < 0 || id >= config_.vocab)
+      fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
   ops::embedding_forward(run, h, embedding_, batch.ids);
   if (config_.positions != Positions::learned) return;
   for (int32_t p : batch.positions)
     if (p >= config_.context)
-      fail("the model has learned positions for {} tokens, but a sequence reaches position {}; shorten the text or the window", config_.context, p);
+      fail(
+          "the model has learned positions for {} tokens, but a sequence reaches position {}; "
+          "shorten the text or the window",
+          config_.context, p);
   ops::embedding_forward_acc(run, h, positions_, batch.positions);
 }
 
 // What the pass wants to know and whom it tells, after a block has given h [N,D] f32.
-void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of, const Tensor& h) const {
+void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of,
+                 const Tensor& h) const {
   const Pass& pass = saved.pass;
   if (block.ffn.router) {
     const Routing& r = of.ffn.router;
     if (pass.wanted.any())
-      saved.routing.push_back({block.layer, copied<int32_t>(r.counts), copied<int32_t>(r.balance_counts), copied<float>(r.cutoff), r.dropped, r.losses});
+      saved.routing.push_back({block.layer, copied<int32_t>(r.counts),
+                               copied<int32_t>(r.balance_counts), copied<float>(r.cutoff),
+                               r.dropped, r.losses});
     if (pass.on_routing) (*pass.on_routing)(block.layer, of.ffn);
   }
   if (pass.on_block) (*pass.on_block)(block.layer, h);
 }
 
-ops::CosSinTable Model::cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> positions) const {
+ops::CosSinTable Model::cos_sin_table(Run& run, Arena& memory,
+                                      std::span<const int32_t> positions) const {
   return rope_ ? ops::cos_sin_table(run, memory, positions, *rope_) : ops::CosSinTable{};
 }
 
@@ -130,7 +152,8 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   const int64_t tokens = pass.batch.tokens(), d = config_.width;
   const auto layers = static_cast<size_t>(config_.layers);
   if (pass.recorded && pass.recorded->size() != moe_blocks_.size())
-    fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(), moe_blocks_.size());
+    fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(),
+         moe_blocks_.size());
   saved = {};
   saved.pass = pass;
   saved.blocks.resize(layers);
@@ -140,7 +163,8 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   saved.pass.cos_sin = cos_sin_table(run, run.saved, pass.batch.positions);
 
   embed(run, saved.h[0], pass.batch);
-  if (config_.dropout > 0 && pass.draws()) ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
+  if (config_.dropout > 0 && pass.draws())
+    ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
   for (size_t i = 0; i < layers; ++i) {
     const Arena::Mark mark = run.saved.mark();
     const Tensor out = saved.h[(i + 1) % buffers];
@@ -149,28 +173,42 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
   const Tensor last = saved.h[layers % buffers];
-  if (config_.norm_placement == NormPlacement::pre) final_norm_.forward(run, saved.hidden, last, saved.final_norm);
+  if (config_.norm_placement == NormPlacement::pre)
+    final_norm_.forward(run, saved.hidden, last, saved.final_norm);
   else ops::cast(run, saved.hidden, last);
 }
 
-void Model::logits(Run& run, Tensor out, Tensor hidden) { lm_head_logits(run, out, hidden, lm_head_weight()); }
+void Model::logits(Run& run, Tensor out, Tensor hidden) {
+  lm_head_logits(run, out, hidden, lm_head_weight());
+}
 
-void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved) { loss_forward(run, nll, {}, targets, {}, saved); }
+void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets,
+                         ModelSaved& saved) {
+  loss_forward(run, nll, {}, targets, {}, saved);
+}
 
-void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_t> targets, const LmHeadTeacher& teacher, ModelSaved& saved) {
+void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_t> targets,
+                         const LmHeadTeacher& teacher, ModelSaved& saved) {
   for (int32_t t : targets)
-    if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab)) fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
+    if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab))
+      fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
   if (teacher.weight && teacher.weight->value.rows() != config_.vocab)
-    fail("the teacher's vocabulary is {}, the model's {}; they must be the same", teacher.weight->value.rows(), config_.vocab);
-  lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head_weight(), targets, teacher, saved.lm_head);
+    fail("the teacher's vocabulary is {}, the model's {}; they must be the same",
+         teacher.weight->value.rows(), config_.vocab);
+  lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head_weight(), targets, teacher,
+                       saved.lm_head);
 }
 
 void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {
-  if (layers.size() != moe_blocks_.size()) fail("the step has the routing of {} layers, the model has {} that route", layers.size(), moe_blocks_.size());
-  for (size_t i = 0; i < layers.size(); ++i) moe_blocks_[i]->ffn.router->end_step(training, layers[i].counts, layers[i].cutoff);
+  if (layers.size() != moe_blocks_.size())
+    fail("the step has the routing of {} layers, the model has {} that route", layers.size(),
+         moe_blocks_.size());
+  for (size_t i = 0; i < layers.size(); ++i)
+    moe_blocks_[i]->ffn.router->end_step(training, layers[i].counts, layers[i].cutoff);
 }
 
-void Model::backward(Run& run, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved) {
+void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
+                     const RoutingLosses& coef, ModelSaved& saved) {
   ArenaScope scope(run.scratch);
   const int64_t tokens = saved.hidden.rows(), d = config_.width;
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
@@ -191,9 +229,11 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale, co
     }
     blocks_[i]->backward(run, dh, pass, coef, saved.blocks[i]);
   }
-  if (config_.dropout > 0 && pass.draws()) ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
+  if (config_.dropout > 0 && pass.draws())
+    ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
   ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
-  if (config_.positions == Positions::learned) ops::embedding_backward(run, positions_, dh, pass.batch.positions);
+  if (config_.positions == Positions::learned)
+    ops::embedding_backward(run, positions_, dh, pass.batch.positions);
 }
 
 }  // namespace moe

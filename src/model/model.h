@@ -1,4 +1,5 @@
-// The model: embedding, blocks, final norm, head. One forward serves training, evaluation and generation; who keeps Saved decides which it is.
+// The model: embedding, blocks, final norm, head. One forward serves training, evaluation and
+// generation; who keeps Saved decides which it is.
 #pragma once
 
 #include <functional>
@@ -14,12 +15,13 @@
 
 namespace moe {
 
-// One MoE layer's routing in one forward, as far as the pass wants it; a copy, independent of arenas.
+// One MoE layer's routing in one forward, as far as the pass wants it; a copy, independent of
+// arenas.
 struct LayerRouting {
   int64_t layer = 0;
   std::vector<int32_t> counts;          // [E] pairs per expert before any drop
   std::vector<int32_t> balance_counts;  // [E] what the balance loss counts; empty without one
-  std::vector<float> cutoff;            // [E] the lowest scores that experts took; empty unless they chose
+  std::vector<float> cutoff;  // [E] the lowest scores that experts took; empty unless they chose
   int64_t dropped = 0;
   RoutingLosses losses;
 };
@@ -27,18 +29,20 @@ struct LayerRouting {
 // One MoE layer's routing over a whole optimizer step: what its buffers move by.
 struct LayerStep {
   std::vector<int64_t> counts;  // [E] pairs per expert before any drop, of all micro-batches
-  std::vector<double> cutoff;   // [E] mean over the micro-batches; empty where experts do not choose
+  std::vector<double> cutoff;  // [E] mean over the micro-batches; empty where experts do not choose
 };
 
 // Views into run.saved, from one forward until its backward.
 struct ModelSaved {
   Pass pass;
-  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with Keep::nothing two buffers that alternate)
+  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with
+                          // Keep::nothing two buffers that alternate)
   std::vector<Block::Saved> blocks;
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
   LmHeadSaved lm_head;
-  std::vector<LayerRouting> routing;  // MoE layers in order; none where the pass wants nothing of them
+  std::vector<LayerRouting>
+      routing;  // MoE layers in order; none where the pass wants nothing of them
 };
 
 // Where a new model's parameters lie.
@@ -61,15 +65,18 @@ class Model {
   // Null where the model has no such parameter.
   Param* find(Part, ParamKind, int64_t layer = -1, bool bias = false) const;
   // What in this model is what `other` is in its own.
-  Param* find(const Param& other) const { return find(other.part, other.kind, other.layer, other.is_bias()); }
+  Param* find(const Param& other) const {
+    return find(other.part, other.kind, other.layer, other.is_bias());
+  }
   void initialise(uint64_t seed);
-  // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a bank the places of its experts. Memory that the Model does
-  // not own stays alive by keep().
+  // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a
+  // bank the places of its experts. Memory that the Model does not own stays alive by keep().
   void bind(Param&, Tensor value, std::vector<const void*> places = {});
   void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
   // Memory of the Model's own, for what has to be copied from a file.
   Tensor allocate(DType, std::initializer_list<int64_t> shape);
-  // Gives every parameter that is trained, and that `wanted` names where it is given, a zero gradient; the others are frozen. Only for owned models.
+  // Gives every parameter that is trained, and that `wanted` names where it is given, a zero
+  // gradient; the others are frozen. Only for owned models.
   void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
   // Fills `saved`; saved.hidden [N,D] holds the result.
@@ -78,10 +85,14 @@ class Model {
   void logits(Run&, Tensor out, Tensor hidden);
   // nll [N] f32
   void loss_forward(Run&, Tensor nll, std::span<const int32_t> targets, ModelSaved& saved);
-  // The same beside a teacher of the same vocabulary: kl [N] f32 too, and backward is of (1 - share) nll + share kl.
-  void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets, const LmHeadTeacher& teacher, ModelSaved& saved);
-  // Adds the gradient of scale * sum(loss) + sum over MoE layers of coef . losses to every gradient. Consumes `saved`.
-  void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef, ModelSaved& saved);
+  // The same beside a teacher of the same vocabulary: kl [N] f32 too, and backward is of (1 -
+  // share) nll + share kl.
+  void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets,
+                    const LmHeadTeacher& teacher, ModelSaved& saved);
+  // Adds the gradient of scale * sum(loss) + sum over MoE layers of coef . losses to every
+  // gradient. Consumes `saved`.
+  void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef,
+                ModelSaved& saved);
   // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
   void end_step(const RoutingSpec& training, std::span<const LayerStep> layers);
 
@@ -89,7 +100,8 @@ class Model {
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
-  // What attention turns by at these positions; absent where they are not rotary. Views into `memory`.
+  // What attention turns by at these positions; absent where they are not rotary. Views into
+  // `memory`.
   ops::CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions) const;
   // The matrix of the head: its own or the embedding's.
   Param& lm_head_weight() { return config_.tied ? embedding_ : lm_head_; }

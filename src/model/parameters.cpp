@@ -8,9 +8,11 @@ namespace {
 // Writes down what a parameter is and tells of it.
 class List {
  public:
-  List(const ModelConfig& config, const OnParam& on_param, int64_t layer = -1) : c(config), on_param_(on_param), layer_(layer) {}
+  List(const ModelConfig& config, const OnParam& on_param, int64_t layer = -1)
+      : c(config), on_param_(on_param), layer_(layer) {}
 
-  void add(Param& param, Part part, ParamKind kind, std::string_view name, Role role, std::initializer_list<int64_t> shape) const {
+  void add(Param& param, Part part, ParamKind kind, std::string_view name, Role role,
+           std::initializer_list<int64_t> shape) const {
     param.part = part;
     param.kind = kind;
     param.layer = layer_;
@@ -23,11 +25,13 @@ class List {
     norm.kind = c.norm;
     norm.eps = c.norm_eps;
     add(norm.weight, Part::norms, kind, name + ".weight", Role::norm, {c.width});
-    if (c.norm_bias && c.norm == NormKind::layer) add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
+    if (c.norm_bias && c.norm == NormKind::layer)
+      add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
   }
   void attention(Attention& attention) const;
   void router(Router& router) const;
-  void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width, bool down_bias) const;
+  void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
+            bool down_bias) const;
 
   const ModelConfig& c;
 
@@ -38,19 +42,26 @@ class List {
 
 void List::attention(Attention& attention) const {
   const AttentionShape& shape = attention.shape = c.attention(layer_);
-  const auto projection = [&](Param& weight, Param& bias, bool biased, ParamKind kind, const std::string& name, Role role, int64_t out, int64_t in) {
+  const auto projection = [&](Param& weight, Param& bias, bool biased, ParamKind kind,
+                              const std::string& name, Role role, int64_t out, int64_t in) {
     add(weight, Part::attention, kind, name + ".weight", role, {out, in});
     if (biased) add(bias, Part::attention, kind, name + ".bias", Role::bias, {out});
   };
-  projection(attention.q, attention.q_bias, c.attention_bias, ParamKind::q, "attn.q", Role::matrix, shape.q_width(), c.width);
-  projection(attention.k, attention.k_bias, c.attention_bias, ParamKind::k, "attn.k", Role::matrix, shape.k_width(), c.width);
-  projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v", Role::matrix, shape.v_width(), c.width);
-  projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o", Role::residual, c.width, shape.o_width());
+  projection(attention.q, attention.q_bias, c.attention_bias, ParamKind::q, "attn.q", Role::matrix,
+             shape.q_width(), c.width);
+  projection(attention.k, attention.k_bias, c.attention_bias, ParamKind::k, "attn.k", Role::matrix,
+             shape.k_width(), c.width);
+  projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v", Role::matrix,
+             shape.v_width(), c.width);
+  projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o",
+             Role::residual, c.width, shape.o_width());
   if (c.qk_norm == QkNorm::none) return;
-  const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name, int64_t full) {
+  const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name,
+                           int64_t full) {
     norm.emplace();
     norm->eps = c.norm_eps;
-    add(norm->weight, Part::attention, kind, name, Role::norm, {c.qk_norm == QkNorm::head ? shape.key_width : full});
+    add(norm->weight, Part::attention, kind, name, Role::norm,
+        {c.qk_norm == QkNorm::head ? shape.key_width : full});
   };
   qk_norm(attention.q_norm, ParamKind::q_norm, "attn.q_norm.weight", shape.q_width());
   qk_norm(attention.k_norm, ParamKind::k_norm, "attn.k_norm.weight", shape.k_width());
@@ -59,37 +70,53 @@ void List::attention(Attention& attention) const {
 void List::router(Router& router) const {
   const RoutingSpec spec = train_spec(c.routing);
   const int64_t experts = c.routing.experts, d = c.width;
-  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role, std::initializer_list<int64_t> shape) {
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> shape) {
     add(param, Part::router, kind, name, role, shape);
   };
   router.logit.act = c.act;
   const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-  if (needs_logits(spec.select)) own(router.logit.weight, ParamKind::weight, "ffn.router.weight", Role::matrix, {experts, d});
-  if (!linear && c.gated) own(router.logit.up, ParamKind::up, "ffn.router.up.weight", Role::matrix, {experts, d});
-  if (linear && linear->bias) own(router.logit.bias, ParamKind::weight, "ffn.router.logit_bias", Role::bias, {experts});
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh)) own(router.scale, ParamKind::scale, "ffn.router.scale", Role::bias, {experts});
-  if (std::holds_alternative<LearnedNoise>(spec.noise)) own(router.noise, ParamKind::noise, "ffn.router.noise.weight", Role::matrix, {experts, d});
-  if (selection_bias(spec.select)) own(router.bias, ParamKind::selection_bias, "ffn.router.bias", Role::buffer, {experts});
-  if (experts_choose(spec.select)) own(router.threshold, ParamKind::threshold, "ffn.router.threshold", Role::buffer, {experts});
+  if (needs_logits(spec.select))
+    own(router.logit.weight, ParamKind::weight, "ffn.router.weight", Role::matrix, {experts, d});
+  if (!linear && c.gated)
+    own(router.logit.up, ParamKind::up, "ffn.router.up.weight", Role::matrix, {experts, d});
+  if (linear && linear->bias)
+    own(router.logit.bias, ParamKind::weight, "ffn.router.logit_bias", Role::bias, {experts});
+  if (std::holds_alternative<OnePlusScaled>(spec.weigh))
+    own(router.scale, ParamKind::scale, "ffn.router.scale", Role::bias, {experts});
+  if (std::holds_alternative<LearnedNoise>(spec.noise))
+    own(router.noise, ParamKind::noise, "ffn.router.noise.weight", Role::matrix, {experts, d});
+  if (selection_bias(spec.select))
+    own(router.bias, ParamKind::selection_bias, "ffn.router.bias", Role::buffer, {experts});
+  if (experts_choose(spec.select))
+    own(router.threshold, ParamKind::threshold, "ffn.router.threshold", Role::buffer, {experts});
 }
 
-void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width, bool down_bias) const {
+void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts,
+                int64_t width, bool down_bias) const {
   const int64_t d = c.width;
   bank.act = c.act;
-  if (c.gated) add(bank.gate, part, ParamKind::gate, name + "gate.weight", Role::matrix, {experts, width, d});
+  if (c.gated)
+    add(bank.gate, part, ParamKind::gate, name + "gate.weight", Role::matrix, {experts, width, d});
   add(bank.up, part, ParamKind::up, name + "up.weight", Role::matrix, {experts, width, d});
   add(bank.down, part, ParamKind::down, name + "down.weight", Role::residual, {experts, d, width});
-  if (c.ffn_bias && c.gated) add(bank.gate_bias, part, ParamKind::gate, name + "gate.bias", Role::bias, {experts, width});
-  if (c.ffn_bias) add(bank.up_bias, part, ParamKind::up, name + "up.bias", Role::bias, {experts, width});
-  if (down_bias) add(bank.down_bias, part, ParamKind::down, name + "down.bias", Role::bias, {experts, d});
+  if (c.ffn_bias && c.gated)
+    add(bank.gate_bias, part, ParamKind::gate, name + "gate.bias", Role::bias, {experts, width});
+  if (c.ffn_bias)
+    add(bank.up_bias, part, ParamKind::up, name + "up.bias", Role::bias, {experts, width});
+  if (down_bias)
+    add(bank.down_bias, part, ParamKind::down, name + "down.bias", Role::bias, {experts, d});
 }
 
 }  // namespace
 
 void list_input(const ModelConfig& c, Param& embedding, Param& positions, const OnParam& on_param) {
   const List list(c, on_param);
-  list.add(embedding, Part::embedding, ParamKind::weight, "embed.weight", Role::matrix, {c.vocab, c.width});
-  if (c.positions == Positions::learned) list.add(positions, Part::positions, ParamKind::weight, "positions.weight", Role::matrix, {c.context, c.width});
+  list.add(embedding, Part::embedding, ParamKind::weight, "embed.weight", Role::matrix,
+           {c.vocab, c.width});
+  if (c.positions == Positions::learned)
+    list.add(positions, Part::positions, ParamKind::weight, "positions.weight", Role::matrix,
+             {c.context, c.width});
 }
 
 void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam& on_param) {
@@ -101,20 +128,28 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   list.attention(block.attention);
   list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
   MoeLayer& ffn = block.ffn;
-  if (!c.is_moe(layer)) return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
+  if (!c.is_moe(layer))
+    return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
   const bool down_bias = c.ffn_bias || c.expert_down_bias;
   ffn.router.emplace().layer = layer;
   list.router(*ffn.router);
-  list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width, down_bias);
+  list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width,
+            down_bias);
   if (c.shared_experts == 0) return;
-  list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width, down_bias);
-  if (c.shared_gate) list.add(ffn.shared_gate, Part::shared, ParamKind::weight, "ffn.shared_gate.weight", Role::matrix, {1, c.width});
+  list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width,
+            down_bias);
+  if (c.shared_gate)
+    list.add(ffn.shared_gate, Part::shared, ParamKind::weight, "ffn.shared_gate.weight",
+             Role::matrix, {1, c.width});
 }
 
 void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, const OnParam& on_param) {
   const List list(c, on_param);
-  if (c.norm_placement == NormPlacement::pre) list.norm(final_norm, ParamKind::final_norm, "final_norm");
-  if (!c.tied) list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix, {c.vocab, c.width});
+  if (c.norm_placement == NormPlacement::pre)
+    list.norm(final_norm, ParamKind::final_norm, "final_norm");
+  if (!c.tied)
+    list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix,
+             {c.vocab, c.width});
 }
 
 void each_param(const ModelConfig& c, const std::function<void(const Param&, int64_t layers)>& f) {

@@ -1,6 +1,8 @@
-// What the parameters of a model are: the parts they belong to, their kinds, and the one list of them. Building, counting, foretelling memory, the names in
-// files, quantisation, tuning, checkpoints and conversions walk this list or ask a parameter what it is; nobody asks its name. A new kind of parameter is a
-// word here, a line of the list (parameters.cpp) and its names in files (hub/tensor_names.cpp).
+// What the parameters of a model are: the parts they belong to, their kinds, and the one list of
+// them. Building, counting, foretelling memory, the names in files, quantisation, tuning,
+// checkpoints and conversions walk this list or ask a parameter what it is; nobody asks its name. A
+// new kind of parameter is a word here, a line of the list (parameters.cpp) and its names in files
+// (hub/tensor_names.cpp).
 #pragma once
 
 #include <functional>
@@ -26,9 +28,11 @@ constexpr size_t kParts = static_cast<size_t>(Part::lm_head) + 1;
 // As screens and options call it: "dense ffn".
 std::string_view name_of(Part);
 
-// Which of its part's parameters: matrices and what else is not a bias. A bias has the kind of what it is added to, and Role::bias.
+// Which of its part's parameters: matrices and what else is not a bias. A bias has the kind of what
+// it is added to, and Role::bias.
 enum class ParamKind : uint8_t {
-  weight,  // the matrix of a part that has one: embedding, positions, head, router; of a shared expert [1,D], whose sigmoid is its combine weight
+  weight,  // the matrix of a part that has one: embedding, positions, head, router; of a shared
+           // expert [1,D], whose sigmoid is its combine weight
   attn_norm,
   ffn_norm,
   final_norm,
@@ -47,18 +51,21 @@ enum class ParamKind : uint8_t {
   threshold,       // of a router whose experts choose: a buffer
 };
 
-// Whether it is an operand of the large products or a table of embeddings, which a file may hold in few bits. Norms, biases, routers, the weight of a shared
-// expert and learned positions hold few numbers, and much hangs on each.
+// Whether it is an operand of the large products or a table of embeddings, which a file may hold in
+// few bits. Norms, biases, routers, the weight of a shared expert and learned positions hold few
+// numbers, and much hangs on each.
 bool is_large(const Param&);
 
-// The list. Each function sets up modules as the config says, and tells of their parameters in order: what each is, its name and its shape, but no memory for
-// its numbers. Together, over all layers, they are the parameters of a model.
+// The list. Each function sets up modules as the config says, and tells of their parameters in
+// order: what each is, its name and its shape, but no memory for its numbers. Together, over all
+// layers, they are the parameters of a model.
 using OnParam = std::function<void(Param&)>;
 void list_input(const ModelConfig&, Param& embedding, Param& positions, const OnParam&);
 void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
 void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, const OnParam&);
 
-// The list of a config alone, no model being made: each parameter once for all layers that have one like it, `layers` being their number; 1 outside of layers.
+// The list of a config alone, no model being made: each parameter once for all layers that have one
+// like it, `layers` being their number; 1 outside of layers.
 void each_param(const ModelConfig&, const std::function<void(const Param&, int64_t layers)>&);
 
 }  // namespace moe

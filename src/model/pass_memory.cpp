@@ -1,5 +1,6 @@
-// The memory of a pass, counted from shapes: the same tensors in the same order as the forwards and backwards of model/ and moe/ allocate them. The tests hold
-// it against what the arenas really hold.
+// The memory of a pass, counted from shapes: the same tensors in the same order as the forwards and
+// backwards of model/ and moe/ allocate them. The tests hold it against what the arenas really
+// hold.
 #include <algorithm>
 
 #include "model/cost.h"
@@ -10,7 +11,8 @@ namespace moe {
 namespace {
 
 constexpr int64_t kF32 = 4;
-constexpr int64_t kThreadScratch = int64_t{2} << 20;           // blocks of products in another layout, on all threads
+constexpr int64_t kThreadScratch = int64_t{2}
+                                   << 20;  // blocks of products in another layout, on all threads
 constexpr int64_t kForwardThreadScratch = int64_t{512} << 10;  // the same without gradients
 
 // Sizes that every part below needs.
@@ -21,7 +23,11 @@ struct Sizes {
   RoutingSpec spec;  // unused by dense models
 
   Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing)
-      : c(config), shape(training), n(training.batch * training.context), a(training.dtype == DType::bf16 ? 2 : kF32), spec(routing) {}
+      : c(config),
+        shape(training),
+        n(training.batch * training.context),
+        a(training.dtype == DType::bf16 ? 2 : kF32),
+        spec(routing) {}
 
   // The sum over the scopes of a micro-batch of of(tokens in it).
   template <class F>
@@ -30,14 +36,19 @@ struct Sizes {
     const int64_t group = scope.kind == Scope::Kind::group ? scope.group : n, rest = n % group;
     return n / group * of(group) + (rest > 0 ? of(rest) : 0);
   }
-  // Pairs of tokens and experts in one MoE layer: what each expert takes where experts choose, else every choice that can find room.
+  // Pairs of tokens and experts in one MoE layer: what each expert takes where experts choose, else
+  // every choice that can find room.
   int64_t pairs() const {
     if (const auto* choice = std::get_if<ExpertChoice>(&spec.select))
-      return spec.experts * over(choice->scope, [&](int64_t tokens) { return tokens_per_expert(*choice, tokens, spec.experts); });
+      return spec.experts * over(choice->scope, [&](int64_t tokens) {
+               return tokens_per_expert(*choice, tokens, spec.experts);
+             });
     const int64_t chosen = n * spec.slots();
     const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity);
     if (buffer == nullptr) return chosen;
-    return std::min(chosen, spec.experts * over(buffer->scope, [&](int64_t tokens) { return expert_capacity(*buffer, tokens, spec.experts, spec.slots()); }));
+    return std::min(chosen, spec.experts * over(buffer->scope, [&](int64_t tokens) {
+                              return expert_capacity(*buffer, tokens, spec.experts, spec.slots());
+                            }));
   }
   int64_t rows(bool moe) const { return moe ? pairs() : n; }
   int64_t ffn_width(bool moe) const { return moe ? c.expert_width : c.dense_width; }
@@ -50,13 +61,16 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
-  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;  // q, k, v, o; lse
+  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a +
+                  s.n * c.heads * kF32;  // q, k, v, o; lse
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
-  return bytes + q + k + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
+  return bytes + q + k +
+         s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
 }
 
-// Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits before it and the scale itself where a loss reads them.
+// Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits
+// before it and the scale itself where a loss reads them.
 int64_t saved_noise(const RoutingSpec& spec) {
   if (!std::holds_alternative<LearnedNoise>(spec.noise)) return 0;
   return 1 + (spec.losses.load || spec.losses.z_of_clean ? 1 : 0) + (spec.losses.load ? 1 : 0);
@@ -64,12 +78,15 @@ int64_t saved_noise(const RoutingSpec& spec) {
 
 int64_t saved_router(const Sizes& s) {
   const int64_t plan = s.n * kF32 + s.rows(true) * 4 * kF32;  // bounds; token, row, pair, weight
-  const bool holds_back = std::holds_alternative<BufferCapacity>(s.spec.capacity) || !std::holds_alternative<KeepSecond>(s.spec.second);
-  int64_t bytes = plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();  // choice, selected, weights, kept
+  const bool holds_back = std::holds_alternative<BufferCapacity>(s.spec.capacity) ||
+                          !std::holds_alternative<KeepSecond>(s.spec.second);
+  int64_t bytes =
+      plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();  // choice, selected, weights, kept
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
-  if (std::holds_alternative<AnalyticLogits>(s.spec.logits)) bytes += s.n * kF32 * s.spec.experts * (s.c.gated ? 2 : 1);  // products
+  if (std::holds_alternative<AnalyticLogits>(s.spec.logits))
+    bytes += s.n * kF32 * s.spec.experts * (s.c.gated ? 2 : 1);  // products
   return bytes;
 }
 
@@ -78,25 +95,31 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
   int64_t bytes = s.rows(moe) * s.ffn_width(moe) * s.a * matrices;
   if (!moe) return bytes;
   bytes += saved_router(s);
-  if (s.c.shared_experts > 0) bytes += s.n * s.shared_width() * s.a * matrices + (s.c.shared_gate ? s.n * kF32 : 0);
+  if (s.c.shared_experts > 0)
+    bytes += s.n * s.shared_width() * s.a * matrices + (s.c.shared_gate ? s.n * kF32 : 0);
   return bytes;
 }
 
 int64_t saved_block(const Sizes& s, int64_t layer) {
   const bool post = s.c.norm_placement == NormPlacement::post;
   const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + (post ? s.stream() : 0));
-  return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
+  return sublayers + s.stream() + saved_attention(s, layer) +
+         saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
 }
 
-// Rows laid out at once for the gradient of a single matrix: a wave of them (ops/cpu/gemm/matmul_dw.cpp).
+// Rows laid out at once for the gradient of a single matrix: a wave of them
+// (ops/cpu/gemm/matmul_dw.cpp).
 int64_t scratch_wave(const Sizes& s, int64_t rows, int64_t width) {
   return std::min(rows * width * s.a, std::max(ops::kDwWaveBytes, ops::kDwInnerRows * width * s.a));
 }
 
-// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows, and the rows laid out for the gradient of a matrix: a wave of
-// those of a single matrix, of a bank those of the groups that two threads are at and of one they share.
+// The widest moment of an expert bank's backward: gradients of both projections, the hidden rows,
+// and the rows laid out for the gradient of a matrix: a wave of those of a single matrix, of a bank
+// those of the groups that two threads are at and of one they share.
 int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t experts = 1) {
-  const int64_t wave = experts == 1 ? scratch_wave(s, rows, width) : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width) * s.a;
+  const int64_t wave = experts == 1
+                           ? scratch_wave(s, rows, width)
+                           : std::min(rows, 3 * rows / experts) * std::max(width, s.c.width) * s.a;
   return rows * width * (s.c.gated ? 3 : 2) * s.a + wave;
 }
 
@@ -104,45 +127,63 @@ int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t expert
 int64_t scratch_router(const Sizes& s) {
   if (!needs_logits(s.spec.select)) return 0;
   const bool jittered = std::holds_alternative<InputJitter>(s.spec.noise);
-  const int64_t products = std::holds_alternative<AnalyticLogits>(s.spec.logits) ? 4 : 0;  // the score again, its gradient, those of the products
-  return s.n * kF32 * ((1 + products + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts + s.spec.slots()) + (jittered ? s.stream() : 0);
+  const int64_t products = std::holds_alternative<AnalyticLogits>(s.spec.logits)
+                               ? 4
+                               : 0;  // the score again, its gradient, those of the products
+  return s.n * kF32 *
+             ((1 + products + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts +
+              s.spec.slots()) +
+         (jittered ? s.stream() : 0);
 }
 
 int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
   const int64_t rows = s.rows(true);
-  const int64_t routed =
-      rows * (kF32 + s.c.width * s.a) + std::max(scratch_bank(s, rows, s.c.expert_width, s.c.routing.experts), scratch_router(s));  // dweight; drows
-  const int64_t shared = s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
+  const int64_t routed = rows * (kF32 + s.c.width * s.a) +
+                         std::max(scratch_bank(s, rows, s.c.expert_width, s.c.routing.experts),
+                                  scratch_router(s));  // dweight; drows
+  const int64_t shared =
+      s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
   return std::max(routed, shared);
 }
 
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
-  const int64_t q = s.n * shape.q_width() * s.a, others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x laid out
+  const int64_t q = s.n * shape.q_width() * s.a,
+                others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) +
+         scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x laid out
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
   const bool post = s.c.norm_placement == NormPlacement::post;
-  const int64_t sublayer = s.stream() * (post ? 2 : 1) + (s.a != kF32 || s.c.dropout > 0 ? s.n * s.c.width * s.a : 0);  // dx, dsum; dy
+  const int64_t sublayer =
+      s.stream() * (post ? 2 : 1) +
+      (s.a != kF32 || s.c.dropout > 0 ? s.n * s.c.width * s.a : 0);  // dx, dsum; dy
   return sublayer + std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
 }
 
-// Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are looked at at once.
-int64_t kept_logits(const Sizes& s) { return s.n * s.c.vocab * kF32 <= kKeptLogitBytes ? s.n * s.c.vocab * kF32 : 0; }
-int64_t chunk_of_logits(const Sizes& s) { return std::min(s.n, logit_chunk_rows(s.c.vocab)) * s.c.vocab; }
+// Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are
+// looked at at once.
+int64_t kept_logits(const Sizes& s) {
+  return s.n * s.c.vocab * kF32 <= kKeptLogitBytes ? s.n * s.c.vocab * kF32 : 0;
+}
+int64_t chunk_of_logits(const Sizes& s) {
+  return std::min(s.n, logit_chunk_rows(s.c.vocab)) * s.c.vocab;
+}
 
 // Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
 int64_t scratch_forward(const Sizes& s, bool moe) {
   const int64_t hidden = s.rows(moe) * s.ffn_width(moe) * s.a;
   if (!moe) return s.stream() + hidden;
-  return s.stream() + s.rows(true) * s.c.width * kF32 + hidden + (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
+  return s.stream() + s.rows(true) * s.c.width * kF32 + hidden +
+         (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
 }
 
 int64_t copy_bytes(const ModelConfig& c, int64_t a) {
   const ParamCount p = count_params(c);
-  int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] + p[Part::experts] + p[Part::shared] + c.vocab * c.width;
+  int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] +
+                                            p[Part::experts] + p[Part::shared] + c.vocab * c.width;
   return 2 * (router * kF32 + other * a);
 }
 
@@ -159,7 +200,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.copies = copy_bytes(c, s.a);
 
   const int64_t logits = kept_logits(s);
-  m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() + logits;  // h of every block, hidden, nll, lse
+  m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() +
+                  logits;  // h of every block, hidden, nll, lse
   int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const int64_t block = saved_block(s, layer);
@@ -172,10 +214,14 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   return m;
 }
 
-int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape, const RoutingSpec& routing) {
+int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
+                             const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
-  const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();  // of every block, hidden
-  const int64_t turns = c.positions == Positions::rope ? (shape.tokens * c.attention(0).rotary_width + s.n) * kF32 : 0;
+  const int64_t streams =
+      2 * s.stream() + s.n * c.width * s.a + s.statistics();  // of every block, hidden
+  const int64_t turns = c.positions == Positions::rope
+                            ? (shape.tokens * c.attention(0).rotary_width + s.n) * kF32
+                            : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {

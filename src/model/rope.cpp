@@ -1,4 +1,5 @@
-// Formulas: transformers:modeling_rope_utils.py, in double. linear: Kaiokendev 2023; llama3: Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2.
+// Formulas: transformers:modeling_rope_utils.py, in double. linear: Kaiokendev 2023; llama3:
+// Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2.
 #include "model/rope.h"
 
 #include <algorithm>
@@ -10,25 +11,32 @@
 namespace moe {
 namespace {
 
-// Long waves are stretched by `factor`, short ones stay; between them the share of the stretched one grows with the wavelength.
+// Long waves are stretched by `factor`, short ones stay; between them the share of the stretched
+// one grows with the wavelength.
 double llama3(double f, const RopeScaling& s) {
-  const double turns = static_cast<double>(s.original_context) * f / (2 * std::numbers::pi);  // within the original context
+  const double turns = static_cast<double>(s.original_context) * f /
+                       (2 * std::numbers::pi);  // within the original context
   if (turns < s.low_freq_factor) return f / s.factor;
   if (turns > s.high_freq_factor) return f;
-  const double kept = (turns - s.low_freq_factor) / (static_cast<double>(s.high_freq_factor) - s.low_freq_factor);
+  const double kept =
+      (turns - s.low_freq_factor) / (static_cast<double>(s.high_freq_factor) - s.low_freq_factor);
   return (1 - kept) * f / s.factor + kept * f;
 }
 
 // The c, no whole number, whose pair turns `rotations` times within the original context.
 double pair_of(double rotations, int64_t head_width, double theta, const RopeScaling& s) {
-  return static_cast<double>(head_width) * std::log(static_cast<double>(s.original_context) / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  return static_cast<double>(head_width) *
+         std::log(static_cast<double>(s.original_context) / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(theta));
 }
 
 // Pairs before the ramp keep their frequency, those behind it are stretched by `factor`.
 struct Ramp {
   double first, last;
 
-  double stretched(int64_t c) const { return std::clamp((static_cast<double>(c) - first) / (last - first), 0.0, 1.0); }
+  double stretched(int64_t c) const {
+    return std::clamp((static_cast<double>(c) - first) / (last - first), 0.0, 1.0);
+  }
 };
 Ramp yarn_ramp(int64_t head_width, double theta, const RopeScaling& s) {
   Ramp ramp{pair_of(s.beta_fast, head_width, theta, s), pair_of(s.beta_slow, head_width, theta, s)};
@@ -46,12 +54,15 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
   const Ramp ramp = scaling.kind == Kind::yarn ? yarn_ramp(head_width, base, scaling) : Ramp{0, 1};
   ops::RopeFrequencies table;
   for (int64_t c = 0; c < head_width / 2; ++c) {
-    const double f = std::pow(base, -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
+    const double f =
+        std::pow(base, -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
     switch (scaling.kind) {
       case Kind::none: table.frequency.push_back(f); break;
       case Kind::linear: table.frequency.push_back(f / factor); break;
       case Kind::llama3: table.frequency.push_back(llama3(f, scaling)); break;
-      case Kind::yarn: table.frequency.push_back(f / factor * ramp.stretched(c) + f * (1 - ramp.stretched(c))); break;
+      case Kind::yarn:
+        table.frequency.push_back(f / factor * ramp.stretched(c) + f * (1 - ramp.stretched(c)));
+        break;
     }
   }
   if (scaling.kind == Kind::yarn) table.factor = scaling.attention_factor;
@@ -61,16 +72,26 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
 void validate(const RopeScaling& s) {
   using Kind = RopeScaling::Kind;
   if (s.kind == Kind::none) return;
-  if (!(s.factor > 0 && std::isfinite(s.factor))) fail_usage("the factor of the rotary scaling is {}; it must be above 0", s.factor);
+  if (!(s.factor > 0 && std::isfinite(s.factor)))
+    fail_usage("the factor of the rotary scaling is {}; it must be above 0", s.factor);
   if (s.kind == Kind::linear) return;
-  if (s.original_context < 1) fail_usage("the rotary scaling's original context is {}; it must be at least 1", s.original_context);
-  if (s.kind == Kind::llama3 && !(s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor && std::isfinite(s.high_freq_factor)))
-    fail_usage("the rotary scaling goes from low_freq_factor {} to high_freq_factor {}; it must rise from above 0", s.low_freq_factor, s.high_freq_factor);
+  if (s.original_context < 1)
+    fail_usage("the rotary scaling's original context is {}; it must be at least 1",
+               s.original_context);
+  if (s.kind == Kind::llama3 && !(s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
+                                  std::isfinite(s.high_freq_factor)))
+    fail_usage(
+        "the rotary scaling goes from low_freq_factor {} to high_freq_factor {}; it must rise from "
+        "above 0",
+        s.low_freq_factor, s.high_freq_factor);
   if (s.kind != Kind::yarn) return;
   if (!(s.beta_slow > 0 && s.beta_fast >= s.beta_slow && std::isfinite(s.beta_fast)))
-    fail_usage("the rotary scaling goes from beta_slow {} to beta_fast {}; it must rise from above 0", s.beta_slow, s.beta_fast);
+    fail_usage(
+        "the rotary scaling goes from beta_slow {} to beta_fast {}; it must rise from above 0",
+        s.beta_slow, s.beta_fast);
   if (!(s.attention_factor > 0 && std::isfinite(s.attention_factor)))
-    fail_usage("the rotary scaling's attention_factor is {}; it must be above 0", s.attention_factor);
+    fail_usage("the rotary scaling's attention_factor is {}; it must be above 0",
+               s.attention_factor);
 }
 
 }  // namespace moe

@@ -33,7 +33,8 @@ void divide(std::vector<uint32_t>& x, uint64_t divisor) {
 }
 
 // Plain token choice over these experts: the sizes of a layer, whatever the model's recipe is.
-ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t top_k, int64_t expert_width, int64_t shared, int64_t shared_width) {
+ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t top_k, int64_t expert_width,
+                         int64_t shared, int64_t shared_width) {
   c.routing = {};
   c.routing.recipe = kCustom;
   c.routing.stages = "{}";
@@ -60,7 +61,8 @@ int64_t shared_units(const ModelConfig& c) { return c.shared_experts * c.shared_
 
 // C(n, i) = C(n, i-1) (n-i+1) / i, exact at every step.
 std::string combinations(int64_t n, int64_t k) {
-  if (n < 0 || k < 0 || k > n || n >= int64_t{1} << 32) fail("there are no sets of {} among {} experts", k, n);
+  if (n < 0 || k < 0 || k > n || n >= int64_t{1} << 32)
+    fail("there are no sets of {} among {} experts", k, n);
   k = std::min(k, n - k);
   if (k > kMostSteps) return "";
   std::vector<uint32_t> x = {1};
@@ -82,9 +84,12 @@ double log2_combinations(int64_t n, int64_t k) {
 std::vector<Variant> fine_grained_variants(const ModelConfig& c) {
   if (c.moe_layer_count() == 0) return {};
   const RoutingSpec spec = train_spec(c.routing);
-  if (experts_choose(spec.select) || !needs_logits(spec.select) || shared_units(c) % c.expert_width != 0) return {};
+  if (experts_choose(spec.select) || !needs_logits(spec.select) ||
+      shared_units(c) % c.expert_width != 0)
+    return {};
   // In units of the model's expert width: mN in all and mK met by a token, s of them shared.
-  const int64_t own_shared = shared_units(c) / c.expert_width, total = c.routing.experts + own_shared, active = c.routing.top_k + own_shared;
+  const int64_t own_shared = shared_units(c) / c.expert_width,
+                total = c.routing.experts + own_shared, active = c.routing.top_k + own_shared;
   // The coarsest cut that leaves a choice of two, or of one where a token meets one expert only.
   int64_t cut = 1;
   for (int64_t m = 1; m <= active; ++m)
@@ -92,19 +97,35 @@ std::vector<Variant> fine_grained_variants(const ModelConfig& c) {
   const bool is_cut = cut > 1;
   const int64_t m = is_cut ? cut : 4, width = c.expert_width * cut;
   if (width % m != 0) return {};
-  const int64_t fine = total / cut * m, fine_active = active / cut * m, shared = own_shared > 0 ? own_shared * m / cut : 1;
-  std::vector<Variant> out = {{"conventional", total / cut, active / cut, width, 0, !is_cut && own_shared == 0, {}},
-                              {"fine-grained", fine, fine_active, width / m, 0, is_cut && own_shared == 0, {}},
-                              {"fine-grained, shared", fine - shared, fine_active - shared, width / m, shared, is_cut && own_shared > 0, {}}};
+  const int64_t fine = total / cut * m, fine_active = active / cut * m,
+                shared = own_shared > 0 ? own_shared * m / cut : 1;
+  std::vector<Variant> out = {
+      {"conventional", total / cut, active / cut, width, 0, !is_cut && own_shared == 0, {}},
+      {"fine-grained", fine, fine_active, width / m, 0, is_cut && own_shared == 0, {}},
+      {"fine-grained, shared",
+       fine - shared,
+       fine_active - shared,
+       width / m,
+       shared,
+       is_cut && own_shared > 0,
+       {}}};
   if (fine_active <= shared) out.pop_back();
   if (std::none_of(out.begin(), out.end(), [](const Variant& v) { return v.is_model; }))
-    out.insert(out.begin(), {"as it is", c.routing.experts, c.routing.top_k, c.expert_width, own_shared, true, {}});
-  for (Variant& v : out) v.params = count_params(with_experts(c, v.experts, v.top_k, v.expert_width, v.shared_experts, v.expert_width));
+    out.insert(
+        out.begin(),
+        {"as it is", c.routing.experts, c.routing.top_k, c.expert_width, own_shared, true, {}});
+  for (Variant& v : out)
+    v.params = count_params(
+        with_experts(c, v.experts, v.top_k, v.expert_width, v.shared_experts, v.expert_width));
   return out;
 }
 
-DenseTwin dense_of_equal_flops(const ModelConfig& c, int64_t context) { return dense_twin(c, c.routing.top_k * c.expert_width + shared_units(c), context); }
+DenseTwin dense_of_equal_flops(const ModelConfig& c, int64_t context) {
+  return dense_twin(c, c.routing.top_k * c.expert_width + shared_units(c), context);
+}
 
-DenseTwin dense_of_equal_params(const ModelConfig& c, int64_t context) { return dense_twin(c, c.routing.experts * c.expert_width + shared_units(c), context); }
+DenseTwin dense_of_equal_params(const ModelConfig& c, int64_t context) {
+  return dense_twin(c, c.routing.experts * c.expert_width + shared_units(c), context);
+}
 
 }  // namespace moe

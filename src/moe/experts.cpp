@@ -19,7 +19,9 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
     const int64_t count = rows->x.rows();
     *saved = {};
     std::vector<ops::Operand> operands;
-    if (bank->gate.present()) operands.push_back({bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
+    if (bank->gate.present())
+      operands.push_back(
+          {bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
     operands.push_back({bank->up, saved->up = run.saved.alloc(dtype, {count, bank->width()})});
     products.push_back({std::move(operands), rows->x, rows->offsets});
   }
@@ -28,29 +30,36 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
   ArenaScope scope(run.scratch);
   products.clear();
   for (const auto& [bank, out, rows, saved] : passes) {
-    if (bank->gate_bias.present()) ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
-    if (bank->up_bias.present()) ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
+    if (bank->gate_bias.present())
+      ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
+    if (bank->up_bias.present())
+      ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
     Tensor hidden = run.scratch.alloc(saved->up.dtype, {saved->up.rows(), bank->width()});
     ops::ffn_act_forward(run, hidden, saved->gate, saved->up, rows->weight, bank->act);
     products.push_back({{{bank->down, out}}, hidden, rows->offsets});
   }
   ops::matmul_forward_banks(run, products);
   for (const auto& [bank, out, rows, saved] : passes)
-    if (bank->down_bias.present()) ops::bias_forward_acc(run, out, bank->down_bias, rows->weight, rows->offsets);
+    if (bank->down_bias.present())
+      ops::bias_forward_acc(run, out, bank->down_bias, rows->weight, rows->offsets);
 }
 
 // With h = weight * a:  dh = dout Wdown,  dWdown += dout^T h,  dweight = <dh, a> + <dout, bdown>.
-void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows dout, const Rows& rows, const Saved& saved) {
+void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows dout,
+                          const Rows& rows, const Saved& saved) {
   ArenaScope scope(run.scratch);
   const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
-  Tensor hidden = run.scratch.alloc(dtype, {count, width()});  // first its gradient, then itself recomputed
+  Tensor hidden =
+      run.scratch.alloc(dtype, {count, width()});  // first its gradient, then itself recomputed
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);
   Tensor dgate = saved.gate.empty() ? Tensor{} : run.scratch.alloc(dtype, {count, width()});
   Tensor dup = run.scratch.alloc(dtype, {count, width()});
-  ops::ffn_act_backward(run, dgate, dup, hidden, dweight, hidden, saved.gate, saved.up, rows.weight, act);
+  ops::ffn_act_backward(run, dgate, dup, hidden, dweight, hidden, saved.gate, saved.up, rows.weight,
+                        act);
   ops::matmul_dw(run, down, dout, hidden, rows.offsets);
-  if (down_bias.present()) ops::bias_backward(run, dweight, down_bias, dout, rows.weight, rows.offsets);
+  if (down_bias.present())
+    ops::bias_backward(run, dweight, down_bias, dout, rows.weight, rows.offsets);
 
   if (dgate.empty()) {
     ops::matmul_dx(run, dx, dup, up, rows.offsets);

@@ -6,9 +6,11 @@
 
 namespace moe {
 
-// out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,   a = act(Wgate x + bgate) * (Wup x + bup)   (gated: SwiGLU and kin)
-//                                                          a = act(Wup x + bup)                        (not gated)
-// The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept for its gradient.
+// out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,   a = act(Wgate x + bgate) * (Wup x + bup)
+// (gated: SwiGLU and kin)
+//                                                          a = act(Wup x + bup) (not gated)
+// The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept
+// for its gradient.
 struct ExpertBank {
   Param gate, up;            // [E,F,D]; gate absent when not gated
   Param down;                // [E,D,F]

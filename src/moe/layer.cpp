@@ -8,8 +8,9 @@
 namespace moe {
 namespace {
 
-// Whether the shared experts' products pass beside the routed ones': where tokens are so few that reading weights takes longer than multiplying, and where
-// weights are quantised, since tokens then become bytes once for both.
+// Whether the shared experts' products pass beside the routed ones': where tokens are so few that
+// reading weights takes longer than multiplying, and where weights are quantised, since tokens then
+// become bytes once for both.
 bool side_by_side(const ExpertBank& experts, Tensor x) {
   constexpr int64_t kFewTokens = 4;
   return x.rows() <= kFewTokens || is_quantised(experts.up.value.dtype);
@@ -35,17 +36,21 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
     experts.forward(run, y, saved.rows, saved.experts);
     return;
   }
-  saved.plan = router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
+  saved.plan =
+      router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
   saved.rows = dispatch(run, x, saved.plan, group);
   ArenaScope scope(run.scratch);
-  Tensor out = run.scratch.alloc(DType::f32, {saved.rows.x.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
+  Tensor out = run.scratch.alloc(
+      DType::f32,
+      {saved.rows.x.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
   if (!shared) {
     experts.forward(run, out, saved.rows, saved.experts);
     combine(run, y, out, saved.plan, saved.rows);
     return;
   }
   saved.shared_rows = shared_rows_of(run, x, shared_gate);
-  const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts}, {&*shared, y, &saved.shared_rows, &saved.shared}};
+  const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts},
+                             {&*shared, y, &saved.shared_rows, &saved.shared}};
   if (side_by_side(experts, x)) {
     forward_banks(run, passes);
   } else {
@@ -54,16 +59,20 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
   combine_acc(run, y, out, saved.plan, saved.rows);
 }
 
-void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
+void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
+                        const RoutingLosses& coef, const Saved& saved) {
   if (router) {
     ArenaScope scope(run.scratch);
     // A router without a matrix learns nothing from the weights' gradient.
     const int64_t rows = saved.rows.x.rows();
-    Tensor dweight = router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
+    Tensor dweight =
+        router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {rows, x.cols()});
-    experts.backward(run, drows, dweight, dispatch(run, dy, saved.plan, saved.rows), saved.rows, saved.experts);
+    experts.backward(run, drows, dweight, dispatch(run, dy, saved.plan, saved.rows), saved.rows,
+                     saved.experts);
     combine(run, dx, drows, saved.plan, saved.rows);
-    router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan, pass, coef, saved.router);
+    router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
+                         pass, coef, saved.router);
   } else {
     experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
   }

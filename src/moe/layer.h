@@ -1,4 +1,5 @@
-// The MoE layer: router, dispatch, experts, combine, and shared experts. Without a router it is a dense FFN.
+// The MoE layer: router, dispatch, experts, combine, and shared experts. Without a router it is a
+// dense FFN.
 #pragma once
 
 #include <optional>
@@ -24,14 +25,16 @@ struct MoeLayer {
   ExpertBank experts;
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
-  comm::Group group;                 // whose processes hold a share of the routed experts each (moe/plan.h); forward and backward are then collective
+  comm::Group group;  // whose processes hold a share of the routed experts each (moe/plan.h);
+                      // forward and backward are then collective
 
   using Saved = MoeLayerSaved;
 
   // y [N,D] f32; x [N,D] A
   void forward(Run&, Tensor y, Tensor x, const Pass&, Saved&);
   // dx [N,D] f32; dy [N,D] A
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const RoutingLosses& coef, const Saved&);
+  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const RoutingLosses& coef,
+                const Saved&);
 
  private:
   void shared_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Saved&);

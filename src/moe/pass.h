@@ -1,5 +1,6 @@
-// A forward pass: what it is of, how it routes, what is kept of it and what is asked of it. One value, made by whoever wants a forward and given as it is to
-// every layer; a layer knows its own number and takes its part. A new fact about a forward is a field here.
+// A forward pass: what it is of, how it routes, what is kept of it and what is asked of it. One
+// value, made by whoever wants a forward and given as it is to every layer; a layer knows its own
+// number and takes its part. A new fact about a forward is a field here.
 #pragma once
 
 #include <functional>
@@ -15,13 +16,15 @@ class KvCache;         // model/kv_cache.h; nobody here looks into it
 struct MoeLayerSaved;  // moe/layer.h
 struct RoutingSpec;    // moe/router.h
 
-// The input of a forward: N tokens of any number of sequences laid end to end. A training batch, a prompt, a decode step and a server's mixed batch are all
-// this. Views; the caller owns the memory.
+// The input of a forward: N tokens of any number of sequences laid end to end. A training batch, a
+// prompt, a decode step and a server's mixed batch are all this. Views; the caller owns the memory.
 struct Batch {
   std::span<const int32_t> ids = {};        // [N]; of the router only hash routing reads them
   std::span<const int32_t> positions = {};  // [N] in its sequence, from 0
-  std::span<const int64_t> bounds = {};     // [S+1] rows of sequence s: [bounds[s], bounds[s+1]); for a router alone empty is one sequence
-  std::span<const int32_t> slots = {};      // [S] where the cache keeps sequence s (KvCache::open); none without a cache
+  std::span<const int64_t> bounds = {};  // [S+1] rows of sequence s: [bounds[s], bounds[s+1]); for
+                                         // a router alone empty is one sequence
+  std::span<const int32_t> slots =
+      {};  // [S] where the cache keeps sequence s (KvCache::open); none without a cache
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(bounds.size()) - 1; }
@@ -49,30 +52,41 @@ enum class Site : uint64_t { attention_dropout, ffn_dropout, router };
 
 struct Pass {
   Batch batch = {};
-  const RoutingSpec* routing = nullptr;  // of the mode: training or evaluation; unused by dense layers
+  const RoutingSpec* routing =
+      nullptr;  // of the mode: training or evaluation; unused by dense layers
   Keep keep = Keep::nothing;
-  KvCache* cache = nullptr;  // where keys and values go and are read from; null: the batch holds all there are
-  RngKey key = {};           // of the step and micro-batch; empty: no randomness
-  // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in order (BalanceLoss::Shares); empty: none are known.
+  KvCache* cache =
+      nullptr;  // where keys and values go and are read from; null: the batch holds all there are
+  RngKey key = {};  // of the step and micro-batch; empty: no randomness
+  // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in
+  // order (BalanceLoss::Shares); empty: none are known.
   std::span<const std::vector<int64_t>> step_counts = {};
-  // Choices to take instead of the routers' own (moe/stages/replay.h): [N,K] i32 for each MoE layer in order, alive until backward. Null: the routers choose.
+  // Choices to take instead of the routers' own (moe/stages/replay.h): [N,K] i32 for each MoE layer
+  // in order, alive until backward. Null: the routers choose.
   const std::vector<Tensor>* recorded = nullptr;
   Wanted wanted = {};
-  // Told what each MoE layer did while its views are alive, and what each block gave, h [N,D] f32; null: nobody asks. Not called again when backward
-  // recomputes.
+  // Told what each MoE layer did while its views are alive, and what each block gave, h [N,D] f32;
+  // null: nobody asks. Not called again when backward recomputes.
   const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
-  ops::CosSinTable cos_sin = {};  // of the batch's positions: Model::forward fills it; absent where they are not rotary
+  ops::CosSinTable cos_sin =
+      {};  // of the batch's positions: Model::forward fills it; absent where they are not rotary
 
   bool draws() const { return !key.empty(); }
   bool goes_back() const { return keep != Keep::nothing; }
   // Of one place in one layer.
-  RngKey key_of(int64_t layer, Site site) const { return draws() ? key.fold(static_cast<uint64_t>(layer)).fold(static_cast<uint64_t>(site)) : RngKey{}; }
+  RngKey key_of(int64_t layer, Site site) const {
+    return draws() ? key.fold(static_cast<uint64_t>(layer)).fold(static_cast<uint64_t>(site))
+                   : RngKey{};
+  }
   // Of the `index`-th MoE layer; empty: none.
   std::span<const int64_t> step_counts_of(int64_t index) const {
-    return step_counts.empty() ? std::span<const int64_t>{} : step_counts[static_cast<size_t>(index)];
+    return step_counts.empty() ? std::span<const int64_t>{}
+                               : step_counts[static_cast<size_t>(index)];
   }
-  Tensor recorded_of(int64_t index) const { return recorded ? recorded->at(static_cast<size_t>(index)) : Tensor{}; }
+  Tensor recorded_of(int64_t index) const {
+    return recorded ? recorded->at(static_cast<size_t>(index)) : Tensor{};
+  }
 };
 
 }  // namespace moe

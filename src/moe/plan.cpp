@@ -8,13 +8,17 @@
 namespace moe {
 namespace {
 
-// Things of `unit` bytes: sent[to[p]] to sent[to[p+1]] go to process p, received[from[p]] to received[from[p+1]] come of it.
-void exchange(const comm::Group& group, void* received, std::span<const int64_t> from, const void* sent, std::span<const int64_t> to, int64_t unit) {
+// Things of `unit` bytes: sent[to[p]] to sent[to[p+1]] go to process p, received[from[p]] to
+// received[from[p+1]] come of it.
+void exchange(const comm::Group& group, void* received, std::span<const int64_t> from,
+              const void* sent, std::span<const int64_t> to, int64_t unit) {
   std::vector<std::span<const std::byte>> send;
   std::vector<std::span<std::byte>> receive;
   for (size_t p = 0; p + 1 < to.size(); ++p) {
-    send.emplace_back(static_cast<const std::byte*>(sent) + to[p] * unit, static_cast<size_t>((to[p + 1] - to[p]) * unit));
-    receive.emplace_back(static_cast<std::byte*>(received) + from[p] * unit, static_cast<size_t>((from[p + 1] - from[p]) * unit));
+    send.emplace_back(static_cast<const std::byte*>(sent) + to[p] * unit,
+                      static_cast<size_t>((to[p + 1] - to[p]) * unit));
+    receive.emplace_back(static_cast<std::byte*>(received) + from[p] * unit,
+                         static_cast<size_t>((from[p + 1] - from[p]) * unit));
   }
   group.link->exchange(send, receive);
 }
@@ -22,7 +26,8 @@ void exchange(const comm::Group& group, void* received, std::span<const int64_t>
 // [P+1] the experts of process p are [out[p], out[p+1]).
 std::vector<int64_t> expert_bounds(const RoutingPlan& plan, const comm::Group& group) {
   std::vector<int64_t> out = {0};
-  for (int p = 0; p < group.size; ++p) out.push_back(partition(static_cast<int64_t>(plan.offsets.size()) - 1, p, group.size).end);
+  for (int p = 0; p < group.size; ++p)
+    out.push_back(partition(static_cast<int64_t>(plan.offsets.size()) - 1, p, group.size).end);
   return out;
 }
 
@@ -38,17 +43,21 @@ std::span<T> alloc_span(Arena& arena, size_t count) {
   return {static_cast<T*>(arena.alloc_bytes(count * sizeof(T))), count};
 }
 
-// Fills rows.came, rows.offsets and the list of rows.x: an expert's rows in the order of processes, and of a process in that of its plan.
+// Fills rows.came, rows.offsets and the list of rows.x: an expert's rows in the order of processes,
+// and of a process in that of its plan.
 void tell_counts(Run& run, Rows& rows, const RoutingPlan& plan) {
   const comm::Group& group = rows.group;
   const std::vector<int64_t> to = expert_bounds(plan, group);
-  const auto rank = static_cast<size_t>(group.rank), processes = static_cast<size_t>(group.size), here = static_cast<size_t>(to[rank + 1] - to[rank]);
+  const auto rank = static_cast<size_t>(group.rank), processes = static_cast<size_t>(group.size),
+             here = static_cast<size_t>(to[rank + 1] - to[rank]);
   std::vector<int64_t> mine, from = {0}, counts(processes * here);  // [E]; [P+1]; [P,E here]
-  for (size_t e = 0; e + 1 < plan.offsets.size(); ++e) mine.push_back(plan.offsets[e + 1] - plan.offsets[e]);
+  for (size_t e = 0; e + 1 < plan.offsets.size(); ++e)
+    mine.push_back(plan.offsets[e + 1] - plan.offsets[e]);
   for (size_t p = 0; p < processes; ++p) from.push_back(from.back() + static_cast<int64_t>(here));
   exchange(group, counts.data(), from, mine.data(), to, sizeof(int64_t));
 
-  const std::span came = alloc_span<int64_t>(run.saved, processes + 1), offsets = alloc_span<int64_t>(run.saved, here + 1);
+  const std::span came = alloc_span<int64_t>(run.saved, processes + 1),
+                  offsets = alloc_span<int64_t>(run.saved, here + 1);
   came[0] = offsets[0] = 0;
   for (size_t p = 0; p < processes; ++p) {
     came[p + 1] = came[p];
@@ -59,7 +68,8 @@ void tell_counts(Run& run, Rows& rows, const RoutingPlan& plan) {
   size_t row = 0;
   for (size_t e = 0; e < here; ++e) {
     for (size_t p = 0; p < processes; ++p)
-      for (int64_t i = 0; i < counts[p * here + e]; ++i) place[row++] = static_cast<int32_t>(next[p]++);
+      for (int64_t i = 0; i < counts[p * here + e]; ++i)
+        place[row++] = static_cast<int32_t>(next[p]++);
     offsets[e + 1] = static_cast<int64_t>(row);
   }
   rows.came = came;
@@ -73,7 +83,8 @@ Tensor send_tokens(Run& run, Arena& arena, Tensor x, const RoutingPlan& plan, co
   ArenaScope scope(run.scratch);
   Tensor sent = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()});
   ops::gather_rows(run, sent, x, plan.token);
-  exchange(rows.group, received.data, rows.came, sent.data, row_bounds(plan, rows.group), sent.row_bytes);
+  exchange(rows.group, received.data, rows.came, sent.data, row_bounds(plan, rows.group),
+           sent.row_bytes);
   return received;
 }
 
@@ -95,8 +106,10 @@ Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& gr
   rows.weight = run.saved.alloc(DType::f32, {rows.x.rows()});
   ArenaScope scope(run.scratch);
   const std::span received = alloc_span<float>(run.scratch, rows.x.row.size());
-  exchange(group, received.data(), rows.came, plan.weight.data, row_bounds(plan, group), sizeof(float));
-  for (size_t r = 0; r < received.size(); ++r) rows.weight.as<float>()[r] = received[static_cast<size_t>(rows.x.row[r])];
+  exchange(group, received.data(), rows.came, plan.weight.data, row_bounds(plan, group),
+           sizeof(float));
+  for (size_t r = 0; r < received.size(); ++r)
+    rows.weight.as<float>()[r] = received[static_cast<size_t>(rows.x.row[r])];
   return rows;
 }
 
@@ -107,14 +120,17 @@ ops::GatheredRows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Ro
 
 Tensor return_rows(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {
   if (rows.group.size == 1 || x.empty()) return x;
-  if (x.rank == 1) return return_rows(run, x.reshape({x.numel(), 1}), plan, rows).reshape({plan.rows()});
+  if (x.rank == 1)
+    return return_rows(run, x.reshape({x.numel(), 1}), plan, rows).reshape({plan.rows()});
   Tensor received = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()});
   ArenaScope scope(run.scratch);
   Tensor sent = run.scratch.alloc(x.dtype, {x.rows(), x.cols()});
   for (int64_t r = 0; r < x.rows(); ++r)
-    std::memcpy(static_cast<char*>(sent.data) + rows.x.row[static_cast<size_t>(r)] * sent.row_bytes, static_cast<const char*>(x.data) + r * x.row_bytes,
+    std::memcpy(static_cast<char*>(sent.data) + rows.x.row[static_cast<size_t>(r)] * sent.row_bytes,
+                static_cast<const char*>(x.data) + r * x.row_bytes,
                 static_cast<size_t>(sent.row_bytes));
-  exchange(rows.group, received.data, row_bounds(plan, rows.group), sent.data, rows.came, sent.row_bytes);
+  exchange(rows.group, received.data, row_bounds(plan, rows.group), sent.data, rows.came,
+           sent.row_bytes);
   return received;
 }
 

@@ -13,10 +13,13 @@
 namespace moe {
 namespace {
 
-// How fast a threshold follows the cutoffs of expert choice: an optimizer step's share in the running mean.
+// How fast a threshold follows the cutoffs of expert choice: an optimizer step's share in the
+// running mean.
 constexpr double kThresholdRate = 0.05;
 
-bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) { return spec.losses.z_of_clean && !saved.clean.empty(); }
+bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) {
+  return spec.losses.z_of_clean && !saved.clean.empty();
+}
 
 Tensor copied(Arena& arena, Tensor from) {
   Tensor to = arena.alloc(from.dtype, {from.rows(), from.cols()});
@@ -28,7 +31,8 @@ Tensor copied(Arena& arena, Tensor from) {
 void score(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   if (r.logits.empty()) return;
   const bool of_clean = z_reads_clean(spec, r);
-  if (pass.wanted.losses || pass.goes_back()) r.lse = run.saved.alloc(DType::f32, {r.logits.rows()});
+  if (pass.wanted.losses || pass.goes_back())
+    r.lse = run.saved.alloc(DType::f32, {r.logits.rows()});
   r.scores = run.saved.alloc(DType::f32, {r.logits.rows(), r.experts});
   score_forward(run, r.scores, of_clean ? Tensor{} : r.lse, r.logits, spec.score);
   if (of_clean && !r.lse.empty()) ops::softmax_forward(run, {}, r.lse, r.clean);
@@ -55,11 +59,14 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
     sent = copied(buffer ? run.scratch : run.saved, r.selected);
     second_forward(run, sent, r.weights, spec.second, r.key);
   }
-  if (pass.wanted.counts) ops::count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent, r.slots());
+  if (pass.wanted.counts)
+    ops::count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent,
+                     r.slots());
   r.kept = sent;
   if (!buffer) return;
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
-  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts, *buffer, r.key);
+  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts,
+                               *buffer, r.key);
 }
 
 RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
@@ -102,7 +109,9 @@ RoutingPlan Router::forward(Run& run, Tensor x, const Pass& pass, RngKey key, Sa
   saved = Saved{};
   saved.key = key;
   if (needs_logits(spec.select)) make_logits(run, x, spec, saved);
-  else if (pass.batch.tokens() != x.rows()) fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(), pass.batch.tokens());
+  else if (pass.batch.tokens() != x.rows())
+    fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(),
+         pass.batch.tokens());
   return decide(run, pass, saved);
 }
 
@@ -113,7 +122,11 @@ RoutingPlan Router::decide(Run& run, const Pass& pass, Saved& saved) const {
   saved.scale = scale.value;
   if (selection_bias(spec.select)) saved.bias = bias.value;
   if (std::holds_alternative<ThresholdChoice>(spec.select)) {
-    if (!threshold.present()) fail("routing by thresholds needs the {} thresholds of a model trained with expert choice; this one has none", spec.experts);
+    if (!threshold.present())
+      fail(
+          "routing by thresholds needs the {} thresholds of a model trained with expert choice; "
+          "this one has none",
+          spec.experts);
     saved.threshold = threshold.value;
   }
   const bool replayed = pass.recorded != nullptr;
@@ -126,21 +139,30 @@ RoutingPlan Router::decide(Run& run, const Pass& pass, Saved& saved) const {
   return place(run, spec, saved);
 }
 
-// Recorded choices take the place of the router's own, which are made all the same: a score that is not a number still stops the run, experts' cutoffs stay
-// what they were, and how far the two agree is known. Pairs are sent as they were recorded, whatever second-choice policy and capacity would say.
+// Recorded choices take the place of the router's own, which are made all the same: a score that is
+// not a number still stops the run, experts' cutoffs stay what they were, and how far the two agree
+// is known. Pairs are sent as they were recorded, whatever second-choice policy and capacity would
+// say.
 void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
   const Tensor recorded = pass.recorded_of(index);
-  check_recorded(recorded, saved.tokens(), saved.slots(), saved.experts, fmt::format("the recorded routing of layer {}", layer), run.threads);
+  check_recorded(recorded, saved.tokens(), saved.slots(), saved.experts,
+                 fmt::format("the recorded routing of layer {}", layer), run.threads);
   saved.kept = run.saved.alloc(DType::i32, {saved.tokens(), saved.slots()});
   saved.agreed = run.saved.alloc(DType::i32, {saved.tokens()});
-  saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, recorded, saved.experts);
-  if (pass.wanted.counts) ops::count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice, saved.selected, saved.slots());
-  const auto ones = [](Tensor flags) { return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0}); };
+  saved.own = replay_choices(run, saved.choice, saved.selected, saved.kept, saved.agreed, recorded,
+                             saved.experts);
+  if (pass.wanted.counts)
+    ops::count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice,
+                     saved.selected, saved.slots());
+  const auto ones = [](Tensor flags) {
+    return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0});
+  };
   saved.dropped = ones(saved.selected) - ones(saved.kept);
 }
 
-void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan& plan, const Pass& pass,
-                             const RoutingLosses& coef, const Saved& saved) {
+void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight,
+                             const RoutingPlan& plan, const Pass& pass, const RoutingLosses& coef,
+                             const Saved& saved) {
   if (saved.logits.empty()) return;
   const RoutingSpec& spec = *pass.routing;
   assert(saved.clean.empty() || !dclean.empty());
@@ -151,14 +173,18 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   if (!dclean.empty()) ops::zero(run, dclean);
   if (!dsigma.empty()) ops::zero(run, dsigma);
 
-  // A pair that was not sent or found no room contributes nothing, so its weight gets no gradient from the experts.
+  // A pair that was not sent or found no room contributes nothing, so its weight gets no gradient
+  // from the experts.
   Tensor dw = run.scratch.alloc(DType::f32, {tokens, k});
   if (dweight.empty()) ops::zero(run, dw);
   else ops::spread_rows(run, dw, dweight, plan);
-  if (renormalises_after_drop(spec.weigh)) ops::weigh_kept_backward(run, dw, saved.weights, saved.kept);
+  if (renormalises_after_drop(spec.weigh))
+    ops::weigh_kept_backward(run, dw, saved.weights, saved.kept);
 
-  // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy logits waits beside it.
-  Tensor dlogits = saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
+  // dz holds the gradient of the scores until score_backward; what the load loss sends to the noisy
+  // logits waits beside it.
+  Tensor dlogits =
+      saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
   aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, saved, pass, spec.losses, coef);
   if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved);
   weigh_backward_acc(run, dz, dw, saved, spec.weigh);
@@ -173,15 +199,21 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   if (of_clean) z_loss_backward_acc(run, dclean, saved.lse, saved.clean, coef.z);
 }
 
-void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan, const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
+void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan,
+                          const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
   if (saved.logits.empty()) return;
   const RoutingSpec& spec = *pass.routing;
   ArenaScope scope(run.scratch);
   const int64_t tokens = plan.tokens();
-  const auto like = [&](Tensor t) { return t.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {tokens, spec.experts}); };
-  Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma), draw = like(saved.raw);
+  const auto like = [&](Tensor t) {
+    return t.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {tokens, spec.experts});
+  };
+  Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma),
+         draw = like(saved.raw);
   decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
-  if (!draw.empty()) learned_noise_backward(run, draw, dz, dsigma, saved.raw, std::get<LearnedNoise>(spec.noise), saved.key);
+  if (!draw.empty())
+    learned_noise_backward(run, draw, dz, dsigma, saved.raw, std::get<LearnedNoise>(spec.noise),
+                           saved.key);
   if (!dclean.empty()) ops::add(run, dz, dz, dclean);
 
   const std::array<int64_t, 2> all = {0, tokens};
@@ -199,7 +231,8 @@ void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan
   }
 }
 
-void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts, std::span<const double> cutoff) {
+void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts,
+                      std::span<const double> cutoff) {
   if (const SelectionBias* stage = selection_bias(spec.select); stage && bias.present()) {
     int64_t total = 0;
     for (int64_t c : counts) total += c;
@@ -213,7 +246,9 @@ void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts, 
   if (!cutoff.empty() && threshold.present()) {
     float* t = threshold.value.as<float>();
     const bool first = std::all_of(t, t + spec.experts, [](float v) { return v == 0; });
-    for (size_t e = 0; e < cutoff.size(); ++e) t[e] = first ? static_cast<float>(cutoff[e]) : static_cast<float>(t[e] + kThresholdRate * (cutoff[e] - t[e]));
+    for (size_t e = 0; e < cutoff.size(); ++e)
+      t[e] = first ? static_cast<float>(cutoff[e])
+                   : static_cast<float>(t[e] + kThresholdRate * (cutoff[e] - t[e]));
     threshold.touched();
   }
 }

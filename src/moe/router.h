@@ -1,5 +1,6 @@
-// The router: a list of stages run in order. It turns a token's hidden state into a RoutingPlan and, backwards, the gradient of the combine weights and of the
-// auxiliary losses into gradients of its weights and its input. Everything here is f32 whatever the activations are.
+// The router: a list of stages run in order. It turns a token's hidden state into a RoutingPlan
+// and, backwards, the gradient of the combine weights and of the auxiliary losses into gradients of
+// its weights and its input. Everything here is f32 whatever the activations are.
 #pragma once
 
 #include <span>
@@ -15,11 +16,13 @@
 
 namespace moe {
 
-// The stages of one mode. Training and evaluation are two specs of one recipe (moe/recipes/recipes.h). Each stage is a variant; each member carries its own
-// parameters and nothing reads another stage's. Order:
-//   noise -> logits -> score -> select -> weigh -> second -> capacity -> weigh over the kept,   and beside them the auxiliary losses.
-// A member names itself (kName) and lists its parameters (fields), so that JSON, `moe recipes` and the tests need no list of their own
-// (moe/recipes/spec_json.h).
+// The stages of one mode. Training and evaluation are two specs of one recipe
+// (moe/recipes/recipes.h). Each stage is a variant; each member carries its own parameters and
+// nothing reads another stage's. Order:
+//   noise -> logits -> score -> select -> weigh -> second -> capacity -> weigh over the kept,   and
+//   beside them the auxiliary losses.
+// A member names itself (kName) and lists its parameters (fields), so that JSON, `moe recipes` and
+// the tests need no list of their own (moe/recipes/spec_json.h).
 struct RoutingSpec {
   int64_t experts = 0;
   NoiseStage noise;
@@ -34,7 +37,8 @@ struct RoutingSpec {
   int64_t slots() const { return slots_per_token(select, experts); }  // K of the matrices [N,K]
 };
 
-// Throws (usage) on what has no meaning, with the reason and a valid alternative (docs/recipes.md lists the rules).
+// Throws (usage) on what has no meaning, with the reason and a valid alternative (docs/recipes.md
+// lists the rules).
 void validate(const RoutingSpec&);
 
 struct Router {
@@ -44,7 +48,8 @@ struct Router {
   Param bias;         // [E] buffer, present with a SelectionBias
   Param threshold;    // [E] buffer, present where experts choose
   int64_t layer = 0;  // of the model
-  int64_t index = 0;  // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
+  int64_t index =
+      0;  // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
 
   using Saved = Routing;  // moe/routing.h
 
@@ -53,14 +58,19 @@ struct Router {
   // The same from saved.logits (and key, clean, sigma) on: everything that needs no matrix.
   RoutingPlan decide(Run&, const Pass&, Saved&) const;
   // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
-  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
-  // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma what goes to the clean ones and to the noise's scale
-  // directly, present where saved.clean and saved.sigma are; `scale` gets its gradient here.  dz, dclean, dsigma [N,E] f32, written; dweight [R] or absent
-  // (only losses)
-  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
-  // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds towards `cutoff` [E] (the mean over the step's micro-batches;
-  // empty where experts do not choose).
-  void end_step(const RoutingSpec&, std::span<const int64_t> counts, std::span<const double> cutoff);
+  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const Pass&,
+                    const RoutingLosses& coef, const Saved&);
+  // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma
+  // what goes to the clean ones and to the noise's scale directly, present where saved.clean and
+  // saved.sigma are; `scale` gets its gradient here.  dz, dclean, dsigma [N,E] f32, written;
+  // dweight [R] or absent (only losses)
+  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight,
+                       const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
+  // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds
+  // towards `cutoff` [E] (the mean over the step's micro-batches; empty where experts do not
+  // choose).
+  void end_step(const RoutingSpec&, std::span<const int64_t> counts,
+                std::span<const double> cutoff);
 
  private:
   void make_logits(Run&, Tensor x, const RoutingSpec&, Saved&);

@@ -1,5 +1,6 @@
-// What a router makes of its tokens, stage by stage: each stage reads what those before it left and leaves its own. A stage is a function of a Routing and the
-// pass (moe/pass.h); a new one needs no argument of its own.
+// What a router makes of its tokens, stage by stage: each stage reads what those before it left and
+// leaves its own. A stage is a function of a Routing and the pass (moe/pass.h); a new one needs no
+// argument of its own.
 #pragma once
 
 #include <vector>
@@ -31,27 +32,33 @@ void each_loss(Losses& l, F&& f) {
 
 // Views into run.saved, of the pass and of the router, alive until backward.
 struct Routing {
-  int64_t experts = 0;               // E
-  int64_t index = 0;                 // of the router among the model's
-  RngKey key = {};                   // of the router's draws; empty: nothing is drawn
-  Tensor bias = {}, threshold = {};  // [E] f32 the router's, for the select stage; absent where it has none
-  Tensor scale = {};                 // [E] f32 likewise, for the weigh stage
+  int64_t experts = 0;  // E
+  int64_t index = 0;    // of the router among the model's
+  RngKey key = {};      // of the router's draws; empty: nothing is drawn
+  Tensor bias = {},
+         threshold = {};  // [E] f32 the router's, for the select stage; absent where it has none
+  Tensor scale = {};      // [E] f32 likewise, for the weigh stage
 
   Tensor x = {};  // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
   LogitParams::Saved made = {};
-  Tensor raw = {};                   // [N,E] f32, before softplus; absent without drawn noise
-  Tensor clean = {}, sigma = {};     // [N,E] f32, logits before the noise and its scale; absent unless a loss reads them
-  Tensor logits = {};                // [N,E] f32, with the noise; absent for hash routing, like scores
-  Tensor lse = {};                   // [N] f32; absent too where nobody wants the z-loss or its gradient
-  Tensor scores = {};                // [N,E] f32
-  Tensor choice = {};                // [N,K] i32
-  Tensor selected = {};              // [N,K] i32, what the select stage chose, before the second-choice policy
-  Tensor cutoff = {};                // [E] f32, where experts choose: of their own choice, whether or not a recorded one is taken
-  std::vector<int64_t> scopes = {};  // [S+1] of tokens that experts chose from; empty: all of them together
-  Tensor agreed = {};                // [N] i32, recorded choices that the router made too; absent without a record
-  int64_t own = 0;                   // pairs the router would have chosen; only counted with a record
-  Tensor weights = {};               // [N,K] f32, before any drop
-  Tensor kept = {};                  // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
+  Tensor raw = {};                // [N,E] f32, before softplus; absent without drawn noise
+  Tensor clean = {}, sigma = {};  // [N,E] f32, logits before the noise and its scale; absent unless
+                                  // a loss reads them
+  Tensor logits = {};             // [N,E] f32, with the noise; absent for hash routing, like scores
+  Tensor lse = {};       // [N] f32; absent too where nobody wants the z-loss or its gradient
+  Tensor scores = {};    // [N,E] f32
+  Tensor choice = {};    // [N,K] i32
+  Tensor selected = {};  // [N,K] i32, what the select stage chose, before the second-choice policy
+  Tensor cutoff = {};    // [E] f32, where experts choose: of their own choice, whether or not a
+                         // recorded one is taken
+  std::vector<int64_t> scopes =
+      {};  // [S+1] of tokens that experts chose from; empty: all of them together
+  Tensor agreed =
+      {};           // [N] i32, recorded choices that the router made too; absent without a record
+  int64_t own = 0;  // pairs the router would have chosen; only counted with a record
+  Tensor weights = {};  // [N,K] f32, before any drop
+  Tensor kept =
+      {};  // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
   int64_t dropped = 0;
   // Where the pass wants them.
   Tensor counts = {};          // [E] i32, pairs after the second-choice policy, before any drop

@@ -14,8 +14,9 @@ struct BankOperands {
   GatheredRows x;                    // [R,I] A
   std::span<const int64_t> offsets;  // [E+1]
 };
-// matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by token, and where all weights are quantised, those of all banks
-// stream through in one parallel region.
+// matmul_forward() of each, to the bit. Where rows are few, as when a text is written token by
+// token, and where all weights are quantised, those of all banks stream through in one parallel
+// region.
 void matmul_forward_banks(Run&, std::span<const BankOperands> banks);
 
 }  // namespace moe::ops

@@ -1,4 +1,5 @@
-// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h), and what they may take.
+// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h), and what
+// they may take.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +11,30 @@
 
 namespace moe::ops {
 
-// matmul_dw: rows summed by one product, and bytes of rows packed ahead at once where groups are few; they are to be in the cache still when their products
-// read them.
+// matmul_dw: rows summed by one product, and bytes of rows packed ahead at once where groups are
+// few; they are to be in the cache still when their products read them.
 constexpr int64_t kDwInnerRows = 512;
 constexpr int64_t kDwWaveBytes = int64_t{1} << 20;
 
-// Experts whose copies find no room in the budget are packed in scratch, used and forgotten, as many at a time as this holds, at least one. Each such call
-// reads the expert's weights from the file, writes the copy and reads it: about three times the memory traffic of a packed expert where rows are few, little
-// beside the products of a prompt.
+// Experts whose copies find no room in the budget are packed in scratch, used and forgotten, as
+// many at a time as this holds, at least one. Each such call reads the expert's weights from the
+// file, writes the copy and reads it: about three times the memory traffic of a packed expert where
+// rows are few, little beside the products of a prompt.
 constexpr int64_t kPassingBytes = int64_t{64} << 20;
 
-// Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this dtype; `wide`: by matmul_forward_f32.
+// Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this
+// dtype; `wide`: by matmul_forward_f32.
 struct CopyBytes {
   int64_t expert = 0, all = 0;
 };
 CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
 
-// What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is free when the next one is made. They are made an expert at a
-// time when rows first meet it, and what does not fit is packed anew at each use. Weights that are not bound are packed whole, whatever the limit.
-// The first call puts these weights together, and comes before products with them; a later one for all or some of them moves the limit of all, and threads may
-// multiply meanwhile.
+// What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is
+// free when the next one is made. They are made an expert at a time when rows first meet it, and
+// what does not fit is packed anew at each use. Weights that are not bound are packed whole,
+// whatever the limit. The first call puts these weights together, and comes before products with
+// them; a later one for all or some of them moves the limit of all, and threads may multiply
+// meanwhile.
 void limit_copies(std::span<Param* const>, std::optional<int64_t> bytes);
 // What those copies take now, bytes.
 int64_t copies_taken(std::span<Param* const>);

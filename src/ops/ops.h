@@ -1,12 +1,15 @@
-// Every operation of the engine, once. ops/cpu computes them with oneDNN and Highway kernels; a CUDA backend will bear the same names.
+// Every operation of the engine, once. ops/cpu computes them with oneDNN and Highway kernels; a
+// CUDA backend will bear the same names.
 //
-// Conventions. Size letters: N tokens, D model width, F expert width, E experts, K chosen, R rows (a row = a token at an expert), H heads,
-// G key/value heads, C head width, V vocabulary, O and I the output and input width of a product. Arguments come in the order Run, outputs, inputs,
-// saved, scalars. Activation gradients are written (=), parameter gradients accumulated (+=); an op that breaks this ends in _acc.
-// "A" is the activation dtype, f32 or bf16; statistics, weights of a combine, losses and parameter gradients are f32. Sums run in f32 or wider.
-// An empty Tensor means "absent". Ops throw Error when shapes or dtypes do not fit.
-// Law of rows: a row's result does not depend on other rows, on how many there are, or on threads. Reductions over rows (parameter gradients, losses)
-// promise only: same inputs, same threads, same bits.
+// Conventions. Size letters: N tokens, D model width, F expert width, E experts, K chosen, R rows
+// (a row = a token at an expert), H heads, G key/value heads, C head width, V vocabulary, O and I
+// the output and input width of a product. Arguments come in the order Run, outputs, inputs, saved,
+// scalars. Activation gradients are written (=), parameter gradients accumulated (+=); an op that
+// breaks this ends in _acc. "A" is the activation dtype, f32 or bf16; statistics, weights of a
+// combine, losses and parameter gradients are f32. Sums run in f32 or wider. An empty Tensor means
+// "absent". Ops throw Error when shapes or dtypes do not fit. Law of rows: a row's result does not
+// depend on other rows, on how many there are, or on threads. Reductions over rows (parameter
+// gradients, losses) promise only: same inputs, same threads, same bits.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +24,16 @@
 namespace moe::ops {
 
 // ---- products (ops/cpu/gemm/matmul.cpp) ---------------------------------------------------------
-// Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One dense matrix is a bank of one: offsets = {0, M}.
-// The dtype of x (or dy) decides the compute dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else an expert at a
-// time when rows first meet it, within a limit (ops/memory.h). Quantised w multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h);
-// a gradient goes through its numbers in the compute dtype. Empty groups are legal.
+// Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One
+// dense matrix is a bank of one: offsets = {0, M}. The dtype of x (or dy) decides the compute
+// dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else
+// an expert at a time when rows first meet it, within a limit (ops/memory.h). Quantised w
+// multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h); a gradient
+// goes through its numbers in the compute dtype. Empty groups are legal.
 
-// Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of them into the cache right before they need it, so that no
-// dispatched copy of the tokens is ever written to memory.
+// Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of
+// them into the cache right before they need it, so that no dispatched copy of the tokens is ever
+// written to memory.
 struct GatheredRows {
   Tensor x;
   std::span<const int32_t> row;
@@ -40,8 +46,9 @@ struct GatheredRows {
   int64_t cols() const { return x.cols(); }
 };
 
-// A matrix and what it makes of the rows (forward) or the gradient of that (backward). Matrices that share their rows, as gate and up do, are given together:
-// each block of rows is then fetched once for all of them.
+// A matrix and what it makes of the rows (forward) or the gradient of that (backward). Matrices
+// that share their rows, as gate and up do, are given together: each block of rows is then fetched
+// once for all of them.
 struct Operand {
   Param& w;
   Tensor y;
@@ -49,32 +56,44 @@ struct Operand {
 
 // y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
 void matmul_forward(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
-void matmul_forward(Run&, std::initializer_list<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
-// The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy is written. matmul_dw does so where dy is f32.  y [R,O] f32
+void matmul_forward(Run&, std::initializer_list<Operand> operands, GatheredRows x,
+                    std::span<const int64_t> offsets);
+// The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy
+// is written. matmul_dw does so where dy is f32.  y [R,O] f32
 void matmul_forward_f32(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
 void matmul_dx(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = sum over operands of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.
-void matmul_dx(Run&, Tensor dx, std::initializer_list<Operand> operands, std::span<const int64_t> offsets);
+void matmul_dx(Run&, Tensor dx, std::initializer_list<Operand> operands,
+               std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
 void matmul_dx_acc(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
-// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w that is trained is f32.
+// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w that is
+// trained is f32.
 void matmul_dw(Run&, Param& w, GatheredRows dy, GatheredRows x, std::span<const int64_t> offsets);
-void matmul_dw(Run&, std::initializer_list<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
+void matmul_dw(Run&, std::initializer_list<Operand> operands, GatheredRows x,
+               std::span<const int64_t> offsets);
 
-// y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent (= 1)
-void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight, std::span<const int64_t> offsets);
-// bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:], bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
-void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight, std::span<const int64_t> offsets);
+// y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent
+// (= 1)
+void bias_forward_acc(Run&, Tensor y, const Param& bias, Tensor weight,
+                      std::span<const int64_t> offsets);
+// bias.grad[e,:] += sum over e's rows of weight[r] dy[r,:];  dweight_acc[r] += <dy[r,:],
+// bias[e(r),:]> when dweight_acc is given.  dy [R,O] A
+void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight,
+                   std::span<const int64_t> offsets);
 
 // ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) ---------------------------------------
-// y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D] f32|bf16; weight [D]
+// y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D]
+// f32|bf16; weight [D]
 void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps);
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
 void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd);
 // y = (x - mean) * rstd * weight + bias.  bias may be absent (empty value)
-void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight, const Param& bias, float eps);
-void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x, Tensor mean, Tensor rstd);
+void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
+                        const Param& bias, float eps);
+void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
+                         Tensor mean, Tensor rstd);
 
 // y = x, between f32 and bf16 (or the same dtype).  [N,D]
 void cast(Run&, Tensor y, Tensor x);
@@ -83,27 +102,36 @@ void add(Run&, Tensor y, Tensor a, Tensor b);
 // y = 0
 void zero(Run&, Tensor y);
 
-// y = keep(r, c) ? x / (1 - p) : 0, where keep is drawn from (key, r * D + c). With p == 0 or an empty key y = x. It is its own backward. y may be x.  [N,D]
+// y = keep(r, c) ? x / (1 - p) : 0, where keep is drawn from (key, r * D + c). With p == 0 or an
+// empty key y = x. It is its own backward. y may be x.  [N,D]
 void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
 
-// How fast each pair of a head cos_sin, and what it is multiplied by on the way (model/rope.h makes it).
+// How fast each pair of a head cos_sin, and what it is multiplied by on the way (model/rope.h makes
+// it).
 struct RopeFrequencies {
-  std::vector<double> frequency;  // [R/2] radians a position, R <= C being how many of a head's numbers turn
+  std::vector<double>
+      frequency;  // [R/2] radians a position, R <= C being how many of a head's numbers turn
   double factor = 1;
 };
 // What a pass turns by, the same in all its layers.
 struct CosSinTable {
-  Tensor table;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
-  Tensor slot;   // [N] i32: which of them is a row's
+  Tensor
+      table;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
+  Tensor slot;  // [N] i32: which of them is a row's
   bool empty() const { return slot.empty(); }
 };
 // Views into `memory`. positions [N] >= 0
-CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions, const RopeFrequencies& table);
-// Turns pairs (c, c + R/2), c < R/2, of each head by positions[n] * frequency[c] and multiplies them by the factor, in place; what a head has beyond R stays.
-// `inverse` turns back and multiplies by the factor too: the adjoint, so each is the other's backward.  each x [N, H*C] A, C = head_width >= R
-void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width, const CosSinTable& cos_sin, bool inverse);
+CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions,
+                          const RopeFrequencies& table);
+// Turns pairs (c, c + R/2), c < R/2, of each head by positions[n] * frequency[c] and multiplies
+// them by the factor, in place; what a head has beyond R stays. `inverse` turns back and multiplies
+// by the factor too: the adjoint, so each is the other's backward.  each x [N, H*C] A, C =
+// head_width >= R
+void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width,
+              const CosSinTable& cos_sin, bool inverse);
 
-// y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what dequantise() (tensor/quant.h) makes of the row
+// y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what
+// dequantise() (tensor/quant.h) makes of the row
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
 // The same, added to y: learned positions.
 void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
@@ -113,99 +141,139 @@ void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> 
 // ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
 enum class Act { silu, gelu, gelu_tanh, relu };  // gelu is exact: x/2 (1 + erf(x / sqrt 2))
 
-// hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f]; without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
+// hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f]; without a gate (absent): weight[r] *
+// act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
 void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act);
-// From dhidden: dgate, dup [R,F] A (dgate absent when gate is), hidden recomputed [R,F] A (for the gradient of down), and
-// dweight[r] = sum_f dhidden[r,f] * (hidden[r,f] / weight[r]) without dividing (absent when weight is). dgate may be gate's memory, dup up's, hidden dhidden's.
-void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act);
+// From dhidden: dgate, dup [R,F] A (dgate absent when gate is), hidden recomputed [R,F] A (for the
+// gradient of down), and dweight[r] = sum_f dhidden[r,f] * (hidden[r,f] / weight[r]) without
+// dividing (absent when weight is). dgate may be gate's memory, dup up's, hidden dhidden's.
+void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden,
+                      Tensor gate, Tensor up, Tensor weight, Act act);
 
 // ---- dispatch and combine (ops/cpu/rowwise/rows.cpp) --------------------------------------------
-// y[r,:] = x[token[r],:], for rows that have to travel; products gather theirs themselves.  y [R,D]; x [N,D], same dtype
+// y[r,:] = x[token[r],:], for rows that have to travel; products gather theirs themselves.  y
+// [R,D]; x [N,D], same dtype
 void gather_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> token);
-// y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D] f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
-void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
-void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds, std::span<const int32_t> row);
+// y[n,:] = sum over i in [bounds[n], bounds[n+1]) of x[row[i],:], in that order, in f32.  y [N,D]
+// f32|bf16; x [R,D] f32|bf16; bounds [N+1]; row [R]
+void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
+              std::span<const int32_t> row);
+void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
+                  std::span<const int32_t> row);
 
 // ---- attention (ops/cpu/attention/attention.cpp) ------------------------------------------------
 // Where the keys and values of each sequence lie.
-// Sequence s owns query rows [bounds[s], bounds[s+1]). In training a sequence's keys are one run of rows in Saved (first_row[s] = bounds[s]); in generation
-// they are blocks of 64 rows of a cache, in any order, by the block table of the slot that the sequence has. Keys lie as rows, or transposed in blocks of 64
-// rows, which is the way to keep them for queries that come one by one: the key of row r is [r / 64, :, r % 64].
+// Sequence s owns query rows [bounds[s], bounds[s+1]). In training a sequence's keys are one run of
+// rows in Saved (first_row[s] = bounds[s]); in generation they are blocks of 64 rows of a cache, in
+// any order, by the block table of the slot that the sequence has. Keys lie as rows, or transposed
+// in blocks of 64 rows, which is the way to keep them for queries that come one by one: the key of
+// row r is [r / 64, :, r % 64].
 constexpr int64_t kKeyBlock = 64;
 struct KvView {
-  Tensor k;                                           // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64] f32, bf16 or f16
-  Tensor v;                                           // [rows, G*Cv], k's dtype
-  std::span<const int64_t> bounds;                    // [S+1] query rows
-  std::span<const int64_t> first_row;                 // [S], multiples of 64 where keys lie transposed; or none, and then
-  std::span<const int32_t> slots = {};                // [S] whose table a sequence has
-  std::span<const std::vector<int32_t>> tables = {};  // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
+  Tensor k;  // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64]
+             // f32, bf16 or f16
+  Tensor v;  // [rows, G*Cv], k's dtype
+  std::span<const int64_t> bounds;  // [S+1] query rows
+  std::span<const int64_t>
+      first_row;  // [S], multiples of 64 where keys lie transposed; or none, and then
+  std::span<const int32_t> slots = {};  // [S] whose table a sequence has
+  std::span<const std::vector<int32_t>> tables =
+      {};  // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
 
   bool keys_transposed() const { return k.rank == 3; }
   int64_t sequences() const { return static_cast<int64_t>(bounds.size()) - 1; }
-  std::span<const int32_t> table(int64_t sequence) const { return tables[static_cast<size_t>(slots[static_cast<size_t>(sequence)])]; }
-  // Of a sequence's key at a position; those behind it follow, at least as far as the block of 64 positions reaches.
+  std::span<const int32_t> table(int64_t sequence) const {
+    return tables[static_cast<size_t>(slots[static_cast<size_t>(sequence)])];
+  }
+  // Of a sequence's key at a position; those behind it follow, at least as far as the block of 64
+  // positions reaches.
   int64_t row(int64_t sequence, int64_t position) const {
     if (!first_row.empty()) return first_row[static_cast<size_t>(sequence)] + position;
-    return int64_t{table(sequence)[static_cast<size_t>(position / kKeyBlock)]} * kKeyBlock + position % kKeyBlock;
+    return int64_t{table(sequence)[static_cast<size_t>(position / kKeyBlock)]} * kKeyBlock +
+           position % kKeyBlock;
   }
 };
-// Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of them, p-W+1..p. Keys are walked in fixed blocks of 64 counted
-// from position 0 with a running maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k and v are bf16 and
-// has_bf16_products(), both products are of bf16: q and the weights of v are rounded to it, sums stay f32.
-// o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent when not needed); q [N,H*C] A
-void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale,
-                       int64_t window = 0);
-// dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] = bounds[s], positions from 0).
-void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
+// Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of
+// them, p-W+1..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running
+// maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k
+// and v are bf16 and has_bf16_products(), both products are of bf16: q and the weights of v are
+// rounded to it, sums stay f32. o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent
+// when not needed); q [N,H*C] A
+void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv,
+                       std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
+                       float scale, int64_t window = 0);
+// dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] =
+// bounds[s], positions from 0).
+void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
+                        const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
                         int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
 
 // ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
 // logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent
 void softmax_forward(Run&, Tensor s, Tensor lse, Tensor z);
-// dz[n,e] = s[n,e] (ds[n,e] - <ds[n], s[n]> + dlse[n]).  dz, ds, s [N,E] f32, dz may be ds; dlse [N] f32 or absent (= 0)
+// dz[n,e] = s[n,e] (ds[n,e] - <ds[n], s[n]> + dlse[n]).  dz, ds, s [N,E] f32, dz may be ds; dlse
+// [N] f32 or absent (= 0)
 void softmax_backward(Run&, Tensor dz, Tensor ds, Tensor dlse, Tensor s);
-// dz[n,e] += dlse[n] e^(z[n,e] - lse[n]): the same where no softmax was kept.  dz, z [N,E] f32; dlse, lse [N] f32
+// dz[n,e] += dlse[n] e^(z[n,e] - lse[n]): the same where no softmax was kept.  dz, z [N,E] f32;
+// dlse, lse [N] f32
 void logsumexp_backward_acc(Run&, Tensor dz, Tensor dlse, Tensor z, Tensor lse);
 
 // ---- loss (ops/cpu/rowwise/loss.cpp) ------------------------------------------------------------
 constexpr int32_t kIgnoreTarget = -1;
-// nll[n] = lse[n] - logits[n, targets[n]], 0 where the target is kIgnoreTarget; lse[n] = logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
-void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits, std::span<const int32_t> targets);
-// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows.  dlogits [N,V] A (may be logits' memory when f32)
-void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, std::span<const int32_t> targets, float scale);
-// Beside a teacher's logits, with p = e^(teacher - teacher_lse) and q = e^(logits - lse) over the same vocabulary:
-// kl[n] = sum_v p[n,v] (log p[n,v] - log q[n,v]), 0 where the target is kIgnoreTarget; teacher_lse[n] = logsumexp_v teacher[n,v].
-// kl, teacher_lse, lse [N] f32; teacher, logits [N,V] f32
-void divergence_forward(Run&, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits, Tensor lse, std::span<const int32_t> targets);
-// The gradient of scale * sum_n ((1 - share) nll[n] + share kl[n]): dlogits = scale * (q - (1 - share) [v == targets[n]] - share p), 0 for ignored rows.
+// nll[n] = lse[n] - logits[n, targets[n]], 0 where the target is kIgnoreTarget; lse[n] =
+// logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
+void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits,
+                           std::span<const int32_t> targets);
+// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows.
 // dlogits [N,V] A (may be logits' memory when f32)
-void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher, Tensor teacher_lse, std::span<const int32_t> targets, float scale,
+void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse,
+                            std::span<const int32_t> targets, float scale);
+// Beside a teacher's logits, with p = e^(teacher - teacher_lse) and q = e^(logits - lse) over the
+// same vocabulary: kl[n] = sum_v p[n,v] (log p[n,v] - log q[n,v]), 0 where the target is
+// kIgnoreTarget; teacher_lse[n] = logsumexp_v teacher[n,v]. kl, teacher_lse, lse [N] f32; teacher,
+// logits [N,V] f32
+void divergence_forward(Run&, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits,
+                        Tensor lse, std::span<const int32_t> targets);
+// The gradient of scale * sum_n ((1 - share) nll[n] + share kl[n]): dlogits = scale * (q - (1 -
+// share) [v == targets[n]] - share p), 0 for ignored rows. dlogits [N,V] A (may be logits' memory
+// when f32)
+void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher,
+                         Tensor teacher_lse, std::span<const int32_t> targets, float scale,
                          float share);
 
 // ---- optimizer (ops/cpu/rowwise/optimizer.cpp) --------------------------------------------------
-// Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not finite.
+// Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not
+// finite.
 double sum_squares(Run&, Tensor x);
 struct AdamW {
   float lr, beta1, beta2, eps, weight_decay;
   int64_t step;      // 1 for the first update
   float grad_scale;  // the gradient is multiplied by this first (clipping)
 };
-// Decoupled decay as in PyTorch: value *= 1 - lr*wd; m, v moments; value -= lr * mhat / (sqrt(vhat) + eps). All f32, one shape. Afterwards the gradient counts
-// as zero, the version is raised, and the packed copies that were in use are packed anew, each block of rows while it is still in the cache.
+// Decoupled decay as in PyTorch: value *= 1 - lr*wd; m, v moments; value -= lr * mhat / (sqrt(vhat)
+// + eps). All f32, one shape. Afterwards the gradient counts as zero, the version is raised, and
+// the packed copies that were in use are packed anew, each block of rows while it is still in the
+// cache.
 void adamw_step(Run&, Param& param, Tensor m, Tensor v, const AdamW&);
 // Stores the zeros of a gradient that only counts as zero, so that its memory can be read.
 void settle_grad(Run&, Param& param);
 
 // ---- what the machine can do (ops/cpu/machine.cpp) ----------------------------------------------
-bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products run in f32
-// Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels below AVX-512 do not promise it; there it holds to 1e-5. Nor do
-// those that multiply bf16 in AMX tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the rounding of bf16.
+bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products
+                           // run in f32
+// Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels
+// below AVX-512 do not promise it; there it holds to 1e-5. Nor do those that multiply bf16 in AMX
+// tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the
+// rounding of bf16.
 bool products_keep_row_bits(DType dtype);
-const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or the compiler's baseline: "SSE2", with Debian 12's Highway "SCALAR"
-// FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the products; bf16 where the machine multiplies it, else f32
+const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or the compiler's
+                         // baseline: "SSE2", with Debian 12's Highway "SCALAR"
+// FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the
+// products; bf16 where the machine multiplies it, else f32
 double measure_peak_flops(Run&, DType dtype, double seconds);
-// The same of the integer dot products that quantised weights are multiplied by: multiplications and additions of bytes a second; 0 without VPDPBUSD.
+// The same of the integer dot products that quantised weights are multiplied by: multiplications
+// and additions of bytes a second; 0 without VPDPBUSD.
 double measure_peak_int8(Run&, double seconds);
 // Bytes/s of reading a buffer larger than the caches on all threads.
 double measure_read_bandwidth(Run&, double seconds);

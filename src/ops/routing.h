@@ -1,9 +1,13 @@
-// The mathematics of routing, on tensors alone: which experts a token takes or which tokens an expert, what they weigh, the plan of rows and its counts. What a
-// backend gives beside ops.h for a router to run on it. Nothing here knows a stage or a recipe: which of these they are made of is moe/'s affair.
+// The mathematics of routing, on tensors alone: which experts a token takes or which tokens an
+// expert, what they weigh, the plan of rows and its counts. What a backend gives beside ops.h for a
+// router to run on it. Nothing here knows a stage or a recipe: which of these they are made of is
+// moe/'s affair.
 //
-// N tokens, E experts, K slots a token; s scores [N,E] f32; choice [N,K] i32, a token's experts in choice order; selected [N,K] i32, 1 where the pair is meant;
-// w combine weights [N,K] f32. The rule of ties: the higher score first, then the lower index. A sum over a token's slots runs in choice order, a sum over
-// tokens in token order: threads change no bit. A choice is a constant for the gradient.
+// N tokens, E experts, K slots a token; s scores [N,E] f32; choice [N,K] i32, a token's experts in
+// choice order; selected [N,K] i32, 1 where the pair is meant; w combine weights [N,K] f32. The
+// rule of ties: the higher score first, then the lower index. A sum over a token's slots runs in
+// choice order, a sum over tokens in token order: threads change no bit. A choice is a constant for
+// the gradient.
 #pragma once
 
 #include <cstdint>
@@ -16,57 +20,75 @@
 namespace moe::ops {
 
 // ---- select (ops/cpu/routing/select.cpp) --------------------------------------------------------
-// Only the `keep` best of `groups` equal groups of neighbouring experts count; a group's score is the sum of its `best` largest.
+// Only the `keep` best of `groups` equal groups of neighbouring experts count; a group's score is
+// the sum of its `best` largest.
 struct ExpertGroups {
   int64_t groups = 1, keep = 1, best = 1;
 };
-// choice[n] = the K experts of token n with the largest s + bias, in falling order. Throws, naming the token, where a score is not a number.
-// bias [E] f32 or absent; `groups` null: all experts compete
+// choice[n] = the K experts of token n with the largest s + bias, in falling order. Throws, naming
+// the token, where a score is not a number. bias [E] f32 or absent; `groups` null: all experts
+// compete
 void top_experts(Run&, Tensor choice, Tensor s, Tensor bias, const ExpertGroups* groups = nullptr);
-// Every expert takes the take[i] tokens of scope i, [scopes[i], scopes[i+1]), that score highest for it: selected 1 or 0 for every pair of choice, in which
-// each expert stands once (K = E); cutoff[e] = mean over scopes that have tokens of the lowest score that e took.  cutoff [E] f32
-void top_tokens(Run&, Tensor selected, Tensor cutoff, Tensor choice, Tensor s, std::span<const int64_t> scopes, std::span<const int64_t> take);
+// Every expert takes the take[i] tokens of scope i, [scopes[i], scopes[i+1]), that score highest
+// for it: selected 1 or 0 for every pair of choice, in which each expert stands once (K = E);
+// cutoff[e] = mean over scopes that have tokens of the lowest score that e took.  cutoff [E] f32
+void top_tokens(Run&, Tensor selected, Tensor cutoff, Tensor choice, Tensor s,
+                std::span<const int64_t> scopes, std::span<const int64_t> take);
 // selected = s[n, choice] >= threshold[choice].  threshold [E] f32
 void reach_threshold(Run&, Tensor selected, Tensor choice, Tensor s, Tensor threshold);
 // choice[n,i] = (ids[n] + i) mod E.  ids [N] >= 0
 void count_on_from_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t experts);
-// choice[n] = the first K steps of Fisher and Yates' shuffle of the experts under seed.fold(ids[n]): for i = 0..K-1 p[i] changes places with
-// p[i + uniform_index(key, i, E - i)], p = 0..E-1 at first.  ids [N] >= 0
-void shuffle_by_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t experts, RngKey seed);
+// choice[n] = the first K steps of Fisher and Yates' shuffle of the experts under
+// seed.fold(ids[n]): for i = 0..K-1 p[i] changes places with p[i + uniform_index(key, i, E - i)], p
+// = 0..E-1 at first.  ids [N] >= 0
+void shuffle_by_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t experts,
+                    RngKey seed);
 void select_all(Tensor selected);
 
 // ---- weigh (ops/cpu/routing/weigh.cpp) ----------------------------------------------------------
 // Slots that are not selected weigh 0. Backward adds to ds [N,E]; dw [N,K], w as forward made it.
-// w = scale s[choice], divided by the token's sum over the selected (+ 1e-20) where `renormalise`. Renormalised: ds_j = (scale dw_j - <dw, w>) / sum; else
-// scale dw_j.
-void weigh_scores_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, bool renormalise, float scale);
-void weigh_scores_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice, Tensor selected, bool renormalise, float scale);
+// w = scale s[choice], divided by the token's sum over the selected (+ 1e-20) where `renormalise`.
+// Renormalised: ds_j = (scale dw_j - <dw, w>) / sum; else scale dw_j.
+void weigh_scores_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected,
+                          bool renormalise, float scale);
+void weigh_scores_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice,
+                               Tensor selected, bool renormalise, float scale);
 // w = softmax over the token's selected scores; ds_j = w_j (dw_j - <dw, w>).
 void weigh_softmax_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected);
-void weigh_softmax_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor choice, Tensor selected);
-// w = softmax over the tokens of a scope that an expert selected; ds_n = w_n (dw_n - sum over the expert's tokens of dw w). scopes empty: one of all tokens.
-void weigh_over_tokens_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, std::span<const int64_t> scopes);
-void weigh_over_tokens_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor choice, Tensor selected, std::span<const int64_t> scopes);
+void weigh_softmax_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor choice,
+                                Tensor selected);
+// w = softmax over the tokens of a scope that an expert selected; ds_n = w_n (dw_n - sum over the
+// expert's tokens of dw w). scopes empty: one of all tokens.
+void weigh_over_tokens_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected,
+                               std::span<const int64_t> scopes);
+void weigh_over_tokens_backward_acc(Run&, Tensor ds, Tensor dw, Tensor w, Tensor choice,
+                                    Tensor selected, std::span<const int64_t> scopes);
 // w = 1
 void weigh_one_forward(Run&, Tensor w, Tensor selected);
 // w = 1 + scale[choice] s[choice]; scale.grad[choice] += dw s.  scale [E] f32
 void weigh_one_plus_forward(Run&, Tensor w, Tensor s, Tensor scale, Tensor choice, Tensor selected);
-void weigh_one_plus_backward_acc(Run&, Tensor ds, Tensor dw, Tensor scale, Tensor choice, Tensor selected);
-void weigh_one_plus_scale_backward(Run&, Param& scale, Tensor dw, Tensor s, Tensor choice, Tensor selected);
-// In place: w divided by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept.  kept [N,K] i32
+void weigh_one_plus_backward_acc(Run&, Tensor ds, Tensor dw, Tensor scale, Tensor choice,
+                                 Tensor selected);
+void weigh_one_plus_scale_backward(Run&, Param& scale, Tensor dw, Tensor s, Tensor choice,
+                                   Tensor selected);
+// In place: w divided by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept. kept
+// [N,K] i32
 void weigh_kept_forward(Run&, Tensor w, Tensor kept);
-// In place: dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not kept gets 0.  w before it
+// In place: dw becomes the gradient of the weights before weigh_kept_forward; a pair that was not
+// kept gets 0.  w before it
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 
 // ---- plan and counts (ops/cpu/routing/plan.cpp) -------------------------------------------------
-// R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All memory lies in run.saved.
+// R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All
+// memory lies in run.saved.
 struct RoutingPlan {
   std::span<const int32_t> token;    // [R] whose copy a row is
   std::span<const int64_t> offsets;  // [E+1] rows of expert e: [offsets[e], offsets[e+1])
-  std::span<const int32_t> bounds;   // [N+1] token n's rows are row[bounds[n]..bounds[n+1]), in choice order
-  std::span<const int32_t> row;      // [R]
-  std::span<const int32_t> pair;     // [R] the row's place in matrices [N,K]: n * K + choice rank
-  Tensor weight;                     // [R] f32 combine weights
+  std::span<const int32_t>
+      bounds;  // [N+1] token n's rows are row[bounds[n]..bounds[n+1]), in choice order
+  std::span<const int32_t> row;   // [R]
+  std::span<const int32_t> pair;  // [R] the row's place in matrices [N,K]: n * K + choice rank
+  Tensor weight;                  // [R] f32 combine weights
 
   int64_t rows() const { return static_cast<int64_t>(token.size()); }
   int64_t tokens() const { return static_cast<int64_t>(bounds.size()) - 1; }
@@ -75,7 +97,8 @@ struct RoutingPlan {
 RoutingPlan make_plan(Run&, Tensor choice, Tensor kept, Tensor w, int64_t experts);
 // dw[pair] = dweight[row], 0 where a pair is no row.  dw [N,K]; dweight [R]
 void spread_rows(Run&, Tensor dw, Tensor dweight, const RoutingPlan&);
-// Pairs per expert over the selected ones (absent: all) of the first `columns` choices.  counts [E] i32
+// Pairs per expert over the selected ones (absent: all) of the first `columns` choices.  counts [E]
+// i32
 void count_pairs(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
 
 }  // namespace moe::ops

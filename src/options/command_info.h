@@ -1,4 +1,5 @@
-// A command with its verbs and flags as plain values: what manual pages and shell completion are written from.
+// A command with its verbs and flags as plain values: what manual pages and shell completion are
+// written from.
 #pragma once
 
 #include <string>

@@ -18,15 +18,19 @@ void add_threads(FieldList& list, int& threads) { list.add("threads", threads, "
 
 int thread_count(int asked) {
   constexpr int kMost = 1024;
-  if (asked < 0 || asked > kMost) fail_usage("@threads is {}; it must be 0 (all cores) to {}", asked, kMost);
+  if (asked < 0 || asked > kMost)
+    fail_usage("@threads is {}; it must be 0 (all cores) to {}", asked, kMost);
   return asked > 0 ? asked : available_threads();
 }
 
 void add_memory_limits(FieldList& list, MemoryLimits& limits, bool packs) {
-  list.add("memory", bytes_of(limits.all, "memory"), "what this may take in all, as in 30G: more is refused before it starts. Default: what is free");
+  list.add("memory", bytes_of(limits.all, "memory"),
+           "what this may take in all, as in 30G: more is refused before it starts. Default: what "
+           "is free");
   if (!packs) return;
   list.add("pack_memory", bytes_of(limits.packed, "pack_memory"),
-           "what copies of a file's weights in the layout of the products may take, as in 4G; what does not fit is packed anew at each use. Default: half of "
+           "what copies of a file's weights in the layout of the products may take, as in 4G; what "
+           "does not fit is packed anew at each use. Default: half of "
            "the free memory");
 }
 

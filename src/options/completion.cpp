@@ -25,7 +25,8 @@ std::string brief(const std::string& help) { return help.substr(0, help.find_fir
 
 std::vector<std::string> names_of_flags(const CommandInfo& command) {
   std::vector<std::string> names;
-  for (const OptionInfo& flag : command.flags) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  for (const OptionInfo& flag : command.flags)
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
   return names;
 }
 
@@ -44,7 +45,8 @@ std::string flags_where(const CommandInfo& root, F&& wanted) {
   for (const CommandInfo* command : all_commands(root))
     for (const OptionInfo& flag : command->flags)
       if (wanted(flag))
-        for (const std::string& name : flag.names) patterns.push_back(shell_quoted(command->path + " " + name));
+        for (const std::string& name : flag.names)
+          patterns.push_back(shell_quoted(command->path + " " + name));
   return fmt::format("{}", fmt::join(patterns, "|"));
 }
 
@@ -57,8 +59,11 @@ void each_choice(const CommandInfo& root, F&& rows) {
   std::vector<std::vector<std::string>> lists;
   for (const CommandInfo* command : all_commands(root))
     for (const OptionInfo& flag : command->flags)
-      if (!flag.values.empty() && std::find(lists.begin(), lists.end(), flag.values) == lists.end()) lists.push_back(flag.values);
-  for (const auto& values : lists) rows(flags_where(root, [&](const OptionInfo& o) { return o.values == values; }), fmt::format("{}", fmt::join(values, " ")));
+      if (!flag.values.empty() && std::find(lists.begin(), lists.end(), flag.values) == lists.end())
+        lists.push_back(flag.values);
+  for (const auto& values : lists)
+    rows(flags_where(root, [&](const OptionInfo& o) { return o.values == values; }),
+         fmt::format("{}", fmt::join(values, " ")));
 }
 
 std::string words_of_verbs(const CommandInfo& command) {
@@ -70,17 +75,23 @@ std::string words_of_verbs(const CommandInfo& command) {
 // What may stand where no flag does: verbs, or the values of the positional.
 std::string plain_words(const CommandInfo& command) {
   if (!command.verbs.empty()) return words_of_verbs(command);
-  return command.positionals.empty() ? "" : fmt::format("{}", fmt::join(command.positionals[0].values, " "));
+  return command.positionals.empty()
+             ? ""
+             : fmt::format("{}", fmt::join(command.positionals[0].values, " "));
 }
 
 std::string bash(const CommandInfo& root) {
   std::string choices, commands;
   each_choice(root, [&](const std::string& pattern, const std::string& values) {
-    choices += fmt::format("    {})\n      COMPREPLY=($(compgen -W {} -- \"$cur\"))\n      return ;;\n", pattern, shell_quoted(values));
+    choices +=
+        fmt::format("    {})\n      COMPREPLY=($(compgen -W {} -- \"$cur\"))\n      return ;;\n",
+                    pattern, shell_quoted(values));
   });
   for (const CommandInfo* command : all_commands(root))
-    commands += fmt::format("    {}) flags={} words={} ;;\n", shell_quoted(command->path),
-                            shell_quoted(fmt::format("{}", fmt::join(names_of_flags(*command), " "))), shell_quoted(plain_words(*command)));
+    commands +=
+        fmt::format("    {}) flags={} words={} ;;\n", shell_quoted(command->path),
+                    shell_quoted(fmt::format("{}", fmt::join(names_of_flags(*command), " "))),
+                    shell_quoted(plain_words(*command)));
   return fmt::format(R"(# bash completion of moe, made by: moe completion bash
 _moe() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} path=moe flags= words= i
@@ -113,11 +124,14 @@ _moe() {{
 }}
 complete -F _moe moe
 )",
-                     paths_below(root, "|"), choices, flags_where(root, is_number), flags_where(root, is_text), commands);
+                     paths_below(root, "|"), choices, flags_where(root, is_number),
+                     flags_where(root, is_text), commands);
 }
 
 // name:description, as zsh's _describe takes it.
-std::string described(const std::string& name, const std::string& help) { return shell_quoted(name + ":" + brief(help)); }
+std::string described(const std::string& name, const std::string& help) {
+  return shell_quoted(name + ":" + brief(help));
+}
 
 std::string zsh(const CommandInfo& root) {
   std::string choices, commands;
@@ -127,11 +141,13 @@ std::string zsh(const CommandInfo& root) {
   for (const CommandInfo* command : all_commands(root)) {
     commands += fmt::format("    ({})\n      flags=(\n", shell_quoted(command->path));
     for (const OptionInfo& flag : command->flags)
-      for (const std::string& name : flag.names) commands += fmt::format("        {}\n", described(name, flag.help));
+      for (const std::string& name : flag.names)
+        commands += fmt::format("        {}\n", described(name, flag.help));
     commands += "      )\n";
     if (!command->verbs.empty()) {
       commands += "      verbs=(\n";
-      for (const CommandInfo& verb : command->verbs) commands += fmt::format("        {}\n", described(verb.name, verb.summary));
+      for (const CommandInfo& verb : command->verbs)
+        commands += fmt::format("        {}\n", described(verb.name, verb.summary));
       commands += "      )\n";
     } else if (const std::string words = plain_words(*command); !words.empty()) {
       commands += fmt::format("      plain=({})\n", words);
@@ -173,7 +189,8 @@ _moe() {{
 }}
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _moe "$@"; else compdef _moe moe; fi
 )",
-                     paths_below(root, "|"), choices, flags_where(root, is_number), flags_where(root, is_text), commands);
+                     paths_below(root, "|"), choices, flags_where(root, is_number),
+                     flags_where(root, is_text), commands);
 }
 
 // fish's single quotes know \' and \\ only.
@@ -187,11 +204,14 @@ std::string fish(const CommandInfo& root) {
   std::string lines;
   for (const CommandInfo* command : all_commands(root)) {
     const std::string at = fmt::format("complete -c moe -n '__moe_at {}'", command->path);
-    for (const CommandInfo& verb : command->verbs) lines += fmt::format("{} -f -a {} -d {}\n", at, verb.name, fish_quoted(brief(verb.summary)));
-    if (const std::string words = plain_words(*command); command->verbs.empty() && !words.empty()) lines += fmt::format("{} -f -a '{}'\n", at, words);
+    for (const CommandInfo& verb : command->verbs)
+      lines += fmt::format("{} -f -a {} -d {}\n", at, verb.name, fish_quoted(brief(verb.summary)));
+    if (const std::string words = plain_words(*command); command->verbs.empty() && !words.empty())
+      lines += fmt::format("{} -f -a '{}'\n", at, words);
     for (const OptionInfo& flag : command->flags) {
       lines += at;
-      for (const std::string& name : flag.names) lines += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+      for (const std::string& name : flag.names)
+        lines += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       if (!flag.values.empty()) lines += fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
       else if (flag.takes == Takes::number) lines += " -x";
       else if (flag.takes == Takes::text) lines += " -r -F";
@@ -233,7 +253,8 @@ const std::vector<std::string>& completed_shells() {
 std::string completion_script(const CommandInfo& root, const std::string& shell) {
   for (const Shell& row : shells())
     if (row.name == shell) return row.script(root);
-  fail_usage("completion is there for {}, not for '{}'{}", listed(completed_shells()), shell, suggestion(shell, completed_shells()));
+  fail_usage("completion is there for {}, not for '{}'{}", listed(completed_shells()), shell,
+             suggestion(shell, completed_shells()));
 }
 
 }  // namespace moe

@@ -14,7 +14,8 @@ namespace {
 
 using Kind = Field::Kind;
 
-constexpr const char* kKindNames[] = {"toggle", "boolean", "whole", "natural", "number", "text", "texts", "wholes", "weighted", "json"};
+constexpr const char* kKindNames[] = {"toggle", "boolean", "whole",  "natural",  "number",
+                                      "text",   "texts",   "wholes", "weighted", "json"};
 
 template <class T>
 FieldValue plain(Kind kind, T& x) {
@@ -22,7 +23,8 @@ FieldValue plain(Kind kind, T& x) {
 }
 template <class T>
 FieldValue optional(Kind kind, std::optional<T>& x) {
-  return {kind, [&x] { return x ? Json(*x) : Json(); }, [&x](const Json& value) { x = value.is_null() ? std::optional<T>() : value.get<T>(); }};
+  return {kind, [&x] { return x ? Json(*x) : Json(); },
+          [&x](const Json& value) { x = value.is_null() ? std::optional<T>() : value.get<T>(); }};
 }
 
 std::string canonical(std::string_view name) {
@@ -78,19 +80,25 @@ FieldEntry FieldList::add(std::string name, FieldValue value, std::string_view h
   return FieldEntry(fields_.emplace_back(std::move(field)));
 }
 
-FieldEntry FieldList::add_named(std::string name, const std::vector<std::string>& names, std::function<std::string()> get,
-                                std::function<void(const std::string&)> set, std::string_view help) {
+FieldEntry FieldList::add_named(std::string name, const std::vector<std::string>& names,
+                                std::function<std::string()> get,
+                                std::function<void(const std::string&)> set,
+                                std::string_view help) {
   const auto value = [get = std::move(get)] {
     const std::string word = get();
     return word.empty() ? Json() : Json(word);
   };
-  const auto choose = [name, names, set = std::move(set)](const Json& word) { set(names[place_of(word.get<std::string>(), names, name)]); };
+  const auto choose = [name, names, set = std::move(set)](const Json& word) {
+    set(names[place_of(word.get<std::string>(), names, name)]);
+  };
   return add(name, FieldValue{Kind::text, value, choose}, help).values(names);
 }
 
-FieldEntry FieldList::add_choice(std::string name, std::string& member, const std::vector<std::string>& names, std::string_view help) {
+FieldEntry FieldList::add_choice(std::string name, std::string& member,
+                                 const std::vector<std::string>& names, std::string_view help) {
   return add_named(
-      std::move(name), names, [&member] { return member; }, [&member](const std::string& word) { member = word; }, help);
+      std::move(name), names, [&member] { return member; },
+      [&member](const std::string& word) { member = word; }, help);
 }
 
 void FieldList::add(FieldList other) {
@@ -132,11 +140,15 @@ Field& FieldList::at(std::string_view name) {
   return *found;
 }
 
-std::string listed(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
+std::string listed(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
-size_t place_of(std::string_view word, const std::vector<std::string>& names, std::string_view field_name) {
+size_t place_of(std::string_view word, const std::vector<std::string>& names,
+                std::string_view field_name) {
   const auto found = std::find(names.begin(), names.end(), word);
-  if (found == names.end()) fail_usage("{} is \"{}\"{}", field(field_name), printable(word), suggestion(word, names));
+  if (found == names.end())
+    fail_usage("{} is \"{}\"{}", field(field_name), printable(word), suggestion(word, names));
   return static_cast<size_t>(found - names.begin());
 }
 
@@ -153,8 +165,10 @@ Json describe(const FieldList& list) {
     std::string kind = kKindNames[static_cast<size_t>(field.kind)];
     if (field.is_path) kind.replace(0, 4, "path");  // of text and texts
     if (field.takes_json) kind = "text_or_object";
-    Json row = {{"name", field.name}, {"also", field.also},     {"kind", kind},         {"help", spelled(field.help)},
-                {"unit", field.unit}, {"values", field.values}, {"group", field.group}, {"required", field.required}};
+    Json row = {{"name", field.name},   {"also", field.also},
+                {"kind", kind},         {"help", spelled(field.help)},
+                {"unit", field.unit},   {"values", field.values},
+                {"group", field.group}, {"required", field.required}};
     row["default"] = field.has_default && !field.required ? field.get() : Json();
     rows.push_back(std::move(row));
   }

@@ -1,6 +1,8 @@
-// The fields of an option struct, written down once beside it: `FieldList fields(TrainOptions&)`. From such a list come the flags of the command with their
-// --help, manual and completion (cli/flags.h), the names that JSON gives (options/read.h), what a checkpoint keeps, and the keywords of Python (moe_options()
-// in include/moe/moe.h). A list views the struct, which must outlive it.
+// The fields of an option struct, written down once beside it: `FieldList fields(TrainOptions&)`.
+// From such a list come the flags of the command with their
+// --help, manual and completion (cli/flags.h), the names that JSON gives (options/read.h), what a
+// checkpoint keeps, and the keywords of Python (moe_options() in include/moe/moe.h). A list views
+// the struct, which must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -32,28 +34,31 @@ struct Field {
     json,      // kept in checkpoints only
   };
 
-  std::string name;               // with underscores: "min_lr"
-  std::vector<std::string> also;  // other names of it: the letter of a short flag, other projects' spellings
+  std::string name;  // with underscores: "min_lr"
+  std::vector<std::string>
+      also;  // other names of it: the letter of a short flag, other projects' spellings
   Kind kind = Kind::text;
-  std::string help;                           // a phrase; names of fields in it are marked (core/error.h)
-  std::string unit;                           // of a number: "tokens"; empty: none, or the help says it
-  std::string group;                          // a heading; empty: the first one
-  std::vector<std::string> values;            // all that a text can be; empty: not a fixed choice
-  std::string form, example;                  // weighted: "DOMAIN=WEIGHT", "german=2"
+  std::string help;                 // a phrase; names of fields in it are marked (core/error.h)
+  std::string unit;                 // of a number: "tokens"; empty: none, or the help says it
+  std::string group;                // a heading; empty: the first one
+  std::vector<std::string> values;  // all that a text can be; empty: not a fixed choice
+  std::string form, example;        // weighted: "DOMAIN=WEIGHT", "german=2"
   int64_t low = INT64_MIN, high = INT64_MAX;  // that a whole number can hold
 
   bool is_path = false;  // a text, or texts: names of files or folders
   bool required = false;
-  bool positional = false;     // on the command line it stands without a flag; the name is then in capitals
-  bool of_caller = false;      // no file can set it
-  bool one_each = false;       // texts: a flag is followed by one of them, and may be repeated
-  bool takes_json = false;     // text: an object in JSON stands for its text
-  bool has_default = true;     // false: the value in the struct stands for one that is found out later
+  bool positional =
+      false;  // on the command line it stands without a flag; the name is then in capitals
+  bool of_caller = false;   // no file can set it
+  bool one_each = false;    // texts: a flag is followed by one of them, and may be repeated
+  bool takes_json = false;  // text: an object in JSON stands for its text
+  bool has_default = true;  // false: the value in the struct stands for one that is found out later
   bool recorded_only = false;  // a checkpoint keeps it; no user sets it
   bool is_mathematics = true;  // of a training run: whether the weights depend on it
 
-  std::function<Json()> get;             // null: absent
-  std::function<void(const Json&)> set;  // a value as `get` gives it; throws (usage) for a text that is none of the values
+  std::function<Json()> get;  // null: absent
+  std::function<void(const Json&)>
+      set;  // a value as `get` gives it; throws (usage) for a text that is none of the values
 };
 
 // How a member of an option struct is read and written.
@@ -85,8 +90,12 @@ class FieldEntry {
   explicit FieldEntry(Field& field) : field_(field) {}
   FieldEntry& also(std::vector<std::string> names) { return field_.also = std::move(names), *this; }
   FieldEntry& unit(const char* unit) { return field_.unit = unit, *this; }
-  FieldEntry& values(std::vector<std::string> values) { return field_.values = std::move(values), *this; }
-  FieldEntry& form(const char* form, const char* example) { return field_.form = form, field_.example = example, *this; }
+  FieldEntry& values(std::vector<std::string> values) {
+    return field_.values = std::move(values), *this;
+  }
+  FieldEntry& form(const char* form, const char* example) {
+    return field_.form = form, field_.example = example, *this;
+  }
   FieldEntry& path() { return field_.is_path = true, *this; }
   FieldEntry& required() { return field_.required = true, *this; }
   FieldEntry& positional() { return field_.positional = true, *this; }
@@ -102,7 +111,8 @@ class FieldEntry {
 };
 
 // Throws (usage) with the nearest of them; the place of `word` among the names otherwise.
-size_t place_of(std::string_view word, const std::vector<std::string>& names, std::string_view field_name);
+size_t place_of(std::string_view word, const std::vector<std::string>& names,
+                std::string_view field_name);
 
 class FieldList {
  public:
@@ -116,21 +126,31 @@ class FieldList {
   }
   // One of `names`, which are those of the enum's values in their order.
   template <class E>
-  FieldEntry add_choice(std::string name, E& member, const std::vector<std::string>& names, std::string_view help) {
-    const auto set = [&member, names, name](const std::string& word) { member = static_cast<E>(place_of(word, names, name)); };
+  FieldEntry add_choice(std::string name, E& member, const std::vector<std::string>& names,
+                        std::string_view help) {
+    const auto set = [&member, names, name](const std::string& word) {
+      member = static_cast<E>(place_of(word, names, name));
+    };
     return add_named(
         name, names, [&member, names] { return names.at(static_cast<size_t>(member)); }, set, help);
   }
   template <class E>
-  FieldEntry add_choice(std::string name, std::optional<E>& member, const std::vector<std::string>& names, std::string_view help) {
-    const auto set = [&member, names, name](const std::string& word) { member = static_cast<E>(place_of(word, names, name)); };
+  FieldEntry add_choice(std::string name, std::optional<E>& member,
+                        const std::vector<std::string>& names, std::string_view help) {
+    const auto set = [&member, names, name](const std::string& word) {
+      member = static_cast<E>(place_of(word, names, name));
+    };
     return add_named(
-        name, names, [&member, names] { return member ? names.at(static_cast<size_t>(*member)) : ""; }, set, help);
+        name, names,
+        [&member, names] { return member ? names.at(static_cast<size_t>(*member)) : ""; }, set,
+        help);
   }
-  FieldEntry add_choice(std::string name, std::string& member, const std::vector<std::string>& names, std::string_view help);
+  FieldEntry add_choice(std::string name, std::string& member,
+                        const std::vector<std::string>& names, std::string_view help);
   // One of `names`, got and set as such; got empty: absent.
-  FieldEntry add_named(std::string name, const std::vector<std::string>& names, std::function<std::string()> get, std::function<void(const std::string&)> set,
-                       std::string_view help);
+  FieldEntry add_named(std::string name, const std::vector<std::string>& names,
+                       std::function<std::string()> get,
+                       std::function<void(const std::string&)> set, std::string_view help);
   // Those without a group come into the one that is set.
   void add(FieldList other);
   // Removes these from the list.
@@ -140,7 +160,9 @@ class FieldList {
 
   // By any of its names, with dashes or underscores; null: none is called so.
   Field* find(std::string_view name);
-  const Field* find(std::string_view name) const { return const_cast<FieldList*>(this)->find(name); }
+  const Field* find(std::string_view name) const {
+    return const_cast<FieldList*>(this)->find(name);
+  }
   Field& at(std::string_view name);
 
   std::vector<Field>::iterator begin() { return fields_.begin(); }
@@ -165,7 +187,8 @@ std::string listed(const std::vector<std::string>& names);
 
 // As checkpoints keep them: every field by its name.
 Json to_json(const FieldList&);
-// What a program needs to know of them: a list of {name, also, kind, help, unit, group, default, values, required}.
+// What a program needs to know of them: a list of {name, also, kind, help, unit, group, default,
+// values, required}.
 Json describe(const FieldList&);
 
 }  // namespace moe

@@ -51,11 +51,13 @@ std::string one_option(const OptionInfo& o, bool positional) {
   std::vector<std::string> names;
   for (const std::string& name : o.names) names.push_back(positional ? italic(name) : bold(name));
   std::string head = fmt::format("{}", fmt::join(names, ", "));
-  if (!positional && !o.type.empty()) head += fmt::format(" {}{}", italic(o.type), o.many ? " ..." : "");
+  if (!positional && !o.type.empty())
+    head += fmt::format(" {}{}", italic(o.type), o.many ? " ..." : "");
   return fmt::format(".TP\n{}\n{}\n", head, option_text(o));
 }
 
-// Every verb has --help, so only the command itself tells it. Groups are sections on a verb's own page and lines within the whole command's.
+// Every verb has --help, so only the command itself tells it. Groups are sections on a verb's own
+// page and lines within the whole command's.
 std::string options_of(const CommandInfo& command, bool own_page) {
   std::string text;
   for (const OptionInfo& o : command.positionals) text += one_option(o, true);
@@ -63,16 +65,21 @@ std::string options_of(const CommandInfo& command, bool own_page) {
   for (const OptionInfo& o : command.flags)
     if (std::find(groups.begin(), groups.end(), o.group) == groups.end()) groups.push_back(o.group);
   for (const std::string& group : groups) {
-    if (groups.size() > 1) text += own_page ? fmt::format(".SS {}\n", roff(group)) : fmt::format(".PP\n{}:\n", italic(group));
+    if (groups.size() > 1)
+      text += own_page ? fmt::format(".SS {}\n", roff(group))
+                       : fmt::format(".PP\n{}:\n", italic(group));
     for (const OptionInfo& o : command.flags)
-      if (o.group == group && (command.path.find(' ') == std::string::npos || o.names.back() != "--help")) text += one_option(o, false);
+      if (o.group == group &&
+          (command.path.find(' ') == std::string::npos || o.names.back() != "--help"))
+        text += one_option(o, false);
   }
   return text;
 }
 
 std::string synopsis(const CommandInfo& command) {
   std::string line = bold(command.path);
-  for (const OptionInfo& o : command.positionals) line += o.required ? " " + italic(o.names[0]) : " [" + italic(o.names[0]) + "]";
+  for (const OptionInfo& o : command.positionals)
+    line += o.required ? " " + italic(o.names[0]) : " [" + italic(o.names[0]) + "]";
   for (const OptionInfo& o : command.flags)
     if (o.required) line += " " + bold(o.names.back()) + " " + italic(o.type);
   if (!command.verbs.empty() && command.positionals.empty()) line += " " + italic("VERB");
@@ -82,7 +89,8 @@ std::string synopsis(const CommandInfo& command) {
 std::string verb_section(const CommandInfo& verb) {
   std::string text;  // a command that is only a way to others has nothing of its own to tell
   if (verb.verbs.empty() || !verb.positionals.empty())
-    text = fmt::format(".SS {}\n{}.br\n{}\n{}", roff(verb.path), synopsis(verb), roff(sentence(verb.summary)), options_of(verb, false));
+    text = fmt::format(".SS {}\n{}.br\n{}\n{}", roff(verb.path), synopsis(verb),
+                       roff(sentence(verb.summary)), options_of(verb, false));
   for (const CommandInfo& below : verb.verbs) text += verb_section(below);
   return text;
 }
@@ -105,25 +113,31 @@ std::string manual_page(const CommandInfo& command, bool whole, std::string_view
   std::string name = command.path;
   std::replace(name.begin(), name.end(), ' ', '-');
   std::string title = name;
-  std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(title.begin(), title.end(), title.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   // The first line of the command's description says what it is; the second who for.
   const std::string summary = command.summary.substr(0, command.summary.find('\n'));
-  std::string page = fmt::format(".TH {} 1 \"\" \"moe {}\" \"moe.cpp manual\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}", roff(title), version, roff(name),
-                                 roff(phrase(summary)), synopsis(command));
+  std::string page = fmt::format(
+      ".TH {} 1 \"\" \"moe {}\" \"moe.cpp manual\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}",
+      roff(title), version, roff(name), roff(phrase(summary)), synopsis(command));
   for (const CommandInfo& below : command.verbs)
     if (!whole) page += ".br\n" + synopsis(below);
   page += fmt::format(".SH DESCRIPTION\n{}\n", roff(sentence(command.summary)));
   if (whole)
     page +=
-        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, a .gguf file, or a name that \\fBmoe get\\fR lists; what is there under a name comes first.\n"
-        "Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to standard error.\n";
+        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, a .gguf file, or a name that "
+        "\\fBmoe get\\fR lists; what is there under a name comes first.\n"
+        "Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to "
+        "standard error.\n";
   if (!whole) {
-    if (command.verbs.empty() || !command.positionals.empty()) page += ".SH OPTIONS\n" + options_of(command, true);
+    if (command.verbs.empty() || !command.positionals.empty())
+      page += ".SH OPTIONS\n" + options_of(command, true);
     if (!command.verbs.empty()) page += ".SH VERBS\n";
     for (const CommandInfo& below : command.verbs) page += verb_section(below);
   } else {
     page += ".SH VERBS\n";
-    for (const CommandInfo& verb : command.verbs) page += fmt::format(".TP\n{}\n{}\n", bold(verb.name), roff(verb.summary));
+    for (const CommandInfo& verb : command.verbs)
+      page += fmt::format(".TP\n{}\n{}\n", bold(verb.name), roff(verb.summary));
     page += ".SH OPTIONS\n" + options_of(command, true) + ".SH OPTIONS OF EACH VERB\n";
     for (const CommandInfo& verb : command.verbs) page += verb_section(verb);
   }

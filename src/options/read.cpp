@@ -16,7 +16,8 @@ using Kind = Field::Kind;
 
 // In any case of letters.
 std::optional<bool> parse_truth(std::string word) {
-  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const char* yes : {"true", "on", "t", "+", "yes", "y", "1", "enable"})
     if (word == yes) return true;
   for (const char* no : {"false", "off", "f", "-", "no", "n", "0", "disable"})
@@ -34,14 +35,16 @@ std::optional<T> parse_number(const std::string& word, Read&& read) {
 }
 
 std::optional<Json> parse_whole(const Field& field, const std::string& word) {
-  const auto number = parse_number<long long>(whole_number(word), [](const char* text, char** end) { return std::strtoll(text, end, 0); });
+  const auto number = parse_number<long long>(
+      whole_number(word), [](const char* text, char** end) { return std::strtoll(text, end, 0); });
   if (!number || *number < field.low || *number > field.high) return std::nullopt;
   return Json(static_cast<int64_t>(*number));
 }
 
 std::optional<Json> parse_natural(const std::string& word) {
   if (word.starts_with('-')) return std::nullopt;  // which would wrap
-  const auto number = parse_number<unsigned long long>(whole_number(word), [](const char* text, char** end) { return std::strtoull(text, end, 0); });
+  const auto number = parse_number<unsigned long long>(
+      whole_number(word), [](const char* text, char** end) { return std::strtoull(text, end, 0); });
   return number ? std::make_optional(Json(static_cast<uint64_t>(*number))) : std::nullopt;
 }
 
@@ -73,8 +76,11 @@ Json parse_weighted(const Field& f, const std::vector<std::string>& words) {
     double number = 0;
     const char* end = word.data() + word.size();
     const bool has_both = equals != std::string::npos && equals > 0;
-    const auto [stop, error] = has_both ? std::from_chars(word.data() + equals + 1, end, number) : std::from_chars_result{end, std::errc::invalid_argument};
-    if (error != std::errc{} || stop != end) fail_usage("{} {}: expected {}, such as {}", field(f.name), printable(word), f.form, f.example);
+    const auto [stop, error] = has_both ? std::from_chars(word.data() + equals + 1, end, number)
+                                        : std::from_chars_result{end, std::errc::invalid_argument};
+    if (error != std::errc{} || stop != end)
+      fail_usage("{} {}: expected {}, such as {}", field(f.name), printable(word), f.form,
+                 f.example);
     const std::string name = word.substr(0, equals);
     if (numbers.contains(name)) fail_usage("{} names \"{}\" twice", field(f.name), printable(name));
     numbers[name] = number;
@@ -82,10 +88,14 @@ Json parse_weighted(const Field& f, const std::vector<std::string>& words) {
   return numbers;
 }
 
-bool is_list(const Field& field) { return field.kind == Kind::texts || field.kind == Kind::wholes || field.kind == Kind::weighted; }
+bool is_list(const Field& field) {
+  return field.kind == Kind::texts || field.kind == Kind::wholes || field.kind == Kind::weighted;
+}
 
-// What a JSON value would be on the command line; lists give one word an entry, weighted names one a name.
-std::vector<std::string> as_words(const Field& field, const Json& value, const std::string& key, const std::string& where) {
+// What a JSON value would be on the command line; lists give one word an entry, weighted names one
+// a name.
+std::vector<std::string> as_words(const Field& field, const Json& value, const std::string& key,
+                                  const std::string& where) {
   std::vector<std::string> words;
   if (value.is_array()) {
     for (const Json& entry : value)
@@ -97,8 +107,10 @@ std::vector<std::string> as_words(const Field& field, const Json& value, const s
     return words;
   }
   if (value.is_string()) return {value.get<std::string>()};
-  if (value.is_boolean() || value.is_number() || (value.is_object() && field.takes_json)) return {value.dump()};
-  fail_usage("{}: \"{}\" must be a string, a number, true, false or a list of these", where, printable(key));
+  if (value.is_boolean() || value.is_number() || (value.is_object() && field.takes_json))
+    return {value.dump()};
+  fail_usage("{}: \"{}\" must be a string, a number, true, false or a list of these", where,
+             printable(key));
 }
 
 const char* kind_in_words(Kind kind) {
@@ -120,11 +132,15 @@ const char* kind_in_words(Kind kind) {
 void read_one(Field& f, const Json& value, const std::string& key, const std::string& where) {
   const std::vector<std::string> words = as_words(f, value, key, where);
   if (words.empty() && is_list(f)) return;  // an empty list, or no names: as if left out
-  if (words.size() != 1 && !is_list(f)) fail_usage("{}: {} takes one value, not a list of {}", where, field(f.name), words.size());
+  if (words.size() != 1 && !is_list(f))
+    fail_usage("{}: {} takes one value, not a list of {}", where, field(f.name), words.size());
   const std::optional<Json> parsed = parse_words(f, words);
   if (!parsed && value.is_number_integer() && (f.kind == Kind::whole || f.kind == Kind::natural))
-    if (value >= 0 || f.kind == Kind::whole) fail_usage("{}: \"{}\" is {}, which is out of range", where, printable(key), value.dump());
-  if (!parsed) fail_usage("{}: \"{}\" is {}; {} is needed", where, printable(key), printable(value.dump()), kind_in_words(f.kind));
+    if (value >= 0 || f.kind == Kind::whole)
+      fail_usage("{}: \"{}\" is {}, which is out of range", where, printable(key), value.dump());
+  if (!parsed)
+    fail_usage("{}: \"{}\" is {}; {} is needed", where, printable(key), printable(value.dump()),
+               kind_in_words(f.kind));
   f.set(*parsed);
 }
 
@@ -142,7 +158,8 @@ std::set<std::string, std::less<>> Given::names() const {
 }
 
 std::string whole_number(const std::string& word) {
-  const size_t sign = word.starts_with('-') || word.starts_with('+') ? 1 : 0, e = std::min(word.find_first_of("eE"), word.size());
+  const size_t sign = word.starts_with('-') || word.starts_with('+') ? 1 : 0,
+               e = std::min(word.find_first_of("eE"), word.size());
   const size_t point = std::min(word.find('.'), e);
   if (point == word.size()) return word;
   std::string digits = word.substr(sign, point - sign);
@@ -156,9 +173,11 @@ std::string whole_number(const std::string& word) {
     if (error != std::errc{} || stop != end) return word;
   }
   constexpr int kMost = 40;  // digits: far beyond any whole number that is taken
-  const bool is_number = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_number =
+      !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
   if (!is_number || std::abs(exponent) > kMost) return word;
-  for (int shift = exponent - static_cast<int>(fraction.size()); shift != 0; shift += shift < 0 ? 1 : -1) {
+  for (int shift = exponent - static_cast<int>(fraction.size()); shift != 0;
+       shift += shift < 0 ? 1 : -1) {
     if (shift > 0) digits += '0';
     else if (digits.ends_with('0')) digits.pop_back();
     else if (!digits.empty()) return word;  // 1.5
@@ -196,26 +215,32 @@ void read_record(FieldList& list, const Json& object, const std::string& where) 
   in.refuse_unknown();
 }
 
-void read_options(FieldList& list, const Json& object, const std::string& where, GivenBy by, Given& given,
-                  const std::set<std::string, std::less<>>& passed_over) {
-  if (!object.is_object()) fail_usage("{}: expected a JSON object of options, as in {{\"layers\": 4}}", where);
+void read_options(FieldList& list, const Json& object, const std::string& where, GivenBy by,
+                  Given& given, const std::set<std::string, std::less<>>& passed_over) {
+  if (!object.is_object())
+    fail_usage("{}: expected a JSON object of options, as in {{\"layers\": 4}}", where);
   const Given before = given;
   std::map<std::string, std::string> said;  // by which name
   for (const auto& [key, value] : object.items()) {
     Field* field = list.find(key);
-    if (field != nullptr && field->of_caller && by != GivenBy::caller) fail_usage("{}: \"{}\" can only stand on the command line", where, printable(key));
+    if (field != nullptr && field->of_caller && by != GivenBy::caller)
+      fail_usage("{}: \"{}\" can only stand on the command line", where, printable(key));
     if (field == nullptr || field->recorded_only || field->positional) {
       std::vector<std::string> known;
       for (const Field& one : list) {
-        if (one.recorded_only || one.positional || (one.of_caller && by != GivenBy::caller)) continue;
+        if (one.recorded_only || one.positional || (one.of_caller && by != GivenBy::caller))
+          continue;
         known.push_back(one.name);
         known.insert(known.end(), one.also.begin(), one.also.end());
       }
       fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(key, known));
     }
-    if (before.has(field->name) || passed_over.contains(field->name)) continue;  // who said it before wins
+    if (before.has(field->name) || passed_over.contains(field->name))
+      continue;  // who said it before wins
     const auto [other, is_first] = said.emplace(field->name, key);
-    if (!is_first) fail_usage("{}: \"{}\" and \"{}\" are names of the same option; leave one out", where, other->second, key);
+    if (!is_first)
+      fail_usage("{}: \"{}\" and \"{}\" are names of the same option; leave one out", where,
+                 other->second, key);
     read_one(*field, value, key, where);
     given.add(field->name, by);
   }
@@ -229,10 +254,13 @@ Given read_caller_options(FieldList list, const char* text) {
 Given read_caller_options(FieldList list, Json object, const std::string& where) {
   const auto is_left_out = [&](const std::string& key, const Json& value) {
     const Field* field = list.find(key);
-    return field != nullptr && (value.is_null() || ((value.is_array() || field->kind == Kind::weighted) && value.empty()));
+    return field != nullptr &&
+           (value.is_null() ||
+            ((value.is_array() || field->kind == Kind::weighted) && value.empty()));
   };
   if (object.is_object())
-    for (auto it = object.begin(); it != object.end();) it = is_left_out(it.key(), it.value()) ? object.erase(it) : std::next(it);
+    for (auto it = object.begin(); it != object.end();)
+      it = is_left_out(it.key(), it.value()) ? object.erase(it) : std::next(it);
   Given given;
   read_options(list, object, where, GivenBy::caller, given);
   return given;

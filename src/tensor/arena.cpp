@@ -26,16 +26,19 @@ void Arena::Free::operator()(void* p) const { std::free(p); }
 
 void* Arena::alloc_bytes(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
-  while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size) at_ = {at_.chunk + 1, 0, at_.used};
+  while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size)
+    at_ = {at_.chunk + 1, 0, at_.used};
   if (at_.chunk == chunks_.size()) {
     const size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
     const size_t align = wish < kHugePage ? kPage : kHugePage, want = round_up(wish, align);
     void* p = std::aligned_alloc(align, want);
     if (p == nullptr)
-      throw OutOfMemory(message(
-          "out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or a smaller model, and in training a smaller @batch or @recompute",
-          want >> 20, capacity() >> 20));
-    if (align == kHugePage) madvise(p, want, MADV_HUGEPAGE);  // a hint: large pages cut the cost of first touch
+      throw OutOfMemory(
+          message("out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or "
+                  "a smaller model, and in training a smaller @batch or @recompute",
+                  want >> 20, capacity() >> 20));
+    if (align == kHugePage)
+      madvise(p, want, MADV_HUGEPAGE);  // a hint: large pages cut the cost of first touch
     chunks_.push_back({std::unique_ptr<char, Free>(static_cast<char*>(p)), want});
     at_.offset = 0;
   }
@@ -63,7 +66,9 @@ void Arena::rewind(Mark mark) {
   for (size_t c = mark.chunk; c < chunks_.size() && c <= at_.chunk; ++c) {
     const size_t from = c == mark.chunk ? mark.offset : 0;
     const size_t to = c == at_.chunk ? at_.offset : chunks_[c].size;
-    if (to > from) std::memset(chunks_[c].data.get() + from, 0xFF, to - from);  // 0xFF.. is a NaN in every float type
+    if (to > from)
+      std::memset(chunks_[c].data.get() + from, 0xFF,
+                  to - from);  // 0xFF.. is a NaN in every float type
   }
 #endif
   at_ = mark;

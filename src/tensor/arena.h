@@ -1,4 +1,5 @@
-// Memory for activations: bump allocation, released only by rewinding to a mark (last in, first out).
+// Memory for activations: bump allocation, released only by rewinding to a mark (last in, first
+// out).
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,9 @@
 
 namespace moe {
 
-// Grows by whole chunks that never move, so views stay valid until their mark is rewound. Chunks are kept for reuse. Memory is not cleared;
-// debug builds fill what was rewound with a signalling pattern.
+// Grows by whole chunks that never move, so views stay valid until their mark is rewound. Chunks
+// are kept for reuse. Memory is not cleared; debug builds fill what was rewound with a signalling
+// pattern.
 class Arena {
  public:
   struct Mark {

@@ -8,7 +8,8 @@ namespace moe {
 
 namespace {
 
-constexpr std::string_view kNames[] = {"f32", "bf16", "f16", "i32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
+constexpr std::string_view kNames[] = {"f32",  "bf16", "f16",  "i32",  "q8_0", "q4_0",
+                                       "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -18,12 +19,15 @@ std::string_view name_of(DType dtype) { return kNames[static_cast<size_t>(dtype)
 
 std::optional<DType> dtype_named(std::string_view name) {
   for (size_t i = 0; i < std::size(kNames); ++i)
-    if (std::equal(name.begin(), name.end(), kNames[i].begin(), kNames[i].end(), [](char a, char b) { return lower(a) == b; })) return static_cast<DType>(i);
+    if (std::equal(name.begin(), name.end(), kNames[i].begin(), kNames[i].end(),
+                   [](char a, char b) { return lower(a) == b; }))
+      return static_cast<DType>(i);
   return std::nullopt;
 }
 
 float f16_to_f32(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1Fu, fraction = half & 0x3FFu;
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1Fu,
+                 fraction = half & 0x3FFu;
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | fraction << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   const float subnormal = static_cast<float>(fraction) * 0x1p-24f;

@@ -1,5 +1,6 @@
-// Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN. The quantised types are GGUF's: numbers of a row are stored
-// in blocks, each with scales of its own (tensor/quant.h); only weights have them.
+// Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN.
+// The quantised types are GGUF's: numbers of a row are stored in blocks, each with scales of its
+// own (tensor/quant.h); only weights have them.
 #pragma once
 
 #include <bit>
@@ -44,7 +45,9 @@ constexpr size_t size_of(DType dtype) {
   return static_cast<size_t>(block_of(dtype).bytes);
 }
 // Of `elements` numbers of a row, whole blocks.
-constexpr int64_t bytes_of(DType dtype, int64_t elements) { return elements / block_of(dtype).elements * block_of(dtype).bytes; }
+constexpr int64_t bytes_of(DType dtype, int64_t elements) {
+  return elements / block_of(dtype).elements * block_of(dtype).bytes;
+}
 
 std::string_view name_of(DType dtype);
 // The type called so ("q4_k"), in either case.
@@ -65,12 +68,14 @@ inline bf16 to_bf16(float x) {
 
 // IEEE half to f32, exact, and back, rounding to nearest even; what is too large becomes infinity.
 float f16_to_f32(uint16_t half);
-// All cases are computed and one is taken, so that a loop over numbers becomes vector instructions. Below the smallest normal half the numbers are multiples of
-// 2^-24, which is what adding 1/2 leaves of them.
+// All cases are computed and one is taken, so that a loop over numbers becomes vector instructions.
+// Below the smallest normal half the numbers are multiples of 2^-24, which is what adding 1/2
+// leaves of them.
 inline uint16_t f32_to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFFu;
   const uint32_t normal = (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
-  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
   uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
   half = magnitude >= 0x477FF000u ? 0x7C00u : half;  // rounds beyond 65504
   half = magnitude > 0x7F800000u ? 0x7E00u : half;

@@ -12,8 +12,8 @@
 
 namespace moe {
 
-// What a backend makes of a parameter and keeps beside it, such as copies in the layout of its products: its own affair, made when it first needs it, gone with
-// the parameter.
+// What a backend makes of a parameter and keeps beside it, such as copies in the layout of its
+// products: its own affair, made when it first needs it, gone with the parameter.
 class Derived {
  public:
   struct Content {
@@ -33,7 +33,8 @@ class Derived {
   // What is kept from now on: this, or what another thread was quicker to keep.
   Content& keep(std::unique_ptr<Content> content) const {
     Content* kept = nullptr;
-    if (content_.compare_exchange_strong(kept, content.get(), std::memory_order_acq_rel)) kept = content.release();
+    if (content_.compare_exchange_strong(kept, content.get(), std::memory_order_acq_rel))
+      kept = content.release();
     return *kept;
   }
 
@@ -41,29 +42,36 @@ class Derived {
   mutable std::atomic<Content*> content_ = nullptr;  // owned
 };
 
-// What a parameter is for: decides its initial values, whether it is trained and whether it takes weight decay.
+// What a parameter is for: decides its initial values, whether it is trained and whether it takes
+// weight decay.
 enum class Role : uint8_t {
   matrix,    // embeddings, projections, routers, experts
   residual,  // a matrix that writes into the residual stream
   norm,      // starts at one
   bias,      // starts at zero
-  buffer,    // starts at zero; saved and loaded with the model, but moved by a rule of its own: no gradient, no moments, no decay
+  buffer,    // starts at zero; saved and loaded with the model, but moved by a rule of its own: no
+             // gradient, no moments, no decay
 };
 
-// What it is in its model, which model/parameters.h lists: the part it belongs to, and which of that part's parameters it is.
+// What it is in its model, which model/parameters.h lists: the part it belongs to, and which of
+// that part's parameters it is.
 enum class Part : uint8_t;
 enum class ParamKind : uint8_t;
 
-// Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the expert first, [E, out, in].
+// Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the
+// expert first, [E, out, in].
 struct Param {
-  std::string name;  // e.g. "layers.0.ffn.experts.gate.weight": for files and messages; what it is say the next four
+  std::string name;  // e.g. "layers.0.ffn.experts.gate.weight": for files and messages; what it is
+                     // say the next four
   Part part{};       // none: of no model
   ParamKind kind{};
   int64_t layer = -1;  // -1: of none
   Role role = Role::matrix;
-  Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view of a mapped file that the Model keeps
+  Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view
+                 // of a mapped file that the Model keeps
   Tensor grad;   // f32, shape of value; empty = frozen; owned by the Model
-  // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves a pass over memory that would only store zeros.
+  // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves
+  // a pass over memory that would only store zeros.
   bool grad_is_zero = false;
   uint64_t version = 1;  // raised by whoever writes `value`
   Derived derived;       // from `value`, at whatever version a backend last looked
@@ -72,8 +80,9 @@ struct Param {
   bool is_trained() const { return role != Role::buffer; }
   bool is_bias() const { return role == Role::bias; }
   bool present() const { return !value.empty(); }
-  // Gives it numbers that are only read: of any dtype, in memory that somebody else keeps. `places` [E]: where each expert's matrix lies, when a file stores
-  // them apart; such a parameter is read by expert() only.
+  // Gives it numbers that are only read: of any dtype, in memory that somebody else keeps. `places`
+  // [E]: where each expert's matrix lies, when a file stores them apart; such a parameter is read
+  // by expert() only.
   void bind(Tensor numbers, std::vector<const void*> places = {}) {
     value = numbers;
     if (!places.empty()) value.data = const_cast<void*>(places[0]);

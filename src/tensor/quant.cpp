@@ -23,7 +23,8 @@ void write_q8_0(uint8_t* block, const float* x) {
   for (int j = 0; j < kBlock; ++j) largest = std::abs(x[j]) > largest ? std::abs(x[j]) : largest;
   const float d = largest / 127, inverse = finite_ratio(1, d);
   store_half(block, d);
-  for (int j = 0; j < kBlock; ++j) block[2 + j] = static_cast<uint8_t>(nearest_away(clamped(x[j] * inverse, -127, 127)));
+  for (int j = 0; j < kBlock; ++j)
+    block[2 + j] = static_cast<uint8_t>(nearest_away(clamped(x[j] * inverse, -127, 127)));
 }
 
 // x = d (q - 8).  d [half], nibbles [16]
@@ -48,7 +49,8 @@ void read_q4_1(float* out, const uint8_t* block) {
 
 // The fifth bits of 32 numbers, little end first, come before the nibbles.
 void read_five(int* q, const uint8_t* at) {
-  const uint32_t fifth = uint32_t{at[0]} | uint32_t{at[1]} << 8 | uint32_t{at[2]} << 16 | uint32_t{at[3]} << 24;
+  const uint32_t fifth =
+      uint32_t{at[0]} | uint32_t{at[1]} << 8 | uint32_t{at[2]} << 16 | uint32_t{at[3]} << 24;
   for (int j = 0; j < kHalf; ++j) {
     q[j] = (at[4 + j] & 15) | static_cast<int>(fifth >> j & 1) << 4;
     q[j + kHalf] = (at[4 + j] >> 4) | static_cast<int>(fifth >> (j + kHalf) & 1) << 4;
@@ -58,7 +60,8 @@ void write_five(uint8_t* at, const int* q) {
   uint32_t fifth = 0;
   for (int j = 0; j < kBlock; ++j) fifth |= static_cast<uint32_t>(q[j] >> 4) << j;
   for (int i = 0; i < 4; ++i) at[i] = static_cast<uint8_t>(fifth >> 8 * i);
-  for (int j = 0; j < kHalf; ++j) at[4 + j] = static_cast<uint8_t>((q[j] & 15) | (q[j + kHalf] & 15) << 4);
+  for (int j = 0; j < kHalf; ++j)
+    at[4 + j] = static_cast<uint8_t>((q[j] & 15) | (q[j + kHalf] & 15) << 4);
 }
 
 // x = d (q - 16).  d [half], fifth bits [4], nibbles [16]
@@ -77,7 +80,8 @@ void read_q5_1(float* out, const uint8_t* block) {
   for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(q[j]) + m;
 }
 
-// The first number of largest magnitude becomes the lowest step, -kLevels/2, which is the step without a counterpart.
+// The first number of largest magnitude becomes the lowest step, -kLevels/2, which is the step
+// without a counterpart.
 template <int kLevels>
 float around_zero(int* q, const float* x) {
   float largest = 0, with_sign = 0;
@@ -87,7 +91,8 @@ float around_zero(int* q, const float* x) {
       with_sign = x[j];
     }
   const float d = with_sign / (-kLevels / 2), inverse = finite_ratio(1, d);
-  for (int j = 0; j < kBlock; ++j) q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
+  for (int j = 0; j < kBlock; ++j)
+    q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
   return d;
 }
 
@@ -103,7 +108,8 @@ Span between_ends(int* q, const float* x) {
     high = x[j] > high ? x[j] : high;
   }
   const float d = (high - low) / (kLevels - 1), inverse = finite_ratio(1, d);
-  for (int j = 0; j < kBlock; ++j) q[j] = static_cast<int>(clamped((x[j] - low) * inverse + 0.5f, 0, kLevels - 1));
+  for (int j = 0; j < kBlock; ++j)
+    q[j] = static_cast<int>(clamped((x[j] - low) * inverse + 0.5f, 0, kLevels - 1));
   return {d, low};
 }
 
@@ -154,7 +160,9 @@ void write_blocks(void* out, const float* in, DType to, int64_t n, F&& write) {
 }
 
 void need_blocks(DType dtype, int64_t n) {
-  if (n < 0 || n % block_of(dtype).elements != 0) fail("{} numbers are not whole blocks of {}, which have {}", n, name_of(dtype), block_of(dtype).elements);
+  if (n < 0 || n % block_of(dtype).elements != 0)
+    fail("{} numbers are not whole blocks of {}, which have {}", n, name_of(dtype),
+         block_of(dtype).elements);
 }
 
 }  // namespace
@@ -169,7 +177,8 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
         std::memcpy(&narrow, at, sizeof narrow);
         *x = to_f32(narrow);
       });
-    case DType::f16: return read_blocks(out, in, from, n, [](float* x, const uint8_t* at) { *x = load_half(at); });
+    case DType::f16:
+      return read_blocks(out, in, from, n, [](float* x, const uint8_t* at) { *x = load_half(at); });
     case DType::q8_0: return read_blocks(out, in, from, n, read_q8_0);
     case DType::q4_0: return read_blocks(out, in, from, n, read_q4_0);
     case DType::q4_1: return read_blocks(out, in, from, n, read_q4_1);
@@ -192,7 +201,8 @@ void quantise(void* out, const float* in, DType to, int64_t n) {
         const bf16 narrow = to_bf16(*x);
         std::memcpy(at, &narrow, sizeof narrow);
       });
-    case DType::f16: return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) { store_half(at, *x); });
+    case DType::f16:
+      return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) { store_half(at, *x); });
     case DType::q8_0: return write_blocks(out, in, to, n, write_q8_0);
     case DType::q4_0: return write_blocks(out, in, to, n, write_q4_0);
     case DType::q4_1: return write_blocks(out, in, to, n, write_q4_1);

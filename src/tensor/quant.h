@@ -1,5 +1,6 @@
-// The block formats of GGUF (github ggml-org/ggml, docs/gguf.md and src/ggml-quants.c): how numbers become blocks and blocks numbers, in plain C++, the same
-// bits on every machine. Kernels that multiply by blocks have their own readers (ops/cpu); they are tested against these.
+// The block formats of GGUF (github ggml-org/ggml, docs/gguf.md and src/ggml-quants.c): how numbers
+// become blocks and blocks numbers, in plain C++, the same bits on every machine. Kernels that
+// multiply by blocks have their own readers (ops/cpu); they are tested against these.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@ namespace moe {
 
 // out[i] = in[i] as f32, i < n, from any float or quantised type; n is whole blocks.
 void dequantise(float* out, const void* in, DType from, int64_t n);
-// out = in in the type `to`: f32, f16 and bf16 rounded to nearest even, quantised types as llama.cpp's reference quantisers choose their scales (without an
-// importance matrix). n is whole blocks. Fails for i32. Numbers that are not finite are the caller's to refuse.
+// out = in in the type `to`: f32, f16 and bf16 rounded to nearest even, quantised types as
+// llama.cpp's reference quantisers choose their scales (without an importance matrix). n is whole
+// blocks. Fails for i32. Numbers that are not finite are the caller's to refuse.
 void quantise(void* out, const float* in, DType to, int64_t n);
 
 }  // namespace moe

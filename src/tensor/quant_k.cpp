@@ -1,6 +1,8 @@
-// The K formats. Scales are searched as in ggml's reference (src/ggml-quants.c, quantize_row_q4_K_ref, _q5_K_ref and _q6_K_ref): for each group a fan of
-// candidate steps, for each the integers it rounds to and the scale (and offset) that fit them best by weighted least squares; the best fit is kept.
-// Sums run in eight lanes, so the compiler can use vectors; a file made here may differ from ggml's in a few scales, not in its error.
+// The K formats. Scales are searched as in ggml's reference (src/ggml-quants.c,
+// quantize_row_q4_K_ref, _q5_K_ref and _q6_K_ref): for each group a fan of candidate steps, for
+// each the integers it rounds to and the scale (and offset) that fit them best by weighted least
+// squares; the best fit is kept. Sums run in eight lanes, so the compiler can use vectors; a file
+// made here may differ from ggml's in a few scales, not in its error.
 #include "tensor/quant_k.h"
 
 #include "tensor/quant_parts.h"
@@ -16,8 +18,8 @@ constexpr int kSmallGroups = kSuperBlock / kSmallGroup;
 constexpr int kLanes = 8;
 
 // ---- scales of q4_k and q5_k: eight scales and eight offsets of six bits in twelve bytes --------
-// Bytes 0-3: the low six bits hold scales 0-3, 4-7: offsets 0-3, 8-11: the low nibbles of scales and of offsets 4-7. The upper two bits of bytes 0-7 are the
-// upper bits of scales and offsets 4-7.
+// Bytes 0-3: the low six bits hold scales 0-3, 4-7: offsets 0-3, 8-11: the low nibbles of scales
+// and of offsets 4-7. The upper two bits of bytes 0-7 are the upper bits of scales and offsets 4-7.
 struct SixBits {
   int scale[kGroups];
   int offset[kGroups];
@@ -57,7 +59,8 @@ struct Line {
   float scale = 0, offset = 0;
 };
 
-// How a K format with an offset looks for its lines: q in 0..top; candidate steps are the range over `first`, first + 0.1, ..., as many as `candidates`.
+// How a K format with an offset looks for its lines: q in 0..top; candidate steps are the range
+// over `first`, first + 0.1, ..., as many as `candidates`.
 struct FourBits {
   static constexpr float top = 15, first = 14;
   static constexpr int candidates = 21;
@@ -67,8 +70,8 @@ struct FiveBits {
   static constexpr int candidates = 16;
 };
 
-// The line over one group of 32. Large numbers weigh more. The range begins at the best line's own offset: an improvement moves where the next candidates
-// start.
+// The line over one group of 32. Large numbers weigh more. The range begins at the best line's own
+// offset: an improvement moves where the next candidates start.
 template <class Fan>
 Line fit_line(const float* x) {
   constexpr float kTop = Fan::top;
@@ -80,13 +83,15 @@ Line fit_line(const float* x) {
   Line best{(high - low) / kTop, -low};
   if (finite_ratio(kTop, high - low) == 0) return {0, -low};
   float weight[kGroup], q[kGroup];
-  const float typical = std::sqrt(sum_over<float, kGroup>([&](int i) { return x[i] * x[i]; }) / kGroup);
+  const float typical =
+      std::sqrt(sum_over<float, kGroup>([&](int i) { return x[i] * x[i]; }) / kGroup);
   for (int i = 0; i < kGroup; ++i) weight[i] = typical + std::abs(x[i]);
   const float w = sum_over<float, kGroup>([&](int i) { return weight[i]; });
   const float wx = sum_over<float, kGroup>([&](int i) { return weight[i] * x[i]; });
   const auto round_in_steps = [&](float steps) {
     const float inverse = steps / (high + best.offset);
-    for (int i = 0; i < kGroup; ++i) q[i] = clamped(nearest_even(inverse * (x[i] + best.offset)), 0, kTop);
+    for (int i = 0; i < kGroup; ++i)
+      q[i] = clamped(nearest_even(inverse * (x[i] + best.offset)), 0, kTop);
   };
   const auto error_of = [&](const Line& line) {
     return sum_over<float, kGroup>([&](int i) {
@@ -114,8 +119,9 @@ Line fit_line(const float* x) {
   return best;
 }
 
-// The scale for q in -32..31 over one group of 16; squares weigh by themselves. The largest number may fall on either side of step -32. Where it dwarfs the
-// others all candidates fit alike: sums are in double, and a gain of the size of rounding does not count.
+// The scale for q in -32..31 over one group of 16; squares weigh by themselves. The largest number
+// may fall on either side of step -32. Where it dwarfs the others all candidates fit alike: sums
+// are in double, and a gain of the size of rounding does not count.
 float fit_scale(const float* x) {
   constexpr double kNotable = 1 + 1e-7;
   float largest = 0, with_sign = 0;
@@ -136,7 +142,8 @@ float fit_scale(const float* x) {
     double q[kSmallGroup];
     for (int i = 0; i < kSmallGroup; ++i) q[i] = clamped(nearest_even(inverse * x[i]), -32, 31);
     const double wqx = sum_over<double, kSmallGroup>([&](int i) { return weighted[i] * q[i]; });
-    const double wqq = sum_over<double, kSmallGroup>([&](int i) { return weight[i] * q[i] * q[i]; });
+    const double wqq =
+        sum_over<double, kSmallGroup>([&](int i) { return weight[i] * q[i] * q[i]; });
     // The squared error falls by wqx^2 / wqq against that of a scale of 0.
     if (!(wqq > 0 && wqx * wqx > best_gain * wqq * kNotable)) return;
     best_scale = wqx / wqq;
@@ -152,14 +159,17 @@ float fit_scale(const float* x) {
 
 }  // namespace
 
-// x = d scale_g q - dmin offset_g.  d, dmin [half], six-bit scales [12], nibbles [128]: 32 bytes hold the low nibbles of one group and the high of the next
+// x = d scale_g q - dmin offset_g.  d, dmin [half], six-bit scales [12], nibbles [128]: 32 bytes
+// hold the low nibbles of one group and the high of the next
 void read_q4_k(float* out, const uint8_t* block) {
   const float d = load_half(block), dmin = load_half(block + 2);
   const SixBits six = read_six_bits(block + 4);
   const uint8_t* q = block + 16;
   for (int g = 0; g < kGroups; g += 2, q += kGroup, out += 2 * kGroup) {
-    const float d0 = d * static_cast<float>(six.scale[g]), m0 = dmin * static_cast<float>(six.offset[g]);
-    const float d1 = d * static_cast<float>(six.scale[g + 1]), m1 = dmin * static_cast<float>(six.offset[g + 1]);
+    const float d0 = d * static_cast<float>(six.scale[g]),
+                m0 = dmin * static_cast<float>(six.offset[g]);
+    const float d1 = d * static_cast<float>(six.scale[g + 1]),
+                m1 = dmin * static_cast<float>(six.offset[g + 1]);
     for (int j = 0; j < kGroup; ++j) {
       out[j] = d0 * static_cast<float>(q[j] & 15) - m0;
       out[j + kGroup] = d1 * static_cast<float>(q[j] >> 4) - m1;
@@ -167,14 +177,17 @@ void read_q4_k(float* out, const uint8_t* block) {
   }
 }
 
-// The same with a fifth bit: bit g of byte j belongs to number j of group g.  d, dmin [half], six-bit scales [12], fifth bits [32], nibbles [128]
+// The same with a fifth bit: bit g of byte j belongs to number j of group g.  d, dmin [half],
+// six-bit scales [12], fifth bits [32], nibbles [128]
 void read_q5_k(float* out, const uint8_t* block) {
   const float d = load_half(block), dmin = load_half(block + 2);
   const SixBits six = read_six_bits(block + 4);
   const uint8_t *fifth = block + 16, *q = block + 48;
   for (int g = 0; g < kGroups; g += 2, q += kGroup, out += 2 * kGroup) {
-    const float d0 = d * static_cast<float>(six.scale[g]), m0 = dmin * static_cast<float>(six.offset[g]);
-    const float d1 = d * static_cast<float>(six.scale[g + 1]), m1 = dmin * static_cast<float>(six.offset[g + 1]);
+    const float d0 = d * static_cast<float>(six.scale[g]),
+                m0 = dmin * static_cast<float>(six.offset[g]);
+    const float d1 = d * static_cast<float>(six.scale[g + 1]),
+                m1 = dmin * static_cast<float>(six.offset[g + 1]);
     for (int j = 0; j < kGroup; ++j) {
       out[j] = d0 * static_cast<float>((q[j] & 15) | (fifth[j] >> g & 1) << 4) - m0;
       out[j + kGroup] = d1 * static_cast<float>((q[j] >> 4) | (fifth[j] >> (g + 1) & 1) << 4) - m1;
@@ -182,8 +195,9 @@ void read_q5_k(float* out, const uint8_t* block) {
   }
 }
 
-// x = d scale_g (q - 32).  low nibbles [128], upper two bits [64], scales int8 [16], d [half]; each half of the block has 64 + 32 bytes: the low nibbles of
-// bytes 0-31 and 32-63, then their high nibbles, are four runs of 32 numbers, and byte j of the upper bits serves number j of each run.
+// x = d scale_g (q - 32).  low nibbles [128], upper two bits [64], scales int8 [16], d [half]; each
+// half of the block has 64 + 32 bytes: the low nibbles of bytes 0-31 and 32-63, then their high
+// nibbles, are four runs of 32 numbers, and byte j of the upper bits serves number j of each run.
 void read_q6_k(float* out, const uint8_t* block) {
   const float d = load_half(block + 208);
   const uint8_t *low = block, *high = block + 128, *scales = block + 192;
@@ -192,7 +206,8 @@ void read_q6_k(float* out, const uint8_t* block) {
       for (int j = 0; j < 32; ++j) {
         const int nibble = run < 2 ? low[32 * run + j] & 15 : low[32 * (run - 2) + j] >> 4;
         const int q = (nibble | (high[j] >> 2 * run & 3) << 4) - 32;
-        const float step = d * static_cast<float>(static_cast<int8_t>(scales[2 * run + j / kSmallGroup]));
+        const float step =
+            d * static_cast<float>(static_cast<int8_t>(scales[2 * run + j / kSmallGroup]));
         out[32 * run + j] = step * static_cast<float>(q);
       }
     }
@@ -201,7 +216,8 @@ void read_q6_k(float* out, const uint8_t* block) {
 
 namespace {
 
-// Both formats with an offset begin alike: d, dmin, the scales in six bits. q [256] are the numbers in steps of what was written.
+// Both formats with an offset begin alike: d, dmin, the scales in six bits. q [256] are the numbers
+// in steps of what was written.
 template <class Fan>
 void write_scales(uint8_t* block, int* q, const float* x) {
   Line line[kGroups];
@@ -223,8 +239,10 @@ void write_scales(uint8_t* block, int* q, const float* x) {
   // The numbers are rounded anew by the steps that a reader will see.
   const float d = load_half(block), dmin = load_half(block + 2);
   for (int g = 0; g < kGroups; ++g) {
-    const float step = d * static_cast<float>(six.scale[g]), offset = dmin * static_cast<float>(six.offset[g]);
-    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j) q[j] = static_cast<int>(clamped(nearest_even((x[j] + offset) / step), 0, Fan::top));
+    const float step = d * static_cast<float>(six.scale[g]),
+                offset = dmin * static_cast<float>(six.offset[g]);
+    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j)
+      q[j] = static_cast<int>(clamped(nearest_even((x[j] + offset) / step), 0, Fan::top));
   }
 }
 
@@ -234,7 +252,9 @@ void write_q4_k(uint8_t* block, const float* x) {
   int q[kSuperBlock];
   write_scales<FourBits>(block, q, x);
   for (int g = 0; g < kGroups; g += 2)
-    for (int j = 0; j < kGroup; ++j) block[16 + g / 2 * kGroup + j] = static_cast<uint8_t>(q[g * kGroup + j] | q[(g + 1) * kGroup + j] << 4);
+    for (int j = 0; j < kGroup; ++j)
+      block[16 + g / 2 * kGroup + j] =
+          static_cast<uint8_t>(q[g * kGroup + j] | q[(g + 1) * kGroup + j] << 4);
 }
 
 void write_q5_k(uint8_t* block, const float* x) {
@@ -243,10 +263,13 @@ void write_q5_k(uint8_t* block, const float* x) {
   uint8_t *fifth = block + 16, *nibbles = block + 48;
   for (int j = 0; j < kGroup; ++j) {
     fifth[j] = 0;
-    for (int g = 0; g < kGroups; ++g) fifth[j] = static_cast<uint8_t>(fifth[j] | (q[g * kGroup + j] >> 4) << g);
+    for (int g = 0; g < kGroups; ++g)
+      fifth[j] = static_cast<uint8_t>(fifth[j] | (q[g * kGroup + j] >> 4) << g);
   }
   for (int g = 0; g < kGroups; g += 2)
-    for (int j = 0; j < kGroup; ++j) nibbles[g / 2 * kGroup + j] = static_cast<uint8_t>((q[g * kGroup + j] & 15) | (q[(g + 1) * kGroup + j] & 15) << 4);
+    for (int j = 0; j < kGroup; ++j)
+      nibbles[g / 2 * kGroup + j] =
+          static_cast<uint8_t>((q[g * kGroup + j] & 15) | (q[(g + 1) * kGroup + j] & 15) << 4);
 }
 
 void write_q6_k(uint8_t* block, const float* x) {
@@ -266,7 +289,8 @@ void write_q6_k(uint8_t* block, const float* x) {
   for (int g = 0; g < kSmallGroups; ++g) {
     const float factor = clamped(nearest_even(per_scale * scale[g]), -128, 127), step = d * factor;
     block[192 + g] = static_cast<uint8_t>(static_cast<int>(factor));
-    for (int j = g * kSmallGroup; j < (g + 1) * kSmallGroup; ++j) q[j] = static_cast<int>(clamped(nearest_even(x[j] / step), -32, 31)) + 32;
+    for (int j = g * kSmallGroup; j < (g + 1) * kSmallGroup; ++j)
+      q[j] = static_cast<int>(clamped(nearest_even(x[j] / step), -32, 31)) + 32;
   }
   for (int part = 0; part < 2; ++part) {
     uint8_t *low = block + 64 * part, *high = block + 128 + 32 * part;
@@ -274,7 +298,8 @@ void write_q6_k(uint8_t* block, const float* x) {
     for (int j = 0; j < 32; ++j) {
       low[j] = static_cast<uint8_t>((at[j] & 15) | (at[j + 64] & 15) << 4);
       low[j + 32] = static_cast<uint8_t>((at[j + 32] & 15) | (at[j + 96] & 15) << 4);
-      high[j] = static_cast<uint8_t>(at[j] >> 4 | (at[j + 32] >> 4) << 2 | (at[j + 64] >> 4) << 4 | (at[j + 96] >> 4) << 6);
+      high[j] = static_cast<uint8_t>(at[j] >> 4 | (at[j + 32] >> 4) << 2 | (at[j + 64] >> 4) << 4 |
+                                     (at[j + 96] >> 4) << 6);
     }
   }
 }

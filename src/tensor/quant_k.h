@@ -1,5 +1,6 @@
-// One block of 256 numbers of the K formats, for quant.cpp: 8 (q4_k, q5_k) or 16 (q6_k) groups, each with a small integer scale, and halves that scale the
-// scales. Layout: github ggml-org/ggml, src/ggml-common.h.
+// One block of 256 numbers of the K formats, for quant.cpp: 8 (q4_k, q5_k) or 16 (q6_k) groups,
+// each with a small integer scale, and halves that scale the scales. Layout: github ggml-org/ggml,
+// src/ggml-common.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What both files of the block formats share: halves in memory, and rounding that no value can make undefined.
+// What both files of the block formats share: halves in memory, and rounding that no value can make
+// undefined.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +27,14 @@ inline float clamped(float x, float low, float high) {
   const float above = x > low ? x : low;
   return above < high ? above : high;
 }
-// To the nearest integer, ties to even, as long as |x| < 2^22: adding 1.5 * 2^23 leaves no bits behind the point. Larger ones stay large, so clamped() may
-// come after.
+// To the nearest integer, ties to even, as long as |x| < 2^22: adding 1.5 * 2^23 leaves no bits
+// behind the point. Larger ones stay large, so clamped() may come after.
 inline float nearest_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
-// To the nearest integer, ties away from zero, as an int; |x| < 2^22. The number below one half keeps what lies just below a tie from being added up to it.
+// To the nearest integer, ties away from zero, as an int; |x| < 2^22. The number below one half
+// keeps what lies just below a tie from being added up to it.
 inline int nearest_away(float x) { return static_cast<int>(x + std::copysign(0.49999997f, x)); }
-// a / b; 0 where that is no number: b is 0, or so small that the quotient overflows (a scale of b is then far below the smallest half).
+// a / b; 0 where that is no number: b is 0, or so small that the quotient overflows (a scale of b
+// is then far below the smallest half).
 inline float finite_ratio(float a, float b) {
   const float ratio = a / b;
   return std::isfinite(ratio) ? ratio : 0.0f;

@@ -9,15 +9,17 @@ namespace moe {
 
 struct Run {
   explicit Run(int thread_count, DType compute_dtype = DType::f32)
-      : threads(thread_count), compute(compute_dtype), thread_scratch(static_cast<size_t>(thread_count)) {}
+      : threads(thread_count),
+        compute(compute_dtype),
+        thread_scratch(static_cast<size_t>(thread_count)) {}
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
   int threads;
   DType compute;  // dtype of activations that feed products: f32 or bf16
 
-  Arena saved;                        // what backward needs; released block by block, last in first out
-  Arena scratch;                      // within one op or one module's backward; every user rewinds it before returning
+  Arena saved;    // what backward needs; released block by block, last in first out
+  Arena scratch;  // within one op or one module's backward; every user rewinds it before returning
   std::vector<Arena> thread_scratch;  // [threads] inside parallel regions, by thread number
 };
 

@@ -7,7 +7,8 @@
 
 namespace moe {
 
-Tensor::Tensor(void* memory, DType type, std::initializer_list<int64_t> dims) : data(memory), dtype(type), rank(static_cast<int>(dims.size())) {
+Tensor::Tensor(void* memory, DType type, std::initializer_list<int64_t> dims)
+    : data(memory), dtype(type), rank(static_cast<int>(dims.size())) {
   assert(rank >= 1 && rank <= 4);
   std::copy(dims.begin(), dims.end(), shape.begin());
   row_bytes = bytes_of(dtype, cols());
@@ -28,7 +29,8 @@ Tensor Tensor::slice_rows(int64_t begin, int64_t end) const {
 
 Tensor Tensor::slice_cols(int64_t begin, int64_t end) const {
   assert(0 <= begin && begin <= end && end <= cols());
-  Tensor t(static_cast<char*>(data) + begin * static_cast<int64_t>(size_of(dtype)), dtype, {rows(), end - begin});
+  Tensor t(static_cast<char*>(data) + begin * static_cast<int64_t>(size_of(dtype)), dtype,
+           {rows(), end - begin});
   t.row_bytes = row_bytes;
   return t;
 }
@@ -53,7 +55,8 @@ Tensor Tensor::reshape(std::initializer_list<int64_t> dims) const {
 
 std::string describe(const Tensor& t) {
   if (t.empty()) return "absent";
-  return fmt::format("{} [{}]", name_of(t.dtype), fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ", "));
+  return fmt::format("{} [{}]", name_of(t.dtype),
+                     fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ", "));
 }
 
 }  // namespace moe

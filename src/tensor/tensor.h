@@ -11,9 +11,10 @@
 
 namespace moe {
 
-// Up to four dimensions, the last one contiguous. `row_bytes` is the distance between consecutive rows (all leading dimensions flattened), so a slice of
-// columns is a view too; of a quantised type, whose rows are blocks, only rows can be sliced. An empty tensor (no data) means "absent": no bias, a weight of
-// one, a frozen parameter.
+// Up to four dimensions, the last one contiguous. `row_bytes` is the distance between consecutive
+// rows (all leading dimensions flattened), so a slice of columns is a view too; of a quantised
+// type, whose rows are blocks, only rows can be sliced. An empty tensor (no data) means "absent":
+// no bias, a weight of one, a frozen parameter.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;

@@ -1,5 +1,6 @@
-// The trie's building and walking. White space that a token takes with it is found as Hugging Face `tokenizers` finds it (added_vocabulary.rs): before the
-// token no further than where the token before ended.
+// The trie's building and walking. White space that a token takes with it is found as Hugging Face
+// `tokenizers` finds it (added_vocabulary.rs): before the token no further than where the token
+// before ended.
 #include "text/added_tokens.h"
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 namespace moe {
 namespace {
 
-uint64_t key(uint32_t node, char byte) { return uint64_t{node} << 8 | static_cast<unsigned char>(byte); }
+uint64_t key(uint32_t node, char byte) {
+  return uint64_t{node} << 8 | static_cast<unsigned char>(byte);
+}
 
 size_t end_of_space(std::string_view text, size_t at) {
   while (const size_t length = space_length(text.substr(at))) at += length;
@@ -19,7 +22,9 @@ size_t end_of_space(std::string_view text, size_t at) {
 size_t begin_of_space(std::string_view text, size_t at, size_t least) {
   while (at > least) {
     size_t before = at - 1;
-    while (before > least && at - before < 3 && (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
+    while (before > least && at - before < 3 &&
+           (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80)
+      --before;
     if (space_length(text.substr(before)) != at - before) return at;
     at = before;
   }
@@ -32,7 +37,8 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens) : token_of_{-1},
   for (size_t i = 0; i < tokens.size(); ++i) {
     uint32_t node = 0;
     for (const char byte : tokens[i].content) {
-      const auto [place, is_new] = next_.try_emplace(key(node, byte), static_cast<uint32_t>(token_of_.size()));
+      const auto [place, is_new] =
+          next_.try_emplace(key(node, byte), static_cast<uint32_t>(token_of_.size()));
       if (is_new) token_of_.push_back(-1);
       node = place->second;
     }
@@ -40,7 +46,8 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens) : token_of_{-1},
   }
 }
 
-void AddedTokens::split(std::string_view text, const std::function<void(std::string_view, int32_t)>& emit) const {
+void AddedTokens::split(std::string_view text,
+                        const std::function<void(std::string_view, int32_t)>& emit) const {
   bool begins[256] = {};
   for (int b = 0; b < 256; ++b) begins[b] = next_.contains(static_cast<uint64_t>(b));
   size_t done = 0;

@@ -21,9 +21,10 @@ struct AddedToken {
 class AddedTokens {
  public:
   explicit AddedTokens(const std::vector<AddedToken>& tokens);
-  // Hands out, in order, what lies between tokens as (text, -1) and each token as (its text, with what it strips, and id).
-  // O(text times the longest token).
-  void split(std::string_view text, const std::function<void(std::string_view, int32_t)>& emit) const;
+  // Hands out, in order, what lies between tokens as (text, -1) and each token as (its text, with
+  // what it strips, and id). O(text times the longest token).
+  void split(std::string_view text,
+             const std::function<void(std::string_view, int32_t)>& emit) const;
 
  private:
   std::unordered_map<uint64_t, uint32_t> next_;  // node << 8 | byte -> node

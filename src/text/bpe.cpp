@@ -18,11 +18,12 @@ namespace {
 constexpr size_t kMostRemembered = 1 << 16;
 constexpr size_t kLongestRemembered = 64;
 
-// Where the ids of a piece met before stand in the output. Words repeat, so most pieces are copied. One place a hash: what collides is forgotten, so
-// no text can make a lookup slow.
+// Where the ids of a piece met before stand in the output. Words repeat, so most pieces are copied.
+// One place a hash: what collides is forgotten, so no text can make a lookup slow.
 class Seen {
  public:
-  explicit Seen(size_t text_size) : slots_(std::bit_ceil(std::clamp<size_t>(text_size / 4, 16, kMostRemembered))) {}
+  explicit Seen(size_t text_size)
+      : slots_(std::bit_ceil(std::clamp<size_t>(text_size / 4, 16, kMostRemembered))) {}
 
   // Copies the piece's ids to the end; false when it is not remembered.
   bool copy(std::string_view piece, std::vector<int32_t>& ids) {
@@ -30,17 +31,22 @@ class Seen {
     if (slot.piece != piece) return false;
     const size_t to = ids.size();
     ids.resize(to + slot.count);
-    std::copy_n(ids.begin() + static_cast<int64_t>(slot.at), slot.count, ids.begin() + static_cast<int64_t>(to));
+    std::copy_n(ids.begin() + static_cast<int64_t>(slot.at), slot.count,
+                ids.begin() + static_cast<int64_t>(to));
     return true;
   }
-  void remember(std::string_view piece, size_t at, size_t count) { slot_of(piece) = {piece, at, count}; }
+  void remember(std::string_view piece, size_t at, size_t count) {
+    slot_of(piece) = {piece, at, count};
+  }
 
  private:
   struct Slot {
     std::string_view piece;  // of the text being encoded
     size_t at, count;
   };
-  Slot& slot_of(std::string_view piece) { return slots_[std::hash<std::string_view>{}(piece) & (slots_.size() - 1)]; }
+  Slot& slot_of(std::string_view piece) {
+    return slots_[std::hash<std::string_view>{}(piece) & (slots_.size() - 1)];
+  }
   std::vector<Slot> slots_;
 };
 
@@ -50,13 +56,15 @@ uint32_t packed(std::string_view character) {
   return code;
 }
 
-std::vector<AddedToken> normalized_tokens(std::vector<AddedToken> tokens, const std::vector<NormalizerStep>& normalizer) {
+std::vector<AddedToken> normalized_tokens(std::vector<AddedToken> tokens,
+                                          const std::vector<NormalizerStep>& normalizer) {
   for (AddedToken& token : tokens) token.content = normalize(normalizer, token.content);
   return tokens;
 }
 
 bool is_mark_inside(std::string_view word) {
-  for (size_t at = word.find(kSpaceMark); at != std::string_view::npos; at = word.find(kSpaceMark, at + 1))
+  for (size_t at = word.find(kSpaceMark); at != std::string_view::npos;
+       at = word.find(kSpaceMark, at + 1))
     if (at > 0 && !word.substr(0, at).ends_with(kSpaceMark)) return true;
   return false;
 }
@@ -82,25 +90,33 @@ class BpeTokenizer : public Tokenizer {
     if (parts_.characters) index_characters(*parts_.characters);
     if (!parts_.ignore_merges) return;
     for (size_t id = 0; id < parts_.pieces.size(); ++id) {
-      const std::string_view name = parts_.characters ? std::string_view(parts_.characters->words[id]) : std::string_view(parts_.pieces[id]);
-      if (!name.empty() && (parts_.characters || parts_.in_vocab[id])) whole_.emplace_back(name, static_cast<int32_t>(id));
+      const std::string_view name = parts_.characters
+                                        ? std::string_view(parts_.characters->words[id])
+                                        : std::string_view(parts_.pieces[id]);
+      if (!name.empty() && (parts_.characters || parts_.in_vocab[id]))
+        whole_.emplace_back(name, static_cast<int32_t>(id));
     }
     std::sort(whole_.begin(), whole_.end());
   }
 
   int64_t vocab_size() const override { return static_cast<int64_t>(parts_.pieces.size()); }
   std::string spec() const override { return "bpe"; }
-  std::string to_json() const override { return parts_.json.empty() ? write_bpe(parts_) : parts_.json; }
+  std::string to_json() const override {
+    return parts_.json.empty() ? write_bpe(parts_) : parts_.json;
+  }
 
   std::string piece(int32_t id) const override {
-    if (id < 0 || id >= vocab_size()) fail("token id {} is outside the tokenizer's 0..{}", id, vocab_size() - 1);
+    if (id < 0 || id >= vocab_size())
+      fail("token id {} is outside the tokenizer's 0..{}", id, vocab_size() - 1);
     return parts_.pieces[static_cast<size_t>(id)];
   }
 
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text = Tokenizer::decode(ids);
     if (!parts_.characters) return text;
-    const size_t most = parts_.characters->strip_first && !ids.empty() ? piece(ids[0]).size() : static_cast<size_t>(parts_.characters->strip);
+    const size_t most = parts_.characters->strip_first && !ids.empty()
+                            ? piece(ids[0]).size()
+                            : static_cast<size_t>(parts_.characters->strip);
     text.erase(0, std::min(most, std::min(text.find_first_not_of(' '), text.size())));
     return text;
   }
@@ -109,7 +125,8 @@ class BpeTokenizer : public Tokenizer {
     std::vector<int32_t> ids;
     Seen seen(text.size());
     each_part(
-        text, false, [&](int32_t id, size_t) { ids.push_back(id); }, [&](const Piece& piece) { encode_piece(piece.text, seen, ids); });
+        text, false, [&](int32_t id, size_t) { ids.push_back(id); },
+        [&](const Piece& piece) { encode_piece(piece.text, seen, ids); });
     return ids;
   }
 
@@ -127,7 +144,8 @@ class BpeTokenizer : public Tokenizer {
       }
     };
     each_part(
-        text, true, [&](int32_t, size_t begin) { at.push_back(static_cast<int64_t>(begin)); }, part);
+        text, true, [&](int32_t, size_t begin) { at.push_back(static_cast<int64_t>(begin)); },
+        part);
     return at;
   }
 
@@ -146,13 +164,18 @@ class BpeTokenizer : public Tokenizer {
     fallback_.fill(-1);
     if (form.byte_fallback)
       for (int b = 0; b < 256; ++b) fallback_[static_cast<size_t>(b)] = id_of_word(byte_token(b));
-    // Where no merge makes a word that goes on after a space, nothing joins a word with the space behind it: pieces may be cut there.
-    cuts_at_marks_ = id_of_word(kSpaceMark) >= 0 && std::none_of(parts_.merges.begin(), parts_.merges.end(),
-                                                                 [&](const Merge& m) { return is_mark_inside(form.words[static_cast<size_t>(m.result)]); });
+    // Where no merge makes a word that goes on after a space, nothing joins a word with the space
+    // behind it: pieces may be cut there.
+    cuts_at_marks_ = id_of_word(kSpaceMark) >= 0 &&
+                     std::none_of(parts_.merges.begin(), parts_.merges.end(), [&](const Merge& m) {
+                       return is_mark_inside(form.words[static_cast<size_t>(m.result)]);
+                     });
   }
 
   int32_t id_of_word(std::string_view word) const {
-    const auto place = std::lower_bound(by_word_.begin(), by_word_.end(), word, [](const auto& entry, std::string_view w) { return entry.first < w; });
+    const auto place =
+        std::lower_bound(by_word_.begin(), by_word_.end(), word,
+                         [](const auto& entry, std::string_view w) { return entry.first < w; });
     return place == by_word_.end() || place->first != word ? -1 : place->second;
   }
 
@@ -164,37 +187,47 @@ class BpeTokenizer : public Tokenizer {
     return length == 1 && word.size() == byte_token(0).size() ? 1 : word.size();
   }
 
-  // Hands out, in order, added tokens as (id, where they begin) and what is to be merged as pieces of the normalised text, which live until it returns.
+  // Hands out, in order, added tokens as (id, where they begin) and what is to be merged as pieces
+  // of the normalised text, which live until it returns.
   template <class OnToken, class OnPiece>
-  void each_part(std::string_view text, bool mapped, const OnToken& on_token, const OnPiece& on_piece) const {
+  void each_part(std::string_view text, bool mapped, const OnToken& on_token,
+                 const OnPiece& on_piece) const {
     std::deque<std::string> kept;
     std::deque<SourceMap> maps;
     added_.split(text, [&](std::string_view part, int32_t id) {
       const auto begin = static_cast<size_t>(part.data() - text.data());
       if (id >= 0) return on_token(id, begin);
       const SourceMap* map = mapped ? &maps.emplace_back() : nullptr;
-      if (!parts_.normalizer.empty()) part = kept.emplace_back(normalize(parts_.normalizer, part, mapped ? &maps.back() : nullptr));
+      if (!parts_.normalizer.empty())
+        part =
+            kept.emplace_back(normalize(parts_.normalizer, part, mapped ? &maps.back() : nullptr));
       const char* first = part.data();
       added_late_.split(part, [&](std::string_view rest, int32_t late) {
         const auto at = static_cast<size_t>(rest.data() - first);
         if (late >= 0) return on_token(late, mapped ? begin + map->source(at) : 0);
         Piece piece{rest, map, at, begin};
         if (parts_.characters) return each_word(piece, begin == 0 && at == 0, kept, maps, on_piece);
-        splitter_.split(rest, [&](std::string_view cut) { on_piece(Piece{cut, map, static_cast<size_t>(cut.data() - first), begin}); });
+        splitter_.split(rest, [&](std::string_view cut) {
+          on_piece(Piece{cut, map, static_cast<size_t>(cut.data() - first), begin});
+        });
       });
     });
   }
 
   template <class OnPiece>
-  void each_word(Piece piece, bool begins_text, std::deque<std::string>& kept, std::deque<SourceMap>& maps, const OnPiece& on_piece) const {
+  void each_word(Piece piece, bool begins_text, std::deque<std::string>& kept,
+                 std::deque<SourceMap>& maps, const OnPiece& on_piece) const {
     const std::optional<Metaspace>& metaspace = parts_.characters->metaspace;
     if (metaspace) {
-      std::vector<NormalizerStep> steps = {{NormalizerStep::Kind::replace, " ", std::string(kSpaceMark)}};
-      const bool prepend = metaspace->prepend == Metaspace::Prepend::always || (metaspace->prepend == Metaspace::Prepend::first && begins_text);
+      std::vector<NormalizerStep> steps = {
+          {NormalizerStep::Kind::replace, " ", std::string(kSpaceMark)}};
+      const bool prepend = metaspace->prepend == Metaspace::Prepend::always ||
+                           (metaspace->prepend == Metaspace::Prepend::first && begins_text);
       if (prepend && !piece.text.starts_with(' ') && !piece.text.starts_with(kSpaceMark))
         steps.push_back({NormalizerStep::Kind::prepend, "", std::string(kSpaceMark)});
       SourceMap own;
-      const std::string& text = kept.emplace_back(normalize(steps, piece.text, piece.map ? &own : nullptr));
+      const std::string& text =
+          kept.emplace_back(normalize(steps, piece.text, piece.map ? &own : nullptr));
       if (piece.map) piece.map = &maps.emplace_back(SourceMap::behind(*piece.map, piece.at, own));
       piece.text = text;
       piece.at = 0;
@@ -203,10 +236,13 @@ class BpeTokenizer : public Tokenizer {
     if (!everywhere && (!cuts_at_marks_ || parts_.ignore_merges)) return on_piece(piece);
     size_t done = 0;
     const auto cut = [&](size_t end) {
-      if (end > done) on_piece(Piece{piece.text.substr(done, end - done), piece.map, piece.at + done, piece.begin});
+      if (end > done)
+        on_piece(
+            Piece{piece.text.substr(done, end - done), piece.map, piece.at + done, piece.begin});
       done = end;
     };
-    for (size_t at = piece.text.find(kSpaceMark); at != std::string_view::npos; at = piece.text.find(kSpaceMark, at + kSpaceMark.size()))
+    for (size_t at = piece.text.find(kSpaceMark); at != std::string_view::npos;
+         at = piece.text.find(kSpaceMark, at + kSpaceMark.size()))
       if (everywhere || !piece.text.substr(0, at).ends_with(kSpaceMark)) cut(at);
     cut(piece.text.size());
   }
@@ -222,7 +258,8 @@ class BpeTokenizer : public Tokenizer {
 
   // What waits until the next known symbol, as in `tokenizers` (models/bpe/model.rs).
   void flush_unknown(int64_t& unknown, std::vector<int32_t>& first) const {
-    if (parts_.unk && unknown > 0) first.insert(first.end(), parts_.fuse_unk ? 1 : static_cast<size_t>(unknown), *parts_.unk);
+    if (parts_.unk && unknown > 0)
+      first.insert(first.end(), parts_.fuse_unk ? 1 : static_cast<size_t>(unknown), *parts_.unk);
     unknown = 0;
   }
 
@@ -255,7 +292,9 @@ class BpeTokenizer : public Tokenizer {
       if (id >= 0) {
         flush_unknown(unknown, first);
         first.push_back(id);
-      } else if (std::all_of(bytes.begin(), bytes.end(), [&](char b) { return fallback_[static_cast<unsigned char>(b)] >= 0; })) {
+      } else if (std::all_of(bytes.begin(), bytes.end(), [&](char b) {
+                   return fallback_[static_cast<unsigned char>(b)] >= 0;
+                 })) {
         for (const char b : bytes) first.push_back(fallback_[static_cast<unsigned char>(b)]);
       } else {
         ++unknown;
@@ -272,7 +311,9 @@ class BpeTokenizer : public Tokenizer {
   }
 
   std::optional<int32_t> whole_token(std::string_view piece) const {
-    const auto place = std::lower_bound(whole_.begin(), whole_.end(), piece, [](const auto& entry, std::string_view p) { return entry.first < p; });
+    const auto place =
+        std::lower_bound(whole_.begin(), whole_.end(), piece,
+                         [](const auto& entry, std::string_view p) { return entry.first < p; });
     if (place == whole_.end() || place->first != piece) return std::nullopt;
     return place->second;
   }
@@ -281,7 +322,8 @@ class BpeTokenizer : public Tokenizer {
   Splitter splitter_;
   MergeTable table_;
   AddedTokens added_, added_late_;
-  std::vector<std::pair<std::string_view, int32_t>> whole_;  // sorted; empty unless merges are to be ignored
+  std::vector<std::pair<std::string_view, int32_t>>
+      whole_;  // sorted; empty unless merges are to be ignored
   // Of a vocabulary over characters, sorted.
   std::vector<std::pair<uint32_t, int32_t>> characters_;
   std::vector<std::pair<std::string_view, int32_t>> by_word_;
@@ -300,6 +342,8 @@ std::string word_bytes(std::string_view word) {
   return normalize({{NormalizerStep::Kind::replace, std::string(kSpaceMark), " "}}, word);
 }
 
-std::unique_ptr<Tokenizer> make_bpe(BpeParts parts) { return std::make_unique<BpeTokenizer>(std::move(parts)); }
+std::unique_ptr<Tokenizer> make_bpe(BpeParts parts) {
+  return std::make_unique<BpeTokenizer>(std::move(parts));
+}
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// BPE over bytes (Radford et al. 2019: a regular expression cuts the text, each piece's bytes are merged into tokens) and over characters (SentencePiece's
-// form: spaces become U+2581, a character that is no token becomes its bytes' tokens).
+// BPE over bytes (Radford et al. 2019: a regular expression cuts the text, each piece's bytes are
+// merged into tokens) and over characters (SentencePiece's form: spaces become U+2581, a character
+// that is no token becomes its bytes' tokens).
 #pragma once
 
 #include <array>
@@ -19,11 +20,16 @@
 namespace moe {
 
 constexpr int64_t kMaxVocab = int64_t{1} << 20;
-inline constexpr std::string_view kSpaceMark = "\u2581";  // what stands for a space in vocabularies over characters
+inline constexpr std::string_view kSpaceMark =
+    "\u2581";  // what stands for a space in vocabularies over characters
 
 // Spaces become kSpaceMark, one is put in front.
 struct Metaspace {
-  enum class Prepend { always, first, never };  // before each part of the text that has none, before that which begins the text, nowhere
+  enum class Prepend {
+    always,
+    first,
+    never
+  };  // before each part of the text that has none, before that which begins the text, nowhere
   Prepend prepend = Prepend::always;
   bool split = true;  // pieces begin at each mark
   bool operator==(const Metaspace&) const = default;
@@ -45,11 +51,14 @@ struct BpeParts {
   std::optional<int32_t> unk;           // stands for what is no token; without it that is left out
   bool fuse_unk = false;                // one for all that follow each other
   std::vector<NormalizerStep> normalizer;
-  // Looked for in the text, first these, then those in what is left, normalised: a tokenizer.json tells tokens apart by whether they see the normalised text.
+  // Looked for in the text, first these, then those in what is left, normalised: a tokenizer.json
+  // tells tokens apart by whether they see the normalised text.
   std::vector<AddedToken> added, added_late;
   std::vector<std::string> patterns;  // as tokenizer.json writes them
-  bool ignore_merges = false;         // a piece that is a token as a whole is taken so, whatever the merges
-  std::vector<bool> in_vocab;         // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
+  bool ignore_merges =
+      false;  // a piece that is a token as a whole is taken so, whatever the merges
+  std::vector<bool>
+      in_vocab;  // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
   std::optional<Characters> characters;
   SpecialIds special;
   std::string json;  // to_json() gives back what was read; empty: it is written when asked for
@@ -58,7 +67,8 @@ struct BpeParts {
 // Fails with the part of `parts.patterns` that cannot be honoured.
 std::unique_ptr<Tokenizer> make_bpe(BpeParts parts);
 
-// tokenizer.json of Hugging Face `tokenizers`. Fails with the part that cannot be honoured; `text` is what `file` was parsed from.
+// tokenizer.json of Hugging Face `tokenizers`. Fails with the part that cannot be honoured; `text`
+// is what `file` was parsed from.
 BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::string& where);
 
 // tokenizer.json that says all of the parts.

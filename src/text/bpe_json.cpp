@@ -1,4 +1,5 @@
-// tokenizer.json, read. What would change the ids and is not honoured is refused by its name, never passed over.
+// tokenizer.json, read. What would change the ids and is not honoured is refused by its name, never
+// passed over.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,9 +20,15 @@ constexpr size_t kMaxPatterns = 16;
 constexpr size_t kMaxReplaced = 64;
 constexpr int64_t kMaxStripped = 64;
 
-bool is_there(const Json& object, const char* key) { return object.contains(key) && !object[key].is_null(); }
+bool is_there(const Json& object, const char* key) {
+  return object.contains(key) && !object[key].is_null();
+}
 
-std::string type_of(const Json& part) { return part.is_object() && part.contains("type") && part["type"].is_string() ? part["type"].get<std::string>() : "?"; }
+std::string type_of(const Json& part) {
+  return part.is_object() && part.contains("type") && part["type"].is_string()
+             ? part["type"].get<std::string>()
+             : "?";
+}
 
 // The steps of a part that may be one step or a Sequence of them under `list`.
 std::vector<Json> steps_of(const Json& part, const char* list) {
@@ -40,10 +47,12 @@ std::string split_pattern(const Json& step, const std::string& where) {
   return pattern.get<std::string>("Regex");
 }
 
-// The vocabulary is over bytes where the decoder says so: spaces are then written in the byte alphabet, else with the mark.
+// The vocabulary is over bytes where the decoder says so: spaces are then written in the byte
+// alphabet, else with the mark.
 bool is_over_characters(const Json& file) {
   if (!is_there(file, "decoder")) fail("it has no decoder");
-  if (const std::string type = type_of(file["decoder"]); type != "ByteLevel" && type != "Sequence" && type != "Metaspace")
+  if (const std::string type = type_of(file["decoder"]);
+      type != "ByteLevel" && type != "Sequence" && type != "Metaspace")
     fail("its decoder is {}", printable(type));
   return type_of(file["decoder"]) != "ByteLevel";
 }
@@ -53,13 +62,17 @@ std::string string_of(const Json& step, const std::string& where) {
   const JsonReader pattern = reader.object("pattern");
   if (!pattern.has("String")) fail("its {} has no String", type_of(step));
   auto what = pattern.get<std::string>("String");
-  if (what.empty() || what.size() > kMaxReplaced) fail("its {} looks for {} bytes; 1 to {} are supported", type_of(step), what.size(), kMaxReplaced);
+  if (what.empty() || what.size() > kMaxReplaced)
+    fail("its {} looks for {} bytes; 1 to {} are supported", type_of(step), what.size(),
+         kMaxReplaced);
   return what;
 }
 
 std::string content_of(const Json& step, const char* key, const std::string& where) {
   auto content = JsonReader(step, where).get<std::string>(key);
-  if (content.size() > kMaxReplaced) fail("its {} writes {} bytes; at most {} are supported", type_of(step), content.size(), kMaxReplaced);
+  if (content.size() > kMaxReplaced)
+    fail("its {} writes {} bytes; at most {} are supported", type_of(step), content.size(),
+         kMaxReplaced);
   return content;
 }
 
@@ -71,15 +84,19 @@ void read_normalizer(const Json& file, BpeParts& parts, const std::string& where
     using Kind = NormalizerStep::Kind;
     const std::string type = type_of(step);
     if (type == "NFC") parts.normalizer.push_back({Kind::nfc, "", ""});
-    else if (type == "Prepend") parts.normalizer.push_back({Kind::prepend, "", content_of(step, "prepend", where)});
-    else if (type == "Replace") parts.normalizer.push_back({Kind::replace, string_of(step, where), content_of(step, "content", where)});
+    else if (type == "Prepend")
+      parts.normalizer.push_back({Kind::prepend, "", content_of(step, "prepend", where)});
+    else if (type == "Replace")
+      parts.normalizer.push_back(
+          {Kind::replace, string_of(step, where), content_of(step, "content", where)});
     else fail("its normalizer is {}", printable(type));
   }
 }
 
 Metaspace read_metaspace(const Json& step, const std::string& where) {
   const JsonReader reader(step, where);
-  if (reader.get<std::string>("replacement", std::string(kSpaceMark)) != kSpaceMark) fail("its Metaspace writes no U+2581 for a space");
+  if (reader.get<std::string>("replacement", std::string(kSpaceMark)) != kSpaceMark)
+    fail("its Metaspace writes no U+2581 for a space");
   Metaspace metaspace;
   metaspace.split = reader.get<bool>("split", true);
   if (reader.has("prepend_scheme")) {
@@ -95,26 +112,34 @@ Metaspace read_metaspace(const Json& step, const std::string& where) {
 void read_metaspace_step(const Json& file, Characters& form, const std::string& where) {
   if (!is_there(file, "pre_tokenizer")) return;
   const std::vector<Json> steps = steps_of(file["pre_tokenizer"], "pretokenizers");
-  if (steps.size() != 1 || type_of(steps[0]) != "Metaspace") fail("its pre_tokenizer is {}", printable(steps.empty() ? "empty" : type_of(steps[0])));
+  if (steps.size() != 1 || type_of(steps[0]) != "Metaspace")
+    fail("its pre_tokenizer is {}", printable(steps.empty() ? "empty" : type_of(steps[0])));
   form.metaspace = read_metaspace(steps[0], where);
 }
 
-// Replace U+2581 by a space, ByteFallback, Fuse, Strip; or Metaspace, which is the same but for where it strips.
+// Replace U+2581 by a space, ByteFallback, Fuse, Strip; or Metaspace, which is the same but for
+// where it strips.
 void read_decoder(const Json& file, BpeParts& parts, const std::string& where) {
   if (!parts.characters) return;
   if (type_of(file["decoder"]) == "Metaspace") {
-    parts.characters->strip_first = read_metaspace(file["decoder"], where).prepend != Metaspace::Prepend::never;
+    parts.characters->strip_first =
+        read_metaspace(file["decoder"], where).prepend != Metaspace::Prepend::never;
     return;
   }
   const std::vector<Json> steps = steps_of(file["decoder"], "decoders");
   const std::vector<std::string> known = {"Replace", "ByteFallback", "Fuse", "Strip"};
-  if (steps.size() < 3 || steps.size() > known.size()) fail("its decoder has {} steps", steps.size());
+  if (steps.size() < 3 || steps.size() > known.size())
+    fail("its decoder has {} steps", steps.size());
   for (size_t i = 0; i < steps.size(); ++i)
-    if (type_of(steps[i]) != known[i]) fail("step {} of its decoder is {}", i + 1, printable(type_of(steps[i])));
-  if (string_of(steps[0], where) != kSpaceMark || content_of(steps[0], "content", where) != " ") fail("its decoder writes no space for U+2581");
+    if (type_of(steps[i]) != known[i])
+      fail("step {} of its decoder is {}", i + 1, printable(type_of(steps[i])));
+  if (string_of(steps[0], where) != kSpaceMark || content_of(steps[0], "content", where) != " ")
+    fail("its decoder writes no space for U+2581");
   if (steps.size() < known.size()) return;
   const JsonReader strip(steps[3], where);
-  if (strip.get<std::string>("content") != " " || strip.get_in<int64_t>("stop", 0, kMaxStripped, 0) != 0) fail("its decoder strips more than spaces in front");
+  if (strip.get<std::string>("content") != " " ||
+      strip.get_in<int64_t>("stop", 0, kMaxStripped, 0) != 0)
+    fail("its decoder strips more than spaces in front");
   parts.characters->strip = static_cast<int>(strip.get_in<int64_t>("start", 0, kMaxStripped, 0));
 }
 
@@ -127,7 +152,9 @@ void read_pre_tokenizer(const Json& file, BpeParts& parts, const std::string& wh
     const std::string type = type_of(step);
     if (byte_level) fail("its pre_tokenizer goes on after ByteLevel");
     if (type == "Split") parts.patterns.push_back(split_pattern(step, where));
-    else if (type == "Digits") parts.patterns.emplace_back(JsonReader(step, where).get<bool>("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
+    else if (type == "Digits")
+      parts.patterns.emplace_back(
+          JsonReader(step, where).get<bool>("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
     else if (type == "ByteLevel") {
       const JsonReader level(step, where);
       if (level.get<bool>("add_prefix_space", true)) fail("it puts a space in front of the text");
@@ -136,14 +163,16 @@ void read_pre_tokenizer(const Json& file, BpeParts& parts, const std::string& wh
     } else fail("its pre_tokenizer is {}", printable(type));
   }
   if (!byte_level) fail("its pre_tokenizer is not ByteLevel");
-  if (parts.patterns.size() > kMaxPatterns) fail("its pre_tokenizer has {} patterns", parts.patterns.size());
+  if (parts.patterns.size() > kMaxPatterns)
+    fail("its pre_tokenizer has {} patterns", parts.patterns.size());
 }
 
 void read_vocab(const Json& model, BpeParts& parts) {
   const Json& vocab = model["vocab"];
   int64_t top = -1;
   for (const auto& [token, id] : vocab.items()) {
-    if (!id.is_number_integer() || id.get<double>() < 0 || id.get<double>() >= static_cast<double>(kMaxVocab))
+    if (!id.is_number_integer() || id.get<double>() < 0 ||
+        id.get<double>() >= static_cast<double>(kMaxVocab))
       fail("the id of {} is no number from 0 to {}", printable(token), kMaxVocab - 1);
     top = std::max(top, id.get<int64_t>());
   }
@@ -174,11 +203,13 @@ void read_vocab(const Json& model, BpeParts& parts) {
 
 // "a b" or ["a", "b"].
 std::pair<std::string, std::string> read_pair(const Json& merge, size_t i) {
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) return {merge[0], merge[1]};
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+    return {merge[0], merge[1]};
   if (merge.is_string()) {
     const auto text = merge.get<std::string>();
     const size_t space = text.find(' ');
-    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) return {text.substr(0, space), text.substr(space + 1)};
+    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
+      return {text.substr(0, space), text.substr(space + 1)};
   }
   fail("merge {} is not two tokens", i);
 }
@@ -188,7 +219,8 @@ void read_merges(const Json& model, BpeParts& parts) {
   const Json& vocab = model["vocab"];
   const Json& merges = model["merges"];
   if (!merges.is_array()) fail("its merges are no list");
-  if (merges.size() > static_cast<size_t>(kMaxVocab)) fail("it has {} merges; at most {} are supported", merges.size(), kMaxVocab);
+  if (merges.size() > static_cast<size_t>(kMaxVocab))
+    fail("it has {} merges; at most {} are supported", merges.size(), kMaxVocab);
   const auto id_of = [&](const std::string& token, size_t i) {
     const auto place = vocab.find(token);
     if (place == vocab.end()) fail("merge {} names {}, which is no token", i, printable(token));
@@ -213,7 +245,8 @@ void read_unknown(const JsonReader& model, const Json& vocab, BpeParts& parts) {
 
 void read_model(const Json& file, BpeParts& parts, const std::string& where) {
   const JsonReader model = JsonReader(file, where).object("model");
-  if (const auto type = model.get<std::string>("type", "BPE"); type != "BPE") fail("its model is {}", printable(type));
+  if (const auto type = model.get<std::string>("type", "BPE"); type != "BPE")
+    fail("its model is {}", printable(type));
   if (model.has("dropout") && model.get<double>("dropout") != 0) fail("it has dropout");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!model.get<std::string>(key, "").empty()) fail("it has a {}", key);
@@ -227,26 +260,33 @@ void read_model(const Json& file, BpeParts& parts, const std::string& where) {
 void read_added(const Json& file, BpeParts& parts, const std::string& where) {
   if (!is_there(file, "added_tokens")) return;
   const std::vector<JsonReader> tokens = JsonReader(file, where).objects("added_tokens");
-  if (tokens.size() > kMaxAdded) fail("it has {} added tokens; at most {} are supported", tokens.size(), kMaxAdded);
+  if (tokens.size() > kMaxAdded)
+    fail("it has {} added tokens; at most {} are supported", tokens.size(), kMaxAdded);
   const Json& vocab = file["model"]["vocab"];
   std::set<std::string> known;
   for (const JsonReader& token : tokens) {
     const auto content = token.get<std::string>("content");
     const auto id = static_cast<int32_t>(token.get_in<int64_t>("id", 0, kMaxVocab - 1));
     const std::string name = printable(content, 40);
-    if (content.empty() || content.size() > kMaxAddedBytes) fail("an added token has {} bytes; 1 to {} are supported", content.size(), kMaxAddedBytes);
+    if (content.empty() || content.size() > kMaxAddedBytes)
+      fail("an added token has {} bytes; 1 to {} are supported", content.size(), kMaxAddedBytes);
     if (!known.insert(content).second) fail("the added token {} occurs twice", name);
     if (token.get<bool>("single_word", false)) fail("the added token {} has single_word", name);
-    if (static_cast<size_t>(id) >= parts.pieces.size()) parts.pieces.resize(static_cast<size_t>(id) + 1);
+    if (static_cast<size_t>(id) >= parts.pieces.size())
+      parts.pieces.resize(static_cast<size_t>(id) + 1);
     const auto in_vocab = vocab.find(content);
-    if (in_vocab != vocab.end() ? in_vocab->get<int32_t>() != id : !parts.pieces[static_cast<size_t>(id)].empty())
+    if (in_vocab != vocab.end() ? in_vocab->get<int32_t>() != id
+                                : !parts.pieces[static_cast<size_t>(id)].empty())
       fail("the added token {} has the id {}, which the vocabulary has otherwise", name, id);
     // "é" in the vocabulary is the byte E9, but in a text it is two bytes: one id cannot be both.
-    if (!parts.characters && in_vocab != vocab.end() && parts.pieces[static_cast<size_t>(id)] != content)
+    if (!parts.characters && in_vocab != vocab.end() &&
+        parts.pieces[static_cast<size_t>(id)] != content)
       fail("the added token {} stands for other bytes in the vocabulary", name);
     parts.pieces[static_cast<size_t>(id)] = parts.characters ? word_bytes(content) : content;
-    AddedToken added{id, content, token.get<bool>("special", false), token.get<bool>("lstrip", false), token.get<bool>("rstrip", false)};
-    (token.get<bool>("normalized", true) ? parts.added_late : parts.added).push_back(std::move(added));
+    AddedToken added{id, content, token.get<bool>("special", false),
+                     token.get<bool>("lstrip", false), token.get<bool>("rstrip", false)};
+    (token.get<bool>("normalized", true) ? parts.added_late : parts.added)
+        .push_back(std::move(added));
   }
   parts.in_vocab.resize(parts.pieces.size());
   if (parts.characters) parts.characters->words.resize(parts.pieces.size());
@@ -270,17 +310,25 @@ void read_post_processor(const Json& file, BpeParts& parts) {
     if (!single.is_array()) fail("its post_processor has no list for a single text");
     bool text_seen = false;
     for (const Json& part : single) {
-      if (!part.is_object() || part.contains("SpecialToken") == part.contains("Sequence")) fail("a part of its post_processor is neither token nor text");
+      if (!part.is_object() || part.contains("SpecialToken") == part.contains("Sequence"))
+        fail("a part of its post_processor is neither token nor text");
       if (part.contains("Sequence")) {
         text_seen = true;
         continue;
       }
       const Json& token = part["SpecialToken"];
-      const std::string name = token.is_object() && token.contains("id") && token["id"].is_string() ? token["id"].get<std::string>() : "?";
-      if (text_seen) fail("its post_processor puts {} behind a text, which a model could not continue", printable(name, 40));
-      if (parts.special.add_bos) fail("its post_processor puts more than one token in front of a text");
+      const std::string name = token.is_object() && token.contains("id") && token["id"].is_string()
+                                   ? token["id"].get<std::string>()
+                                   : "?";
+      if (text_seen)
+        fail("its post_processor puts {} behind a text, which a model could not continue",
+             printable(name, 40));
+      if (parts.special.add_bos)
+        fail("its post_processor puts more than one token in front of a text");
       parts.special.bos = added_id(parts, name);
-      if (!parts.special.bos) fail("its post_processor puts {} in front of a text, which is no added token", printable(name, 40));
+      if (!parts.special.bos)
+        fail("its post_processor puts {} in front of a text, which is no added token",
+             printable(name, 40));
       parts.special.add_bos = true;
     }
   }
@@ -288,7 +336,8 @@ void read_post_processor(const Json& file, BpeParts& parts) {
 
 // The format has no word for the token that ends a text, so it is known by its name.
 void find_end(BpeParts& parts) {
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "<|return|>", "<｜end▁of▁sentence｜>", "</s>"}) {
+  for (const char* name :
+       {"<|endoftext|>", "<|end_of_text|>", "<|return|>", "<｜end▁of▁sentence｜>", "</s>"}) {
     parts.special.eos = added_id(parts, name);
     if (parts.special.eos) return;
   }

@@ -1,5 +1,6 @@
-// Counts of pairs kept up to date while merging (Sennrich et al. 2016): a merge visits only the places where its pair stands. All distinct pieces of
-// the text lie in one list of symbols, each with how often its piece occurs.
+// Counts of pairs kept up to date while merging (Sennrich et al. 2016): a merge visits only the
+// places where its pair stands. All distinct pieces of the text lie in one list of symbols, each
+// with how often its piece occurs.
 #include "text/bpe_train.h"
 
 #include <algorithm>
@@ -26,7 +27,9 @@ constexpr std::string_view kPrefix = "bpe:";
 constexpr int64_t kMinCount = 2;  // a pair that occurs once shortens nothing but itself
 
 using PairKey = uint64_t;  // left id << 32 | right id, so that lower pairs are lower numbers
-PairKey key_of(int32_t left, int32_t right) { return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right); }
+PairKey key_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+}
 
 struct Pair {
   int64_t count = 0;
@@ -37,7 +40,9 @@ struct Pair {
 struct CountedPair {
   int64_t count;
   PairKey key;
-  bool operator<(const CountedPair& other) const { return count != other.count ? count < other.count : key > other.key; }
+  bool operator<(const CountedPair& other) const {
+    return count != other.count ? count < other.count : key > other.key;
+  }
 };
 
 class Trainer {
@@ -57,7 +62,9 @@ class Trainer {
     uint32_t piece;
   };
   void grow(int32_t left, int32_t right, uint32_t at);
-  void shrink(int32_t left, int32_t right, uint32_t at) { pairs_[key_of(left, right)].count -= counts_[symbols_[at].piece]; }
+  void shrink(int32_t left, int32_t right, uint32_t at) {
+    pairs_[key_of(left, right)].count -= counts_[symbols_[at].piece];
+  }
   void push_grown();
 
   std::vector<Symbol> symbols_;
@@ -72,15 +79,19 @@ template <class Words>
 Trainer::Trainer(const Words& pieces) {
   size_t total = 0;
   for (const auto& [piece, count] : pieces) total += piece.size();
-  if (total >= kNone) fail("{} bytes of distinct words are too many to learn a tokenizer from; train it on a part of the text", total);
+  if (total >= kNone)
+    fail(
+        "{} bytes of distinct words are too many to learn a tokenizer from; train it on a part of "
+        "the text",
+        total);
   symbols_.reserve(total);
   counts_.reserve(pieces.size());
   for (const auto& [piece, count] : pieces) {
     const auto first = static_cast<uint32_t>(symbols_.size());
     const auto last = first + static_cast<uint32_t>(piece.size()) - 1;
     for (uint32_t i = first; i <= last; ++i)
-      symbols_.push_back(
-          {static_cast<unsigned char>(piece[i - first]), i == first ? kNone : i - 1, i == last ? kNone : i + 1, static_cast<uint32_t>(counts_.size())});
+      symbols_.push_back({static_cast<unsigned char>(piece[i - first]), i == first ? kNone : i - 1,
+                          i == last ? kNone : i + 1, static_cast<uint32_t>(counts_.size())});
     counts_.push_back(count);
     for (uint32_t i = first; i < last; ++i) grow(symbols_[i].id, symbols_[i + 1].id, i);
   }
@@ -121,10 +132,12 @@ bool Trainer::most_frequent(int32_t& left, int32_t& right) {
   return false;
 }
 
-// At "p left right n" the pairs (p, left), (left, right), (right, n) lose one occurrence and (p, result), (result, n) gain one.
+// At "p left right n" the pairs (p, left), (left, right), (right, n) lose one occurrence and (p,
+// result), (result, n) gain one.
 void Trainer::merge(int32_t left, int32_t right, int32_t result) {
   std::vector<uint32_t> places = std::move(pairs_[key_of(left, right)].at);
-  std::sort(places.begin(), places.end());  // from left to right, as encoding merges: of "aaa" the first two
+  std::sort(places.begin(),
+            places.end());  // from left to right, as encoding merges: of "aaa" the first two
   for (const uint32_t at : places) {
     Symbol& first = symbols_[at];
     if (first.id != left || first.next == kNone || symbols_[first.next].id != right) continue;
@@ -148,8 +161,10 @@ void Trainer::merge(int32_t left, int32_t right, int32_t result) {
 int64_t parse_size(std::string_view digits) {
   int64_t size = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-  if (error != std::errc() || end != digits.data() + digits.size() || size <= kBytes || size > kMaxVocab)
-    fail_usage("@tokenizer bpe:{}: the number of entries must be from {} to {}", printable(digits), kBytes + 1, kMaxVocab);
+  if (error != std::errc() || end != digits.data() + digits.size() || size <= kBytes ||
+      size > kMaxVocab)
+    fail_usage("@tokenizer bpe:{}: the number of entries must be from {} to {}", printable(digits),
+               kBytes + 1, kMaxVocab);
   return size;
 }
 
@@ -157,7 +172,8 @@ int64_t parse_size(std::string_view digits) {
 
 void BpeLearner::add(std::string_view text) {
   static const Splitter splitter({std::string(kGpt2Pattern)});
-  static const AddedTokens marks(std::vector<AddedToken>{{0, kEndOfText}, {1, kMessageBegin}, {2, kMessageEnd}});
+  static const AddedTokens marks(
+      std::vector<AddedToken>{{0, kEndOfText}, {1, kMessageBegin}, {2, kMessageEnd}});
   marks.split(text, [&](std::string_view part, int32_t id) {
     if (id >= 0) return;
     splitter.split(part, [&](std::string_view word) {
@@ -173,7 +189,8 @@ std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const
   if (dialogues) added.insert(added.end(), {kMessageBegin, kMessageEnd});
   const auto last = static_cast<int64_t>(added.size());
   if (size < kBytes + last || size > kMaxVocab)
-    fail_usage("a BPE vocabulary{} has from {} to {} entries, not {}", dialogues ? " for dialogues" : "", kBytes + last, kMaxVocab, size);
+    fail_usage("a BPE vocabulary{} has from {} to {} entries, not {}",
+               dialogues ? " for dialogues" : "", kBytes + last, kMaxVocab, size);
   BpeParts parts;
   std::unordered_map<std::string, int32_t> known;  // "ab" + "c" and "a" + "bc" are one token
   for (int b = 0; b < kBytes; ++b) {
@@ -182,9 +199,12 @@ std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const
   }
   Trainer trainer(words_);
   int32_t left = 0, right = 0;
-  while (static_cast<int64_t>(parts.pieces.size()) < size - last && trainer.most_frequent(left, right)) {
-    const std::string piece = parts.pieces[static_cast<size_t>(left)] + parts.pieces[static_cast<size_t>(right)];
-    const auto [place, is_new] = known.try_emplace(piece, static_cast<int32_t>(parts.pieces.size()));
+  while (static_cast<int64_t>(parts.pieces.size()) < size - last &&
+         trainer.most_frequent(left, right)) {
+    const std::string piece =
+        parts.pieces[static_cast<size_t>(left)] + parts.pieces[static_cast<size_t>(right)];
+    const auto [place, is_new] =
+        known.try_emplace(piece, static_cast<int32_t>(parts.pieces.size()));
     if (is_new) parts.pieces.push_back(piece);
     parts.merges.push_back({left, right, place->second});
     trainer.merge(left, right, place->second);
@@ -199,7 +219,8 @@ std::unique_ptr<Tokenizer> BpeLearner::learn(int64_t size, bool dialogues) const
   return make_bpe(std::move(parts));
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::vector<std::string>& data) {
+std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec,
+                                            const std::vector<std::string>& data) {
   std::error_code ignored;
   if (spec.starts_with(kPrefix)) {
     const int64_t size = parse_size(std::string_view(spec).substr(kPrefix.size()));
@@ -212,13 +233,18 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec, const std::
         dialogues |= !run.all_trained;
       });
     };
-    each_source(data,
-                {learn, [](const std::string& folder) { fail_usage("{} holds tokens, and a vocabulary is learned from text; name the text itself", folder); }});
+    each_source(
+        data, {learn, [](const std::string& folder) {
+                 fail_usage(
+                     "{} holds tokens, and a vocabulary is learned from text; name the text itself",
+                     folder);
+               }});
     return learner.learn(size, dialogues);
   }
   if (std::filesystem::is_directory(spec, ignored)) {
     std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(spec);
-    mark_dialogues(*tokenizer, false);  // that model knew them, one that takes its tokenizer does not yet
+    mark_dialogues(*tokenizer,
+                   false);  // that model knew them, one that takes its tokenizer does not yet
     return tokenizer;
   }
   return make_tokenizer(spec);

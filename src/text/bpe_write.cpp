@@ -14,7 +14,10 @@ namespace moe {
 namespace {
 
 Json byte_level(bool prefix_space, bool use_regex = true) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
 }
 
 Json one_or_sequence(Json steps, const char* list) {
@@ -22,14 +25,18 @@ Json one_or_sequence(Json steps, const char* list) {
   return steps.size() == 1 ? steps[0] : Json{{"type", "Sequence"}, {list, steps}};
 }
 
-Json replacement(std::string_view what, std::string_view with) { return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}}; }
+Json replacement(std::string_view what, std::string_view with) {
+  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}};
+}
 
 Json normalizer(const BpeParts& parts) {
   Json steps = Json::array();
   for (const NormalizerStep& step : parts.normalizer) {
     switch (step.kind) {
       case NormalizerStep::Kind::nfc: steps.push_back({{"type", "NFC"}}); break;
-      case NormalizerStep::Kind::prepend: steps.push_back({{"type", "Prepend"}, {"prepend", step.with}}); break;
+      case NormalizerStep::Kind::prepend:
+        steps.push_back({{"type", "Prepend"}, {"prepend", step.with}});
+        break;
       case NormalizerStep::Kind::replace: steps.push_back(replacement(step.what, step.with)); break;
     }
   }
@@ -45,36 +52,53 @@ const char* name_of(Metaspace::Prepend prepend) {
   return "";
 }
 
-Json metaspace(const Metaspace& m) { return {{"type", "Metaspace"}, {"replacement", kSpaceMark}, {"prepend_scheme", name_of(m.prepend)}, {"split", m.split}}; }
+Json metaspace(const Metaspace& m) {
+  return {{"type", "Metaspace"},
+          {"replacement", kSpaceMark},
+          {"prepend_scheme", name_of(m.prepend)},
+          {"split", m.split}};
+}
 
 // GPT-2's pattern has a word of its own where it comes last.
 Json pre_tokenizer(const BpeParts& parts) {
-  if (parts.characters) return parts.characters->metaspace ? metaspace(*parts.characters->metaspace) : Json(nullptr);
+  if (parts.characters)
+    return parts.characters->metaspace ? metaspace(*parts.characters->metaspace) : Json(nullptr);
   const bool gpt2_last = !parts.patterns.empty() && parts.patterns.back() == kGpt2Pattern;
   Json steps = Json::array();
   for (size_t i = 0; i + (gpt2_last ? 1 : 0) < parts.patterns.size(); ++i)
-    steps.push_back({{"type", "Split"}, {"pattern", {{"Regex", parts.patterns[i]}}}, {"behavior", "Isolated"}, {"invert", false}});
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", parts.patterns[i]}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
   steps.push_back(byte_level(false, gpt2_last));
   return one_or_sequence(steps, "pretokenizers");
 }
 
 Json decoder(const BpeParts& parts) {
   if (!parts.characters) return byte_level(true);
-  if (parts.characters->strip_first && parts.characters->metaspace) return metaspace(*parts.characters->metaspace);
+  if (parts.characters->strip_first && parts.characters->metaspace)
+    return metaspace(*parts.characters->metaspace);
   Json steps = {replacement(kSpaceMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
-  if (parts.characters->strip > 0) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", parts.characters->strip}, {"stop", 0}});
+  if (parts.characters->strip > 0)
+    steps.push_back(
+        {{"type", "Strip"}, {"content", " "}, {"start", parts.characters->strip}, {"stop", 0}});
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
 Json post_processor(const BpeParts& parts) {
   if (!parts.special.add_bos || !parts.special.bos) return nullptr;
   const std::string& bos = parts.pieces[static_cast<size_t>(*parts.special.bos)];
-  const auto token = [&](int type) { return Json{{"SpecialToken", {{"id", bos}, {"type_id", type}}}}; };
-  const auto sequence = [](const char* id, int type) { return Json{{"Sequence", {{"id", id}, {"type_id", type}}}}; };
-  return {{"type", "TemplateProcessing"},
-          {"single", {token(0), sequence("A", 0)}},
-          {"pair", {token(0), sequence("A", 0), token(1), sequence("B", 1)}},
-          {"special_tokens", {{bos, {{"id", bos}, {"ids", {*parts.special.bos}}, {"tokens", {bos}}}}}}};
+  const auto token = [&](int type) {
+    return Json{{"SpecialToken", {{"id", bos}, {"type_id", type}}}};
+  };
+  const auto sequence = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  return {
+      {"type", "TemplateProcessing"},
+      {"single", {token(0), sequence("A", 0)}},
+      {"pair", {token(0), sequence("A", 0), token(1), sequence("B", 1)}},
+      {"special_tokens", {{bos, {{"id", bos}, {"ids", {*parts.special.bos}}, {"tokens", {bos}}}}}}};
 }
 
 Json added_tokens(const BpeParts& parts) {
@@ -88,7 +112,8 @@ Json added_tokens(const BpeParts& parts) {
                                      {"rstrip", t.rstrip},
                                      {"normalized", late},
                                      {"special", t.special}});
-  std::stable_sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   Json list = Json::array();
   for (auto& [id, token] : tokens) list.push_back(std::move(token));
   return list;
@@ -102,7 +127,8 @@ std::vector<std::string> names_of_added(const BpeParts& parts) {
   return names;
 }
 
-// `tokenizers` gives added tokens that the vocabulary lacks the ids behind it, in turn, whatever the file says: only those may be left out.
+// `tokenizers` gives added tokens that the vocabulary lacks the ids behind it, in turn, whatever
+// the file says: only those may be left out.
 size_t first_apart(const BpeParts& parts, const std::vector<std::string>& added) {
   size_t first = added.size();
   while (first > 0 && !added[first - 1].empty()) --first;

@@ -7,7 +7,9 @@ namespace {
 constexpr int kAlphabet = 256;
 constexpr int kCodes = 0x144;  // one past the last character of the alphabet
 
-constexpr bool stands_for_itself(int b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; }
+constexpr bool stands_for_itself(int b) {
+  return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
 
 // Code point -> byte; -1 outside the alphabet.
 constexpr std::array<int, kCodes> bytes_of_codes() {
@@ -27,7 +29,9 @@ const std::array<std::string, 256>& byte_alphabet() {
     for (int code = 0; code < kCodes; ++code) {
       if (bytes[code] < 0) continue;
       if (code < 0x80) made[bytes[code]] = static_cast<char>(code);
-      else made[bytes[code]] = {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+      else
+        made[bytes[code]] = {static_cast<char>(0xC0 | code >> 6),
+                             static_cast<char>(0x80 | (code & 0x3F))};
     }
     return made;
   }();

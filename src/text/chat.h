@@ -1,4 +1,5 @@
-// Dialogues as text, by a template (text/chat_template.h): ChatML where nothing else is asked for, which most open chat models know
+// Dialogues as text, by a template (text/chat_template.h): ChatML where nothing else is asked for,
+// which most open chat models know
 // (<|im_start|>ROLE\nCONTENT<|im_end|>\n).
 #pragma once
 
@@ -20,14 +21,15 @@ struct Message {
 inline constexpr const char* kMessageBegin = "<|im_start|>";
 inline constexpr const char* kMessageEnd = "<|im_end|>";  // where generation of a reply stops
 
-// Usage errors: no message, an unknown role (nearest offered), a system message that is not the first or that the template cannot say, content that holds
-// what parts messages.
+// Usage errors: no message, an unknown role (nearest offered), a system message that is not the
+// first or that the template cannot say, content that holds what parts messages.
 void check_messages(std::span<const Message>, const ChatTemplate& = chatml());
 // The whole dialogue; trained are the assistant's contents, each with what ends it.
 Document chat_document(std::span<const Message>, const ChatTemplate& = chatml());
 // The dialogue so far and the opening of the assistant's next message.
 std::string chat_prompt(std::span<const Message>, const ChatTemplate& = chatml());
-// ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives chat_prompt's bytes.
+// ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives chat_prompt's
+// bytes.
 std::string chat_template_jinja();
 
 // A model's folder says by its tokenizer_config.json that it was trained on dialogues.

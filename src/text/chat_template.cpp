@@ -1,5 +1,6 @@
-// What is known of each family comes from the chat_template that its models are published with. Spaces around [INST], defaults and the like differ between
-// models of one family, so they are read off the template itself.
+// What is known of each family comes from the chat_template that its models are published with.
+// Spaces around [INST], defaults and the like differ between models of one family, so they are read
+// off the template itself.
 #include "text/chat_template.h"
 
 #include <fmt/chrono.h>
@@ -16,7 +17,9 @@ namespace {
 
 using System = ChatTemplate::System;
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 // The string literals within the template's tags, with their escapes resolved.
 std::vector<std::string> literals(std::string_view jinja) {
@@ -43,29 +46,34 @@ std::vector<std::string> literals(std::string_view jinja) {
 }
 
 // A system message written out in the template: "<|im_start|>system\nTEXT<|im_end|>".
-std::string written_between(const std::vector<std::string>& texts, std::string_view open, std::string_view close) {
+std::string written_between(const std::vector<std::string>& texts, std::string_view open,
+                            std::string_view close) {
   for (const std::string& text : texts) {
     const size_t begin = text.find(open);
     if (begin == std::string::npos) continue;
     const size_t end = text.find(close, begin + open.size());
-    if (end != std::string::npos && end > begin + open.size()) return text.substr(begin + open.size(), end - begin - open.size());
+    if (end != std::string::npos && end > begin + open.size())
+      return text.substr(begin + open.size(), end - begin - open.size());
   }
   return "";
 }
 
 // The first literal with `part` in it, cut down to the part and the spaces beside it.
-std::string with_spaces(const std::vector<std::string>& texts, const std::string& part, const std::string& otherwise) {
+std::string with_spaces(const std::vector<std::string>& texts, const std::string& part,
+                        const std::string& otherwise) {
   for (const std::string& text : texts) {
     const size_t at = text.find(part);
     if (at == std::string::npos) continue;
     const size_t end = at + part.size();
-    return (at > 0 && text[at - 1] == ' ' ? " " : "") + part + (end < text.size() && text[end] == ' ' ? " " : "");
+    return (at > 0 && text[at - 1] == ' ' ? " " : "") + part +
+           (end < text.size() && text[end] == ' ' ? " " : "");
   }
   return otherwise;
 }
 
 bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return has(text, part); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view part) { return has(text, part); });
 }
 
 struct Given {
@@ -75,7 +83,9 @@ struct Given {
 };
 
 ChatTemplate make_chatml(const Given& given) {
-  const auto opening = [](std::string_view role) { return fmt::format("{}{}\n", kMessageBegin, role); };
+  const auto opening = [](std::string_view role) {
+    return fmt::format("{}{}\n", kMessageBegin, role);
+  };
   const std::string close = fmt::format("{}\n", kMessageEnd);
   ChatTemplate t;
   t.begin = given.begin();
@@ -97,7 +107,9 @@ ChatTemplate make_chatml(const Given& given) {
 std::string today() { return fmt::format("{:%d %b %Y}", fmt::localtime(std::time(nullptr))); }
 
 ChatTemplate make_llama3(const Given& given) {
-  const auto opening = [](std::string_view role) { return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role); };
+  const auto opening = [](std::string_view role) {
+    return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
+  };
   ChatTemplate t;
   t.begin = given.begin();
   t.system = {opening("system"), "<|eot_id|>"};
@@ -105,7 +117,8 @@ ChatTemplate make_llama3(const Given& given) {
   t.reply_open = t.ask = opening("assistant");
   t.reply_end = "<|eot_id|>";
   t.trim = t.trim_reply = true;
-  // Llama 3.1 and 3.2 say two dates before every system message; where the template cannot ask for today's it has one of its own.
+  // Llama 3.1 and 3.2 say two dates before every system message; where the template cannot ask for
+  // today's it has one of its own.
   if (has(given.jinja, "Cutting Knowledge Date: ")) {
     const std::string date = has(given.jinja, "strftime_now") ? today() : "26 Jul 2024";
     t.system.open += fmt::format("Cutting Knowledge Date: December 2023\nToday Date: {}\n\n", date);
@@ -137,11 +150,16 @@ ChatTemplate make_mistral(const Given& given) {
   t.user = {with_spaces(texts, "[INST]", "[INST] "), with_spaces(texts, "[/INST]", " [/INST]")};
   t.system = {"", "\n\n"};
   if (!has(given.jinja, "system_message")) t.system_as = System::none;
-  else t.system_as = has(given.jinja, "loop.last and system_message") ? System::last_user : System::first_user;
+  else
+    t.system_as =
+        has(given.jinja, "loop.last and system_message") ? System::last_user : System::first_user;
   if (has_any(given.jinja, {"' ' + message", "\" \" + message"})) t.reply_open = " ";
-  t.trim_reply = has_any(given.jinja, {"|trim + eos_token", "| trim + eos_token", "|trim) + eos_token", "| trim) + eos_token", ".strip() + eos_token"});
+  t.trim_reply =
+      has_any(given.jinja, {"|trim + eos_token", "| trim + eos_token", "|trim) + eos_token",
+                            "| trim) + eos_token", ".strip() + eos_token"});
   t.reply_end = given.eos;
-  if (has_any(given.jinja, {"eos_token + ' '", "eos_token + \" \"", "eos_token ~ ' '"})) t.reply_after = " ";
+  if (has_any(given.jinja, {"eos_token + ' '", "eos_token + \" \"", "eos_token ~ ' '"}))
+    t.reply_after = " ";
   t.forbidden = {"[INST]", "[/INST]"};
   t.stops = {"[INST]"};
   return t;
@@ -164,7 +182,8 @@ ChatTemplate make_deepseek(const Given& given) {
 ChatTemplate make_tulu(const Given& given) {
   ChatTemplate t;
   t.begin = given.begin();
-  const bool all_end = !has_any(given.jinja, {"+ '\\n' }}", "+ \"\\n\" }}", "+ '\\n'}}", "+ \"\\n\"}}"});
+  const bool all_end =
+      !has_any(given.jinja, {"+ '\\n' }}", "+ \"\\n\" }}", "+ '\\n'}}", "+ \"\\n\"}}"});
   const std::string close = all_end ? given.eos + "\n" : "\n";
   t.system = {"<|system|>\n", close};
   t.user = {"<|user|>\n", close};
@@ -201,10 +220,13 @@ const std::vector<Row>& rows() {
 
 bool fits(const Row& row, std::string_view jinja) {
   const auto in = [&](std::string_view part) { return has(jinja, part); };
-  return std::all_of(row.needs.begin(), row.needs.end(), in) && std::none_of(row.without.begin(), row.without.end(), in);
+  return std::all_of(row.needs.begin(), row.needs.end(), in) &&
+         std::none_of(row.without.begin(), row.without.end(), in);
 }
 
-std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id) { return id ? tokenizer.piece(*id) : ""; }
+std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id) {
+  return id ? tokenizer.piece(*id) : "";
+}
 
 }  // namespace
 
@@ -220,30 +242,40 @@ const ChatTemplate& chatml() {
 std::vector<std::string> chat_template_names() {
   std::vector<std::string> names;
   for (const Row& row : rows())
-    if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
+    if (std::find(names.begin(), names.end(), row.name) == names.end())
+      names.emplace_back(row.name);
   return names;
 }
 
-ChatTemplate recognize_template(std::string_view jinja, const std::string& bos, const std::string& eos) {
+ChatTemplate recognize_template(std::string_view jinja, const std::string& bos,
+                                const std::string& eos) {
   for (const Row& row : rows()) {
     if (!fits(row, jinja)) continue;
-    if (row.writes_eos && eos.empty()) fail("the chat template of {} ends replies with the tokenizer's end token, and its tokenizer names none", row.name);
+    if (row.writes_eos && eos.empty())
+      fail(
+          "the chat template of {} ends replies with the tokenizer's end token, and its tokenizer "
+          "names none",
+          row.name);
     ChatTemplate t = row.make({jinja, bos, eos});
     t.name = row.name;
     for (const std::string* mark : {&bos, &eos}) {
-      const bool known = std::find(t.forbidden.begin(), t.forbidden.end(), *mark) != t.forbidden.end();
-      if (!mark->empty() && !known && (row.writes_eos || !t.begin.empty())) t.forbidden.push_back(*mark);
+      const bool known =
+          std::find(t.forbidden.begin(), t.forbidden.end(), *mark) != t.forbidden.end();
+      if (!mark->empty() && !known && (row.writes_eos || !t.begin.empty()))
+        t.forbidden.push_back(*mark);
     }
     if (row.writes_eos) t.stops.push_back(eos);
     return t;
   }
-  fail("its chat template is not known; known are those of {}", fmt::join(chat_template_names(), ", "));
+  fail("its chat template is not known; known are those of {}",
+       fmt::join(chat_template_names(), ", "));
 }
 
 ChatTemplate chat_template(const Tokenizer& tokenizer) {
   const std::string jinja = chat_template_of(tokenizer);
   if (jinja.empty()) return chatml();
-  return recognize_template(jinja, text_of(tokenizer, tokenizer.special().bos), end_text(tokenizer));
+  return recognize_template(jinja, text_of(tokenizer, tokenizer.special().bos),
+                            end_text(tokenizer));
 }
 
 }  // namespace moe

@@ -11,11 +11,13 @@ constexpr size_t kTelling = 20;  // bytes of a line that two texts do not share 
 constexpr size_t kLong = 400;    // of a line that is cut further
 constexpr std::string_view kBlank = " \t\r\n\v\f";
 
-// Where a line without sentences may be cut: behind words that their own letters choose, one in eight, so that what stands before them does not matter.
+// Where a line without sentences may be cut: behind words that their own letters choose, one in
+// eight, so that what stands before them does not matter.
 size_t cut_of(std::string_view line) {
   size_t from = 0;
   for (size_t at = line.find(' '); at != std::string_view::npos; at = line.find(' ', from)) {
-    if (at >= kTelling && std::hash<std::string_view>()(line.substr(from, at - from)) % 8 == 0) return at;
+    if (at >= kTelling && std::hash<std::string_view>()(line.substr(from, at - from)) % 8 == 0)
+      return at;
     from = at + 1;
   }
   return line.size();
@@ -25,7 +27,8 @@ template <class Take>
 void each_line(std::string_view text, size_t least, const Take& take) {
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
-    if (const size_t stop = line.find(". "); stop != std::string_view::npos) line = line.substr(0, stop + 1);
+    if (const size_t stop = line.find(". "); stop != std::string_view::npos)
+      line = line.substr(0, stop + 1);
     if (line.size() > kLong) line = line.substr(0, cut_of(line));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));

@@ -13,7 +13,8 @@ namespace moe {
 namespace {
 
 constexpr size_t kSmallFile = size_t{64} << 10;
-constexpr int64_t kHeldTokens = int64_t{1} << 22;  // of a segment, so that growing one copies little
+constexpr int64_t kHeldTokens = int64_t{1}
+                                << 22;  // of a segment, so that growing one copies little
 
 bool is_small(const MappedFile& file) { return file.size() <= kSmallFile; }
 
@@ -24,21 +25,27 @@ void copy_ids(const void* data, int64_t from, int64_t count, int32_t* ids) {
 
 }  // namespace
 
-Corpus::Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer) { read(paths, tokenizer, 0, nullptr); }
+Corpus::Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
+  read(paths, tokenizer, 0, nullptr);
+}
 
-SplitCorpus Corpus::split(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out) {
+SplitCorpus Corpus::split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                          double hold_out) {
   SplitCorpus parts{Corpus(), Corpus()};
   parts.train.read(paths, tokenizer, hold_out, &parts.held_out);
   for (const Corpus* part : {&parts.train, &parts.held_out})
     if (part->size() == 0)
-      fail("a share of {} leaves nothing {}: the text has too few documents; give more text or another @hold_out", hold_out,
-           part == &parts.train ? "to train on" : "held out");
+      fail(
+          "a share of {} leaves nothing {}: the text has too few documents; give more text or "
+          "another @hold_out",
+          hold_out, part == &parts.train ? "to train on" : "held out");
   return parts;
 }
 
 Corpus::Corpus(std::vector<int32_t> ids) : Corpus(ids, {static_cast<uint32_t>(ids.size())}) {}
 
-Corpus::Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends, std::vector<TokenSpan> untrained) {
+Corpus::Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends,
+               std::vector<TokenSpan> untrained) {
   if (ids.empty()) return;
   EncodedRun run;
   run.ids = std::move(ids);
@@ -48,7 +55,8 @@ Corpus::Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends, std::vector
   seal();
 }
 
-void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out, Corpus* held_out) {
+void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                  double hold_out, Corpus* held_out) {
   const int width = id_width(tokenizer.vocab_size());
   const auto side = [&](bool held) -> Corpus& { return held ? *held_out : *this; };
   SourceVisitor visit;
@@ -67,7 +75,10 @@ void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokeni
     if (held_out) held_out->end_file(source.path, source.domain);
   };
   visit.tokens = [&](const std::string& folder) {
-    if (held_out) fail_usage("{} holds tokens, which cannot be split any more; give @hold_out to `moe tokenize`", folder);
+    if (held_out)
+      fail_usage(
+          "{} holds tokens, which cannot be split any more; give @hold_out to `moe tokenize`",
+          folder);
     add_shards(folder, tokenizer);
   };
   skipped_ = each_source(paths, visit);
@@ -114,7 +125,8 @@ void Corpus::seal() {
   held_.push_back(std::move(open_));
   const Held& held = *held_.back();
   Segment segment;
-  segment.width = held.tokens > 0 ? static_cast<int>(static_cast<int64_t>(held.ids.size()) / held.tokens) : 1;
+  segment.width =
+      held.tokens > 0 ? static_cast<int>(static_cast<int64_t>(held.ids.size()) / held.tokens) : 1;
   segment.data = held.ids.data();
   segment.ends = held.ends;
   segment.untrained = held.untrained;
@@ -138,14 +150,16 @@ void Corpus::add_shards(const std::string& folder, const Tokenizer& tokenizer) {
     auto file = std::make_shared<const MappedFile>(segment.where);
     std::span<const std::byte> bytes = file->bytes();
     if (is_small(*file)) {
-      copied_.push_back(std::make_unique<const std::vector<char>>(file->text().begin(), file->text().end()));
+      copied_.push_back(
+          std::make_unique<const std::vector<char>>(file->text().begin(), file->text().end()));
       bytes = std::as_bytes(std::span(*copied_.back()));
     } else {
       mapped_.push_back(std::move(file));
     }
     const Shard shard = read_shard(bytes, segment.where);
     if (shard.tokens != part.tokens)
-      fail("{} holds {} tokens, {}/{} says {}; the folder is damaged", segment.where, shard.tokens, folder, kTokensIndex, part.tokens);
+      fail("{} holds {} tokens, {}/{} says {}; the folder is damaged", segment.where, shard.tokens,
+           folder, kTokensIndex, part.tokens);
     segment.width = shard.width;
     segment.data = shard.ids;
     segment.ends = shard.ends;
@@ -155,8 +169,10 @@ void Corpus::add_shards(const std::string& folder, const Tokenizer& tokenizer) {
     add_segment(segment, shard.tokens);
   }
   if (documents != index.documents || masked != (index.untrained > 0))
-    fail("{}: its shards hold {} documents, {} says {}, or they differ in what is learned from; the folder is damaged", folder, documents, kTokensIndex,
-         index.documents);
+    fail(
+        "{}: its shards hold {} documents, {} says {}, or they differ in what is learned from; the "
+        "folder is damaged",
+        folder, documents, kTokensIndex, index.documents);
   for (const TokensIndex::File& f : index.files) {
     const int64_t begin = files_.empty() ? 0 : files_.back().end;
     if (f.tokens > 0) files_.push_back({f.path, f.domain, begin, begin + f.tokens});
@@ -176,7 +192,9 @@ void Corpus::add_segment(Segment segment, int64_t count) {
 
 size_t Corpus::segment_of(int64_t i) const {
   assert(0 <= i && i < size_);
-  const auto after = std::upper_bound(segments_.begin(), segments_.end(), i, [](int64_t at, const Segment& segment) { return at < segment.begin; });
+  const auto after =
+      std::upper_bound(segments_.begin(), segments_.end(), i,
+                       [](int64_t at, const Segment& segment) { return at < segment.begin; });
   return static_cast<size_t>(after - segments_.begin()) - 1;
 }
 
@@ -190,7 +208,8 @@ std::vector<std::string_view> Corpus::texts() const {
   std::vector<std::string_view> texts;
   for (const Segment& segment : segments_) {
     assert(segment.width == 1);
-    const std::string_view text(static_cast<const char*>(segment.data), static_cast<size_t>(segment.end - segment.begin));
+    const std::string_view text(static_cast<const char*>(segment.data),
+                                static_cast<size_t>(segment.end - segment.begin));
     size_t begin = 0;
     for (const uint32_t end : segment.ends) {
       texts.push_back(text.substr(begin, end - begin));
@@ -209,7 +228,8 @@ std::vector<Domain> Corpus::domains() const {
     if (is_new) all.push_back({name, 0, {}});
     Domain& domain = all[at->second];
     domain.tokens += range.end - range.begin;
-    if (!domain.ranges.empty() && domain.ranges.back().end == range.begin) domain.ranges.back().end = range.end;
+    if (!domain.ranges.empty() && domain.ranges.back().end == range.begin)
+      domain.ranges.back().end = range.end;
     else domain.ranges.push_back(range);
   };
   for (const CorpusFile& file : files_) add(file.domain, {file.begin, file.end});
@@ -218,7 +238,8 @@ std::vector<Domain> Corpus::domains() const {
 }
 
 void Corpus::fill(int64_t start, int64_t count, int32_t* ids) const {
-  if (start < 0 || count < 0 || start > size_ - count) fail("tokens [{}, {}) were asked for, the text has {}", start, start + count, size_);
+  if (start < 0 || count < 0 || start > size_ - count)
+    fail("tokens [{}, {}) were asked for, the text has {}", start, start + count, size_);
   if (count == 0) return;
   for (size_t s = segment_of(start); count > 0; ++s) {
     const Segment& segment = segments_[s];
@@ -239,12 +260,14 @@ void Corpus::fill_trained(int64_t start, int64_t count, uint8_t* trained) const 
   for (size_t s = segment_of(start); count > 0; ++s) {
     const Segment& segment = segments_[s];
     const int64_t n = std::min(count, segment.end - start), from = start - segment.begin;
-    auto span = std::upper_bound(segment.untrained.begin(), segment.untrained.end(), from, [](int64_t at, const TokenSpan& x) { return at < x.end; });
+    auto span = std::upper_bound(segment.untrained.begin(), segment.untrained.end(), from,
+                                 [](int64_t at, const TokenSpan& x) { return at < x.end; });
     for (; span != segment.untrained.end(); ++span) {
       if (span->begin >= span->end || span->end > segment.end - segment.begin)
         fail("{}: its spans are damaged; make it again with `moe tokenize`", segment.where);
       if (span->begin >= from + n) break;
-      const int64_t begin = std::max<int64_t>(span->begin, from), end = std::min<int64_t>(span->end, from + n);
+      const int64_t begin = std::max<int64_t>(span->begin, from),
+                    end = std::min<int64_t>(span->end, from + n);
       if (begin < end) std::fill(trained + (begin - from), trained + (end - from), uint8_t{0});
     }
     start += n;
@@ -259,7 +282,9 @@ int64_t Corpus::document_end(int64_t i) const {
     const int64_t from = std::max<int64_t>(i - segment.begin, 0);
     const auto end = std::upper_bound(segment.ends.begin(), segment.ends.end(), from);
     if (end != segment.ends.end()) {
-      if (*end <= from || *end > segment.end - segment.begin) fail("{}: its documents' ends are damaged; make it again with `moe tokenize`", segment.where);
+      if (*end <= from || *end > segment.end - segment.begin)
+        fail("{}: its documents' ends are damaged; make it again with `moe tokenize`",
+             segment.where);
       return segment.begin + *end;
     }
     if (segment.ends_document) return segment.end;

@@ -1,5 +1,5 @@
-// Text as one long row of token ids, cut into documents. Byte tokens and shards (text/shards.h) are read straight from mapped files; other text is encoded once
-// and held compactly.
+// Text as one long row of token ids, cut into documents. Byte tokens and shards (text/shards.h) are
+// read straight from mapped files; other text is encoded once and held compactly.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +39,21 @@ struct SplitCorpus;
 // Owns the mapped files and the ids. Immutable once built, so any number of threads may read.
 class Corpus {
  public:
-  // `paths` as in each_source (text/source.h), and folders of shards, which must be this tokenizer's. A text file is one document, unless it holds the
-  // tokenizer's end-of-text token, which ends one; each line of a .jsonl file is one.
+  // `paths` as in each_source (text/source.h), and folders of shards, which must be this
+  // tokenizer's. A text file is one document, unless it holds the tokenizer's end-of-text token,
+  // which ends one; each line of a .jsonl file is one.
   Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
-  // The same text in two parts: the blocks of documents that is_held_out names, and the others (text/source.h says how they are cut). Fails when one part is
-  // empty; shards cannot be split any more.
-  static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out);
+  // The same text in two parts: the blocks of documents that is_held_out names, and the others
+  // (text/source.h says how they are cut). Fails when one part is empty; shards cannot be split any
+  // more.
+  static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           double hold_out);
   // Ids already made (tests, `score`): one document.
   explicit Corpus(std::vector<int32_t> ids);
-  // `ends`: one past the last token of each document, ascending, the last being the end; `untrained`: tokens that are not learned from.
-  Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends, std::vector<TokenSpan> untrained = {});
+  // `ends`: one past the last token of each document, ascending, the last being the end;
+  // `untrained`: tokens that are not learned from.
+  Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends,
+         std::vector<TokenSpan> untrained = {});
 
   int64_t size() const { return size_; }            // tokens
   int64_t bytes() const { return bytes_; }          // of text; 0 when made from ids
@@ -89,7 +94,8 @@ class Corpus {
     int64_t tokens = 0;
   };
   Corpus() = default;
-  void read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out, Corpus* held_out);
+  void read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out,
+            Corpus* held_out);
   void add_run(EncodedRun&& run, int width);
   void add_view(const std::shared_ptr<const MappedFile>& file, const TextRun& run);
   void add_shards(const std::string& folder, const Tokenizer& tokenizer);
@@ -98,8 +104,9 @@ class Corpus {
   void add_segment(Segment segment, int64_t count);
   size_t segment_of(int64_t i) const;
 
-  std::vector<std::shared_ptr<const MappedFile>> mapped_;         // shared by the parts of a split
-  std::vector<std::unique_ptr<const std::vector<char>>> copied_;  // bytes of small files: a process may hold only so many mappings
+  std::vector<std::shared_ptr<const MappedFile>> mapped_;  // shared by the parts of a split
+  std::vector<std::unique_ptr<const std::vector<char>>>
+      copied_;  // bytes of small files: a process may hold only so many mappings
   std::vector<std::unique_ptr<Held>> held_;
   std::unique_ptr<Held> open_;  // not yet a segment
   std::vector<Segment> segments_;

@@ -13,8 +13,9 @@ struct ByteSpan {
 
 struct Document {
   std::string text;
-  bool all_trained = true;        // every byte is learned from; else only those of `trained`
-  std::vector<ByteSpan> trained;  // ascending, apart; a token is learned from when its first byte lies in one
+  bool all_trained = true;  // every byte is learned from; else only those of `trained`
+  std::vector<ByteSpan>
+      trained;  // ascending, apart; a token is learned from when its first byte lies in one
 };
 
 }  // namespace moe

@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kBatchBytes = size_t{32} << 20;
 
 // A token is learned from when its first byte lies in one of the spans.
-std::vector<TokenSpan> untrained_tokens(const std::vector<int64_t>& starts, const std::vector<ByteSpan>& trained) {
+std::vector<TokenSpan> untrained_tokens(const std::vector<int64_t>& starts,
+                                        const std::vector<ByteSpan>& trained) {
   std::vector<TokenSpan> out;
   size_t span = 0;
   for (uint32_t i = 0; i < starts.size(); ++i) {
@@ -37,13 +38,15 @@ EncodedRun encode(const Tokenizer& tokenizer, const TextRun& run) {
   if (!run.all_trained) out.untrained = untrained_tokens(tokenizer.starts(run.text()), run.trained);
   const std::optional<int32_t> end = tokenizer.eos_id();
   if (run.add_end && end && !out.ids.empty() && out.ids.back() != *end) out.ids.push_back(*end);
-  if (out.tokens() >= std::numeric_limits<uint32_t>::max()) fail("a document of {} bytes is too long", out.bytes);
+  if (out.tokens() >= std::numeric_limits<uint32_t>::max())
+    fail("a document of {} bytes is too long", out.bytes);
   // A document of JSON Lines is one, whatever it holds.
   if (end && !run.owns)
     for (uint32_t i = 0; i < out.ids.size(); ++i)
       if (out.ids[i] == *end) out.ends.push_back(i + 1);
   const auto all = static_cast<uint32_t>(out.tokens());
-  if (run.ends_document && all > 0 && (out.ends.empty() || out.ends.back() != all)) out.ends.push_back(all);
+  if (run.ends_document && all > 0 && (out.ends.empty() || out.ends.back() != all))
+    out.ends.push_back(all);
   return out;
 }
 
@@ -52,7 +55,9 @@ EncodedRun encode(const Tokenizer& tokenizer, const TextRun& run) {
 int id_width(int64_t vocab) { return vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : 4; }
 
 Encoder::Encoder(const Tokenizer& tokenizer, int threads, Sink sink)
-    : tokenizer_(tokenizer), threads_(threads > 0 ? threads : available_threads()), sink_(std::move(sink)) {}
+    : tokenizer_(tokenizer),
+      threads_(threads > 0 ? threads : available_threads()),
+      sink_(std::move(sink)) {}
 
 void Encoder::add(TextRun&& run) {
   waiting_bytes_ += run.text().size();
@@ -67,15 +72,16 @@ void Encoder::flush() {
   std::vector<EncodedRun> encoded(runs.size());
   std::vector<std::exception_ptr> errors(runs.size());
   std::atomic<size_t> next = 0;
-  parallel_for(threads_, static_cast<int64_t>(std::min(runs.size(), static_cast<size_t>(threads_))), 1, [&](int64_t, int64_t, int) {
-    for (size_t i = next++; i < runs.size(); i = next++) {
-      try {
-        encoded[i] = encode(tokenizer_, runs[i]);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  });
+  parallel_for(threads_, static_cast<int64_t>(std::min(runs.size(), static_cast<size_t>(threads_))),
+               1, [&](int64_t, int64_t, int) {
+                 for (size_t i = next++; i < runs.size(); i = next++) {
+                   try {
+                     encoded[i] = encode(tokenizer_, runs[i]);
+                   } catch (...) {
+                     errors[i] = std::current_exception();
+                   }
+                 }
+               });
   for (size_t i = 0; i < runs.size(); ++i) {
     if (errors[i]) std::rethrow_exception(errors[i]);
     sink_(std::move(encoded[i]));

@@ -1,4 +1,5 @@
-// Runs of text made into tokens, on all threads, in order: the same tokens whatever the number of threads.
+// Runs of text made into tokens, on all threads, in order: the same tokens whatever the number of
+// threads.
 #pragma once
 
 #include <cstdint>

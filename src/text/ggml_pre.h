@@ -1,4 +1,5 @@
-// The ways to split a text before BPE that GGUF files know by a name (tokenizer.ggml.pre; llama.cpp, llama-vocab.cpp), as tokenizer.json says them.
+// The ways to split a text before BPE that GGUF files know by a name (tokenizer.ggml.pre;
+// llama.cpp, llama-vocab.cpp), as tokenizer.json says them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,7 @@
-// Both ways between llama.cpp's vocabulary and ours. A "llama" vocabulary has scores instead of merges: of all pairs in a text that are a token together
-// the highest score is merged first (SentencePiece's BPE; llama.cpp, llm_tokenizer_spm), so every way to cut a token in two is a merge of its score's rank.
+// Both ways between llama.cpp's vocabulary and ours. A "llama" vocabulary has scores instead of
+// merges: of all pairs in a text that are a token together the highest score is merged first
+// (SentencePiece's BPE; llama.cpp, llm_tokenizer_spm), so every way to cut a token in two is a
+// merge of its score's rank.
 #include "text/ggml_vocab.h"
 
 #include <algorithm>
@@ -23,44 +25,62 @@ namespace moe {
 namespace {
 
 constexpr size_t kMostTokenBytes = 1024;
-enum Type : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum Type : int32_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 using IdOf = std::map<std::string_view, int32_t>;
 
 void check(const GgmlVocab& vocab) {
   const size_t size = vocab.tokens.size();
-  if (size == 0 || size > static_cast<size_t>(kMaxVocab)) fail("it has {} tokens; 1 to {} are supported", size, kMaxVocab);
-  if (!vocab.types.empty() && vocab.types.size() != size) fail("it has {} token types for {} tokens", vocab.types.size(), size);
+  if (size == 0 || size > static_cast<size_t>(kMaxVocab))
+    fail("it has {} tokens; 1 to {} are supported", size, kMaxVocab);
+  if (!vocab.types.empty() && vocab.types.size() != size)
+    fail("it has {} token types for {} tokens", vocab.types.size(), size);
   for (const std::string& token : vocab.tokens) {
-    if (token.size() > kMostTokenBytes) fail("a token has {} bytes; at most {} are supported", token.size(), kMostTokenBytes);
+    if (token.size() > kMostTokenBytes)
+      fail("a token has {} bytes; at most {} are supported", token.size(), kMostTokenBytes);
     for (size_t at = 0; at < token.size();) {
       const Utf8Step step = utf8_step(std::string_view(token).substr(at));
-      if (step.kind != Utf8Step::Kind::character) fail("the token \"{}\" is not UTF-8", printable(token, 40));
+      if (step.kind != Utf8Step::Kind::character)
+        fail("the token \"{}\" is not UTF-8", printable(token, 40));
       at += static_cast<size_t>(step.length);
     }
   }
   for (const int32_t type : vocab.types)
     if (type < normal || type > byte) fail("a token has the type {}; known are 1 to 6", type);
   const auto in_range = [&](const char* name, const std::optional<int32_t>& id) {
-    if (id && (*id < 0 || static_cast<size_t>(*id) >= size)) fail("its {} token is {}, and it has {} tokens", name, *id, size);
+    if (id && (*id < 0 || static_cast<size_t>(*id) >= size))
+      fail("its {} token is {}, and it has {} tokens", name, *id, size);
   };
   in_range("bos", vocab.bos);
   // tokenizer.json names it by its text, which a byte need not be.
-  if (vocab.bos && !vocab.types.empty() && vocab.types[static_cast<size_t>(*vocab.bos)] == byte) fail("its bos token {} is a byte", *vocab.bos);
+  if (vocab.bos && !vocab.types.empty() && vocab.types[static_cast<size_t>(*vocab.bos)] == byte)
+    fail("its bos token {} is a byte", *vocab.bos);
   in_range("eos", vocab.eos);
   in_range("eot", vocab.eot);
   in_range("unknown", vocab.unk);
-  if (vocab.add_eos.value_or(false)) fail("it puts a token behind a text, which a model could not continue");
+  if (vocab.add_eos.value_or(false))
+    fail("it puts a token behind a text, which a model could not continue");
 }
 
-int32_t type_of(const GgmlVocab& vocab, size_t id) { return vocab.types.empty() ? static_cast<int32_t>(normal) : vocab.types[id]; }
+int32_t type_of(const GgmlVocab& vocab, size_t id) {
+  return vocab.types.empty() ? static_cast<int32_t>(normal) : vocab.types[id];
+}
 
 IdOf ids_of(const GgmlVocab& vocab) {
   IdOf ids;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     if (vocab.tokens[id].empty()) continue;
     const auto [place, is_new] = ids.emplace(vocab.tokens[id], static_cast<int32_t>(id));
-    if (!is_new && type_of(vocab, id) != unused) fail("the token \"{}\" occurs twice, as {} and {}", printable(vocab.tokens[id], 40), place->second, id);
+    if (!is_new && type_of(vocab, id) != unused)
+      fail("the token \"{}\" occurs twice, as {} and {}", printable(vocab.tokens[id], 40),
+           place->second, id);
   }
   return ids;
 }
@@ -94,21 +114,25 @@ void read_bytes(const GgmlVocab& vocab, BpeParts& parts) {
     return place == ids.end() ? -1 : place->second;
   };
   for (size_t b = 0; b < 256; ++b) parts.byte_ids[b] = id_of(byte_alphabet()[b]);
-  if (vocab.merges.size() > static_cast<size_t>(kMaxVocab)) fail("it has {} merges; at most {} are supported", vocab.merges.size(), kMaxVocab);
+  if (vocab.merges.size() > static_cast<size_t>(kMaxVocab))
+    fail("it has {} merges; at most {} are supported", vocab.merges.size(), kMaxVocab);
   for (size_t i = 0; i < vocab.merges.size(); ++i) {
     const std::string& merge = vocab.merges[i];
     const size_t space = merge.find(' ');
     if (space == std::string::npos) fail("merge {} is not two tokens", i);
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     const Merge made{id_of(left), id_of(right), id_of(left + right)};
-    if (made.left < 0 || made.right < 0 || made.result < 0) fail("merge {} (\"{}\") names what is no token", i, printable(merge, 60));
+    if (made.left < 0 || made.right < 0 || made.result < 0)
+      fail("merge {} (\"{}\") names what is no token", i, printable(merge, 60));
     parts.merges.push_back(made);
   }
   add_marks(vocab, parts);
 }
 
-// Every cut of every token into two tokens, best score first; within a score as Hugging Face's converter lists them, by the ids of the two.
-std::vector<Merge> merges_of_scores(const std::vector<std::string>& words, const std::vector<float>& scores, const IdOf& ids) {
+// Every cut of every token into two tokens, best score first; within a score as Hugging Face's
+// converter lists them, by the ids of the two.
+std::vector<Merge> merges_of_scores(const std::vector<std::string>& words,
+                                    const std::vector<float>& scores, const IdOf& ids) {
   std::vector<Merge> merges;
   for (size_t id = 0; id < words.size(); ++id) {
     const std::string_view word = words[id];
@@ -116,7 +140,8 @@ std::vector<Merge> merges_of_scores(const std::vector<std::string>& words, const
       if ((static_cast<unsigned char>(word[cut]) & 0xC0) == 0x80) continue;
       const auto left = ids.find(word.substr(0, cut));
       const auto right = left == ids.end() ? left : ids.find(word.substr(cut));
-      if (right != ids.end()) merges.push_back({left->second, right->second, static_cast<int32_t>(id)});
+      if (right != ids.end())
+        merges.push_back({left->second, right->second, static_cast<int32_t>(id)});
     }
   }
   const auto score = [&](const Merge& m) { return scores[static_cast<size_t>(m.result)]; };
@@ -124,13 +149,17 @@ std::vector<Merge> merges_of_scores(const std::vector<std::string>& words, const
     if (score(a) != score(b)) return score(a) > score(b);
     return std::tie(a.result, a.left, a.right) < std::tie(b.result, b.left, b.right);
   });
-  for (size_t i = 0; i < merges.size(); ++i) merges[i].rank = i == 0 ? 0 : merges[i - 1].rank + (score(merges[i]) != score(merges[i - 1]) ? 1 : 0);
+  for (size_t i = 0; i < merges.size(); ++i)
+    merges[i].rank =
+        i == 0 ? 0 : merges[i - 1].rank + (score(merges[i]) != score(merges[i - 1]) ? 1 : 0);
   return merges;
 }
 
 void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
-  if (vocab.scores.size() != vocab.tokens.size()) fail("it has {} scores for {} tokens", vocab.scores.size(), vocab.tokens.size());
-  if (std::any_of(vocab.scores.begin(), vocab.scores.end(), [](float s) { return std::isnan(s); })) fail("one of its scores is no number");
+  if (vocab.scores.size() != vocab.tokens.size())
+    fail("it has {} scores for {} tokens", vocab.scores.size(), vocab.tokens.size());
+  if (std::any_of(vocab.scores.begin(), vocab.scores.end(), [](float s) { return std::isnan(s); }))
+    fail("one of its scores is no number");
   const IdOf ids = ids_of(vocab);
   Characters form;
   form.words = vocab.tokens;
@@ -155,7 +184,9 @@ void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
 
 // What tokenizer_config.json says beside the ids, so that a folder made of the file says it too.
 std::string config_of(const GgmlVocab& vocab, bool add_bos) {
-  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}, {"add_bos_token", add_bos}};
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"clean_up_tokenization_spaces", false},
+                 {"add_bos_token", add_bos}};
   const auto name = [&](const char* key, const std::optional<int32_t>& id) {
     if (id) config[key] = vocab.tokens[static_cast<size_t>(*id)];
   };
@@ -172,15 +203,20 @@ std::string config_of(const GgmlVocab& vocab, bool add_bos) {
 std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::string& where) {
   try {
     check(vocab);
-    if (vocab.pad && (*vocab.pad < 0 || static_cast<size_t>(*vocab.pad) >= vocab.tokens.size())) vocab.pad.reset();  // nothing here pads
+    if (vocab.pad && (*vocab.pad < 0 || static_cast<size_t>(*vocab.pad) >= vocab.tokens.size()))
+      vocab.pad.reset();  // nothing here pads
     BpeParts parts;
     parts.pieces.resize(vocab.tokens.size());
     const bool over_bytes = vocab.model == "gpt2";
     if (over_bytes) read_bytes(vocab, parts);
     else if (vocab.model == "llama") read_characters(vocab, parts);
-    else fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2 and llama", printable(vocab.model, 40));
+    else
+      fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2 and llama",
+           printable(vocab.model, 40));
     // Where a file does not say: as llama.cpp has it for these names.
-    const bool add_bos = vocab.bos && vocab.add_bos.value_or(!over_bytes || ggml_pre(vocab.pre).names[0] == "llama-bpe");
+    const bool add_bos =
+        vocab.bos &&
+        vocab.add_bos.value_or(!over_bytes || ggml_pre(vocab.pre).names[0] == "llama-bpe");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
@@ -193,10 +229,12 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
 
 namespace {
 
-// The name llama.cpp has for a way to split; a row that composes the text or not, as the tokenizer does, is preferred, but llama.cpp never composes.
+// The name llama.cpp has for a way to split; a row that composes the text or not, as the tokenizer
+// does, is preferred, but llama.cpp never composes.
 const GgmlPre& pre_of(const BpeParts& parts) {
   const bool nfc = !parts.normalizer.empty();
-  if (nfc && parts.normalizer != std::vector<NormalizerStep>{{NormalizerStep::Kind::nfc, "", ""}}) fail("llama.cpp has no word for its normalizer");
+  if (nfc && parts.normalizer != std::vector<NormalizerStep>{{NormalizerStep::Kind::nfc, "", ""}})
+    fail("llama.cpp has no word for its normalizer");
   const GgmlPre* found = nullptr;
   for (const GgmlPre& row : ggml_pres()) {
     // A tokenizer without merges keeps its bytes apart however a text is split.
@@ -205,7 +243,9 @@ const GgmlPre& pre_of(const BpeParts& parts) {
     if (row.nfc == nfc) return row;
     if (!found) found = &row;
   }
-  if (!found) fail("llama.cpp has no name for the way it splits a text{}", parts.ignore_merges ? " and takes whole words" : "");
+  if (!found)
+    fail("llama.cpp has no name for the way it splits a text{}",
+         parts.ignore_merges ? " and takes whole words" : "");
   return *found;
 }
 
@@ -214,7 +254,8 @@ void write_merges(const BpeParts& parts, GgmlVocab& vocab) {
   for (const Merge& m : parts.merges) vocab.merges.push_back(name(m.left) + " " + name(m.right));
 }
 
-// Scores whose merging is that of the merges: those of one token stand together, and are all the ways to cut it in two.
+// Scores whose merging is that of the merges: those of one token stand together, and are all the
+// ways to cut it in two.
 void write_scores(const BpeParts& parts, GgmlVocab& vocab) {
   const std::vector<std::string>& words = parts.characters->words;
   vocab.scores.assign(words.size(), 0);
@@ -229,7 +270,8 @@ void write_scores(const BpeParts& parts, GgmlVocab& vocab) {
     if (m.result == last) continue;
     last = m.result;
     if (made[static_cast<size_t>(last)])
-      fail("its merges of the token \"{}\" do not stand together, which scores cannot say", printable(words[static_cast<size_t>(last)], 40));
+      fail("its merges of the token \"{}\" do not stand together, which scores cannot say",
+           printable(words[static_cast<size_t>(last)], 40));
     made[static_cast<size_t>(last)] = true;
     vocab.scores[static_cast<size_t>(last)] = -static_cast<float>(groups++);
   }
@@ -237,19 +279,25 @@ void write_scores(const BpeParts& parts, GgmlVocab& vocab) {
     if (!made[id] && vocab.types[id] == normal) vocab.scores[id] = -static_cast<float>(groups++);
   for (const Merge& m : merges_of_scores(words, vocab.scores, ids))
     if (!listed.contains({m.left, m.right}))
-      fail("its merges leave out one way to make the token \"{}\", which scores cannot say", printable(words[static_cast<size_t>(m.result)], 40));
+      fail("its merges leave out one way to make the token \"{}\", which scores cannot say",
+           printable(words[static_cast<size_t>(m.result)], 40));
 }
 
 void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
   const Characters& form = *parts.characters;
   using Kind = NormalizerStep::Kind;
-  const NormalizerStep mark{Kind::replace, " ", std::string(kSpaceMark)}, front{Kind::prepend, "", std::string(kSpaceMark)};
-  const bool by_steps = !form.metaspace && (parts.normalizer == std::vector{front, mark} || parts.normalizer == std::vector{mark});
+  const NormalizerStep mark{Kind::replace, " ", std::string(kSpaceMark)},
+      front{Kind::prepend, "", std::string(kSpaceMark)};
+  const bool by_steps = !form.metaspace && (parts.normalizer == std::vector{front, mark} ||
+                                            parts.normalizer == std::vector{mark});
   const bool by_metaspace = form.metaspace && parts.normalizer.empty() && !form.metaspace->split;
-  if (!by_steps && !by_metaspace) fail("llama.cpp has no word for its normalizer and pre_tokenizer");
+  if (!by_steps && !by_metaspace)
+    fail("llama.cpp has no word for its normalizer and pre_tokenizer");
   if (parts.ignore_merges || !parts.added_late.empty())
-    fail("llama.cpp has no word for its {}", parts.ignore_merges ? "ignore_merges" : "normalized added tokens");
-  vocab.add_space_prefix = by_steps ? parts.normalizer.size() == 2 : form.metaspace->prepend != Metaspace::Prepend::never;
+    fail("llama.cpp has no word for its {}",
+         parts.ignore_merges ? "ignore_merges" : "normalized added tokens");
+  vocab.add_space_prefix = by_steps ? parts.normalizer.size() == 2
+                                    : form.metaspace->prepend != Metaspace::Prepend::never;
   vocab.unk = parts.unk;
   for (int b = 0; b < 256; ++b) {
     const auto place = std::find(form.words.begin(), form.words.end(), byte_token(b));
@@ -269,7 +317,8 @@ GgmlVocab ggml_vocab_of(const Tokenizer& tokenizer) {
   try {
     vocab.model = parts.characters ? "llama" : "gpt2";
     for (size_t id = 0; id < parts.pieces.size(); ++id) {
-      const std::string name = parts.characters ? parts.characters->words[id] : to_alphabet(parts.pieces[id]);
+      const std::string name =
+          parts.characters ? parts.characters->words[id] : to_alphabet(parts.pieces[id]);
       vocab.types.push_back(name.empty() ? unused : normal);
       vocab.tokens.push_back(name.empty() ? fmt::format("[PAD{}]", id) : name);
     }

@@ -1,4 +1,5 @@
-// The tokenizer inside a GGUF file, as plain values under llama.cpp's names (tokenizer.ggml.*); hub/ moves them in and out of the file.
+// The tokenizer inside a GGUF file, as plain values under llama.cpp's names (tokenizer.ggml.*);
+// hub/ moves them in and out of the file.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,13 @@
 namespace moe {
 
 struct GgmlVocab {
-  std::string model;                // "gpt2": byte-level BPE; "llama": SentencePiece with scores and byte tokens
-  std::string pre;                  // how text is split before BPE: "llama-bpe", "qwen2", "smollm", "gpt-2", ...; may be empty
+  std::string model;  // "gpt2": byte-level BPE; "llama": SentencePiece with scores and byte tokens
+  std::string pre;    // how text is split before BPE: "llama-bpe", "qwen2", "smollm", "gpt-2", ...;
+                      // may be empty
   std::vector<std::string> tokens;  // [V]
   std::vector<float> scores;        // [V], SentencePiece only
-  std::vector<int32_t> types;       // [V] 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte; may be empty: all normal
+  std::vector<int32_t> types;  // [V] 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6
+                               // byte; may be empty: all normal
   std::vector<std::string> merges;  // "left right" in order of rank, BPE only
   std::optional<int32_t> bos, eos, eot, unk, pad;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
@@ -25,7 +28,8 @@ struct GgmlVocab {
 
 // Fails with the part that cannot be honoured (an unknown `pre` offers the nearest).
 std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::string& where);
-// What a GGUF has to say so that llama.cpp encodes as this tokenizer does; fails, saying why, when it cannot (a pattern that llama.cpp has no name for).
+// What a GGUF has to say so that llama.cpp encodes as this tokenizer does; fails, saying why, when
+// it cannot (a pattern that llama.cpp has no name for).
 GgmlVocab ggml_vocab_of(const Tokenizer&);
 
 }  // namespace moe

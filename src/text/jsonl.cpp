@@ -1,4 +1,5 @@
-// A line is parsed by the strict parser of core/json.h, so duplicate keys, deep nesting and broken UTF-8 are refused with their place.
+// A line is parsed by the strict parser of core/json.h, so duplicate keys, deep nesting and broken
+// UTF-8 are refused with their place.
 #include "text/jsonl.h"
 
 #include <fmt/ranges.h>
@@ -20,16 +21,21 @@ constexpr size_t kShownKeys = 12;
 [[noreturn]] void fail_without_text(const JsonReader& object) {
   std::vector<std::string> keys = object.keys();
   if (keys.size() > kShownKeys) keys.resize(kShownKeys);
-  fail("{}: an object needs \"text\" (a string) or \"messages\" (a list of role and content); this one has {}", object.where(),
-       keys.empty() ? "no keys" : printable(fmt::format("{}", fmt::join(keys, ", ")), 400));
+  fail(
+      "{}: an object needs \"text\" (a string) or \"messages\" (a list of role and content); this "
+      "one has {}",
+      object.where(),
+      keys.empty() ? "no keys" : printable(fmt::format("{}", fmt::join(keys, ", ")), 400));
 }
 
 Document dialogue_of(const JsonReader& object) {
   std::vector<Message> messages;
-  for (const JsonReader& message : object.objects("messages")) messages.push_back({message.get<std::string>("role"), message.get<std::string>("content")});
+  for (const JsonReader& message : object.objects("messages"))
+    messages.push_back({message.get<std::string>("role"), message.get<std::string>("content")});
   try {
     Document document = chat_document(messages);
-    if (document.trained.empty()) fail("no message has the role \"assistant\", so there is no reply to learn");
+    if (document.trained.empty())
+      fail("no message has the role \"assistant\", so there is no reply to learn");
     return document;
   } catch (const Error& e) {
     fail("{}: {}", object.where(), e.what());
@@ -39,7 +45,8 @@ Document dialogue_of(const JsonReader& object) {
 Document document_of(const Json& line, const std::string& where) {
   const JsonReader object(line, where);
   const bool text = object.has("text"), messages = object.has("messages");
-  if (text && messages) fail("{}: \"text\" and \"messages\" are both there; a document is one of them", where);
+  if (text && messages)
+    fail("{}: \"text\" and \"messages\" are both there; a document is one of them", where);
   if (messages) return dialogue_of(object);
   if (!text) fail_without_text(object);
   Document document;
@@ -49,7 +56,8 @@ Document document_of(const Json& line, const std::string& where) {
 
 }  // namespace
 
-JsonlReader::JsonlReader(std::string_view bytes, std::string where) : rest_(bytes), where_(std::move(where)) {
+JsonlReader::JsonlReader(std::string_view bytes, std::string where)
+    : rest_(bytes), where_(std::move(where)) {
   if (rest_.starts_with(kByteOrderMark)) rest_.remove_prefix(kByteOrderMark.size());
 }
 
@@ -60,8 +68,10 @@ bool JsonlReader::next(Document& document) {
     ++line_;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{}: line {}", where_, line_);
-    if (line.size() > kJsonMaxBytes) fail("{}: it has {} bytes; a line may have {}", where, line.size(), kJsonMaxBytes);
-    document = document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)), where);
+    if (line.size() > kJsonMaxBytes)
+      fail("{}: it has {} bytes; a line may have {}", where, line.size(), kJsonMaxBytes);
+    document =
+        document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)), where);
     if (!document.text.empty()) return true;
   }
   return false;
@@ -70,10 +80,13 @@ bool JsonlReader::next(Document& document) {
 std::string jsonl_line(std::span<const Message> messages) {
   using Ordered = nlohmann::ordered_json;  // the role comes first, as people write it
   Ordered list = Ordered::array();
-  for (const Message& message : messages) list.push_back({{"role", message.role}, {"content", message.content}});
+  for (const Message& message : messages)
+    list.push_back({{"role", message.role}, {"content", message.content}});
   return Ordered{{"messages", list}}.dump(-1, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
 
-bool is_jsonl(std::string_view path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
+bool is_jsonl(std::string_view path) {
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+}
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// JSON Lines as a source of documents: one object a line, {"text": "..."} or {"messages": [{"role": "...", "content": "..."}, ...]}; other keys are passed
-// over, and so are empty lines and empty texts. Bytes are untrusted.
+// JSON Lines as a source of documents: one object a line, {"text": "..."} or {"messages": [{"role":
+// "...", "content": "..."}, ...]}; other keys are passed over, and so are empty lines and empty
+// texts. Bytes are untrusted.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ class JsonlReader {
  public:
   // `bytes` outlive the reader; `where` (the file's path) opens every message.
   JsonlReader(std::string_view bytes, std::string where);
-  // The next document, false at the end. Fails naming file, line and what is wrong with it; a dialogue that holds no reply is wrong too, as nothing could be
-  // learned from it.
+  // The next document, false at the end. Fails naming file, line and what is wrong with it; a
+  // dialogue that holds no reply is wrong too, as nothing could be learned from it.
   bool next(Document& document);
   int64_t line() const { return line_; }  // of the document last handed out, from 1
 
@@ -27,7 +28,8 @@ class JsonlReader {
   int64_t line_ = 0;
 };
 
-// A dialogue as a line that a reader takes, with its newline. Bytes that are no UTF-8 become U+FFFD.
+// A dialogue as a line that a reader takes, with its newline. Bytes that are no UTF-8 become
+// U+FFFD.
 std::string jsonl_line(std::span<const Message>);
 
 // Whether a path is read as JSON Lines: it ends in .jsonl or .ndjson.

@@ -19,10 +19,12 @@ constexpr double kMostWeight = 1000;
 
 }  // namespace
 
-// (left, right) -> (right, left ^ f(right)) is a bijection whatever f is; so is walking it until it lands in [0, n), since the walk goes around the cycle
-// that i lies on. Both halves have `half` bits, so the domain is below 4n and the walk is short.
+// (left, right) -> (right, left ^ f(right)) is a bijection whatever f is; so is walking it until it
+// lands in [0, n), since the walk goes around the cycle that i lies on. Both halves have `half`
+// bits, so the domain is below 4n and the walk is short.
 int64_t permute(RngKey key, int64_t i, int64_t n) {
-  const int half = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2);
+  const int half =
+      std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half) - 1;
   uint64_t x = static_cast<uint64_t>(i);
   do {
@@ -44,7 +46,9 @@ bool changes_anything(const Mix& mix) {
 
 void check_weights(const Mix& mix) {
   for (const auto& [name, weight] : mix)
-    if (!(weight >= 0 && weight <= kMostWeight)) fail_usage("@mix {}={}: a weight is from 0 (not at all) to {}", printable(name), weight, kMostWeight);
+    if (!(weight >= 0 && weight <= kMostWeight))
+      fail_usage("@mix {}={}: a weight is from 0 (not at all) to {}", printable(name), weight,
+                 kMostWeight);
 }
 
 void TextBatch::clear() {
@@ -55,9 +59,12 @@ void TextBatch::clear() {
   predicted = 0;
 }
 
-void TextBatch::add_row(const Corpus& corpus, int64_t start, int64_t context) { add_row(corpus, {{0, corpus.size()}}, start, context); }
+void TextBatch::add_row(const Corpus& corpus, int64_t start, int64_t context) {
+  add_row(corpus, {{0, corpus.size()}}, start, context);
+}
 
-void TextBatch::add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start, int64_t context) {
+void TextBatch::add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start,
+                        int64_t context) {
   const int64_t count = context + 1;
   std::vector<int32_t> row(static_cast<size_t>(count));
   std::vector<uint8_t> trained(static_cast<size_t>(count)), ends(static_cast<size_t>(count), 0);
@@ -68,13 +75,15 @@ void TextBatch::add_row(const Corpus& corpus, const std::vector<TokenRange>& ran
       const int64_t n = std::min(count - done, length - start), from = range.begin + start;
       corpus.fill(from, n, row.data() + done);
       corpus.fill_trained(from, n, trained.data() + done);
-      for (int64_t end = corpus.document_end(from); end <= from + n; end = end < from + n ? corpus.document_end(end) : from + n + 1)
+      for (int64_t end = corpus.document_end(from); end <= from + n;
+           end = end < from + n ? corpus.document_end(end) : from + n + 1)
         ends[static_cast<size_t>(done + end - from - 1)] = 1;
       done += n;
     }
     start = std::max<int64_t>(start - length, 0);
   }
-  if (done < count) fail("a row of {} tokens was asked for that goes over the end of its text", count);
+  if (done < count)
+    fail("a row of {} tokens was asked for that goes over the end of its text", count);
   int32_t position = 0;
   for (size_t t = 0; t + 1 < row.size(); ++t) {
     const bool predicts = !ends[t] && trained[t + 1] != 0;
@@ -99,27 +108,39 @@ std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, co
     names.push_back(domain.name);
     shares.push_back({domain.name, domain.tokens, windows, std::llround(visits)});
     if (changes_anything(mix) && windows == 0 && (weight == mix.end() || weight->second > 0))
-      fail_usage("domain \"{}\" has {} tokens, too few for a row of {} and its last target; give it @mix {}=0, more text, or a smaller @context",
-                 printable(domain.name), domain.tokens, context, printable(domain.name));
+      fail_usage(
+          "domain \"{}\" has {} tokens, too few for a row of {} and its last target; give it @mix "
+          "{}=0, more text, or a smaller @context",
+          printable(domain.name), domain.tokens, context, printable(domain.name));
   }
   for (const auto& [name, weight] : mix)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      fail_usage("@mix {}={}: no domain of the text is called so{}", printable(name), weight, suggestion(name, names));
+      fail_usage("@mix {}={}: no domain of the text is called so{}", printable(name), weight,
+                 suggestion(name, names));
   return shares;
 }
 
 BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t seed)
-    : shape_(shape), shuffle_(shuffle), key_(RngKey::from_seed(seed).fold(0x6C6F61646572)) {  // "loader": a stream of its own
+    : shape_(shape),
+      shuffle_(shuffle),
+      key_(RngKey::from_seed(seed).fold(0x6C6F61646572)) {  // "loader": a stream of its own
   if (shape.context < 1 || shape.batch < 1 || shape.accumulate < 1)
-    fail_usage("context, batch and accumulate must be at least 1; they are {}, {} and {}", shape.context, shape.batch, shape.accumulate);
+    fail_usage("context, batch and accumulate must be at least 1; they are {}, {} and {}",
+               shape.context, shape.batch, shape.accumulate);
   if (tokens < shape.context + 1)
-    fail("the text has {} tokens, at least {} are needed for a context of {}; give more text or a smaller @context", tokens, shape.context + 1, shape.context);
+    fail(
+        "the text has {} tokens, at least {} are needed for a context of {}; give more text or a "
+        "smaller @context",
+        tokens, shape.context + 1, shape.context);
   windows_ = (tokens - 1) / shape.context;
   sources_ = {{{}, tokens, windows_, 0, windows_}};
 }
 
-BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed, const Mix& mix) : BatchPlan(corpus.size(), shape, shuffle, seed) {
-  const std::vector<DomainShare> shares = mix.empty() ? std::vector<DomainShare>() : domain_shares(corpus, shape.context, mix);
+BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed,
+                     const Mix& mix)
+    : BatchPlan(corpus.size(), shape, shuffle, seed) {
+  const std::vector<DomainShare> shares =
+      mix.empty() ? std::vector<DomainShare>() : domain_shares(corpus, shape.context, mix);
   if (!changes_anything(mix)) return;
   if (shuffle == Shuffle::none) fail_usage("a mix cannot be read in order; it needs shuffling");
   sources_.clear();
@@ -127,7 +148,8 @@ BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, ui
   const std::vector<Domain> domains = corpus.domains();
   for (size_t d = 0; d < domains.size(); ++d) {
     if (shares[d].visits == 0) continue;
-    sources_.push_back({domains[d].ranges, domains[d].tokens, shares[d].windows, windows_, shares[d].visits});
+    sources_.push_back(
+        {domains[d].ranges, domains[d].tokens, shares[d].windows, windows_, shares[d].visits});
     windows_ += shares[d].visits;
   }
   if (windows_ == 0) fail_usage("@mix leaves no window of the text to train on");
@@ -139,17 +161,22 @@ BatchPlan::Window BatchPlan::window(int64_t step, int64_t a, int64_t b) const {
   const RngKey key = key_.fold(static_cast<uint64_t>(epoch));
   const int64_t at = permute(key, row % windows_, windows_);
   const auto start = [&](const Source& source, RngKey pass, int64_t window) {
-    const auto offset = static_cast<int64_t>(uniform_index(pass, kOffset, static_cast<uint64_t>(shape_.context)));
-    // The offset may push the last window over the end; it is moved back and overlaps its neighbour.
+    const auto offset =
+        static_cast<int64_t>(uniform_index(pass, kOffset, static_cast<uint64_t>(shape_.context)));
+    // The offset may push the last window over the end; it is moved back and overlaps its
+    // neighbour.
     return std::min(offset + window * shape_.context, last_start(source));
   };
   if (sources_[0].ranges.empty()) return {0, start(sources_[0], key, at)};
-  const auto after = std::upper_bound(sources_.begin(), sources_.end(), at, [](int64_t i, const Source& s) { return i < s.first; });
+  const auto after = std::upper_bound(sources_.begin(), sources_.end(), at,
+                                      [](int64_t i, const Source& s) { return i < s.first; });
   const auto s = static_cast<size_t>(after - sources_.begin()) - 1;
   const Source& source = sources_[s];
-  // Visits of a domain count through all epochs, so that none of its windows comes again before all have come.
+  // Visits of a domain count through all epochs, so that none of its windows comes again before all
+  // have come.
   const int64_t visit = epoch * source.visits + at - source.first;
-  const RngKey pass = key_.fold(kPasses).fold(s).fold(static_cast<uint64_t>(visit / source.windows));
+  const RngKey pass =
+      key_.fold(kPasses).fold(s).fold(static_cast<uint64_t>(visit / source.windows));
   return {s, start(source, pass, permute(pass, visit % source.windows, source.windows))};
 }
 

@@ -1,4 +1,5 @@
-// Which window of the corpus each row of each training step reads: a pure function of the step, so that resuming needs no cursor.
+// Which window of the corpus each row of each training step reads: a pure function of the step, so
+// that resuming needs no cursor.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,12 @@ namespace moe {
 
 enum class Shuffle {
   none,   // row r starts at (r * context) mod (tokens - context)
-  epoch,  // each epoch visits floor((tokens - 1) / context) windows once, in an order drawn from (seed, epoch), all shifted by an offset drawn with it
+  epoch,  // each epoch visits floor((tokens - 1) / context) windows once, in an order drawn from
+          // (seed, epoch), all shifted by an offset drawn with it
 };
 
-// How often a domain's windows are visited beside those of weight 1: 2 twice as often, 0 not at all. Domains that are not named have weight 1.
+// How often a domain's windows are visited beside those of weight 1: 2 twice as often, 0 not at
+// all. Domains that are not named have weight 1.
 using Mix = std::map<std::string, double>;
 // Whether it asks for anything but what is there.
 bool changes_anything(const Mix& mix);
@@ -30,10 +33,12 @@ struct BatchShape {
   int64_t accumulate = 1;  // micro-batches a step
 };
 
-// The target of a token whose successor is not learned from or belongs to another document; ops::kIgnoreTarget.
+// The target of a token whose successor is not learned from or belongs to another document;
+// ops::kIgnoreTarget.
 constexpr int32_t kNoTarget = -1;
 
-// What a forward reads and what it is to predict: rows of text end to end, cut into sequences where documents end.
+// What a forward reads and what it is to predict: rows of text end to end, cut into sequences where
+// documents end.
 struct TextBatch {
   std::vector<int32_t> ids, targets;
   std::vector<int32_t> positions;  // in the sequence, from 0
@@ -41,10 +46,12 @@ struct TextBatch {
   int64_t predicted = 0;           // targets that are not kNoTarget
 
   void clear();
-  // A row of tokens [start, start + context) and the targets one token later; start + context lies within the corpus.
+  // A row of tokens [start, start + context) and the targets one token later; start + context lies
+  // within the corpus.
   void add_row(const Corpus& corpus, int64_t start, int64_t context);
   // The same over ranges of the corpus laid end to end, each of which ends a document.
-  void add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start, int64_t context);
+  void add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start,
+               int64_t context);
 };
 
 // A domain's part in an epoch.
@@ -59,13 +66,14 @@ class BatchPlan {
  public:
   // Of one text. Fails when there are fewer than context + 1 tokens.
   BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t seed);
-  // With a mix that changes anything windows stay inside a domain, an epoch has round(weight * windows) of each, and passes over a domain follow each other
-  // across epochs, each with an offset and an order of its own. Without one the corpus is one text. Fails on unknown domains, naming the nearest, and on
-  // domains that are too short for a window.
+  // With a mix that changes anything windows stay inside a domain, an epoch has round(weight *
+  // windows) of each, and passes over a domain follow each other across epochs, each with an offset
+  // and an order of its own. Without one the corpus is one text. Fails on unknown domains, naming
+  // the nearest, and on domains that are too short for a window.
   BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed, const Mix& mix);
 
-  // First token of row b of micro-batch a of the step, counted in its text: the corpus, or with a mix its domain. Steps count from 0; every row reads
-  // [start, start + context] inclusive.
+  // First token of row b of micro-batch a of the step, counted in its text: the corpus, or with a
+  // mix its domain. Steps count from 0; every row reads [start, start + context] inclusive.
   struct Window {
     size_t source = 0;
     int64_t start = 0;
@@ -88,7 +96,9 @@ class BatchPlan {
     int64_t first = 0;    // its visits are [first, first + visits) of an epoch
     int64_t visits = 0;
   };
-  int64_t last_start(const Source& source) const { return source.tokens - shape_.context - 1; }  // the last that has a target for each token
+  int64_t last_start(const Source& source) const {
+    return source.tokens - shape_.context - 1;
+  }  // the last that has a target for each token
 
   BatchShape shape_;
   Shuffle shuffle_;
@@ -100,8 +110,9 @@ class BatchPlan {
 // What an epoch visits of each domain; the rules of BatchPlan.
 std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, const Mix& mix);
 
-// The image of i under a permutation of [0, n) drawn from the key: a Feistel network whose round function is philox, walked until it lands inside.
-// No state, no table. Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002).
+// The image of i under a permutation of [0, n) drawn from the key: a Feistel network whose round
+// function is philox, walked until it lands inside. No state, no table. Black and Rogaway, "Ciphers
+// with Arbitrary Finite Domains" (2002).
 int64_t permute(RngKey key, int64_t i, int64_t n);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Merging with a list of what is left of the piece and a heap of the pairs in it (as Hugging Face's word.rs does; Sennrich et al. 2016, algorithm 1).
+// Merging with a list of what is left of the piece and a heap of the pairs in it (as Hugging Face's
+// word.rs does; Sennrich et al. 2016, algorithm 1).
 #include "text/merge_table.h"
 
 #include <algorithm>
@@ -17,12 +18,15 @@ struct Symbol {
 
 struct Candidate {
   int32_t rank, at;
-  bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
+  bool operator>(const Candidate& other) const {
+    return rank != other.rank ? rank > other.rank : at > other.at;
+  }
 };
 
 }  // namespace
 
-MergeTable::MergeTable(const std::vector<Merge>& merges, int64_t vocab) : begin_(static_cast<size_t>(vocab) + 1) {
+MergeTable::MergeTable(const std::vector<Merge>& merges, int64_t vocab)
+    : begin_(static_cast<size_t>(vocab) + 1) {
   struct Row {
     int32_t left;
     Entry entry;
@@ -38,7 +42,9 @@ MergeTable::MergeTable(const std::vector<Merge>& merges, int64_t vocab) : begin_
     return a.entry.right != b.entry.right ? a.entry.right < b.entry.right : a.place < b.place;
   });
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i + 1 < rows.size() && rows[i].left == rows[i + 1].left && rows[i].entry.right == rows[i + 1].entry.right) continue;
+    if (i + 1 < rows.size() && rows[i].left == rows[i + 1].left &&
+        rows[i].entry.right == rows[i + 1].entry.right)
+      continue;
     entries_.push_back(rows[i].entry);
     ++begin_[static_cast<size_t>(rows[i].left) + 1];
   }
@@ -48,17 +54,22 @@ MergeTable::MergeTable(const std::vector<Merge>& merges, int64_t vocab) : begin_
 const MergeTable::Entry* MergeTable::find(int32_t left, int32_t right) const {
   const Entry* last = entries_.data() + begin_[static_cast<size_t>(left) + 1];
   const Entry* entry =
-      std::lower_bound(entries_.data() + begin_[static_cast<size_t>(left)], last, right, [](const Entry& e, int32_t r) { return e.right < r; });
+      std::lower_bound(entries_.data() + begin_[static_cast<size_t>(left)], last, right,
+                       [](const Entry& e, int32_t r) { return e.right < r; });
   return entry != last && entry->right == right ? entry : nullptr;
 }
 
 void MergeTable::encode(std::span<const int32_t> first, std::vector<int32_t>& ids) const {
-  if (first.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) fail("a piece of text without a break has {} bytes; cut the file", first.size());
+  if (first.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    fail("a piece of text without a break has {} bytes; cut the file", first.size());
   const auto n = static_cast<int32_t>(first.size());
   std::vector<Symbol> symbols(first.size());
-  for (int32_t i = 0; i < n; ++i) symbols[i] = {first[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1};
+  for (int32_t i = 0; i < n; ++i)
+    symbols[i] = {first[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1};
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
-  const auto pair_at = [&](int32_t at) { return symbols[at].next < 0 ? nullptr : find(symbols[at].id, symbols[symbols[at].next].id); };
+  const auto pair_at = [&](int32_t at) {
+    return symbols[at].next < 0 ? nullptr : find(symbols[at].id, symbols[symbols[at].next].id);
+  };
   const auto push = [&](int32_t at) {
     if (const Entry* entry = pair_at(at)) heap.push({entry->rank, at});
   };

@@ -1,4 +1,5 @@
-// What a tokenizer does to a text before it looks for tokens: the steps that tokenizer.json calls a normalizer, and where in the text each byte came from.
+// What a tokenizer does to a text before it looks for tokens: the steps that tokenizer.json calls a
+// normalizer, and where in the text each byte came from.
 #pragma once
 
 #include <string>
@@ -24,20 +25,24 @@ class SourceMap {
   struct Place {
     size_t to, from;
   };
-  void add_step(std::vector<Place> places, size_t length) { steps_.push_back({std::move(places), length}); }
+  void add_step(std::vector<Place> places, size_t length) {
+    steps_.push_back({std::move(places), length});
+  }
   size_t source(size_t at) const;
   // `later` begins at byte `at` of what `earlier` leads back from.
   static SourceMap behind(const SourceMap& earlier, size_t at, const SourceMap& later);
 
  private:
   struct Step {
-    std::vector<Place> places;  // ascending; between two of them bytes follow each other on both sides
-    size_t length;              // of the text before the step
+    std::vector<Place>
+        places;     // ascending; between two of them bytes follow each other on both sides
+    size_t length;  // of the text before the step
   };
   std::vector<Step> steps_;
 };
 
 // Bytes that are not valid UTF-8 stay as they are. O(n log n) for any text. `map` may be null.
-std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text, SourceMap* map = nullptr);
+std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text,
+                      SourceMap* map = nullptr);
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// A pass over the expression that lets through only constructs with one meaning in both engines. Differences that matter: \s (PCRE2 also takes U+180E),
-// \w and \b (other sets), \h (hexadecimal or horizontal space), nested classes and && (Ruby only), {2}+ (possessive or a nested quantifier),
+// A pass over the expression that lets through only constructs with one meaning in both engines.
+// Differences that matter: \s (PCRE2 also takes U+180E), \w and \b (other sets), \h (hexadecimal or
+// horizontal space), nested classes and && (Ruby only), {2}+ (possessive or a nested quantifier),
 // \p{Han} (script extensions since PCRE2 10.40).
 #include "text/pattern.h"
 
@@ -10,7 +11,8 @@ namespace moe {
 namespace {
 
 constexpr size_t kMaxPattern = 4096;
-constexpr std::string_view kSpace = R"(\x{09}-\x{0D}\x{85}\p{Z})";  // White_Space of Unicode, as the inside of a class
+constexpr std::string_view kSpace =
+    R"(\x{09}-\x{0D}\x{85}\p{Z})";  // White_Space of Unicode, as the inside of a class
 
 class Translation {
  public:
@@ -29,7 +31,9 @@ class Translation {
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view what) { fail("its pattern has \"{}\", which is not supported", printable(what, 20)); }
+  [[noreturn]] void refuse(std::string_view what) {
+    fail("its pattern has \"{}\", which is not supported", printable(what, 20));
+  }
   void take(size_t n) {
     out_ += rest_.substr(0, n);
     rest_.remove_prefix(n);
@@ -41,7 +45,9 @@ class Translation {
       out_ += text;
       rest_.remove_prefix(2);
     };
-    const bool punctuation = c > ' ' && c < 0x7F && !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
+    const bool punctuation =
+        c > ' ' && c < 0x7F &&
+        !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));
     if (punctuation || c == ' ' || c == 'r' || c == 'n' || c == 't' || c == 'f') take(2);
     else if (c == 's') put(in_class ? std::string(kSpace) : fmt::format("[{}]", kSpace));
     else if (c == 'S' && !in_class) put(fmt::format("[^{}]", kSpace));
@@ -54,10 +60,12 @@ class Translation {
   // \p{L}, \p{Lu}: general categories; longer names are scripts.
   void property() {
     const size_t end = rest_.find('}');
-    if (rest_.size() < 5 || rest_[2] != '{' || end == std::string_view::npos || end < 4) refuse(rest_.substr(0, 12));
+    if (rest_.size() < 5 || rest_[2] != '{' || end == std::string_view::npos || end < 4)
+      refuse(rest_.substr(0, 12));
     const std::string_view name = rest_.substr(3, end - 3);
     for (const char c : name)
-      if (!((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_')) refuse(rest_.substr(0, end + 1));
+      if (!((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'))
+        refuse(rest_.substr(0, end + 1));
     out_ += fmt::format("\\{}{{{}{}}}", rest_[1], name.size() <= 2 ? "" : "sc:", name);
     rest_.remove_prefix(end + 1);
   }
@@ -108,7 +116,8 @@ class Translation {
 
 std::string to_pcre2(std::string_view pattern) {
   if (pattern.empty()) fail("its pattern is empty");
-  if (pattern.size() > kMaxPattern) fail("its pattern has {} bytes; at most {} are supported", pattern.size(), kMaxPattern);
+  if (pattern.size() > kMaxPattern)
+    fail("its pattern has {} bytes; at most {} are supported", pattern.size(), kMaxPattern);
   return Translation(pattern).run();
 }
 

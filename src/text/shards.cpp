@@ -20,7 +20,8 @@ static_assert(std::endian::native == std::endian::little, "shards are mapped as 
 constexpr std::string_view kFormat = "moe-tokens";
 constexpr int64_t kVersion = 1;
 constexpr size_t kAlign = 8;
-constexpr int64_t kMost = int64_t{1} << 48;  // of anything that is counted: sums stay far from overflow
+constexpr int64_t kMost = int64_t{1}
+                          << 48;  // of anything that is counted: sums stay far from overflow
 
 // The last bytes of a shard.
 struct Footer {
@@ -66,20 +67,30 @@ int64_t count(const JsonReader& in, const char* key) { return in.get_in<int64_t>
 
 Shard read_shard(std::span<const std::byte> bytes, const std::string& where) {
   Footer footer;
-  if (bytes.size() < sizeof footer) fail("{} has {} bytes, a shard of tokens has at least {}; it is cut off", where, bytes.size(), sizeof footer);
+  if (bytes.size() < sizeof footer)
+    fail("{} has {} bytes, a shard of tokens has at least {}; it is cut off", where, bytes.size(),
+         sizeof footer);
   const std::array<char, 8> magic = footer.magic;
-  std::memcpy(static_cast<void*>(&footer), bytes.data() + bytes.size() - sizeof footer, sizeof footer);
-  if (footer.magic != magic) fail("{} is no shard of tokens, or it is cut off; make it again with `moe tokenize`", where);
+  std::memcpy(static_cast<void*>(&footer), bytes.data() + bytes.size() - sizeof footer,
+              sizeof footer);
+  if (footer.magic != magic)
+    fail("{} is no shard of tokens, or it is cut off; make it again with `moe tokenize`", where);
   constexpr uint64_t kLimit = std::numeric_limits<uint32_t>::max();
-  const bool sane = footer.check == footer.checked() && (footer.width == 1 || footer.width == 2 || footer.width == 4) && footer.tokens <= kLimit &&
-                    footer.ends <= footer.tokens && footer.untrained <= footer.tokens;
+  const bool sane = footer.check == footer.checked() &&
+                    (footer.width == 1 || footer.width == 2 || footer.width == 4) &&
+                    footer.tokens <= kLimit && footer.ends <= footer.tokens &&
+                    footer.untrained <= footer.tokens;
   if (!sane) fail("{}: its last bytes are damaged; make it again with `moe tokenize`", where);
-  const uint64_t ids = padded(footer.tokens * footer.width), ends = footer.ends * sizeof(uint32_t), spans = footer.untrained * sizeof(TokenSpan);
+  const uint64_t ids = padded(footer.tokens * footer.width), ends = footer.ends * sizeof(uint32_t),
+                 spans = footer.untrained * sizeof(TokenSpan);
   const uint64_t size = ids + padded(ends + spans) + sizeof footer;
-  if (size != bytes.size()) fail("{} has {} bytes, but its contents need {}; it is damaged", where, bytes.size(), size);
-  Shard shard{static_cast<int>(footer.width), static_cast<int64_t>(footer.tokens), bytes.data(), {}, {}};
+  if (size != bytes.size())
+    fail("{} has {} bytes, but its contents need {}; it is damaged", where, bytes.size(), size);
+  Shard shard{
+      static_cast<int>(footer.width), static_cast<int64_t>(footer.tokens), bytes.data(), {}, {}};
   shard.ends = {reinterpret_cast<const uint32_t*>(bytes.data() + ids), footer.ends};
-  shard.untrained = {reinterpret_cast<const TokenSpan*>(bytes.data() + ids + ends), footer.untrained};
+  shard.untrained = {reinterpret_cast<const TokenSpan*>(bytes.data() + ids + ends),
+                     footer.untrained};
   return shard;
 }
 
@@ -97,10 +108,18 @@ int64_t TokensIndex::bytes() const {
 
 std::string to_json(const TokensIndex& index) {
   Json files = Json::array(), shards = Json::array();
-  for (const TokensIndex::File& f : index.files) files.push_back({{"path", f.path}, {"domain", f.domain}, {"tokens", f.tokens}, {"bytes", f.bytes}});
-  for (const TokensIndex::Part& p : index.shards) shards.push_back({{"file", p.name}, {"tokens", p.tokens}});
-  const Json out = {{"format", kFormat}, {"version", kVersion}, {"vocab", index.vocab}, {"documents", index.documents}, {"untrained", index.untrained},
-                    {"files", files},    {"shards", shards}};
+  for (const TokensIndex::File& f : index.files)
+    files.push_back(
+        {{"path", f.path}, {"domain", f.domain}, {"tokens", f.tokens}, {"bytes", f.bytes}});
+  for (const TokensIndex::Part& p : index.shards)
+    shards.push_back({{"file", p.name}, {"tokens", p.tokens}});
+  const Json out = {{"format", kFormat},
+                    {"version", kVersion},
+                    {"vocab", index.vocab},
+                    {"documents", index.documents},
+                    {"untrained", index.untrained},
+                    {"files", files},
+                    {"shards", shards}};
   // Paths may hold bytes that are not UTF-8.
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -108,30 +127,39 @@ std::string to_json(const TokensIndex& index) {
 TokensIndex parse_tokens_index(std::string_view json, const std::string& where) {
   const Json parsed = parse_json(json, where);
   const JsonReader in(parsed, where);
-  if (in.get<std::string>("format") != kFormat) fail("{}: \"format\" is not \"{}\"", where, kFormat);
+  if (in.get<std::string>("format") != kFormat)
+    fail("{}: \"format\" is not \"{}\"", where, kFormat);
   if (const auto version = in.get<int64_t>("version"); version != kVersion)
-    fail("{} is of version {}, this program reads version {}; make the tokens again with `moe tokenize`", where, version, kVersion);
+    fail(
+        "{} is of version {}, this program reads version {}; make the tokens again with `moe "
+        "tokenize`",
+        where, version, kVersion);
   TokensIndex index;
   index.vocab = in.get_in<int64_t>("vocab", 1, int64_t{1} << 31);
   index.documents = count(in, "documents");
   index.untrained = count(in, "untrained");
   int64_t listed = 0, bytes = 0, tokens = 0;
   for (const JsonReader& f : in.objects("files")) {
-    index.files.push_back({f.get<std::string>("path"), f.get<std::string>("domain"), count(f, "tokens"), count(f, "bytes")});
+    index.files.push_back({f.get<std::string>("path"), f.get<std::string>("domain"),
+                           count(f, "tokens"), count(f, "bytes")});
     listed += index.files.back().tokens;
     bytes += index.files.back().bytes;
-    if (listed > kMost || bytes > kMost) fail("{}: there cannot be so many tokens; the file is damaged", where);
+    if (listed > kMost || bytes > kMost)
+      fail("{}: there cannot be so many tokens; the file is damaged", where);
   }
   for (const JsonReader& s : in.objects("shards")) {
-    index.shards.push_back({s.get<std::string>("file"), s.get_in<int64_t>("tokens", 0, std::numeric_limits<uint32_t>::max())});
+    index.shards.push_back({s.get<std::string>("file"),
+                            s.get_in<int64_t>("tokens", 0, std::numeric_limits<uint32_t>::max())});
     const std::string& name = index.shards.back().name;
     // Only what lies in the folder is opened.
-    if (name.empty() || name.starts_with('.') || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
+    if (name.empty() || name.starts_with('.') || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos)
       fail("{}: \"{}\" is no name of a shard", where, printable(name));
     tokens += index.shards.back().tokens;
   }
   if (tokens != listed || tokens == 0 || index.untrained > tokens || index.documents > tokens)
-    fail("{}: its files hold {} tokens, its shards {}, in {} documents; it is damaged", where, listed, tokens, index.documents);
+    fail("{}: its files hold {} tokens, its shards {}, in {} documents; it is damaged", where,
+         listed, tokens, index.documents);
   return index;
 }
 
@@ -153,9 +181,11 @@ void check_tokenizer(const std::string& folder, const Tokenizer& tokenizer) {
   if (same_json(own, tokenizer.to_json(), path)) return;
   const std::unique_ptr<Tokenizer> theirs = parse_tokenizer(own, path);
   fail(
-      "{} holds tokens of another tokenizer ({}, {} entries) than this model's ({}, {} entries); make tokens for it with `moe tokenize --tokenizer`, or start a "
+      "{} holds tokens of another tokenizer ({}, {} entries) than this model's ({}, {} entries); "
+      "make tokens for it with `moe tokenize --tokenizer`, or start a "
       "new model with @tokenizer {}",
-      folder, theirs->spec(), theirs->vocab_size(), tokenizer.spec(), tokenizer.vocab_size(), folder);
+      folder, theirs->spec(), theirs->vocab_size(), tokenizer.spec(), tokenizer.vocab_size(),
+      folder);
 }
 
 std::optional<std::string> first_token_folder(const std::vector<std::string>& paths) {
@@ -172,7 +202,10 @@ void pack_ids(const std::vector<int32_t>& ids, int width, std::vector<unsigned c
 }
 
 TokensWriter::TokensWriter(std::string folder, const Tokenizer& tokenizer, int64_t shard_tokens)
-    : folder_(std::move(folder)), tokenizer_(tokenizer), shard_tokens_(shard_tokens), width_(id_width(tokenizer.vocab_size())) {
+    : folder_(std::move(folder)),
+      tokenizer_(tokenizer),
+      shard_tokens_(shard_tokens),
+      width_(id_width(tokenizer.vocab_size())) {
   index_.vocab = tokenizer.vocab_size();
 }
 
@@ -208,7 +241,8 @@ void TokensWriter::add(const EncodedRun& run) {
 
 void TokensWriter::close_shard() {
   pad(*out_, static_cast<uint64_t>(tokens_) * static_cast<uint64_t>(width_));
-  const uint64_t ends = ends_.size() * sizeof(uint32_t), spans = untrained_.size() * sizeof(TokenSpan);
+  const uint64_t ends = ends_.size() * sizeof(uint32_t),
+                 spans = untrained_.size() * sizeof(TokenSpan);
   out_->write(ends_.data(), ends);
   out_->write(untrained_.data(), spans);
   pad(*out_, ends + spans);

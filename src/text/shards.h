@@ -1,8 +1,11 @@
-// Tokens on disk: a folder that holds shards, which are mapped and never read as a whole, the tokenizer that made them and tokens.json, which lists them.
+// Tokens on disk: a folder that holds shards, which are mapped and never read as a whole, the
+// tokenizer that made them and tokens.json, which lists them.
 //
-// A shard is, little endian: ids of 1, 2 or 4 bytes; zeros up to a multiple of 8; the documents' ends as u32, counted from the shard's first token; spans of
-// tokens that are not learned from, two u32 each; zeros up to a multiple of 8; and 64 bytes that say how many of each there are. A document may go on in the
-// next shard. What a shard says is checked where it is used, so that opening one touches nothing but its last bytes.
+// A shard is, little endian: ids of 1, 2 or 4 bytes; zeros up to a multiple of 8; the documents'
+// ends as u32, counted from the shard's first token; spans of tokens that are not learned from, two
+// u32 each; zeros up to a multiple of 8; and 64 bytes that say how many of each there are. A
+// document may go on in the next shard. What a shard says is checked where it is used, so that
+// opening one touches nothing but its last bytes.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kSample = size_t{1} << 20;
 constexpr size_t kLongestRun = size_t{16} << 20;
-constexpr size_t kBlock = size_t{4} << 10;  // that a document is cut into for the split: at least this, at most twice
+constexpr size_t kBlock =
+    size_t{4} << 10;  // that a document is cut into for the split: at least this, at most twice
 constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -24,10 +25,12 @@ bool hidden(const fs::path& path) { return path.filename().string().starts_with(
 std::vector<std::string> files_below(const std::string& folder) {
   std::vector<std::string> files;
   try {
-    for (auto it = fs::recursive_directory_iterator(folder); it != fs::recursive_directory_iterator(); ++it) {
+    for (auto it = fs::recursive_directory_iterator(folder);
+         it != fs::recursive_directory_iterator(); ++it) {
       if (hidden(it->path())) it.disable_recursion_pending();
       else if (it->is_regular_file()) files.push_back(it->path().string());
-      else if (it->is_directory() && holds_tokens(it->path().string())) fail_usage("{} holds tokens, not text; name that folder itself", it->path().string());
+      else if (it->is_directory() && holds_tokens(it->path().string()))
+        fail_usage("{} holds tokens, not text; name that folder itself", it->path().string());
     }
   } catch (const fs::filesystem_error& e) {
     fail("cannot read the folder {}: {}", folder, e.code().message());
@@ -56,24 +59,34 @@ bool visit_file(const std::string& path, bool named, const SourceVisitor& visit,
 void visit_folder(const std::string& folder, const SourceVisitor& visit, Skipped& skipped) {
   for (const char* part : {"train", "valid"})
     if (holds_tokens(folder + "/" + part))
-      fail_usage("{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text (@eval_data)", folder, folder, folder);
+      fail_usage(
+          "{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text "
+          "(@eval_data)",
+          folder, folder, folder);
   const Skipped before = skipped;
   bool any = false;
-  for (const std::string& path : files_below(folder)) any |= visit_file(path, false, visit, skipped);
+  for (const std::string& path : files_below(folder))
+    any |= visit_file(path, false, visit, skipped);
   if (!any)
-    fail("there is no text in the folder {}: {} binary and {} empty files were passed over, and hidden ones", folder, skipped.binary - before.binary,
-         skipped.empty - before.empty);
+    fail(
+        "there is no text in the folder {}: {} binary and {} empty files were passed over, and "
+        "hidden ones",
+        folder, skipped.binary - before.binary, skipped.empty - before.empty);
 }
 
 // The last place up to `end` where no character is cut.
 size_t whole_characters(std::string_view text, size_t begin, size_t end) {
   size_t cut = end;
-  while (cut < text.size() && cut > begin + 1 && end - cut < 3 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  while (cut < text.size() && cut > begin + 1 && end - cut < 3 &&
+         (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
+    --cut;
   return cut;
 }
 
-// Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the last line end before twice that, else there. White space where
-// it begins, and behind `solid`, where the document's last character ends, does not count: a file ends with a line end where a line of JSON has none.
+// Where the block that begins at `at` ends: behind the first blank line from kBlock on, else the
+// last line end before twice that, else there. White space where it begins, and behind `solid`,
+// where the document's last character ends, does not count: a file ends with a line end where a
+// line of JSON has none.
 size_t block_end(std::string_view text, size_t at, size_t solid) {
   const size_t from = text.find_first_not_of(kBlanks, at);
   if (from >= solid || solid - from <= kBlock) return text.size();
@@ -88,9 +101,10 @@ size_t block_end(std::string_view text, size_t at, size_t solid) {
   return whole_characters(text, from, most);
 }
 
-// Hands out a text in parts [begin, end) as long as they can be, each on one side. Documents end at `mark`, which belongs to the one before, unless it is
-// empty.
-void each_side(std::string_view text, std::string_view mark, double share, const std::function<void(size_t begin, size_t end, bool held_out)>& emit) {
+// Hands out a text in parts [begin, end) as long as they can be, each on one side. Documents end at
+// `mark`, which belongs to the one before, unless it is empty.
+void each_side(std::string_view text, std::string_view mark, double share,
+               const std::function<void(size_t begin, size_t end, bool held_out)>& emit) {
   size_t begin = 0;
   bool side = false;
   for (size_t at = 0; at < text.size();) {
@@ -101,7 +115,9 @@ void each_side(std::string_view text, std::string_view mark, double share, const
     while (at < document.size()) {
       const size_t end = block_end(document, at, solid);
       // What is white throughout stays with what was before it.
-      const bool held = document.find_first_not_of(kBlanks, at) < end ? is_held_out(document.substr(at, end - at), share) : side;
+      const bool held = document.find_first_not_of(kBlanks, at) < end
+                            ? is_held_out(document.substr(at, end - at), share)
+                            : side;
       if (at > begin && held != side) {
         emit(begin, at, side);
         begin = at;
@@ -115,12 +131,15 @@ void each_side(std::string_view text, std::string_view mark, double share, const
 }
 
 // [begin, end) in parts short enough to be encoded in one go.
-void emit_text(std::string_view text, size_t begin, size_t end, bool held_out, const std::function<void(TextRun&&)>& emit) {
+void emit_text(std::string_view text, size_t begin, size_t end, bool held_out,
+               const std::function<void(TextRun&&)>& emit) {
   while (begin < end) {
     size_t cut = end;
     if (end - begin > kLongestRun) {
       const size_t line = text.substr(0, begin + kLongestRun).rfind('\n');
-      cut = line != std::string_view::npos && line > begin ? line + 1 : whole_characters(text, begin, begin + kLongestRun);
+      cut = line != std::string_view::npos && line > begin
+                ? line + 1
+                : whole_characters(text, begin, begin + kLongestRun);
     }
     TextRun run;
     run.view = text.substr(begin, cut - begin);
@@ -131,7 +150,8 @@ void emit_text(std::string_view text, size_t begin, size_t end, bool held_out, c
   }
 }
 
-void emit_document(Document&& document, double hold_out, const std::function<void(TextRun&&)>& emit) {
+void emit_document(Document&& document, double hold_out,
+                   const std::function<void(TextRun&&)>& emit) {
   if (!document.all_trained || hold_out <= 0) {
     TextRun run;
     run.held = std::move(document.text);
@@ -152,7 +172,8 @@ void emit_document(Document&& document, double hold_out, const std::function<voi
   });
 }
 
-void each_line(const std::string& path, std::string_view bytes, double hold_out, const std::function<void(TextRun&&)>& emit) {
+void each_line(const std::string& path, std::string_view bytes, double hold_out,
+               const std::function<void(TextRun&&)>& emit) {
   JsonlReader reader(bytes, path);
   Document document;
   while (reader.next(document)) {
@@ -165,7 +186,8 @@ void each_line(const std::string& path, std::string_view bytes, double hold_out,
 
 std::string binary_reason(std::string_view bytes) {
   const std::string_view sample = bytes.substr(0, kSample);
-  if (const size_t nul = sample.find('\0'); nul != std::string_view::npos) return fmt::format("a NUL byte at offset {}", nul);
+  if (const size_t nul = sample.find('\0'); nul != std::string_view::npos)
+    return fmt::format("a NUL byte at offset {}", nul);
   size_t broken = 0;
   for (std::string_view rest = sample; !rest.empty();) {
     const Utf8Step step = utf8_step(rest);
@@ -182,7 +204,8 @@ bool is_held_out(std::string_view content, double share) {
   if (share <= 0) return false;
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : content)
-    if (kBlanks.find(c) == std::string_view::npos) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    if (kBlanks.find(c) == std::string_view::npos)
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
   hash ^= hash >> 31;
@@ -217,11 +240,14 @@ int64_t source_bytes(const std::vector<std::string>& paths) {
   return bytes;
 }
 
-void each_run(const std::string& path, std::string_view text, const Tokenizer& tokenizer, double hold_out, const std::function<void(TextRun&&)>& emit) {
+void each_run(const std::string& path, std::string_view text, const Tokenizer& tokenizer,
+              double hold_out, const std::function<void(TextRun&&)>& emit) {
   if (is_jsonl(path)) return each_line(path, text, hold_out, emit);
   if (hold_out <= 0) return emit_text(text, 0, text.size(), false, emit);
   const std::string mark = tokenizer.eos_id() ? tokenizer.piece(*tokenizer.eos_id()) : "";
-  each_side(text, mark, hold_out, [&](size_t begin, size_t end, bool held_out) { emit_text(text, begin, end, held_out, emit); });
+  each_side(text, mark, hold_out, [&](size_t begin, size_t end, bool held_out) {
+    emit_text(text, begin, end, held_out, emit);
+  });
 }
 
 }  // namespace moe

@@ -1,5 +1,7 @@
-// The files that hold text, and what each gives to be encoded: the documents of JSON Lines, plain text as it stands. Here it is decided what is held out: by a
-// hash of the content alone, the same for all kinds of file, so that adding, renaming or reordering files moves nothing to the other side.
+// The files that hold text, and what each gives to be encoded: the documents of JSON Lines, plain
+// text as it stands. Here it is decided what is held out: by a hash of the content alone, the same
+// for all kinds of file, so that adding, renaming or reordering files moves nothing to the other
+// side.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +29,13 @@ struct Skipped {
 
 struct SourceVisitor {
   std::function<void(SourceFile&&)> text;
-  std::function<void(const std::string& folder)> tokens;  // a folder that holds tokens already (text/shards.h)
+  std::function<void(const std::string& folder)>
+      tokens;  // a folder that holds tokens already (text/shards.h)
 };
 
-// Visits `paths` in order: files, and folders walked recursively in sorted order (hidden names are passed over). A path that is missing, empty or binary fails
-// when it was named directly; inside a folder, empty and binary files are skipped and counted.
+// Visits `paths` in order: files, and folders walked recursively in sorted order (hidden names are
+// passed over). A path that is missing, empty or binary fails when it was named directly; inside a
+// folder, empty and binary files are skipped and counted.
 Skipped each_source(const std::vector<std::string>& paths, const SourceVisitor& visit);
 
 // Bytes of the files that each_source would open; 0 for what cannot be read.
@@ -47,19 +51,23 @@ struct TextRun {
   bool all_trained = true;  // else only what begins in `trained`
   std::vector<ByteSpan> trained;
   bool ends_document = true;  // false: the document goes on in the next run of the file
-  bool add_end = false;       // the tokenizer's end-of-text token is put behind it, where it has one
+  bool add_end = false;  // the tokenizer's end-of-text token is put behind it, where it has one
   bool held_out = false;
 };
 
-// Hands out a whole file, `bytes` being what lies at `path`, in order; `bytes` outlive the runs. Plain text comes in runs of at most 16 MiB, cut at line ends,
-// which bounds the memory of encoding. With `hold_out` above 0 every document (a file, what ends at an end-of-text token, a line of JSON) is cut into blocks of
-// 4 to 8 KiB at blank lines or line ends, each of which is_held_out judges, and a run also ends where the side changes; a dialogue is one block.
-void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer, double hold_out, const std::function<void(TextRun&&)>& emit);
+// Hands out a whole file, `bytes` being what lies at `path`, in order; `bytes` outlive the runs.
+// Plain text comes in runs of at most 16 MiB, cut at line ends, which bounds the memory of
+// encoding. With `hold_out` above 0 every document (a file, what ends at an end-of-text token, a
+// line of JSON) is cut into blocks of 4 to 8 KiB at blank lines or line ends, each of which
+// is_held_out judges, and a run also ends where the side changes; a dialogue is one block.
+void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
+              double hold_out, const std::function<void(TextRun&&)>& emit);
 
 // Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);
 
-// Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty for text. Looks at the first MiB.
+// Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty
+// for text. Looks at the first MiB.
 std::string binary_reason(std::string_view bytes);
 
 }  // namespace moe

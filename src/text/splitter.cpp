@@ -1,5 +1,5 @@
-// PCRE2 with Unicode properties, compiled to machine code where the processor allows. The compiled patterns are shared by all threads; what a match
-// writes to is made for each call.
+// PCRE2 with Unicode properties, compiled to machine code where the processor allows. The compiled
+// patterns are shared by all threads; what a match writes to is made for each call.
 #include "text/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -22,7 +22,8 @@ struct FreePcre2 {
 
 namespace {
 
-// Bounds what one hostile expression can cost at one place. The expressions in use need a handful of steps.
+// Bounds what one hostile expression can cost at one place. The expressions in use need a handful
+// of steps.
 constexpr uint32_t kMatchLimit = 1 << 18;
 constexpr size_t kJitStackFirst = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
@@ -42,9 +43,11 @@ Owned<pcre2_code> compile(const std::string& pattern) {
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t at = 0;
-  Owned<pcre2_code> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, context.get()));
-  if (!code) fail("its pattern \"{}\" is not understood: {}", printable(pattern), message_of(error));
+  Owned<pcre2_code> code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
+                                       translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
+                                       &error, &at, context.get()));
+  if (!code)
+    fail("its pattern \"{}\" is not understood: {}", printable(pattern), message_of(error));
   uint32_t matches_nothing = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing) fail("its pattern \"{}\" can match nothing at all", printable(pattern));
@@ -67,18 +70,22 @@ struct Scratch {
 using Emit = std::function<void(std::string_view)>;
 
 // `text` is valid UTF-8.
-void split_by(const std::vector<Owned<pcre2_code>>& codes, size_t level, std::string_view text, Scratch& scratch, const Emit& emit) {
+void split_by(const std::vector<Owned<pcre2_code>>& codes, size_t level, std::string_view text,
+              Scratch& scratch, const Emit& emit) {
   if (text.empty()) return;
   if (level == codes.size()) return emit(text);
   size_t done = 0;
   while (done < text.size()) {
-    const int found = pcre2_match(codes[level].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), done, PCRE2_NO_UTF_CHECK, scratch.data.get(),
-                                  scratch.context.get());
+    const int found =
+        pcre2_match(codes[level].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                    done, PCRE2_NO_UTF_CHECK, scratch.data.get(), scratch.context.get());
     if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0) fail("the tokenizer's pattern cannot be matched against this text: {}", message_of(found));
+    if (found < 0)
+      fail("the tokenizer's pattern cannot be matched against this text: {}", message_of(found));
     const size_t* place = pcre2_get_ovector_pointer(scratch.data.get());
     const size_t begin = place[0], end = place[1];
-    if (begin < done || end <= begin) fail("the tokenizer's pattern matched nothing at byte {}", done);
+    if (begin < done || end <= begin)
+      fail("the tokenizer's pattern matched nothing at byte {}", done);
     split_by(codes, level + 1, text.substr(done, begin - done), scratch, emit);
     split_by(codes, level + 1, text.substr(begin, end - begin), scratch, emit);
     done = end;
@@ -92,7 +99,8 @@ struct Splitter::Patterns {
   std::vector<Owned<pcre2_code>> codes;
 };
 
-Splitter::Splitter(const std::vector<std::string>& patterns) : patterns_(std::make_unique<Patterns>()) {
+Splitter::Splitter(const std::vector<std::string>& patterns)
+    : patterns_(std::make_unique<Patterns>()) {
   for (const std::string& pattern : patterns) patterns_->codes.push_back(compile(pattern));
 }
 Splitter::~Splitter() = default;

@@ -1,4 +1,5 @@
-// Text to shards (text/shards.h), whatever its size: one file at a time, what waits to be encoded bounded.
+// Text to shards (text/shards.h), whatever its size: one file at a time, what waits to be encoded
+// bounded.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,9 @@ struct TokenizeResult {
   Skipped skipped;
 };
 
-// Written beside OUT and renamed, so that OUT is there whole or not at all. `progress` is told the bytes of text that are done, and may throw to stop.
-TokenizeResult tokenize(const TokenizeJob& job, const Tokenizer& tokenizer, const std::function<void(int64_t done, int64_t total)>& progress);
+// Written beside OUT and renamed, so that OUT is there whole or not at all. `progress` is told the
+// bytes of text that are done, and may throw to stop.
+TokenizeResult tokenize(const TokenizeJob& job, const Tokenizer& tokenizer,
+                        const std::function<void(int64_t done, int64_t total)>& progress);
 
 }  // namespace moe

@@ -47,8 +47,8 @@ std::string ByteTokenizer::to_json() const {
 bool is_bytes(const BpeParts& parts) {
   for (int b = 0; b < kByteValues; ++b)
     if (parts.byte_ids[b] != b) return false;
-  return parts.pieces.size() == kByteValues && parts.merges.empty() && parts.added.empty() && parts.added_late.empty() && !parts.characters &&
-         parts.normalizer.empty();
+  return parts.pieces.size() == kByteValues && parts.merges.empty() && parts.added.empty() &&
+         parts.added_late.empty() && !parts.characters && parts.normalizer.empty();
 }
 
 }  // namespace
@@ -69,7 +69,10 @@ std::vector<int32_t> Tokenizer::encode_text(std::string_view text) const {
   return ids;
 }
 
-bool Tokenizer::ends_text(int32_t id) const { return eos_id() == id || std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end(); }
+bool Tokenizer::ends_text(int32_t id) const {
+  return eos_id() == id ||
+         std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end();
+}
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
@@ -79,19 +82,25 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec) {
   if (spec == "bytes") return std::make_unique<ByteTokenizer>();
-  if (spec.starts_with("bpe:")) fail_usage("the tokenizer \"{}\" has to be trained on a text first", printable(spec));
-  fail_usage("the tokenizer \"{}\" is not known{}", printable(spec), suggestion(spec, {"bytes", "bpe:SIZE", "a model folder"}));
+  if (spec.starts_with("bpe:"))
+    fail_usage("the tokenizer \"{}\" has to be trained on a text first", printable(spec));
+  fail_usage("the tokenizer \"{}\" is not known{}", printable(spec),
+             suggestion(spec, {"bytes", "bpe:SIZE", "a model folder"}));
 }
 
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& where) {
   const Json parsed = parse_json(json, where);
-  if (!JsonReader(parsed, where).has("model")) fail("{}: \"model\" is missing; this is no tokenizer.json", where);
+  if (!JsonReader(parsed, where).has("model"))
+    fail("{}: \"model\" is missing; this is no tokenizer.json", where);
   try {
     BpeParts parts = read_bpe(parsed, json, where);
     if (is_bytes(parts)) return std::make_unique<ByteTokenizer>();
     return make_bpe(std::move(parts));
   } catch (const Error& e) {
-    fail("{}: this tokenizer is not supported: {}; supported are BPE over bytes, and over characters as SentencePiece writes it", where, e.what());
+    fail(
+        "{}: this tokenizer is not supported: {}; supported are BPE over bytes, and over "
+        "characters as SentencePiece writes it",
+        where, e.what());
   }
 }
 
@@ -116,7 +125,8 @@ std::string StreamDecoder::push(int32_t id) {
   while (!rest.empty()) {
     const Utf8Step step = utf8_step(rest);
     if (step.kind == Utf8Step::Kind::cut) break;
-    if (step.kind == Utf8Step::Kind::character) ready += rest.substr(0, static_cast<size_t>(step.length));
+    if (step.kind == Utf8Step::Kind::character)
+      ready += rest.substr(0, static_cast<size_t>(step.length));
     else ready += kReplacement;
     rest.remove_prefix(static_cast<size_t>(step.length));
   }

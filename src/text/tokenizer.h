@@ -1,4 +1,5 @@
-// Text to token ids and back, and the tokenizer.json that Hugging Face `tokenizers` reads. Knows no model and no chat template.
+// Text to token ids and back, and the tokenizer.json that Hugging Face `tokenizers` reads. Knows no
+// model and no chat template.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +32,13 @@ class Tokenizer {
   virtual std::string piece(int32_t id) const = 0;
   // The content of tokenizer.json.
   virtual std::string to_json() const = 0;
-  // True when id i is byte i, so that text needs no encoding (the corpus then maps files instead of copying them).
+  // True when id i is byte i, so that text needs no encoding (the corpus then maps files instead of
+  // copying them).
   virtual bool ids_are_bytes() const { return false; }
   // Where in `text` each token of encode(text) begins.
   virtual std::vector<int64_t> starts(std::string_view text) const;
-  // encode(), behind bos where the tokenizer puts it there: what a model reads that is given a text.
+  // encode(), behind bos where the tokenizer puts it there: what a model reads that is given a
+  // text.
   std::vector<int32_t> encode_text(std::string_view text) const;
 
   std::optional<int32_t> bos_id() const { return special_.bos; }
@@ -47,8 +50,8 @@ class Tokenizer {
   // Bytes, not necessarily valid UTF-8.
   virtual std::string decode(std::span<const int32_t> ids) const;
 
-  // The content of tokenizer_config.json, a JSON object, or nothing: what the ids do not depend on, such as the template of dialogues (text/chat.h). Loading
-  // and saving keep it.
+  // The content of tokenizer_config.json, a JSON object, or nothing: what the ids do not depend on,
+  // such as the template of dialogues (text/chat.h). Loading and saving keep it.
   const std::string& config_json() const { return config_json_; }
   void set_config_json(std::string json) { config_json_ = std::move(json); }
 
@@ -57,15 +60,17 @@ class Tokenizer {
   SpecialIds special_;
 };
 
-// "bytes"; anything else is a usage error that names what there is. What needs a text or a folder is made by choose_tokenizer (text/bpe_train.h).
+// "bytes"; anything else is a usage error that names what there is. What needs a text or a folder
+// is made by choose_tokenizer (text/bpe_train.h).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
-// From FOLDER/tokenizer.json, with FOLDER/tokenizer_config.json and FOLDER/chat_template.jinja where they are; fails naming what is supported when it is a
-// tokenizer that is not.
+// From FOLDER/tokenizer.json, with FOLDER/tokenizer_config.json and FOLDER/chat_template.jinja
+// where they are; fails naming what is supported when it is a tokenizer that is not.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& where);
 
-// Decodes a stream of ids and hands out whole UTF-8 characters only, so that a terminal or a web page never sees half of one.
-// Bytes that can never become a character come out as U+FFFD, one per maximal ill-formed part.
+// Decodes a stream of ids and hands out whole UTF-8 characters only, so that a terminal or a web
+// page never sees half of one. Bytes that can never become a character come out as U+FFFD, one per
+// maximal ill-formed part.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}

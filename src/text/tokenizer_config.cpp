@@ -18,7 +18,8 @@ constexpr int64_t kMostIds = int64_t{1} << 31;
 std::optional<int32_t> named(const Tokenizer& tokenizer, const Json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end()) return std::nullopt;
-  const Json& content = found->is_object() && found->contains("content") ? (*found)["content"] : *found;
+  const Json& content =
+      found->is_object() && found->contains("content") ? (*found)["content"] : *found;
   if (!content.is_string() || content.get_ref<const std::string&>().empty()) return std::nullopt;
   const std::vector<int32_t> ids = tokenizer.encode(content.get_ref<const std::string&>());
   return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
@@ -34,7 +35,8 @@ void add_ends(const Tokenizer& tokenizer, const std::string& path, std::vector<i
   else ids.push_back(reader.get<int64_t>(kEnds));
   for (const int64_t id : ids) {
     if (id < 0 || id >= kMostIds) fail("{}: {} holds {}, which is no token", path, kEnds, id);
-    // A model may have rows for more tokens than its tokenizer names: what it cannot write ends nothing.
+    // A model may have rows for more tokens than its tokenizer names: what it cannot write ends
+    // nothing.
     if (id < tokenizer.vocab_size()) ends.push_back(static_cast<int32_t>(id));
   }
 }
@@ -42,7 +44,8 @@ void add_ends(const Tokenizer& tokenizer, const std::string& path, std::vector<i
 }  // namespace
 
 std::string read_tokenizer_config(const std::string& folder) {
-  const std::string path = folder + "/tokenizer_config.json", template_path = folder + "/chat_template.jinja";
+  const std::string path = folder + "/tokenizer_config.json",
+                    template_path = folder + "/chat_template.jinja";
   std::string text = std::filesystem::exists(path) ? read_text(path) : "";
   const bool has_template = std::filesystem::exists(template_path);
   if (text.empty() && !has_template) return text;
@@ -55,11 +58,13 @@ std::string read_tokenizer_config(const std::string& folder) {
 
 void apply_folder(Tokenizer& tokenizer, const std::string& folder) {
   const std::string where = folder + "/tokenizer_config.json";
-  const Json config = tokenizer.config_json().empty() ? Json::object() : parse_json(tokenizer.config_json(), where);
+  const Json config =
+      tokenizer.config_json().empty() ? Json::object() : parse_json(tokenizer.config_json(), where);
   const JsonReader reader(config, where);
   SpecialIds special = tokenizer.special();
   if (const auto bos = named(tokenizer, config, "bos_token")) special.bos = bos;
-  if (reader.has("add_bos_token")) special.add_bos = reader.get<bool>("add_bos_token") && special.bos;
+  if (reader.has("add_bos_token"))
+    special.add_bos = reader.get<bool>("add_bos_token") && special.bos;
   std::vector<int32_t> ends = special.ends;
   if (const auto eos = named(tokenizer, config, "eos_token")) {
     if (!special.eos) special.eos = eos;
@@ -77,9 +82,12 @@ void apply_folder(Tokenizer& tokenizer, const std::string& folder) {
 
 std::string generation_json(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special();
-  const Json config = tokenizer.config_json().empty() ? Json::object() : parse_json(tokenizer.config_json(), "tokenizer_config.json");
+  const Json config = tokenizer.config_json().empty()
+                          ? Json::object()
+                          : parse_json(tokenizer.config_json(), "tokenizer_config.json");
   const std::optional<int32_t> said = named(tokenizer, config, "eos_token");
-  if (std::all_of(special.ends.begin(), special.ends.end(), [&](int32_t id) { return said == id; })) return "";
+  if (std::all_of(special.ends.begin(), special.ends.end(), [&](int32_t id) { return said == id; }))
+    return "";
   std::vector<int32_t> ends = special.ends;
   if (special.eos) ends.insert(ends.begin(), *special.eos);
   return Json{{kEnds, ends}}.dump(2) + "\n";

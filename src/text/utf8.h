@@ -1,4 +1,5 @@
-// One step of UTF-8 decoding, as strict as Unicode's table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF.
+// One step of UTF-8 decoding, as strict as Unicode's table 3-7: no overlong forms, no surrogates,
+// nothing above U+10FFFF.
 #pragma once
 
 #include <string>
@@ -19,10 +20,12 @@ struct Utf8Step {
 // `bytes` must not be empty.
 Utf8Step utf8_step(std::string_view bytes);
 
-// The bytes of the white space (Unicode's White_Space) that `text` begins with, one character; 0 where there is none.
+// The bytes of the white space (Unicode's White_Space) that `text` begins with, one character; 0
+// where there is none.
 size_t space_length(std::string_view text);
 
-// A file's name as tables, JSON and pages can hold it: UTF-8 on one line. Control characters, and bytes that are no character, become U+FFFD.
+// A file's name as tables, JSON and pages can hold it: UTF-8 on one line. Control characters, and
+// bytes that are no character, become U+FFFD.
 std::string readable_name(std::string_view name);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// What to try against an alarm: options of a run that mean something for the recipe and the options of the run.
+// What to try against an alarm: options of a run that mean something for the recipe and the options
+// of the run.
 #pragma once
 
 #include <string>

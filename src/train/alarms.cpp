@@ -1,5 +1,5 @@
-// The thresholds, each with its reason, and the table of kinds with what to try (which names only options that mean something for the recipe:
-// alarm_advice.cpp).
+// The thresholds, each with its reason, and the table of kinds with what to try (which names only
+// options that mean something for the recipe: alarm_advice.cpp).
 #include "train/alarms.h"
 
 #include <fmt/format.h>
@@ -16,25 +16,33 @@
 namespace moe {
 namespace {
 
-// Healthy runs of every recipe stay under 0.3 (collapse) and 0.6 (one-sided) once settled, runs without balance loss at too high a rate above 0.75 and 0.9.
+// Healthy runs of every recipe stay under 0.3 (collapse) and 0.6 (one-sided) once settled, runs
+// without balance loss at too high a rate above 0.75 and 0.9.
 constexpr double kCollapsed = 0.7, kNotCollapsed = 0.5;
 constexpr double kLoadMemory = 20;  // steps that the running mean of the load reaches back
-// Steps after the warm-up, or as many as it took: healthy runs of a hundred steps lose their balance in it (97% to one expert of 16) and find it again by then.
+// Steps after the warm-up, or as many as it took: healthy runs of a hundred steps lose their
+// balance in it (97% to one expert of 16) and find it again by then.
 constexpr int64_t kSettling = 50;
 constexpr int64_t kRouterPatience = 20, kDeadPatience = 50;
-// One in so many, at least two: of healthy runs' experts one in eight stays without tokens for 20 steps, of failing ones' one in three.
+// One in so many, at least two: of healthy runs' experts one in eight stays without tokens for 20
+// steps, of failing ones' one in three.
 constexpr int64_t kManyDead = 4;
 constexpr double kSameFavourites = 0.8;  // of what the favourites of each step get
 constexpr double kOneSided = 0.85, kNotOneSided = 0.65;
 constexpr double kDead = 0.01, kAlive = 0.05;  // of an even share
-constexpr double kZTimes = 3, kZOverEven = 2;  // times its lowest, times (ln E)^2, which it is where all logits are 0
-constexpr double kDropsMore = 0.15;            // of all choices, above the lowest share
-constexpr double kDropsMost = 0.6;             // of the choices that would find room if they were even; healthy runs of small batches stay under 0.5
+constexpr double kZTimes = 3,
+                 kZOverEven =
+                     2;  // times its lowest, times (ln E)^2, which it is where all logits are 0
+constexpr double kDropsMore = 0.15;  // of all choices, above the lowest share
+constexpr double kDropsMost = 0.6;   // of the choices that would find room if they were even;
+                                     // healthy runs of small batches stay under 0.5
 constexpr int64_t kFigurePatience = 20;
-constexpr double kSpikeDeviations = 6, kLeastDeviation = 0.02;  // of the usual loss, and nats: curves can be very smooth
+constexpr double kSpikeDeviations = 6,
+                 kLeastDeviation = 0.02;  // of the usual loss, and nats: curves can be very smooth
 constexpr int64_t kSpikePatience = 3;
 constexpr double kDiverging = 1.15, kConverging = 1.05, kDivergingNats = 0.2;
-constexpr double kStalledGain = 0.01, kLearnedLittle = 0.6;  // of the loss; of ln V, what knowing nothing costs
+constexpr double kStalledGain = 0.01,
+                 kLearnedLittle = 0.6;  // of the loss; of ln V, what knowing nothing costs
 constexpr double kGradientTimes = 5;
 constexpr size_t kUsualSteps = 50, kLevelSteps = 20, kLongSteps = 200, kLeastLongSteps = 60;
 constexpr int64_t kNewNormal = 100;  // what has been strange for so long is what is usual now
@@ -52,8 +60,11 @@ double median_of(std::vector<double> values) {
 std::string experts_in_words(const std::vector<int64_t>& experts) {
   if (experts.size() == 1) return fmt::format("expert {}", experts[0]);
   constexpr size_t kMost = 8;
-  if (experts.size() > kMost) return fmt::format("{} experts ({}, ...)", experts.size(), fmt::join(experts.begin(), experts.begin() + kMost, ", "));
-  return fmt::format("experts {} and {}", fmt::join(experts.begin(), experts.end() - 1, ", "), experts.back());
+  if (experts.size() > kMost)
+    return fmt::format("{} experts ({}, ...)", experts.size(),
+                       fmt::join(experts.begin(), experts.begin() + kMost, ", "));
+  return fmt::format("experts {} and {}", fmt::join(experts.begin(), experts.end() - 1, ", "),
+                     experts.back());
 }
 
 // How far a share is on the way from what is even (0) to the most there can be (1).
@@ -70,7 +81,9 @@ double top_share(std::vector<double> load, int64_t few) {
 std::vector<int64_t> by_load(const std::vector<double>& load) {
   std::vector<int64_t> order(load.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
+  });
   return order;
 }
 
@@ -78,22 +91,33 @@ std::vector<int64_t> by_load(const std::vector<double>& load) {
 
 const std::vector<AlarmInfo>& alarm_table() {
   static const std::vector<AlarmInfo> table = {
-      {AlarmKind::collapsed_router, "collapsed-router", "K experts of a layer get nearly all the choices",
-       "the K largest shares of a step, whichever experts they are, are 70% of the way from an even K/E to all, for 20 steps"},
-      {AlarmKind::one_sided_router, "one-sided-router", "nearly every token of a layer goes to the same expert, whatever its other choices are",
-       "K above 1: the largest share is 85% of the way from an even 1/E to 1/K, the most there can be, for 20 steps"},
-      {AlarmKind::dead_expert, "dead-expert", "an expert gets no tokens to speak of, so it learns nothing",
-       "under a hundredth of an even share for 50 steps; of a quarter of the experts or more, for 20"},
-      {AlarmKind::rising_z, "rising-z-loss", "the router's logits grow; large ones lose precision and make the choice jump",
+      {AlarmKind::collapsed_router, "collapsed-router",
+       "K experts of a layer get nearly all the choices",
+       "the K largest shares of a step, whichever experts they are, are 70% of the way from an "
+       "even K/E to all, for 20 steps"},
+      {AlarmKind::one_sided_router, "one-sided-router",
+       "nearly every token of a layer goes to the same expert, whatever its other choices are",
+       "K above 1: the largest share is 85% of the way from an even 1/E to 1/K, the most there can "
+       "be, for 20 steps"},
+      {AlarmKind::dead_expert, "dead-expert",
+       "an expert gets no tokens to speak of, so it learns nothing",
+       "under a hundredth of an even share for 50 steps; of a quarter of the experts or more, for "
+       "20"},
+      {AlarmKind::rising_z, "rising-z-loss",
+       "the router's logits grow; large ones lose precision and make the choice jump",
        "the z-loss is 3 times its lowest and twice (ln E)^2, for 20 steps"},
       {AlarmKind::rising_drops, "rising-drop-rate", "more and more choices find their expert full",
-       "the dropped share is 15 points above its lowest, or 60% of what has room when even, for 20 steps"},
-      {AlarmKind::loss_spike, "loss-spike", "the loss jumped", "6 deviations (at least 12%) above the median of the last 50 ordinary steps, for 3 steps"},
+       "the dropped share is 15 points above its lowest, or 60% of what has room when even, for 20 "
+       "steps"},
+      {AlarmKind::loss_spike, "loss-spike", "the loss jumped",
+       "6 deviations (at least 12%) above the median of the last 50 ordinary steps, for 3 steps"},
       {AlarmKind::diverging_loss, "diverging-loss", "the loss climbs instead of falling",
        "the median of 20 steps is 15% and 0.2 nats above its best, for 20 steps"},
       {AlarmKind::stalled_loss, "stalled-loss", "hardly anything is being learned",
-       "after the warm-up: above 60% of ln V and within 1% of what it was a quarter of the run ago (60 to 200 steps), while the learning rate is above half of its highest"},
-      {AlarmKind::exploding_gradient, "exploding-gradient", "the gradient is far larger than it was",
+       "after the warm-up: above 60% of ln V and within 1% of what it was a quarter of the run ago "
+       "(60 to 200 steps), while the learning rate is above half of its highest"},
+      {AlarmKind::exploding_gradient, "exploding-gradient",
+       "the gradient is far larger than it was",
        "5 times the median of the last 50 ordinary steps, for 3 steps"},
   };
   return table;
@@ -106,8 +130,14 @@ void RecentValues::push(double x) {
   if (values_.size() > most_) values_.pop_front();
 }
 double RecentValues::median() const { return median_of({values_.begin(), values_.end()}); }
-double RecentValues::oldest(size_t n) const { return median_of({values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(std::min(n, values_.size()))}); }
-double RecentValues::newest(size_t n) const { return median_of({values_.end() - static_cast<std::ptrdiff_t>(std::min(n, values_.size())), values_.end()}); }
+double RecentValues::oldest(size_t n) const {
+  return median_of({values_.begin(),
+                    values_.begin() + static_cast<std::ptrdiff_t>(std::min(n, values_.size()))});
+}
+double RecentValues::newest(size_t n) const {
+  return median_of(
+      {values_.end() - static_cast<std::ptrdiff_t>(std::min(n, values_.size())), values_.end()});
+}
 double RecentValues::deviation() const {
   const double middle = median();
   std::vector<double> distances;
@@ -132,7 +162,8 @@ Watcher::Watcher(const ModelConfig& config, const TrainOptions& options)
       z_(kLevelSteps),
       drops_(kLevelSteps),
       level_(kLevelSteps),
-      long_level_(std::clamp(static_cast<size_t>(std::max<int64_t>(options.steps, 0)) / 4, kLeastLongSteps, kLongSteps)) {
+      long_level_(std::clamp(static_cast<size_t>(std::max<int64_t>(options.steps, 0)) / 4,
+                             kLeastLongSteps, kLongSteps)) {
   if (config.moe_layer_count() == 0) return;
   routing_ = train_spec(config.routing);
   can_be_uneven_ = needs_logits(routing_->select) && !experts_choose(routing_->select);
@@ -161,7 +192,8 @@ void Watcher::watch_layer(const LayerLoad& now, Layer& layer) {
     layer.dead.resize(now.load.size());
     layer.quiet.resize(now.load.size());
   }
-  for (size_t e = 0; e < layer.load.size(); ++e) layer.load[e] += (now.load[e] - layer.load[e]) / kLoadMemory;
+  for (size_t e = 0; e < layer.load.size(); ++e)
+    layer.load[e] += (now.load[e] - layer.load[e]) / kLoadMemory;
   layer.top += (top_share(now.load, config_.routing.top_k) - layer.top) / kLoadMemory;
   // Where a token takes most of the experts anyway, an uneven load is no collapse.
   if (2 * config_.routing.top_k <= std::ssize(layer.load)) watch_few(now.layer, layer);
@@ -176,29 +208,41 @@ void Watcher::watch_few(int64_t number, Layer& layer) {
   std::sort(few.begin(), few.end());
   double top = 0;
   for (int64_t e : few) top += layer.load[static_cast<size_t>(e)];
-  const double even = 1 / static_cast<double>(layer.load.size()), k = static_cast<double>(chosen), largest = layer.load[static_cast<size_t>(favourite)];
+  const double even = 1 / static_cast<double>(layer.load.size()), k = static_cast<double>(chosen),
+               largest = layer.load[static_cast<size_t>(favourite)];
   const bool settled = step_ > settled_at_;
 
   const double collapse = way(layer.top, k * even, 1);
-  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed, collapse < kNotCollapsed, kRouterPatience);
+  const auto turn = layer.collapse.update(settled && collapse >= kCollapsed,
+                                          collapse < kNotCollapsed, kRouterPatience);
   if (turn == Latch::Turn::fired) {
     // Where the favourites change from step to step, none of them has a large share over many.
     const bool changing = top < kSameFavourites * layer.top;
     say(AlarmKind::collapsed_router, number, changing ? std::vector<int64_t>{} : few,
-        fmt::format("layer {} sends {} of its choices to {} (even would be {}): the router is collapsing", number, percent(changing ? layer.top : top),
-                    changing ? fmt::format("{} at a time, not always the same", counted(chosen, "expert")) : experts_in_words(few), percent(k * even)));
+        fmt::format(
+            "layer {} sends {} of its choices to {} (even would be {}): the router is collapsing",
+            number, percent(changing ? layer.top : top),
+            changing ? fmt::format("{} at a time, not always the same", counted(chosen, "expert"))
+                     : experts_in_words(few),
+            percent(k * even)));
   }
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::collapsed_router, number, fmt::format("layer {} spreads its choices again", number));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::collapsed_router, number,
+             fmt::format("layer {} spreads its choices again", number));
 
   if (chosen == 1) return;  // the same as a collapse
   const double one_sided = way(largest, even, 1 / k);
-  const auto sided = layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(), one_sided < kNotOneSided, kRouterPatience);
+  const auto sided =
+      layer.one_sided.update(settled && one_sided >= kOneSided && !layer.collapse.on(),
+                             one_sided < kNotOneSided, kRouterPatience);
   if (sided == Latch::Turn::fired)
     say(AlarmKind::one_sided_router, number, {favourite},
-        fmt::format("layer {} sends {} of its choices to expert {} (even would be {}, every token once {}): the router has gone one-sided", number,
-                    percent(largest), favourite, percent(even), percent(1 / k)));
+        fmt::format("layer {} sends {} of its choices to expert {} (even would be {}, every token "
+                    "once {}): the router has gone one-sided",
+                    number, percent(largest), favourite, percent(even), percent(1 / k)));
   if (sided == Latch::Turn::recovered)
-    say_over(AlarmKind::one_sided_router, number, fmt::format("layer {} no longer sends nearly every token to one expert", number));
+    say_over(AlarmKind::one_sided_router, number,
+             fmt::format("layer {} no longer sends nearly every token to one expert", number));
 }
 
 void Watcher::watch_dead(const LayerLoad& now, Layer& layer) {
@@ -228,11 +272,13 @@ void Watcher::watch_dead(const LayerLoad& now, Layer& layer) {
   if (std::ssize(dead) > 0 && std::ssize(dead) >= 2 * layer.told_dead) {
     layer.told_dead = std::ssize(dead);
     say(AlarmKind::dead_expert, number, dead,
-        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead", number, dead.size(), layer.dead.size(), lasted,
+        fmt::format("layer {} has sent {} of its {} experts next to nothing for {} steps: {} dead",
+                    number, dead.size(), layer.dead.size(), lasted,
                     experts_in_words(dead) + (dead.size() > 1 ? " are" : " is")));
   } else if (dead.empty() && layer.told_dead > 0) {
     layer.told_dead = 0;
-    say_over(AlarmKind::dead_expert, number, fmt::format("layer {}: all of its experts get tokens", number));
+    say_over(AlarmKind::dead_expert, number,
+             fmt::format("layer {}: all of its experts get tokens", number));
   }
 }
 
@@ -242,11 +288,17 @@ void Watcher::watch_z(double z) {
   const double level = z_.median();
   lowest_z_ = std::min(lowest_z_.value_or(level), level);
   const double zero_logits = std::pow(std::log(static_cast<double>(routing_->experts)), 2);
-  const auto above = [&](double share) { return level > share * kZTimes * *lowest_z_ && level > share * kZOverEven * zero_logits; };
+  const auto above = [&](double share) {
+    return level > share * kZTimes * *lowest_z_ && level > share * kZOverEven * zero_logits;
+  };
   const auto turn = z_high_.update(step_ > settled_at_ && above(1), !above(0.7), kFigurePatience);
   if (turn == Latch::Turn::fired)
-    say(AlarmKind::rising_z, -1, {}, fmt::format("the z-loss is {:.3g}, at its lowest it was {:.3g}: the router's logits are growing", level, *lowest_z_));
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::rising_z, -1, fmt::format("the z-loss is down to {:.3g}", level));
+    say(AlarmKind::rising_z, -1, {},
+        fmt::format(
+            "the z-loss is {:.3g}, at its lowest it was {:.3g}: the router's logits are growing",
+            level, *lowest_z_));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::rising_z, -1, fmt::format("the z-loss is down to {:.3g}", level));
 }
 
 void Watcher::watch_drops(double dropped) {
@@ -256,15 +308,22 @@ void Watcher::watch_drops(double dropped) {
   lowest_drops_ = std::min(lowest_drops_.value_or(level), level);
   const double more = level - *lowest_drops_;
   const auto* buffer = routing_ ? std::get_if<BufferCapacity>(&routing_->capacity) : nullptr;
-  const double even = buffer ? double{buffer->factor} / static_cast<double>(buffer->count_choices ? 1 : config_.routing.top_k) : 1;
+  const double even =
+      buffer ? double{buffer->factor} /
+                   static_cast<double>(buffer->count_choices ? 1 : config_.routing.top_k)
+             : 1;
   const double room = std::min(1.0, even), most = 1 - room + kDropsMost * room;
   const auto turn =
-      drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most), more < kDropsMore / 2 && level < most - kDropsMore / 2, kRouterPatience);
+      drops_high_.update(step_ > settled_at_ && (more >= kDropsMore || level >= most),
+                         more < kDropsMore / 2 && level < most - kDropsMore / 2, kRouterPatience);
   if (turn == Latch::Turn::fired)
     say(AlarmKind::rising_drops, -1, {},
-        fmt::format("{} of the choices find their expert full, at the lowest it was {}: the load {} uneven", percent(level), percent(*lowest_drops_),
-                    more >= kDropsMore ? "has become" : "is"));
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::rising_drops, -1, fmt::format("the dropped share is down to {}", percent(level)));
+        fmt::format(
+            "{} of the choices find their expert full, at the lowest it was {}: the load {} uneven",
+            percent(level), percent(*lowest_drops_), more >= kDropsMore ? "has become" : "is"));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::rising_drops, -1,
+             fmt::format("the dropped share is down to {}", percent(level)));
 }
 
 void Watcher::learn(Held& held, double x, bool ordinary) {
@@ -276,12 +335,18 @@ void Watcher::learn(Held& held, double x, bool ordinary) {
 
 void Watcher::watch_loss(double ce) {
   if (!ce_.usual.full()) return ce_.usual.push(ce);
-  const double usual = ce_.usual.median(), deviation = std::max(ce_.usual.deviation(), kLeastDeviation * std::max(usual, 1.0));
+  const double usual = ce_.usual.median(),
+               deviation = std::max(ce_.usual.deviation(), kLeastDeviation * std::max(usual, 1.0));
   const double above = (ce - usual) / deviation;
-  const auto turn = ce_.latch.update(above > kSpikeDeviations, above < kSpikeDeviations / 2, kSpikePatience);
+  const auto turn =
+      ce_.latch.update(above > kSpikeDeviations, above < kSpikeDeviations / 2, kSpikePatience);
   if (turn == Latch::Turn::fired)
-    say(AlarmKind::loss_spike, -1, {}, fmt::format("the loss jumped to {:.3f} from the {:.3f} of the steps before ({:.0f} deviations)", ce, usual, above));
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::loss_spike, -1, fmt::format("the loss is down to {:.3f} again", ce));
+    say(AlarmKind::loss_spike, -1, {},
+        fmt::format(
+            "the loss jumped to {:.3f} from the {:.3f} of the steps before ({:.0f} deviations)", ce,
+            usual, above));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::loss_spike, -1, fmt::format("the loss is down to {:.3f} again", ce));
   learn(ce_, ce, above <= kSpikeDeviations);
 }
 
@@ -294,39 +359,60 @@ void Watcher::watch_level(double ce, double lr) {
     best_level_ = level;
     best_step_ = step_;
   }
-  const auto turn = diverging_.update(level > std::max(kDiverging * *best_level_, *best_level_ + kDivergingNats),
-                                      level < std::max(kConverging * *best_level_, *best_level_ + kDivergingNats / 2), kFigurePatience);
+  const auto turn = diverging_.update(
+      level > std::max(kDiverging * *best_level_, *best_level_ + kDivergingNats),
+      level < std::max(kConverging * *best_level_, *best_level_ + kDivergingNats / 2),
+      kFigurePatience);
   if (turn == Latch::Turn::fired)
-    say(AlarmKind::diverging_loss, -1, {}, fmt::format("the loss is about {:.3f} and was {:.3f} at step {}: it diverges", level, *best_level_, best_step_));
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::diverging_loss, -1, fmt::format("the loss is back at {:.3f}", level));
+    say(AlarmKind::diverging_loss, -1, {},
+        fmt::format("the loss is about {:.3f} and was {:.3f} at step {}: it diverges", level,
+                    *best_level_, best_step_));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::diverging_loss, -1, fmt::format("the loss is back at {:.3f}", level));
 
   const auto span = static_cast<int64_t>(long_level_.size());
   if (!long_level_.full() || step_ <= options_.warmup.value_or(0) + span) return;
-  const double before = long_level_.oldest(long_level_.size() / 4), after = long_level_.newest(long_level_.size() / 4);
+  const double before = long_level_.oldest(long_level_.size() / 4),
+               after = long_level_.newest(long_level_.size() / 4);
   const bool little = after > kLearnedLittle * std::log(static_cast<double>(config_.vocab));
-  const bool still = std::abs(after - before) < kStalledGain * before, falling = after < (1 - 2 * kStalledGain) * before;
-  const auto stall = stalled_.update(little && still && lr > options_.lr / 2 && !diverging_.on(), falling || !little, kFigurePatience);
+  const bool still = std::abs(after - before) < kStalledGain * before,
+             falling = after < (1 - 2 * kStalledGain) * before;
+  const auto stall = stalled_.update(little && still && lr > options_.lr / 2 && !diverging_.on(),
+                                     falling || !little, kFigurePatience);
   if (stall == Latch::Turn::fired)
     say(AlarmKind::stalled_loss, -1, {},
-        fmt::format("the loss is about {:.3f}, {} steps ago it was {:.3f}: hardly anything is being learned", after, span, before));
-  if (stall == Latch::Turn::recovered) say_over(AlarmKind::stalled_loss, -1, fmt::format("the loss falls again, to {:.3f}", after));
+        fmt::format("the loss is about {:.3f}, {} steps ago it was {:.3f}: hardly anything is "
+                    "being learned",
+                    after, span, before));
+  if (stall == Latch::Turn::recovered)
+    say_over(AlarmKind::stalled_loss, -1, fmt::format("the loss falls again, to {:.3f}", after));
 }
 
 void Watcher::watch_gradient(double norm) {
   if (!gradient_.usual.full()) return gradient_.usual.push(norm);
   const double usual = gradient_.usual.median(), times = norm / std::max(usual, 1e-30);
-  const auto turn = gradient_.latch.update(times > kGradientTimes, times < kGradientTimes / 2, kSpikePatience);
+  const auto turn =
+      gradient_.latch.update(times > kGradientTimes, times < kGradientTimes / 2, kSpikePatience);
   if (turn == Latch::Turn::fired)
-    say(AlarmKind::exploding_gradient, -1, {}, fmt::format("the gradient's norm is {:.3g}, {:.0f} times its usual {:.3g}", norm, times, usual));
-  if (turn == Latch::Turn::recovered) say_over(AlarmKind::exploding_gradient, -1, fmt::format("the gradient's norm is down to {:.3g}", norm));
+    say(AlarmKind::exploding_gradient, -1, {},
+        fmt::format("the gradient's norm is {:.3g}, {:.0f} times its usual {:.3g}", norm, times,
+                    usual));
+  if (turn == Latch::Turn::recovered)
+    say_over(AlarmKind::exploding_gradient, -1,
+             fmt::format("the gradient's norm is down to {:.3g}", norm));
   learn(gradient_, norm, times <= kGradientTimes);
 }
 
-void Watcher::say(AlarmKind kind, int64_t layer, std::vector<int64_t> experts, const std::string& seen) {
-  const std::string tries = advice(kind, {config_, options_, routing_ ? &*routing_ : nullptr, step_});
-  said_.push_back({kind, step_, layer, std::move(experts), false, tries.empty() ? seen : seen + "; try " + tries});
+void Watcher::say(AlarmKind kind, int64_t layer, std::vector<int64_t> experts,
+                  const std::string& seen) {
+  const std::string tries =
+      advice(kind, {config_, options_, routing_ ? &*routing_ : nullptr, step_});
+  said_.push_back({kind, step_, layer, std::move(experts), false,
+                   tries.empty() ? seen : seen + "; try " + tries});
 }
 
-void Watcher::say_over(AlarmKind kind, int64_t layer, std::string text) { said_.push_back({kind, step_, layer, {}, true, std::move(text)}); }
+void Watcher::say_over(AlarmKind kind, int64_t layer, std::string text) {
+  said_.push_back({kind, step_, layer, {}, true, std::move(text)});
+}
 
 }  // namespace moe

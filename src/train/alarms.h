@@ -1,5 +1,7 @@
-// Alarms: what somebody who watches the figures of a training run would say aloud, and what they would try. A watcher is fed with every step; its thresholds
-// are relative to the recipe (K of E) and to the run's own past, and nothing is said before it has lasted for several steps. It reads figures and changes none.
+// Alarms: what somebody who watches the figures of a training run would say aloud, and what they
+// would try. A watcher is fed with every step; its thresholds are relative to the recipe (K of E)
+// and to the run's own past, and nothing is said before it has lasted for several steps. It reads
+// figures and changes none.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,17 @@
 
 namespace moe {
 
-enum class AlarmKind { collapsed_router, one_sided_router, dead_expert, rising_z, rising_drops, loss_spike, diverging_loss, stalled_loss, exploding_gradient };
+enum class AlarmKind {
+  collapsed_router,
+  one_sided_router,
+  dead_expert,
+  rising_z,
+  rising_drops,
+  loss_spike,
+  diverging_loss,
+  stalled_loss,
+  exploding_gradient
+};
 
 // A row of the table; docs/training.md shows it.
 struct AlarmInfo {
@@ -31,7 +43,7 @@ struct Alarm {
   int64_t layer = -1;            // -1: it concerns the whole model
   std::vector<int64_t> experts;  // that it concerns
   bool recovered = false;        // it is over; counts as no alarm
-  std::string text;              // what was seen, and for an alarm what to try, fields marked; without the step
+  std::string text;  // what was seen, and for an alarm what to try, fields marked; without the step
 };
 
 // The last values of a figure.
@@ -45,7 +57,8 @@ class RecentValues {
   double median() const;          // of at least one value
   double oldest(size_t n) const;  // median of the n oldest
   double newest(size_t n) const;
-  double deviation() const;  // 1.4826 times the median distance from the median: the standard deviation of normal values
+  double deviation() const;  // 1.4826 times the median distance from the median: the standard
+                             // deviation of normal values
 
  private:
   size_t most_;
@@ -76,13 +89,15 @@ class Watcher {
  private:
   struct Layer {
     std::vector<double> load;  // [E] running mean
-    double top = 0;            // running mean of what the K busiest experts of each step get, whichever they are
+    double top =
+        0;  // running mean of what the K busiest experts of each step get, whichever they are
     Latch collapse, one_sided;
     std::vector<Latch> dead;     // [E]
     std::vector<int64_t> quiet;  // [E] steps in a row without tokens to speak of, once it is judged
     int64_t told_dead = 0;       // how many the last alarm named
   };
-  // A figure that is held against what is usual for it; the usual is learned from the steps that are not out of the ordinary.
+  // A figure that is held against what is usual for it; the usual is learned from the steps that
+  // are not out of the ordinary.
   struct Held {
     RecentValues usual;
     Latch latch;
@@ -104,8 +119,8 @@ class Watcher {
   TrainOptions options_;
   ModelConfig config_;
   std::optional<RoutingSpec> routing_;  // of training; absent for a dense model
-  bool can_be_uneven_ = false;          // a router that learns decides how many tokens an expert gets
-  int64_t settled_at_ = 0;              // until then the router is not judged
+  bool can_be_uneven_ = false;  // a router that learns decides how many tokens an expert gets
+  int64_t settled_at_ = 0;      // until then the router is not judged
   int64_t step_ = 0;
   std::vector<Alarm> said_;
   std::vector<Layer> layers_;

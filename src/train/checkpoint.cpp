@@ -1,5 +1,6 @@
-// Writing and reading of trainer-<step>.safetensors, and every check that stands between a checkpoint and the run that goes on from it.
-// The model half of the pair is hub/ work; the order of writing is explained in the header.
+// Writing and reading of trainer-<step>.safetensors, and every check that stands between a
+// checkpoint and the run that goes on from it. The model half of the pair is hub/ work; the order
+// of writing is explained in the header.
 #include "train/checkpoint.h"
 
 #include <fmt/ranges.h>
@@ -24,13 +25,19 @@ namespace {
 
 constexpr std::string_view kFormat = "1";
 constexpr std::string_view kPrefix = "trainer-", kSuffix = ".safetensors";
-constexpr std::string_view kTornPrefix = ".trainer-", kTornMiddle = ".safetensors.tmp-";  // as core/file.h names what it has not finished
+constexpr std::string_view
+    kTornPrefix = ".trainer-",
+    kTornMiddle = ".safetensors.tmp-";  // as core/file.h names what it has not finished
 
 std::string model_path(const std::string& folder) { return folder + "/model.safetensors"; }
 std::string trainer_name(int64_t step) { return fmt::format("{}{}{}", kPrefix, step, kSuffix); }
-std::string trainer_path(const std::string& folder, int64_t step) { return folder + "/" + trainer_name(step); }
+std::string trainer_path(const std::string& folder, int64_t step) {
+  return folder + "/" + trainer_name(step);
+}
 
-std::string moment_name(const char* which, const Param& param) { return fmt::format("{}.{}", which, param.name); }
+std::string moment_name(const char* which, const Param& param) {
+  return fmt::format("{}.{}", which, param.name);
+}
 
 // f(name, tensor, squares): everything of a trainer that its model does not hold.
 template <class F>
@@ -55,24 +62,35 @@ int64_t parse_step(const std::string& text, const std::string& where) {
   return step;
 }
 
-const std::string& need(const std::map<std::string, std::string>& metadata, const std::string& key, const std::string& where) {
+const std::string& need(const std::map<std::string, std::string>& metadata, const std::string& key,
+                        const std::string& where) {
   const auto found = metadata.find(key);
-  if (found == metadata.end()) fail("{}: \"{}\" is missing from its metadata; the file is damaged or was not written by a training run", where, key);
+  if (found == metadata.end())
+    fail(
+        "{}: \"{}\" is missing from its metadata; the file is damaged or was not written by a "
+        "training run",
+        where, key);
   return found->second;
 }
 
-Json to_json(const RunSources& s) { return {{"data", s.data}, {"eval_data", s.eval_data}, {"teacher", s.teacher}}; }
+Json to_json(const RunSources& s) {
+  return {{"data", s.data}, {"eval_data", s.eval_data}, {"teacher", s.teacher}};
+}
 
 RunSources sources_from_json(const Json& json, const std::string& where) {
   const JsonReader in(json, where);
-  return {in.get<std::vector<std::string>>("data"), in.get<std::vector<std::string>>("eval_data"), in.get<std::string>("teacher")};
+  return {in.get<std::vector<std::string>>("data"), in.get<std::vector<std::string>>("eval_data"),
+          in.get<std::string>("teacher")};
 }
 
-Json to_json(const DataPrint& data) { return {{"tokens", data.tokens}, {"hash", data.hash}, {"paths", data.paths}}; }
+Json to_json(const DataPrint& data) {
+  return {{"tokens", data.tokens}, {"hash", data.hash}, {"paths", data.paths}};
+}
 
 DataPrint data_from_json(const Json& json, const std::string& where) {
   const JsonReader in(json, where);
-  return {in.get<int64_t>("tokens"), in.get<std::string>("hash"), in.get<std::vector<std::string>>("paths")};
+  return {in.get<int64_t>("tokens"), in.get<std::string>("hash"),
+          in.get<std::vector<std::string>>("paths")};
 }
 
 // A wrong option in a file is a damaged file, not wrong usage.
@@ -94,7 +112,8 @@ void remove_others(const std::string& folder, int64_t step) {
   std::vector<std::filesystem::path> old;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    const bool whole = name.starts_with(kPrefix) && name.ends_with(kSuffix) && name != trainer_name(step);
+    const bool whole =
+        name.starts_with(kPrefix) && name.ends_with(kSuffix) && name != trainer_name(step);
     const bool torn = name.starts_with(kTornPrefix) && name.find(kTornMiddle) != std::string::npos;
     if (whole || torn) old.push_back(entry.path());
   }
@@ -104,11 +123,14 @@ void remove_others(const std::string& folder, int64_t step) {
 void copy_state(const Safetensors& file, const std::string& name, const Tensor& to, bool squares) {
   const Tensor from = file.get(name);
   if (from.dtype != DType::f32 || from.numel() != to.numel() || from.cols() != to.cols())
-    fail("{}: {} is {}, but the model's parameter is {}; the file belongs to another model", file.path(), name, describe(from), describe(to));
+    fail("{}: {} is {}, but the model's parameter is {}; the file belongs to another model",
+         file.path(), name, describe(from), describe(to));
   const float* in = from.as<float>();
   float* out = to.as<float>();
   for (int64_t i = 0; i < to.numel(); ++i) {
-    if (!std::isfinite(in[i]) || (squares && in[i] < 0)) fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(), name, in[i], i);
+    if (!std::isfinite(in[i]) || (squares && in[i] < 0))
+      fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(), name,
+           in[i], i);
     out[i] = in[i];
   }
 }
@@ -118,27 +140,35 @@ std::string few(const std::vector<std::string>& paths) {
   constexpr size_t kShown = 2;
   if (paths.empty()) return "no file";
   std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(kShown, paths.size()); ++i) shown.push_back(printable(paths[i], 200));
-  return fmt::format("{}{}", fmt::join(shown, ", "), paths.size() > kShown ? fmt::format(" and {} more", paths.size() - kShown) : "");
+  for (size_t i = 0; i < std::min(kShown, paths.size()); ++i)
+    shown.push_back(printable(paths[i], 200));
+  return fmt::format(
+      "{}{}", fmt::join(shown, ", "),
+      paths.size() > kShown ? fmt::format(" and {} more", paths.size() - kShown) : "");
 }
 
 // FNV-1a.
 struct Hash {
   uint64_t value = 0xcbf29ce484222325u;
   void add(const void* bytes, size_t count) {
-    for (size_t i = 0; i < count; ++i) value = (value ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < count; ++i)
+      value = (value ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
   }
 };
 
-// What training moved and what moves by itself, in PEFT's form: adapters, and whole the routers, whose biases follow the load.
-void save_adapters(const std::string& folder, const Trainer& trainer, Model& model, const std::string& from) {
+// What training moved and what moves by itself, in PEFT's form: adapters, and whole the routers,
+// whose biases follow the load.
+void save_adapters(const std::string& folder, const Trainer& trainer, Model& model,
+                   const std::string& from) {
   AdapterFile file;
   file.rank = trainer.options().lora_rank;
   file.alpha = trainer.options().lora_alpha;
   file.base_model = from;
-  for (const auto& adapter : trainer.trainable().adapters()) file.matrices.push_back({adapter->base, adapter->a.value, adapter->b.value});
-  const bool routers_move =
-      tunes_routers(trainer.options().tune) || std::any_of(model.params().begin(), model.params().end(), [](const Param* p) { return !p->is_trained(); });
+  for (const auto& adapter : trainer.trainable().adapters())
+    file.matrices.push_back({adapter->base, adapter->a.value, adapter->b.value});
+  const bool routers_move = tunes_routers(trainer.options().tune) ||
+                            std::any_of(model.params().begin(), model.params().end(),
+                                        [](const Param* p) { return !p->is_trained(); });
   for (Param* param : model.params())
     if (routers_move && param->part == Part::router) file.whole.push_back(param);
   save_adapter(folder, model, file);
@@ -156,9 +186,11 @@ std::string teacher_print(const Model* teacher) {
     const int64_t experts = param->value.rank == 3 ? param->value.shape[0] : 1;
     for (int64_t e = 0; e < experts; ++e) {
       const Tensor matrix = param->expert(e);
-      const auto bytes = static_cast<size_t>(std::min(kBytes, bytes_of(matrix.dtype, matrix.cols())));
+      const auto bytes =
+          static_cast<size_t>(std::min(kBytes, bytes_of(matrix.dtype, matrix.cols())));
       for (int64_t i = 0, n = std::min(kRows, matrix.rows()); i < n; ++i)
-        hash.add(static_cast<const char*>(matrix.data) + i * matrix.rows() / n * matrix.row_bytes, bytes);
+        hash.add(static_cast<const char*>(matrix.data) + i * matrix.rows() / n * matrix.row_bytes,
+                 bytes);
     }
   }
   return fmt::format("{:016x}", hash.value);
@@ -167,17 +199,26 @@ std::string teacher_print(const Model* teacher) {
 void check_same_teacher(const Checkpoint& c, const Model* teacher) {
   const std::string now = teacher_print(teacher);
   if (now == c.teacher) return;
-  if (now.empty()) fail_usage("cannot resume {}: it learns from a teacher; give the same @teacher", c.folder);
-  if (c.teacher.empty()) fail_usage("cannot resume {}: it has no teacher; leave @teacher out or start a new run with @from {}", c.folder, c.folder);
-  fail_usage("cannot resume {}: its teacher is another model than @teacher; give the same one or start a new run with @from {}", c.folder, c.folder);
+  if (now.empty())
+    fail_usage("cannot resume {}: it learns from a teacher; give the same @teacher", c.folder);
+  if (c.teacher.empty())
+    fail_usage(
+        "cannot resume {}: it has no teacher; leave @teacher out or start a new run with @from {}",
+        c.folder, c.folder);
+  fail_usage(
+      "cannot resume {}: its teacher is another model than @teacher; give the same one or start a "
+      "new run with @from {}",
+      c.folder, c.folder);
 }
 
-// FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed whole.
+// FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed
+// whole.
 DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   constexpr int64_t kRuns = 4096, kRun = 16;
   uint64_t hash = 0xcbf29ce484222325u;
   const auto mix = [&](uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (value >> (8 * byte) & 0xff)) * 0x100000001b3u;
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ (value >> (8 * byte) & 0xff)) * 0x100000001b3u;
   };
   const int64_t tokens = corpus.size();
   mix(static_cast<uint64_t>(tokens));
@@ -189,7 +230,8 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
     const int64_t start = runs == 1 ? 0 : (tokens - run) * i / (runs - 1);
     corpus.fill(start, run, ids.data());
     for (int32_t id : ids) mix(static_cast<uint64_t>(id));
-    for (int64_t at = start; cut && at < start + run; at = corpus.document_end(at)) mix(static_cast<uint64_t>(corpus.document_end(at)));
+    for (int64_t at = start; cut && at < start + run; at = corpus.document_end(at))
+      mix(static_cast<uint64_t>(corpus.document_end(at)));
     if (!masked) continue;
     corpus.fill_trained(start, run, trained.data());
     for (uint8_t t : trained) mix(t);
@@ -209,35 +251,50 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
 bool holds_model(const std::string& folder) { return std::filesystem::exists(model_path(folder)); }
 
 void check_unused(const std::string& folder) {
-  if (holds_model(folder)) fail("{} already holds a model; add @resume to go on with its training, or choose another @out", folder);
+  if (holds_model(folder))
+    fail("{} already holds a model; add @resume to go on with its training, or choose another @out",
+         folder);
   if (const std::optional<std::string> weights = foreign_weights(folder))
-    fail("{} holds another model ({}), which a new one beside it would spoil; choose another @out", folder, *weights);
+    fail("{} holds another model ({}), which a new one beside it would spoil; choose another @out",
+         folder, *weights);
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {
-  if (!holds_model(folder)) fail("nothing to resume: {} holds no model.safetensors; leave out @resume to start a new run", folder);
+  if (!holds_model(folder))
+    fail("nothing to resume: {} holds no model.safetensors; leave out @resume to start a new run",
+         folder);
   Checkpoint c;
   c.folder = folder;
   c.loaded = load_model(folder);
   const auto step = c.loaded.metadata.find("step");
   if (step == c.loaded.metadata.end())
-    fail("{} is a model, but not one that `moe train` left to be resumed (its metadata has no step); start a new run from it with @from", folder);
+    fail(
+        "{} is a model, but not one that `moe train` left to be resumed (its metadata has no "
+        "step); start a new run from it with @from",
+        folder);
   c.step = parse_step(step->second, model_path(folder));
   const std::string path = trainer_path(folder, c.step);
   if (!std::filesystem::exists(path))
-    fail("{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or start a new run with @from {}", model_path(folder), c.step,
-         path, folder);
+    fail(
+        "{} is at step {}, but {} is missing, which holds the optimizer's moments; put it back, or "
+        "start a new run with @from {}",
+        model_path(folder), c.step, path, folder);
   const Safetensors file = Safetensors::open(path);
   const std::string format = need(file.metadata(), "moe_trainer", path);
-  if (format != kFormat) fail("{} has format \"{}\", this program reads \"{}\"; resume with the version that wrote it", path, printable(format), kFormat);
+  if (format != kFormat)
+    fail("{} has format \"{}\", this program reads \"{}\"; resume with the version that wrote it",
+         path, printable(format), kFormat);
   if (parse_step(need(file.metadata(), "step", path), path) != c.step)
-    fail("{} says it is of step {}, not {}; it was renamed or is damaged", path, printable(need(file.metadata(), "step", path)), c.step);
+    fail("{} says it is of step {}, not {}; it was renamed or is damaged", path,
+         printable(need(file.metadata(), "step", path)), c.step);
   c.options = kept_options(need(file.metadata(), "options", path), path);
   c.data = data_from_json(parse_json(need(file.metadata(), "data", path), path), path);
   const Json progress = parse_json(need(file.metadata(), "progress", path), path);
   c.seconds = JsonReader(progress, path).get_in<double>("seconds", 0, HUGE_VAL);
-  if (const auto from = file.metadata().find("from"); from != file.metadata().end()) c.from = parse_json(from->second, path).get<std::string>();
-  if (const auto teacher = file.metadata().find("teacher"); teacher != file.metadata().end()) c.teacher = teacher->second;
+  if (const auto from = file.metadata().find("from"); from != file.metadata().end())
+    c.from = parse_json(from->second, path).get<std::string>();
+  if (const auto teacher = file.metadata().find("teacher"); teacher != file.metadata().end())
+    c.teacher = teacher->second;
   if (const auto sources = file.metadata().find("sources"); sources != file.metadata().end())
     c.sources = sources_from_json(parse_json(sources->second, path), path);
   return c;
@@ -253,25 +310,31 @@ TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
 void check_same_options(const Checkpoint& c, const TrainOptions& options) {
   const TrainOptions wanted = resumed_options(c, options);
   TrainOptions saved = c.options;
-  if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant && wanted.schedule == saved.schedule)
+  if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant &&
+      wanted.schedule == saved.schedule)
     fail_usage(
-        "cannot resume {} with @steps {}: the run was planned for {}, and every learning rate of a {} schedule depends on that number; keep it, or start a "
+        "cannot resume {} with @steps {}: the run was planned for {}, and every learning rate of a "
+        "{} schedule depends on that number; keep it, or start a "
         "new run with @from {} (only @schedule constant can be lengthened)",
         c.folder, wanted.steps, saved.steps, name_of(saved.schedule), c.folder);
   saved.steps = wanted.steps;
   saved.replans = wanted.replans;
   const std::vector<std::string> changes = mathematical_differences(saved, wanted);
   if (!changes.empty())
-    fail_usage("cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so keep the old values or start a new run with @from {}",
-               c.folder, fmt::join(changes, ", "), c.folder);
+    fail_usage(
+        "cannot resume {}: {}; a resumed run must compute what the uninterrupted one would, so "
+        "keep the old values or start a new run with @from {}",
+        c.folder, fmt::join(changes, ", "), c.folder);
 }
 
 void check_same_text(const Checkpoint& c, const DataPrint& data) {
   if (data.tokens != c.data.tokens || data.hash != c.data.hash)
     fail(
-        "cannot resume {}: the training text is not the one it was trained on ({} tokens of {} then, {} of {} now{}); give the same @data, or start a new run with "
+        "cannot resume {}: the training text is not the one it was trained on ({} tokens of {} "
+        "then, {} of {} now{}); give the same @data, or start a new run with "
         "@from {}",
-        c.folder, c.data.tokens, few(c.data.paths), data.tokens, few(data.paths), data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
+        c.folder, c.data.tokens, few(c.data.paths), data.tokens, few(data.paths),
+        data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
 }
 
 void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data) {
@@ -280,21 +343,31 @@ void check_resumable(const Checkpoint& c, const TrainOptions& options, const Dat
   const TrainOptions wanted = resumed_options(c, options);
   if (c.step >= wanted.steps)
     fail("nothing to resume: {} is done, at step {} of {}{}", c.folder, c.step, wanted.steps,
-         c.options.schedule == ScheduleKind::constant ? message("; a larger @steps goes on") : message("; @from {} starts a new run from it", c.folder));
+         c.options.schedule == ScheduleKind::constant
+             ? message("; a larger @steps goes on")
+             : message("; @from {} starts a new run from it", c.folder));
 }
 
 void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
   const std::string where = c.folder + "/config.json";
-  const Json old = parse_json(config_to_json(c.loaded.model->config()), where), now = parse_json(config_to_json(wanted), "the model asked for");
+  const Json old = parse_json(config_to_json(c.loaded.model->config()), where),
+             now = parse_json(config_to_json(wanted), "the model asked for");
   std::set<std::string> keys;
   for (const Json* side : {&old, &now})
     for (const auto& [key, value] : side->items()) keys.insert(key);
   std::vector<std::string> changes;
-  const auto shown = [](const Json& object, const std::string& key) { return object.contains(key) ? object.at(key).dump() : std::string("absent"); };
+  const auto shown = [](const Json& object, const std::string& key) {
+    return object.contains(key) ? object.at(key).dump() : std::string("absent");
+  };
   for (const std::string& key : keys)
-    if (shown(old, key) != shown(now, key)) changes.push_back(fmt::format("{} was {} and is now {}", key, shown(old, key), shown(now, key)));
+    if (shown(old, key) != shown(now, key))
+      changes.push_back(
+          fmt::format("{} was {} and is now {}", key, shown(old, key), shown(now, key)));
   if (!changes.empty())
-    fail_usage("cannot resume {}: its model is another: {}; leave the model's options out or give the same ones", c.folder, fmt::join(changes, ", "));
+    fail_usage(
+        "cannot resume {}: its model is another: {}; leave the model's options out or give the "
+        "same ones",
+        c.folder, fmt::join(changes, ", "));
 }
 
 void restore(Trainer& trainer, const Checkpoint& c) {
@@ -302,9 +375,14 @@ void restore(Trainer& trainer, const Checkpoint& c) {
   size_t expected = 0;
   each_state(trainer, [&](const std::string&, const Tensor&, bool) { ++expected; });
   if (file.tensors().size() != expected)
-    fail("{} holds {} tensors, {} are expected (two moments for each trained parameter{}); the file belongs to another model or is damaged", file.path(),
-         file.tensors().size(), expected, trainer.trainable().adapters().empty() ? "" : ", and the adapters");
-  each_state(trainer, [&](const std::string& name, const Tensor& to, bool squares) { copy_state(file, name, to, squares); });
+    fail(
+        "{} holds {} tensors, {} are expected (two moments for each trained parameter{}); the file "
+        "belongs to another model or is damaged",
+        file.path(), file.tensors().size(), expected,
+        trainer.trainable().adapters().empty() ? "" : ", and the adapters");
+  each_state(trainer, [&](const std::string& name, const Tensor& to, bool squares) {
+    copy_state(file, name, to, squares);
+  });
   for (const auto& adapter : trainer.trainable().adapters()) {
     adapter->a.touched();
     adapter->b.touched();
@@ -312,23 +390,28 @@ void restore(Trainer& trainer, const Checkpoint& c) {
   trainer.resume_at(c.step, c.seconds);
 }
 
-void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model, const Tokenizer& tokenizer, const RunFiles& files) {
+void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model,
+                     const Tokenizer& tokenizer, const RunFiles& files) {
   const int64_t step = trainer.steps_done();
   TrainOptions options = trainer.options();
   std::vector<SafetensorsItem> items;
-  each_state(trainer, [&](const std::string& name, const Tensor& state, bool) { items.push_back({name, state, DType::f32}); });
+  each_state(trainer, [&](const std::string& name, const Tensor& state, bool) {
+    items.push_back({name, state, DType::f32});
+  });
   const std::string at = std::to_string(step);
-  write_safetensors(trainer_path(folder, step), items,
-                    {{"moe_trainer", std::string(kFormat)},
-                     {"step", at},
-                     {"tokens", std::to_string(trainer.tokens_seen())},
-                     {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
-                     {"options", to_json(fields(options)).dump()},
-                     {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
-                     {"teacher", files.teacher},
-                     {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
-                     {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
-  if (!trainer.trainable().adapters().empty()) save_adapters(folder + "/adapter", trainer, model, files.from);
+  write_safetensors(
+      trainer_path(folder, step), items,
+      {{"moe_trainer", std::string(kFormat)},
+       {"step", at},
+       {"tokens", std::to_string(trainer.tokens_seen())},
+       {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
+       {"options", to_json(fields(options)).dump()},
+       {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
+       {"teacher", files.teacher},
+       {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
+       {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
+  if (!trainer.trainable().adapters().empty())
+    save_adapters(folder + "/adapter", trainer, model, files.from);
   save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
   remove_others(folder, step);
 }

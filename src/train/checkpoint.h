@@ -1,8 +1,11 @@
-// What a run leaves on disk so that it can go on: OUT is an ordinary model folder (f32 masters) and beside it lies trainer-<step>.safetensors with the moments.
+// What a run leaves on disk so that it can go on: OUT is an ordinary model folder (f32 masters) and
+// beside it lies trainer-<step>.safetensors with the moments.
 //
-// The order of writing makes every moment safe: (1) trainer-S, atomically; (2) config.json, tokenizer.json and then model.safetensors, whose rename, carrying
-// "step": S in its metadata, is the commit; (3) older trainer files are removed. Killed before (2) is done, the model still says the old step and its trainer
-// file is still there; killed before (3), a file too many lies about until the next save.
+// The order of writing makes every moment safe: (1) trainer-S, atomically; (2) config.json,
+// tokenizer.json and then model.safetensors, whose rename, carrying "step": S in its metadata, is
+// the commit; (3) older trainer files are removed. Killed before (2) is done, the model still says
+// the old step and its trainer file is still there; killed before (3), a file too many lies about
+// until the next save.
 #pragma once
 
 #include <string>
@@ -13,10 +16,12 @@
 
 namespace moe {
 
-// A run of adapters keeps in trainer-<step>.safetensors also the adapters themselves and the matrices they started from, and leaves them in OUT/adapter as PEFT
-// has them (hub/adapter.h), written between (1) and (2); model.safetensors holds the matrices with their adapters in them.
+// A run of adapters keeps in trainer-<step>.safetensors also the adapters themselves and the
+// matrices they started from, and leaves them in OUT/adapter as PEFT has them (hub/adapter.h),
+// written between (1) and (2); model.safetensors holds the matrices with their adapters in them.
 
-// Which text a run reads: its length, and a hash over tokens sampled evenly from it, with their documents' ends and what of them is learned from.
+// Which text a run reads: its length, and a hash over tokens sampled evenly from it, with their
+// documents' ends and what of them is learned from.
 struct DataPrint {
   int64_t tokens = 0;
   std::string hash;                // 16 hexadecimal digits
@@ -37,28 +42,36 @@ struct Checkpoint {
   RunSources sources;   // empty in those of older versions
 };
 
-// 16 hexadecimal digits over a teacher's shape and numbers sampled evenly from each of its parameters; empty for none.
+// 16 hexadecimal digits over a teacher's shape and numbers sampled evenly from each of its
+// parameters; empty for none.
 std::string teacher_print(const Model* teacher);
 
 // Whether OUT holds a model (model.safetensors), as a run leaves it.
 bool holds_model(const std::string& folder);
-// Fails when a new run would overwrite one, or lay its own over somebody's in another form (hub/foreign.h).
+// Fails when a new run would overwrite one, or lay its own over somebody's in another form
+// (hub/foreign.h).
 void check_unused(const std::string& folder);
 
-// Model and everything but the moments, which restore() reads. Fails when there is nothing to resume, when the pair is incomplete or damaged.
+// Model and everything but the moments, which restore() reads. Fails when there is nothing to
+// resume, when the pair is incomplete or damaged.
 Checkpoint load_checkpoint(const std::string& folder);
-// Refuses, naming each with old and new value, options that change the mathematics: the first half of check_resumable, for which no text need be read.
+// Refuses, naming each with old and new value, options that change the mathematics: the first half
+// of check_resumable, for which no text need be read.
 void check_same_options(const Checkpoint&, const TrainOptions& wanted);
 // Refuses other data, naming where both lie: the second half.
 void check_same_text(const Checkpoint&, const DataPrint& data);
-// Refuses, naming each with old and new value: options that change the mathematics, other data, a run that is already done. `steps` may change only where
-// the schedule is constant, because any other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's, as do the plans of --minutes.
+// Refuses, naming each with old and new value: options that change the mathematics, other data, a
+// run that is already done. `steps` may change only where the schedule is constant, because any
+// other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's, as do the
+// plans of --minutes.
 void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
 // Refuses another teacher than the run's, one where there was none, and none where there was one.
 void check_same_teacher(const Checkpoint&, const Model* teacher);
-// What the resumed run uses: `wanted`, with the checkpoint's min_lr and warmup where it says none. Resolved.
+// What the resumed run uses: `wanted`, with the checkpoint's min_lr and warmup where it says none.
+// Resolved.
 TrainOptions resumed_options(const Checkpoint&, TrainOptions wanted);
-// Refuses when the configuration asked for is not the checkpoint's, naming the keys of config.json that differ.
+// Refuses when the configuration asked for is not the checkpoint's, naming the keys of config.json
+// that differ.
 void check_same_model(const Checkpoint&, const ModelConfig& wanted);
 // Moments, adapters and counters into a trainer made over checkpoint.loaded.model.
 void restore(Trainer&, const Checkpoint&);
@@ -69,6 +82,7 @@ struct RunFiles {
   std::string from, teacher;  // as Checkpoint has them
   RunSources sources;
 };
-void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&, const RunFiles&);
+void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&,
+                     const RunFiles&);
 
 }  // namespace moe

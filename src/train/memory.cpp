@@ -11,7 +11,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kTextBytes = 16;  // of a token of a micro-batch: id, target, position, and what its row is read through
+constexpr int64_t kTextBytes =
+    16;  // of a token of a micro-batch: id, target, position, and what its row is read through
 
 int64_t bytes_of_all(const Model& shapes) {
   int64_t bytes = 0;
@@ -19,25 +20,30 @@ int64_t bytes_of_all(const Model& shapes) {
   return bytes;
 }
 
-// A micro-batch as the teacher reads it: its own activations are gone before the student's come, what its head reads stays.
+// A micro-batch as the teacher reads it: its own activations are gone before the student's come,
+// what its head reads stays.
 int64_t teaching_bytes(const Model& teacher, const TrainOptions& o, int64_t students) {
   const ModelConfig& c = teacher.config();
   const int64_t tokens = o.batch * o.context;
   const RoutingSpec routing = c.moe_layer_count() > 0 ? eval_spec(c.routing) : RoutingSpec{};
   const int64_t passing = count_forward_memory(c, {.tokens = tokens, .dtype = o.dtype}, routing);
-  return tokens * bytes_of(o.dtype, c.width) + kLogitChunkBytes + std::max<int64_t>(0, passing - students);
+  return tokens * bytes_of(o.dtype, c.width) + kLogitChunkBytes +
+         std::max<int64_t>(0, passing - students);
 }
 
-bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside, int64_t left) {
+bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside,
+          int64_t left) {
   return training_need(config, o, held).total() + beside.total() <= left;
 }
 
 }  // namespace
 
-MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held, const Model* teacher) {
+MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held,
+                         const Model* teacher) {
   const Model shapes(config, Storage::bound);  // takes no memory for its numbers
   const TrainedBytes trained = trained_bytes(shapes, o);
-  const TrainingMemory pass = count_training_memory(config, {.batch = o.batch, .context = o.context, .dtype = o.dtype, .recompute = o.recompute});
+  const TrainingMemory pass = count_training_memory(
+      config, {.batch = o.batch, .context = o.context, .dtype = o.dtype, .recompute = o.recompute});
   MemoryNeed need;
   if (held == Held::nothing) need.add("weights", bytes_of_all(shapes));
   need.add("gradients", trained.gradients);
@@ -51,7 +57,8 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
   return need;
 }
 
-std::string training_advice(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside, int64_t left) {
+std::string training_advice(const ModelConfig& config, const TrainOptions& o, Held held,
+                            const MemoryNeed& beside, int64_t left) {
   TrainOptions lower = o;
   int64_t most = 0;  // the largest batch that fits
   for (int64_t low = 1, high = o.batch - 1; low <= high;) {
@@ -66,10 +73,12 @@ std::string training_advice(const ModelConfig& config, const TrainOptions& o, He
   TrainOptions recomputed = o;
   recomputed.recompute = true;
   const bool recompute = !o.recompute && fits(config, recomputed, held, beside, left);
-  if (most == 0) return marked(recompute ? "add @recompute" : "take a smaller model, @context or @batch, or more memory");
+  if (most == 0)
+    return marked(recompute ? "add @recompute"
+                            : "take a smaller model, @context or @batch, or more memory");
   const int64_t times = (o.batch * o.accumulate + most - 1) / most;
-  return message("lower @batch (now {}) to {} and raise @accumulate (now {}) to {}{}", o.batch, most, o.accumulate, times,
-                 recompute ? message(", or add @recompute") : "");
+  return message("lower @batch (now {}) to {} and raise @accumulate (now {}) to {}{}", o.batch,
+                 most, o.accumulate, times, recompute ? message(", or add @recompute") : "");
 }
 
 }  // namespace moe

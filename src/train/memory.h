@@ -13,12 +13,15 @@ namespace moe {
 // Which of its memory a run has taken already.
 enum class Held { nothing, weights };
 
-// Of the masters, gradients, moments, packed copies, activations and scratch of a run. Every choice that can find room counts as a row. `teacher`: null: none;
-// its packed copies are not in it (infer/memory_plan.h).
-MemoryNeed training_need(const ModelConfig&, const TrainOptions&, Held, const Model* teacher = nullptr);
+// Of the masters, gradients, moments, packed copies, activations and scratch of a run. Every choice
+// that can find room counts as a row. `teacher`: null: none; its packed copies are not in it
+// (infer/memory_plan.h).
+MemoryNeed training_need(const ModelConfig&, const TrainOptions&, Held,
+                         const Model* teacher = nullptr);
 
-// What to lower for a run that needs more than `left` bytes, fields marked: a batch that fits with the accumulate that makes up for it, recompute, or the
-// model. `beside`: what else the run needs.
-std::string training_advice(const ModelConfig&, const TrainOptions&, Held, const MemoryNeed& beside, int64_t left);
+// What to lower for a run that needs more than `left` bytes, fields marked: a batch that fits with
+// the accumulate that makes up for it, recompute, or the model. `beside`: what else the run needs.
+std::string training_advice(const ModelConfig&, const TrainOptions&, Held, const MemoryNeed& beside,
+                            int64_t left);
 
 }  // namespace moe

@@ -18,7 +18,8 @@ Json to_json(const Alarm& alarm) {
 
 }  // namespace
 
-std::string metrics_line(const StepResult& r, std::optional<double> eval_ce, std::span<const Alarm> alarms) {
+std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
+                         std::span<const Alarm> alarms) {
   Json line{{"step", r.step},
             {"tokens", r.tokens},
             {"seconds", r.seconds},
@@ -42,10 +43,14 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce, std
   });
   Json layers = Json::array();
   for (const LayerLoad& layer : r.layers)
-    layers.push_back({{"layer", layer.layer}, {"load", layer.load}, {"max_vio", layer.max_vio}, {"dropped", layer.dropped}});
+    layers.push_back({{"layer", layer.layer},
+                      {"load", layer.load},
+                      {"max_vio", layer.max_vio},
+                      {"dropped", layer.dropped}});
   line["layers"] = std::move(layers);
   if (eval_ce) line["eval_ce"] = *eval_ce;
-  for (const Alarm& alarm : alarms) line[alarm.recovered ? "recovered" : "alarms"].push_back(to_json(alarm));
+  for (const Alarm& alarm : alarms)
+    line[alarm.recovered ? "recovered" : "alarms"].push_back(to_json(alarm));
   return line.dump();
 }
 
@@ -55,13 +60,20 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
     const JsonReader line(json, where);
     StepResult r;
     r.step = line.get<int64_t>("step");
-    for (const auto& [key, value] : std::initializer_list<std::pair<const char*, double*>>{
-             {"ce", &r.ce}, {"balance", &r.balance}, {"z", &r.z}, {"grad_norm", &r.grad_norm}, {"lr", &r.lr}, {"max_vio", &r.max_vio}, {"dropped", &r.dropped}})
+    for (const auto& [key, value] :
+         std::initializer_list<std::pair<const char*, double*>>{{"ce", &r.ce},
+                                                                {"balance", &r.balance},
+                                                                {"z", &r.z},
+                                                                {"grad_norm", &r.grad_norm},
+                                                                {"lr", &r.lr},
+                                                                {"max_vio", &r.max_vio},
+                                                                {"dropped", &r.dropped}})
       *value = line.get<double>(key);
     for (const Json& entry : line.value("layers")) {
       const JsonReader layer(entry, where);
-      r.layers.push_back(
-          {layer.get<int64_t>("layer"), layer.value("load").get<std::vector<double>>(), layer.get<double>("max_vio"), layer.get<double>("dropped")});
+      r.layers.push_back({layer.get<int64_t>("layer"),
+                          layer.value("load").get<std::vector<double>>(),
+                          layer.get<double>("max_vio"), layer.get<double>("dropped")});
     }
     return r;
   } catch (const Error&) {
@@ -72,7 +84,8 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
 }
 
 std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std::string& where) {
-  if (text.find("\"eval_ce\"") == std::string_view::npos) return std::nullopt;  // most lines: not worth parsing
+  if (text.find("\"eval_ce\"") == std::string_view::npos)
+    return std::nullopt;  // most lines: not worth parsing
   try {
     const Json json = parse_json(text, where);
     const JsonReader line(json, where);

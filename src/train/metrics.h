@@ -12,7 +12,8 @@
 namespace moe {
 
 // The line of one step, without the newline.
-std::string metrics_line(const StepResult&, std::optional<double> eval_ce, std::span<const Alarm> alarms = {});
+std::string metrics_line(const StepResult&, std::optional<double> eval_ce,
+                         std::span<const Alarm> alarms = {});
 // What a line says about the step, as far as alarms look at it; nothing when it is no such line.
 std::optional<StepResult> parse_metrics_line(std::string_view line, const std::string& where);
 

@@ -1,4 +1,5 @@
-// AdamW over parameters in their fixed order. Decay groups and clipping are decided here, arithmetic is done in ops/.
+// AdamW over parameters in their fixed order. Decay groups and clipping are decided here,
+// arithmetic is done in ops/.
 #include "train/optimizer.h"
 
 #include <cmath>
@@ -20,7 +21,8 @@ Tensor zeros_like(Arena& arena, const Tensor& like) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options, std::vector<double> rates)
+Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options,
+                     std::vector<double> rates)
     : params_(std::move(params)), options_(options), rates_(std::move(rates)) {
   rates_.resize(params_.size(), 1);
   for (const Param* param : params_) {
@@ -46,8 +48,9 @@ void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = *params_[i];
     const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
-    const ops::AdamW adamw{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
-                           static_cast<float>(options_.eps),   static_cast<float>(decay),          step,
+    const ops::AdamW adamw{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1),
+                           static_cast<float>(options_.beta2), static_cast<float>(options_.eps),
+                           static_cast<float>(decay),          step,
                            static_cast<float>(scale)};
     ops::adamw_step(run, param, m_[i], v_[i], adamw);
   }

@@ -1,4 +1,5 @@
-// AdamW over a list of parameters: owns the moments, clips by the norm of the whole gradient. The update itself is ops::adamw_step.
+// AdamW over a list of parameters: owns the moments, clips by the norm of the whole gradient. The
+// update itself is ops::adamw_step.
 #pragma once
 
 #include <vector>
@@ -11,13 +12,15 @@ namespace moe {
 
 class Optimizer {
  public:
-  // Of parameters that outlive it and have gradients (train/trainable.h); moments start at zero. params[i] learns at rates[i] times the learning rate; no
-  // rates: all at 1.
+  // Of parameters that outlive it and have gradients (train/trainable.h); moments start at zero.
+  // params[i] learns at rates[i] times the learning rate; no rates: all at 1.
   Optimizer(std::vector<Param*> params, const TrainOptions&, std::vector<double> rates = {});
 
-  // Norm of the whole gradient, summed tensor by tensor in their order. Fails, naming the first parameter, when a gradient is not finite.
+  // Norm of the whole gradient, summed tensor by tensor in their order. Fails, naming the first
+  // parameter, when a gradient is not finite.
   double grad_norm(Run&) const;
-  // One update (step counts from 1) with the gradient clipped to options.clip; afterwards every gradient counts as zero (Param::grad_is_zero).
+  // One update (step counts from 1) with the gradient clipped to options.clip; afterwards every
+  // gradient counts as zero (Param::grad_is_zero).
   void update(Run&, int64_t step, double lr, double grad_norm);
 
   const std::vector<Param*>& params() const { return params_; }

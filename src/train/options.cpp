@@ -28,7 +28,9 @@ FieldValue value_of(std::vector<Replan>& x) {
   const auto set = [&x](const Json& pairs) {
     x.clear();
     for (const Json& pair : pairs) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() || !pair[1].is_number_integer()) fail("replans: each must be [until, steps]");
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() ||
+          !pair[1].is_number_integer())
+        fail("replans: each must be [until, steps]");
       x.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
     }
   };
@@ -42,25 +44,34 @@ void need_at_least(int64_t value, int64_t least, const char* name) {
 // low <= value < high
 void need_in(double value, double low, double high, const char* name) {
   if (value >= low && value < high) return;
-  if (std::isinf(high)) fail_usage("{} is {}; it must be a number of at least {}", field(name), value, low);
+  if (std::isinf(high))
+    fail_usage("{} is {}; it must be a number of at least {}", field(name), value, low);
   fail_usage("{} is {}; it must be at least {} and below {}", field(name), value, low, high);
 }
 
 void add_steps(FieldList& list, TrainOptions& o) {
   list.group("Training");
   list.add("context", o.context, "tokens a row").unit("tokens");
-  list.add("batch", o.batch, "rows a micro-batch").unit("rows").also({"per_device_train_batch_size"});
-  list.add("accumulate", o.accumulate, "micro-batches a step").unit("micro-batches").also({"gradient_accumulation_steps"});
+  list.add("batch", o.batch, "rows a micro-batch")
+      .unit("rows")
+      .also({"per_device_train_batch_size"});
+  list.add("accumulate", o.accumulate, "micro-batches a step")
+      .unit("micro-batches")
+      .also({"gradient_accumulation_steps"});
   list.add("steps", o.steps, "optimizer steps").unit("steps").also({"max_steps"});
   list.add("replans", value_of(o.replans), "").recorded_only();
   list.add("lr", o.lr, "highest learning rate").also({"learning_rate"});
   list.add("min_lr", o.min_lr, "learning rate at the end; default: lr / 10");
-  list.add("warmup", o.warmup, "steps of linear warm-up; default: a tenth, at most 100").unit("steps").also({"warmup_steps"});
+  list.add("warmup", o.warmup, "steps of linear warm-up; default: a tenth, at most 100")
+      .unit("steps")
+      .also({"warmup_steps"});
   list.add("lr_times", o.lr_times,
-           "parts of the model that learn at so many times the rate: experts=3 router=3; not named: 1. Parts: embedding, positions, head, norms, attention, "
+           "parts of the model that learn at so many times the rate: experts=3 router=3; not "
+           "named: 1. Parts: embedding, positions, head, norms, attention, "
            "router, experts, shared, 'dense ffn'")
       .form("PART=FACTOR", "experts=3");
-  list.add_choice("schedule", o.schedule, kSchedules, "cosine, linear or constant").also({"lr_scheduler_type"});
+  list.add_choice("schedule", o.schedule, kSchedules, "cosine, linear or constant")
+      .also({"lr_scheduler_type"});
   list.add("weight_decay", o.weight_decay, "AdamW's, on matrices only");
   list.add("decay_all", o.decay_all, "decay norms and biases too");
   list.add("beta1", o.beta1, "AdamW's").also({"adam_beta1"});
@@ -69,24 +80,31 @@ void add_steps(FieldList& list, TrainOptions& o) {
   list.add("clip", o.clip, "largest norm of the gradient; 0: no limit").also({"max_grad_norm"});
   list.add("seed", o.seed, "of weights, noise and the order of the data");
   list.add_named(
-      "dtype", kDtypes, [&o] { return std::string(name_of(o.dtype)); }, [&o](const std::string& name) { o.dtype = *dtype_named(name); },
+      "dtype", kDtypes, [&o] { return std::string(name_of(o.dtype)); },
+      [&o](const std::string& name) { o.dtype = *dtype_named(name); },
       "f32 or bf16 products (weights stay f32)");
-  list.add("recompute", o.recompute, "keep less, compute twice: less memory, about a third more time").also({"gradient_checkpointing"}).no_mathematics();
-  list.add_choice("shuffle", o.shuffle, kShuffles, "epoch (every window once, in random order) or none (in order)");
+  list.add("recompute", o.recompute,
+           "keep less, compute twice: less memory, about a third more time")
+      .also({"gradient_checkpointing"})
+      .no_mathematics();
+  list.add_choice("shuffle", o.shuffle, kShuffles,
+                  "epoch (every window once, in random order) or none (in order)");
   list.add("threads", o.threads, "0: all cores").no_mathematics();
 }
 
 void add_tuning(FieldList& list, TrainOptions& o) {
   list.group("Recovering and fine-tuning");
-  list.add_choice(
-      "tune", o.tune, kTunes,
-      "what is trained: all; router: the routers with their biases and scales; lora: low-rank adapters of the matrices of attention and FFNs, which "
-      "are also left in OUT/adapter as PEFT has them; lora+router: both. The rest stays as @from has it");
+  list.add_choice("tune", o.tune, kTunes,
+                  "what is trained: all; router: the routers with their biases and scales; lora: "
+                  "low-rank adapters of the matrices of attention and FFNs, which "
+                  "are also left in OUT/adapter as PEFT has them; lora+router: both. The rest "
+                  "stays as @from has it");
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
   list.add("teacher_weight", o.teacher_weight, "that w, above 0 and at most 1");
   list.add("minutes", o.minutes,
-           "in place of @steps: as many as there is time for, evaluations, saves and the report included; measured at the start, and fitted again where the "
+           "in place of @steps: as many as there is time for, evaluations, saves and the report "
+           "included; measured at the start, and fitted again where the "
            "machine gets slower or faster, the schedule with it")
       .unit("minutes")
       .no_default()
@@ -95,20 +113,28 @@ void add_tuning(FieldList& list, TrainOptions& o) {
 
 void add_bookkeeping(FieldList& list, TrainOptions& o) {
   list.group("");
-  list.add("hold_out", o.hold_out, "hold out this share of the documents of @data, chosen by a hash of their content; 0.05: a twentieth");
-  list.add("mix", o.mix, "how often a domain is visited beside the others: german=2 twice as often, notes=0 not at all; not named: 1")
+  list.add("hold_out", o.hold_out,
+           "hold out this share of the documents of @data, chosen by a hash of their content; "
+           "0.05: a twentieth");
+  list.add("mix", o.mix,
+           "how often a domain is visited beside the others: german=2 twice as often, notes=0 not "
+           "at all; not named: 1")
       .form("DOMAIN=WEIGHT", "german=2");
   list.add("eval_every", o.eval_every,
-           "steps between evaluations; 0: at the end only; default: ten a run, fewer where they would take more than a tenth of the time")
+           "steps between evaluations; 0: at the end only; default: ten a run, fewer where they "
+           "would take more than a tenth of the time")
       .unit("steps")
       .also({"eval_steps"})
       .no_mathematics();
-  list.add("save_every", o.save_every, "steps between checkpoints; 0: at the end only. Also keeps the first weights in OUT/checkpoint-0")
+  list.add("save_every", o.save_every,
+           "steps between checkpoints; 0: at the end only. Also keeps the first weights in "
+           "OUT/checkpoint-0")
       .unit("steps")
       .also({"save_steps"})
       .no_mathematics();
   list.add("keep_best", o.keep_best,
-           "keep the weights of the lowest held-out loss in OUT/best, a model folder of its own: as much disk again as OUT/model.safetensors")
+           "keep the weights of the lowest held-out loss in OUT/best, a model folder of its own: "
+           "as much disk again as OUT/model.safetensors")
       .no_mathematics();
   list.add("eval_tokens", o.eval_tokens, "").recorded_only().no_mathematics();
 }
@@ -134,34 +160,50 @@ void validate(const TrainOptions& o) {
   need_at_least(o.steps, 1, "steps");
   constexpr int64_t kLimit = int64_t{1} << 20;  // keeps tokens and row numbers far from overflow
   for (int64_t size : {o.context, o.batch, o.accumulate})
-    if (size > kLimit) fail_usage("@context, @batch and @accumulate may each be at most {}, not {}", kLimit, size);
+    if (size > kLimit)
+      fail_usage("@context, @batch and @accumulate may each be at most {}, not {}", kLimit, size);
   if (o.context * o.batch >= std::numeric_limits<int32_t>::max())
-    fail_usage("a micro-batch of {} rows of {} tokens is too large; lower @batch and raise @accumulate", o.batch, o.context);
-  if (o.steps > int64_t{1} << 32) fail_usage("@steps is {}; at most {} are possible", o.steps, int64_t{1} << 32);
+    fail_usage(
+        "a micro-batch of {} rows of {} tokens is too large; lower @batch and raise @accumulate",
+        o.batch, o.context);
+  if (o.steps > int64_t{1} << 32)
+    fail_usage("@steps is {}; at most {} are possible", o.steps, int64_t{1} << 32);
   if (!(o.lr > 0) || std::isinf(o.lr)) fail_usage("@lr is {}; it must be above 0", o.lr);
   if (o.min_lr) need_in(*o.min_lr, 0, kNoLimit, "min_lr");
-  if (o.min_lr && *o.min_lr > o.lr) fail_usage("@min_lr is {}, above @lr {}; the rate can only fall after the warm-up", *o.min_lr, o.lr);
+  if (o.min_lr && *o.min_lr > o.lr)
+    fail_usage("@min_lr is {}, above @lr {}; the rate can only fall after the warm-up", *o.min_lr,
+               o.lr);
   if (o.warmup) need_at_least(*o.warmup, 0, "warmup");
   if (o.warmup && *o.warmup >= o.steps && o.schedule != ScheduleKind::constant)
-    fail_usage("@warmup is {} of {} steps, which leaves none at the full rate; lower @warmup or raise @steps", *o.warmup, o.steps);
+    fail_usage(
+        "@warmup is {} of {} steps, which leaves none at the full rate; lower @warmup or raise "
+        "@steps",
+        *o.warmup, o.steps);
   for (const Replan& r : o.replans)
     if (r.until < 1 || r.until >= r.steps || r.until >= o.steps)
-      fail_usage("replans: a schedule of {} steps cannot have held for {} of {}", r.steps, r.until, o.steps);
+      fail_usage("replans: a schedule of {} steps cannot have held for {} of {}", r.steps, r.until,
+                 o.steps);
   for (const auto& [part, times] : o.lr_times)
-    if (!(times > 0) || std::isinf(times)) fail_usage("@lr_times {}={}: it must be above 0", printable(part), times);
+    if (!(times > 0) || std::isinf(times))
+      fail_usage("@lr_times {}={}: it must be above 0", printable(part), times);
   need_in(o.weight_decay, 0, kNoLimit, "weight_decay");
   need_in(o.beta1, 0, 1, "beta1");
   need_in(o.beta2, 0, 1, "beta2");
   if (!(o.eps > 0) || std::isinf(o.eps)) fail_usage("@eps is {}; it must be above 0", o.eps);
   need_in(o.clip, 0, kNoLimit, "clip");
-  if (o.seed > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) fail_usage("@seed is {}; it must be below 2^63", o.seed);
+  if (o.seed > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    fail_usage("@seed is {}; it must be below 2^63", o.seed);
   check_weights(o.mix);
-  if (o.shuffle == Shuffle::none && changes_anything(o.mix)) fail_usage("@shuffle none reads the text in order; @mix needs @shuffle epoch");
+  if (o.shuffle == Shuffle::none && changes_anything(o.mix))
+    fail_usage("@shuffle none reads the text in order; @mix needs @shuffle epoch");
   need_in(o.hold_out, 0, 1, "hold_out");
   need_at_least(o.lora_rank, 1, "lora_rank");
-  if (o.lora_rank > kLimit) fail_usage("@lora_rank is {}; at most {} are possible", o.lora_rank, kLimit);
-  if (!(o.lora_alpha > 0) || std::isinf(o.lora_alpha)) fail_usage("@lora_alpha is {}; it must be above 0", o.lora_alpha);
-  if (!(o.teacher_weight > 0 && o.teacher_weight <= 1)) fail_usage("@teacher_weight is {}; it must be above 0 and at most 1", o.teacher_weight);
+  if (o.lora_rank > kLimit)
+    fail_usage("@lora_rank is {}; at most {} are possible", o.lora_rank, kLimit);
+  if (!(o.lora_alpha > 0) || std::isinf(o.lora_alpha))
+    fail_usage("@lora_alpha is {}; it must be above 0", o.lora_alpha);
+  if (!(o.teacher_weight > 0 && o.teacher_weight <= 1))
+    fail_usage("@teacher_weight is {}; it must be above 0 and at most 1", o.teacher_weight);
   need_in(o.minutes, 0, kNoLimit, "minutes");
   need_at_least(o.save_every, 0, "save_every");
   if (o.eval_every) need_at_least(*o.eval_every, 0, "eval_every");
@@ -180,8 +222,13 @@ TrainOptions resolved(TrainOptions o) {
 
 int64_t usual_eval_every(const TrainOptions& o) {
   constexpr double kMost = 10, kShare = 0.1, kForward = 1.0 / 3;  // a forward is a third of a step
-  const double trained = static_cast<double>(o.steps) * static_cast<double>(o.batch * o.accumulate * o.context);
-  const double count = o.eval_tokens == 0 ? kMost : std::min(kMost, std::floor(kShare * trained / (kForward * static_cast<double>(o.eval_tokens))));
+  const double trained =
+      static_cast<double>(o.steps) * static_cast<double>(o.batch * o.accumulate * o.context);
+  const double count =
+      o.eval_tokens == 0
+          ? kMost
+          : std::min(kMost, std::floor(kShare * trained /
+                                       (kForward * static_cast<double>(o.eval_tokens))));
   return count < 2 ? 0 : static_cast<int64_t>(std::ceil(static_cast<double>(o.steps) / count));
 }
 
@@ -190,7 +237,9 @@ std::vector<std::string> mathematical_differences(TrainOptions saved, TrainOptio
   std::vector<std::string> out;
   for (const Field& was : fields(saved)) {
     const Json old = was.get(), value = now.at(was.name).get();
-    if (was.is_mathematics && old != value) out.push_back(fmt::format("{} was {} and is now {}", field(was.name), old.dump(), value.dump()));
+    if (was.is_mathematics && old != value)
+      out.push_back(
+          fmt::format("{} was {} and is now {}", field(was.name), old.dump(), value.dump()));
   }
   return out;
 }

@@ -1,4 +1,5 @@
-// What a user chooses about a training run, apart from the model. Kept in every checkpoint; resuming compares it field by field.
+// What a user chooses about a training run, apart from the model. Kept in every checkpoint;
+// resuming compares it field by field.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,13 @@ namespace moe {
 enum class ScheduleKind { cosine, linear, constant };
 std::string_view name_of(ScheduleKind);
 
-// Which parameters a run moves; all others keep the values they start from, and cost no gradient and no moments.
+// Which parameters a run moves; all others keep the values they start from, and cost no gradient
+// and no moments.
 enum class Tune {
   all,
   router,       // the routers' matrices, biases and scales
-  lora,         // adapters of the matrices of attention, experts, shared experts and dense layers (train/trainable.h)
+  lora,         // adapters of the matrices of attention, experts, shared experts and dense layers
+                // (train/trainable.h)
   lora_router,  // both
 };
 std::string_view name_of(Tune);
@@ -39,12 +42,14 @@ struct TrainOptions {
   int64_t batch = 8;              // rows a micro-batch
   int64_t accumulate = 1;         // micro-batches a step
   int64_t steps = 1000;           // the run ends after this many
-  std::vector<Replan> replans;    // how `steps` came to be what it is, where it was fitted to the time again and again; in order
+  std::vector<Replan> replans;    // how `steps` came to be what it is, where it was fitted to the
+                                  // time again and again; in order
   double lr = 1e-3;               // at the end of the warm-up
   std::optional<double> min_lr;   // at the last step; absent: lr / 10
   std::optional<int64_t> warmup;  // steps; absent: a tenth of the steps, at most 100
   ScheduleKind schedule = ScheduleKind::cosine;
-  std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many times the rate it learns at; not named: 1
+  std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many
+                                           // times the rate it learns at; not named: 1
   double weight_decay = 0.1;
   bool decay_all = false;  // also norms and biases (OLMoE's paper); else matrices only
   double beta1 = 0.9;
@@ -58,23 +63,27 @@ struct TrainOptions {
   double hold_out = 0;  // share of the documents that is kept from training
   Tune tune = Tune::all;
   int64_t lora_rank = 8;
-  double lora_alpha = 16;       // an adapter counts alpha / rank times
-  double teacher_weight = 0.5;  // of the divergence from a teacher in the loss; without a teacher of no meaning
+  double lora_alpha = 16;  // an adapter counts alpha / rank times
+  double teacher_weight =
+      0.5;  // of the divergence from a teacher in the loss; without a teacher of no meaning
 
   // What follows changes no bit of the weights (threads: only the last ones).
-  bool recompute = false;             // keep each block's input only and run its forward again in backward
-  int64_t save_every = 0;             // steps between checkpoints; 0: at the end only
-  std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0: at the end only; absent: usual_eval_every()
+  bool recompute = false;  // keep each block's input only and run its forward again in backward
+  int64_t save_every = 0;  // steps between checkpoints; 0: at the end only
+  std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0:
+                                      // at the end only; absent: usual_eval_every()
   bool keep_best = false;             // OUT/best holds the weights of the lowest held-out loss
   double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
-  int64_t eval_tokens = 65536;        // predictions an evaluation makes at most; 0: all of the held-out text
-  int threads = 0;                    // 0: all cores
+  int64_t eval_tokens =
+      65536;        // predictions an evaluation makes at most; 0: all of the held-out text
+  int threads = 0;  // 0: all cores
 };
 
 // Their one list: flags, JSON, what a checkpoint keeps and what two runs are compared by.
 FieldList fields(TrainOptions&);
 
-// Ten evaluations a run, or so many that they compute a tenth of what its steps do at most; 0: not even two.
+// Ten evaluations a run, or so many that they compute a tenth of what its steps do at most; 0: not
+// even two.
 int64_t usual_eval_every(const TrainOptions&);
 
 // Usage errors that name the field.
@@ -82,8 +91,8 @@ void validate(const TrainOptions&);
 // Absent values filled in: min_lr, warmup, eval_every, threads.
 TrainOptions resolved(TrainOptions);
 
-// One phrase, such as "lr was 0.001 and is now 0.002", the fields marked, for each one that differs and that the mathematics depends on. Both
-// resolved.
+// One phrase, such as "lr was 0.001 and is now 0.002", the fields marked, for each one that differs
+// and that the mathematics depends on. Both resolved.
 std::vector<std::string> mathematical_differences(TrainOptions saved, TrainOptions wanted);
 
 }  // namespace moe

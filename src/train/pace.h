@@ -1,4 +1,5 @@
-// How long the parts of a run take, and so how long what is left of it will: for the time that is shown, and for --minutes. Reads no clock; it is told seconds.
+// How long the parts of a run take, and so how long what is left of it will: for the time that is
+// shown, and for --minutes. Reads no clock; it is told seconds.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ Agenda agenda_after(const TrainOptions&, int64_t step, bool evaluated);
 
 class Pace {
  public:
-  // `evaluated`: tokens that an evaluation reads, 0 where there is none; `afterwards`: tokens that are read once the run is over (a report).
+  // `evaluated`: tokens that an evaluation reads, 0 where there is none; `afterwards`: tokens that
+  // are read once the run is over (a report).
   Pace(const TrainOptions&, int64_t evaluated, int64_t afterwards = 0);
 
   void took_step(double seconds);
@@ -29,8 +31,8 @@ class Pace {
 
   bool knows() const { return taken_ > 0; }
   int64_t steps_seen() const { return taken_; }
-  // A step now: the mean of the last ones, some 20 or of 20 seconds, whichever are more, without the run's first where there are others: it finds memory and
-  // caches cold.
+  // A step now: the mean of the last ones, some 20 or of 20 seconds, whichever are more, without
+  // the run's first where there are others: it finds memory and caches cold.
   double step() const;
   // From `step` to the end of the run and of what comes after it.
   double seconds_left(const TrainOptions&, int64_t step) const;

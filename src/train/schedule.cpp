@@ -8,7 +8,8 @@
 namespace moe {
 namespace {
 
-// How far the run is between warm-up (0) and end (1). Each time it was planned anew it went on from where it was, and falls to 1 at the new end.
+// How far the run is between warm-up (0) and end (1). Each time it was planned anew it went on from
+// where it was, and falls to 1 at the new end.
 double progress(const TrainOptions& o, int64_t step, int64_t warmup) {
   double t = 0;
   int64_t from = warmup;
@@ -33,7 +34,8 @@ double learning_rate(const TrainOptions& o, int64_t step) {
   if (step <= warmup) return o.lr * static_cast<double>(step) / static_cast<double>(warmup);
   const double t = progress(o, step, warmup);
   switch (o.schedule) {
-    case ScheduleKind::cosine: return low + (o.lr - low) * 0.5 * (1 + std::cos(std::numbers::pi * t));
+    case ScheduleKind::cosine:
+      return low + (o.lr - low) * 0.5 * (1 + std::cos(std::numbers::pi * t));
     case ScheduleKind::linear: return o.lr + (low - o.lr) * t;
     case ScheduleKind::constant: return o.lr;
   }

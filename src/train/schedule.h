@@ -1,4 +1,5 @@
-// The learning rate of each step: linear warm-up, then cosine, linear or constant. A pure function of the step.
+// The learning rate of each step: linear warm-up, then cosine, linear or constant. A pure function
+// of the step.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace moe {
 
-// Steps count from 1. Up to `warmup` the rate grows linearly and reaches lr at step `warmup`; then it falls and reaches min_lr at step `steps`.
+// Steps count from 1. Up to `warmup` the rate grows linearly and reaches lr at step `warmup`; then
+// it falls and reaches min_lr at step `steps`.
 //   t = (step - warmup) / (steps - warmup)
 // where a run was planned anew after step a, at t = p:  t = p + (1 - p) (step - a) / (steps - a)
 //   cosine: min + (lr - min) (1 + cos(pi t)) / 2;   linear: lr + (min - lr) t;   constant: lr

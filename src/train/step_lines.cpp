@@ -1,5 +1,5 @@
-// Appending, and cutting off what a resumed run will write again. Truncation is atomic, so no copy is made.
-// The lock on the file keeps two runs out of one folder.
+// Appending, and cutting off what a resumed run will write again. Truncation is atomic, so no copy
+// is made. The lock on the file keeps two runs out of one folder.
 #include "train/step_lines.h"
 
 #include <fcntl.h>
@@ -36,9 +36,12 @@ size_t end_of_whole_lines(std::string_view text) {
 }
 
 // Where the line begins that ends, newline included, at `end`.
-size_t begin_of_line(std::string_view text, size_t end) { return end_of_whole_lines(text.substr(0, end - 1)); }
+size_t begin_of_line(std::string_view text, size_t end) {
+  return end_of_whole_lines(text.substr(0, end - 1));
+}
 
-// How many bytes of the file to keep: whole lines of steps up to `last_step`. Steps only grow, so it is looked for from the end.
+// How many bytes of the file to keep: whole lines of steps up to `last_step`. Steps only grow, so
+// it is looked for from the end.
 size_t kept_bytes(std::string_view text, int64_t last_step, const std::string& where) {
   size_t end = end_of_whole_lines(text);
   while (end > 0) {
@@ -52,7 +55,8 @@ size_t kept_bytes(std::string_view text, int64_t last_step, const std::string& w
 
 }  // namespace
 
-void each_last_line(const std::string& path, int64_t most, const std::function<void(std::string_view line)>& f) {
+void each_last_line(const std::string& path, int64_t most,
+                    const std::function<void(std::string_view line)>& f) {
   if (!std::filesystem::exists(path)) return;
   const MappedFile file(path);
   const std::string_view text = file.text();
@@ -68,10 +72,13 @@ void each_last_line(const std::string& path, int64_t most, const std::function<v
 
 StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path)) {
   fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("cannot write {}: {}; choose a folder that may be written to", path_, std::strerror(errno));
+  if (fd_ < 0)
+    fail("cannot write {}: {}; choose a folder that may be written to", path_,
+         std::strerror(errno));
   try {
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      fail("{} is being written by another training run; wait for it or choose another @out", path_);
+      fail("{} is being written by another training run; wait for it or choose another @out",
+           path_);
     struct stat info {};
     if (fstat(fd_, &info) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
     if (info.st_size == 0) return;
@@ -79,7 +86,8 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
       const MappedFile file(path_);
       return kept_bytes(file.text(), last_step, path_);
     }();
-    if (kept < static_cast<size_t>(info.st_size) && ftruncate(fd_, static_cast<off_t>(kept)) != 0) fail("cannot shorten {}: {}", path_, std::strerror(errno));
+    if (kept < static_cast<size_t>(info.st_size) && ftruncate(fd_, static_cast<off_t>(kept)) != 0)
+      fail("cannot shorten {}: {}", path_, std::strerror(errno));
   } catch (...) {
     close(fd_);
     throw;
@@ -89,10 +97,14 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
 StepLines::~StepLines() { close(fd_); }
 
 // Half a line that is left nevertheless is cut off by resuming.
-void StepLines::append(const std::string& line) { append_all(fd_, line + "\n", path_, marked("free some space, then go on with @resume")); }
+void StepLines::append(const std::string& line) {
+  append_all(fd_, line + "\n", path_, marked("free some space, then go on with @resume"));
+}
 
 void StepLines::sync() {
-  if (fdatasync(fd_) != 0) fail("cannot save {} to disk: {}; check the disk, then go on with @resume", path_, std::strerror(errno));
+  if (fdatasync(fd_) != 0)
+    fail("cannot save {} to disk: {}; check the disk, then go on with @resume", path_,
+         std::strerror(errno));
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// A file of JSON lines that each carry their "step": appended to as a run goes on, cut back to where a resumed run takes over.
+// A file of JSON lines that each carry their "step": appended to as a run goes on, cut back to
+// where a resumed run takes over.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@ namespace moe {
 
 class StepLines {
  public:
-  // Opens `path` for appending. Lines of steps after `last_step`, and a last line that a kill cut short, are cut off first, in one atomic step.
+  // Opens `path` for appending. Lines of steps after `last_step`, and a last line that a kill cut
+  // short, are cut off first, in one atomic step.
   StepLines(std::string path, int64_t last_step);
   ~StepLines();
   StepLines(const StepLines&) = delete;
@@ -27,6 +29,7 @@ class StepLines {
 };
 
 // f(line) for each of the last `most` whole lines, in order; none where there is no file.
-void each_last_line(const std::string& path, int64_t most, const std::function<void(std::string_view line)>& f);
+void each_last_line(const std::string& path, int64_t most,
+                    const std::function<void(std::string_view line)>& f);
 
 }  // namespace moe

@@ -26,12 +26,15 @@ void make_folder(const std::string& folder) {
   if (error) fail("cannot create the folder {}: {}; choose another @out", folder, error.message());
 }
 
-constexpr int64_t kRemembered = 1000;  // steps: far more than any running figure of the watcher reaches back
+constexpr int64_t kRemembered =
+    1000;  // steps: far more than any running figure of the watcher reaches back
 
-// A resumed run is watched as if it had never stopped: what is usual for it and which alarms are on are learned again from its metrics.
+// A resumed run is watched as if it had never stopped: what is usual for it and which alarms are on
+// are learned again from its metrics.
 void remember(Watcher& watcher, const std::string& metrics) {
   each_last_line(metrics, kRemembered, [&](std::string_view line) {
-    if (const std::optional<StepResult> step = parse_metrics_line(line, metrics)) watcher.feed(*step);
+    if (const std::optional<StepResult> step = parse_metrics_line(line, metrics))
+      watcher.feed(*step);
   });
 }
 
@@ -49,10 +52,12 @@ struct Saver {
   void save_best(Trainer& trainer, const BestEvaluation& best) const {
     const std::string folder = best_folder(job.out);
     make_folder(folder);
-    save_model(folder, trainer.model(), *job.tokenizer, DType::f32, {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
+    save_model(folder, trainer.model(), *job.tokenizer, DType::f32,
+               {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
   }
-  // The start of the run: a model folder of its own where other programs may start from too, and OUT itself, so that a full disk or a folder that cannot be
-  // written is found before the first step.
+  // The start of the run: a model folder of its own where other programs may start from too, and
+  // OUT itself, so that a full disk or a folder that cannot be written is found before the first
+  // step.
   void save_start(Trainer& trainer, StepLines& metrics) const {
     if (trainer.options().save_every > 0) {
       const std::string folder = job.out + "/checkpoint-0";
@@ -66,8 +71,8 @@ struct Saver {
 // From a trainer that is ready to the end of its run.
 class Loop {
  public:
-  Loop(const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, Trainer& trainer, Watcher& watcher, StepLines& metrics,
-       const Saver& saver)
+  Loop(const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop,
+       Trainer& trainer, Watcher& watcher, StepLines& metrics, const Saver& saver)
       : job_(job),
         callbacks_(callbacks),
         stop_(stop),
@@ -76,7 +81,9 @@ class Loop {
         metrics_(metrics),
         saver_(saver),
         now_(job.deadline ? job.deadline->now : steady_seconds),
-        pace_(trainer.options(), job.held_out ? evaluation_tokens(*job.held_out, trainer.options()) : 0, job.deadline ? job.deadline->afterwards : 0),
+        pace_(trainer.options(),
+              job.held_out ? evaluation_tokens(*job.held_out, trainer.options()) : 0,
+              job.deadline ? job.deadline->afterwards : 0),
         told_steps_(trainer.options().steps) {}
 
   TrainSummary run(std::optional<BestEvaluation> best) {
@@ -89,7 +96,8 @@ class Loop {
       const bool evaluation_lost = finished && job_.held_out && !eval_ce;
       summary_.interrupted = stop_ && (!finished || evaluation_lost);
       over_ = finished || summary_.interrupted;
-      if (over_ || is_due(options().save_every)) pace_.took_save(timed([&] { saver_.save(trainer_, metrics_); }));
+      if (over_ || is_due(options().save_every))
+        pace_.took_save(timed([&] { saver_.save(trainer_, metrics_); }));
       if (!over_ && job_.deadline) keep_to(*job_.deadline);
     }
     return summary_;
@@ -113,7 +121,8 @@ class Loop {
   // Nothing where none is due, or it was interrupted.
   std::optional<double> evaluate(bool finished) {
     std::optional<double> ce;
-    // Where the steps were fitted again, the last one may have been made a few steps ago by the earlier count.
+    // Where the steps were fitted again, the last one may have been made a few steps ago by the
+    // earlier count.
     const bool is_fresh = 2 * (trainer_.steps_done() - evaluated_at_) < *options().eval_every;
     if (!job_.held_out || !(finished || (is_due(*options().eval_every) && !is_fresh))) return ce;
     const double seconds = timed([&] { ce = trainer_.evaluate(*job_.held_out, &stop_); });
@@ -140,18 +149,26 @@ class Loop {
     tell(callbacks_.on_metrics, line);
   }
 
-  // A machine that gets slower or faster than it was measured moves the end, not the hour of it. The warm-up stays what it was.
+  // A machine that gets slower or faster than it was measured moves the end, not the hour of it.
+  // The warm-up stays what it was.
   void keep_to(const Deadline& deadline) {
-    const int64_t seen = std::min<int64_t>(5, options().steps - 1);  // steps before any judgement; of a run of few, while there is one to come
+    const int64_t seen = std::min<int64_t>(
+        5, options().steps -
+               1);  // steps before any judgement; of a run of few, while there is one to come
     constexpr double kOff = 0.02, kWorthSaying = 0.1;
-    const double left = deadline.end - now_(), off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
+    const double left = deadline.end - now_(),
+                 off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
     if (pace_.steps_seen() < seen || std::abs(off) <= kOff * 60 * options().minutes) return;
-    const int64_t steps = std::max(pace_.steps_within(left, options(), trainer_.steps_done()), options().warmup.value_or(0) + 1);
+    const int64_t steps = std::max(pace_.steps_within(left, options(), trainer_.steps_done()),
+                                   options().warmup.value_or(0) + 1);
     if (steps == options().steps) return;
     trainer_.replan(steps, /*spread_evaluations=*/!job_.options.eval_every);
-    if (std::abs(static_cast<double>(steps - told_steps_)) <= kWorthSaying * static_cast<double>(told_steps_)) return;
+    if (std::abs(static_cast<double>(steps - told_steps_)) <=
+        kWorthSaying * static_cast<double>(told_steps_))
+      return;
     tell(callbacks_.on_log,
-         fmt::format("steps take {} than before: there is time for {} in all, not {}", steps < told_steps_ ? "longer" : "less time", steps, told_steps_));
+         fmt::format("steps take {} than before: there is time for {} in all, not {}",
+                     steps < told_steps_ ? "longer" : "less time", steps, told_steps_));
     told_steps_ = steps;
   }
 
@@ -184,16 +201,19 @@ std::optional<BestEvaluation> best_so_far(const std::string& metrics) {
 
 std::string best_folder(const std::string& out) { return out + "/best"; }
 
-TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop, const Checkpoint* resume) {
-  const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from, teacher_print(job.teacher), job.sources};
+TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks,
+                   const std::atomic<bool>& stop, const Checkpoint* resume) {
+  const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from,
+                       teacher_print(job.teacher), job.sources};
   TrainOptions options = job.options;
   if (resume) {
     check_resumable(*resume, options, files.data);
     check_same_teacher(*resume, job.teacher);
     options = resumed_options(*resume, options);
     if (options.threads != resume->options.threads)
-      tell(callbacks.on_log,
-           fmt::format("resumed on {} threads, the run began on {}: the last bits of sums over tokens may differ", options.threads, resume->options.threads));
+      tell(callbacks.on_log, fmt::format("resumed on {} threads, the run began on {}: the last "
+                                         "bits of sums over tokens may differ",
+                                         options.threads, resume->options.threads));
   }
   Trainer trainer(model, options, *job.corpus, job.teacher);
   if (job.held_out) check_held_out(*job.held_out, options);
@@ -209,7 +229,8 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const Saver saver{job, callbacks, files};
   if (!resume) saver.save_start(trainer, metrics);
 
-  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver).run(best_so_far(metrics_path));
+  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver)
+      .run(best_so_far(metrics_path));
 }
 
 }  // namespace moe

@@ -17,7 +17,10 @@ constexpr uint64_t kAdapterKey = 0x6c6f7261;  // apart from the keys of steps an
 
 bool takes_adapter(const Param& param) { return is_large(param) && param.layer >= 0; }
 
-bool trains_itself(const Param& param, Tune tune) { return param.is_trained() && (tune == Tune::all || (tunes_routers(tune) && param.part == Part::router)); }
+bool trains_itself(const Param& param, Tune tune) {
+  return param.is_trained() &&
+         (tune == Tune::all || (tunes_routers(tune) && param.part == Part::router));
+}
 
 int64_t adapter_numbers(const Param& param, int64_t rank) {
   const Tensor& w = param.value;
@@ -38,23 +41,29 @@ Tensor as_rows(const Tensor& t) { return t.reshape({t.rows(), t.cols()}); }
 }  // namespace
 
 Trainable::Trainable(Model& model, const TrainOptions& options)
-    : model_(&model), scale_(static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank))) {
+    : model_(&model),
+      scale_(static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank))) {
   const bool adapted = tunes_adapters(options.tune);
-  model.enable_grads([&](const Param& p) { return trains_itself(p, options.tune) || (adapted && takes_adapter(p)); });
+  model.enable_grads([&](const Param& p) {
+    return trains_itself(p, options.tune) || (adapted && takes_adapter(p));
+  });
   RngKey key = RngKey::from_seed(options.seed).fold(kAdapterKey);
   for (size_t i = 0; i < model.params().size(); ++i) {
     Param& param = *model.params()[i];
     if (trains_itself(param, options.tune)) params_.push_back(&param);
     else if (adapted && takes_adapter(param)) add_adapter(param, options.lora_rank, key.fold(i));
   }
-  if (params_.empty()) fail_usage("@tune {}: this model has no routers; there is nothing to train", name_of(options.tune));
+  if (params_.empty())
+    fail_usage("@tune {}: this model has no routers; there is nothing to train",
+               name_of(options.tune));
 }
 
 void Trainable::add_adapter(Param& base, int64_t rank, RngKey key) {
   const Tensor& w = base.value;
   const int64_t experts = w.rank == 3 ? w.shape[0] : 0, out = w.shape[w.rank - 2], in = w.cols();
   const auto alloc = [&](int64_t rows, int64_t cols) {
-    return experts > 0 ? memory_.alloc_zeroed(DType::f32, {experts, rows, cols}) : memory_.alloc_zeroed(DType::f32, {rows, cols});
+    return experts > 0 ? memory_.alloc_zeroed(DType::f32, {experts, rows, cols})
+                       : memory_.alloc_zeroed(DType::f32, {rows, cols});
   };
   Adapter& adapter = *adapters_.emplace_back(std::make_unique<Adapter>());
   adapter.base = &base;
@@ -73,7 +82,8 @@ void Trainable::add_adapter(Param& base, int64_t rank, RngKey key) {
   adapter.b.grad = alloc(out, rank);
   const float limit = 1 / std::sqrt(static_cast<float>(in));
   float* a = adapter.a.value.as<float>();
-  for (int64_t i = 0; i < adapter.a.value.numel(); ++i) a[i] = limit * (2 * uniform(key, static_cast<uint64_t>(i)) - 1);
+  for (int64_t i = 0; i < adapter.a.value.numel(); ++i)
+    a[i] = limit * (2 * uniform(key, static_cast<uint64_t>(i)) - 1);
   params_.push_back(&adapter.a);
   params_.push_back(&adapter.b);
 }
@@ -106,7 +116,8 @@ void Trainable::apply(Run& run) {
     Adapter& it = *adapter;
     ArenaScope scope(run.scratch);
     std::memcpy(it.base->value.data, it.frozen.data, static_cast<size_t>(it.frozen.bytes()));
-    ops::matmul_dx_acc(run, as_rows(it.base->value), scaled_b(run, it), it.a, row_offsets(it.base->value));
+    ops::matmul_dx_acc(run, as_rows(it.base->value), scaled_b(run, it), it.a,
+                       row_offsets(it.base->value));
     it.base->touched();
   }
 }
@@ -121,11 +132,13 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
   for (const Param* param : model.params()) {
     if (!param->is_trained()) continue;
     const std::string_view name = name_of(param->part);
-    auto part = std::find_if(parts.begin(), parts.end(), [&](const TrainedPart& p) { return p.name == name; });
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&](const TrainedPart& p) { return p.name == name; });
     if (part == parts.end()) part = parts.insert(parts.end(), {name, 0, 0});
     part->total += param->value.numel();
     if (trains_itself(*param, options.tune)) part->trained += param->value.numel();
-    else if (tunes_adapters(options.tune) && takes_adapter(*param)) part->trained += adapter_numbers(*param, options.lora_rank);
+    else if (tunes_adapters(options.tune) && takes_adapter(*param))
+      part->trained += adapter_numbers(*param, options.lora_rank);
   }
   return parts;
 }
@@ -159,7 +172,8 @@ std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOpt
   }
   for (const auto& [part, times] : options.lr_times)
     if (std::find(parts.begin(), parts.end(), part) == parts.end())
-      fail_usage("@lr_times {}={}: no such part is trained; there are {}{}", printable(part), times, fmt::join(parts, ", "), suggestion(part, parts));
+      fail_usage("@lr_times {}={}: no such part is trained; there are {}{}", printable(part), times,
+                 fmt::join(parts, ", "), suggestion(part, parts));
   return factors;
 }
 

@@ -1,9 +1,13 @@
-// What an optimizer moves of a model: its own parameters, or adapters of its matrices, or only its routers.
+// What an optimizer moves of a model: its own parameters, or adapters of its matrices, or only its
+// routers.
 //
-// An adapter is another way of writing a matrix: W = W0 + s B A with A [r,I], B [O,r] and s = alpha / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of
-// experts has one for each. So the forward knows nothing of it: W is worked out anew after every step, and from the gradient dW that the backward leaves
+// An adapter is another way of writing a matrix: W = W0 + s B A with A [r,I], B [O,r] and s = alpha
+// / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of experts has one for each. So the forward
+// knows nothing of it: W is worked out anew after every step, and from the gradient dW that the
+// backward leaves
 //   dA = s B^T dW,   dB = s dW A^T.
-// A is drawn uniformly within 1 / sqrt(I), as PEFT does, and B starts at zero, so that the first step sees the model it was started from, to the bit.
+// A is drawn uniformly within 1 / sqrt(I), as PEFT does, and B starts at zero, so that the first
+// step sees the model it was started from, to the bit.
 #pragma once
 
 #include <memory>
@@ -19,7 +23,8 @@ namespace moe {
 struct Adapter {
   Param* base = nullptr;  // [O,I] or [E,O,I]; with a gradient but without moments
   Tensor frozen;          // W0, of its shape
-  Param a, b;             // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
+  Param a,
+      b;  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
 };
 
 class Trainable {
@@ -31,7 +36,8 @@ class Trainable {
   const std::vector<Param*>& params() const { return params_; }
   std::span<const std::unique_ptr<Adapter>> adapters() const { return adapters_; }
   float scale() const { return scale_; }  // s
-  // After the backwards of a step: the adapters' gradients from those of their matrices, which then count as zero.
+  // After the backwards of a step: the adapters' gradients from those of their matrices, which then
+  // count as zero.
   void gather_grads(Run&);
   // After an update: every adapted matrix from its adapter.
   void apply(Run&);
@@ -65,8 +71,8 @@ struct TrainedBytes {
 };
 TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);
 
-// For each of `params`, which a Trainable gave, how many times the learning rate it learns at. Usage error for a part in options.lr_times that
-// none of them belongs to.
+// For each of `params`, which a Trainable gave, how many times the learning rate it learns at.
+// Usage error for a part in options.lr_times that none of them belongs to.
 std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options);
 
 }  // namespace moe

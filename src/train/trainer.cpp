@@ -22,7 +22,9 @@ namespace {
 TrainOptions checked(const Model& model, const TrainOptions& options) {
   validate(options);
   const int64_t longest = model.config().context;
-  if (options.context > longest) fail_usage("@context is {}, but the model is made for sequences of at most {} tokens", options.context, longest);
+  if (options.context > longest)
+    fail_usage("@context is {}, but the model is made for sequences of at most {} tokens",
+               options.context, longest);
   return resolved(options);
 }
 
@@ -65,7 +67,9 @@ void sum_numbers(const comm::Group& group, Sums& sums) {
 // The windows that an evaluation reads.
 struct EvalWindows {
   EvalWindows(const Corpus& text, const TrainOptions& o)
-      : context(o.context), all((text.size() - 1) / o.context), count(o.eval_tokens == 0 ? all : std::clamp<int64_t>(o.eval_tokens / o.context, 1, all)) {}
+      : context(o.context),
+        all((text.size() - 1) / o.context),
+        count(o.eval_tokens == 0 ? all : std::clamp<int64_t>(o.eval_tokens / o.context, 1, all)) {}
   int64_t start(int64_t w) const { return w * all / count * context; }
 
   int64_t context, all, count;
@@ -82,15 +86,19 @@ struct Trainer::Sums {
   };
   double nll = 0, kl = 0;
   int64_t predicted = 0;
-  double keys = 0;                                                                     // the squares of the sequences' lengths
-  double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;  // over micro-batches and layers
+  double keys = 0;  // the squares of the sequences' lengths
+  double balance = 0, z = 0, device = 0, communication = 0, importance = 0,
+         load = 0;  // over micro-batches and layers
   std::vector<Layer> layers;
-  std::vector<std::vector<int64_t>> balance_counts;  // [E] a layer; for the step's own micro-batches, whose losses read them (Pass::step_counts)
+  std::vector<std::vector<int64_t>>
+      balance_counts;  // [E] a layer; for the step's own micro-batches, whose losses read them
+                       // (Pass::step_counts)
 
   // f(x) for every number that is summed over processes.
   template <class F>
   void each(F&& f) {
-    for (double* x : {&nll, &kl, &keys, &balance, &z, &device, &communication, &importance, &load}) f(*x);
+    for (double* x : {&nll, &kl, &keys, &balance, &z, &device, &communication, &importance, &load})
+      f(*x);
     f(predicted);
     for (Layer& l : layers) {
       for (int64_t& count : l.step.counts) f(count);
@@ -134,19 +142,22 @@ struct Trainer::Sums {
   }
 };
 
-Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher, const comm::Group& group)
+Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher,
+                 const comm::Group& group)
     : model_(model),
       teacher_(teacher),
       corpus_(corpus),
       options_(checked(model, options)),
       group_(group),
-      plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle, options_.seed, options_.mix),
+      plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle,
+            options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
       trainable_(model, options_),
       optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_)),
       run_(options_.threads, options_.dtype) {
   if (options_.accumulate % group_.size != 0)
-    fail_usage("@accumulate is {}, which {} processes cannot share evenly; give a multiple of {}", options_.accumulate, group_.size, group_.size);
+    fail_usage("@accumulate is {}, which {} processes cannot share evenly; give a multiple of {}",
+               options_.accumulate, group_.size, group_.size);
   if (moe_layers_ > 0) {
     train_routing_ = train_spec(model.config().routing);
     eval_routing_ = eval_spec(model.config().routing);
@@ -154,9 +165,11 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
   if (!teacher_) return;
   const ModelConfig& c = teacher_->config();
   if (c.vocab != model.config().vocab)
-    fail("the teacher's vocabulary is {}, the model's {}; a teacher must predict the same tokens", c.vocab, model.config().vocab);
+    fail("the teacher's vocabulary is {}, the model's {}; a teacher must predict the same tokens",
+         c.vocab, model.config().vocab);
   if (c.positions == Positions::learned && c.context < options_.context)
-    fail_usage("@context is {}, but the teacher is made for sequences of at most {} tokens", options_.context, c.context);
+    fail_usage("@context is {}, but the teacher is made for sequences of at most {} tokens",
+               options_.context, c.context);
   if (c.moe_layer_count() > 0) teacher_routing_ = eval_spec(c.routing);
 }
 
@@ -190,9 +203,10 @@ StepResult Trainer::step() {
     throw;
   } catch (const Error& e) {
     trainable_.zero_grads();
-    throw Error(
-        message("step {}: {}; the weights are those of step {}; a lower @lr or a longer @warmup helps against divergence", step, e.marked(), steps_done_),
-        e.kind());
+    throw Error(message("step {}: {}; the weights are those of step {}; a lower @lr or a longer "
+                        "@warmup helps against divergence",
+                        step, e.marked(), steps_done_),
+                e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
   trainable_.apply(run_);
@@ -209,14 +223,16 @@ double Trainer::gradients(Sums& sums) {
   if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
   for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
     micro_batch(a, predicted, sums);
-    if (shares() == BalanceLoss::Shares::running) set_step_counts(sums.balance_counts);  // so far: of the rounds before, of all processes
+    if (shares() == BalanceLoss::Shares::running)
+      set_step_counts(sums.balance_counts);  // so far: of the rounds before, of all processes
   }
   trainable_.gather_grads(run_);
   sum_over_processes(sums);
   return optimizer_.grad_norm(run_);
 }
 
-// Where one process met no rows of an expert another may have: a gradient that counts as zero is written first.
+// Where one process met no rows of an expert another may have: a gradient that counts as zero is
+// written first.
 void Trainer::sum_over_processes(Sums& sums) {
   for (Param* param : trainable_.params()) {
     ops::settle_grad(run_, *param);
@@ -239,7 +255,9 @@ Pass Trainer::pass_of(int64_t a) {
   plan_.fill(corpus_, steps_done_, a, text_);
   return {.batch = view_of(text_),
           .routing = train_routing_ ? &*train_routing_ : nullptr,
-          .key = RngKey::from_seed(options_.seed).fold(static_cast<uint64_t>(steps_done_)).fold(static_cast<uint64_t>(a))};
+          .key = RngKey::from_seed(options_.seed)
+                     .fold(static_cast<uint64_t>(steps_done_))
+                     .fold(static_cast<uint64_t>(a))};
 }
 
 std::optional<BalanceLoss::Shares> Trainer::shares() const {
@@ -301,28 +319,33 @@ void Trainer::forward(const Pass& pass, ModelSaved& saved) {
 // Without randomness, and without keeping anything but what its head reads.
 LmHeadTeacher Trainer::teach(const Batch& batch) {
   if (!teacher_) return {};
-  LmHeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}), &teacher_->lm_head_weight(),
-                    static_cast<float>(options_.teacher_weight)};
+  LmHeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}),
+                    &teacher_->lm_head_weight(), static_cast<float>(options_.teacher_weight)};
   ArenaScope scope(run_.saved);
   ModelSaved saved;
-  teacher_->forward(run_, {.batch = batch, .routing = teacher_routing_ ? &*teacher_routing_ : nullptr}, saved);
+  teacher_->forward(
+      run_, {.batch = batch, .routing = teacher_routing_ ? &*teacher_routing_ : nullptr}, saved);
   ops::cast(run_, out.x, saved.hidden);
   return out;
 }
 
-double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher, ModelSaved& saved) {
+double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher,
+                             ModelSaved& saved) {
   forward(pass, saved);
   model_.loss_forward(run_, nll, kl, text_.targets, teacher, saved);
   const double sum = sum_in_order(nll);
   if (std::isfinite(sum)) return sum;
   fail_if_not_finite(pass);
-  fail("the loss is not finite, though the output of every layer is; the head's logits are too large");
+  fail(
+      "the loss is not finite, though the output of every layer is; the head's logits are too "
+      "large");
 }
 
 // Runs the same forward again and looks at what comes out of each block.
 void Trainer::fail_if_not_finite(const Pass& pass) {
   for (const Param* param : model_.params())
-    if (!std::isfinite(ops::sum_squares(run_, param->value))) fail("the loss is not finite because {} holds a value that is not", param->name);
+    if (!std::isfinite(ops::sum_squares(run_, param->value)))
+      fail("the loss is not finite because {} holds a value that is not", param->name);
   ArenaScope scope(run_.saved);
   int64_t done = -1, broken = -1;
   const std::function<void(int64_t, const Tensor&)> look = [&](int64_t layer, const Tensor& h) {
@@ -339,7 +362,8 @@ void Trainer::fail_if_not_finite(const Pass& pass) {
   } catch (const Error&) {
     if (broken < 0) broken = done + 1;
   }
-  if (broken >= 0) fail("the loss is not finite: the first output that is not is that of layers.{}", broken);
+  if (broken >= 0)
+    fail("the loss is not finite: the first output that is not is that of layers.{}", broken);
 }
 
 StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double seconds) const {
@@ -370,16 +394,21 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
       pairs += count;
       most = std::max(most, count);
     }
-    LayerLoad load{layer.layer, {}, 0, static_cast<double>(layer.dropped) / static_cast<double>(pairs)};
-    for (int64_t count : layer.step.counts) load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
-    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.step.counts.size())) / static_cast<double>(pairs) - 1;
+    LayerLoad load{
+        layer.layer, {}, 0, static_cast<double>(layer.dropped) / static_cast<double>(pairs)};
+    for (int64_t count : layer.step.counts)
+      load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
+    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.step.counts.size())) /
+                       static_cast<double>(pairs) -
+                   1;
     rows += pairs - layer.dropped;
     r.max_vio = std::max(r.max_vio, load.max_vio);
     r.dropped += load.dropped / static_cast<double>(sums.layers.size());
     r.layers.push_back(std::move(load));
   }
   // A token attends within its document only; the mean is over tokens.
-  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens), plan_.tokens_per_step(), rows);
+  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens),
+                           plan_.tokens_per_step(), rows);
   r.flops_per_second = r.flops / seconds;
   return r;
 }
@@ -391,10 +420,12 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
   int64_t predicted = 0;
   for (int64_t dealt = 0; dealt < windows.count; dealt += group_.size * options_.batch) {
     if (group_.any(stop != nullptr && *stop)) return std::nullopt;
-    const int64_t first = dealt + group_.rank * options_.batch, rows = std::min(options_.batch, windows.count - first);
+    const int64_t first = dealt + group_.rank * options_.batch,
+                  rows = std::min(options_.batch, windows.count - first);
     if (rows <= 0) continue;
     text_.clear();
-    for (int64_t b = 0; b < rows; ++b) text_.add_row(held_out, windows.start(first + b), options_.context);
+    for (int64_t b = 0; b < rows; ++b)
+      text_.add_row(held_out, windows.start(first + b), options_.context);
     ArenaScope scope(run_.saved);
     const Pass pass{.batch = view_of(text_), .routing = eval_routing_ ? &*eval_routing_ : nullptr};
     ModelSaved saved;
@@ -412,9 +443,12 @@ int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions& options) {
   return windows.count * windows.context;
 }
 
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
-int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& deadline, const Corpus& corpus, const Corpus* held_out, Model* teacher,
+int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& deadline,
+                     const Corpus& corpus, const Corpus* held_out, Model* teacher,
                      const std::atomic<bool>& stop) {
   constexpr int kSteps = 4;        // the first finds memory cold
   constexpr double kShare = 0.05;  // of the time
@@ -442,8 +476,10 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
 void check_held_out(const Corpus& held_out, const TrainOptions& options) {
   const int64_t context = options.context;
   if (held_out.size() <= context)
-    fail("the held-out text has {} tokens, at least {} are needed for a context of {}; give more of it or a smaller @context", held_out.size(), context + 1,
-         context);
+    fail(
+        "the held-out text has {} tokens, at least {} are needed for a context of {}; give more of "
+        "it or a smaller @context",
+        held_out.size(), context + 1, context);
   const EvalWindows windows(held_out, options);
   TextBatch text;
   for (int64_t w = 0; w < windows.count; ++w) {
@@ -451,7 +487,10 @@ void check_held_out(const Corpus& held_out, const TrainOptions& options) {
     text.add_row(held_out, windows.start(w), context);
     if (text.predicted > 0) return;
   }
-  fail("none of the {} tokens looked at in the held-out text is to be predicted; give more of it or another @context", windows.count * context);
+  fail(
+      "none of the {} tokens looked at in the held-out text is to be predicted; give more of it or "
+      "another @context",
+      windows.count * context);
 }
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// One optimizer step, evaluation, and the loop that joins them with metrics and checkpoints. Prints nothing: what happens is told through callbacks.
+// One optimizer step, evaluation, and the loop that joins them with metrics and checkpoints. Prints
+// nothing: what happens is told through callbacks.
 #pragma once
 
 #include <atomic>
@@ -30,15 +31,19 @@ struct LayerLoad {
 };
 
 struct StepResult {
-  int64_t step = 0;          // steps taken, this one included
-  int64_t steps = 0;         // that the run is to take
-  double seconds_left = 0;   // until it is over, with evaluations, saves and what comes after; train() knows
-  int64_t tokens = 0;        // read so far
-  int64_t predicted = 0;     // targets of this step: its tokens, less those that are not learned from and those at the end of a document
-  double seconds = 0;        // spent in steps so far, earlier sessions of a resumed run included
-  double ce = 0;             // mean nats per predicted token of this step; 0 where there is none
-  std::optional<double> kl;  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
-  // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where the recipe has none. For each_loss (moe/losses/aux_loss.h).
+  int64_t step = 0;   // steps taken, this one included
+  int64_t steps = 0;  // that the run is to take
+  double seconds_left =
+      0;  // until it is over, with evaluations, saves and what comes after; train() knows
+  int64_t tokens = 0;     // read so far
+  int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from
+                          // and those at the end of a document
+  double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
+  double ce = 0;          // mean nats per predicted token of this step; 0 where there is none
+  std::optional<double>
+      kl;  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
+  // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where
+  // the recipe has none. For each_loss (moe/losses/aux_loss.h).
   double balance = 0;  // 1 when balanced
   double z = 0;
   double device = 0;
@@ -56,27 +61,35 @@ struct StepResult {
   double dropped = 0;             // mean of the layers
 };
 
-// Owns the moments, adapters and all activation memory; views the model, the corpus and the teacher, which must outlive it.
+// Owns the moments, adapters and all activation memory; views the model, the corpus and the
+// teacher, which must outlive it.
 //
-// Processes that train together have the same model, options and corpus. The micro-batches of a step are dealt out to them in rounds, each micro-batch as a
-// whole, so that what ties its tokens together (capacity, noise, experts that choose, a loss's own counts) is the same however many processes there are. What
-// they give is then summed over processes in one place, and from there on all of them do the same with the same numbers. step, rehearse and evaluate are
-// collective (comm/group.h).
+// Processes that train together have the same model, options and corpus. The micro-batches of a
+// step are dealt out to them in rounds, each micro-batch as a whole, so that what ties its tokens
+// together (capacity, noise, experts that choose, a loss's own counts) is the same however many
+// processes there are. What they give is then summed over processes in one place, and from there on
+// all of them do the same with the same numbers. step, rehearse and evaluate are collective
+// (comm/group.h).
 class Trainer {
  public:
-  // Gives gradients to what options.tune names. Usage errors when the options do not fit the model or the group. A teacher has the model's vocabulary; it
-  // routes as in an evaluation, and the loss is (1 - w) ce + w kl with w = options.teacher_weight.
-  Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr, const comm::Group& group = {});
+  // Gives gradients to what options.tune names. Usage errors when the options do not fit the model
+  // or the group. A teacher has the model's vocabulary; it routes as in an evaluation, and the loss
+  // is (1 - w) ce + w kl with w = options.teacher_weight.
+  Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr,
+          const comm::Group& group = {});
 
-  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not finite; the weights are then those of the step before. Its
-  // seconds are those of the slowest process.
+  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not
+  // finite; the weights are then those of the step before. Its seconds are those of the slowest
+  // process.
   StepResult step();
-  // Seconds of a step whose learning rate is 0, so weights and buffers stay as they are; the moments do not, so this trainer is for nothing else.
+  // Seconds of a step whose learning rate is 0, so weights and buffers stay as they are; the
+  // moments do not, so this trainer is for nothing else.
   double rehearse();
-  // Mean nats per predicted token over windows of `context` predictions that follow each other without overlap; where options.eval_tokens allows fewer, over
-  // that many of them, evenly spread so that each file has its share. Routed as default_eval says: without drops or noise. Fails when the text is shorter than
-  // a window or nothing in it is to be predicted.
-  // `stop`, where it is given, ends it between two batches, set in any process; there is no number then.
+  // Mean nats per predicted token over windows of `context` predictions that follow each other
+  // without overlap; where options.eval_tokens allows fewer, over that many of them, evenly spread
+  // so that each file has its share. Routed as default_eval says: without drops or noise. Fails
+  // when the text is shorter than a window or nothing in it is to be predicted. `stop`, where it is
+  // given, ends it between two batches, set in any process; there is no number then.
   double evaluate(const Corpus& held_out) { return *evaluate(held_out, nullptr); }
   std::optional<double> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
 
@@ -92,20 +105,24 @@ class Trainer {
   const TrainOptions& options() const { return options_; }  // resolved
   // After the weights and moments were loaded.
   void resume_at(int64_t steps_done, double seconds);
-  // From now on the schedule falls to its end at another step; evaluations nobody asked for are spread anew.
+  // From now on the schedule falls to its end at another step; evaluations nobody asked for are
+  // spread anew.
   void replan(int64_t steps, bool spread_evaluations);
 
  private:
   struct Sums;
-  // Forward and backward of all micro-batches of the next step, over all processes; the norm of the gradient.
+  // Forward and backward of all micro-batches of the next step, over all processes; the norm of the
+  // gradient.
   double gradients(Sums& sums);
   // The gradient and the sums of this process's micro-batches become those of the step.
   void sum_over_processes(Sums& sums);
   // Of micro-batch a of the next step, in training; its text is text_ until the next.
   Pass pass_of(int64_t a);
-  // Adds the gradient of its share of the mean over the step's targets, of which there are `predicted`.
+  // Adds the gradient of its share of the mean over the step's targets, of which there are
+  // `predicted`.
   void micro_batch(int64_t a, int64_t predicted, Sums& sums);
-  // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by forwards that leave nothing behind.
+  // Fills step_counts_ with what the balance loss counts in all micro-batches of the next step, by
+  // forwards that leave nothing behind.
   void count_step();
   // step_counts_ becomes the sum over processes of `counts` [E] a layer.
   void set_step_counts(std::vector<std::vector<int64_t>> counts);
@@ -114,7 +131,8 @@ class Trainer {
   // The teacher's view of a micro-batch, in run_.saved; nobody where there is no teacher.
   LmHeadTeacher teach(const Batch& batch);
   // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
-  double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher, ModelSaved& saved);
+  double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher,
+                      ModelSaved& saved);
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
 
@@ -123,19 +141,22 @@ class Trainer {
   const Corpus& corpus_;
   TrainOptions options_;
   comm::Group group_;
-  BatchPlan plan_;                                                             // of all processes
-  std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;  // absent: a dense model
+  BatchPlan plan_;  // of all processes
+  std::optional<RoutingSpec> train_routing_, eval_routing_,
+      teacher_routing_;  // absent: a dense model
   int64_t moe_layers_ = 0;
   Trainable trainable_;
   Optimizer optimizer_;
   Run run_;
-  TextBatch text_;                                 // of the micro-batch under way
-  std::vector<std::vector<int64_t>> step_counts_;  // of Pass, for the micro-batch under way; empty: none are known
+  TextBatch text_;  // of the micro-batch under way
+  std::vector<std::vector<int64_t>>
+      step_counts_;  // of Pass, for the micro-batch under way; empty: none are known
   int64_t steps_done_ = 0;
   double seconds_ = 0;
 };
 
-// Fails when the text is too short for one window of `context` predictions, or nothing in the windows of an evaluation is to be predicted.
+// Fails when the text is too short for one window of `context` predictions, or nothing in the
+// windows of an evaluation is to be predicted.
 void check_held_out(const Corpus& held_out, const TrainOptions&);
 
 // Tokens that an evaluation reads.
@@ -151,20 +172,23 @@ struct Deadline {
   int64_t afterwards = 0;       // tokens that are read once the run is over, by a report
 };
 
-// How many steps fit until then, at least two, with their evaluations: as long as a step takes here, measured on three that leave the model as it is, fewer
-// where those would take more than a twentieth of the time. Fails when `stop` is set.
-int64_t fitted_steps(Model&, const TrainOptions&, const Deadline&, const Corpus&, const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop);
+// How many steps fit until then, at least two, with their evaluations: as long as a step takes
+// here, measured on three that leave the model as it is, fewer where those would take more than a
+// twentieth of the time. Fails when `stop` is set.
+int64_t fitted_steps(Model&, const TrainOptions&, const Deadline&, const Corpus&,
+                     const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop);
 
 struct Alarm;
 
 struct TrainCallbacks {
   std::function<void(const StepResult&)> on_step;
   std::function<void(const Alarm&)> on_alarm;  // of the last step (train/alarms.h); recoveries too
-  Spelling spell;                              // of the options that alarms name, here and in metrics.jsonl; absent: as fields
+  Spelling spell;  // of the options that alarms name, here and in metrics.jsonl; absent: as fields
   std::function<void(int64_t step, double ce)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
-  std::function<void(const std::string&)> on_metrics;  // each step's line of metrics.jsonl, once it is written
-  std::function<void(const std::string&)> on_log;      // one line for a person
+  std::function<void(const std::string&)>
+      on_metrics;  // each step's line of metrics.jsonl, once it is written
+  std::function<void(const std::string&)> on_log;  // one line for a person
 };
 
 // What the user named, for going on without naming it again: absolute paths.
@@ -182,8 +206,10 @@ struct TrainJob {
   const Corpus* held_out = nullptr;  // absent: no evaluation
   const Tokenizer* tokenizer = nullptr;
   Model* teacher = nullptr;  // absent: none
-  std::string from = {};     // the model that the run starts from, for the adapters' configuration; empty: drawn weights
-  // With one the number of steps is fitted to the time again whenever the end would be off by a fiftieth of options.minutes.
+  std::string from = {};     // the model that the run starts from, for the adapters' configuration;
+                             // empty: drawn weights
+  // With one the number of steps is fitted to the time again whenever the end would be off by a
+  // fiftieth of options.minutes.
   std::optional<Deadline> deadline = {};
   RunSources sources = {};
   const RunLock* lock = nullptr;  // of OUT, held already; null: train() takes it
@@ -207,8 +233,10 @@ struct Checkpoint;
 // Where a run with options.keep_best keeps the weights of the lowest held-out loss.
 std::string best_folder(const std::string& out);
 
-// Trains to options.steps or until `stop` is set, which ends the run after the step under way; either way the last state is saved. Without `resume` the model's
-// weights are the start and OUT must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's.
-TrainSummary train(Model&, const TrainJob&, const TrainCallbacks&, const std::atomic<bool>& stop, const Checkpoint* resume = nullptr);
+// Trains to options.steps or until `stop` is set, which ends the run after the step under way;
+// either way the last state is saved. Without `resume` the model's weights are the start and OUT
+// must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's.
+TrainSummary train(Model&, const TrainJob&, const TrainCallbacks&, const std::atomic<bool>& stop,
+                   const Checkpoint* resume = nullptr);
 
 }  // namespace moe

@@ -1,5 +1,5 @@
-// Reports of any size for the tests of the page: made from a formula, shaped like real ones (experts that prefer domains, a run that settles), every field
-// filled.
+// Reports of any size for the tests of the page: made from a formula, shaped like real ones
+// (experts that prefer domains, a run that settles), every field filled.
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,15 @@
 namespace moe::test {
 
 struct MadeShape {
-  int64_t layers = 4, experts = 8, top_k = 2, slots = 2, domains = 6, samples = 3, tokens = 160, points = 400;
+  int64_t layers = 4, experts = 8, top_k = 2, slots = 2, domains = 6, samples = 3, tokens = 160,
+          points = 400;
 };
 
 // In (0, 1), the same for the same arguments.
 inline double wobble(int64_t a, int64_t b = 0, int64_t c = 0) {
-  const double s = std::sin(12.9898 * static_cast<double>(a) + 78.233 * static_cast<double>(b) + 37.719 * static_cast<double>(c) + 0.5) * 43758.5453;
+  const double s = std::sin(12.9898 * static_cast<double>(a) + 78.233 * static_cast<double>(b) +
+                            37.719 * static_cast<double>(c) + 0.5) *
+                   43758.5453;
   return s - std::floor(s);
 }
 
@@ -27,7 +30,9 @@ inline LayerStats made_layer(const MadeShape& shape, int64_t number) {
   l.load.assign(static_cast<size_t>(e_count), 0);
   for (int64_t d = 0; d < d_count; ++d) {
     double sum = 0;
-    for (int64_t e = 0; e < e_count; ++e) sum += l.domain(d, e) = 0.25 + wobble(number, e, d) + (e % d_count == d ? 1.4 * wobble(e, number) : 0);
+    for (int64_t e = 0; e < e_count; ++e)
+      sum += l.domain(d, e) =
+          0.25 + wobble(number, e, d) + (e % d_count == d ? 1.4 * wobble(e, number) : 0);
     for (int64_t e = 0; e < e_count; ++e) {
       l.domain(d, e) = std::min(1.0, l.domain(d, e) * static_cast<double>(shape.top_k) / sum);
       l.load[static_cast<size_t>(e)] += l.domain(d, e) / static_cast<double>(d_count * shape.top_k);
@@ -51,23 +56,29 @@ inline LayerStats made_layer(const MadeShape& shape, int64_t number) {
   l.vocabulary_input = 0.35 + 0.3 * wobble(number, 4);
   l.vocabulary_target = 0.25 + 0.1 * wobble(number, 5);
   l.vocabulary_predicted = 0.3 + 0.1 * wobble(number, 6);
-  l.coactivation = {e_count, e_count, std::vector<double>(static_cast<size_t>(e_count * e_count), 1)};
+  l.coactivation = {e_count, e_count,
+                    std::vector<double>(static_cast<size_t>(e_count * e_count), 1)};
   for (int64_t i = 0; i < e_count; ++i)
     for (int64_t j = 0; j < e_count; ++j)
       if (i != j)
-        l.coactivation(i, j) = std::min(1.0, static_cast<double>(shape.top_k - 1) / static_cast<double>(e_count - 1) * 2 * wobble(i + j, i * j, number));
+        l.coactivation(i, j) =
+            std::min(1.0, static_cast<double>(shape.top_k - 1) / static_cast<double>(e_count - 1) *
+                              2 * wobble(i + j, i * j, number));
   l.favourites.resize(static_cast<size_t>(e_count));
-  const char* words[] = {" the", "ing", "\n", "Register", " if (", "::", "é", "日本", "<b>", "\t\t", " und", "0x"};
+  const char* words[] = {
+      " the", "ing", "\n", "Register", " if (", "::", "é", "日本", "<b>", "\t\t", " und", "0x"};
   for (int64_t e = 0; e < e_count; ++e)
     for (int32_t i = 0; i < 10; ++i)
-      l.favourites[static_cast<size_t>(e)].push_back({i, words[static_cast<size_t>(12 * wobble(e, i, number))], 40 + i, 0.95 - 0.06 * i});
+      l.favourites[static_cast<size_t>(e)].push_back(
+          {i, words[static_cast<size_t>(12 * wobble(e, i, number))], 40 + i, 0.95 - 0.06 * i});
   return l;
 }
 
 inline SampleText made_sample(const MadeShape& shape, int64_t number) {
   SampleText s{.domain = "domain " + std::to_string(number)};
   const std::string text =
-      "for (const auto& row : rows) {\n  total += row.weight;  // the sum of Gewichte, naïve\n}\nWählen Sie die Optionen, dann ✓. The engine ";
+      "for (const auto& row : rows) {\n  total += row.weight;  // the sum of Gewichte, "
+      "naïve\n}\nWählen Sie die Optionen, dann ✓. The engine ";
   std::vector<std::string> pieces;
   for (size_t i = 0; i < text.size();) {
     size_t n = 1 + static_cast<size_t>(3 * wobble(static_cast<int64_t>(i), number));
@@ -85,9 +96,13 @@ inline SampleText made_sample(const MadeShape& shape, int64_t number) {
     for (int64_t t = 0; t < shape.tokens; ++t)
       for (int64_t k = 0; k < shape.slots; ++k) {
         const bool sent = k < shape.top_k;
-        const auto expert = (static_cast<int64_t>(static_cast<double>(shape.experts) * wobble(t, l)) + k) % shape.experts;
+        const auto expert =
+            (static_cast<int64_t>(static_cast<double>(shape.experts) * wobble(t, l)) + k) %
+            shape.experts;
         s.experts.back().push_back(sent ? static_cast<int32_t>(expert) : -1);
-        s.weights.back().push_back(sent ? static_cast<float>(k == 0 ? 0.4 + 0.5 * wobble(t, l, 3) : 0.2 / static_cast<double>(k)) : 0);
+        s.weights.back().push_back(sent ? static_cast<float>(k == 0 ? 0.4 + 0.5 * wobble(t, l, 3)
+                                                                    : 0.2 / static_cast<double>(k))
+                                        : 0);
       }
   }
   return s;
@@ -95,11 +110,13 @@ inline SampleText made_sample(const MadeShape& shape, int64_t number) {
 
 inline RoutingReport made_report(const MadeShape& shape = {}) {
   RoutingReport r{.model = "out/tiny", .recipe = "olmoe", .tokenizer = "bytes"};
-  r.experts = shape.experts, r.top_k = shape.top_k, r.slots = shape.slots, r.layers = shape.layers, r.vocab = 256, r.window = 256;
+  r.experts = shape.experts, r.top_k = shape.top_k, r.slots = shape.slots, r.layers = shape.layers,
+  r.vocab = 256, r.window = 256;
   r.parameters = 2'690'000, r.active_parameters = 924'000;
   const char* names[] = {"asciidoc", "cpp", "english", "french", "german", "python"};
   for (int64_t d = 0; d < shape.domains; ++d)
-    r.domains.push_back({d < 6 ? names[d] : "a domain of a long name " + std::to_string(d), 98'000 + d, 1.1 + 0.4 * wobble(d)});
+    r.domains.push_back({d < 6 ? names[d] : "a domain of a long name " + std::to_string(d),
+                         98'000 + d, 1.1 + 0.4 * wobble(d)});
   for (int64_t l = 0; l < shape.layers; ++l) r.moe_layers.push_back(made_layer(shape, l));
   for (int64_t s = 0; s < shape.samples; ++s) r.samples.push_back(made_sample(shape, s));
   return r;

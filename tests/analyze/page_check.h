@@ -1,4 +1,5 @@
-// What must hold of every page and picture of a report: markup that is well-formed, numbers that are numbers.
+// What must hold of every page and picture of a report: markup that is well-formed, numbers that
+// are numbers.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,9 @@
 
 namespace moe::test {
 
-// What is wrong with a page's markup, or "": tags that are not closed in order, attributes without quotes, a stray '<', bytes that are no UTF-8. The inside of
-// <style> and <script> is skipped, as a browser skips it.
+// What is wrong with a page's markup, or "": tags that are not closed in order, attributes without
+// quotes, a stray '<', bytes that are no UTF-8. The inside of <style> and <script> is skipped, as a
+// browser skips it.
 inline std::string fault_of(std::string_view page) {
   static const std::set<std::string_view> kVoid = {"meta", "link", "!DOCTYPE"};
   for (std::string_view rest = page; !rest.empty();) {
@@ -31,7 +33,8 @@ inline std::string fault_of(std::string_view page) {
     at += closing;
     const size_t name_end = std::min(page.find_first_of(" />\n", at), page.size());
     const std::string_view name = page.substr(at, name_end - at);
-    if (name.empty() || (!std::isalpha(static_cast<unsigned char>(name[0])) && name[0] != '!')) return "a stray '<': " + near(start);
+    if (name.empty() || (!std::isalpha(static_cast<unsigned char>(name[0])) && name[0] != '!'))
+      return "a stray '<': " + near(start);
     at = name_end;
     bool empty = false, quoted = false;
     for (; at < page.size() && (quoted || page[at] != '>'); ++at) {
@@ -53,7 +56,9 @@ inline std::string fault_of(std::string_view page) {
 
 inline size_t count(std::string_view text, std::string_view part) {
   size_t n = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++n;
+  for (size_t at = text.find(part); at != std::string_view::npos;
+       at = text.find(part, at + part.size()))
+    ++n;
   return n;
 }
 
@@ -66,19 +71,24 @@ inline std::string markup_of(const std::string& page) {
       out.erase(at, end - at + tag.size() + 3);
     }
   // Values of large maps, one letter each.
-  for (size_t at; (at = out.find(" data-v=")) != std::string::npos;) out.erase(at, out.find('"', at + 9) + 1 - at);
+  for (size_t at; (at = out.find(" data-v=")) != std::string::npos;)
+    out.erase(at, out.find('"', at + 9) + 1 - at);
   return out;
 }
 
 // Where a value that is no number was printed as fmt prints it, or "".
 inline std::string unprintable_number(const std::string& text) {
-  const auto letter = [&](size_t at) { return at < text.size() && std::isalpha(static_cast<unsigned char>(text[at])); };
+  const auto letter = [&](size_t at) {
+    return at < text.size() && std::isalpha(static_cast<unsigned char>(text[at]));
+  };
   for (const char* word : {"nan", "inf"})
     for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
       if (!letter(at - 1) && !letter(at + 3)) return text.substr(at - 20, 60);
   return "";
 }
 
-inline bool has_card(const std::string& page, const std::string& id) { return page.find("id=\"" + id + "\"") != std::string::npos; }
+inline bool has_card(const std::string& page, const std::string& id) {
+  return page.find("id=\"" + id + "\"") != std::string::npos;
+}
 
 }  // namespace moe::test

@@ -1,4 +1,5 @@
-// The C interface: the same bits and the same JSON as the command, a message for whatever is wrong, callbacks that end what they watch, threads apart.
+// The C interface: the same bits and the same JSON as the command, a message for whatever is wrong,
+// callbacks that end what they watch, threads apart.
 #include <moe/moe.h>
 
 #include <algorithm>
@@ -18,8 +19,9 @@ namespace fs = std::filesystem;
 
 // A JSON object of options for moe_train, the smallest run.
 Json run_options(const std::string& text, const std::string& out) {
-  return {{"data", text}, {"out", out},    {"width", 16}, {"heads", 2}, {"layers", 2},  {"experts", 4},
-          {"top_k", 2},   {"context", 16}, {"batch", 2},  {"steps", 4}, {"threads", 2}, {"expert-width", 16}};
+  return {{"data", text}, {"out", out},   {"width", 16},  {"heads", 2},
+          {"layers", 2},  {"experts", 4}, {"top_k", 2},   {"context", 16},
+          {"batch", 2},   {"steps", 4},   {"threads", 2}, {"expert-width", 16}};
 }
 
 std::vector<std::string> as_flags(const Json& options) {
@@ -66,13 +68,16 @@ class Api : public ::testing::Test {
   static void SetUpTestSuite() {
     shared_ = new TempFolder;
     std::string text;
-    for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
+    for (int i = 0; i < 100; ++i)
+      text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
     put(text_file(), text);
     const std::string options = run_options(text_file(), folder()).dump();
     ASSERT_EQ(moe_train(options.c_str(), nullptr, nullptr, nullptr), MOE_OK) << moe_last_error();
   }
   static void TearDownTestSuite() { delete shared_; }
-  void SetUp() override { ASSERT_EQ(moe_load(&model_, folder().c_str(), "{\"threads\": 2}"), MOE_OK) << moe_last_error(); }
+  void SetUp() override {
+    ASSERT_EQ(moe_load(&model_, folder().c_str(), "{\"threads\": 2}"), MOE_OK) << moe_last_error();
+  }
   void TearDown() override { moe_close(model_); }
 
   static std::string text_file() { return *shared_ / "text.txt"; }
@@ -84,7 +89,8 @@ class Api : public ::testing::Test {
   }
   std::string generated(const char* options, moe_on_text on_text = nullptr, void* user = nullptr) {
     char* json = nullptr;
-    EXPECT_EQ(moe_generate(model_, "line ", 5, options, on_text, user, &json), MOE_OK) << moe_last_error();
+    EXPECT_EQ(moe_generate(model_, "line ", 5, options, on_text, user, &json), MOE_OK)
+        << moe_last_error();
     return take(json);
   }
   static void expect_usage(moe_status status, const std::string& part) {
@@ -105,7 +111,8 @@ TEST_F(Api, TrainsToTheBitsOfTheCommandAndTellsEachStep) {
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
   const moe_status status = moe_train(options.dump().c_str(), keep_line, &lines, &json);
-  EXPECT_EQ(::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr(), "") << "a library does not print";
+  EXPECT_EQ(::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr(), "")
+      << "a library does not print";
   ASSERT_EQ(status, MOE_OK) << moe_last_error();
   const Json reply = Json::parse(take(json));
   EXPECT_EQ(reply.at("out"), folder_ / "api");
@@ -126,7 +133,8 @@ TEST_F(Api, ACallbackEndsTrainingAndResumeGoesOnToTheSameBits) {
   std::vector<std::string> lines;
   char* json = nullptr;
   Json options = run_options(text_file(), folder_ / "m");
-  ASSERT_EQ(moe_train(options.dump().c_str(), end_at_second, &lines, &json), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_train(options.dump().c_str(), end_at_second, &lines, &json), MOE_OK)
+      << moe_last_error();
   Json reply = Json::parse(take(json));
   EXPECT_EQ(reply.at("step"), 2);
   EXPECT_EQ(reply.at("interrupted"), true);
@@ -134,12 +142,14 @@ TEST_F(Api, ACallbackEndsTrainingAndResumeGoesOnToTheSameBits) {
   EXPECT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, &json), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "resume", moe_last_error());
   options["resume"] = true;
-  ASSERT_EQ(moe_train(options.dump().c_str(), keep_line, &lines, &json), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_train(options.dump().c_str(), keep_line, &lines, &json), MOE_OK)
+      << moe_last_error();
   EXPECT_EQ(Json::parse(take(json)).at("interrupted"), false);
   EXPECT_EQ(lines.size(), 4u);
   EXPECT_EQ(slurp(folder_ / "m/model.safetensors"), slurp(folder() + "/model.safetensors"));
 
-  ASSERT_EQ(moe_train(options.dump().c_str(), keep_line, &lines, &json), MOE_OK) << moe_last_error();  // nothing is left to do
+  ASSERT_EQ(moe_train(options.dump().c_str(), keep_line, &lines, &json), MOE_OK)
+      << moe_last_error();  // nothing is left to do
   reply = Json::parse(take(json));
   EXPECT_EQ(reply.at("step"), 4);
   EXPECT_TRUE(reply.at("ce").is_null());
@@ -148,8 +158,11 @@ TEST_F(Api, ACallbackEndsTrainingAndResumeGoesOnToTheSameBits) {
 
 TEST_F(Api, GeneratesWhatTheCommandDoes) {
   std::string streamed;
-  const std::string json = generated("{\"tokens\": 40, \"seed\": 3, \"top_k\": 12, \"stop\": [\"zzz\", \"[end]\"]}", keep_text, &streamed);
-  EXPECT_EQ(json, command_json({"generate", folder(), "-p", "line ", "-n", "40", "--seed", "3", "--top-k", "12", "--threads", "2", "--json"}));
+  const std::string json =
+      generated("{\"tokens\": 40, \"seed\": 3, \"top_k\": 12, \"stop\": [\"zzz\", \"[end]\"]}",
+                keep_text, &streamed);
+  EXPECT_EQ(json, command_json({"generate", folder(), "-p", "line ", "-n", "40", "--seed", "3",
+                                "--top-k", "12", "--threads", "2", "--json"}));
   EXPECT_EQ(Json::parse(json).at("text"), streamed);
   EXPECT_EQ(Json::parse(json).at("tokens"), 40);
   EXPECT_EQ(generated(nullptr), generated(""));
@@ -169,8 +182,13 @@ TEST_F(Api, ScoresAsTheCommandDoes) {
   const std::vector<int32_t> ids = first_ids(text.size());
   std::vector<float> logprobs(ids.size());
   char* json = nullptr;
-  ASSERT_EQ(moe_score(model_, ids.data(), ids.size(), "{\"window\": 16, \"windows\": 5}", logprobs.data(), &json), MOE_OK) << moe_last_error();
-  const std::vector<std::string> words = {"score", folder(), "--text", text_file(), "--window", "16", "--windows", "5", "--threads", "2", "--json"};
+  ASSERT_EQ(moe_score(model_, ids.data(), ids.size(), "{\"window\": 16, \"windows\": 5}",
+                      logprobs.data(), &json),
+            MOE_OK)
+      << moe_last_error();
+  const std::vector<std::string> words = {"score",     folder(), "--text",    text_file(),
+                                          "--window",  "16",     "--windows", "5",
+                                          "--threads", "2",      "--json"};
   EXPECT_EQ(take(json), command_json(words));
 
   std::vector<std::string> per_token = words;
@@ -188,28 +206,36 @@ TEST_F(Api, LogitsAreThoseOfTheScore) {
   const auto vocab = static_cast<size_t>(moe_size(model_, "vocab"));
   std::vector<float> logits(ids.size() * vocab), logprobs(ids.size());
   ASSERT_EQ(moe_logits(model_, ids.data(), ids.size(), logits.data()), MOE_OK) << moe_last_error();
-  ASSERT_EQ(moe_score(model_, ids.data(), ids.size(), "{\"window\": 32}", logprobs.data(), nullptr), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_score(model_, ids.data(), ids.size(), "{\"window\": 32}", logprobs.data(), nullptr),
+            MOE_OK)
+      << moe_last_error();
   for (size_t n = 0; n + 1 < ids.size(); ++n) {
     double sum = 0;
     for (size_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(logits[n * vocab + v]));
-    EXPECT_NEAR(logits[n * vocab + static_cast<size_t>(ids[n + 1])] - std::log(sum), logprobs[n + 1], 1e-5) << n;
+    EXPECT_NEAR(logits[n * vocab + static_cast<size_t>(ids[n + 1])] - std::log(sum),
+                logprobs[n + 1], 1e-5)
+        << n;
   }
 }
 
-// Where experts choose, an evaluation takes what reaches the learned thresholds: a token may have any number of experts, and the slots it leaves free are -1.
+// Where experts choose, an evaluation takes what reaches the learned thresholds: a token may have
+// any number of experts, and the slots it leaves free are -1.
 TEST_F(Api, RoutingFillsChosenSlotsOnly) {
   const std::vector<int32_t> ids = first_ids(24);
   for (const char* recipe : {"mixtral", "expert-choice"}) {
     SCOPED_TRACE(recipe);
     Json options = run_options(text_file(), folder_ / recipe);
     options["recipe"] = recipe;
-    ASSERT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, nullptr), MOE_OK) << moe_last_error();
+    ASSERT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, nullptr), MOE_OK)
+        << moe_last_error();
     moe_model* model = nullptr;
     ASSERT_EQ(moe_load(&model, (folder_ / recipe).c_str(), nullptr), MOE_OK) << moe_last_error();
-    const auto slots = static_cast<size_t>(moe_size(model, "slots")), rows = static_cast<size_t>(moe_size(model, "moe_layers")) * ids.size();
+    const auto slots = static_cast<size_t>(moe_size(model, "slots")),
+               rows = static_cast<size_t>(moe_size(model, "moe_layers")) * ids.size();
     std::vector<int32_t> experts(rows * slots, 99);
     std::vector<float> weights(experts.size(), 99);
-    ASSERT_EQ(moe_routing(model, ids.data(), ids.size(), experts.data(), weights.data()), MOE_OK) << moe_last_error();
+    ASSERT_EQ(moe_routing(model, ids.data(), ids.size(), experts.data(), weights.data()), MOE_OK)
+        << moe_last_error();
     size_t empty = 0;
     for (size_t row = 0; row < rows; ++row) {
       double sum = 0;
@@ -230,11 +256,13 @@ TEST_F(Api, RoutingFillsChosenSlotsOnly) {
 }
 
 TEST_F(Api, TextGoesToIdsAndBackByteByByte) {
-  for (const std::string& text : {std::string("plain"), std::string("a\0b", 3), std::string("\xC3\x28 broken \xF0\x9F"), std::string()}) {
+  for (const std::string& text : {std::string("plain"), std::string("a\0b", 3),
+                                  std::string("\xC3\x28 broken \xF0\x9F"), std::string()}) {
     int32_t* ids = nullptr;
     size_t count = 7, bytes = 7;
     char* back = nullptr;
-    ASSERT_EQ(moe_encode(model_, text.data(), text.size(), &ids, &count), MOE_OK) << moe_last_error();
+    ASSERT_EQ(moe_encode(model_, text.data(), text.size(), &ids, &count), MOE_OK)
+        << moe_last_error();
     EXPECT_EQ(count, text.size());
     ASSERT_EQ(moe_decode(model_, ids, count, &back, &bytes), MOE_OK) << moe_last_error();
     EXPECT_EQ(std::string(back, bytes), text);
@@ -257,41 +285,60 @@ TEST_F(Api, InspectRecipesAndRouteReplyAsTheCommand) {
   ASSERT_EQ(moe_recipes(&json), MOE_OK) << moe_last_error();
   EXPECT_EQ(take(json), command_json({"recipes", "--json"}));
 
-  const std::string numbers = R"({"logits": [[2, 1, 0, -1], [1.5, 1.5, 0.5, 0], [3, -1, 2, 0]], "coef": {"balance": 0.5}})";
+  const std::string numbers =
+      R"({"logits": [[2, 1, 0, -1], [1.5, 1.5, 0.5, 0], [3, -1, 2, 0]], "coef": {"balance": 0.5}})";
   put(folder_ / "in.json", numbers);
   Json input = Json::parse(numbers);
   input.update({{"recipe", "switch"}, {"capacity_factor", 1.5}});
   ASSERT_EQ(moe_route(input.dump().c_str(), &json), MOE_OK) << moe_last_error();
-  EXPECT_EQ(take(json), command_json({"route", "--logits", folder_ / "in.json", "--recipe", "switch", "--capacity-factor", "1.5", "--json"}));
-  ASSERT_EQ(moe_route(R"({"recipe": "switch", "cases": [{"logits": [[1, 2]]}, {"logits": [[2, 1]], "seed": 4}]})", &json), MOE_OK) << moe_last_error();
+  EXPECT_EQ(take(json), command_json({"route", "--logits", folder_ / "in.json", "--recipe",
+                                      "switch", "--capacity-factor", "1.5", "--json"}));
+  ASSERT_EQ(
+      moe_route(
+          R"({"recipe": "switch", "cases": [{"logits": [[1, 2]]}, {"logits": [[2, 1]], "seed": 4}]})",
+          &json),
+      MOE_OK)
+      << moe_last_error();
   EXPECT_EQ(Json::parse(take(json)).at("cases").size(), 2u);
   const std::string plain = R"({"recipe": "mixtral", "logits": [[2, 1, 0, -1]]})";
   ASSERT_EQ(moe_route(plain.c_str(), &json), MOE_OK) << moe_last_error();
   const std::string by_default = take(json);
-  ASSERT_EQ(moe_route(R"({"recipe": "mixtral", "logits": [[2, 1, 0, -1]], "top_k": null, "capacity_factor": []})", &json), MOE_OK) << moe_last_error();
+  ASSERT_EQ(
+      moe_route(
+          R"({"recipe": "mixtral", "logits": [[2, 1, 0, -1]], "top_k": null, "capacity_factor": []})",
+          &json),
+      MOE_OK)
+      << moe_last_error();
   EXPECT_EQ(take(json), by_default) << "null and an empty list stand for the default";
 }
 
 // No name that the input may have is taken for a mistyped flag.
 TEST_F(Api, EveryNameOfARoutingInputIsLetThrough) {
-  for (const char* key : {"logits", "x", "weight", "noise_weight", "ids", "noise", "bias", "threshold", "sequences", "step_counts", "draw", "seed", "coef",
-                          "dweights", "sigma", "cases"}) {
+  for (const char* key :
+       {"logits", "x", "weight", "noise_weight", "ids", "noise", "bias", "threshold", "sequences",
+        "step_counts", "draw", "seed", "coef", "dweights", "sigma", "cases"}) {
     char* json = nullptr;
     moe_route(Json({{key, "?"}}).dump().c_str(), &json);
-    EXPECT_EQ(std::string(moe_last_error()).find("not known"), std::string::npos) << moe_last_error();
+    EXPECT_EQ(std::string(moe_last_error()).find("not known"), std::string::npos)
+        << moe_last_error();
     moe_free(json);
   }
 }
 
 TEST_F(Api, SavesAFolderThatLoads) {
   ASSERT_EQ(moe_save(model_, (folder_ / "f32").c_str(), nullptr), MOE_OK) << moe_last_error();
-  ASSERT_EQ(moe_save(model_, (folder_ / "bf16").c_str(), "{\"dtype\": \"bf16\"}"), MOE_OK) << moe_last_error();
-  EXPECT_LT(fs::file_size(folder_ / "bf16/model.safetensors"), fs::file_size(folder_ / "f32/model.safetensors"));
+  ASSERT_EQ(moe_save(model_, (folder_ / "bf16").c_str(), "{\"dtype\": \"bf16\"}"), MOE_OK)
+      << moe_last_error();
+  EXPECT_LT(fs::file_size(folder_ / "bf16/model.safetensors"),
+            fs::file_size(folder_ / "f32/model.safetensors"));
   const std::string before = generated("{\"seed\": 5}");
   moe_close(model_);
-  ASSERT_EQ(moe_load(&model_, (folder_ / "f32").c_str(), "{\"threads\": 1, \"dtype\": null}"), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_load(&model_, (folder_ / "f32").c_str(), "{\"threads\": 1, \"dtype\": null}"),
+            MOE_OK)
+      << moe_last_error();
   EXPECT_EQ(generated("{\"seed\": 5}"), before);
-  expect_usage(moe_save(model_, (folder_ / "no").c_str(), "{\"dtype\": \"int4\"}"), "known are f32, bf16");
+  expect_usage(moe_save(model_, (folder_ / "no").c_str(), "{\"dtype\": \"int4\"}"),
+               "known are f32, bf16");
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
@@ -299,7 +346,8 @@ TEST_F(Api, SavesBesideNobodysWeights) {
   const TempFolder theirs;
   put(theirs / "pytorch_model.bin", "x");
   EXPECT_EQ(moe_save(model_, theirs.path().c_str(), nullptr), MOE_FAILED);
-  EXPECT_NE(std::string(moe_last_error()).find("pytorch_model.bin"), std::string::npos) << moe_last_error();
+  EXPECT_NE(std::string(moe_last_error()).find("pytorch_model.bin"), std::string::npos)
+      << moe_last_error();
   EXPECT_FALSE(fs::exists(theirs / "model.safetensors"));
 }
 
@@ -340,19 +388,28 @@ TEST_F(Api, MessagesNameKeywordsNotFlags) {
 TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   char something = 0;
   char* json = &something;
-  expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": 1}", nullptr, nullptr, &json), "did you mean \"temperature\"?");
+  expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": 1}", nullptr, nullptr, &json),
+               "did you mean \"temperature\"?");
   EXPECT_EQ(json, nullptr);
-  expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": null}", nullptr, nullptr, &json), "did you mean \"temperature\"?");
-  expect_usage(moe_generate(model_, "a", 1, "{\"threads\": 1}", nullptr, nullptr, &json), "no option is called \"threads\"");
-  expect_usage(moe_generate(model_, "a", 1, "{\"help\": true}", nullptr, nullptr, &json), "no option is called \"help\"");
-  expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": \"many\"}", nullptr, nullptr, &json), "many");
-  expect_usage(moe_generate(model_, "a", 1, "{\"temperature\": -1}", nullptr, nullptr, &json), "temperature");
+  expect_usage(moe_generate(model_, "a", 1, "{\"temprature\": null}", nullptr, nullptr, &json),
+               "did you mean \"temperature\"?");
+  expect_usage(moe_generate(model_, "a", 1, "{\"threads\": 1}", nullptr, nullptr, &json),
+               "no option is called \"threads\"");
+  expect_usage(moe_generate(model_, "a", 1, "{\"help\": true}", nullptr, nullptr, &json),
+               "no option is called \"help\"");
+  expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": \"many\"}", nullptr, nullptr, &json),
+               "many");
+  expect_usage(moe_generate(model_, "a", 1, "{\"temperature\": -1}", nullptr, nullptr, &json),
+               "temperature");
   expect_usage(moe_generate(model_, "a", 1, "[]", nullptr, nullptr, &json), "object");
-  expect_usage(moe_generate(model_, "", 0, nullptr, nullptr, nullptr, &json), "nothing to continue");
+  expect_usage(moe_generate(model_, "", 0, nullptr, nullptr, nullptr, &json),
+               "nothing to continue");
   EXPECT_EQ(moe_generate(model_, "a", 1, "{\"tokens\": ", nullptr, nullptr, &json), MOE_FAILED);
   expect_usage(moe_train("{\"out\": \"x\"}", nullptr, nullptr, &json), "data");
-  expect_usage(moe_train("{\"out\": \"x\", \"presett\": \"tiny\"}", nullptr, nullptr, &json), "did you mean \"preset\"?");
-  expect_usage(moe_route("{\"recip\": \"switch\", \"logits\": [[1]]}", &json), "did you mean \"recipe\"?");
+  expect_usage(moe_train("{\"out\": \"x\", \"presett\": \"tiny\"}", nullptr, nullptr, &json),
+               "did you mean \"preset\"?");
+  expect_usage(moe_route("{\"recip\": \"switch\", \"logits\": [[1]]}", &json),
+               "did you mean \"recipe\"?");
   expect_usage(moe_route("{\"recipe\": \"swich\", \"logits\": [[1]]}", &json), "switch");
   expect_usage(moe_route("[]", &json), "object");
   moe_model* none = model_;
@@ -364,8 +421,10 @@ TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "not?here \xc3\xbc: ", moe_last_error());
   expect_usage(moe_load(&none, "", nullptr), "moe_load: folder is empty");
   expect_usage(moe_save(model_, "", nullptr), "moe_save: folder is empty");
-  expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": 1.5}", nullptr, nullptr, &json), "\"tokens\" is 1.5; a whole number is needed");
-  expect_usage(moe_generate(model_, "a", 1, "{\"temperature\": \"hot\"}", nullptr, nullptr, &json), "\"temperature\" is \"hot\"; a number is needed");
+  expect_usage(moe_generate(model_, "a", 1, "{\"tokens\": 1.5}", nullptr, nullptr, &json),
+               "\"tokens\" is 1.5; a whole number is needed");
+  expect_usage(moe_generate(model_, "a", 1, "{\"temperature\": \"hot\"}", nullptr, nullptr, &json),
+               "\"temperature\" is \"hot\"; a number is needed");
   const int32_t outside[] = {1, 256};
   std::vector<float> logits(512);
   EXPECT_EQ(moe_logits(model_, outside, 2, logits.data()), MOE_FAILED);
@@ -377,7 +436,9 @@ TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {
 
 TEST_F(Api, WhatDoesNotFitFailsBeforeItStarts) {
   moe_model* little = nullptr;
-  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"memory\": \"1M\", \"pack-memory\": \"1K\"}"), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"memory\": \"1M\", \"pack-memory\": \"1K\"}"),
+            MOE_OK)
+      << moe_last_error();
   const int32_t ids[] = {1, 2, 3, 4};
   std::vector<float> logits(4 * 256);
   EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_FAILED);
@@ -386,21 +447,26 @@ TEST_F(Api, WhatDoesNotFitFailsBeforeItStarts) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "left of memory", moe_last_error());
   EXPECT_EQ(moe_score(little, ids, 4, "{\"window\": 4}", nullptr, nullptr), MOE_FAILED);
   moe_close(little);
-  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"pack_memory\": \"1K\"}"), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_load(&little, folder().c_str(), "{\"pack_memory\": \"1K\"}"), MOE_OK)
+      << moe_last_error();
   EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_OK) << moe_last_error();
   moe_close(little);
   expect_usage(moe_load(&little, folder().c_str(), "{\"memory\": \"lots\"}"), "lots");
 }
 
-// A binding makes its signatures of them, so every one that is told must be taken, under each of its names.
+// A binding makes its signatures of them, so every one that is told must be taken, under each of
+// its names.
 TEST_F(Api, TellsTheOptionsOfItsFunctions) {
-  for (const char* function : {"train", "load", "save", "generate", "session_open", "session_generate", "score", "route"}) {
+  for (const char* function : {"train", "load", "save", "generate", "session_open",
+                               "session_generate", "score", "route"}) {
     char* json = nullptr;
     ASSERT_EQ(moe_options(function, &json), MOE_OK) << moe_last_error();
     const Json rows = Json::parse(take(json));
     EXPECT_FALSE(rows.empty()) << function;
     for (const Json& row : rows)
-      for (const char* key : {"name", "also", "kind", "help", "unit", "group", "default", "values", "required"}) EXPECT_TRUE(row.contains(key)) << row.dump();
+      for (const char* key :
+           {"name", "also", "kind", "help", "unit", "group", "default", "values", "required"})
+        EXPECT_TRUE(row.contains(key)) << row.dump();
     if (function != std::string("generate")) continue;
     for (const Json& row : rows) {
       Json options = {{"tokens", 3}};
@@ -408,9 +474,11 @@ TEST_F(Api, TellsTheOptionsOfItsFunctions) {
       EXPECT_EQ(Json::parse(generated(options.dump().c_str())).at("tokens"), 3) << options.dump();
     }
   }
-  EXPECT_EQ(generated("{\"max_new_tokens\": 5, \"repetition_penalty\": 1.5}"), generated("{\"tokens\": 5, \"repeat_penalty\": 1.5}"));
+  EXPECT_EQ(generated("{\"max_new_tokens\": 5, \"repetition_penalty\": 1.5}"),
+            generated("{\"tokens\": 5, \"repeat_penalty\": 1.5}"));
   char* json = nullptr;
-  expect_usage(moe_options("generat", &json), "no function with options is called \"generat\"; did you mean \"generate\"?");
+  expect_usage(moe_options("generat", &json),
+               "no function with options is called \"generat\"; did you mean \"generate\"?");
   expect_usage(moe_options(nullptr, &json), "moe_options: function is NULL");
   expect_usage(moe_options("train", nullptr), "moe_options: json is NULL");
 }
@@ -436,8 +504,10 @@ TEST_F(Api, NullIsRefusedByName) {
   expect_usage(moe_decode(nullptr, &id, 1, &json, &count), "moe_decode: model is NULL");
   expect_usage(moe_decode(model_, nullptr, 1, &json, &count), "moe_decode: ids is NULL");
   expect_usage(moe_decode(model_, &id, 1, nullptr, &count), "moe_decode: text is NULL");
-  expect_usage(moe_generate(nullptr, "a", 1, nullptr, nullptr, nullptr, &json), "moe_generate: model is NULL");
-  expect_usage(moe_generate(model_, nullptr, 1, nullptr, nullptr, nullptr, &json), "moe_generate: prompt is NULL");
+  expect_usage(moe_generate(nullptr, "a", 1, nullptr, nullptr, nullptr, &json),
+               "moe_generate: model is NULL");
+  expect_usage(moe_generate(model_, nullptr, 1, nullptr, nullptr, nullptr, &json),
+               "moe_generate: prompt is NULL");
   expect_usage(moe_score(nullptr, &id, 1, nullptr, nullptr, &json), "moe_score: model is NULL");
   expect_usage(moe_score(model_, nullptr, 1, nullptr, nullptr, &json), "moe_score: ids is NULL");
   expect_usage(moe_logits(nullptr, &id, 1, &number), "moe_logits: model is NULL");
@@ -473,7 +543,9 @@ TEST_F(Api, ThreadsHaveModelsAndMessagesApart) {
     threads.emplace_back([&, t] {
       moe_model* model = nullptr;
       char* json = nullptr;
-      if (moe_load(&model, folder().c_str(), t == 0 ? "{\"threads\": 1}" : "{\"threads\": 2}") != MOE_OK) return;
+      if (moe_load(&model, folder().c_str(), t == 0 ? "{\"threads\": 1}" : "{\"threads\": 2}") !=
+          MOE_OK)
+        return;
       for (int repeat = 0; repeat < 3; ++repeat) {
         const int32_t outside = 1000 + static_cast<int32_t>(t);
         std::vector<float> logits(256);

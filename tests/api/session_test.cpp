@@ -1,5 +1,5 @@
-// Sessions of the C interface: what is kept is not computed again and changes no bit, and sessions of one model in threads of their own get what each gets
-// alone.
+// Sessions of the C interface: what is kept is not computed again and changes no bit, and sessions
+// of one model in threads of their own get what each gets alone.
 #include <moe/moe.h>
 
 #include <nlohmann/json.hpp>
@@ -28,7 +28,8 @@ class ApiSession : public ::testing::Test {
   static void SetUpTestSuite() {
     shared_ = new TempFolder;
     std::string text;
-    for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
+    for (int i = 0; i < 100; ++i)
+      text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
     put(*shared_ / "text.txt", text);
     const Json options = {{"data", *shared_ / "text.txt"},
                           {"out", folder()},
@@ -42,7 +43,8 @@ class ApiSession : public ::testing::Test {
                           {"steps", 4},
                           {"threads", 2},
                           {"expert-width", 16}};
-    ASSERT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, nullptr), MOE_OK) << moe_last_error();
+    ASSERT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, nullptr), MOE_OK)
+        << moe_last_error();
   }
   static void TearDownTestSuite() { delete shared_; }
   void SetUp() override { model_ = load("{\"threads\": 1, \"dtype\": \"f32\"}"); }
@@ -63,15 +65,20 @@ class ApiSession : public ::testing::Test {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
-  static std::vector<float> prefill(moe_session* session, const std::string& text, size_t rows = 1) {
+  static std::vector<float> prefill(moe_session* session, const std::string& text,
+                                    size_t rows = 1) {
     std::vector<float> logits(rows * kVocab);
     const std::vector<int32_t> ids = ids_of(text);
-    EXPECT_EQ(moe_session_prefill(session, ids.data(), ids.size(), rows, logits.data()), MOE_OK) << moe_last_error();
+    EXPECT_EQ(moe_session_prefill(session, ids.data(), ids.size(), rows, logits.data()), MOE_OK)
+        << moe_last_error();
     return logits;
   }
   static Json generate(moe_session* session, const std::string& prompt, const char* options) {
     char* json = nullptr;
-    EXPECT_EQ(moe_session_generate(session, prompt.data(), prompt.size(), options, nullptr, nullptr, &json), MOE_OK) << moe_last_error();
+    EXPECT_EQ(moe_session_generate(session, prompt.data(), prompt.size(), options, nullptr, nullptr,
+                                   &json),
+              MOE_OK)
+        << moe_last_error();
     const Json reply = json == nullptr ? Json() : Json::parse(json);
     moe_free(json);
     return reply;
@@ -79,7 +86,10 @@ class ApiSession : public ::testing::Test {
   // moe_generate in the same model.
   Json generate_whole(const std::string& prompt, const char* options) {
     char* json = nullptr;
-    EXPECT_EQ(moe_generate(model_.get(), prompt.data(), prompt.size(), options, nullptr, nullptr, &json), MOE_OK) << moe_last_error();
+    EXPECT_EQ(
+        moe_generate(model_.get(), prompt.data(), prompt.size(), options, nullptr, nullptr, &json),
+        MOE_OK)
+        << moe_last_error();
     const Json reply = Json::parse(json);
     moe_free(json);
     return reply;
@@ -87,7 +97,8 @@ class ApiSession : public ::testing::Test {
   std::vector<float> logits_of(const std::string& text) {
     std::vector<float> logits(text.size() * kVocab);
     const std::vector<int32_t> ids = ids_of(text);
-    EXPECT_EQ(moe_logits(model_.get(), ids.data(), ids.size(), logits.data()), MOE_OK) << moe_last_error();
+    EXPECT_EQ(moe_logits(model_.get(), ids.data(), ids.size(), logits.data()), MOE_OK)
+        << moe_last_error();
     return logits;
   }
   static void expect_usage(moe_status status, const std::string& part) {
@@ -106,14 +117,16 @@ TEST_F(ApiSession, PrefillsInPiecesToTheBitsOfOne) {
   prefill(session.get(), text.substr(0, 10));
   EXPECT_EQ(moe_session_length(session.get()), 10u);
   const std::vector<int32_t> more = ids_of(text.substr(10, 5));
-  ASSERT_EQ(moe_session_prefill(session.get(), more.data(), more.size(), 0, nullptr), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_session_prefill(session.get(), more.data(), more.size(), 0, nullptr), MOE_OK)
+      << moe_last_error();
   const std::vector<float> last = prefill(session.get(), text.substr(15), 3);
   EXPECT_EQ(moe_session_length(session.get()), text.size());
   EXPECT_TRUE(same_rows(last, std::span(whole).last(3 * kVocab)));
 }
 
 TEST_F(ApiSession, GoesOnWithWhatItWrote) {
-  if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
   const SessionPtr session = open(model_.get());
   const Json first = generate(session.get(), "line ", "{\"tokens\": 12, \"seed\": 3}");
   EXPECT_EQ(first, generate_whole("line ", "{\"tokens\": 12, \"seed\": 3}"));
@@ -137,7 +150,8 @@ TEST_F(ApiSession, GoesOnWithWhatItWrote) {
 
 TEST_F(ApiSession, LogitsFollowWhatWasWritten) {
   const SessionPtr session = open(model_.get());
-  const Json reply = generate(session.get(), "line ", "{\"tokens\": 6, \"prompt_lookup\": 4, \"temperature\": 0}");
+  const Json reply =
+      generate(session.get(), "line ", "{\"tokens\": 6, \"prompt_lookup\": 4, \"temperature\": 0}");
   std::string said = "line ";
   for (const int32_t id : reply.at("ids")) said += static_cast<char>(id);
   const std::vector<float> whole = logits_of(said + "x");
@@ -152,10 +166,13 @@ TEST_F(ApiSession, EndsWhereItIsFull) {
   EXPECT_EQ(generate(session.get(), "", "{\"tokens\": 100}").at("tokens"), 0);
   const std::vector<int32_t> ids = ids_of("abc");
   EXPECT_EQ(moe_session_prefill(session.get(), ids.data(), ids.size(), 0, nullptr), MOE_FAILED);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "its capacity is 20; truncate it, or open one with a larger capacity", moe_last_error());
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "its capacity is 20; truncate it, or open one with a larger capacity",
+                      moe_last_error());
   EXPECT_EQ(moe_session_length(session.get()), 20u) << "as it was";
   ASSERT_EQ(moe_session_truncate(session.get(), 17), MOE_OK);
-  EXPECT_EQ(moe_session_prefill(session.get(), ids.data(), ids.size(), 0, nullptr), MOE_OK) << moe_last_error();
+  EXPECT_EQ(moe_session_prefill(session.get(), ids.data(), ids.size(), 0, nullptr), MOE_OK)
+      << moe_last_error();
 }
 
 // What a call that failed has read is as if it had not been.
@@ -164,7 +181,8 @@ TEST_F(ApiSession, AFailureLeavesItAsItWas) {
   prefill(session.get(), "the ");
   const std::vector<int32_t> wrong = {'a', 'b', 256};
   std::vector<float> logits(kVocab);
-  EXPECT_EQ(moe_session_prefill(session.get(), wrong.data(), wrong.size(), 1, logits.data()), MOE_FAILED);
+  EXPECT_EQ(moe_session_prefill(session.get(), wrong.data(), wrong.size(), 1, logits.data()),
+            MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "256", moe_last_error());
   EXPECT_EQ(moe_session_length(session.get()), 4u);
   const std::vector<float> whole = logits_of("the road");
@@ -174,7 +192,10 @@ TEST_F(ApiSession, AFailureLeavesItAsItWas) {
 TEST_F(ApiSession, ACallbackEndsATextThatThenGoesOn) {
   const SessionPtr session = open(model_.get());
   char* json = nullptr;
-  ASSERT_EQ(moe_session_generate(session.get(), "line ", 5, "{\"tokens\": 40}", end_at_first, nullptr, &json), MOE_OK) << moe_last_error();
+  ASSERT_EQ(moe_session_generate(session.get(), "line ", 5, "{\"tokens\": 40}", end_at_first,
+                                 nullptr, &json),
+            MOE_OK)
+      << moe_last_error();
   const Json reply = Json::parse(json);
   moe_free(json);
   EXPECT_EQ(reply.at("finish"), "interrupted");
@@ -191,26 +212,37 @@ TEST_F(ApiSession, OutlivesItsModel) {
 
 TEST_F(ApiSession, WhatHasNoMeaningIsSaidInOneLine) {
   moe_session* session = nullptr;
-  expect_usage(moe_session_open(nullptr, model_.get(), nullptr), "moe_session_open: session is NULL");
+  expect_usage(moe_session_open(nullptr, model_.get(), nullptr),
+               "moe_session_open: session is NULL");
   expect_usage(moe_session_open(&session, nullptr, nullptr), "moe_session_open: model is NULL");
-  expect_usage(moe_session_open(&session, model_.get(), "{\"capacty\": 3}"), "did you mean \"capacity\"?");
+  expect_usage(moe_session_open(&session, model_.get(), "{\"capacty\": 3}"),
+               "did you mean \"capacity\"?");
   expect_usage(moe_session_open(&session, model_.get(), "{\"capacity\": -1}"), "capacity is -1");
-  expect_usage(moe_session_open(&session, model_.get(), "{\"cache_dtype\": \"int4\"}"), "cache_dtype is \"int4\"");
-  expect_usage(moe_session_open(&session, model_.get(), "{\"routing\": \"threshold\"}"), "threshold");
+  expect_usage(moe_session_open(&session, model_.get(), "{\"cache_dtype\": \"int4\"}"),
+               "cache_dtype is \"int4\"");
+  expect_usage(moe_session_open(&session, model_.get(), "{\"routing\": \"threshold\"}"),
+               "threshold");
   EXPECT_EQ(session, nullptr);
   const SessionPtr held = open(model_.get());
   float logit = 0;
   const int32_t id = 1;
-  expect_usage(moe_session_prefill(nullptr, &id, 1, 0, nullptr), "moe_session_prefill: session is NULL");
+  expect_usage(moe_session_prefill(nullptr, &id, 1, 0, nullptr),
+               "moe_session_prefill: session is NULL");
   expect_usage(moe_session_prefill(held.get(), &id, 0, 0, nullptr), "at least one id");
-  expect_usage(moe_session_prefill(held.get(), &id, 1, 2, &logit), "logits of 2 ids are asked for where 1 are given");
-  expect_usage(moe_session_prefill(held.get(), &id, 1, 1, nullptr), "moe_session_prefill: logits is NULL");
-  expect_usage(moe_session_generate(nullptr, "", 0, nullptr, nullptr, nullptr, nullptr), "moe_session_generate: session is NULL");
-  expect_usage(moe_session_generate(held.get(), "", 0, nullptr, nullptr, nullptr, nullptr), "nothing to continue");
-  expect_usage(moe_session_generate(held.get(), "a", 1, "{\"cache_dtype\": \"f16\"}", nullptr, nullptr, nullptr),
+  expect_usage(moe_session_prefill(held.get(), &id, 1, 2, &logit),
+               "logits of 2 ids are asked for where 1 are given");
+  expect_usage(moe_session_prefill(held.get(), &id, 1, 1, nullptr),
+               "moe_session_prefill: logits is NULL");
+  expect_usage(moe_session_generate(nullptr, "", 0, nullptr, nullptr, nullptr, nullptr),
+               "moe_session_generate: session is NULL");
+  expect_usage(moe_session_generate(held.get(), "", 0, nullptr, nullptr, nullptr, nullptr),
+               "nothing to continue");
+  expect_usage(moe_session_generate(held.get(), "a", 1, "{\"cache_dtype\": \"f16\"}", nullptr,
+                                    nullptr, nullptr),
                "cache_dtype is a session's own: give it to the call that opens it");
   expect_usage(moe_session_truncate(nullptr, 0), "moe_session_truncate: session is NULL");
-  expect_usage(moe_session_truncate(held.get(), 1), "holds 0 ids, fewer than the 1 that are to stay");
+  expect_usage(moe_session_truncate(held.get(), 1),
+               "holds 0 ids, fewer than the 1 that are to stay");
   EXPECT_EQ(moe_session_length(nullptr), 0u);
   moe_session_close(nullptr);
 }
@@ -241,19 +273,26 @@ TEST_F(ApiSession, WhatDoesNotFitIsNotOpened) {
   const auto little = load("{\"memory\": \"1M\"}");
   moe_session* session = nullptr;
   EXPECT_EQ(moe_session_open(&session, little.get(), nullptr), MOE_FAILED);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "open the session with a smaller \"capacity\"", moe_last_error());
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "open the session with a smaller \"capacity\"",
+                      moe_last_error());
 
-  // Two caches of 128 MiB fit beside what the process holds, three do not: 2 layers, keys and values of 16 numbers of 4 bytes.
+  // Two caches of 128 MiB fit beside what the process holds, three do not: 2 layers, keys and
+  // values of 16 numbers of 4 bytes.
   const int64_t tokens = (int64_t{128} << 20) / (2 * 2 * 16 * 4);
-  const auto some = load(fmt::format("{{\"memory\": \"{}\", \"pack_memory\": \"1M\", \"dtype\": \"f32\"}}", taken_memory() + (int64_t{370} << 20)).c_str());
+  const auto some =
+      load(fmt::format("{{\"memory\": \"{}\", \"pack_memory\": \"1M\", \"dtype\": \"f32\"}}",
+                       taken_memory() + (int64_t{370} << 20))
+               .c_str());
   const std::string options = fmt::format("{{\"capacity\": {}}}", tokens);
-  const SessionPtr first = open(some.get(), options.c_str()), second = open(some.get(), options.c_str());
+  const SessionPtr first = open(some.get(), options.c_str()),
+                   second = open(some.get(), options.c_str());
   EXPECT_EQ(moe_session_open(&session, some.get(), options.c_str()), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "sessions 256 MiB", moe_last_error());
 }
 
-// Two sessions of one model, each in a thread of its own, and the model itself beside them: the bits of one after the other. A model that nobody has used yet,
-// so that the threads meet where weights are packed.
+// Two sessions of one model, each in a thread of its own, and the model itself beside them: the
+// bits of one after the other. A model that nobody has used yet, so that the threads meet where
+// weights are packed.
 TEST_F(ApiSession, OfOneModelInThreadsGetTheBitsOfOneAfterTheOther) {
   const auto work = [](moe_model* model, const std::string& prompt) {
     const SessionPtr session = open(model);
@@ -263,7 +302,8 @@ TEST_F(ApiSession, OfOneModelInThreadsGetTheBitsOfOneAfterTheOther) {
     logits.insert(logits.end(), more.begin(), more.end());
     return std::pair(logits, reply.dump());
   };
-  const std::vector<std::string> prompts = {"the router sends each token", "line 7: to two experts"};
+  const std::vector<std::string> prompts = {"the router sends each token",
+                                            "line 7: to two experts"};
   std::vector<std::pair<std::vector<float>, std::string>> want;
   for (const std::string& prompt : prompts) want.push_back(work(model_.get(), prompt));
   const Json want_whole = generate_whole("line ", "{\"tokens\": 30, \"seed\": 1}");
@@ -271,9 +311,13 @@ TEST_F(ApiSession, OfOneModelInThreadsGetTheBitsOfOneAfterTheOther) {
     const auto model = load("{\"threads\": 1, \"dtype\": \"f32\"}");
     std::vector<std::pair<std::vector<float>, std::string>> got(prompts.size());
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < prompts.size(); ++i) threads.emplace_back([&, i] { got[i] = work(model.get(), prompts[i]); });
+    for (size_t i = 0; i < prompts.size(); ++i)
+      threads.emplace_back([&, i] { got[i] = work(model.get(), prompts[i]); });
     char* json = nullptr;
-    EXPECT_EQ(moe_generate(model.get(), "line ", 5, "{\"tokens\": 30, \"seed\": 1}", nullptr, nullptr, &json), MOE_OK) << moe_last_error();
+    EXPECT_EQ(moe_generate(model.get(), "line ", 5, "{\"tokens\": 30, \"seed\": 1}", nullptr,
+                           nullptr, &json),
+              MOE_OK)
+        << moe_last_error();
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(Json::parse(json), want_whole);
     moe_free(json);

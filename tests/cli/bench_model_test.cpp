@@ -1,4 +1,5 @@
-// `moe bench MODEL`, and the flags that generate, score and inspect share with it, as a user meets them.
+// `moe bench MODEL`, and the flags that generate, score and inspect share with it, as a user meets
+// them.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -14,11 +15,15 @@ class BenchModel : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
     std::string text;
-    for (int i = 0; i < 100; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    for (int i = 0; i < 100; ++i)
+      text += fmt::format("line {}: the router sends each token to two experts\n", i);
     put(text_file(), text);
-    const CommandResult r = moe_command({"train", "--data",         text_file(), "--out",     model(), "--width",   "16", "--heads", "2", "--layers",
-                                         "2",     "--experts",      "4",         "--top-k",   "2",     "--context", "32", "--batch", "2", "--steps",
-                                         "3",     "--expert-width", "16",        "--threads", "2"});
+    const CommandResult r =
+        moe_command({"train", "--data",  text_file(), "--out",          model(), "--width",
+                     "16",    "--heads", "2",         "--layers",       "2",     "--experts",
+                     "4",     "--top-k", "2",         "--context",      "32",    "--batch",
+                     "2",     "--steps", "3",         "--expert-width", "16",    "--threads",
+                     "2"});
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() { folder_.reset(); }
@@ -35,7 +40,8 @@ class BenchModel : public ::testing::Test {
 std::unique_ptr<TempFolder> BenchModel::folder_;
 
 TEST_F(BenchModel, SaysHowFastAndBesideWhat) {
-  const Json j = json_of({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "3", "--threads", "1", "--json"});
+  const Json j = json_of({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "3",
+                          "--threads", "1", "--json"});
   EXPECT_EQ(j.at("prompt"), 20);
   EXPECT_EQ(j.at("dtype"), "f32");
   EXPECT_EQ(j.at("cache_dtype"), "f32");
@@ -47,24 +53,34 @@ TEST_F(BenchModel, SaysHowFastAndBesideWhat) {
     EXPECT_DOUBLE_EQ(speed.at("median").get<double>(), tokens / seconds[1]);
     EXPECT_DOUBLE_EQ(speed.at("worst").get<double>(), tokens / seconds[2]);
   }
-  // Embedding and head [256,16]; a layer: q, k, v, o [16,16], router [4,16], 2 of 4 experts 3 x [16,16], norms.
+  // Embedding and head [256,16]; a layer: q, k, v, o [16,16], router [4,16], 2 of 4 experts 3 x
+  // [16,16], norms.
   const Json info = json_of({"inspect", model(), "--json"});
-  const int64_t active = info.at("parameters").at("active"), embedding = info.at("parameters").at("embedding");
+  const int64_t active = info.at("parameters").at("active"),
+                embedding = info.at("parameters").at("embedding");
   EXPECT_EQ(j.at("bytes_per_token"), 4 * (active - embedding + 16));
   const double decode = j.at("decode_tokens_per_second").at("median");
-  EXPECT_NEAR(j.at("share_of_read_rate").get<double>(), decode * j.at("bytes_per_token").get<double>() / j.at("read_bytes_per_second").get<double>(), 1e-9);
+  EXPECT_NEAR(
+      j.at("share_of_read_rate").get<double>(),
+      decode * j.at("bytes_per_token").get<double>() / j.at("read_bytes_per_second").get<double>(),
+      1e-9);
   EXPECT_GT(j.at("share_of_peak"), 0);
   EXPECT_GT(j.at("first_token_seconds"), j.at("load_seconds"));
   EXPECT_FALSE(j.contains("hot_set"));
 
-  const CommandResult shown = moe_command({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "1"});
+  const CommandResult shown =
+      moe_command({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "1"});
   EXPECT_EQ(shown.code, 0) << shown.err;
-  for (const char* part : {"prompt of 20", "6 tokens", "peak", "read rate", "first token"}) EXPECT_NE(shown.out.find(part), std::string::npos) << part;
+  for (const char* part : {"prompt of 20", "6 tokens", "peak", "read rate", "first token"})
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part;
 }
 
 TEST_F(BenchModel, FewerExpertsReadFewerBytes) {
   const auto bytes = [&](const char* k) {
-    return json_of({"bench", model(), "--prompt", "4", "--tokens", "2", "--repeats", "1", "--json", "--top-k-experts", k}).at("bytes_per_token").get<int64_t>();
+    return json_of({"bench", model(), "--prompt", "4", "--tokens", "2", "--repeats", "1", "--json",
+                    "--top-k-experts", k})
+        .at("bytes_per_token")
+        .get<int64_t>();
   };
   EXPECT_EQ(bytes("2") - bytes("1"), 2 * 3 * 16 * 16 * 4) << "an expert of each of two layers";
 }
@@ -77,12 +93,15 @@ TEST_F(BenchModel, IsToldFromTheOtherWords) {
   expect_refused({"bench", model(), "--dtype", "bf61"}, 2, {"--dtype", "bf16"});
   EXPECT_EQ(moe_command({"bench", "peak", "--json", "--threads", "1"}).code, 0);
   const CommandResult help = moe_command({"bench", "--help"});
-  for (const char* part : {"MODEL", "peak", "--prompt", "--cache-dtype", "--pack-memory", "--top-k-experts"})
+  for (const char* part :
+       {"MODEL", "peak", "--prompt", "--cache-dtype", "--pack-memory", "--top-k-experts"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
 TEST_F(BenchModel, GenerateGuessesAndWritesTheSame) {
-  const std::vector<std::string> words = {"generate", model(), "-p", "line 7: the router line 7: the", "-n", "60", "--temperature", "0", "--json"};
+  const std::vector<std::string> words = {
+      "generate",      model(), "-p",    "line 7: the router line 7: the", "-n", "60",
+      "--temperature", "0",     "--json"};
   std::vector<std::string> guessing = words;
   guessing.insert(guessing.end(), {"--prompt-lookup", "8"});
   const Json plain = json_of(words), guessed = json_of(guessing);
@@ -93,25 +112,31 @@ TEST_F(BenchModel, GenerateGuessesAndWritesTheSame) {
   EXPECT_GT(guessed.at("proposed"), 0);
   EXPECT_LE(guessed.at("accepted"), guessed.at("proposed"));
   expect_refused({"generate", model(), "-p", "x", "--prompt-lookup", "-1"}, 2, {"--prompt-lookup"});
-  expect_refused({"generate", model(), "-p", "x", "--prompt-lookup", "65"}, 2, {"--prompt-lookup", "64"});
+  expect_refused({"generate", model(), "-p", "x", "--prompt-lookup", "65"}, 2,
+                 {"--prompt-lookup", "64"});
 }
 
 TEST_F(BenchModel, TopKExpertsReachesEveryVerb) {
   const auto nats = [&](const char* k) {
-    return json_of({"score", model(), "--text", text_file(), "--window", "16", "--windows", "4", "--json", "--top-k-experts", k}).at("nats_per_token");
+    return json_of({"score", model(), "--text", text_file(), "--window", "16", "--windows", "4",
+                    "--json", "--top-k-experts", k})
+        .at("nats_per_token");
   };
   EXPECT_EQ(nats("0"), nats("2"));
   EXPECT_NE(nats("0"), nats("1"));
   const std::string record = *folder_ / "one.routing";
-  json_of({"score", model(), "--text", text_file(), "--window", "16", "--windows", "4", "--json", "--top-k-experts", "1", "--record", record});
+  json_of({"score", model(), "--text", text_file(), "--window", "16", "--windows", "4", "--json",
+           "--top-k-experts", "1", "--record", record});
   EXPECT_EQ(RoutingRecord::open(record).info().slots, 1);
   EXPECT_EQ(RoutingRecord::open(record).window(0).at(0).cols(), 1);
-  const std::vector<std::string> replay = {"score", model(), "--text", text_file(), "--json", "--replay", record};
+  const std::vector<std::string> replay = {"score",  model(),    "--text", text_file(),
+                                           "--json", "--replay", record};
   expect_refused(replay, 1, {"one.routing"});
   std::vector<std::string> same = replay;
   same.insert(same.end(), {"--top-k-experts", "1"});
   EXPECT_EQ(json_of(same).at("nats_per_token"), nats("1"));
-  const Json inspected = json_of({"inspect", model(), "--text", text_file(), "--tokens", "200", "--window", "16", "--json", "--top-k-experts", "1"});
+  const Json inspected = json_of({"inspect", model(), "--text", text_file(), "--tokens", "200",
+                                  "--window", "16", "--json", "--top-k-experts", "1"});
   EXPECT_EQ(inspected.at("routing").at("slots"), 1);
   for (const char* verb : {"generate", "chat"}) {
     std::vector<std::string> words = {verb, model(), "--top-k-experts", "5"};
@@ -133,7 +158,8 @@ TEST_F(BenchModel, HotSetIsPrintedWhenAskedFor) {
   const Json hot = json_of(asked).at("hot_set");
   EXPECT_EQ(hot.at("experts"), 8);
   EXPECT_EQ(hot.at("rows"), (4 + 29) * 2 * 2) << "the last token written is not read";
-  expect_refused({"generate", model(), "-p", "x", "--pack-memory", "much"}, 2, {"--pack-memory", "4G"});
+  expect_refused({"generate", model(), "-p", "x", "--pack-memory", "much"}, 2,
+                 {"--pack-memory", "4G"});
 }
 
 }  // namespace

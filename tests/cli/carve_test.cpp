@@ -16,8 +16,24 @@ class Carve : public ::testing::Test {
     for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
     for (const char* recipe : {"dense", "olmoe"}) {
-      std::vector<std::string> words = {"train",   "--data", *made_ / "text.txt", "--out", *made_ / recipe, "--recipe", recipe,    "--width", "64",
-                                        "--heads", "2",      "--layers",          "2",     "--context",     "32",       "--batch", "2",       "--steps",
+      std::vector<std::string> words = {"train",
+                                        "--data",
+                                        *made_ / "text.txt",
+                                        "--out",
+                                        *made_ / recipe,
+                                        "--recipe",
+                                        recipe,
+                                        "--width",
+                                        "64",
+                                        "--heads",
+                                        "2",
+                                        "--layers",
+                                        "2",
+                                        "--context",
+                                        "32",
+                                        "--batch",
+                                        "2",
+                                        "--steps",
                                         "3"};
       if (std::string(recipe) == "dense") words.insert(words.end(), {"--dense-width", "96"});
       const CommandResult r = moe_command(words);
@@ -31,9 +47,11 @@ class Carve : public ::testing::Test {
 
   std::string dense() const { return *made_ / "dense"; }
   std::string text() const { return *made_ / "text.txt"; }
-  std::vector<std::string> words(const std::string& out, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all = {"carve", dense(),         out,    "--shared",  "1", "--active", "2", "--experts",
-                                    "6",     "--calibration", text(), "--windows", "8", "--window", "32"};
+  std::vector<std::string> words(const std::string& out,
+                                 const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"carve", dense(),     out, "--shared",      "1",    "--active",
+                                    "2",     "--experts", "6", "--calibration", text(), "--windows",
+                                    "8",     "--window",  "32"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -50,10 +68,13 @@ TEST_F(Carve, EveryMethodMakesAModelThatScoresAndGenerates) {
     const std::string out = folder_ / method;
     const CommandResult r = moe_command(words(out, {"--method", method}));
     ASSERT_EQ(r.code, 0) << r.err;
-    has(r.out, "2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 50.0% of the FFN works for a token");
+    has(r.out,
+        "2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 50.0% of the FFN works "
+        "for a token");
     has(r.out, method);
     EXPECT_NEAR(perplexity(out, text()) / before, 1, 0.3);
-    const CommandResult g = moe_command({"generate", out, "-p", "the ", "-n", "4", "--temperature", "0"});
+    const CommandResult g =
+        moe_command({"generate", out, "-p", "the ", "-n", "4", "--temperature", "0"});
     EXPECT_EQ(g.code, 0) << g.err;
   }
 }
@@ -61,7 +82,8 @@ TEST_F(Carve, EveryMethodMakesAModelThatScoresAndGenerates) {
 TEST_F(Carve, TheResultTrainsOn) {
   ASSERT_EQ(moe_command(words(folder_ / "m", {"--dtype", "f32"})).code, 0);
   const CommandResult r =
-      moe_command({"train", "--from", folder_ / "m", "--data", text(), "--out", folder_ / "more", "--context", "32", "--batch", "2", "--steps", "2"});
+      moe_command({"train", "--from", folder_ / "m", "--data", text(), "--out", folder_ / "more",
+                   "--context", "32", "--batch", "2", "--steps", "2"});
   EXPECT_EQ(r.code, 0) << r.err;
 }
 
@@ -69,7 +91,9 @@ TEST_F(Carve, LayersThatAreNotAskedForStayDense) {
   const std::string out = folder_ / "m";
   const CommandResult r = moe_command(words(out, {"--layers", "1"}));
   ASSERT_EQ(r.code, 0) << r.err;
-  has(r.out, "1 of 2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 75.0% of the FFN works for a token");
+  has(r.out,
+      "1 of 2 layers cut into 6 slices each, 1 always on and 2 of 5 chosen: 75.0% of the FFN works "
+      "for a token");
   has(r.out, "layer  active  shared mass");
   EXPECT_NEAR(perplexity(out, text()) / perplexity(dense(), text()), 1, 0.3);
   const CommandResult i = moe_command({"inspect", out, "--json"});
@@ -80,9 +104,13 @@ TEST_F(Carve, LayersThatAreNotAskedForStayDense) {
 // How many tensors of a model are stored in each type.
 std::map<std::string, int64_t> tensors_by_type(const std::string& model) {
   const TempFolder folder;
-  const Json rows = parse_json(ok({"convert", model, folder / "f32", "--dtype", "f32", "--json"}).out, "moe convert").at("tensors");
+  const Json rows =
+      parse_json(ok({"convert", model, folder / "f32", "--dtype", "f32", "--json"}).out,
+                 "moe convert")
+          .at("tensors");
   std::map<std::string, int64_t> types;
-  for (const Json& row : rows) types[row.at("from").get<std::string>()] += row.at("sources").get<int64_t>();
+  for (const Json& row : rows)
+    types[row.at("from").get<std::string>()] += row.at("sources").get<int64_t>();
   return types;
 }
 
@@ -90,7 +118,8 @@ TEST_F(Carve, WritesTheTypeOfTheSource) {
   const std::string four = folder_ / "four.gguf", halves = folder_ / "halves";
   ok({"convert", dense(), four, "--quant", "q4_1"});
   ok({"convert", dense(), halves, "--dtype", "bf16"});
-  const auto carve = [&](const std::string& in, const std::string& out, const char* experts, const std::vector<std::string>& more = {}) {
+  const auto carve = [&](const std::string& in, const std::string& out, const char* experts,
+                         const std::vector<std::string>& more = {}) {
     std::vector<std::string> all = words(folder_ / out, more);
     all[1] = in;
     for (size_t i = 0; i + 1 < all.size(); ++i)
@@ -106,7 +135,8 @@ TEST_F(Carve, WritesTheTypeOfTheSource) {
   has(out, "of f16: rows are no multiple of 32");
   EXPECT_GT(tensors_by_type(folder_ / "narrow.gguf")["q4_1"], 0);
   out = carve(four, "folder", "3");
-  has(out, "weights: bf16; most of " + four + " is q4_1, which only a GGUF file holds: an OUT that ends in .gguf keeps it");
+  has(out, "weights: bf16; most of " + four +
+               " is q4_1, which only a GGUF file holds: an OUT that ends in .gguf keeps it");
   EXPECT_GT(tensors_by_type(folder_ / "folder")["bf16"], 10);
   has(carve(dense(), "whole", "3"), "weights: f32, as most of " + dense() + " is");
   EXPECT_EQ(tensors_by_type(folder_ / "whole").size(), 1u);
@@ -124,7 +154,9 @@ TEST_F(Carve, JsonHoldsEveryLayer) {
   EXPECT_DOUBLE_EQ(reply["ffn_active"].get<double>(), 0.5);
   ASSERT_EQ(reply["layers"].size(), 2u);
   for (const Json& layer : reply["layers"])
-    for (const char* key : {"shared_mass", "error", "agreement", "largest_load", "smallest_load", "seconds"}) EXPECT_TRUE(layer.contains(key)) << key;
+    for (const char* key :
+         {"shared_mass", "error", "agreement", "largest_load", "smallest_load", "seconds"})
+      EXPECT_TRUE(layer.contains(key)) << key;
   EXPECT_GT(reply["parameters"].get<int64_t>(), reply["active_parameters"].get<int64_t>());
 }
 
@@ -136,14 +168,16 @@ TEST_F(Carve, RefusesInOneLine) {
       if (all[i] == option) all[i + 1] = value;
     return all;
   };
-  expect_refused(with("--experts", "7"), 2, {"--experts 7", "96", "take one of 2, 3, 4, 6, 8, 12, 16"});
+  expect_refused(with("--experts", "7"), 2,
+                 {"--experts 7", "96", "take one of 2, 3, 4, 6, 8, 12, 16"});
   expect_refused(with("--active", "6"), 2, {"--shared 1", "--active 6", "at most 5"});
   expect_refused(with("--active", "0"), 2, {"--active is 0"});
   expect_refused(words(out, {"--layers", "1-2"}), 2, {"--layers", "no layer 2", "0 to 1"});
   expect_refused(words(out, {"--layers", "last"}), 2, {"--layers 'last'", "every:P"});
   expect_refused(with("--windows", "1000"), 1, {"tokens", "need 32000", "--windows"});
   expect_refused(with("--calibration", "/nowhere/text.txt"), 1, {"/nowhere/text.txt"});
-  expect_refused({"carve", dense(), out, "--shared", "1", "--active", "2", "--experts", "6"}, 2, {"--calibration"});
+  expect_refused({"carve", dense(), out, "--shared", "1", "--active", "2", "--experts", "6"}, 2,
+                 {"--calibration"});
   std::vector<std::string> all = words(out);
   all[1] = *made_ / "olmoe";
   expect_refused(all, 2, {"routes already"});
@@ -151,7 +185,8 @@ TEST_F(Carve, RefusesInOneLine) {
   expect_refused(all, 1, {"nothing"});
   expect_refused(words(dense()), 1, {"there already", "will not be replaced"});
   expect_refused(words(out, {"--quant", "q8_0"}), 2, {"--quant", ".gguf"});
-  expect_refused(words(folder_ / "out.gguf", {"--quant", "q8_0", "--dtype", "bf16"}), 2, {"--quant and --dtype"});
+  expect_refused(words(folder_ / "out.gguf", {"--quant", "q8_0", "--dtype", "bf16"}), 2,
+                 {"--quant and --dtype"});
   expect_refused(words(out, {"--dtype", "f64"}), 2, {"--dtype", "f64", "bf16"});
   expect_refused(words(out, {"--method", "cmoes"}), 2, {"cmoes", "cmoe"});
   expect_refused(words(out, {"--compute", "f64"}), 2, {"--compute", "f64", "auto"});
@@ -166,7 +201,8 @@ TEST_F(Carve, AnInterruptLeavesNothing) {
       break;
     }
   });
-  // Where the signal came before the command listened, it ended it; where after the last layer, the model is whole.
+  // Where the signal came before the command listened, it ended it; where after the last layer, the
+  // model is whole.
   if (r.code == 0) return;
   if (r.code == 1) has(r.err, "interrupted; nothing was written");
   EXPECT_TRUE(folder_.entries().empty());

@@ -15,7 +15,8 @@
 namespace moe::test {
 namespace {
 
-// A model that has seen some text, with room for dialogues: its positions are rotations, so the context is only a number in its configuration.
+// A model that has seen some text, with room for dialogues: its positions are rotations, so the
+// context is only a number in its configuration.
 class Chat : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -53,7 +54,8 @@ class Chat : public ::testing::Test {
     const size_t line = r.err.rfind("moe: ");
     ASSERT_NE(line, std::string::npos) << r.err;
     EXPECT_EQ(r.err.find('\n', line), r.err.size() - 1);
-    for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, r.err.substr(line));
+    for (const std::string& part : parts)
+      EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, r.err.substr(line));
   }
 
   static std::unique_ptr<TempFolder> folder_;
@@ -65,40 +67,51 @@ TEST_F(Chat, AnswersEachLineOfAPipe) {
   ASSERT_EQ(plain.code, 0) << plain.err;
   const std::vector<Json> json = replies("hello\nhow are you\n");
   ASSERT_EQ(json.size(), 2u);
-  EXPECT_EQ(plain.out, json[0].at("text").get<std::string>() + "\n" + json[1].at("text").get<std::string>() + "\n");
+  EXPECT_EQ(plain.out, json[0].at("text").get<std::string>() + "\n" +
+                           json[1].at("text").get<std::string>() + "\n");
   EXPECT_EQ(json[0].at("finish"), "length");
   EXPECT_EQ(json[0].at("tokens"), 20);
   EXPECT_EQ(json[0].at("let_go"), 0);
   EXPECT_EQ(json[0].at("read_tokens"), json[0].at("prompt_tokens"));
-  EXPECT_LT(json[1].at("read_tokens"), json[1].at("prompt_tokens").get<int64_t>() / 2 + 20) << "the first turn is not read again";
-  EXPECT_EQ(chat("hello\n").out, json[0].at("text").get<std::string>() + "\n") << "the last line needs no more input after it";
+  EXPECT_LT(json[1].at("read_tokens"), json[1].at("prompt_tokens").get<int64_t>() / 2 + 20)
+      << "the first turn is not read again";
+  EXPECT_EQ(chat("hello\n").out, json[0].at("text").get<std::string>() + "\n")
+      << "the last line needs no more input after it";
 }
 
 TEST_F(Chat, TheFirstReplyIsWhatGenerateWrites) {
-  const std::string prompt = chat_prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});
-  const CommandResult r = moe_command({"generate", model(), "-p", prompt, "-n", "20", "--seed", "3", "--stop", kMessageEnd, "--stop", kMessageBegin});
+  const std::string prompt =
+      chat_prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});
+  const CommandResult r = moe_command({"generate", model(), "-p", prompt, "-n", "20", "--seed", "3",
+                                       "--stop", kMessageEnd, "--stop", kMessageBegin});
   EXPECT_EQ(prompt + chat("hello\n", {"--system", "Be brief."}).out, r.out);
 }
 
 TEST_F(Chat, ObeysCommands) {
   const std::string saved = *folder_ / "saved.jsonl";
-  const std::vector<Json> json = replies("/system Be brief.\none\n/regenerate\n//two\n/save " + saved + "\n/reset\none\n/save " + saved + "\n/quit\nthree\n");
+  const std::vector<Json> json =
+      replies("/system Be brief.\none\n/regenerate\n//two\n/save " + saved +
+              "\n/reset\none\n/save " + saved + "\n/quit\nthree\n");
   ASSERT_EQ(json.size(), 4u);
   EXPECT_NE(json[0].at("text"), json[1].at("text"));
-  EXPECT_EQ(json[0].at("text"), json[3].at("text")) << "after /reset the system message stands and the draws begin anew";
+  EXPECT_EQ(json[0].at("text"), json[3].at("text"))
+      << "after /reset the system message stands and the draws begin anew";
   const std::string bytes = slurp(saved);
   JsonlReader reader(bytes, saved);
   Document document;
   ASSERT_TRUE(reader.next(document));
-  EXPECT_EQ(document.text,
-            chat_document(std::vector<Message>{
-                              {"system", "Be brief."}, {"user", "one"}, {"assistant", json[1].at("text")}, {"user", "/two"}, {"assistant", json[2].at("text")}})
-                .text);
+  EXPECT_EQ(document.text, chat_document(std::vector<Message>{{"system", "Be brief."},
+                                                              {"user", "one"},
+                                                              {"assistant", json[1].at("text")},
+                                                              {"user", "/two"},
+                                                              {"assistant", json[2].at("text")}})
+                               .text);
   ASSERT_TRUE(reader.next(document));
   EXPECT_FALSE(reader.next(document));
   const CommandResult help = chat("/help\n");
   EXPECT_EQ(help.out, "");
-  for (const char* command : {"/help", "/reset", "/system TEXT", "/regenerate", "/save FILE.jsonl", "/quit", "Ctrl-C"})
+  for (const char* command :
+       {"/help", "/reset", "/system TEXT", "/regenerate", "/save FILE.jsonl", "/quit", "Ctrl-C"})
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, command, help.err);
 }
 
@@ -118,7 +131,8 @@ TEST_F(Chat, RefusesInOneLine) {
   expect_refused({"chat", *folder_ / "none"}, 1, {"none"});
 }
 
-// A line that cannot be done ends no chat that comes through a pipe: it is named, the others are answered, and the exit code tells.
+// A line that cannot be done ends no chat that comes through a pipe: it is named, the others are
+// answered, and the exit code tells.
 TEST_F(Chat, APipeGoesOnAfterALineThatCannotBeDone) {
   const CommandResult r = chat("one\n/sistem x\n/regenerate now\ntwo\n");
   EXPECT_EQ(r.code, 2);
@@ -126,7 +140,8 @@ TEST_F(Chat, APipeGoesOnAfterALineThatCannotBeDone) {
   has(r.err, "moe: line 2: /sistem is no command");
   has(r.err, "moe: line 3: /regenerate takes nothing");
   has(r.err, "passed over");
-  EXPECT_EQ(chat("/save /proc/none/talk.jsonl\none\n/save /proc/none/talk.jsonl\n").code, 2) << "the first line that failed";
+  EXPECT_EQ(chat("/save /proc/none/talk.jsonl\none\n/save /proc/none/talk.jsonl\n").code, 2)
+      << "the first line that failed";
   EXPECT_EQ(chat("one\n/save /proc/none/talk.jsonl\n").code, 1);
 }
 
@@ -145,10 +160,13 @@ TEST_F(Chat, SaysWhatTheModelIsNot) {
   put(config, Json{{"chat_template", chat_template_jinja()}}.dump());
   EXPECT_EQ(chat("").err, "");
   put(config, R"({"chat_template": "{{ '<start_of_turn>' + messages[0]['content'] }}"})");
-  expect_refused({"chat", model()}, 1, {"chat template is not known", "ChatML", "Llama 3", "Mistral"});
+  expect_refused({"chat", model()}, 1,
+                 {"chat template is not known", "ChatML", "Llama 3", "Mistral"});
   put(config, R"({"chat_template": "{{ '<|start_header_id|><|eot_id|>' }}"})");
   EXPECT_EQ(chat("").err, "");
-  EXPECT_NE(chat(" Hi \n", {"--json"}).out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"), std::string::npos);
+  EXPECT_NE(chat(" Hi \n", {"--json"})
+                .out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"),
+            std::string::npos);
   put(config, R"({"chat_template": )");
   expect_refused({"chat", model()}, 1, {"tokenizer_config.json", "line 1"});
   std::filesystem::remove(config);
@@ -159,20 +177,28 @@ TEST_F(Chat, LetsTheOldestTurnsGo) {
   const CommandResult r = chat("one\ntwo\nthree\nfour\nfive\n", {"--json"});
   set_context(2000);
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "note: the model's context of 250 tokens is full; the oldest 2 messages were let go", r.err);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "note: the reply was cut after 20 tokens; -n allows more", r.err);
+  EXPECT_PRED_FORMAT2(
+      ::testing::IsSubstring,
+      "note: the model's context of 250 tokens is full; the oldest 2 messages were let go", r.err);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "note: the reply was cut after 20 tokens; -n allows more", r.err);
 }
 
-// From a file of dialogues to a model that ends its replies by a token, and says in its folder what it knows.
+// From a file of dialogues to a model that ends its replies by a token, and says in its folder what
+// it knows.
 TEST_F(Chat, TrainingOnDialoguesIsKeptInTheFolder) {
   std::string lines;
   for (int i = 0; i < 60; ++i)
-    lines += jsonl_line(std::vector<Message>{{"user", fmt::format("what is {}?", i)}, {"assistant", fmt::format("{} is what it is", i)}});
+    lines += jsonl_line(std::vector<Message>{{"user", fmt::format("what is {}?", i)},
+                                             {"assistant", fmt::format("{} is what it is", i)}});
   put(*folder_ / "talk.jsonl", lines);
-  const auto train = [&](const std::string& data, const std::string& out, const std::string& tokenizer) {
-    const CommandResult r =
-        moe_command({"train", "--data",  data, "--out",          out,  "--tokenizer", tokenizer, "--width", "16", "--heads", "2", "--layers",  "1", "--experts",
-                     "4",     "--top-k", "2",  "--expert-width", "16", "--context",   "32",      "--batch", "2",  "--steps", "2", "--threads", "2"});
+  const auto train = [&](const std::string& data, const std::string& out,
+                         const std::string& tokenizer) {
+    const CommandResult r = moe_command(
+        {"train", "--data",         data, "--out",     out,  "--tokenizer", tokenizer, "--width",
+         "16",    "--heads",        "2",  "--layers",  "1",  "--experts",   "4",       "--top-k",
+         "2",     "--expert-width", "16", "--context", "32", "--batch",     "2",       "--steps",
+         "2",     "--threads",      "2"});
     ASSERT_EQ(r.code, 0) << r.err;
   };
   const std::string talk = *folder_ / "talk", plain = *folder_ / "plain";
@@ -182,12 +208,16 @@ TEST_F(Chat, TrainingOnDialoguesIsKeptInTheFolder) {
   EXPECT_EQ(tokenizer->encode(kMessageBegin).size(), 1u);
   EXPECT_EQ(tokenizer->encode(kMessageEnd).size(), 1u);
   EXPECT_EQ(tokenizer->encode("what").size(), 1u);
-  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) EXPECT_EQ(tokenizer->piece(id).find("content"), std::string::npos) << "learned from raw JSON";
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id)
+    EXPECT_EQ(tokenizer->piece(id).find("content"), std::string::npos) << "learned from raw JSON";
   train(*folder_ / "text.txt", plain, talk);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues", moe_command({"chat", plain}).err) << "a tokenizer taken over knows no dialogues";
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues",
+                      moe_command({"chat", plain}).err)
+      << "a tokenizer taken over knows no dialogues";
 }
 
-// A process whose output comes through a pipe that keeps its writes apart, or through a terminal on which can be typed.
+// A process whose output comes through a pipe that keeps its writes apart, or through a terminal on
+// which can be typed.
 class Child {
  public:
   Child(const std::vector<std::string>& words, bool terminal) {
@@ -237,7 +267,9 @@ class Child {
     }
     return all;
   }
-  void type(const std::string& text) const { EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size())); }
+  void type(const std::string& text) const {
+    EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
   void signal(int number) const { kill(pid_, number); }
   int wait() {
     int status = 0;
@@ -251,9 +283,12 @@ class Child {
   int fd_ = -1;
 };
 
-// Every character is written as soon as it is there. So many tokens are asked for that they cannot be done when the reader stops them.
+// Every character is written as soon as it is there. So many tokens are asked for that they cannot
+// be done when the reader stops them.
 TEST_F(Chat, GenerateStreamsWholeCharactersThroughAPipe) {
-  Child child({"generate", model(), "-p", "line", "-n", "1000000", "--temperature", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"}, false);
+  Child child({"generate", model(), "-p", "line", "-n", "1000000", "--temperature", "3", "--top-k",
+               "0", "--top-p", "1", "--min-p", "0"},
+              false);
   std::string text;
   for (int write = 0; write < 100; ++write) {
     const std::string piece = child.read_some();
@@ -267,7 +302,8 @@ TEST_F(Chat, GenerateStreamsWholeCharactersThroughAPipe) {
     text += piece;
   }
   child.signal(SIGINT);
-  for (std::string piece = child.read_some(); !piece.empty(); piece = child.read_some()) text += piece;
+  for (std::string piece = child.read_some(); !piece.empty(); piece = child.read_some())
+    text += piece;
   EXPECT_EQ(child.wait(), 0);
   EXPECT_TRUE(text.starts_with("line"));
   EXPECT_LT(text.size(), 1000000u) << "it was interrupted";
@@ -275,7 +311,8 @@ TEST_F(Chat, GenerateStreamsWholeCharactersThroughAPipe) {
 
 // Reading this prompt takes many times longer.
 TEST_F(Chat, CtrlCNeedNotWaitForALongPrompt) {
-  Child child({"generate", model(), "-p", std::string(120000, 'x'), "-n", "1", "--threads", "2"}, false);
+  Child child({"generate", model(), "-p", std::string(120000, 'x'), "-n", "1", "--threads", "2"},
+              false);
   usleep(300000);
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 128 + SIGINT);
@@ -284,14 +321,16 @@ TEST_F(Chat, CtrlCNeedNotWaitForALongPrompt) {
 TEST_F(Chat, CtrlCEndsAReplyAndThenTheChat) {
   set_context(200000);
   Child child({"chat", model(), "-n", "150000", "--threads", "2"}, true);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a context of 200000 tokens. /help lists", child.read_until("> "));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a context of 200000 tokens. /help lists",
+                      child.read_until("> "));
   child.type("hello\n");
   const std::string echo = child.read_until("\n");
   if (echo.ends_with("\n")) EXPECT_NE(child.read_some(), "") << "the reply has begun";
   child.type("\x03");
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "> ", child.read_until("> ")) << "the chat goes on";
   child.type("/wrong\n");
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: /wrong is no command", child.read_until("\n> "));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: /wrong is no command",
+                      child.read_until("\n> "));
   child.type("\x03");
   EXPECT_EQ(child.wait(), 128 + SIGINT);
   set_context(2000);
@@ -306,7 +345,8 @@ TEST_F(Chat, CtrlCWhileAMessageIsReadTakesItBack) {
   child.read_until("\n");
   usleep(300000);
   child.type("\x03");
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "interrupted while the message was being read", child.read_until("> "));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "interrupted while the message was being read",
+                      child.read_until("> "));
   child.type("/regenerate\n");
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no reply yet", child.read_until("\n> "));
   child.type("\x04");

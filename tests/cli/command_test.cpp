@@ -1,5 +1,6 @@
-// The command as a user meets it: what it writes, that the same command gives the same bytes however often it is interrupted, and one clear line where it
-// cannot do what was asked. Hostile model files are in model_files_test.cpp.
+// The command as a user meets it: what it writes, that the same command gives the same bytes
+// however often it is interrupted, and one clear line where it cannot do what was asked. Hostile
+// model files are in model_files_test.cpp.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -20,17 +21,20 @@ class Command : public ::testing::Test {
  protected:
   Command() {
     std::string text;
-    for (int i = 0; i < 200; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    for (int i = 0; i < 200; ++i)
+      text += fmt::format("line {}: the router sends each token to two experts\n", i);
     put(text_, text);
   }
   // The smallest run, with `more` in place of or after the options it names.
   std::vector<std::string> train(const std::string& out, std::vector<std::string> more = {}) const {
     std::vector<std::string> words = {"train", "--out", out};
-    const std::vector<std::pair<std::string, std::string>> usual = {{"--data", text_},  {"--width", "16"}, {"--heads", "2"},         {"--layers", "2"},
-                                                                    {"--experts", "4"}, {"--top-k", "2"},  {"--expert-width", "16"}, {"--context", "16"},
-                                                                    {"--batch", "2"},   {"--steps", "3"},  {"--threads", "2"}};
+    const std::vector<std::pair<std::string, std::string>> usual = {
+        {"--data", text_},  {"--width", "16"}, {"--heads", "2"},         {"--layers", "2"},
+        {"--experts", "4"}, {"--top-k", "2"},  {"--expert-width", "16"}, {"--context", "16"},
+        {"--batch", "2"},   {"--steps", "3"},  {"--threads", "2"}};
     for (const auto& [flag, value] : usual)
-      if (std::find(more.begin(), more.end(), flag) == more.end()) words.insert(words.end(), {flag, value});
+      if (std::find(more.begin(), more.end(), flag) == more.end())
+        words.insert(words.end(), {flag, value});
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -39,7 +43,8 @@ class Command : public ::testing::Test {
     ASSERT_EQ(r.code, 0) << r.err;
   }
   // A refused run leaves nothing: no folder, or an empty one.
-  void refused(const std::vector<std::string>& more, int code, const std::vector<std::string>& parts) const {
+  void refused(const std::vector<std::string>& more, int code,
+               const std::vector<std::string>& parts) const {
     const std::string out = folder_ / "refused";
     expect_refused(train(out, more), code, parts);
     EXPECT_TRUE(!fs::exists(out) || fs::is_empty(out)) << "something was left in OUT";
@@ -56,14 +61,16 @@ TEST_F(Command, TrainWritesAModelAndItsMetrics) {
   const Json reply = Json::parse(r.out);
   EXPECT_EQ(reply.at("step"), 3);
   EXPECT_EQ(reply.at("tokens"), 96);
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) EXPECT_TRUE(fs::exists(folder_ / "m/" + name)) << name;
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"})
+    EXPECT_TRUE(fs::exists(folder_ / "m/" + name)) << name;
   std::istringstream metrics(slurp(folder_ / "m/metrics.jsonl"));
   int step = 0;
   for (std::string line; std::getline(metrics, line);) {
     const Json m = Json::parse(line);
     EXPECT_EQ(m.at("step"), ++step);
     EXPECT_EQ(m.at("tokens"), 32 * step);
-    for (const char* key : {"seconds", "ce", "balance", "z", "grad_norm", "lr", "tokens_per_second", "dropped", "max_vio"})
+    for (const char* key : {"seconds", "ce", "balance", "z", "grad_norm", "lr", "tokens_per_second",
+                            "dropped", "max_vio"})
       EXPECT_TRUE(m.at(key).is_number()) << key;
     EXPECT_GT(m.at("grad_norm"), 0);
     ASSERT_EQ(m.at("layers").size(), 2u);
@@ -83,7 +90,8 @@ TEST_F(Command, LearnsATokenizerAndCountsItsBytes) {
   train_ok(out, {"--tokenizer", "bpe:270"});
   const auto tokenizer = load_tokenizer(out);
   EXPECT_EQ(tokenizer->spec(), "bpe");
-  const CommandResult r = moe_command({"score", out, "--text", text_, "--window", "16", "--per-token", "--json"});
+  const CommandResult r =
+      moe_command({"score", out, "--text", text_, "--window", "16", "--per-token", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const Json score = Json::parse(r.out);
   const auto ids = score.at("ids").get<std::vector<int32_t>>();
@@ -101,41 +109,51 @@ TEST_F(Command, LearnsATokenizerAndCountsItsBytes) {
   refused({"--tokenizer", "bpe:12"}, 2, {"bpe:12", "from 257"});
 }
 
-// The weights' shape and recipe stay as they are; what the losses are multiplied by does not belong to them.
+// The weights' shape and recipe stay as they are; what the losses are multiplied by does not belong
+// to them.
 TEST_F(Command, StartsFromOtherWeights) {
   const std::string first = folder_ / "first", out = folder_ / "second";
   train_ok(first);
   const auto from = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"train", "--from", first, "--data", text_, "--out", out, "--context", "16", "--batch", "2", "--schedule", "constant", "--warmup",
-                               "0", "--threads", "2", "--no-report"});
+    more.insert(more.begin(), {"train", "--from", first, "--data", text_, "--out", out, "--context",
+                               "16", "--batch", "2", "--schedule", "constant", "--warmup", "0",
+                               "--threads", "2", "--no-report"});
     return more;
   };
-  for (const auto& [flag, value] : std::map<std::string, std::string>{{"--layers", "7"}, {"--recipe", "switch"}, {"--stages", "{}"}, {"--dropout", "0.1"}}) {
+  for (const auto& [flag, value] : std::map<std::string, std::string>{
+           {"--layers", "7"}, {"--recipe", "switch"}, {"--stages", "{}"}, {"--dropout", "0.1"}}) {
     expect_refused(from({flag, value}), 2, {"--from brings its model, so " + flag});
     EXPECT_FALSE(fs::exists(out));
   }
   expect_refused(from({"--tokenizer", "bytes"}), 2, {"--from brings the tokenizer"});
-  expect_refused(from({"--device-loss", "0.5"}), 2, {"recipe 'olmoe' has no such loss", "--device-loss"});
+  expect_refused(from({"--device-loss", "0.5"}), 2,
+                 {"recipe 'olmoe' has no such loss", "--device-loss"});
   ASSERT_EQ(moe_command(from({"--balance", "0.5", "--steps", "2"})).code, 0);
   EXPECT_EQ(load_model(out).model->config().routing.coef.balance, 0.5f);
-  EXPECT_EQ(load_model(out).model->config().routing.coef.z, load_model(first).model->config().routing.coef.z);
-  expect_refused(from({"--balance", "0.25", "--steps", "4", "--resume"}), 2, {"cannot resume", "router_aux_loss_coef"});
-  for (const char* same : {"4", "6"}) EXPECT_EQ(moe_command(from({"--balance", "0.5", "--steps", same, "--resume"})).code, 0);
+  EXPECT_EQ(load_model(out).model->config().routing.coef.z,
+            load_model(first).model->config().routing.coef.z);
+  expect_refused(from({"--balance", "0.25", "--steps", "4", "--resume"}), 2,
+                 {"cannot resume", "router_aux_loss_coef"});
+  for (const char* same : {"4", "6"})
+    EXPECT_EQ(moe_command(from({"--balance", "0.5", "--steps", same, "--resume"})).code, 0);
   EXPECT_EQ(moe_command(from({"--steps", "7", "--resume"})).code, 0);
 }
 
 TEST_F(Command, TheOtherVerbsReadIt) {
   train_ok(folder_ / "m");
-  const CommandResult score = moe_command({"score", folder_ / "m", "--text", text_, "--window", "16", "--windows", "3", "--json", "--per-token"});
+  const CommandResult score = moe_command({"score", folder_ / "m", "--text", text_, "--window",
+                                           "16", "--windows", "3", "--json", "--per-token"});
   ASSERT_EQ(score.code, 0) << score.err;
   const Json s = Json::parse(score.out);
   EXPECT_EQ(s.at("tokens"), 45);
-  EXPECT_NEAR(s.at("perplexity").get<double>(), std::exp(s.at("nats_per_token").get<double>()), 1e-9);
+  EXPECT_NEAR(s.at("perplexity").get<double>(), std::exp(s.at("nats_per_token").get<double>()),
+              1e-9);
   EXPECT_GT(s.at("bits_per_byte"), 0);
   EXPECT_EQ(s.at("ids").size(), 48u);
   for (size_t i = 0; i < 48; ++i) EXPECT_EQ(s.at("logprobs")[i].is_null(), i % 16 == 0) << i;
 
-  const std::vector<std::string> generate = {"generate", folder_ / "m", "-p", "The", "-n", "20", "--seed", "3"};
+  const std::vector<std::string> generate = {"generate", folder_ / "m", "-p",     "The",
+                                             "-n",       "20",          "--seed", "3"};
   const CommandResult text = moe_command(generate);
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_TRUE(text.out.starts_with("The"));
@@ -164,13 +182,19 @@ TEST_F(Command, TheSameCommandWritesTheSameBytes) {
   EXPECT_NE(slurp(folder_ / "c/model.safetensors"), model);
 }
 
-// The first run gets Ctrl-C once it has made some steps; so many are asked for that it cannot be done by then.
+// The first run gets Ctrl-C once it has made some steps; so many are asked for that it cannot be
+// done by then.
 TEST_F(Command, InterruptedAndResumedIsUninterrupted) {
   for (const std::string dtype : {"f32", "bf16"}) {
     const std::string out = folder_ / "broken-" + dtype, whole = folder_ / "whole-" + dtype;
-    const std::vector<std::string> options = {"--steps", "1500", "--batch", "1", "--dtype", dtype, "--recipe", "nanomoe", "--dropout", "0.1"};
+    const std::vector<std::string> options = {"--steps",   "1500", "--batch",  "1",
+                                              "--dtype",   dtype,  "--recipe", "nanomoe",
+                                              "--dropout", "0.1"};
     const CommandResult r = moe_command(train(out, options), [&](pid_t child) {
-      for (int wait = 0; wait < 3000 && slurp(out + "/metrics.jsonl").find("\"step\":20,") == std::string::npos; ++wait) usleep(2000);
+      for (int wait = 0;
+           wait < 3000 && slurp(out + "/metrics.jsonl").find("\"step\":20,") == std::string::npos;
+           ++wait)
+        usleep(2000);
       kill(child, SIGINT);
     });
     EXPECT_EQ(r.code, 130) << r.err;
@@ -198,25 +222,33 @@ TEST_F(Command, OutputThatIsLostIsAFailure) {
   const std::string out = folder_ / "m", err = folder_ / "err";
   train_ok(out);
   const std::vector<std::vector<std::string>> commands = {
-      {"--help"}, {"man"}, {"recipes", "--json"}, {"generate", out, "-p", "x", "-n", "3"}, {"score", out, "--text", text_, "--json"}};
+      {"--help"},
+      {"man"},
+      {"recipes", "--json"},
+      {"generate", out, "-p", "x", "-n", "3"},
+      {"score", out, "--text", text_, "--json"}};
   for (const auto& words : commands) {
     EXPECT_EQ(in_shell(words, "</dev/null >/dev/null 2>/dev/null"), 0) << words[0];
     EXPECT_EQ(in_shell(words, fmt::format("</dev/null >/dev/full 2>'{}'", err)), 1) << words[0];
     const std::string said = slurp(err);
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: standard output could not be written", said) << words[0];
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "moe: standard output could not be written", said)
+        << words[0];
     EXPECT_EQ(said.find("cannot write to file"), std::string::npos) << said;
   }
 }
 
-// A run of days is not lost because its log is: on a full disk, or with no standard error, whose number a file of the run must not get.
+// A run of days is not lost because its log is: on a full disk, or with no standard error, whose
+// number a file of the run must not get.
 TEST_F(Command, LogThatIsLostEndsNoRun) {
   train_ok(folder_ / "usual");
   for (const std::string streams : {"2>/dev/full", "2>&-", "<&- >&- 2>&-"}) {
     const std::string out = folder_ / "deaf";
     EXPECT_EQ(in_shell(train(out), streams), 0) << streams;
-    EXPECT_TRUE(slurp(out + "/model.safetensors") == slurp(folder_ / "usual/model.safetensors")) << streams;
+    EXPECT_TRUE(slurp(out + "/model.safetensors") == slurp(folder_ / "usual/model.safetensors"))
+        << streams;
     std::istringstream metrics(slurp(out + "/metrics.jsonl"));
-    for (std::string line; std::getline(metrics, line);) EXPECT_TRUE(Json::accept(line)) << streams << ": " << line;
+    for (std::string line; std::getline(metrics, line);)
+      EXPECT_TRUE(Json::accept(line)) << streams << ": " << line;
     fs::remove_all(out);
   }
   EXPECT_EQ(in_shell({"wrong"}, "2>/dev/full"), 2);
@@ -225,35 +257,52 @@ TEST_F(Command, LogThatIsLostEndsNoRun) {
 TEST_F(Command, HelpNamesEveryOption) {
   const CommandResult all = moe_command({"--help"});
   EXPECT_EQ(all.code, 0);
-  for (const char* verb : {"train", "tokenize", "generate", "chat", "score", "upcycle", "merge", "prune", "inspect", "recipes", "route", "bench"})
+  for (const char* verb : {"train", "tokenize", "generate", "chat", "score", "upcycle", "merge",
+                           "prune", "inspect", "recipes", "route", "bench"})
     EXPECT_NE(all.out.find(verb), std::string::npos) << verb;
   const std::vector<std::pair<std::string, std::string>> promised = {
       {"train",
-       "data out preset recipe layers width heads kv-heads experts top-k expert-width shared-experts moe-every dense-first capacity-factor balance z-loss "
+       "data out preset recipe layers width heads kv-heads experts top-k expert-width "
+       "shared-experts moe-every dense-first capacity-factor balance z-loss "
        "tokenizer mix hold-out "
-       "memory show-memory context batch accumulate steps lr lr-times warmup min-lr weight-decay clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
+       "memory show-memory context batch accumulate steps lr lr-times warmup min-lr weight-decay "
+       "clip seed dtype recompute shuffle eval-data eval-every save-every resume from config json "
        "stages "
-       "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss device-loss communication-loss"},
+       "expert-groups groups-kept routed-scaling-factor balance-over importance-loss load-loss "
+       "device-loss communication-loss"},
       {"tokenize", "data tokenizer out hold-out threads json"},
       {"generate",
-       "prompt temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts prompt-lookup dtype cache-dtype pack-memory hot-set threads json"},
+       "prompt temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts "
+       "prompt-lookup dtype cache-dtype pack-memory hot-set threads json"},
       {"chat",
-       "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts prompt-lookup dtype cache-dtype pack-memory hot-set threads "
+       "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts "
+       "prompt-lookup dtype cache-dtype pack-memory hot-set threads "
        "json"},
-      {"score", "memory pack-memory show-memory text window windows routing top-k-experts dtype json per-token"},
+      {"score",
+       "memory pack-memory show-memory text window windows routing top-k-experts dtype json "
+       "per-token"},
       {"inspect", "memory pack-memory show-memory json preset top-k-experts"},
-      {"bench", "prompt tokens repeats seed top-k-experts dtype cache-dtype pack-memory hot-set threads json"},
-      {"route", "recipe stages experts top-k capacity-factor expert-groups groups-kept routed-scaling-factor eval logits seed draw json"},
-      {"upcycle", "experts top-k granularity recipe layers noise noise-share down-scale seed dtype threads json"},
+      {"bench",
+       "prompt tokens repeats seed top-k-experts dtype cache-dtype pack-memory hot-set threads "
+       "json"},
+      {"route",
+       "recipe stages experts top-k capacity-factor expert-groups groups-kept "
+       "routed-scaling-factor eval logits seed draw json"},
+      {"upcycle",
+       "experts top-k granularity recipe layers noise noise-share down-scale seed dtype threads "
+       "json"},
       {"merge", "base expert gates top-k recipe seed dtype threads json"},
-      {"prune", "memory pack-memory show-memory experts calibration windows window saliency verify dtype threads json"},
+      {"prune",
+       "memory pack-memory show-memory experts calibration windows window saliency verify dtype "
+       "threads json"},
       {"recipes", "json"}};
   for (const auto& [verb, options] : promised) {
     const CommandResult help = moe_command({verb, "--help"});
     EXPECT_EQ(help.code, 0);
     EXPECT_EQ(help.err, "");
     std::istringstream words(options);
-    for (std::string option; words >> option;) EXPECT_NE(help.out.find("--" + option), std::string::npos) << verb << " --" << option;
+    for (std::string option; words >> option;)
+      EXPECT_NE(help.out.find("--" + option), std::string::npos) << verb << " --" << option;
   }
   const CommandResult version = moe_command({"--version"});
   EXPECT_EQ(version.code, 0);
@@ -338,7 +387,8 @@ TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
   expect_refused({"generate", m, "-p", "x", "--temperature", "-1"}, 2, {"--temperature"});
   expect_refused({"generate", m, "-p", "x", "--threads", "-1"}, 2, {"--threads"});
   put(folder_ / "short.txt", "too short");
-  expect_refused({"score", m, "--text", folder_ / "short.txt", "--window", "16"}, 1, {"9 tokens", "16", "--window"});
+  expect_refused({"score", m, "--text", folder_ / "short.txt", "--window", "16"}, 1,
+                 {"9 tokens", "16", "--window"});
   expect_refused({"score", m, "--text", folder_ / "none.txt"}, 1, {"none.txt"});
   expect_refused({"score", m, "--text", text_, "--window", "1"}, 2, {"--window"});
   expect_refused({"inspect", folder_ / "none"}, 1, {"none/config.json"});

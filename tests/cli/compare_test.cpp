@@ -1,4 +1,5 @@
-// `moe compare` as a user meets it: a model beside itself with fewer experts, beside its quantised twin, beside what does not fit.
+// `moe compare` as a user meets it: a model beside itself with fewer experts, beside its quantised
+// twin, beside what does not fit.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +14,8 @@ class Compare : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
     std::string text;
-    for (int i = 0; i < 120; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    for (int i = 0; i < 120; ++i)
+      text += fmt::format("line {}: the router sends each token to two experts\n", i);
     put(text_file(), text);
     train(model(), {"--layers", "2"});
     train(deeper(), {"--layers", "3", "--recipe", "dense"});
@@ -22,10 +24,12 @@ class Compare : public ::testing::Test {
   }
   static void TearDownTestSuite() { folder_.reset(); }
   static void train(const std::string& out, std::vector<std::string> more) {
-    std::vector<std::string> words = {"train",     "--data", text_file(), "--out", out,       "--width", "32",        "--heads", "2",
-                                      "--context", "32",     "--batch",   "2",     "--steps", "12",      "--threads", "2"};
+    std::vector<std::string> words = {"train", "--data",  text_file(), "--out",     out,  "--width",
+                                      "32",    "--heads", "2",         "--context", "32", "--batch",
+                                      "2",     "--steps", "12",        "--threads", "2"};
     words.insert(words.end(), more.begin(), more.end());
-    if (more.size() == 2) words.insert(words.end(), {"--experts", "4", "--top-k", "2", "--expert-width", "32"});
+    if (more.size() == 2)
+      words.insert(words.end(), {"--experts", "4", "--top-k", "2", "--expert-width", "32"});
     const CommandResult r = moe_command(words);
     ASSERT_EQ(r.code, 0) << r.err;
   }
@@ -33,8 +37,11 @@ class Compare : public ::testing::Test {
   static std::string deeper() { return *folder_ / "deeper"; }
   static std::string quantised() { return *folder_ / "m.gguf"; }
   static std::string text_file() { return *folder_ / "text.txt"; }
-  static std::vector<std::string> words(const std::string& before, const std::string& after, const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"compare", before, after, "--text", text_file(), "--prompt", "8", "--tokens", "3", "--repeats", "3", "--dtype", "f32"};
+  static std::vector<std::string> words(const std::string& before, const std::string& after,
+                                        const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"compare",  before,    after,      "--text", text_file(),
+                                    "--prompt", "8",       "--tokens", "3",      "--repeats",
+                                    "3",        "--dtype", "f32"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -54,8 +61,11 @@ TEST_F(Compare, SaysWhatQuantisingCost) {
   EXPECT_EQ(j.at("window"), 32);
   for (const char* side : {"before", "after"}) {
     const std::string path = side == std::string("before") ? model() : quantised();
-    const Json score = json_of({"score", path, "--text", text_file(), "--windows", "20", "--dtype", "f32", "--json"});
-    EXPECT_DOUBLE_EQ(j.at(side).at("perplexity").get<double>(), score.at("perplexity").get<double>()) << side;
+    const Json score = json_of(
+        {"score", path, "--text", text_file(), "--windows", "20", "--dtype", "f32", "--json"});
+    EXPECT_DOUBLE_EQ(j.at(side).at("perplexity").get<double>(),
+                     score.at("perplexity").get<double>())
+        << side;
   }
   EXPECT_GT(j.at("kl"), 0);
   EXPECT_LT(j.at("kl"), 1);
@@ -65,7 +75,8 @@ TEST_F(Compare, SaysWhatQuantisingCost) {
   EXPECT_EQ(j.at("before").at("decode_seconds").size(), 3u);
   std::vector<double> ratios;
   for (size_t i = 0; i < 3; ++i)
-    ratios.push_back(j.at("before").at("decode_seconds").at(i).get<double>() / j.at("after").at("decode_seconds").at(i).get<double>());
+    ratios.push_back(j.at("before").at("decode_seconds").at(i).get<double>() /
+                     j.at("after").at("decode_seconds").at(i).get<double>());
   std::sort(ratios.begin(), ratios.end());
   EXPECT_DOUBLE_EQ(j.at("speed_up").at("decode").get<double>(), ratios[1]);
 }
@@ -73,16 +84,19 @@ TEST_F(Compare, SaysWhatQuantisingCost) {
 TEST_F(Compare, ShowsQualityAndSpeedSideBySide) {
   const CommandResult r = moe_command(words(model(), quantised(), {}));
   EXPECT_EQ(r.code, 0) << r.err;
-  for (const char* part : {"before", "after", "perplexity", "decode, tokens a second", "KL", "choices kept", "MaxVio", "weights q4_0"})
+  for (const char* part : {"before", "after", "perplexity", "decode, tokens a second", "KL",
+                           "choices kept", "MaxVio", "weights q4_0"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
   const CommandResult quiet = moe_command(words(model(), quantised(), {"--no-speed"}));
   EXPECT_EQ(quiet.out.find("tokens a second"), std::string::npos);
-  EXPECT_TRUE(json_of(words(model(), quantised(), {"--no-speed", "--json"})).at("speed_up").is_null());
+  EXPECT_TRUE(
+      json_of(words(model(), quantised(), {"--no-speed", "--json"})).at("speed_up").is_null());
 }
 
 TEST_F(Compare, AModelWithFewerExpertsBesideItself) {
   const Json same = json_of(words(model(), model(), {"--no-speed", "--json"})),
-             fewer = json_of(words(model(), model(), {"--no-speed", "--json", "--top-k-experts", "1"}));
+             fewer =
+                 json_of(words(model(), model(), {"--no-speed", "--json", "--top-k-experts", "1"}));
   EXPECT_EQ(same.at("kl"), 0);
   EXPECT_EQ(same.at("same_top"), 1);
   EXPECT_GT(fewer.at("kl"), 0);
@@ -104,7 +118,8 @@ TEST_F(Compare, WritesAPage) {
   EXPECT_NE(r.out.find("the page is in " + page), std::string::npos);
   const std::string html = slurp(page);
   EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
-  for (const char* part : {"Comparison", "same_choices", "Before and after", "prefers-color-scheme:dark"})
+  for (const char* part :
+       {"Comparison", "same_choices", "Before and after", "prefers-color-scheme:dark"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
 }
 
@@ -115,9 +130,11 @@ TEST_F(Compare, RefusesWhatCannotBeCompared) {
   expect_refused({"compare", model(), model()}, 2, {"--text"});
   expect_refused(words(model(), *folder_ / "nothing", {}), 1, {"nothing"});
   expect_refused(words(model(), model(), {"--window", "100000"}), 1, {"--window"});
-  expect_refused({"compare", model(), model(), "--text", text_file(), "--repeats", "0"}, 2, {"--repeats is 0"});
+  expect_refused({"compare", model(), model(), "--text", text_file(), "--repeats", "0"}, 2,
+                 {"--repeats is 0"});
   expect_refused(words(deeper(), deeper(), {"--top-k-experts", "1"}), 2, {"dense"});
-  expect_refused(words(model(), model(), {"--html", *folder_ / "no/such/page.html"}), 1, {"page.html"});
+  expect_refused(words(model(), model(), {"--html", *folder_ / "no/such/page.html"}), 1,
+                 {"page.html"});
   put(*folder_ / "short.txt", "too short");
   expect_refused({"compare", model(), model(), "--text", *folder_ / "short.txt"}, 1, {"9 tokens"});
 }

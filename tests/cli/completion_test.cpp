@@ -1,4 +1,5 @@
-// Completion and manual pages say what the verbs have: bash is asked as a user would ask it, and every page tells every flag.
+// Completion and manual pages say what the verbs have: bash is asked as a user would ask it, and
+// every page tells every flag.
 #include "options/completion.h"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +15,8 @@ namespace {
 
 using namespace moe::test;
 
-// What bash offers after `line`, its words separated by spaces; the last one, perhaps empty, is under the cursor.
+// What bash offers after `line`, its words separated by spaces; the last one, perhaps empty, is
+// under the cursor.
 std::vector<std::string> offered(const std::string& line, const std::string& in = ".") {
   const TempFolder folder;
   put(folder / "ask.sh", moe_command({"completion", "bash"}).out + R"(
@@ -38,7 +40,9 @@ printf '%s\n' "${COMPREPLY[@]}"
 }
 
 using Words = std::vector<std::string>;
-bool has(const Words& words, const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); }
+bool has(const Words& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 TEST(Completion, BashKnowsVerbsFlagsAndValues) {
   EXPECT_EQ(offered("moe tr"), Words{"train"});
@@ -62,7 +66,8 @@ TEST(Completion, BashKnowsVerbsFlagsAndValues) {
 TEST(Completion, BashOffersFilesWhereNothingElseIsKnown) {
   const TempFolder folder;
   put(folder / "some text.txt", "");
-  for (const char* line : {"moe train --data some", "moe generate some", "moe train --data other some"})
+  for (const char* line :
+       {"moe train --data some", "moe generate some", "moe train --data other some"})
     EXPECT_EQ(offered(line, folder.path()), Words{"some text.txt"}) << line;
 }
 
@@ -89,7 +94,8 @@ TEST(Completion, EveryShellHasEveryFlag) {
     for (const CommandInfo* command : all_commands(tree))
       for (const OptionInfo& flag : command->flags) {
         const std::string name = flag.names.back();
-        const std::string wanted = std::string(shell) == "fish" ? "'__moe_at " + command->path + "'" : name;
+        const std::string wanted =
+            std::string(shell) == "fish" ? "'__moe_at " + command->path + "'" : name;
         EXPECT_NE(script.find(wanted), std::string::npos) << shell << " " << name;
         if (std::string(shell) == "fish") {
           EXPECT_NE(script.find(" -l " + name.substr(2)), std::string::npos) << name;
@@ -113,7 +119,8 @@ TEST(Manual, TellsEveryFlagOfEveryVerb) {
     EXPECT_NE(whole.find(command->path), std::string::npos) << command->path;
     for (const OptionInfo& flag : command->flags)
       if (flag.names.back() != "--help") {
-        EXPECT_NE(whole.find("\\fB" + in_roff(flag.names.back()) + "\\fR"), std::string::npos) << command->path << " " << flag.names.back();
+        EXPECT_NE(whole.find("\\fB" + in_roff(flag.names.back()) + "\\fR"), std::string::npos)
+            << command->path << " " << flag.names.back();
       }
   }
   for (const Verb& verb : verbs()) {

@@ -17,9 +17,29 @@ class Convert : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
-    const CommandResult r = moe_command(
-        {"train",   "--data", *made_ / "text.txt", "--out", *made_ / "m", "--width", "64",      "--heads", "2",       "--layers", "1", "--experts", "4",
-         "--top-k", "2",      "--expert-width",    "32",    "--context",  "32",      "--batch", "2",       "--steps", "3"});
+    const CommandResult r = moe_command({"train",
+                                         "--data",
+                                         *made_ / "text.txt",
+                                         "--out",
+                                         *made_ / "m",
+                                         "--width",
+                                         "64",
+                                         "--heads",
+                                         "2",
+                                         "--layers",
+                                         "1",
+                                         "--experts",
+                                         "4",
+                                         "--top-k",
+                                         "2",
+                                         "--expert-width",
+                                         "32",
+                                         "--context",
+                                         "32",
+                                         "--batch",
+                                         "2",
+                                         "--steps",
+                                         "3"});
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() {
@@ -36,32 +56,38 @@ class Convert : public ::testing::Test {
 TempFolder* Convert::made_ = nullptr;
 
 TEST_F(Convert, PrintsTheAccountAndBothPerplexities) {
-  const CommandResult r = moe_command({"convert", model(), folder_ / "m.gguf", "--quant", "q4_0", "--verify", text()});
+  const CommandResult r =
+      moe_command({"convert", model(), folder_ / "m.gguf", "--quant", "q4_0", "--verify", text()});
   ASSERT_EQ(r.code, 0) << r.err;
   has(r.out, "norms, biases, routers and positions stay f32");
   has(r.out, "output.weight: the head keeps more bits");
   has(r.out, "tensors read once");
   has(r.out, "written once");
   has(r.out, "perplexity on " + text());
-  const CommandResult again = moe_command({"score", folder_ / "m.gguf", "--text", text(), "--json"});
+  const CommandResult again =
+      moe_command({"score", folder_ / "m.gguf", "--text", text(), "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
   has(r.out, fmt::format("{:.4f} after", Json::parse(again.out)["perplexity"].get<double>()));
 }
 
 // Mixes by llama.cpp's names, in either case; a type's name alone is its usual mix there.
 TEST_F(Convert, TakesMixesByName) {
-  for (const auto& [name, same] : {std::pair("Q4_K_M", "q4_k"), std::pair("q5_k_m", "Q5_K"), std::pair("q4_k_s", "Q4_K_S")}) {
+  for (const auto& [name, same] :
+       {std::pair("Q4_K_M", "q4_k"), std::pair("q5_k_m", "Q5_K"), std::pair("q4_k_s", "Q4_K_S")}) {
     ok({"convert", model(), folder_ / "a.gguf", "--quant", name});
     ok({"convert", model(), folder_ / "b.gguf", "--quant", same});
     EXPECT_EQ(slurp(folder_ / "a.gguf"), slurp(folder_ / "b.gguf")) << name;
   }
   const std::string help = ok({"convert", "--help"}).out;
-  for (const char* name : {"q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_1", "q5_0", "q4_k_m", "q4_k_s", "q4_1", "q4_0"}) has(help, name);
+  for (const char* name :
+       {"q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_1", "q5_0", "q4_k_m", "q4_k_s", "q4_1", "q4_0"})
+    has(help, name);
 }
 
 TEST_F(Convert, JsonHoldsTheSame) {
   const CommandResult r =
-      moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(), "--verify-windows", "2", "--verify-window", "32", "--json"});
+      moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(),
+                   "--verify-windows", "2", "--verify-window", "32", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const Json reply = Json::parse(r.out);
   EXPECT_EQ(reply["sources"], reply["targets"]);
@@ -71,7 +97,8 @@ TEST_F(Convert, JsonHoldsTheSame) {
   EXPECT_EQ(reply["tensors"][0]["to"], "bf16");
   EXPECT_EQ(reply["verify"]["windows"], 2);
   EXPECT_EQ(reply["verify"]["window"], 32);
-  const double before = reply["verify"]["before"]["perplexity"], after = reply["verify"]["after"]["perplexity"];
+  const double before = reply["verify"]["before"]["perplexity"],
+               after = reply["verify"]["after"]["perplexity"];
   EXPECT_NEAR(after / before, 1, 0.02);
   EXPECT_NE(after, before);
 }
@@ -82,17 +109,22 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", model(), gguf, "--quant", "q9_0"}, 2, {"--quant", "q9_0", "q8_0"});
   expect_refused({"convert", model(), gguf, "--quant", "bf16"}, 2, {"--dtype bf16"});
   expect_refused({"convert", model(), gguf, "--dtype", "q8_0"}, 2, {"--quant q8_0"});
-  expect_refused({"convert", model(), gguf, "--dtype", "bf16", "--quant", "q8_0"}, 2, {"--quant", "--dtype"});
-  expect_refused({"convert", model(), gguf, "--quant", "Q3_K_M"}, 2, {"--quant Q3_K_M", "llama.cpp makes it of Q3_K", "q4_k_s"});
-  expect_refused({"convert", model(), gguf, "--quant", "iq4_xs"}, 2, {"iq4_xs", "IQ types", "q4_k_m"});
+  expect_refused({"convert", model(), gguf, "--dtype", "bf16", "--quant", "q8_0"}, 2,
+                 {"--quant", "--dtype"});
+  expect_refused({"convert", model(), gguf, "--quant", "Q3_K_M"}, 2,
+                 {"--quant Q3_K_M", "llama.cpp makes it of Q3_K", "q4_k_s"});
+  expect_refused({"convert", model(), gguf, "--quant", "iq4_xs"}, 2,
+                 {"iq4_xs", "IQ types", "q4_k_m"});
   expect_refused({"convert", model(), gguf, "--quant", "q4_k_x"}, 2, {"'q4_k_x'", "\"q4_k_m\""});
   expect_refused({"convert", model(), model()}, 1, {"is the model itself"});
   expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});
   put(folder_ / "short.txt", "x");
   expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1, {"window"});
-  expect_refused({"convert", model(), gguf, "--verify-windows", "2"}, 2, {"--verify-windows", "--verify TEXT"});
+  expect_refused({"convert", model(), gguf, "--verify-windows", "2"}, 2,
+                 {"--verify-windows", "--verify TEXT"});
   put(folder_ / "text.gguf", "text");
-  expect_refused({"convert", model(), folder_ / "text.gguf"}, 1, {"text.gguf", "choose another name"});
+  expect_refused({"convert", model(), folder_ / "text.gguf"}, 1,
+                 {"text.gguf", "choose another name"});
   EXPECT_EQ(slurp(folder_ / "text.gguf"), "text");
   EXPECT_FALSE(fs::exists(out) || fs::exists(gguf));
 }

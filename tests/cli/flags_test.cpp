@@ -1,4 +1,5 @@
-// Where an option's value comes from (flag, then --config, then preset, then default), and what the flags make of a model.
+// Where an option's value comes from (flag, then --config, then preset, then default), and what the
+// flags make of a model.
 
 #include <CLI/CLI.hpp>
 
@@ -37,12 +38,14 @@ std::string config_file(const TempFolder& folder, const std::string& json) {
 
 TEST(Options, FlagsWinOverConfigAndConfigOverPreset) {
   const TempFolder folder;
-  const Line line({"--preset", "tiny", "--config", config_file(folder, R"({"width": 64, "batch": 3, "lr": 0.5})"), "--batch", "2"});
+  const Line line({"--preset", "tiny", "--config",
+                   config_file(folder, R"({"width": 64, "batch": 3, "lr": 0.5})"), "--batch", "2"});
   EXPECT_EQ(line.train.batch, 2);
   EXPECT_EQ(line.model.width, 64);
   EXPECT_EQ(line.train.lr, 0.5);
   // What neither flag nor file names is the preset's.
-  const auto tiny = std::find_if(presets().begin(), presets().end(), [](const Preset& preset) { return preset.name == "tiny"; });
+  const auto tiny = std::find_if(presets().begin(), presets().end(),
+                                 [](const Preset& preset) { return preset.name == "tiny"; });
   EXPECT_EQ(line.train.steps, parse_json(tiny->json, "tiny").at("steps").get<int64_t>());
   EXPECT_NE(line.train.steps, TrainOptions().steps);
   EXPECT_EQ(line.train.accumulate, TrainOptions().accumulate);
@@ -70,13 +73,16 @@ TEST(Options, WhatAFileSetsGivesWayToAFlag) {
   EXPECT_EQ(timed.steps, none.steps);
   EXPECT_EQ(timed.minutes, 5);
   EXPECT_EQ(timed.context, 1024) << "the rest is the preset's";
-  // A warm-up as long as the run, and a last rate above the highest one, were meant for others. What fits stays.
+  // A warm-up as long as the run, and a last rate above the highest one, were meant for others.
+  // What fits stays.
   EXPECT_FALSE(Line({"--preset", "nanomoe", "--steps", "10"}).train.warmup);
   EXPECT_EQ(Line({"--preset", "nanomoe", "--steps", "2001"}).train.warmup, 2000);
   EXPECT_FALSE(Line({"--preset", "nanomoe", "--lr", "1e-5"}).train.min_lr);
   EXPECT_EQ(Line({"--preset", "nanomoe", "--lr", "6e-5"}).train.min_lr, 6e-5);
   // --config stands between: above a preset, below the command line.
-  const auto config = [&](const char* json) { return std::vector<std::string>{"--preset", "nanomoe", "--config", config_file(folder, json)}; };
+  const auto config = [&](const char* json) {
+    return std::vector<std::string>{"--preset", "nanomoe", "--config", config_file(folder, json)};
+  };
   EXPECT_EQ(Line(config(R"({"minutes": 3})")).train.steps, none.steps);
   EXPECT_FALSE(Line(config(R"({"steps": 20})")).train.warmup);
   std::vector<std::string> words = config(R"({"minutes": 3, "warmup": 30})");
@@ -110,16 +116,24 @@ TEST(Options, WholeNumbersWithAnExponent) {
                                      {"18446744073709551615.0", "18446744073709551615"}})
     EXPECT_EQ(whole_number(word), number);
   // Left as they are, for the option to refuse.
-  for (const char* word : {"1.5", "1e-1", "15", "-3", "", "e", "e6", ".", "1e", "1e1000000", "1.e", "0x10", "1e2e3", "ten", "nan", "1e9x"})
+  for (const char* word : {"1.5", "1e-1", "15", "-3", "", "e", "e6", ".", "1e", "1e1000000", "1.e",
+                           "0x10", "1e2e3", "ten", "nan", "1e9x"})
     EXPECT_EQ(whole_number(word), word);
   const TempFolder folder;
-  EXPECT_EQ(Line({"--config", config_file(folder, R"({"steps": 1e6, "batch": 4.0, "seed": 1e3})")}).train.steps, 1000000);
-  EXPECT_FAILS(Line({"--config", config_file(folder, R"({"steps": 1.5})")}), "\"steps\" is 1.5; a whole number is needed");
+  EXPECT_EQ(Line({"--config", config_file(folder, R"({"steps": 1e6, "batch": 4.0, "seed": 1e3})")})
+                .train.steps,
+            1000000);
+  EXPECT_FAILS(Line({"--config", config_file(folder, R"({"steps": 1.5})")}),
+               "\"steps\" is 1.5; a whole number is needed");
 }
 
 TEST(Options, ConfigTakesEveryKindOfValue) {
   const TempFolder folder;
-  const Line line({"--config", config_file(folder, R"({"recompute": true, "decay_all": false, "moe-layers": [0, 2], "dtype": "bf16", "shuffle": "none",
+  const Line line(
+      {"--config",
+       config_file(
+           folder,
+           R"({"recompute": true, "decay_all": false, "moe-layers": [0, 2], "dtype": "bf16", "shuffle": "none",
                                                        "schedule": "linear", "seed": 9, "tied": true, "shared_gate": true, "min-lr": 1e-5, "layers": 4})")});
   EXPECT_TRUE(line.train.recompute);
   EXPECT_FALSE(line.train.decay_all);
@@ -131,7 +145,8 @@ TEST(Options, ConfigTakesEveryKindOfValue) {
   EXPECT_EQ(line.model.tied, true);
   EXPECT_EQ(line.model.shared_gate, true);
   EXPECT_EQ(line.train.min_lr, 1e-5);
-  const Line empty({"--config", config_file(folder, R"({"moe-layers": [], "lr_times": {}, "layers": 2})")});
+  const Line empty(
+      {"--config", config_file(folder, R"({"moe-layers": [], "lr_times": {}, "layers": 2})")});
   EXPECT_TRUE(empty.model.moe_layers.empty());
   EXPECT_TRUE(empty.train.lr_times.empty());
   EXPECT_EQ(empty.model.layers, 2);
@@ -142,7 +157,8 @@ TEST(Options, ConfigTakesEveryKindOfValue) {
 TEST(Options, ConfigTakesHuggingFacesNames) {
   const TempFolder folder;
   const auto with = [&](const char* json) { return Line({"--config", config_file(folder, json)}); };
-  const Line line = with(R"({"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 6,
+  const Line line = with(
+      R"({"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 6,
                              "num_experts_per_tok": 3, "moe_intermediate_size": 48, "tie_word_embeddings": true, "hidden_act": "gelu", "learning_rate": 0.5})");
   const ModelConfig c = line.config();
   EXPECT_EQ(c.layers, 3);
@@ -155,8 +171,12 @@ TEST(Options, ConfigTakesHuggingFacesNames) {
   EXPECT_TRUE(c.tied);
   EXPECT_EQ(c.act, ops::Act::gelu);
   EXPECT_EQ(line.train.lr, 0.5);
-  EXPECT_FAILS(with(R"({"hidden_size": 64, "width": 32})"), "\"hidden_size\" and \"width\" are names of the same option");
-  EXPECT_EQ(Line({"--config", config_file(folder, R"({"hidden_size": 64})"), "--width", "32"}).model.width, 32) << "flags win whatever a file calls it";
+  EXPECT_FAILS(with(R"({"hidden_size": 64, "width": 32})"),
+               "\"hidden_size\" and \"width\" are names of the same option");
+  EXPECT_EQ(Line({"--config", config_file(folder, R"({"hidden_size": 64})"), "--width", "32"})
+                .model.width,
+            32)
+      << "flags win whatever a file calls it";
 }
 
 TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
@@ -168,7 +188,8 @@ TEST(Options, ConfigNamesItsFileAndTheNearestOption) {
   EXPECT_FAILS(with(R"({"config": "x"})"), "command line");
   EXPECT_FAILS(with(R"({"layers": "four"})"), "\"layers\" is \"four\"; a whole number is needed");
   EXPECT_FAILS(with(R"({"layers": 2.5})"), "\"layers\" is 2.5; a whole number is needed");
-  EXPECT_FAILS(with(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
+  EXPECT_FAILS(with(R"({"threads": 99999999999})"),
+               "\"threads\" is 99999999999, which is out of range");
   EXPECT_FAILS(with(R"({"layers": [1, 2]})"), "layers takes one value");
   EXPECT_FAILS(with(R"({"layers": []})"), "layers takes one value");
   EXPECT_FAILS(with(R"({"layers": null})"), "layers");
@@ -190,9 +211,10 @@ TEST(Options, EveryPresetIsAModel) {
 }
 
 TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
-  const ModelConfig c = Line({"--recipe", "olmoe", "--width", "64", "--heads", "4", "--experts", "8", "--top-k", "2", "--expert-width", "24",
-                              "--shared-experts", "2", "--kv-heads", "2"})
-                            .config(300);
+  const ModelConfig c =
+      Line({"--recipe", "olmoe", "--width", "64", "--heads", "4", "--experts", "8", "--top-k", "2",
+            "--expert-width", "24", "--shared-experts", "2", "--kv-heads", "2"})
+          .config(300);
   EXPECT_EQ(c.vocab, 300);
   EXPECT_EQ(c.head_width, 16);
   EXPECT_EQ(c.kv_heads, 2);
@@ -203,14 +225,18 @@ TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
   EXPECT_EQ(c.norm, NormKind::rms);
   const ModelConfig dense = Line({"--recipe", "dense", "--width", "64"}).config();
   EXPECT_EQ(dense.moe_layer_count(), 0);
-  EXPECT_EQ(Line({"--recipe", "switch", "--layers", "4", "--moe-every", "2"}).config().moe_layer_count(), 2);
+  EXPECT_EQ(
+      Line({"--recipe", "switch", "--layers", "4", "--moe-every", "2"}).config().moe_layer_count(),
+      2);
 }
 
-// Shared experts are the recipe's unless the flags say otherwise, and count towards the width that a token meets.
+// Shared experts are the recipe's unless the flags say otherwise, and count towards the width that
+// a token meets.
 TEST(MakeConfig, SharedExpertsAreTheRecipes) {
   const Recipe& v2 = find_recipe("deepseek-v2");
   ASSERT_GT(v2.shared.experts, 0);
-  const std::vector<std::string> size = {"--width", "96", "--heads", "4", "--experts", "16", "--top-k", "6"};
+  const std::vector<std::string> size = {"--width",   "96", "--heads", "4",
+                                         "--experts", "16", "--top-k", "6"};
   const auto config = [&](std::vector<std::string> words) {
     words.insert(words.end(), size.begin(), size.end());
     return Line(words).config();
@@ -220,7 +246,8 @@ TEST(MakeConfig, SharedExpertsAreTheRecipes) {
   EXPECT_EQ(c.shared_width, c.expert_width * v2.shared.widths);
   EXPECT_EQ(c.expert_width, 32);  // 8/3 * 96 = 256 over 6 + 2
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).shared_experts, 0);
-  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width, 48);  // 256 / 6, to a multiple of 16
+  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width,
+            48);  // 256 / 6, to a multiple of 16
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-width", "24"}).shared_width, 24);
   EXPECT_EQ(config({"--recipe", "olmoe"}).shared_experts, 0);
   const Recipe& qwen = find_recipe("qwen2-moe");
@@ -228,34 +255,46 @@ TEST(MakeConfig, SharedExpertsAreTheRecipes) {
   EXPECT_TRUE(qwen.shared.gate && q.shared_gate);
   EXPECT_EQ(q.shared_width, q.expert_width * qwen.shared.widths);
   const TempFolder folder;
-  EXPECT_FALSE(config({"--recipe", "qwen2-moe", "--config", config_file(folder, R"({"shared_gate": false})")}).shared_gate);
+  EXPECT_FALSE(config({"--recipe", "qwen2-moe", "--config",
+                       config_file(folder, R"({"shared_gate": false})")})
+                   .shared_gate);
 }
 
 TEST(MakeConfig, RoutingFlagsReachTheStages) {
-  const std::vector<std::string> v3 = {"--recipe", "deepseek-v3", "--experts", "16", "--top-k", "4"};
+  const std::vector<std::string> v3 = {"--recipe", "deepseek-v3", "--experts",
+                                       "16",       "--top-k",     "4"};
   const auto config = [](std::vector<std::string> words, const std::vector<std::string>& more) {
     words.insert(words.end(), more.begin(), more.end());
     return Line(words).config();
   };
-  const RoutingSpec grouped = train_spec(config(v3, {"--expert-groups", "8", "--groups-kept", "3", "--routed-scaling-factor", "1.5"}).routing);
+  const RoutingSpec grouped = train_spec(
+      config(v3, {"--expert-groups", "8", "--groups-kept", "3", "--routed-scaling-factor", "1.5"})
+          .routing);
   EXPECT_EQ(std::get<GroupedTopK>(grouped.select).groups, 8);
   EXPECT_EQ(std::get<GroupedTopK>(grouped.select).keep, 3);
   EXPECT_EQ(std::get<ChosenScores>(grouped.weigh).scale, 1.5f);
   const RoutingSpec ungrouped = train_spec(config(v3, {"--expert-groups", "1"}).routing);
-  EXPECT_EQ(std::get<GroupedTopK>(ungrouped.select).keep, 1);  // not the share of the recipe's eight
+  EXPECT_EQ(std::get<GroupedTopK>(ungrouped.select).keep,
+            1);  // not the share of the recipe's eight
   const std::vector<std::string> olmoe = {"--recipe", "olmoe", "--experts", "8", "--top-k", "2"};
-  EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "sequence"}).routing).losses.balance->scope.kind, Scope::Kind::sequence);
-  EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "step"}).routing).losses.balance->shares, BalanceLoss::Shares::step);
+  EXPECT_EQ(
+      train_spec(config(olmoe, {"--balance-over", "sequence"}).routing).losses.balance->scope.kind,
+      Scope::Kind::sequence);
+  EXPECT_EQ(train_spec(config(olmoe, {"--balance-over", "step"}).routing).losses.balance->shares,
+            BalanceLoss::Shares::step);
   EXPECT_EQ(config(olmoe, {"--balance", "0.5", "--z-loss", "0.25"}).routing.coef.balance, 0.5f);
-  const ModelConfig shazeer = config({"--recipe", "shazeer", "--experts", "8"}, {"--importance-loss", "0.5", "--load-loss", "0.25"});
+  const ModelConfig shazeer = config({"--recipe", "shazeer", "--experts", "8"},
+                                     {"--importance-loss", "0.5", "--load-loss", "0.25"});
   EXPECT_EQ(shazeer.routing.coef.importance, 0.5f);
   EXPECT_EQ(shazeer.routing.coef.load, 0.25f);
-  const ModelConfig v2 = config({"--recipe", "deepseek-v2", "--experts", "16", "--top-k", "4"}, {"--device-loss", "0.5", "--communication-loss", "0.25"});
+  const ModelConfig v2 = config({"--recipe", "deepseek-v2", "--experts", "16", "--top-k", "4"},
+                                {"--device-loss", "0.5", "--communication-loss", "0.25"});
   EXPECT_EQ(v2.routing.coef.device, 0.5f);
   EXPECT_EQ(v2.routing.coef.communication, 0.25f);
 }
 
-// The file, the JSON itself, and the JSON inside a --config file name the same stages; the model keeps them complete, without a base.
+// The file, the JSON itself, and the JSON inside a --config file name the same stages; the model
+// keeps them complete, without a base.
 TEST(MakeConfig, StagesOfTheCustomRecipe) {
   const TempFolder folder;
   const std::string text = R"({"base": "switch", "capacity": {"type": "buffer", "factor": 2}})";
@@ -272,10 +311,16 @@ TEST(MakeConfig, StagesOfTheCustomRecipe) {
   EXPECT_TRUE(std::holds_alternative<InputJitter>(spec.noise));
   EXPECT_EQ(std::get<BufferCapacity>(spec.capacity).factor, 2);
   EXPECT_EQ(config({"--stages", text}).routing.stages, c.routing.stages);
-  EXPECT_EQ(config({"--config", config_file(folder, R"({"recipe": "custom", "stages": )" + text + "}")}).routing.stages, c.routing.stages);
+  EXPECT_EQ(
+      config({"--config", config_file(folder, R"({"recipe": "custom", "stages": )" + text + "}")})
+          .routing.stages,
+      c.routing.stages);
   // Stages win over the recipe of a file that is read later.
   EXPECT_EQ(config({"--preset", "tiny", "--stages", text}).routing.stages, c.routing.stages);
-  EXPECT_EQ(config({"--preset", "tiny", "--config", config_file(folder, R"({"stages": )" + text + "}")}).routing.stages, c.routing.stages);
+  EXPECT_EQ(
+      config({"--preset", "tiny", "--config", config_file(folder, R"({"stages": )" + text + "}")})
+          .routing.stages,
+      c.routing.stages);
 }
 
 TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
@@ -294,7 +339,9 @@ TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
   refused({"--layers", "9000000000000"}, "--layers");
   refused({"--layers", "-1"}, "--layers");
   refused({"--width", "9000000000000000000"}, "--width");
-  refused({"--width", "16000000", "--experts", "16000000", "--expert-width", "16000000", "--dense-width", "8"}, "parameters");
+  refused({"--width", "16000000", "--experts", "16000000", "--expert-width", "16000000",
+           "--dense-width", "8"},
+          "parameters");
   refused({"--kv-heads", "3"}, "--kv-heads");
   refused({"--experts", "4", "--top-k", "5"}, "--top-k");
   refused({"--recipe", "mixtral", "--top-k", "1"}, "gradient");
@@ -310,7 +357,8 @@ TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
   refused({"--recipe", "olmoe", "--stages", "{}"}, "custom");
   refused({"--recipe", "custom"}, "--stages");
   refused({"--recipe", "olmoe", "--expert-groups", "4"}, "--expert-groups");
-  refused({"--recipe", "deepseek-v3", "--experts", "16", "--top-k", "4", "--expert-groups", "3"}, "1, 2, 4, 8, 16");
+  refused({"--recipe", "deepseek-v3", "--experts", "16", "--top-k", "4", "--expert-groups", "3"},
+          "1, 2, 4, 8, 16");
   refused({"--recipe", "olmoe", "--routed-scaling-factor", "2"}, "deepseek");
   refused({"--recipe", "olmoe", "--balance-over", "sequense"}, "\"sequence\"");
   refused({"--recipe", "hash", "--experts", "8", "--balance-over", "step"}, "--balance-over");

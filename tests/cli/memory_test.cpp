@@ -1,4 +1,5 @@
-// What does not fit is refused before it starts, by every verb, with what it needs and what to lower; --pack-memory and --show-memory reach them all.
+// What does not fit is refused before it starts, by every verb, with what it needs and what to
+// lower; --pack-memory and --show-memory reach them all.
 #include "support/command.h"
 
 namespace moe::test {
@@ -11,8 +12,10 @@ class Memory : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
     std::string text, other;
-    for (int i = 0; i < 200; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    for (int i = 0; i < 200; ++i) other += fmt::format("{} is what two experts say of a token, added up\n", i);
+    for (int i = 0; i < 200; ++i)
+      text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    for (int i = 0; i < 200; ++i)
+      other += fmt::format("{} is what two experts say of a token, added up\n", i);
     put(path("text.txt"), text);
     put(path("other.txt"), other);
     train("moe", {"--experts", "4", "--top-k", "2", "--expert-width", "16"});
@@ -25,7 +28,8 @@ class Memory : public ::testing::Test {
     const CommandResult r = moe_command(training(out, more));
     ASSERT_EQ(r.code, 0) << r.err;
   }
-  static std::vector<std::string> training(const std::string& out, const std::vector<std::string>& more) {
+  static std::vector<std::string> training(const std::string& out,
+                                           const std::vector<std::string>& more) {
     std::vector<std::string> words = {"train",   "--data",     path("text.txt"),
                                       "--out",   path(out),    "--architecture",
                                       "llama",   "--width",    "16",
@@ -38,7 +42,8 @@ class Memory : public ::testing::Test {
   }
   // Verbs that run or make a model, on the small ones.
   static std::vector<std::vector<std::string>> verbs() {
-    const std::string moe = path("moe"), dense = path("dense"), text = path("text.txt"), other = path("other.txt");
+    const std::string moe = path("moe"), dense = path("dense"), text = path("text.txt"),
+                      other = path("other.txt");
     return {{"generate", moe, "-p", "the router", "-n", "4"},
             {"chat", moe, "-n", "4"},
             {"score", moe, "--text", text},
@@ -46,9 +51,11 @@ class Memory : public ::testing::Test {
             {"inspect", moe, "--text", text},
             {"bench", moe, "--prompt", "8", "--tokens", "2", "--repeats", "1"},
             {"prune", moe, path("new"), "--experts", "2", "--calibration", text, "--verify", other},
-            {"carve", dense, path("new"), "--shared", "1", "--active", "1", "--experts", "4", "--calibration", text},
+            {"carve", dense, path("new"), "--shared", "1", "--active", "1", "--experts", "4",
+             "--calibration", text},
             {"upcycle", dense, path("new"), "--experts", "2"},
-            {"merge", path("new"), "--base", dense, "--expert", dense, "--expert", path("dense-2"), "--gates", "random"},
+            {"merge", path("new"), "--base", dense, "--expert", dense, "--expert", path("dense-2"),
+             "--gates", "random"},
             {"convert", moe, path("new.gguf"), "--quant", "q8_0"}};
   }
   static void remove_new() {
@@ -66,7 +73,8 @@ TEST_F(Memory, EveryVerbForetells) {
     const CommandResult r = moe_command(words);
     EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
     EXPECT_NE(r.err.find("memory: "), std::string::npos) << words[0] << ": " << r.err;
-    EXPECT_NE(r.err.find(" foretold: taken already "), std::string::npos) << words[0] << ": " << r.err;
+    EXPECT_NE(r.err.find(" foretold: taken already "), std::string::npos)
+        << words[0] << ": " << r.err;
     remove_new();
   }
 }
@@ -79,7 +87,8 @@ TEST_F(Memory, EveryVerbRefusesWhatDoesNotFit) {
     const CommandResult r = moe_command(words);
     EXPECT_EQ(r.code, 1) << words[0] << ": " << r.err;
     EXPECT_NE(r.err.find(" more of memory ("), std::string::npos) << words[0] << ": " << r.err;
-    EXPECT_NE(r.err.find("0 B are left of --memory; "), std::string::npos) << words[0] << ": " << r.err;
+    EXPECT_NE(r.err.find("0 B are left of --memory; "), std::string::npos)
+        << words[0] << ": " << r.err;
     EXPECT_FALSE(fs::exists(path("new"))) << words[0];
     EXPECT_FALSE(fs::exists(path("new.gguf"))) << words[0];
   }
@@ -98,14 +107,16 @@ TEST_F(Memory, ABatchThatDoesNotFitIsRefusedWithOneThatDoes) {
 }
 
 TEST_F(Memory, ABudgetChangesNoFigure) {
-  const std::vector<std::string> words = {"score", path("moe"), "--text", path("text.txt"), "--json"};
+  const std::vector<std::string> words = {"score", path("moe"), "--text", path("text.txt"),
+                                          "--json"};
   std::vector<std::string> packing = words;
   packing.insert(packing.end(), {"--pack-memory", "0"});
   EXPECT_EQ(moe_command(words).out, moe_command(packing).out);
 }
 
 TEST_F(Memory, SizesAreReadAndRefusedByName) {
-  const CommandResult bad = moe_command({"score", path("moe"), "--text", path("text.txt"), "--memory", "lots"});
+  const CommandResult bad =
+      moe_command({"score", path("moe"), "--text", path("text.txt"), "--memory", "lots"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_NE(bad.err.find("--memory is \"lots\""), std::string::npos) << bad.err;
   const CommandResult none = moe_command(training("no", {"--pack-memory", "1M"}));

@@ -1,4 +1,5 @@
-// The command given model folders that are damaged or hostile: one clear line that names the file, and nothing else.
+// The command given model folders that are damaged or hostile: one clear line that names the file,
+// and nothing else.
 #include <cstdint>
 
 #include "support/command.h"
@@ -16,9 +17,29 @@ class ModelFiles : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 50; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
-    const CommandResult r = moe_command(
-        {"train",   "--data", *made_ / "text.txt", "--out", *made_ / "m", "--width", "16",      "--heads", "2",       "--layers", "1", "--experts", "4",
-         "--top-k", "2",      "--expert-width",    "16",    "--context",  "16",      "--batch", "2",       "--steps", "1"});
+    const CommandResult r = moe_command({"train",
+                                         "--data",
+                                         *made_ / "text.txt",
+                                         "--out",
+                                         *made_ / "m",
+                                         "--width",
+                                         "16",
+                                         "--heads",
+                                         "2",
+                                         "--layers",
+                                         "1",
+                                         "--experts",
+                                         "4",
+                                         "--top-k",
+                                         "2",
+                                         "--expert-width",
+                                         "16",
+                                         "--context",
+                                         "16",
+                                         "--batch",
+                                         "2",
+                                         "--steps",
+                                         "1"});
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() {
@@ -27,11 +48,14 @@ class ModelFiles : public ::testing::Test {
   }
   ModelFiles() { fs::copy(*made_ / "m", m_); }
 
-  void refused(const std::vector<std::string>& parts) const { expect_refused({"generate", m_, "-p", "x", "-n", "1"}, 1, parts); }
+  void refused(const std::vector<std::string>& parts) const {
+    expect_refused({"generate", m_, "-p", "x", "-n", "1"}, 1, parts);
+  }
   // A safetensors file of this header and `data` bytes of zeros.
   void put_tensors(const std::string& header, size_t data, uint64_t claimed = 0) const {
     uint64_t length = claimed > 0 ? claimed : header.size();
-    put(m_ + "/model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data, '\0'));
+    put(m_ + "/model.safetensors",
+        std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data, '\0'));
   }
 
   static TempFolder* made_;
@@ -40,11 +64,14 @@ class ModelFiles : public ::testing::Test {
 };
 TempFolder* ModelFiles::made_ = nullptr;
 
-TEST_F(ModelFiles, TheUndamagedOneRuns) { EXPECT_EQ(moe_command({"generate", m_, "-p", "x", "-n", "1"}).code, 0); }
+TEST_F(ModelFiles, TheUndamagedOneRuns) {
+  EXPECT_EQ(moe_command({"generate", m_, "-p", "x", "-n", "1"}).code, 0);
+}
 
 TEST_F(ModelFiles, TruncatedTensors) {
   const std::string whole = slurp(m_ + "/model.safetensors");
-  for (const size_t kept : {size_t{0}, size_t{7}, size_t{8}, size_t{50}, whole.size() / 2, whole.size() - 1}) {
+  for (const size_t kept :
+       {size_t{0}, size_t{7}, size_t{8}, size_t{50}, whole.size() / 2, whole.size() - 1}) {
     put(m_ + "/model.safetensors", whole.substr(0, kept));
     refused({"model.safetensors"});
   }
@@ -55,7 +82,9 @@ TEST_F(ModelFiles, TruncatedTensors) {
 TEST_F(ModelFiles, HostileHeaders) {
   put_tensors("{}", 0, uint64_t{1} << 63);
   refused({"model.safetensors"});
-  put_tensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12);
+  put_tensors(
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+      12);
   refused({"model.safetensors"});
   put_tensors(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0);
   refused({"model.safetensors"});
@@ -83,7 +112,9 @@ TEST_F(ModelFiles, BrokenConfig) {
   with("[]", {"config.json"});
   const size_t at = good.find("\"hidden_size\": 16");
   ASSERT_NE(at, std::string::npos) << good;
-  const auto hidden = [&](const std::string& value) { return std::string(good).replace(at, 17, "\"hidden_size\": " + value); };
+  const auto hidden = [&](const std::string& value) {
+    return std::string(good).replace(at, 17, "\"hidden_size\": " + value);
+  };
   with(hidden("\"16\""), {"config.json", "hidden_size"});
   with(hidden("16.5"), {"config.json", "hidden_size"});
   with(hidden("-16"), {"config.json", "hidden_size"});
@@ -91,7 +122,8 @@ TEST_F(ModelFiles, BrokenConfig) {
   with(hidden("1e99"), {"config.json", "hidden_size"});
   const size_t type = good.find("\"model_type\": \"olmoe\"");
   ASSERT_NE(type, std::string::npos) << good;
-  with(std::string(good).replace(type, 21, "\"model_type\": \"olmo\""), {"config.json", "\"olmoe\""});
+  with(std::string(good).replace(type, 21, "\"model_type\": \"olmo\""),
+       {"config.json", "\"olmoe\""});
 }
 
 TEST_F(ModelFiles, AConfigOfAnotherSize) {
@@ -117,9 +149,30 @@ TEST_F(ModelFiles, ResumingFromTornMoments) {
   const std::string moments = m_ + "/trainer-1.safetensors";
   ASSERT_TRUE(fs::exists(moments));
   const std::string whole = slurp(moments), model = slurp(m_ + "/model.safetensors");
-  const std::vector<std::string> resume = {
-      "train",   "--data", *made_ / "text.txt", "--out", m_,          "--width", "16",      "--heads", "2",       "--layers", "1",       "--experts", "4",
-      "--top-k", "2",      "--expert-width",    "16",    "--context", "16",      "--batch", "2",       "--steps", "5",        "--resume"};
+  const std::vector<std::string> resume = {"train",
+                                           "--data",
+                                           *made_ / "text.txt",
+                                           "--out",
+                                           m_,
+                                           "--width",
+                                           "16",
+                                           "--heads",
+                                           "2",
+                                           "--layers",
+                                           "1",
+                                           "--experts",
+                                           "4",
+                                           "--top-k",
+                                           "2",
+                                           "--expert-width",
+                                           "16",
+                                           "--context",
+                                           "16",
+                                           "--batch",
+                                           "2",
+                                           "--steps",
+                                           "5",
+                                           "--resume"};
   put(moments, whole.substr(0, whole.size() / 2));
   expect_refused(resume, 1, {"trainer-1.safetensors"});
   fs::remove(moments);

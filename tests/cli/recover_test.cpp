@@ -1,4 +1,5 @@
-// Recovering a model as a user does it: moe train --from with a part of it trained, a teacher, a time limit; the adapter merged back by moe convert.
+// Recovering a model as a user does it: moe train --from with a part of it trained, a teacher, a
+// time limit; the adapter merged back by moe convert.
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -54,7 +55,8 @@ class RecoverCommand : public ::testing::Test {
   std::string model() const { return *made_ / "m"; }
   std::string text() const { return *made_ / "text.txt"; }
   std::vector<std::string> train(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"train", "--from", model(), "--data", text(), "--context", "32", "--batch", "2", "--no-report"};
+    std::vector<std::string> words = {"train",     "--from", model(),   "--data", text(),
+                                      "--context", "32",     "--batch", "2",      "--no-report"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -65,7 +67,8 @@ class RecoverCommand : public ::testing::Test {
 TempFolder* RecoverCommand::made_ = nullptr;
 
 TEST_F(RecoverCommand, SaysWhatIsTrained) {
-  const CommandResult r = moe_command(train({"--tune", "router", "--out", folder_ / "r", "--steps", "2", "--json"}));
+  const CommandResult r =
+      moe_command(train({"--tune", "router", "--out", folder_ / "r", "--steps", "2", "--json"}));
   ASSERT_EQ(r.code, 0) << r.err;
   has(r.err, "trained (--tune router): 128 of ");
   has(r.err, "attention none");
@@ -76,10 +79,12 @@ TEST_F(RecoverCommand, SaysWhatIsTrained) {
 }
 
 TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
-  const CommandResult r = moe_command(train({"--tune", "lora+router", "--lora-rank", "2", "--lr", "0.01", "--out", folder_ / "l", "--steps", "4"}));
+  const CommandResult r = moe_command(train({"--tune", "lora+router", "--lora-rank", "2", "--lr",
+                                             "0.01", "--out", folder_ / "l", "--steps", "4"}));
   ASSERT_EQ(r.code, 0) << r.err;
   has(r.err, "attention 512 on 4.10k");
-  const CommandResult merged = moe_command({"convert", model(), folder_ / "merged", "--adapter", folder_ / "l/adapter", "--verify", text(), "--json"});
+  const CommandResult merged = moe_command({"convert", model(), folder_ / "merged", "--adapter",
+                                            folder_ / "l/adapter", "--verify", text(), "--json"});
   ASSERT_EQ(merged.code, 0) << merged.err;
   const Json reply = Json::parse(merged.out);
   EXPECT_EQ(reply["adapter"]["matrices"], 4 + 3 * 4 + 3);
@@ -91,13 +96,16 @@ TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
   };
   EXPECT_EQ(score(folder_ / "merged"), score(folder_ / "l"));
   EXPECT_LT(score(folder_ / "merged"), score(model()) - 1e-3);
-  const CommandResult shown = moe_command({"convert", model(), folder_ / "merged.gguf", "--adapter", folder_ / "l/adapter", "--quant", "q8_0"});
-  if (shown.code == 0) has(shown.out, "adapter " + (folder_ / "l/adapter") + ": added to 19 matrices");
+  const CommandResult shown = moe_command({"convert", model(), folder_ / "merged.gguf", "--adapter",
+                                           folder_ / "l/adapter", "--quant", "q8_0"});
+  if (shown.code == 0)
+    has(shown.out, "adapter " + (folder_ / "l/adapter") + ": added to 19 matrices");
 }
 
 TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
   const std::string out = folder_ / "t";
-  const auto words = train({"--teacher", model(), "--teacher-weight", "1", "--minutes", "0.02", "--out", out, "--json"});
+  const auto words = train(
+      {"--teacher", model(), "--teacher-weight", "1", "--minutes", "0.02", "--out", out, "--json"});
   const CommandResult r = moe_command(words);
   ASSERT_EQ(r.code, 0) << r.err;
   has(r.err, "--minutes 0.02: there is time for ");
@@ -115,21 +123,32 @@ TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
 
 TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
   const std::string out = folder_ / "x";
-  expect_refused({"train", "--data", text(), "--out", out, "--tune", "lora"}, 2, {"--tune lora", "--from"});
+  expect_refused({"train", "--data", text(), "--out", out, "--tune", "lora"}, 2,
+                 {"--tune lora", "--from"});
   expect_refused(train({"--out", out, "--tune", "loar"}), 2, {"--tune", "lora"});
   expect_refused(train({"--out", out, "--lora-rank", "4"}), 2, {"--lora-rank", "--tune lora"});
-  expect_refused(train({"--out", out, "--tune", "lora", "--lora-rank", "0"}), 2, {"--lora-rank is 0"});
-  expect_refused(train({"--out", out, "--teacher-weight", "0.5"}), 2, {"--teacher-weight", "--teacher"});
-  expect_refused(train({"--out", out, "--teacher", model(), "--teacher-weight", "0"}), 2, {"--teacher-weight is 0"});
-  expect_refused(train({"--out", out, "--minutes", "1", "--steps", "5"}), 2, {"--minutes", "--steps"});
+  expect_refused(train({"--out", out, "--tune", "lora", "--lora-rank", "0"}), 2,
+                 {"--lora-rank is 0"});
+  expect_refused(train({"--out", out, "--teacher-weight", "0.5"}), 2,
+                 {"--teacher-weight", "--teacher"});
+  expect_refused(train({"--out", out, "--teacher", model(), "--teacher-weight", "0"}), 2,
+                 {"--teacher-weight is 0"});
+  expect_refused(train({"--out", out, "--minutes", "1", "--steps", "5"}), 2,
+                 {"--minutes", "--steps"});
   expect_refused(train({"--out", out, "--minutes", "0"}), 2, {"--minutes is 0"});
-  expect_refused(train({"--out", out, "--teacher", folder_ / "nowhere"}), 1, {"nowhere", "there is no such folder"});
-  const CommandResult other = moe_command({"train", "--data",  text(), "--out",       folder_ / "bpe", "--width",   "16", "--heads", "2", "--layers",
-                                           "1",     "--steps", "1",    "--tokenizer", "bpe:280",       "--context", "16", "--batch", "1", "--no-report"});
+  expect_refused(train({"--out", out, "--teacher", folder_ / "nowhere"}), 1,
+                 {"nowhere", "there is no such folder"});
+  const CommandResult other =
+      moe_command({"train",     "--data",  text(),    "--out",       folder_ / "bpe",
+                   "--width",   "16",      "--heads", "2",           "--layers",
+                   "1",         "--steps", "1",       "--tokenizer", "bpe:280",
+                   "--context", "16",      "--batch", "1",           "--no-report"});
   ASSERT_EQ(other.code, 0) << other.err;
-  expect_refused(train({"--out", out, "--teacher", folder_ / "bpe"}), 1, {"--teacher", "its vocabulary is", "must predict the same tokens"});
+  expect_refused(train({"--out", out, "--teacher", folder_ / "bpe"}), 1,
+                 {"--teacher", "its vocabulary is", "must predict the same tokens"});
   EXPECT_FALSE(std::filesystem::exists(out));
-  expect_refused({"convert", model(), out, "--adapter", model()}, 1, {"there is no adapter_config.json"});
+  expect_refused({"convert", model(), out, "--adapter", model()}, 1,
+                 {"there is no adapter_config.json"});
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 

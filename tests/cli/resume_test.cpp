@@ -1,4 +1,5 @@
-// Going on with a run as a user does it: by its folder alone, with what changed named, and ended by Ctrl-C wherever it is.
+// Going on with a run as a user does it: by its folder alone, with what changed named, and ended by
+// Ctrl-C wherever it is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,28 +19,55 @@ class ResumeCommand : public ::testing::Test {
   ResumeCommand() {
     for (const char* name : {"text.txt", "held.txt", "other.txt"}) {
       std::string text;
-      for (int i = 0; i < 300; ++i) text += fmt::format("{} {}: the router sends each token to two experts\n", name, i);
+      for (int i = 0; i < 300; ++i)
+        text += fmt::format("{} {}: the router sends each token to two experts\n", name, i);
       put(folder_ / name, text);
     }
   }
-  std::vector<std::string> train(const std::string& out, const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {
-        "train",     "--out",      folder_ / out, "--data", folder_ / "text.txt", "--width", "16",        "--heads", "2",       "--layers", "1",
-        "--experts", "4",          "--top-k",     "2",      "--expert-width",     "16",      "--context", "32",      "--batch", "2",        "--threads",
-        "1",         "--no-report"};
+  std::vector<std::string> train(const std::string& out,
+                                 const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"train",
+                                      "--out",
+                                      folder_ / out,
+                                      "--data",
+                                      folder_ / "text.txt",
+                                      "--width",
+                                      "16",
+                                      "--heads",
+                                      "2",
+                                      "--layers",
+                                      "1",
+                                      "--experts",
+                                      "4",
+                                      "--top-k",
+                                      "2",
+                                      "--expert-width",
+                                      "16",
+                                      "--context",
+                                      "32",
+                                      "--batch",
+                                      "2",
+                                      "--threads",
+                                      "1",
+                                      "--no-report"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  std::vector<std::string> resume(const std::string& out, const std::vector<std::string>& more = {}) const {
+  std::vector<std::string> resume(const std::string& out,
+                                  const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"train", "--resume", "--out", folder_ / out, "--no-report"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
   // Ctrl-C once `step` stands in its metrics.
-  CommandResult stopped_at(const std::vector<std::string>& words, const std::string& out, int step) const {
+  CommandResult stopped_at(const std::vector<std::string>& words, const std::string& out,
+                           int step) const {
     return moe_command(words, [&](pid_t child) {
       const std::string sign = fmt::format("\"step\":{},", step);
-      for (int wait = 0; wait < 10000 && slurp(folder_ / out + "/metrics.jsonl").find(sign) == std::string::npos; ++wait) usleep(1000);
+      for (int wait = 0;
+           wait < 10000 && slurp(folder_ / out + "/metrics.jsonl").find(sign) == std::string::npos;
+           ++wait)
+        usleep(1000);
       kill(child, SIGINT);
     });
   }
@@ -47,23 +75,31 @@ class ResumeCommand : public ::testing::Test {
 };
 
 TEST_F(ResumeCommand, TheFolderIsEnough) {
-  const std::vector<std::string> more = {"--steps", "2000",           "--lr", "0.002",    "--eval-data", folder_ / "held.txt", "--eval-every",
-                                         "500",     "--weight-decay", "0",    "--recipe", "mixtral",     "--tokenizer",        "bpe:300"};
+  const std::vector<std::string> more = {
+      "--steps",      "2000",   "--lr",           "0.002", "--eval-data", folder_ / "held.txt",
+      "--eval-every", "500",    "--weight-decay", "0",     "--recipe",    "mixtral",
+      "--tokenizer",  "bpe:300"};
   const CommandResult stopped = stopped_at(train("parts", more), "parts", 30);
   ASSERT_EQ(stopped.code, 130) << stopped.err;
-  EXPECT_NE(stopped.err.find("moe train --resume --out " + folder_ / "parts"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("moe train --resume --out " + folder_ / "parts"), std::string::npos)
+      << stopped.err;
   const CommandResult rest = ok(resume("parts"));
   EXPECT_NE(rest.err.find("step 2000: held-out ce"), std::string::npos) << rest.err;
   ok(train("whole", more));
-  EXPECT_TRUE(slurp(folder_ / "whole/model.safetensors") == slurp(folder_ / "parts/model.safetensors"));
+  EXPECT_TRUE(slurp(folder_ / "whole/model.safetensors") ==
+              slurp(folder_ / "parts/model.safetensors"));
 }
 
 TEST_F(ResumeCommand, NamesWhatWasChanged) {
-  const std::vector<std::string> constant = {"--steps", "2", "--schedule", "constant", "--warmup", "0"};
+  const std::vector<std::string> constant = {"--steps",  "2",        "--schedule",
+                                             "constant", "--warmup", "0"};
   ok(train("out", constant));
-  expect_refused(resume("out", {"--steps", "4", "--lr", "1e-5"}), 2, {"--lr was 0.001 and is now 1e-05"});
-  expect_refused(resume("out", {"--steps", "4", "--layers", "2"}), 2, {"num_hidden_layers was 1 and is now 2"});
-  expect_refused(resume("out", {"--steps", "4", "--data", folder_ / "other.txt"}), 1, {"text.txt", "other.txt", "--from"});
+  expect_refused(resume("out", {"--steps", "4", "--lr", "1e-5"}), 2,
+                 {"--lr was 0.001 and is now 1e-05"});
+  expect_refused(resume("out", {"--steps", "4", "--layers", "2"}), 2,
+                 {"num_hidden_layers was 1 and is now 2"});
+  expect_refused(resume("out", {"--steps", "4", "--data", folder_ / "other.txt"}), 1,
+                 {"text.txt", "other.txt", "--from"});
   ok(resume("out", {"--steps", "4"}));
   ok(train("cosine", {"--steps", "2"}));
   expect_refused(resume("cosine", {"--steps", "4"}), 2, {"planned for 2", "--from"});
@@ -73,8 +109,10 @@ TEST_F(ResumeCommand, NamesWhatWasChanged) {
 TEST_F(ResumeCommand, ADoneRunDoesNotPassOverAnotherText) {
   ok(train("out", {"--steps", "2"}));
   EXPECT_NE(ok(resume("out")).err.find("trained already"), std::string::npos);
-  EXPECT_NE(ok(train("out", {"--steps", "2", "--resume"})).err.find("trained already"), std::string::npos);
-  expect_refused(resume("out", {"--data", folder_ / "other.txt"}), 1, {"not the one it was trained on", "text.txt", "other.txt", "--from"});
+  EXPECT_NE(ok(train("out", {"--steps", "2", "--resume"})).err.find("trained already"),
+            std::string::npos);
+  expect_refused(resume("out", {"--data", folder_ / "other.txt"}), 1,
+                 {"not the one it was trained on", "text.txt", "other.txt", "--from"});
   expect_refused(resume("out", {"--lr", "0.5"}), 2, {"--lr was 0.001 and is now 0.5"});
   fs::remove(folder_ / "text.txt");
   EXPECT_NE(ok(resume("out")).err.find("trained already"), std::string::npos);
@@ -97,8 +135,9 @@ TEST_F(ResumeCommand, StepsMayBeWrittenWithAnExponent) {
 }
 
 TEST_F(ResumeCommand, TheBestWeightsAreKeptOrNamed) {
-  const std::vector<std::string> more = {"--steps",  "6", "--schedule",  "constant",           "--lr",         "0.1",
-                                         "--warmup", "0", "--eval-data", folder_ / "held.txt", "--eval-every", "1"};
+  const std::vector<std::string> more = {
+      "--steps",  "6", "--schedule",  "constant",           "--lr",         "0.1",
+      "--warmup", "0", "--eval-data", folder_ / "held.txt", "--eval-every", "1"};
   const CommandResult plain = ok(train("plain", more));
   EXPECT_NE(plain.err.find("lowest held-out ce: "), std::string::npos) << plain.err;
   EXPECT_NE(plain.err.find("--keep-best"), std::string::npos) << plain.err;
@@ -106,7 +145,8 @@ TEST_F(ResumeCommand, TheBestWeightsAreKeptOrNamed) {
   std::vector<std::string> keep = more;
   keep.insert(keep.end(), {"--keep-best", "--json"});
   const CommandResult kept = ok(train("kept", keep));
-  EXPECT_NE(kept.err.find("those weights are in " + folder_ / "kept/best"), std::string::npos) << kept.err;
+  EXPECT_NE(kept.err.find("those weights are in " + folder_ / "kept/best"), std::string::npos)
+      << kept.err;
   EXPECT_LT(Json::parse(kept.out).at("best").at("eval_ce"), Json::parse(kept.out).at("eval_ce"));
   ok({"inspect", folder_ / "kept/best"});
 }
@@ -115,7 +155,8 @@ TEST_F(ResumeCommand, TheBestWeightsAreKeptOrNamed) {
 bool catches(pid_t child, int signal) {
   const std::string status = slurp(fmt::format("/proc/{}/status", child));
   const size_t at = status.find("SigCgt:");
-  return at != std::string::npos && (std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return at != std::string::npos &&
+         (std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1) != 0;
 }
 
 double seconds_of(const std::function<void()>& work) {
@@ -127,7 +168,8 @@ double seconds_of(const std::function<void()>& work) {
 // While it reads and learns a tokenizer, and while it measures for --minutes.
 TEST_F(ResumeCommand, CtrlCEndsWhatComesBeforeTheSteps) {
   std::string text;
-  for (int64_t i = 0; i < 400000; ++i) text += fmt::format("w{}{} ", i * 7919 % 100003, i * 104729 % 999983);
+  for (int64_t i = 0; i < 400000; ++i)
+    text += fmt::format("w{}{} ", i * 7919 % 100003, i * 104729 % 999983);
   put(folder_ / "text.txt", text);
   const auto interrupted = [&](const std::vector<std::string>& words, int milliseconds) {
     return moe_command(words, [&](pid_t child) {
@@ -141,7 +183,11 @@ TEST_F(ResumeCommand, CtrlCEndsWhatComesBeforeTheSteps) {
   EXPECT_EQ(early.err, "moe: interrupted\n");
   EXPECT_FALSE(fs::exists(folder_ / "early"));
   CommandResult measuring;
-  EXPECT_LT(seconds_of([&] { measuring = interrupted(train("measuring", {"--minutes", "60", "--accumulate", "10000"}), 1500); }), 60);
+  EXPECT_LT(seconds_of([&] {
+              measuring = interrupted(
+                  train("measuring", {"--minutes", "60", "--accumulate", "10000"}), 1500);
+            }),
+            60);
   EXPECT_NE(measuring.code, 0);
   EXPECT_NE(measuring.err.find("interrupted"), std::string::npos) << measuring.err;
   EXPECT_FALSE(fs::exists(folder_ / "measuring/model.safetensors"));

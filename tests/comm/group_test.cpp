@@ -1,4 +1,5 @@
-// What every group promises, whatever its processes are: the same checks for a process alone and for several.
+// What every group promises, whatever its processes are: the same checks for a process alone and
+// for several.
 #include "comm/group.h"
 
 #include <gtest/gtest.h>
@@ -15,12 +16,15 @@ namespace {
 
 using namespace test;
 
-// Numbers of process `rank`, so unlike in size that the order in which they are added shows in the last bits.
+// Numbers of process `rank`, so unlike in size that the order in which they are added shows in the
+// last bits.
 template <class T>
 std::vector<T> numbers_of(int rank, size_t count) {
   const RngKey key = RngKey::from_seed(static_cast<uint64_t>(rank));
   std::vector<T> out;
-  for (size_t i = 0; i < count; ++i) out.push_back(static_cast<T>(std::ldexp(normal(key, i), static_cast<int>(uniform_index(key.fold(1), i, 24)))));
+  for (size_t i = 0; i < count; ++i)
+    out.push_back(static_cast<T>(
+        std::ldexp(normal(key, i), static_cast<int>(uniform_index(key.fold(1), i, 24)))));
   return out;
 }
 
@@ -54,14 +58,17 @@ void expect_keeps_its_word(const comm::Group& group) {
   // Process q sends 3 q + p bytes to p, so none to itself where q is 0; each byte says whose it is.
   std::vector<std::vector<std::byte>> out, in;
   for (int p = 0; p < group.size; ++p) {
-    out.emplace_back(static_cast<size_t>(3 * group.rank + p), static_cast<std::byte>(16 * group.rank + p));
+    out.emplace_back(static_cast<size_t>(3 * group.rank + p),
+                     static_cast<std::byte>(16 * group.rank + p));
     in.emplace_back(static_cast<size_t>(3 * p + group.rank));
   }
   const std::vector<std::span<const std::byte>> send(out.begin(), out.end());
   const std::vector<std::span<std::byte>> receive(in.begin(), in.end());
   group.link->exchange(send, receive);
   for (int p = 0; p < group.size; ++p)
-    EXPECT_EQ(std::count(in[static_cast<size_t>(p)].begin(), in[static_cast<size_t>(p)].end(), static_cast<std::byte>(16 * p + group.rank)), 3 * p + group.rank)
+    EXPECT_EQ(std::count(in[static_cast<size_t>(p)].begin(), in[static_cast<size_t>(p)].end(),
+                         static_cast<std::byte>(16 * p + group.rank)),
+              3 * p + group.rank)
         << "from " << p << " to " << group.rank;
 }
 
@@ -78,7 +85,8 @@ TEST(Group, OfSeveralProcessesKeepsItsWord) {
 
 // Or the check of the order above proves nothing.
 TEST(Group, TheOrderOfASumIsSeen) {
-  const std::vector<float> a = numbers_of<float>(0, 1000), b = numbers_of<float>(1, 1000), c = numbers_of<float>(2, 1000);
+  const std::vector<float> a = numbers_of<float>(0, 1000), b = numbers_of<float>(1, 1000),
+                           c = numbers_of<float>(2, 1000);
   int differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ += (a[i] + b[i]) + c[i] != a[i] + (b[i] + c[i]);
   EXPECT_GT(differ, 100);
@@ -91,7 +99,8 @@ TEST(Group, AProcessThatIsGoneFailsTheOthersInsteadOfHoldingThem) {
     if (group.rank == 1) fail("no more room on the disk");
     for (int i = 0; i < 3; ++i) group.sum(std::span(x));
   });
-  EXPECT_EQ(failures, (std::vector<std::string>{"process 1 is gone", "no more room on the disk", "process 1 is gone"}));
+  EXPECT_EQ(failures, (std::vector<std::string>{"process 1 is gone", "no more room on the disk",
+                                                "process 1 is gone"}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The dense walk of one FFN, the marks and the masses against plain loops over the formulas, for every kind of FFN.
+// The dense walk of one FFN, the marks and the masses against plain loops over the formulas, for
+// every kind of FFN.
 #include "convert/activations.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,9 @@ struct Kind {
   ops::Act act;
   bool gated, bias;
 };
-const Kind kKinds[] = {{"SwiGLU", ops::Act::silu, true, false}, {"GELU with biases", ops::Act::gelu, false, true}, {"ReLU", ops::Act::relu, false, false}};
+const Kind kKinds[] = {{"SwiGLU", ops::Act::silu, true, false},
+                       {"GELU with biases", ops::Act::gelu, false, true},
+                       {"ReLU", ops::Act::relu, false, false}};
 
 struct Layer {
   Arena memory;
@@ -52,12 +55,16 @@ double dot(Tensor a, int64_t i, Tensor b, int64_t j) {
 }
 
 double hidden(const Layer& l, int64_t n, int64_t f, bool cosine) {
-  const auto scale = [&](const Param& w) { return cosine ? std::sqrt(dot(l.x, n, l.x, n) * dot(w.value.at(0), f, w.value.at(0), f)) : 1.0; };
+  const auto scale = [&](const Param& w) {
+    return cosine ? std::sqrt(dot(l.x, n, l.x, n) * dot(w.value.at(0), f, w.value.at(0), f)) : 1.0;
+  };
   const auto product = [&](const Param& w, const Param& b) {
-    return (dot(l.x, n, w.value.at(0), f) + (b.present() ? test::get(b.value, 0, f) : 0.0f)) / scale(w);
+    return (dot(l.x, n, w.value.at(0), f) + (b.present() ? test::get(b.value, 0, f) : 0.0f)) /
+           scale(w);
   };
   const double up = product(l.bank.up, l.bank.up_bias);
-  return l.bank.gate.present() ? activation(l.bank.act, product(l.bank.gate, l.bank.gate_bias)) * up : activation(l.bank.act, up);
+  return l.bank.gate.present() ? activation(l.bank.act, product(l.bank.gate, l.bank.gate_bias)) * up
+                               : activation(l.bank.act, up);
 }
 
 TEST(Activations, MarkTheStrongestNeuronsOfEachToken) {
@@ -72,15 +79,18 @@ TEST(Activations, MarkTheStrongestNeuronsOfEachToken) {
       std::vector<int64_t> rate(kNeurons, 0);
       for (int64_t n = 0; n < kTokens; ++n) {
         std::vector<std::pair<double, int64_t>> all;
-        for (int64_t f = 0; f < kNeurons; ++f) all.emplace_back(-std::fabs(hidden(layer, n, f, profile == Profile::cosine)), f);
+        for (int64_t f = 0; f < kNeurons; ++f)
+          all.emplace_back(-std::fabs(hidden(layer, n, f, profile == Profile::cosine)), f);
         std::sort(all.begin(), all.end());
         const double cut = -all[4].first, next = -all[5].first;
         int64_t count = 0;
         for (const auto& [minus, f] : all) {
           count += marks.get(f, n);
           rate[static_cast<size_t>(f)] += marks.get(f, n);
-          if (-minus > cut * (1 + 1e-4)) EXPECT_TRUE(marks.get(f, n)) << "token " << n << ", neuron " << f;
-          if (-minus < next * (1 - 1e-4)) EXPECT_FALSE(marks.get(f, n)) << "token " << n << ", neuron " << f;
+          if (-minus > cut * (1 + 1e-4))
+            EXPECT_TRUE(marks.get(f, n)) << "token " << n << ", neuron " << f;
+          if (-minus < next * (1 - 1e-4))
+            EXPECT_FALSE(marks.get(f, n)) << "token " << n << ", neuron " << f;
         }
         EXPECT_EQ(count, 5);
       }
@@ -141,7 +151,8 @@ TEST(Activations, MassIsTheSumOfMagnitudesInASlice) {
       double want[3] = {0, 0, 0};
       for (int64_t f = 0; f < kNeurons; ++f)
         if (f % 4 > 0) want[f % 4 - 1] += std::fabs(hidden(layer, n, f, false));
-      for (int64_t s = 0; s < 3; ++s) EXPECT_NEAR(mass[static_cast<size_t>(n * 3 + s)], want[s], 1e-4 * want[s]);
+      for (int64_t s = 0; s < 3; ++s)
+        EXPECT_NEAR(mass[static_cast<size_t>(n * 3 + s)], want[s], 1e-4 * want[s]);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Laws of carving on small random models of every kind of FFN: nothing is lost when all experts work, the same command gives the same bits, and what comes out
-// is an ordinary model that is saved, loaded, run and trained.
+// Laws of carving on small random models of every kind of FFN: nothing is lost when all experts
+// work, the same command gives the same bits, and what comes out is an ordinary model that is
+// saved, loaded, run and trained.
 #include "convert/carve.h"
 
 #include <gtest/gtest.h>
@@ -46,13 +47,15 @@ std::unique_ptr<Model> dense_model(const Kind& kind) {
   const RngKey key = RngKey::from_seed(9);
   for (Param* p : model->params())  // biases start at zero, and a zero is easily lost
     if (p->role == Role::bias)
-      for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] = 0.3f * normal(key, static_cast<uint64_t>(i));
+      for (int64_t i = 0; i < p->value.numel(); ++i)
+        p->value.as<float>()[i] = 0.3f * normal(key, static_cast<uint64_t>(i));
   return model;
 }
 
 std::vector<int32_t> text(uint64_t seed, int64_t tokens = kWindow * kWindows) {
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), i, 256));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), i, 256));
   return ids;
 }
 
@@ -73,7 +76,8 @@ void with_forward(Model& model, const std::vector<int32_t>& ids, int64_t length,
   moe::Run run(2);
   std::vector<int32_t> positions(ids.size());
   std::vector<int64_t> bounds = {0};
-  for (int64_t i = 0; i < std::ssize(ids); ++i) positions[static_cast<size_t>(i)] = static_cast<int32_t>(i % length);
+  for (int64_t i = 0; i < std::ssize(ids); ++i)
+    positions[static_cast<size_t>(i)] = static_cast<int32_t>(i % length);
   while (bounds.back() < std::ssize(ids)) bounds.push_back(bounds.back() + length);
   const Batch batch{ids, positions, bounds};
   RoutingSpec spec;
@@ -94,7 +98,8 @@ std::vector<float> logits(Model& model, const std::vector<int32_t>& ids) {
 // The residual stream after the last block, for the calibration text.
 std::vector<double> stream(Model& model) {
   std::vector<double> out;
-  with_forward(model, text(1), kWindow, [&](Run&, ModelSaved& saved) { out = test::values(saved.h.back()); });
+  with_forward(model, text(1), kWindow,
+               [&](Run&, ModelSaved& saved) { out = test::values(saved.h.back()); });
   return out;
 }
 
@@ -107,14 +112,16 @@ std::vector<std::vector<double>> params_of(Model& model, const std::string& pref
 
 double largest_gap(const std::vector<float>& a, const std::vector<float>& b) {
   double gap = 0;
-  for (size_t i = 0; i < a.size(); ++i) gap = std::max(gap, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  for (size_t i = 0; i < a.size(); ++i)
+    gap = std::max(gap, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return gap;
 }
 
 // Every method, and every router and fit with the partition it is least made for.
 std::vector<CarveOptions> all_ways(int64_t shared, int64_t active, int64_t experts) {
   std::vector<CarveOptions> ways;
-  for (const std::string& method : carve_method_names()) ways.push_back(options(method, shared, active, experts));
+  for (const std::string& method : carve_method_names())
+    ways.push_back(options(method, shared, active, experts));
   for (const std::string& router : carve_routers()) {
     ways.push_back(options("kmeans", shared, active, experts));
     ways.back().router = router;
@@ -129,7 +136,8 @@ std::vector<CarveOptions> all_ways(int64_t shared, int64_t active, int64_t exper
 }
 
 std::string described(const Kind& kind, const CarveOptions& o) {
-  return fmt::format("{}: method {}, router {}, fit {}, S{}A{}E{}", kind.name, o.method, o.router, o.fit, o.shared, o.active, o.experts);
+  return fmt::format("{}: method {}, router {}, fit {}, S{}A{}E{}", kind.name, o.method, o.router,
+                     o.fit, o.shared, o.active, o.experts);
 }
 
 TEST(Carve, AllExpertsActiveGiveTheDenseModel) {
@@ -198,11 +206,16 @@ TEST(Carve, EveryNeuronIsInOneSlice) {
             for (int64_t f = 0; f < 96; ++f) {
               bool same = true;
               for (int64_t d = 0; d < 32 && same; ++d) {
-                same = test::get(bank.up.value.at(e), j, d) == test::get(whole.up.value.at(0), f, d) &&
-                       test::get(bank.down.value.at(e), d, j) == test::get(whole.down.value.at(0), d, f);
-                if (kind.gated) same = same && test::get(bank.gate.value.at(e), j, d) == test::get(whole.gate.value.at(0), f, d);
+                same =
+                    test::get(bank.up.value.at(e), j, d) == test::get(whole.up.value.at(0), f, d) &&
+                    test::get(bank.down.value.at(e), d, j) ==
+                        test::get(whole.down.value.at(0), d, f);
+                if (kind.gated)
+                  same = same && test::get(bank.gate.value.at(e), j, d) ==
+                                     test::get(whole.gate.value.at(0), f, d);
               }
-              if (same && kind.bias) same = test::get(bank.up_bias.value, e, j) == test::get(whole.up_bias.value, 0, f);
+              if (same && kind.bias)
+                same = test::get(bank.up_bias.value, e, j) == test::get(whole.up_bias.value, 0, f);
               seen[static_cast<size_t>(f)] += same;
             }
         };
@@ -213,7 +226,8 @@ TEST(Carve, EveryNeuronIsInOneSlice) {
     }
 }
 
-// A layer that is not asked for stays as it is, and those after it are carved at what it gives them.
+// A layer that is not asked for stays as it is, and those after it are carved at what it gives
+// them.
 TEST(Carve, LayersThatAreNotAskedForStay) {
   const auto dense = dense_model(kKinds[0]), bare = dense_model(kKinds[0]);
   Param& down = bare->block(1).ffn.experts.down;
@@ -233,7 +247,10 @@ TEST(Carve, LayersThatAreNotAskedForStay) {
     ASSERT_EQ(last.layers.size(), 1u);
     EXPECT_EQ(last.layers[0].layer, 1);
     EXPECT_EQ(params_of(*last.model, "layers.0."), params_of(*dense, "layers.0."));
-    EXPECT_NEAR(last.layers[0].error, test::relative_error(stream(*last.model), with_ffn) / test::relative_error(without, with_ffn), 1e-4);
+    EXPECT_NEAR(last.layers[0].error,
+                test::relative_error(stream(*last.model), with_ffn) /
+                    test::relative_error(without, with_ffn),
+                1e-4);
     ASSERT_EQ(first.layers.size(), 1u);
     EXPECT_EQ(params_of(*first.model, "layers.0."), params_of(*both.model, "layers.0."));
     EXPECT_EQ(params_of(*first.model, "layers.1."), params_of(*dense, "layers.1."));
@@ -258,7 +275,8 @@ TEST(Carve, TheDenseModelStaysAsItIs) {
   const auto dense = dense_model(kKinds[0]), fresh = dense_model(kKinds[0]);
   moe::Run run(2);
   carve(run, *dense, text(1), options("fitted", 1, 2, 6));
-  for (size_t i = 0; i < dense->params().size(); ++i) EXPECT_EQ(test::values(dense->params()[i]->value), test::values(fresh->params()[i]->value));
+  for (size_t i = 0; i < dense->params().size(); ++i)
+    EXPECT_EQ(test::values(dense->params()[i]->value), test::values(fresh->params()[i]->value));
 }
 
 // Least squares cannot do worse at what it minimises than where it starts.
@@ -269,7 +287,8 @@ TEST(Carve, ARefitLosesLessThanNone) {
     CarveOptions o = options("cmoe", 1, 2, 6);
     o.fit = fit;
     moe::Run run(2);
-    (std::string_view(fit) == "none" ? without : with) = carve(run, *dense, text(1), o).layers[0].error;
+    (std::string_view(fit) == "none" ? without : with) =
+        carve(run, *dense, text(1), o).layers[0].error;
   }
   EXPECT_LT(with, 0.95 * without);
 }
@@ -288,7 +307,8 @@ TEST(Carve, IsSavedWithItsSelectionBiasAndLoadedAgain) {
       const test::TempFolder folder;
       save_model(folder / "m", *carved.model, *make_tokenizer("bytes"));
       const LoadedModel again = open_model(folder / "m", {});
-      EXPECT_EQ(test::values(test::param_named(*again.model, bias.name)->value), test::values(bias.value));
+      EXPECT_EQ(test::values(test::param_named(*again.model, bias.name)->value),
+                test::values(bias.value));
       EXPECT_EQ(logits(*again.model, text(5, 40)), logits(*carved.model, text(5, 40)));
     }
 }
@@ -301,7 +321,8 @@ TEST(Carve, TrainsAStepInWhichEveryPartLearns) {
       moe::Run run(2);
       const CarveResult carved = carve(run, *dense, text(1), options(method, 1, 2, 6));
       Model& model = *carved.model;
-      for (int64_t layer = 0; layer < 2; ++layer) {  // a scale of 0 gives the router no gradient, which is CMoE's start
+      for (int64_t layer = 0; layer < 2;
+           ++layer) {  // a scale of 0 gives the router no gradient, which is CMoE's start
         Param& scale = model.block(layer).ffn.router->scale;
         for (int64_t e = 0; e < 5; ++e) scale.value.as<float>()[e] = 0.1f;
         scale.touched();
@@ -343,8 +364,12 @@ TEST(Carve, StopsWhereTheListenerThrows) {
 
 TEST(Carve, RefusesWhatHasNoMeaning) {
   const auto dense = dense_model(kKinds[0]);
-  const auto refused = [&](CarveOptions o) { return test::message_of([&] { check_carve(dense->config(), o); }); };
-  const auto has = [](const std::string& text, const char* part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  const auto refused = [&](CarveOptions o) {
+    return test::message_of([&] { check_carve(dense->config(), o); });
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
   has(refused(options("cmoe", 1, 2, 7)), "take one of 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96");
   has(refused(options("cmoe", 3, 4, 6)), "at most 3 active");
   has(refused(options("cmoe", 6, 1, 6)), "shared 6");
@@ -368,9 +393,11 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o.layers.every = 0;
   has(refused(o), "every:0");
   moe::Run run(1);
-  has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }), "255 tokens, and 4 windows of 64 need 256");
+  has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }),
+      "255 tokens, and 4 windows of 64 need 256");
   const CarveResult carved = carve(run, *dense, text(1), options("cmoe", 1, 2, 6));
-  has(test::message_of([&] { check_carve(carved.model->config(), options("cmoe", 1, 2, 6)); }), "routes already");
+  has(test::message_of([&] { check_carve(carved.model->config(), options("cmoe", 1, 2, 6)); }),
+      "routes already");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The fits against what least squares must give: the gradient of the stated objective is zero, and exact relations are found again.
+// The fits against what least squares must give: the gradient of the stated objective is zero, and
+// exact relations are found again.
 #include "convert/least_squares.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ TEST(LeastSquares, InnerProductsAreSumsOverTokens) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     moe::Run run(2);
     Arena memory;
-    const Tensor a = test::draw(memory, dtype, {333, 7}, 1), b = test::draw(memory, DType::f32, {333, 5}, 2);
+    const Tensor a = test::draw(memory, dtype, {333, 7}, 1),
+                 b = test::draw(memory, DType::f32, {333, 5}, 2);
     const Tensor got = inner_products(run, memory, a, b);
     for (int64_t i = 0; i < 7; ++i)
       for (int64_t j = 0; j < 5; ++j) {
@@ -47,15 +49,22 @@ TEST(LeastSquares, SolvesTheRidgeSystem) {
 TEST(LeastSquares, RefusesASystemThatIsNotPositiveDefinite) {
   moe::Run run(1);
   Arena memory;
-  const Tensor gram = memory.alloc_zeroed(DType::f32, {3, 3}), rhs = memory.alloc_zeroed(DType::f32, {3, 1});
-  EXPECT_NE(test::message_of([&] { solve_ridge(run, rhs, gram, std::vector<double>{1, -1, 1}); }).find("not positive definite"), std::string::npos);
+  const Tensor gram = memory.alloc_zeroed(DType::f32, {3, 3}),
+               rhs = memory.alloc_zeroed(DType::f32, {3, 1});
+  EXPECT_NE(test::message_of([&] {
+              solve_ridge(run, rhs, gram, std::vector<double>{1, -1, 1});
+            }).find("not positive definite"),
+            std::string::npos);
 }
 
 TEST(LeastSquares, FindsALinearRelationAgain) {
   moe::Run run(2);
   Arena memory;
-  const Tensor x = test::draw(memory, DType::f32, {500, 12}, 5), w = test::draw(memory, DType::f32, {3, 12}, 6), b = test::draw(memory, DType::f32, {3}, 7);
-  for (int64_t n = 0; n < 500; ++n) x.row<float>(n)[2] += 4;  // a mean that the bias has to answer for
+  const Tensor x = test::draw(memory, DType::f32, {500, 12}, 5),
+               w = test::draw(memory, DType::f32, {3, 12}, 6),
+               b = test::draw(memory, DType::f32, {3}, 7);
+  for (int64_t n = 0; n < 500; ++n)
+    x.row<float>(n)[2] += 4;  // a mean that the bias has to answer for
   const Tensor y = memory.alloc(DType::f32, {500, 3});
   for (int64_t n = 0; n < 500; ++n)
     for (int64_t k = 0; k < 3; ++k) {
@@ -71,19 +80,22 @@ TEST(LeastSquares, FindsALinearRelationAgain) {
   }
 }
 
-// d/dw of the objective: sum_n (w x_n + b - y_n) x_n^T + ridge * mean(diag C) * N * w = 0, and the residuals' mean is 0.
+// d/dw of the objective: sum_n (w x_n + b - y_n) x_n^T + ridge * mean(diag C) * N * w = 0, and the
+// residuals' mean is 0.
 TEST(LeastSquares, IsStationaryWithARidge) {
   moe::Run run(2);
   Arena memory;
   const int64_t tokens = 400;
-  const Tensor x = test::draw(memory, DType::f32, {tokens, 10}, 8), y = test::draw(memory, DType::f32, {tokens, 2}, 9);
+  const Tensor x = test::draw(memory, DType::f32, {tokens, 10}, 8),
+               y = test::draw(memory, DType::f32, {tokens, 2}, 9);
   const Tensor w = memory.alloc(DType::f32, {2, 10}), bias = memory.alloc(DType::f32, {2});
   const double ridge = 0.3;
   LinearFit(run, x, ridge).fit(run, w, bias, y);
   double spread = 0;
   for (int64_t d = 0; d < 10; ++d) {
     double sum = 0, square = 0;
-    for (int64_t n = 0; n < tokens; ++n) sum += test::get(x, n, d), square += test::get(x, n, d) * test::get(x, n, d);
+    for (int64_t n = 0; n < tokens; ++n)
+      sum += test::get(x, n, d), square += test::get(x, n, d) * test::get(x, n, d);
     spread += (square - sum * sum / tokens) / 10;
   }
   for (int64_t k = 0; k < 2; ++k) {
@@ -96,7 +108,8 @@ TEST(LeastSquares, IsStationaryWithARidge) {
       for (int64_t d = 0; d < 10; ++d) slope[static_cast<size_t>(d)] += r * test::get(x, n, d);
     }
     EXPECT_NEAR(mean, 0, 1e-2);
-    for (int64_t d = 0; d < 10; ++d) EXPECT_NEAR(slope[static_cast<size_t>(d)] + ridge * spread * test::get(w, k, d), 0, 1e-2);
+    for (int64_t d = 0; d < 10; ++d)
+      EXPECT_NEAR(slope[static_cast<size_t>(d)] + ridge * spread * test::get(w, k, d), 0, 1e-2);
   }
 }
 

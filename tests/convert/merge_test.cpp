@@ -21,21 +21,26 @@ struct Siblings {
   std::vector<MergeExpert> experts;
 
   explicit Siblings(const ModelConfig& c, int64_t count = 3, bool silent = false) {
-    for (int64_t i = 0; i <= count; ++i) models.push_back(drawn_model(c, static_cast<uint64_t>(i) + 1));
+    for (int64_t i = 0; i <= count; ++i)
+      models.push_back(drawn_model(c, static_cast<uint64_t>(i) + 1));
     // Without what FFNs write, every layer of the result sees what the base's sees.
     for (const auto& model : models)
       for (Param* p : model->params())
-        if (silent && p->name.find("ffn.experts.down") != std::string::npos) std::memset(p->value.data, 0, static_cast<size_t>(p->value.bytes()));
+        if (silent && p->name.find("ffn.experts.down") != std::string::npos)
+          std::memset(p->value.data, 0, static_cast<size_t>(p->value.bytes()));
     for (int64_t i = 1; i <= count; ++i) {
       GatePrompts prompts;
-      for (int64_t p = 0; p < 2; ++p) prompts.positive.push_back(some_ids(5 + 3 * p + i, static_cast<uint64_t>(10 * i + p)));
-      experts.push_back({models[static_cast<size_t>(i)].get(), "expert " + std::to_string(i), prompts});
+      for (int64_t p = 0; p < 2; ++p)
+        prompts.positive.push_back(some_ids(5 + 3 * p + i, static_cast<uint64_t>(10 * i + p)));
+      experts.push_back(
+          {models[static_cast<size_t>(i)].get(), "expert " + std::to_string(i), prompts});
     }
   }
   Model& base() { return *models[0]; }
   MergeOptions options(Gates gates = Gates::hidden) {
     MergeOptions o;
-    o.routing = routing_for_dense(base().config(), static_cast<int64_t>(experts.size()), 2, base().config().layers);
+    o.routing = routing_for_dense(base().config(), static_cast<int64_t>(experts.size()), 2,
+                                  base().config().layers);
     o.gates = gates;
     o.threads = 2;
     return o;
@@ -43,29 +48,35 @@ struct Siblings {
 };
 
 // What the routers of the merged model see, [L][N][D], read from its own forward.
-std::vector<std::vector<std::vector<double>>> seen_by_routers(Model& model, const std::vector<int32_t>& ids) {
+std::vector<std::vector<std::vector<double>>> seen_by_routers(Model& model,
+                                                              const std::vector<int32_t>& ids) {
   std::vector<std::vector<std::vector<double>>> seen;
-  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t, const MoeLayer::Saved& saved) {
-    seen.emplace_back();
-    for (int64_t n = 0; n < saved.router.x.rows(); ++n) seen.back().push_back(values(saved.router.x.slice_rows(n, n + 1)));
-  };
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen =
+      [&](int64_t, const MoeLayer::Saved& saved) {
+        seen.emplace_back();
+        for (int64_t n = 0; n < saved.router.x.rows(); ++n)
+          seen.back().push_back(values(saved.router.x.slice_rows(n, n + 1)));
+      };
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
   const RoutingSpec spec = eval_spec(model.config().routing);
   moe::Run run(2);
   ModelSaved saved;
-  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .on_routing = &listen}, saved);
+  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .on_routing = &listen},
+                saved);
   return seen;
 }
 
 // The mean over prompts of the last token, or of the mean over tokens.
-std::vector<double> mean_seen(Model& model, const std::vector<std::vector<int32_t>>& prompts, size_t layer, bool all_tokens) {
+std::vector<double> mean_seen(Model& model, const std::vector<std::vector<int32_t>>& prompts,
+                              size_t layer, bool all_tokens) {
   std::vector<double> sum(static_cast<size_t>(model.config().width));
   for (const auto& ids : prompts) {
     const auto x = seen_by_routers(model, ids)[layer];
     for (size_t n = all_tokens ? 0 : x.size() - 1; n < x.size(); ++n)
-      for (size_t d = 0; d < sum.size(); ++d) sum[d] += x[n][d] / static_cast<double>(prompts.size() * (all_tokens ? x.size() : 1));
+      for (size_t d = 0; d < sum.size(); ++d)
+        sum[d] += x[n][d] / static_cast<double>(prompts.size() * (all_tokens ? x.size() : 1));
   }
   return sum;
 }
@@ -99,29 +110,39 @@ TEST(Merge, EveryNumberIsWhereItBelongs) {
         continue;
       }
       for (int64_t e = 0; e < 3; ++e)
-        EXPECT_TRUE(same_bits(expert_of(*p, e), expert_of(*param_named(*s.models[static_cast<size_t>(e) + 1], p->name), 0))) << p->name;
+        EXPECT_TRUE(
+            same_bits(expert_of(*p, e),
+                      expert_of(*param_named(*s.models[static_cast<size_t>(e) + 1], p->name), 0)))
+            << p->name;
     }
   }
 }
 
-// In every layer, since no FFN writes anything here, the merged model's router sees what the base's norm gives for a prompt.
+// In every layer, since no FFN writes anything here, the merged model's router sees what the base's
+// norm gives for a prompt.
 TEST(Merge, GatesAreWhatTheRouterSeesOfThePrompts) {
   for (const Gates gates : {Gates::hidden, Gates::hidden_avg})
     for (const bool negative : {false, true}) {
       Siblings s(dense_config(), 3, true);
-      if (negative) s.experts[1].prompts.negative = {some_ids(9, 70), some_ids(4, 71), some_ids(6, 72)};
+      if (negative)
+        s.experts[1].prompts.negative = {some_ids(9, 70), some_ids(4, 71), some_ids(6, 72)};
       const Merged merged = merge(s.base(), s.experts, s.options(gates));
       for (size_t layer = 0; layer < 4; ++layer) {
-        const Tensor weight = param_named(*merged.model, "layers." + std::to_string(layer) + ".ffn.router.weight")->value;
+        const Tensor weight =
+            param_named(*merged.model, "layers." + std::to_string(layer) + ".ffn.router.weight")
+                ->value;
         for (size_t e = 0; e < 3; ++e) {
-          std::vector<double> want = mean_seen(*merged.model, s.experts[e].prompts.positive, layer, gates == Gates::hidden_avg);
+          std::vector<double> want = mean_seen(*merged.model, s.experts[e].prompts.positive, layer,
+                                               gates == Gates::hidden_avg);
           if (!s.experts[e].prompts.negative.empty()) {
-            const std::vector<double> away = mean_seen(*merged.model, s.experts[e].prompts.negative, layer, gates == Gates::hidden_avg);
+            const std::vector<double> away = mean_seen(*merged.model, s.experts[e].prompts.negative,
+                                                       layer, gates == Gates::hidden_avg);
             for (size_t d = 0; d < want.size(); ++d) want[d] -= away[d];
           }
           const double length = norm(want);
           for (double& x : want) x /= length;
-          expect_near(weight.slice_rows(static_cast<int64_t>(e), static_cast<int64_t>(e) + 1), want, 1e-5, "gate");
+          expect_near(weight.slice_rows(static_cast<int64_t>(e), static_cast<int64_t>(e) + 1), want,
+                      1e-5, "gate");
         }
       }
     }
@@ -133,14 +154,16 @@ TEST(Merge, APromptChoosesItsExpert) {
   for (MergeExpert& expert : s.experts) expert.prompts.positive.resize(1);
   const Merged merged = merge(s.base(), s.experts, s.options());
   for (size_t e = 0; e < 3; ++e) {
-    const std::vector<double> x = seen_by_routers(*merged.model, s.experts[e].prompts.positive[0])[0].back();
+    const std::vector<double> x =
+        seen_by_routers(*merged.model, s.experts[e].prompts.positive[0])[0].back();
     const Tensor weight = param_named(*merged.model, "layers.0.ffn.router.weight")->value;
     std::vector<double> logits;
     for (int64_t other = 0; other < 3; ++other) {
       const std::vector<double> gate = values(weight.slice_rows(other, other + 1));
       logits.push_back(std::inner_product(x.begin(), x.end(), gate.begin(), 0.0));
     }
-    EXPECT_EQ(static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()), e);
+    EXPECT_EQ(static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()),
+              e);
     EXPECT_NEAR(logits[e], norm(x), 1e-4);
   }
 }
@@ -149,7 +172,8 @@ TEST(Merge, RandomGatesNeedNoPrompts) {
   Siblings s(dense_config());
   for (MergeExpert& expert : s.experts) expert.prompts = {};
   const Merged merged = merge(s.base(), s.experts, s.options(Gates::random));
-  const std::vector<double> gates = values(param_named(*merged.model, "layers.2.ffn.router.weight")->value);
+  const std::vector<double> gates =
+      values(param_named(*merged.model, "layers.2.ffn.router.weight")->value);
   EXPECT_NEAR(norm(gates) / std::sqrt(static_cast<double>(gates.size())), 0.02, 0.005);
   EXPECT_NE(gates, values(param_named(*merged.model, "layers.1.ffn.router.weight")->value));
 }
@@ -169,20 +193,23 @@ TEST(Merge, Condition) {
   const Tensor m = arena.alloc(DType::f32, {2, 3});
   for (const double angle : {0.1, 0.5, 1.0, 1.5707963}) {
     fill(m, {1, 0, 0, std::cos(angle), std::sin(angle), 0});
-    EXPECT_NEAR(condition_of(m) / std::sqrt((1 + std::cos(angle)) / (1 - std::cos(angle))), 1, 1e-5);
+    EXPECT_NEAR(condition_of(m) / std::sqrt((1 + std::cos(angle)) / (1 - std::cos(angle))), 1,
+                1e-5);
   }
   fill(m, {1, 2, 3, 2, 4, 6});
   EXPECT_EQ(condition_of(m), INFINITY);
   Siblings s(dense_config());
   s.experts[1].prompts = s.experts[0].prompts;
-  s.experts[1].prompts.positive[0].back() ^= 1;  // all but the last token of the first prompt is alike
+  s.experts[1].prompts.positive[0].back() ^=
+      1;  // all but the last token of the first prompt is alike
   const Merged close = merge(s.base(), s.experts, s.options(Gates::hidden_avg));
   ASSERT_EQ(close.layers.size(), 4u);
   EXPECT_GT(close.layers[0].condition, kBadCondition);
 }
 
 TEST(Merge, Refusals) {
-  const auto refused = [](Siblings& s, const MergeOptions& o, const std::vector<std::string>& parts) {
+  const auto refused = [](Siblings& s, const MergeOptions& o,
+                          const std::vector<std::string>& parts) {
     const std::string said = message_of([&] { merge(s.base(), s.experts, o); });
     for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, said);
   };

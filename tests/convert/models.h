@@ -28,13 +28,16 @@ inline std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t se
   const RngKey key = RngKey::from_seed(seed).fold(99);
   for (Param* p : model->params())
     if (!p->is_matrix())
-      for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] += 0.2f * normal(key, static_cast<uint64_t>(i));
+      for (int64_t i = 0; i < p->value.numel(); ++i)
+        p->value.as<float>()[i] += 0.2f * normal(key, static_cast<uint64_t>(i));
   return model;
 }
 
 inline std::vector<int32_t> some_ids(int64_t n = 24, uint64_t seed = 5) {
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 64)));
+  for (int64_t i = 0; i < n; ++i)
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 64)));
   return ids;
 }
 

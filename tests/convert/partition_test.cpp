@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kTokens = 300;
 const SliceShape kShape{.neurons = 48, .shared = 2, .experts = 4, .width = 8};
 
-// Neurons of one group are marked by the same tokens, but for some noise; the first 16 neurons are marked most often.
+// Neurons of one group are marked by the same tokens, but for some noise; the first 16 neurons are
+// marked most often.
 Marks grouped_marks(uint64_t seed) {
   Marks marks(kShape.neurons, kTokens);
   const RngKey key = RngKey::from_seed(seed);
@@ -44,9 +45,11 @@ TEST(Partition, PutsEveryNeuronIntoOneSlice) {
   Arena memory;
   moe::Run run(2);
   const Tensor rows = test::draw(memory, DType::f32, {48, 12}, 3);
-  for (const SliceShape& shape : {kShape, SliceShape{48, 0, 6, 8}, SliceShape{48, 5, 1, 8}, SliceShape{48, 1, 47, 1}}) {
+  for (const SliceShape& shape :
+       {kShape, SliceShape{48, 0, 6, 8}, SliceShape{48, 5, 1, 8}, SliceShape{48, 1, 47, 1}}) {
     expect_whole(partition_by_marks(grouped_marks(1), shape), shape);
-    expect_whole(partition_by_weights(run, grouped_marks(1), rows, shape, RngKey::from_seed(1)), shape);
+    expect_whole(partition_by_weights(run, grouped_marks(1), rows, shape, RngKey::from_seed(1)),
+                 shape);
     expect_whole(partition_at_random(shape, RngKey::from_seed(1)), shape);
   }
 }
@@ -56,7 +59,8 @@ TEST(Partition, SharesTheNeuronsMarkedMostOften) {
   const RatedNeurons rated = rate_neurons(marks, kShape);
   ASSERT_EQ(rated.shared.size(), 16u);
   for (int32_t f = 0; f < 16; ++f) EXPECT_EQ(rated.shared[static_cast<size_t>(f)], f);
-  for (size_t i = 1; i < rated.rest.size(); ++i) EXPECT_GE(marks.rate(rated.rest[i - 1]), marks.rate(rated.rest[i]));
+  for (size_t i = 1; i < rated.rest.size(); ++i)
+    EXPECT_GE(marks.rate(rated.rest[i - 1]), marks.rate(rated.rest[i]));
 }
 
 TEST(Partition, OfEqualRatesTheLowerIndexComesFirst) {
@@ -67,7 +71,8 @@ TEST(Partition, OfEqualRatesTheLowerIndexComesFirst) {
   EXPECT_EQ(rated.rest, (std::vector<int32_t>{4, 0, 2, 5}));
 }
 
-// The groups are far apart, but the four highest rates need not lie one in each: what can be promised is the optimum for those centroids.
+// The groups are far apart, but the four highest rates need not lie one in each: what can be
+// promised is the optimum for those centroids.
 TEST(Partition, MarksThatAgreeMeet) {
   Marks marks(32, 64);
   for (int64_t f = 0; f < 32; ++f)
@@ -85,10 +90,12 @@ TEST(Partition, RepresentativeIsTheMemberClosestToTheMean) {
   for (size_t e = 0; e < p.experts.size(); ++e) {
     std::vector<double> mean(kTokens, 0);
     for (int32_t f : p.experts[e])
-      for (int64_t t = 0; t < kTokens; ++t) mean[static_cast<size_t>(t)] += marks.get(f, t) / static_cast<double>(p.experts[e].size());
+      for (int64_t t = 0; t < kTokens; ++t)
+        mean[static_cast<size_t>(t)] += marks.get(f, t) / static_cast<double>(p.experts[e].size());
     const auto distance = [&](int32_t f) {
       double sum = 0;
-      for (int64_t t = 0; t < kTokens; ++t) sum += std::fabs((marks.get(f, t) ? 1.0 : 0.0) - mean[static_cast<size_t>(t)]);
+      for (int64_t t = 0; t < kTokens; ++t)
+        sum += std::fabs((marks.get(f, t) ? 1.0 : 0.0) - mean[static_cast<size_t>(t)]);
       return sum;
     };
     for (int32_t f : p.experts[e]) EXPECT_GE(distance(f), distance(found[e]) - 1e-9);
@@ -101,12 +108,15 @@ TEST(Partition, RowsThatPointTheSameWayMeet) {
   Tensor rows = test::draw(memory, DType::f32, {32, 16}, 4, 0.05f);
   for (int64_t f = 0; f < 32; ++f) {
     rows.row<float>(f)[f % 4] += 1;
-    for (int64_t d = 0; d < 16; ++d) rows.row<float>(f)[d] *= static_cast<float>(1 + f);  // lengths do not count
+    for (int64_t d = 0; d < 16; ++d)
+      rows.row<float>(f)[d] *= static_cast<float>(1 + f);  // lengths do not count
   }
-  // Drawn centroids may start two in one group; some seed finds the groups, and no seed tears them more than rows allow.
+  // Drawn centroids may start two in one group; some seed finds the groups, and no seed tears them
+  // more than rows allow.
   bool met = false;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
-    const Partition p = partition_by_weights(run, Marks(32, 64), rows, {32, 0, 4, 8}, RngKey::from_seed(seed));
+    const Partition p =
+        partition_by_weights(run, Marks(32, 64), rows, {32, 0, 4, 8}, RngKey::from_seed(seed));
     bool all = true;
     for (const auto& expert : p.experts)
       for (int32_t f : expert) all = all && f % 4 == expert[0] % 4;
@@ -116,7 +126,8 @@ TEST(Partition, RowsThatPointTheSameWayMeet) {
 }
 
 TEST(Partition, DrawsTheSameFromTheSameKey) {
-  const Partition a = partition_at_random(kShape, RngKey::from_seed(1)), b = partition_at_random(kShape, RngKey::from_seed(1)),
+  const Partition a = partition_at_random(kShape, RngKey::from_seed(1)),
+                  b = partition_at_random(kShape, RngKey::from_seed(1)),
                   c = partition_at_random(kShape, RngKey::from_seed(2));
   EXPECT_EQ(a.experts, b.experts);
   EXPECT_NE(a.experts, c.experts);

@@ -1,4 +1,5 @@
-// Pruning: the saliencies, who stays, that what nobody chooses can go without a change, and what is refused.
+// Pruning: the saliencies, who stays, that what nobody chooses can go without a change, and what is
+// refused.
 #include "convert/prune.h"
 
 #include <algorithm>
@@ -34,30 +35,38 @@ PruneOptions keep(int64_t experts, Saliency saliency = Saliency::output) {
   return o;
 }
 
-// Sums of w |f(x)| and counts of one layer, expert by expert, from the bank itself with weights of 1.
-void expected(Model& model, std::span<const int32_t> ids, int64_t layer, int64_t window, std::vector<double>& sums, std::vector<int64_t>& counts) {
-  const auto part = [&](const char* name) -> const Param& { return *param_named(model, fmt::format("layers.{}.ffn.experts.{}", layer, name)); };
+// Sums of w |f(x)| and counts of one layer, expert by expert, from the bank itself with weights
+// of 1.
+void expected(Model& model, std::span<const int32_t> ids, int64_t layer, int64_t window,
+              std::vector<double>& sums, std::vector<int64_t>& counts) {
+  const auto part = [&](const char* name) -> const Param& {
+    return *param_named(model, fmt::format("layers.{}.ffn.experts.{}", layer, name));
+  };
   ExpertBank bank;
   bank.gate.value = part("gate.weight").value;
   bank.up.value = part("up.weight").value;
   bank.down.value = part("down.weight").value;
   moe::Run run(1);
-  const std::function<void(int64_t, const MoeLayer::Saved&)> listen = [&](int64_t at, const MoeLayer::Saved& saved) {
-    if (at != layer) return;
-    moe::Run own(1);
-    const RoutingPlan& plan = saved.plan;
-    for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); ++e)
-      for (int64_t r = plan.offsets[static_cast<size_t>(e)]; r < plan.offsets[static_cast<size_t>(e) + 1]; ++r) {
-        std::vector<int64_t> offsets(counts.size() + 1, 0);
-        std::fill(offsets.begin() + e + 1, offsets.end(), 1);
-        const int32_t token = plan.token[static_cast<size_t>(r)];
-        const Tensor x = saved.router.x.slice_rows(token, token + 1), out = own.saved.alloc(DType::f32, {1, model.config().width});
-        ExpertBank::Saved scratch;
-        bank.forward(own, out, {.x = x, .weight = {}, .offsets = offsets}, scratch);
-        sums[static_cast<size_t>(e)] += static_cast<double>(plan.weight.as<float>()[r]) * norm(values(out));
-        ++counts[static_cast<size_t>(e)];
-      }
-  };
+  const std::function<void(int64_t, const MoeLayer::Saved&)> listen =
+      [&](int64_t at, const MoeLayer::Saved& saved) {
+        if (at != layer) return;
+        moe::Run own(1);
+        const RoutingPlan& plan = saved.plan;
+        for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); ++e)
+          for (int64_t r = plan.offsets[static_cast<size_t>(e)];
+               r < plan.offsets[static_cast<size_t>(e) + 1]; ++r) {
+            std::vector<int64_t> offsets(counts.size() + 1, 0);
+            std::fill(offsets.begin() + e + 1, offsets.end(), 1);
+            const int32_t token = plan.token[static_cast<size_t>(r)];
+            const Tensor x = saved.router.x.slice_rows(token, token + 1),
+                         out = own.saved.alloc(DType::f32, {1, model.config().width});
+            ExpertBank::Saved scratch;
+            bank.forward(own, out, {.x = x, .weight = {}, .offsets = offsets}, scratch);
+            sums[static_cast<size_t>(e)] +=
+                static_cast<double>(plan.weight.as<float>()[r]) * norm(values(out));
+            ++counts[static_cast<size_t>(e)];
+          }
+      };
   const RoutingSpec spec = eval_spec(model.config().routing);
   std::vector<int32_t> positions(static_cast<size_t>(window));
   std::iota(positions.begin(), positions.end(), 0);
@@ -73,7 +82,8 @@ void expected(Model& model, std::span<const int32_t> ids, int64_t layer, int64_t
 TEST(Prune, SaliencyIsTheNormOfWhatAnExpertAdds) {
   const auto model = drawn_model(moe_config("olmoe"));
   const std::vector<int32_t> ids = some_ids(48);
-  const Pruned output = prune(*model, ids, keep(5)), mean = prune(*model, ids, keep(5, Saliency::mean)),
+  const Pruned output = prune(*model, ids, keep(5)),
+               mean = prune(*model, ids, keep(5, Saliency::mean)),
                often = prune(*model, ids, keep(5, Saliency::frequency));
   ASSERT_EQ(output.layers.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
@@ -103,27 +113,33 @@ TEST(Prune, TheBestStayAsTheyAre) {
     EXPECT_TRUE(std::is_sorted(layer.kept.begin(), layer.kept.end()));
     EXPECT_GT(layer.lost_output, 0);
     EXPECT_LT(layer.lost_output, 0.5) << "the worse half holds less than half";
-    for (const char* which : {"experts.gate.weight", "experts.up.weight", "experts.down.weight", "router.weight", "router.bias"}) {
+    for (const char* which : {"experts.gate.weight", "experts.up.weight", "experts.down.weight",
+                              "router.weight", "router.bias"}) {
       const std::string name = fmt::format("layers.{}.ffn.{}", layer.layer, which);
       const Param &now = *param_named(*pruned.model, name), &then = *param_named(*model, name);
       for (size_t i = 0; i < 4; ++i) {
         const auto to = static_cast<int64_t>(i);
-        if (now.value.rank == 1) EXPECT_EQ(now.value.as<float>()[i], then.value.as<float>()[layer.kept[i]]) << name;
+        if (now.value.rank == 1)
+          EXPECT_EQ(now.value.as<float>()[i], then.value.as<float>()[layer.kept[i]]) << name;
         else EXPECT_TRUE(same_bits(expert_of(now, to), expert_of(then, layer.kept[i]))) << name;
       }
     }
   }
-  EXPECT_TRUE(same_bits(param_named(*pruned.model, "layers.1.ffn.experts.up.weight")->value, param_named(*model, "layers.1.ffn.experts.up.weight")->value));
+  EXPECT_TRUE(same_bits(param_named(*pruned.model, "layers.1.ffn.experts.up.weight")->value,
+                        param_named(*model, "layers.1.ffn.experts.up.weight")->value));
 }
 
-// A bias keeps some experts from ever being chosen; the others' weights are normalised among the chosen, so nothing is left of those that go.
+// A bias keeps some experts from ever being chosen; the others' weights are normalised among the
+// chosen, so nothing is left of those that go.
 TEST(Prune, WhatNobodyChoosesIsNotMissed) {
   ModelConfig c = moe_config("deepseek-v3");
   c.routing.expert_groups = c.routing.groups_kept = 1;
   const auto model = drawn_model(c);
   const std::vector<std::vector<int64_t>> idle = {{0, 3, 6}, {}, {1, 2, 7}};
   for (const int64_t layer : {0, 2})
-    for (const int64_t e : idle[static_cast<size_t>(layer)]) param_named(*model, fmt::format("layers.{}.ffn.router.bias", layer))->value.as<float>()[e] = -100;
+    for (const int64_t e : idle[static_cast<size_t>(layer)])
+      param_named(*model, fmt::format("layers.{}.ffn.router.bias", layer))->value.as<float>()[e] =
+          -100;
   for (const Saliency saliency : {Saliency::output, Saliency::mean, Saliency::frequency}) {
     const Pruned pruned = prune(*model, some_ids(48), keep(5, saliency));
     EXPECT_EQ(pruned.layers[0].kept, (std::vector<int64_t>{1, 2, 4, 5, 7}));
@@ -131,7 +147,10 @@ TEST(Prune, WhatNobodyChoosesIsNotMissed) {
     EXPECT_EQ(pruned.layers[0].lost_choices, 0);
     moe::Run run(2);
     EXPECT_LT(compare_logits(*model, *pruned.model, run, some_ids(30, 8)).largest, 1e-5);
-    EXPECT_GT(compare_logits(*model, *prune(*model, some_ids(48), keep(4, saliency)).model, run, some_ids(30, 8)).largest, 1e-2);
+    EXPECT_GT(compare_logits(*model, *prune(*model, some_ids(48), keep(4, saliency)).model, run,
+                             some_ids(30, 8))
+                  .largest,
+              1e-2);
   }
 }
 
@@ -139,7 +158,8 @@ TEST(Prune, EachGroupKeepsAsMany) {
   ModelConfig c = moe_config("deepseek-v3");
   const auto model = drawn_model(c);
   for (const PrunedLayer& layer : prune(*model, some_ids(48), keep(4)).layers)
-    EXPECT_EQ(std::count_if(layer.kept.begin(), layer.kept.end(), [](int64_t e) { return e < 4; }), 2);
+    EXPECT_EQ(std::count_if(layer.kept.begin(), layer.kept.end(), [](int64_t e) { return e < 4; }),
+              2);
   EXPECT_FAILS(check_prune(c, keep(5)), "multiple of 2");
 }
 
@@ -164,7 +184,9 @@ TEST(Prune, EveryRecipe) {
 
 TEST(Prune, Refusals) {
   const auto model = drawn_model(moe_config("mixtral"));
-  const auto refused = [&](const PruneOptions& o, const std::string& part) { EXPECT_FAILS(prune(*model, some_ids(48), o), part); };
+  const auto refused = [&](const PruneOptions& o, const std::string& part) {
+    EXPECT_FAILS(prune(*model, some_ids(48), o), part);
+  };
   refused(keep(8), "give 1 to 7");
   refused(keep(0), "give 1 to 7");
   refused(keep(1), "a token takes 2");

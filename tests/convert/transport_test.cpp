@@ -1,4 +1,5 @@
-// The balanced assignment against two twins: every permutation of very small cases, and the Hungarian method on the square matrix of larger ones.
+// The balanced assignment against two twins: every permutation of very small cases, and the
+// Hungarian method on the square matrix of larger ones.
 #include "convert/transport.h"
 
 #include <gtest/gtest.h>
@@ -15,29 +16,36 @@ namespace {
 std::vector<int64_t> drawn(int64_t rows, int64_t sinks, uint64_t seed, uint64_t largest) {
   std::vector<int64_t> cost(static_cast<size_t>(rows * sinks));
   for (size_t i = 0; i < cost.size(); ++i)
-    cost[i] = static_cast<int64_t>(uniform_index(RngKey::from_seed(seed), i, largest)) - static_cast<int64_t>(largest / 3);
+    cost[i] = static_cast<int64_t>(uniform_index(RngKey::from_seed(seed), i, largest)) -
+              static_cast<int64_t>(largest / 3);
   return cost;
 }
 
-int64_t objective(const std::vector<int64_t>& cost, const std::vector<int32_t>& sink_of, int64_t sinks) {
+int64_t objective(const std::vector<int64_t>& cost, const std::vector<int32_t>& sink_of,
+                  int64_t sinks) {
   int64_t sum = 0;
-  for (size_t row = 0; row < sink_of.size(); ++row) sum += cost[row * static_cast<size_t>(sinks) + static_cast<size_t>(sink_of[row])];
+  for (size_t row = 0; row < sink_of.size(); ++row)
+    sum += cost[row * static_cast<size_t>(sinks) + static_cast<size_t>(sink_of[row])];
   return sum;
 }
 
 int64_t best_of_all(const std::vector<int64_t>& cost, int64_t rows, int64_t sinks) {
   std::vector<int32_t> sink_of(static_cast<size_t>(rows));
-  for (size_t i = 0; i < sink_of.size(); ++i) sink_of[i] = static_cast<int32_t>(static_cast<int64_t>(i) * sinks / rows);
+  for (size_t i = 0; i < sink_of.size(); ++i)
+    sink_of[i] = static_cast<int32_t>(static_cast<int64_t>(i) * sinks / rows);
   int64_t best = INT64_MAX;
   do best = std::min(best, objective(cost, sink_of, sinks));
   while (std::next_permutation(sink_of.begin(), sink_of.end()));
   return best;
 }
 
-// The Hungarian method with potentials, O(n^3), on the square matrix in which every sink stands rows / sinks times.
+// The Hungarian method with potentials, O(n^3), on the square matrix in which every sink stands
+// rows / sinks times.
 int64_t hungarian(const std::vector<int64_t>& cost, int64_t rows, int64_t sinks) {
   const auto n = static_cast<size_t>(rows);
-  const auto at = [&](size_t row, size_t column) { return cost[row * static_cast<size_t>(sinks) + column / (n / static_cast<size_t>(sinks))]; };
+  const auto at = [&](size_t row, size_t column) {
+    return cost[row * static_cast<size_t>(sinks) + column / (n / static_cast<size_t>(sinks))];
+  };
   std::vector<int64_t> u(n + 1, 0), v(n + 1, 0);
   std::vector<size_t> row_of(n + 1, 0), way(n + 1, 0);
   for (size_t i = 1; i <= n; ++i) {
@@ -72,7 +80,8 @@ TEST(Transport, EverySinkTakesTheSameNumberOfRows) {
     const int64_t rows = sinks * 13;
     const std::vector<int32_t> sink_of = assign_balanced(drawn(rows, sinks, 3, 1000), sinks);
     ASSERT_EQ(static_cast<int64_t>(sink_of.size()), rows);
-    for (int32_t s = 0; s < sinks; ++s) EXPECT_EQ(std::count(sink_of.begin(), sink_of.end(), s), 13);
+    for (int32_t s = 0; s < sinks; ++s)
+      EXPECT_EQ(std::count(sink_of.begin(), sink_of.end(), s), 13);
   }
 }
 
@@ -81,7 +90,9 @@ TEST(Transport, IsAsCheapAsTheBestOfAllAssignments) {
     for (int64_t sinks : {2, 3, 4}) {
       const int64_t rows = sinks * (sinks == 2 ? 4 : sinks == 3 ? 3 : 2);
       const std::vector<int64_t> cost = drawn(rows, sinks, seed, seed % 2 ? 1000000 : 4);
-      EXPECT_EQ(objective(cost, assign_balanced(cost, sinks), sinks), best_of_all(cost, rows, sinks)) << "seed " << seed << ", " << sinks << " sinks";
+      EXPECT_EQ(objective(cost, assign_balanced(cost, sinks), sinks),
+                best_of_all(cost, rows, sinks))
+          << "seed " << seed << ", " << sinks << " sinks";
     }
 }
 
@@ -90,7 +101,8 @@ TEST(Transport, IsAsCheapAsTheHungarianMethodOnTheSquareMatrix) {
     for (int64_t sinks : {2, 5, 10, 16}) {
       const int64_t rows = sinks * 9;
       const std::vector<int64_t> cost = drawn(rows, sinks, seed, seed % 2 ? int64_t{1} << 40 : 6);
-      EXPECT_EQ(objective(cost, assign_balanced(cost, sinks), sinks), hungarian(cost, rows, sinks)) << "seed " << seed << ", " << sinks << " sinks";
+      EXPECT_EQ(objective(cost, assign_balanced(cost, sinks), sinks), hungarian(cost, rows, sinks))
+          << "seed " << seed << ", " << sinks << " sinks";
     }
 }
 
@@ -100,7 +112,8 @@ TEST(Transport, FillsUnequalSinks) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const std::vector<int64_t> cost = drawn(9, 4, seed, 1000);
     const std::vector<int32_t> sink_of = assign_balanced(cost, capacity);
-    for (int32_t s = 0; s < 4; ++s) EXPECT_EQ(std::count(sink_of.begin(), sink_of.end(), s), capacity[static_cast<size_t>(s)]);
+    for (int32_t s = 0; s < 4; ++s)
+      EXPECT_EQ(std::count(sink_of.begin(), sink_of.end(), s), capacity[static_cast<size_t>(s)]);
     std::vector<int64_t> square;
     for (size_t row = 0; row < 9; ++row)
       for (size_t s = 0; s < 4; ++s)
@@ -124,11 +137,17 @@ TEST(Transport, RealCostsKeepTheirOrder) {
   EXPECT_EQ(whole[0], int64_t{1} << 38);
   EXPECT_GT(whole[2], 0);
   EXPECT_EQ(whole[3], 0);
-  EXPECT_NE(test::message_of([] { integer_costs(std::vector<double>{1, NAN}); }).find("not finite"), std::string::npos);
+  EXPECT_NE(test::message_of([] {
+              integer_costs(std::vector<double>{1, NAN});
+            }).find("not finite"),
+            std::string::npos);
 }
 
 TEST(Transport, RefusesRowsThatCannotBeSharedEvenly) {
-  EXPECT_NE(test::message_of([] { assign_balanced(std::vector<int64_t>(10 * 3), 3); }).find("share evenly"), std::string::npos);
+  EXPECT_NE(test::message_of([] {
+              assign_balanced(std::vector<int64_t>(10 * 3), 3);
+            }).find("share evenly"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Upcycling: what the result computes at step 0, for copies and for virtual groups, what its account says, and what is refused.
+// Upcycling: what the result computes at step 0, for copies and for virtual groups, what its
+// account says, and what is refused.
 #include <algorithm>
 
 #include "convert/upcycle.h"
@@ -15,7 +16,8 @@
 namespace moe::test {
 namespace {
 
-UpcycleOptions renormalised(const ModelConfig& dense, int64_t experts, int64_t top_k, int64_t granularity) {
+UpcycleOptions renormalised(const ModelConfig& dense, int64_t experts, int64_t top_k,
+                            int64_t granularity) {
   UpcycleOptions o;
   o.routing = routing_for_dense(dense, experts, top_k, dense.layers);
   o.granularity = granularity;
@@ -31,7 +33,8 @@ double difference(Model& dense, Model& moe) {
 
 TEST(Upcycle, CopiesComputeWhatTheDenseModelDoes) {
   for (const QkNorm qk : {QkNorm::none, QkNorm::head, QkNorm::full})
-    for (const auto& [experts, top_k] : std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {5, 2}, {8, 3}}) {
+    for (const auto& [experts, top_k] :
+         std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {5, 2}, {8, 3}}) {
       ModelConfig c = dense_config();
       c.qk_norm = qk;
       const auto dense = drawn_model(c);
@@ -54,7 +57,8 @@ TEST(Upcycle, TakesNothingOfExpertsThatTheDenseModelHasNot) {
   EXPECT_LT(difference(*dense, *up.model), 1e-5);
 }
 
-// With T a multiple of G a token meets whole copies; E walks over the tails of the products' blocks, since equal rows of a router must give equal bits.
+// With T a multiple of G a token meets whole copies; E walks over the tails of the products'
+// blocks, since equal rows of a router must give equal bits.
 TEST(Upcycle, VirtualGroupsComputeWhatTheDenseModelDoes) {
   ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
@@ -68,7 +72,8 @@ TEST(Upcycle, VirtualGroupsComputeWhatTheDenseModelDoes) {
         EXPECT_EQ(up.why_not_exact, "");
         EXPECT_EQ(up.down_scale, static_cast<double>(g));
         EXPECT_EQ(up.model->config().expert_width, 48 / g);
-        EXPECT_LT(difference(*dense, *up.model), 1e-5) << "G " << g << ", copies " << copies << ", groups chosen " << groups;
+        EXPECT_LT(difference(*dense, *up.model), 1e-5)
+            << "G " << g << ", copies " << copies << ", groups chosen " << groups;
       }
 }
 
@@ -106,7 +111,8 @@ TEST(Upcycle, SaysWhyItIsNotExact) {
   expect_off(o, "do not add up to the same");
 }
 
-// Softmax over all experts gives a token K/E at logits that are alike, so `down` is multiplied by E/K; by 1 the result is further off.
+// Softmax over all experts gives a token K/E at logits that are alike, so `down` is multiplied by
+// E/K; by 1 the result is further off.
 TEST(Upcycle, ScalesWhatDoesNotAddUpToOne) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
@@ -116,7 +122,8 @@ TEST(Upcycle, ScalesWhatDoesNotAddUpToOne) {
   EXPECT_NEAR(scaled.weight_sum, 0.25, 1e-6);
   EXPECT_NEAR(scaled.down_scale, 4, 1e-5);
   o.down_scale = 1.0f;
-  EXPECT_LT(3 * difference(*dense, *scaled.model), difference(*dense, *upcycle(*dense, o, 2).model));
+  EXPECT_LT(3 * difference(*dense, *scaled.model),
+            difference(*dense, *upcycle(*dense, o, 2).model));
   o.down_scale.reset();
   o.routing = default_options(find_recipe("hash"), 8, 2, c.layers);  // two weights of 1
   const Upcycled hashed = upcycle(*dense, o, 2);
@@ -125,7 +132,8 @@ TEST(Upcycle, ScalesWhatDoesNotAddUpToOne) {
   EXPECT_LT(difference(*dense, *hashed.model), 1e-5);
 }
 
-// Every recipe by which tokens choose can be upcycled to, and where the account says so the result is exact.
+// Every recipe by which tokens choose can be upcycled to, and where the account says so the result
+// is exact.
 TEST(Upcycle, EveryRecipe) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
@@ -165,7 +173,8 @@ TEST(Upcycle, LayersThatStayDense) {
   EXPECT_NE(param_named(*up.model, "layers.3.ffn.router.weight"), nullptr);
 }
 
-// The account: as many numbers came in as the dense model has, and as many went out as the result has.
+// The account: as many numbers came in as the dense model has, and as many went out as the result
+// has.
 TEST(Upcycle, AccountsForEveryNumber) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
@@ -176,13 +185,15 @@ TEST(Upcycle, AccountsForEveryNumber) {
   for (const PartFate& fate : up.parts) before += fate.before, after += fate.after;
   EXPECT_EQ(before, numbers_of(*dense));
   EXPECT_EQ(after, numbers_of(*up.model));
-  const auto row = std::find_if(up.parts.begin(), up.parts.end(), [](const PartFate& f) { return f.part == "routers"; });
+  const auto row = std::find_if(up.parts.begin(), up.parts.end(),
+                                [](const PartFate& f) { return f.part == "routers"; });
   ASSERT_NE(row, up.parts.end());
   EXPECT_EQ(row->after, 2 * 8 * c.width);
   EXPECT_EQ(row->became, "drawn from N(0, 0.02)");
 }
 
-// The rows of a router are drawn once a copy; experts with noise differ, in about the share that was asked for.
+// The rows of a router are drawn once a copy; experts with noise differ, in about the share that
+// was asked for.
 TEST(Upcycle, WhatIsDrawn) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
@@ -201,12 +212,16 @@ TEST(Upcycle, WhatIsDrawn) {
   int64_t changed = 0;
   for (int64_t e = 0; e < 6; ++e)
     for (int64_t r = 0; r < 24; ++r)
-      for (int64_t i = 0; i < c.width; ++i) changed += up_bank.at(e).row<float>(r)[i] != first.row<float>(e % 2 * 24 + r)[i];
+      for (int64_t i = 0; i < c.width; ++i)
+        changed += up_bank.at(e).row<float>(r)[i] != first.row<float>(e % 2 * 24 + r)[i];
   EXPECT_NEAR(static_cast<double>(changed) / static_cast<double>(up_bank.numel()), 0.25, 0.03);
   EXPECT_FALSE(same_bits(up_bank.at(0), up_bank.at(2)));
-  EXPECT_TRUE(same_bits(up_bank.at(3), param_named(*upcycle(*dense, o, 1).model, "layers.1.ffn.experts.up.weight")->value.at(3)));
+  EXPECT_TRUE(same_bits(
+      up_bank.at(3),
+      param_named(*upcycle(*dense, o, 1).model, "layers.1.ffn.experts.up.weight")->value.at(3)));
   o.seed = 2;
-  EXPECT_FALSE(same_bits(router, param_named(*upcycle(*dense, o, 2).model, "layers.1.ffn.router.weight")->value));
+  EXPECT_FALSE(same_bits(
+      router, param_named(*upcycle(*dense, o, 2).model, "layers.1.ffn.router.weight")->value));
 }
 
 TEST(Upcycle, BecomesWhatOtherProgramsRead) {
@@ -228,10 +243,13 @@ TEST(Upcycle, BecomesWhatOtherProgramsRead) {
 TEST(Upcycle, Refusals) {
   const ModelConfig c = dense_config();
   const auto dense = drawn_model(c);
-  const auto refused = [&](const UpcycleOptions& o, const std::string& part) { EXPECT_FAILS(upcycle(*dense, o, 2), part); };
+  const auto refused = [&](const UpcycleOptions& o, const std::string& part) {
+    EXPECT_FAILS(upcycle(*dense, o, 2), part);
+  };
   refused(renormalised(c, 1, 1, 1), "experts is 1");
   refused(renormalised(c, 6, 2, 4), "no multiple of granularity 4");
-  refused(renormalised(c, 10, 5, 5), "does not divide the FFN's width of 48; these do: 1, 2, 3, 4, 6, 8");
+  refused(renormalised(c, 10, 5, 5),
+          "does not divide the FFN's width of 48; these do: 1, 2, 3, 4, 6, 8");
   refused(renormalised(c, 4, 5, 1), "4");
   refused(renormalised(c, 4, 1, 1), "gradient");
   UpcycleOptions o = renormalised(c, 4, 2, 1);
@@ -249,7 +267,8 @@ TEST(Upcycle, Refusals) {
   o.granularity = 2;
   refused(o, "no router");
   const Upcycled up = upcycle(*dense, renormalised(c, 4, 2, 1), 2);
-  EXPECT_FAILS(upcycle(*up.model, renormalised(c, 4, 2, 1), 2), "routes already: 4 of its 4 layers");
+  EXPECT_FAILS(upcycle(*up.model, renormalised(c, 4, 2, 1), 2),
+               "routes already: 4 of its 4 layers");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Appending keeps what was there: other lines, links, permissions; and a line that does not fit leaves nothing of itself.
+// Appending keeps what was there: other lines, links, permissions; and a line that does not fit
+// leaves nothing of itself.
 #include "core/append.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,8 @@ TEST(AppendLine, LeavesLinksAndPermissions) {
   append_line(link, "two\n");
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(slurp(path), "one\ntwo\n");
-  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
 TEST(AppendLine, TwoAtOnceLoseNothing) {
@@ -60,7 +62,8 @@ TEST(AppendLine, WhatDoesNotFitLeavesNothing) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{1000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  EXPECT_FAILS(append_line(path, std::string(2000, 'x') + "\n"), "File too large; nothing was changed");
+  EXPECT_FAILS(append_line(path, std::string(2000, 'x') + "\n"),
+               "File too large; nothing was changed");
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(slurp(path), "one\n");
@@ -68,7 +71,8 @@ TEST(AppendLine, WhatDoesNotFitLeavesNothing) {
 
 TEST(AppendLine, RefusesWhatIsNoFile) {
   const TempFolder folder;
-  EXPECT_FAILS(append_line(folder / "none/a", "x\n"), "none/a: No such file or directory; nothing was changed");
+  EXPECT_FAILS(append_line(folder / "none/a", "x\n"),
+               "none/a: No such file or directory; nothing was changed");
   EXPECT_FAILS(append_line(folder / "", "x\n"), "nothing was changed");
   EXPECT_FAILS(append_line("/dev/null", "x\n"), "no regular file");
 }

@@ -19,10 +19,13 @@ TEST(Error, FieldsAreSpelledByWhoeverShowsThem) {
 }
 
 TEST(Error, ArgumentsAreNoFieldsUnlessTheyAreMarked) {
-  EXPECT_EQ(spelled(message("{} and {}", "a@b.c @lr", field("top_k")), as_flag), "a@b.c @lr and --top_k");
-  EXPECT_EQ(spelled(marked("@, @1 and @Lr are none, @lr is"), as_flag), "@, @1 and @Lr are none, --lr is");
+  EXPECT_EQ(spelled(message("{} and {}", "a@b.c @lr", field("top_k")), as_flag),
+            "a@b.c @lr and --top_k");
+  EXPECT_EQ(spelled(marked("@, @1 and @Lr are none, @lr is"), as_flag),
+            "@, @1 and @Lr are none, --lr is");
   // What only looks like a mark, in the name of a file, stays as it is.
-  for (const char* odd : {"\x01", "\x02", "\x01lr", "\x01Lr\x02", "\x01\x02", "lr\x02"}) EXPECT_EQ(spelled(odd, as_flag), odd);
+  for (const char* odd : {"\x01", "\x02", "\x01lr", "\x01Lr\x02", "\x01\x02", "lr\x02"})
+    EXPECT_EQ(spelled(odd, as_flag), odd);
 }
 
 }  // namespace

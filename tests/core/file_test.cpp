@@ -1,4 +1,5 @@
-// Atomic writing: the target is the old file or the new one, nothing is left behind, and a failure says what to do.
+// Atomic writing: the target is the old file or the new one, nothing is left behind, and a failure
+// says what to do.
 #include "core/file.h"
 
 #include <fcntl.h>
@@ -66,7 +67,8 @@ TEST(AtomicFile, LeavesDevicesPipesAndOpenFilesAlone) {
   ASSERT_EQ(symlink("/dev/full", (folder / "full").c_str()), 0);
   ASSERT_EQ(symlink("/proc/self/fd/1", (folder / "stdout").c_str()), 0);
   const Names before = folder.entries();
-  for (const char* name : {"pipe", "full", "stdout"}) EXPECT_FAILS(AtomicFile(folder / name).write("x"), "choose the name of a file") << name;
+  for (const char* name : {"pipe", "full", "stdout"})
+    EXPECT_FAILS(AtomicFile(folder / name).write("x"), "choose the name of a file") << name;
   EXPECT_EQ(folder.entries(), before);
   struct stat info {};
   ASSERT_EQ(lstat((folder / "pipe").c_str(), &info), 0);
@@ -142,7 +144,9 @@ TEST(AtomicFile, SaysWhyItCannotWrite) {
 TEST(AtomicFile, NamesTheReason) {
   constexpr uid_t kNobody = 65534;
   const TempFolder folder;
-  const auto said = [](const std::string& path) { return message_of([&] { AtomicFile file(path, 100); }); };
+  const auto said = [](const std::string& path) {
+    return message_of([&] { AtomicFile file(path, 100); });
+  };
   const std::string missing = said(folder / "none/t");
   // Root may write anywhere, but not as another user of files, which a thread can be for a moment.
   ASSERT_EQ(chmod(folder.path().c_str(), 0500), 0);
@@ -150,8 +154,11 @@ TEST(AtomicFile, NamesTheReason) {
   const std::string denied = said(folder / "t");
   setfsuid(static_cast<uid_t>(owner));
   ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
-  for (const std::string& message : {missing, denied}) EXPECT_EQ(message.find("bytes"), std::string::npos) << message;
-  EXPECT_NE(missing.find("No such file or directory; nothing was changed: create its folder first"), std::string::npos) << missing;
+  for (const std::string& message : {missing, denied})
+    EXPECT_EQ(message.find("bytes"), std::string::npos) << message;
+  EXPECT_NE(missing.find("No such file or directory; nothing was changed: create its folder first"),
+            std::string::npos)
+      << missing;
   EXPECT_NE(denied.find("choose a folder that may be written to"), std::string::npos) << denied;
 }
 
@@ -165,13 +172,15 @@ TEST(AtomicFile, FullDiskIsFoundFirst) {
   const std::string message = message_of([&] { AtomicFile(folder / "t", needed); });
   EXPECT_NE(message.find(folder / "t"), std::string::npos) << message;
   EXPECT_NE(message.find("No space left on device"), std::string::npos) << message;
-  EXPECT_NE(message.find(std::to_string(needed) + " bytes are needed"), std::string::npos) << message;
+  EXPECT_NE(message.find(std::to_string(needed) + " bytes are needed"), std::string::npos)
+      << message;
   EXPECT_NE(message.find("free some space"), std::string::npos) << message;
   EXPECT_EQ(folder.entries(), Names{"t"});
   EXPECT_EQ(slurp(folder / "t"), "old");
 }
 
-// A write that fails half-way, here by a limit on the size of files, takes the temporary file with it.
+// A write that fails half-way, here by a limit on the size of files, takes the temporary file with
+// it.
 TEST(AtomicFile, FailureHalfWayRemovesTheTemporary) {
   TempFolder folder;
   put(folder / "t", "old");
@@ -195,7 +204,9 @@ TEST(AtomicFile, FailureHalfWayRemovesTheTemporary) {
   std::signal(SIGXFSZ, handler);
   EXPECT_TRUE(abandoned);
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
-  EXPECT_NE(message.find(std::to_string((1 << 15) + (1 << 20)) + " bytes are needed"), std::string::npos) << message;
+  EXPECT_NE(message.find(std::to_string((1 << 15) + (1 << 20)) + " bytes are needed"),
+            std::string::npos)
+      << message;
   EXPECT_EQ(folder.entries(), Names{"t"});
   EXPECT_EQ(slurp(folder / "t"), "old");
 }

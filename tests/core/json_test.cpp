@@ -35,7 +35,9 @@ TEST(ParseJson, DuplicateKeysAreRefusedInAnyObject) {
 }
 
 TEST(ParseJson, DepthAndSizeAreLimited) {
-  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   EXPECT_NO_THROW(parse(nested(kJsonMaxDepth)));
   EXPECT_FAILS(parse(nested(kJsonMaxDepth + 1)), "column 65: nested deeper than 64");
   EXPECT_FAILS(parse(std::string(1'000'000, '[')), "nested deeper");
@@ -52,7 +54,8 @@ TEST(ParseJson, FromAFile) {
 
 class ReaderTest : public ::testing::Test {
  protected:
-  Json json_ = parse(R"({"n": 4, "big": 18446744073709551615, "r": 0.5, "s": "text", "t": true, "null": null, "o": {"x": 1}, "list": [1, 2],
+  Json json_ = parse(
+      R"({"n": 4, "big": 18446744073709551615, "r": 0.5, "s": "text", "t": true, "null": null, "o": {"x": 1}, "list": [1, 2],
     "names": ["a", "b"], "mixed": [1, "a"], "os": [{"x": 1}, {"x": 2}], "act": "silo"})");
   JsonReader reader_{json_, "x.json"};
 };
@@ -79,14 +82,16 @@ TEST_F(ReaderTest, DefaultsStandInForAbsentAndNull) {
 }
 
 TEST_F(ReaderTest, WrongTypesAreNamed) {
-  EXPECT_FAILS(reader_.get<int64_t>("r"), "x.json: \"r\" must be a whole number of 64 bits, this is 0.5");
+  EXPECT_FAILS(reader_.get<int64_t>("r"),
+               "x.json: \"r\" must be a whole number of 64 bits, this is 0.5");
   EXPECT_FAILS(reader_.get<int64_t>("big"), "this is 18446744073709551615");
   EXPECT_FAILS(reader_.get<int64_t>("t"), "this is true");
   EXPECT_FAILS(reader_.get<bool>("n"), "must be true or false");
   EXPECT_FAILS(reader_.get<std::string>("o"), "this is an object");
   EXPECT_FAILS(reader_.get<std::vector<int64_t>>("mixed"), "an array of whole numbers");
   EXPECT_FAILS(reader_.object("n"), "an object is needed");
-  EXPECT_FAILS(reader_.objects("list"), "x.json: \"list\"[0]: an object is needed, this is a whole number");
+  EXPECT_FAILS(reader_.objects("list"),
+               "x.json: \"list\"[0]: an object is needed, this is a whole number");
   EXPECT_FAILS(reader_.object("o").get<int64_t>("y"), "x.json: \"o\": \"y\" is missing");
 }
 
@@ -96,7 +101,8 @@ TEST_F(ReaderTest, RangesAndNames) {
   EXPECT_FAILS(reader_.get_in<double>("r", 0.6, 1), "\"r\" is 0.5, it must be between 0.6 and 1");
   EXPECT_EQ(reader_.get_in<int64_t>("absent", 5, 8, 6), 6);
   EXPECT_EQ(reader_.get_one_of("s", {"other", "text"}), 1u);
-  EXPECT_FAILS(reader_.get_one_of("act", {"gelu", "silu"}), "\"act\" is \"silo\", which is not known; did you mean \"silu\"?");
+  EXPECT_FAILS(reader_.get_one_of("act", {"gelu", "silu"}),
+               "\"act\" is \"silo\", which is not known; did you mean \"silu\"?");
 }
 
 TEST(JsonReader, UnknownKeysAreRefusedWithTheNearest) {
@@ -104,11 +110,13 @@ TEST(JsonReader, UnknownKeysAreRefusedWithTheNearest) {
   const JsonReader reader(json, "config.json");
   EXPECT_EQ(reader.get<int64_t>("hidden_size"), 4);
   EXPECT_EQ(reader.get<int64_t>("num_experts", 1), 1);
-  EXPECT_FAILS(reader.refuse_unknown({"note"}), "config.json: \"num_expert\" is not known here; did you mean \"num_experts\"?");
+  EXPECT_FAILS(reader.refuse_unknown({"note"}),
+               "config.json: \"num_expert\" is not known here; did you mean \"num_experts\"?");
   EXPECT_NO_THROW(reader.refuse_unknown({"note", "num_expert"}));
 }
 
-// Found by the fuzzer: a key may hold any character, and every message that repeats it must stay one line.
+// Found by the fuzzer: a key may hold any character, and every message that repeats it must stay
+// one line.
 TEST(JsonReader, KeysAreRepeatedInOneLine) {
   const Json json = parse(R"({"a\nb": 7, "s\nt": "text", "o\nq": {"x": 1}})");
   const JsonReader reader(json, "x.json");

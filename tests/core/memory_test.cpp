@@ -20,7 +20,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 TEST(AvailableMemory, IsWhatTheSystemHasLeft) {
   const TempFolder root;
   EXPECT_EQ(available_memory(root / "nowhere"), INT64_MAX);
-  put_deep(root / "proc/meminfo", "MemTotal:       2000 kB\nMemFree:     10 kB\nMemAvailable:   1024 kB\n");
+  put_deep(root / "proc/meminfo",
+           "MemTotal:       2000 kB\nMemFree:     10 kB\nMemAvailable:   1024 kB\n");
   EXPECT_EQ(available_memory(root / ""), kMiB);
   EXPECT_GT(available_memory(), 0) << "of this machine";
 }
@@ -35,7 +36,8 @@ TEST(AvailableMemory, AGroupsLimitCounts) {
   put_deep(root / "sys/fs/cgroup/jobs/memory.max", std::to_string(50 * kMiB));
   put_deep(root / "sys/fs/cgroup/jobs/memory.current", std::to_string(30 * kMiB));
   EXPECT_EQ(available_memory(root / ""), 20 * kMiB) << "of the group above";
-  put_deep(root / "sys/fs/cgroup/jobs/memory.stat", "anon 5\ninactive_file " + std::to_string(4 * kMiB) + "\n");
+  put_deep(root / "sys/fs/cgroup/jobs/memory.stat",
+           "anon 5\ninactive_file " + std::to_string(4 * kMiB) + "\n");
   EXPECT_EQ(available_memory(root / ""), 24 * kMiB) << "file pages can be dropped";
   put_deep(root / "sys/fs/cgroup/jobs/memory.current", std::to_string(90 * kMiB));
   EXPECT_EQ(available_memory(root / ""), 0);
@@ -50,9 +52,12 @@ TEST(AvailableMemory, AGroupOfTheOlderKindCountsToo) {
   EXPECT_EQ(available_memory(root / ""), 5 * kMiB);
 }
 
-// In pages, as /proc/self/statm counts: address space, resident, resident pages of files, text, libraries, data.
-void put_statm(const std::string& path, int64_t size, int64_t resident, int64_t files, int64_t data) {
-  put_deep(path, std::to_string(size) + " " + std::to_string(resident) + " " + std::to_string(files) + " 1 0 " + std::to_string(data) + " 0\n");
+// In pages, as /proc/self/statm counts: address space, resident, resident pages of files, text,
+// libraries, data.
+void put_statm(const std::string& path, int64_t size, int64_t resident, int64_t files,
+               int64_t data) {
+  put_deep(path, std::to_string(size) + " " + std::to_string(resident) + " " +
+                     std::to_string(files) + " 1 0 " + std::to_string(data) + " 0\n");
 }
 
 TEST(AvailableMemory, TheLimitsOfTheProcessCount) {
@@ -98,7 +103,8 @@ TEST(MemoryNeed, AddsUpByName) {
   need.add(other);
   ASSERT_EQ(need.parts.size(), 2u);
   EXPECT_EQ(need.total(), 121 * kMiB);
-  EXPECT_EQ(describe(need, 14 * kMiB), "135 MiB foretold: taken already 14.0 MiB, weights 101 MiB, packed 20.0 MiB");
+  EXPECT_EQ(describe(need, 14 * kMiB),
+            "135 MiB foretold: taken already 14.0 MiB, weights 101 MiB, packed 20.0 MiB");
 }
 
 TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {
@@ -106,8 +112,10 @@ TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {
   need.add("activations", int64_t{1} << 60);
   check_memory({}, {}, "");
   EXPECT_FAILS(check_memory(need, {}, "lower --batch"), "activations 1048576 TiB), ");
-  EXPECT_FAILS(check_memory(need, {}, "lower --batch"), " are free (memory SIZE says otherwise); lower --batch");
-  EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"), " are left of memory; lower --batch");
+  EXPECT_FAILS(check_memory(need, {}, "lower --batch"),
+               " are free (memory SIZE says otherwise); lower --batch");
+  EXPECT_FAILS(check_memory(need, {.all = int64_t{1} << 40, .packed = {}}, "lower --batch"),
+               " are left of memory; lower --batch");
   check_memory(need, {.all = int64_t{1} << 61, .packed = {}}, "");
   EXPECT_THROW(check_memory(need, {}, ""), OutOfMemory);
 }
@@ -118,7 +126,8 @@ TEST(ParseBytes, ReadsWhatPeopleWrite) {
   EXPECT_EQ(parse_bytes("512MiB", "x"), 512 * kMiB);
   EXPECT_EQ(parse_bytes("100KB", "x"), 102400);
   EXPECT_EQ(parse_bytes("0", "x"), 0);
-  for (const char* bad : {"", "G", "4X", "4GG", "-1G", "4 G", "1e30", "nan", "inf", "4G4"}) EXPECT_FAILS(parse_bytes(bad, "x"), "x is");
+  for (const char* bad : {"", "G", "4X", "4GG", "-1G", "4 G", "1e30", "nan", "inf", "4G4"})
+    EXPECT_FAILS(parse_bytes(bad, "x"), "x is");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Philox against the known answers of its authors, and the draws made from it: pure, within range, with the right moments.
+// Philox against the known answers of its authors, and the draws made from it: pure, within range,
+// with the right moments.
 #include "core/rng.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,9 @@ namespace {
 using Words = std::array<uint32_t, 4>;
 
 // The first line of philox4x32-10 in Random123's kat_vectors: counter 0, key 0.
-TEST(Philox, KnownAnswerOfItsAuthors) { EXPECT_EQ(philox(RngKey{0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8})); }
+TEST(Philox, KnownAnswerOfItsAuthors) {
+  EXPECT_EQ(philox(RngKey{0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+}
 
 TEST(Philox, EveryBitOfKeyAndCounterMatters) {
   const RngKey key{0x0123456789ABCDEFu};
@@ -22,7 +25,8 @@ TEST(Philox, EveryBitOfKeyAndCounterMatters) {
   const Words base = philox(key, counter);
   std::set<Words> seen = {base};
   for (int bit = 0; bit < 64; ++bit)
-    for (const Words& flipped : {philox(RngKey{key.value ^ uint64_t{1} << bit}, counter), philox(key, counter ^ uint64_t{1} << bit)}) {
+    for (const Words& flipped : {philox(RngKey{key.value ^ uint64_t{1} << bit}, counter),
+                                 philox(key, counter ^ uint64_t{1} << bit)}) {
       int differing = 0;
       for (int i = 0; i < 4; ++i) differing += std::popcount(base[i] ^ flipped[i]);
       EXPECT_GT(differing, 30) << bit;
@@ -99,7 +103,8 @@ TEST(Rng, TruncatedNormalStaysWithinAndSpreads) {
     squares += z * z / n;
     largest = std::max(largest, std::abs(z));
   }
-  EXPECT_NEAR(squares, 0.7737, 0.015);  // variance of N(0,1) cut at 2: 1 - 2*2*phi(2) / (2*Phi(2) - 1)
+  EXPECT_NEAR(squares, 0.7737,
+              0.015);  // variance of N(0,1) cut at 2: 1 - 2*2*phi(2) / (2*Phi(2) - 1)
   EXPECT_GT(largest, 1.98);
 }
 

@@ -1,4 +1,5 @@
-// Two models on one text, against the definitions worked out in double from the logits of a session.
+// Two models on one text, against the definitions worked out in double from the logits of a
+// session.
 #include "evaluate/compare.h"
 
 #include <algorithm>
@@ -26,7 +27,9 @@ ModelConfig sharp(bool moe = true) {
 
 std::vector<int32_t> drawn(int64_t tokens) {
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), 256)));
+  for (int64_t i = 0; i < tokens; ++i)
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), 256)));
   return ids;
 }
 
@@ -39,7 +42,8 @@ std::unique_ptr<Model> nudged(const Model& model, float by) {
     Param& to = *out->params()[p];
     for (int64_t i = 0; i < to.value.numel(); ++i) {
       const double u = static_cast<double>(uniform_index(key, at++, 1000)) / 1000 - 0.5;
-      to.value.as<float>()[i] = model.params()[p]->value.as<float>()[i] * (1 + by * static_cast<float>(u));
+      to.value.as<float>()[i] =
+          model.params()[p]->value.as<float>()[i] * (1 + by * static_cast<float>(u));
     }
     to.touched();
   }
@@ -54,7 +58,9 @@ struct Fixture {
   CompareOptions options{.window = kWindow};
 
   Fixture() : before(fresh(sharp(), 7)), after(nudged(*before, 0.5f)) {}
-  Comparison compare() { return moe::compare({*before, run}, {*after, other}, *tokenizer, ids, options); }
+  Comparison compare() {
+    return moe::compare({*before, run}, {*after, other}, *tokenizer, ids, options);
+  }
 };
 
 // Log-probabilities [window - 1][V] of a window, token by token.
@@ -93,7 +99,8 @@ TEST(Compare, FiguresAreTheirDefinitions) {
   std::vector<double> kl, changes;
   double squares = 0, same = 0, before_right = 0, after_right = 0;
   for (int64_t w = 0; w < 5; ++w) {
-    const auto text = std::span<const int32_t>(f.ids).subspan(static_cast<size_t>(w * kWindow), kWindow);
+    const auto text =
+        std::span<const int32_t>(f.ids).subspan(static_cast<size_t>(w * kWindow), kWindow);
     const auto p = log_probabilities(*f.before, text), q = log_probabilities(*f.after, text);
     double change = 0;
     for (size_t i = 0; i < p.size(); ++i) {
@@ -103,8 +110,10 @@ TEST(Compare, FiguresAreTheirDefinitions) {
       kl.push_back(sum);
       change += p[i][target] - q[i][target];
       squares += std::pow(std::exp(q[i][target]) - std::exp(p[i][target]), 2);
-      const auto top = static_cast<size_t>(std::max_element(p[i].begin(), p[i].end()) - p[i].begin()),
-                 other = static_cast<size_t>(std::max_element(q[i].begin(), q[i].end()) - q[i].begin());
+      const auto top =
+                     static_cast<size_t>(std::max_element(p[i].begin(), p[i].end()) - p[i].begin()),
+                 other =
+                     static_cast<size_t>(std::max_element(q[i].begin(), q[i].end()) - q[i].begin());
       same += top == other;
       before_right += top == target;
       after_right += other == target;
@@ -134,7 +143,8 @@ TEST(Compare, FiguresAreTheirDefinitions) {
 
 TEST(Compare, AModelIsNoDistanceFromItself) {
   Fixture f;
-  const Comparison c = compare({*f.before, f.run}, {*f.before, f.run}, *f.tokenizer, f.ids, f.options);
+  const Comparison c =
+      compare({*f.before, f.run}, {*f.before, f.run}, *f.tokenizer, f.ids, f.options);
   EXPECT_EQ(c.kl, 0);
   EXPECT_EQ(c.kl_most, 0);
   EXPECT_EQ(c.same_top, 1);
@@ -144,20 +154,27 @@ TEST(Compare, AModelIsNoDistanceFromItself) {
   EXPECT_EQ(c.same_choices, std::vector<double>(2, 1));
 }
 
-// After each layer the state is what a pass tells of it; the mean over all tokens of |h' - h| / |h|.
+// After each layer the state is what a pass tells of it; the mean over all tokens of |h' - h| /
+// |h|.
 TEST(Compare, DriftIsTheMeanRelativeDistanceOfStates) {
   Fixture f;
   f.options.windows = 1;
   const auto states = [&](Model& model) {
     moe::Run run(1);
     std::vector<std::vector<float>> out;
-    const std::function<void(int64_t, const Tensor&)> look = [&](int64_t, const Tensor& h) { out.emplace_back(h.as<float>(), h.as<float>() + h.numel()); };
+    const std::function<void(int64_t, const Tensor&)> look = [&](int64_t, const Tensor& h) {
+      out.emplace_back(h.as<float>(), h.as<float>() + h.numel());
+    };
     std::vector<int32_t> positions(kWindow);
     std::iota(positions.begin(), positions.end(), 0);
     const std::vector<int64_t> bounds = {0, kWindow};
     const RoutingSpec spec = eval_spec(model.config().routing);
     ModelSaved saved;
-    model.forward(run, {.batch = {std::span(f.ids).first(kWindow), positions, bounds}, .routing = &spec, .on_block = &look}, saved);
+    model.forward(run,
+                  {.batch = {std::span(f.ids).first(kWindow), positions, bounds},
+                   .routing = &spec,
+                   .on_block = &look},
+                  saved);
     return out;
   };
   const auto was = states(*f.before), is = states(*f.after);
@@ -168,7 +185,9 @@ TEST(Compare, DriftIsTheMeanRelativeDistanceOfStates) {
     double mean = 0;
     for (size_t n = 0; n < kWindow; ++n) {
       double moved = 0, length = 0;
-      for (size_t d = n * 32; d < (n + 1) * 32; ++d) moved += std::pow(double{is[l][d]} - was[l][d], 2), length += std::pow(double{was[l][d]}, 2);
+      for (size_t d = n * 32; d < (n + 1) * 32; ++d)
+        moved += std::pow(double{is[l][d]} - was[l][d], 2),
+            length += std::pow(double{was[l][d]}, 2);
       mean += std::sqrt(moved / length) / kWindow;
     }
     EXPECT_GT(mean, 0.01);
@@ -181,13 +200,17 @@ TEST(Compare, CountsChoicesAndThoseThatStay) {
   const Comparison c = f.compare();
   for (const auto* load : {&c.before_load, &c.after_load}) {
     ASSERT_EQ(load->size(), 2u);
-    for (const LayerChoices& l : *load) EXPECT_EQ(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}), 5 * kWindow * 2);
+    for (const LayerChoices& l : *load)
+      EXPECT_EQ(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}), 5 * kWindow * 2);
   }
   std::vector<int64_t> counts(4);
-  score(*f.after, f.run, *f.tokenizer, f.ids, {.window = kWindow, .on_routing = [&](int64_t, int64_t layer, const MoeLayer::Saved& saved) {
-                                                 if (layer == 1)
-                                                   for (size_t e = 0; e < 4; ++e) counts[e] += saved.plan.offsets[e + 1] - saved.plan.offsets[e];  // dropless
-                                               }});
+  score(
+      *f.after, f.run, *f.tokenizer, f.ids,
+      {.window = kWindow, .on_routing = [&](int64_t, int64_t layer, const MoeLayer::Saved& saved) {
+         if (layer == 1)
+           for (size_t e = 0; e < 4; ++e)
+             counts[e] += saved.plan.offsets[e + 1] - saved.plan.offsets[e];  // dropless
+       }});
   EXPECT_EQ(c.after_load[1].layer, 1);
   EXPECT_EQ(c.after_load[1].counts, counts);
   ASSERT_EQ(c.same_choices.size(), 2u);
@@ -197,10 +220,12 @@ TEST(Compare, CountsChoicesAndThoseThatStay) {
   }
 }
 
-// With one expert instead of two, those that it takes are among the two: half of the choices stay, in the first layer, whose input is the same.
+// With one expert instead of two, those that it takes are among the two: half of the choices stay,
+// in the first layer, whose input is the same.
 TEST(Compare, FewerExpertsAreHalfTheChoices) {
   Fixture f;
-  const Comparison c = compare({*f.before, f.run}, {*f.before, f.other, 1}, *f.tokenizer, f.ids, f.options);
+  const Comparison c =
+      compare({*f.before, f.run}, {*f.before, f.other, 1}, *f.tokenizer, f.ids, f.options);
   EXPECT_EQ(c.same_choices[0], 0.5);
   EXPECT_GT(c.kl, 0);
 }
@@ -227,17 +252,21 @@ TEST(Compare, SaysWhichVocabulariesDoNotFit) {
   ModelConfig config = sharp();
   config.vocab = 300;
   f.after = fresh(config);
-  EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.after, *f.tokenizer), "256 tokens, the other of 300");
+  EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.after, *f.tokenizer),
+               "256 tokens, the other of 300");
   EXPECT_FAILS(f.compare(), "256 and 300");
   class Shouting : public Tokenizer {
    public:
     int64_t vocab_size() const override { return 256; }
     std::string spec() const override { return "shouting"; }
     std::vector<int32_t> encode(std::string_view) const override { return {}; }
-    std::string piece(int32_t id) const override { return std::string(1, static_cast<char>(std::toupper(id))); }
+    std::string piece(int32_t id) const override {
+      return std::string(1, static_cast<char>(std::toupper(id)));
+    }
     std::string to_json() const override { return ""; }
   };
-  EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.before, Shouting()), "token 97 is not the same text");
+  EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.before, Shouting()),
+               "token 97 is not the same text");
 }
 
 TEST(Compare, RefusesATextShorterThanAWindow) {

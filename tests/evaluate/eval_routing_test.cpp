@@ -1,4 +1,5 @@
-// How many experts a token takes in an evaluation, and in which dtype products compute when nobody says.
+// How many experts a token takes in an evaluation, and in which dtype products compute when nobody
+// says.
 #include "infer/eval_routing.h"
 
 #include <numeric>
@@ -31,7 +32,9 @@ struct Fixture {
   std::pair<Score, std::vector<int64_t>> score(int64_t k) {
     std::vector<int64_t> pairs;
     ScoreOptions options{.window = 32, .per_token = true, .top_k_experts = k};
-    options.on_routing = [&](int64_t, int64_t, const MoeLayer::Saved& saved) { pairs.push_back(saved.plan.rows()); };
+    options.on_routing = [&](int64_t, int64_t, const MoeLayer::Saved& saved) {
+      pairs.push_back(saved.plan.rows());
+    };
     return {moe::score(*model, run, *tokenizer, ids, options), pairs};
   }
   std::vector<float> logits(int64_t k) {
@@ -69,7 +72,8 @@ TEST(TopKExperts, WeightsFollowTheRecipesOwnStage) {
     ScoreOptions options{.window = 32, .top_k_experts = k};
     options.on_routing = [&](int64_t, int64_t, const MoeLayer::Saved& saved) {
       const Tensor& w = saved.router.weights;
-      for (int64_t n = 0; n < w.rows(); ++n) sum.push_back(std::accumulate(w.row<float>(n), w.row<float>(n) + w.cols(), 0.0f));
+      for (int64_t n = 0; n < w.rows(); ++n)
+        sum.push_back(std::accumulate(w.row<float>(n), w.row<float>(n) + w.cols(), 0.0f));
     };
     moe::score(*f.model, f.run, *f.tokenizer, f.ids, options);
     return sum;
@@ -96,7 +100,8 @@ TEST(NaturalDtype, FollowsMostOfTheNumbers) {
   Fixture f(small_routing("olmoe", 4, 2));
   EXPECT_EQ(natural_dtype(*f.model), DType::f32);
   Model bound(f.model->config(), Storage::bound);
-  for (Param* param : bound.params()) param->value.dtype = param->is_matrix() ? DType::bf16 : DType::f32;
+  for (Param* param : bound.params())
+    param->value.dtype = param->is_matrix() ? DType::bf16 : DType::f32;
   EXPECT_EQ(natural_dtype(bound), ops::has_bf16_products() ? DType::bf16 : DType::f32);
   for (Param* param : bound.params())
     if (param->value.rank == 3) param->value.dtype = DType::q8_0;

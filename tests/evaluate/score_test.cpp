@@ -1,4 +1,5 @@
-// Scoring: the rule of windows (DESIGN.md section 4), against tokens fed one by one through a session.
+// Scoring: the rule of windows (DESIGN.md section 4), against tokens fed one by one through a
+// session.
 #include "evaluate/score.h"
 
 #include <cmath>
@@ -21,7 +22,9 @@ class UnevenTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return 256; }
   std::string spec() const override { return "uneven"; }
   std::vector<int32_t> encode(std::string_view) const override { return {}; }
-  std::string piece(int32_t id) const override { return std::string(static_cast<size_t>(1 + id % 3), 'x'); }
+  std::string piece(int32_t id) const override {
+    return std::string(static_cast<size_t>(1 + id % 3), 'x');
+  }
   std::string to_json() const override { return ""; }
 };
 
@@ -37,7 +40,9 @@ struct Fixture {
     config.init.std = 0.3f;
     model = fresh(config);
     options.window = kWindow;
-    for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(4), static_cast<uint64_t>(i), 256)));
+    for (int64_t i = 0; i < tokens; ++i)
+      ids.push_back(
+          static_cast<int32_t>(uniform_index(RngKey::from_seed(4), static_cast<uint64_t>(i), 256)));
   }
   Score score() { return moe::score(*model, run, tokenizer, ids, options); }
 
@@ -48,10 +53,13 @@ struct Fixture {
       Session session(*model, run, kWindow);
       out.emplace_back();
       for (int64_t i = 0; i + 1 < kWindow; ++i) {
-        const std::span<const float> logits = session.prefill(std::span(ids).subspan(static_cast<size_t>(w * kWindow + i), 1));
+        const std::span<const float> logits =
+            session.prefill(std::span(ids).subspan(static_cast<size_t>(w * kWindow + i), 1));
         double sum = 0;
         for (const float x : logits) sum += std::exp(static_cast<double>(x));
-        out.back().push_back(std::log(sum) - logits[static_cast<size_t>(ids[static_cast<size_t>(w * kWindow + i + 1)])]);
+        out.back().push_back(
+            std::log(sum) -
+            logits[static_cast<size_t>(ids[static_cast<size_t>(w * kWindow + i + 1)])]);
       }
     }
     return out;
@@ -127,7 +135,8 @@ TEST(Score, WindowsDoNotSeeEachOther) {
   for (int64_t i = 0; i < kWindow; ++i) b.ids[static_cast<size_t>(i)] = 7;
   a.options.per_token = b.options.per_token = true;
   const Score one = a.score(), other = b.score();
-  for (size_t i = kWindow; i < one.logprobs.size(); ++i) EXPECT_EQ(one.logprobs[i], other.logprobs[i]);
+  for (size_t i = kWindow; i < one.logprobs.size(); ++i)
+    EXPECT_EQ(one.logprobs[i], other.logprobs[i]);
   EXPECT_NE(one.logprobs[1], other.logprobs[1]);
 }
 
@@ -164,7 +173,8 @@ TEST(Score, RoutesAsAskedAndByDefaultWithoutLookingAhead) {
 TEST(Score, TellsItsProgress) {
   Fixture f;
   std::vector<std::pair<int64_t, int64_t>> told;
-  moe::score(*f.model, f.run, f.tokenizer, f.ids, f.options, [&](int64_t done, int64_t total) { told.emplace_back(done, total); });
+  moe::score(*f.model, f.run, f.tokenizer, f.ids, f.options,
+             [&](int64_t done, int64_t total) { told.emplace_back(done, total); });
   EXPECT_EQ(told, (std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {2, 3}, {3, 3}}));
 }
 

@@ -1,4 +1,5 @@
-// Speed: what is read and written in a repeat, in which order models take turns, and what their figures are of the seconds.
+// Speed: what is read and written in a repeat, in which order models take turns, and what their
+// figures are of the seconds.
 #include "evaluate/speed.h"
 
 #include "support/files.h"
@@ -14,11 +15,14 @@ TEST(Speed, MedianIsTheMiddle) {
 }
 
 TEST(Speed, RatesAndRatiosAreMedians) {
-  const Speed before{.prompt = 100, .tokens = 10, .prompt_seconds = {1, 4, 2}, .decode_seconds = {1, 1, 5}},
-      after{.prompt = 100, .tokens = 10, .prompt_seconds = {0.5, 1, 2}, .decode_seconds = {2, 1, 1}};
+  const Speed before{
+      .prompt = 100, .tokens = 10, .prompt_seconds = {1, 4, 2}, .decode_seconds = {1, 1, 5}},
+      after{
+          .prompt = 100, .tokens = 10, .prompt_seconds = {0.5, 1, 2}, .decode_seconds = {2, 1, 1}};
   EXPECT_DOUBLE_EQ(before.prompt_rate(), 50);
   EXPECT_DOUBLE_EQ(before.decode_rate(), 10);
-  EXPECT_DOUBLE_EQ(speed_up(before, after).prompt, 2) << "of 2, 4 and 1, not of the medians 2 and 1";
+  EXPECT_DOUBLE_EQ(speed_up(before, after).prompt, 2)
+      << "of 2, 4 and 1, not of the medians 2 and 1";
   EXPECT_DOUBLE_EQ(speed_up(before, after).decode, 1) << "of 0.5, 1 and 5";
 }
 

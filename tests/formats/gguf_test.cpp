@@ -1,4 +1,5 @@
-// What is written reads back, bit for bit; every lie a file can tell ends in one line that names what lies and where.
+// What is written reads back, bit for bit; every lie a file can tell ends in one line that names
+// what lies and where.
 #include "formats/gguf.h"
 
 #include "formats/gguf_types.h"
@@ -14,7 +15,9 @@ using Type = GgufEntry::Type;
 // The bytes of a file, made by hand: nothing here is checked.
 class Bytes {
  public:
-  explicit Bytes(uint64_t tensors = 0, uint64_t keys = 0, uint32_t version = 3) : out_("GGUF") { number(version).number(tensors).number(keys); }
+  explicit Bytes(uint64_t tensors = 0, uint64_t keys = 0, uint32_t version = 3) : out_("GGUF") {
+    number(version).number(tensors).number(keys);
+  }
 
   template <class T>
   Bytes& number(T x) {
@@ -28,7 +31,8 @@ class Bytes {
   }
   Bytes& key(std::string_view name, uint32_t type) { return text(name).number(type); }
   // dims in GGUF's order
-  Bytes& tensor(std::string_view name, std::initializer_list<uint64_t> dims, uint32_t type, uint64_t offset) {
+  Bytes& tensor(std::string_view name, std::initializer_list<uint64_t> dims, uint32_t type,
+                uint64_t offset) {
     text(name).number(static_cast<uint32_t>(dims.size()));
     for (const uint64_t d : dims) number(d);
     return number(type).number(offset);
@@ -44,7 +48,9 @@ class Bytes {
   std::string out_;
 };
 
-Gguf parse(const std::string& bytes) { return Gguf::from_bytes(std::as_bytes(std::span(bytes)), "f"); }
+Gguf parse(const std::string& bytes) {
+  return Gguf::from_bytes(std::as_bytes(std::span(bytes)), "f");
+}
 
 TEST(Gguf, EveryKindOfValueSurvives) {
   TempFolder folder;
@@ -84,16 +90,19 @@ TEST(Gguf, EveryKindOfValueSurvives) {
   EXPECT_FAILS(parse(bytes).integer("k\n", 0, 5), "key \"k?\" is 9; it must be 0 to 5");
 }
 
-// One tensor of each type that can be written, from f32 in parts of uneven size, and the same from rows that are quantised already.
+// One tensor of each type that can be written, from f32 in parts of uneven size, and the same from
+// rows that are quantised already.
 TEST(Gguf, TensorsSurviveInEveryType) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
+                            DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k}) {
     SCOPED_TRACE(name_of(dtype));
     TempFolder folder;
     Arena arena;
     const Tensor x = draw(arena, DType::f32, {3, 5, 512}, 7);  // [E,F,D]
     const Tensor rows = x.reshape({15, 512});
     std::vector<std::byte> want(static_cast<size_t>(15 * bytes_of(dtype, 512)));
-    for (int64_t r = 0; r < 15; ++r) quantise(want.data() + r * bytes_of(dtype, 512), rows.row<float>(r), dtype, 512);
+    for (int64_t r = 0; r < 15; ++r)
+      quantise(want.data() + r * bytes_of(dtype, 512), rows.row<float>(r), dtype, 512);
     const std::vector<std::pair<int64_t, int64_t>> parts = {{0, 1}, {1, 9}, {9, 15}};
     const auto one = draw(arena, DType::f32, {3}, 9);
     const Tensor blocks(want.data(), dtype, {15, 512});
@@ -102,9 +111,13 @@ TEST(Gguf, TensorsSurviveInEveryType) {
         {"blk.0.ffn_up_exps.weight",
          dtype,
          {3, 5, 512},
-         [&](int64_t p) { return rows.slice_rows(parts[static_cast<size_t>(p)].first, parts[static_cast<size_t>(p)].second); }},
+         [&](int64_t p) {
+           return rows.slice_rows(parts[static_cast<size_t>(p)].first,
+                                  parts[static_cast<size_t>(p)].second);
+         }},
         {"again", dtype, {15, 512}, [&](int64_t) { return blocks; }}};
-    for (const int threads : {1, 3}) write_gguf(folder / std::to_string(threads), {}, items, threads);
+    for (const int threads : {1, 3})
+      write_gguf(folder / std::to_string(threads), {}, items, threads);
     EXPECT_EQ(slurp(folder / "1"), slurp(folder / "3"));
     const Gguf file = Gguf::open(folder / "1");
     EXPECT_EQ(file.names(), (std::vector<std::string>{"odd", "blk.0.ffn_up_exps.weight", "again"}));
@@ -123,16 +136,24 @@ TEST(Gguf, WhatCannotBeWrittenIsRefusedAndLeavesNothing) {
   std::vector<float> x(64, 1.0f);
   const Tensor t(x.data(), DType::f32, {2, 32});
   const auto whole = [&](int64_t) { return t; };
-  EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::q8_0, {32, 2}, whole}}), "tensor \"t\" has rows of 2 numbers, which are not whole blocks of 32, as q8_0");
-  EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f32, {2, 32}, whole}, {"t", DType::f32, {2, 32}, whole}}), "tensor \"t\" is given twice");
-  EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f32, {3, 32}, whole}}), "tensor \"t\" needs 1 more rows of 32 numbers and came as f32 [2, 32]");
+  EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::q8_0, {32, 2}, whole}}),
+               "tensor \"t\" has rows of 2 numbers, which are not whole blocks of 32, as q8_0");
+  EXPECT_FAILS(
+      write_gguf(path, {}, {{"t", DType::f32, {2, 32}, whole}, {"t", DType::f32, {2, 32}, whole}}),
+      "tensor \"t\" is given twice");
+  EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f32, {3, 32}, whole}}),
+               "tensor \"t\" needs 1 more rows of 32 numbers and came as f32 [2, 32]");
   EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f32, {0}, whole}}), "no shape");
-  EXPECT_FAILS(write_gguf(path, {{"k", Type::u32, int64_t{-1}}}, {}), "key \"k\" holds -1, which does not fit");
-  EXPECT_FAILS(write_gguf(path, {{"k", Type::u32, 0.5}}, {}), "key \"k\" was given a value of another type");
-  EXPECT_FAILS(write_gguf(path, {{"k", Type::boolean, true}, {"k", Type::boolean, true}}, {}), "key \"k\" is given twice");
+  EXPECT_FAILS(write_gguf(path, {{"k", Type::u32, int64_t{-1}}}, {}),
+               "key \"k\" holds -1, which does not fit");
+  EXPECT_FAILS(write_gguf(path, {{"k", Type::u32, 0.5}}, {}),
+               "key \"k\" was given a value of another type");
+  EXPECT_FAILS(write_gguf(path, {{"k", Type::boolean, true}, {"k", Type::boolean, true}}, {}),
+               "key \"k\" is given twice");
   for (const float bad : {INFINITY, NAN, 1e6f}) {
     x[33] = bad;
-    EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f16, {2, 32}, whole}}), "tensor \"t\" holds a number that is not finite, or that f16 is too small for");
+    EXPECT_FAILS(write_gguf(path, {}, {{"t", DType::f16, {2, 32}, whole}}),
+                 "tensor \"t\" holds a number that is not finite, or that f16 is too small for");
   }
   EXPECT_TRUE(folder.entries().empty());
 }
@@ -144,10 +165,17 @@ TEST(Gguf, OtherWritersFilesAreRead) {
   const Gguf two = parse(Bytes(2).tensor("b", {8}, 0, 32).tensor("a", {8}, 0, 0).data(64).done());
   EXPECT_EQ(two.names(), (std::vector<std::string>{"a", "b"}));
   // An alignment of 1 puts numbers where they cannot be read from: they are copied.
-  std::string odd = Bytes(2, 1).key("general.alignment", 4).number(1u).tensor("c", {3}, 24 + 2, 0).tensor("d", {2}, 1, 12).data(16, 1).done();
+  std::string odd = Bytes(2, 1)
+                        .key("general.alignment", 4)
+                        .number(1u)
+                        .tensor("c", {3}, 24 + 2, 0)
+                        .tensor("d", {2}, 1, 12)
+                        .data(16, 1)
+                        .done();
   for (int shift = 0; shift < 4; ++shift) {
     const std::string moved = std::string(static_cast<size_t>(shift), 'x') + odd;
-    const Gguf file = Gguf::from_bytes(std::as_bytes(std::span(moved)).subspan(static_cast<size_t>(shift)), "f");
+    const Gguf file =
+        Gguf::from_bytes(std::as_bytes(std::span(moved)).subspan(static_cast<size_t>(shift)), "f");
     EXPECT_EQ(reinterpret_cast<uintptr_t>(file.get("c").data) % 4, 0u);
     EXPECT_EQ(file.get("c").as<int32_t>()[2], 0x01010101);
     EXPECT_EQ(static_cast<const uint16_t*>(file.get("d").data)[1], 0x0101);
@@ -159,7 +187,8 @@ TEST(Gguf, OtherWritersFilesAreRead) {
 TEST(Gguf, ViewsSurviveAMove) {
   TempFolder folder;
   std::vector<float> x = {1, 2, 3};
-  write_gguf(folder / "a", {}, {{"t", DType::f32, {3}, [&](int64_t) { return Tensor(x.data(), DType::f32, {3}); }}});
+  write_gguf(folder / "a", {},
+             {{"t", DType::f32, {3}, [&](int64_t) { return Tensor(x.data(), DType::f32, {3}); }}});
   auto file = std::make_unique<Gguf>(Gguf::open(folder / "a"));
   const Tensor t = file->get("t");
   const Gguf moved = std::move(*file);
@@ -187,55 +216,89 @@ constexpr uint64_t kHuge = uint64_t{1} << 60;
 INSTANTIATE_TEST_SUITE_P(
     All, Lies,
     ::testing::Values(
-        Lie{"", "no GGUF file"}, Lie{"GGUX", "no GGUF file"}, Lie{"GGUF", "the version at offset 4 needs 4 bytes, but only 0 follow"},
-        Lie{Bytes(0, 0, 1).done(), "version 1 of GGUF at offset 4 is not supported (2 and 3 are)"}, Lie{Bytes(0, 0, 4).done(), "version 4"},
-        Lie{Bytes(0, 0, 3u << 24).done(), "big endian"},
-        Lie{Bytes(1'000'000'000).done(), "tensors at offset 24 are said to be 1000000000, but only 0 bytes follow"},
-        Lie{Bytes(0, 1'000'000'000).done(), "metadata keys at offset 24 are said to be 1000000000"}, Lie{Bytes(UINT64_MAX).done(), "tensors at offset 24"},
+        Lie{"", "no GGUF file"}, Lie{"GGUX", "no GGUF file"},
+        Lie{"GGUF", "the version at offset 4 needs 4 bytes, but only 0 follow"},
+        Lie{Bytes(0, 0, 1).done(), "version 1 of GGUF at offset 4 is not supported (2 and 3 are)"},
+        Lie{Bytes(0, 0, 4).done(), "version 4"}, Lie{Bytes(0, 0, 3u << 24).done(), "big endian"},
+        Lie{Bytes(1'000'000'000).done(),
+            "tensors at offset 24 are said to be 1000000000, but only 0 bytes follow"},
+        Lie{Bytes(0, 1'000'000'000).done(), "metadata keys at offset 24 are said to be 1000000000"},
+        Lie{Bytes(UINT64_MAX).done(), "tensors at offset 24"},
         Lie{Bytes(0, UINT64_MAX).done(), "metadata keys at offset 24"},
-        Lie{Bytes(0, 1).data(32).done(), "key \"\" at offset 32 has type 16843009, which no version"},
-        Lie{Bytes(0, 1).number(kHuge).data(32).done(), "a metadata key at offset 24 claims to be 1152921504606846976 bytes long"},
-        Lie{Bytes(0, 1).number(uint64_t{65535}).data(32).done(), "a metadata key at offset 32 needs 65535 bytes"},
-        Lie{Bytes(0, 1).key("k", 8).number(kHuge).done(), "key \"k\" at offset 45 needs 1152921504606846976 bytes, but only 0 follow"},
-        Lie{Bytes(0, 1).key("k", 13).number(uint64_t{0}).done(), "key \"k\" at offset 33 has type 13, which no version of GGUF has"},
-        Lie{Bytes(0, 1).key("k", 7).number(uint8_t{2}).done(), "key \"k\" at offset 37 is 2, a truth value is 0 or 1"},
-        Lie{Bytes(0, 1).key("k", 10).number(UINT64_MAX).done(), "key \"k\" at offset 37 is 18446744073709551615, more than"},
-        Lie{Bytes(0, 1).key("k", 9).number(9u).number(uint64_t{0}).done(), "key \"k\" at offset 37 is an array of arrays"},
-        Lie{Bytes(0, 1).key("k", 9).number(0u).number(kHuge).done(), "the values of key \"k\" at offset 49 are said to be 1152921504606846976, but only 0"},
-        Lie{Bytes(0, 1).key("k", 9).number(8u).number(uint64_t{2}).text("a").done(), "the values of key \"k\" at offset 49 are said to be 2, but only 9"},
-        Lie{Bytes(0, 1).key("k", 9).number(8u).number(uint64_t{1}).number(uint64_t{9}).done(), "key \"k\" at offset 57 needs 9 bytes"},
-        Lie{Bytes(0, 2).key("k", 0).number(uint8_t{1}).key("k", 0).number(uint8_t{1}).done(), "key \"k\" at offset 38 stands twice"},
+        Lie{Bytes(0, 1).data(32).done(),
+            "key \"\" at offset 32 has type 16843009, which no version"},
+        Lie{Bytes(0, 1).number(kHuge).data(32).done(),
+            "a metadata key at offset 24 claims to be 1152921504606846976 bytes long"},
+        Lie{Bytes(0, 1).number(uint64_t{65535}).data(32).done(),
+            "a metadata key at offset 32 needs 65535 bytes"},
+        Lie{Bytes(0, 1).key("k", 8).number(kHuge).done(),
+            "key \"k\" at offset 45 needs 1152921504606846976 bytes, but only 0 follow"},
+        Lie{Bytes(0, 1).key("k", 13).number(uint64_t{0}).done(),
+            "key \"k\" at offset 33 has type 13, which no version of GGUF has"},
+        Lie{Bytes(0, 1).key("k", 7).number(uint8_t{2}).done(),
+            "key \"k\" at offset 37 is 2, a truth value is 0 or 1"},
+        Lie{Bytes(0, 1).key("k", 10).number(UINT64_MAX).done(),
+            "key \"k\" at offset 37 is 18446744073709551615, more than"},
+        Lie{Bytes(0, 1).key("k", 9).number(9u).number(uint64_t{0}).done(),
+            "key \"k\" at offset 37 is an array of arrays"},
+        Lie{Bytes(0, 1).key("k", 9).number(0u).number(kHuge).done(),
+            "the values of key \"k\" at offset 49 are said to be 1152921504606846976, but only 0"},
+        Lie{Bytes(0, 1).key("k", 9).number(8u).number(uint64_t{2}).text("a").done(),
+            "the values of key \"k\" at offset 49 are said to be 2, but only 9"},
+        Lie{Bytes(0, 1).key("k", 9).number(8u).number(uint64_t{1}).number(uint64_t{9}).done(),
+            "key \"k\" at offset 57 needs 9 bytes"},
+        Lie{Bytes(0, 2).key("k", 0).number(uint8_t{1}).key("k", 0).number(uint8_t{1}).done(),
+            "key \"k\" at offset 38 stands twice"},
         Lie{Bytes(0, 1).key("k\n\x80", 99).number(uint64_t{1}).done(), "key \"k??\""},
-        Lie{Bytes(0, 1).key("general.alignment", 4).number(0u).done(), "key \"general.alignment\" is 0; it must be 1 to 1048576"},
-        Lie{Bytes(0, 1).key("general.alignment", 4).number(48u).done(), "key \"general.alignment\" is 48, which is no power of two"},
-        Lie{Bytes(0, 1).key("general.alignment", 8).text("32").done(), "key \"general.alignment\" is a text; an integer is needed"},
-        Lie{one({8}, 77, 0, 32), "tensor \"t\", listed at offset 24: type 77 is not supported (F32, F16, BF16"},
+        Lie{Bytes(0, 1).key("general.alignment", 4).number(0u).done(),
+            "key \"general.alignment\" is 0; it must be 1 to 1048576"},
+        Lie{Bytes(0, 1).key("general.alignment", 4).number(48u).done(),
+            "key \"general.alignment\" is 48, which is no power of two"},
+        Lie{Bytes(0, 1).key("general.alignment", 8).text("32").done(),
+            "key \"general.alignment\" is a text; an integer is needed"},
+        Lie{one({8}, 77, 0, 32),
+            "tensor \"t\", listed at offset 24: type 77 is not supported (F32, F16, BF16"},
         Lie{one({8}, 17, 0, 32), "tensor \"t\", listed at offset 24: IQ2_XS is not supported"},
-        Lie{Bytes(1).text("t").number(5u).data(64).done(), "5 dimensions, at most 4"}, Lie{one({0}, 0, 0, 32), "shape [0] is empty or too large"},
-        Lie{one({kHuge * 8, 1}, 0, 0, 32), "is 9223372036854775808, more than"}, Lie{one({kHuge, 32}, 0, 0, 32), "shape [32, 1152921504606846976] is empty or"},
-        Lie{one({kHuge, 4}, 0, 0, 32), "too large"}, Lie{one({1u << 31, 1u << 31, 2}, 0, 0, 32), "too large"},
-        Lie{one({33, 2}, 8, 0, 96), "rows of 33 numbers are not whole blocks of 32, as Q8_0"}, Lie{one({32, 2}, 12, 0, 96), "not whole blocks of 256, as Q4_K"},
+        Lie{Bytes(1).text("t").number(5u).data(64).done(), "5 dimensions, at most 4"},
+        Lie{one({0}, 0, 0, 32), "shape [0] is empty or too large"},
+        Lie{one({kHuge * 8, 1}, 0, 0, 32), "is 9223372036854775808, more than"},
+        Lie{one({kHuge, 32}, 0, 0, 32), "shape [32, 1152921504606846976] is empty or"},
+        Lie{one({kHuge, 4}, 0, 0, 32), "too large"},
+        Lie{one({1u << 31, 1u << 31, 2}, 0, 0, 32), "too large"},
+        Lie{one({33, 2}, 8, 0, 96), "rows of 33 numbers are not whole blocks of 32, as Q8_0"},
+        Lie{one({32, 2}, 12, 0, 96), "not whole blocks of 256, as Q4_K"},
         Lie{one({8}, 0, UINT64_MAX - 31, 32), "more than a signed number"},
-        Lie{one({8}, 0, uint64_t{1} << 62, 32), "tensor \"t\" at offset 4611686018427387904 of the data takes 32 bytes, which do not lie within the 32"},
-        Lie{one({8}, 0, 16, 64), "offset 16 of the data does not begin at a multiple of the alignment 32"},
-        Lie{one({9}, 0, 0, 32), "takes 36 bytes, which do not lie within the 32 bytes from offset 64 to the end"},
-        Lie{one({8}, 0, 32, 32), "takes 32 bytes, which do not lie within"}, Lie{one({8}, 0, 32, 64), "32 bytes before it belong to no tensor"},
-        Lie{one({8}, 0, 0, 64), "the last 32 bytes, from offset 32 of the data, belong to no tensor"},
-        Lie{Bytes(2).tensor("t", {9}, 0, 0).tensor("u", {8}, 0, 32).data(64).done(), "\"u\" at offset 32 of the data overlaps \"t\", which ends at 36"},
+        Lie{one({8}, 0, uint64_t{1} << 62, 32),
+            "tensor \"t\" at offset 4611686018427387904 of the data takes 32 bytes, which do not "
+            "lie within the 32"},
+        Lie{one({8}, 0, 16, 64),
+            "offset 16 of the data does not begin at a multiple of the alignment 32"},
+        Lie{one({9}, 0, 0, 32),
+            "takes 36 bytes, which do not lie within the 32 bytes from offset 64 to the end"},
+        Lie{one({8}, 0, 32, 32), "takes 32 bytes, which do not lie within"},
+        Lie{one({8}, 0, 32, 64), "32 bytes before it belong to no tensor"},
+        Lie{one({8}, 0, 0, 64),
+            "the last 32 bytes, from offset 32 of the data, belong to no tensor"},
+        Lie{Bytes(2).tensor("t", {9}, 0, 0).tensor("u", {8}, 0, 32).data(64).done(),
+            "\"u\" at offset 32 of the data overlaps \"t\", which ends at 36"},
         Lie{Bytes(2).tensor("t", {8}, 0, 0).tensor("u", {8}, 0, 0).data(32).done(), "overlaps"},
-        Lie{Bytes(2).tensor("t", {8}, 0, 0).tensor("t", {8}, 0, 32).data(64).done(), "tensor \"t\" is there twice"},
-        Lie{Bytes(1).tensor("t", {8}, 0, 0).done(), "the file ends at offset 57, before the data of its tensors"}));
+        Lie{Bytes(2).tensor("t", {8}, 0, 0).tensor("t", {8}, 0, 32).data(64).done(),
+            "tensor \"t\" is there twice"},
+        Lie{Bytes(1).tensor("t", {8}, 0, 0).done(),
+            "the file ends at offset 57, before the data of its tensors"}));
 
 TEST(Gguf, EveryTruncationIsRefused) {
   TempFolder folder;
   std::vector<float> x(8, 1.0f);
   const auto whole = [&](int64_t) { return Tensor(x.data(), DType::f32, {8}); };
-  write_gguf(folder / "a", {{"k", Type::strings, std::vector<std::string>{"a", "bc"}}, {"l", Type::f32, 1.0}},
+  write_gguf(folder / "a",
+             {{"k", Type::strings, std::vector<std::string>{"a", "bc"}}, {"l", Type::f32, 1.0}},
              {{"t", DType::f32, {8}, whole}, {"u", DType::bf16, {8}, whole}});
   const std::string bytes = slurp(folder / "a");
   EXPECT_NO_THROW(parse(bytes));
   // The padding at the end may be missing.
-  for (size_t size = 0; size < bytes.size() - 16; ++size) EXPECT_THROW(parse(bytes.substr(0, size)), Error) << size;
+  for (size_t size = 0; size < bytes.size() - 16; ++size)
+    EXPECT_THROW(parse(bytes.substr(0, size)), Error) << size;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What every fuzzer demands of a parser: it takes the bytes, or it refuses them with an Error of one line. Anything else ends the process.
+// What every fuzzer demands of a parser: it takes the bytes, or it refuses them with an Error of
+// one line. Anything else ends the process.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +24,15 @@ void accept_or_refuse(F&& parse) {
     parse();
   } catch (const Error& e) {
     const std::string_view message = e.what();
-    demand(!message.empty() && message.find('\n') == std::string_view::npos && message.size() < 4000);
+    demand(!message.empty() && message.find('\n') == std::string_view::npos &&
+           message.size() < 4000);
   }
 }
 
-// A safetensors file of a fuzzer's input, at least one byte. Random bytes hardly ever begin with a length that fits, so after an even first byte the length is
-// written here: it is that of what stands before the first NUL, which parts header and data. After an odd one the bytes are taken as they are.
+// A safetensors file of a fuzzer's input, at least one byte. Random bytes hardly ever begin with a
+// length that fits, so after an even first byte the length is written here: it is that of what
+// stands before the first NUL, which parts header and data. After an odd one the bytes are taken as
+// they are.
 inline std::vector<std::byte> safetensors_file(const uint8_t* data, size_t size) {
   const auto rest = std::as_bytes(std::span(data + 1, size - 1));
   if (data[0] % 2 == 1) return {rest.begin(), rest.end()};

@@ -1,5 +1,6 @@
-// A vocabulary as a GGUF file has it: its words, scores, types and merges are the input's lines. What is read encodes within its vocabulary, and what it
-// writes as tokenizer.json and as a vocabulary again encodes the same.
+// A vocabulary as a GGUF file has it: its words, scores, types and merges are the input's lines.
+// What is read encodes within its vocabulary, and what it writes as tokenizer.json and as a
+// vocabulary again encodes the same.
 #include "text/ggml_vocab.h"
 
 #include <fmt/format.h>
@@ -14,9 +15,11 @@ namespace {
 
 using namespace moe;
 
-// First byte: which model and flags. Each line: what it is, then a type or a score, then the word or merge.
+// First byte: which model and flags. Each line: what it is, then a type or a score, then the word
+// or merge.
 GgmlVocab vocab_of(std::string_view data) {
-  static const std::vector<std::string> kPres = {"gpt-2", "qwen2", "smollm", "llama-bpe", "deepseek-llm", "", "nonsense"};
+  static const std::vector<std::string> kPres = {"gpt-2",        "qwen2", "smollm",  "llama-bpe",
+                                                 "deepseek-llm", "",      "nonsense"};
   GgmlVocab vocab;
   const auto kind = static_cast<unsigned char>(data[0]);
   data.remove_prefix(1);
@@ -28,14 +31,21 @@ GgmlVocab vocab_of(std::string_view data) {
     vocab.types.push_back(type);
     if (characters) vocab.scores.push_back(score);
   };
-  for (int b = 0; b < 256; ++b) add(characters ? fmt::format("<0x{:02X}>", b) : byte_alphabet()[static_cast<size_t>(b)], characters ? 6 : 1, 0);
+  for (int b = 0; b < 256; ++b)
+    add(characters ? fmt::format("<0x{:02X}>", b) : byte_alphabet()[static_cast<size_t>(b)],
+        characters ? 6 : 1, 0);
   while (!data.empty()) {
     const std::string_view line = data.substr(0, data.find('\n'));
     data.remove_prefix(std::min(line.size() + 1, data.size()));
     if (line.size() < 2) continue;
     if (line[0] == 'm') vocab.merges.emplace_back(line.substr(1));
     else
-      add(std::string(line.substr(1)), line[0] == 'c' ? 3 : line[0] == 'u' ? 4 : line[0] == 'x' ? 5 : 1, static_cast<float>(static_cast<signed char>(line[0])));
+      add(std::string(line.substr(1)),
+          line[0] == 'c'   ? 3
+          : line[0] == 'u' ? 4
+          : line[0] == 'x' ? 5
+                           : 1,
+          static_cast<float>(static_cast<signed char>(line[0])));
   }
   if (kind & 16) vocab.bos = static_cast<int32_t>(vocab.tokens.size()) - 1;
   if (kind & 32) vocab.eos = 256 + (kind >> 6);
@@ -51,16 +61,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   fuzz::accept_or_refuse([&] {
     const auto tokenizer = make_ggml_tokenizer(vocab_of(input), "fuzz");
-    // Writing and reading tokenizer.json takes ten times as long as everything else, so every sixteenth length does it.
-    const auto read = input.size() % 16 == 0 ? parse_tokenizer(tokenizer->to_json(), "fuzz") : nullptr;
-    for (const std::string_view text : {input.substr(0, 512), std::string_view("The cat's  1234\n\n caf\xC3\xA9 \xFF aaaab")}) {
+    // Writing and reading tokenizer.json takes ten times as long as everything else, so every
+    // sixteenth length does it.
+    const auto read =
+        input.size() % 16 == 0 ? parse_tokenizer(tokenizer->to_json(), "fuzz") : nullptr;
+    for (const std::string_view text :
+         {input.substr(0, 512), std::string_view("The cat's  1234\n\n caf\xC3\xA9 \xFF aaaab")}) {
       const auto ids = tokenizer->encode(text);
       for (const int32_t id : ids) fuzz::demand(id >= 0 && id < tokenizer->vocab_size());
       fuzz::demand(tokenizer->starts(text).size() == ids.size());
       tokenizer->decode(ids);
       if (read)
-        for (const int32_t id : read->encode(text)) fuzz::demand(id >= 0 && id < read->vocab_size());
-      if (tokenizer->special().bos) fuzz::demand(tokenizer->encode_text(text).size() == ids.size() + (tokenizer->special().add_bos ? 1 : 0));
+        for (const int32_t id : read->encode(text))
+          fuzz::demand(id >= 0 && id < read->vocab_size());
+      if (tokenizer->special().bos)
+        fuzz::demand(tokenizer->encode_text(text).size() ==
+                     ids.size() + (tokenizer->special().add_bos ? 1 : 0));
     }
     ggml_vocab_of(*tokenizer);
   });

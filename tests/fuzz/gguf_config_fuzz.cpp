@@ -1,4 +1,5 @@
-// What a GGUF file says of a model and of its tokenizer: any metadata become a config that could be built, or an Error.
+// What a GGUF file says of a model and of its tokenizer: any metadata become a config that could be
+// built, or an Error.
 #include "fuzz/fuzz.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_vocab.h"
@@ -11,7 +12,8 @@ void read(std::span<const std::byte> bytes) {
     const Gguf file = Gguf::from_bytes(bytes, "fuzz");
     accept_or_refuse([&] {
       const auto [config, architecture] = read_gguf_config(file);
-      demand(architecture != nullptr && config.width > 0 && config.layers > 0 && config.layers <= 4096 && config.vocab > 0);
+      demand(architecture != nullptr && config.width > 0 && config.layers > 0 &&
+             config.layers <= 4096 && config.vocab > 0);
       demand(config.heads % config.kv_heads == 0 && config.moe_layer_count() <= config.layers);
       demand(config.routing.top_k <= config.routing.experts);
       // What was read can be said again.

@@ -1,4 +1,5 @@
-// The GGUF reader, from bytes at every address a view could begin at: the first byte chooses the shift, the rest is the file.
+// The GGUF reader, from bytes at every address a view could begin at: the first byte chooses the
+// shift, the rest is the file.
 #include "formats/gguf.h"
 
 #include <utility>
@@ -9,7 +10,8 @@
 namespace moe::fuzz {
 namespace {
 
-// Reads every byte through its view, numbers that stand alone as such: a view that leaves the file or is not aligned is caught by the sanitizers.
+// Reads every byte through its view, numbers that stand alone as such: a view that leaves the file
+// or is not aligned is caught by the sanitizers.
 uint64_t touch(const Tensor& t) {
   uint64_t sum = 0;
   const int64_t bytes = t.bytes();
@@ -26,7 +28,8 @@ void read(std::span<const std::byte> bytes) {
     const Gguf file = Gguf::from_bytes(bytes, "fuzz");
     uint64_t total = 0, sum = 0;
     for (const NamedTensor& tensor : file.tensors()) {
-      demand(tensor.value.rank >= 1 && tensor.value.rank <= 4 && tensor.value.numel() > 0 && file.contains(tensor.name));
+      demand(tensor.value.rank >= 1 && tensor.value.rank <= 4 && tensor.value.numel() > 0 &&
+             file.contains(tensor.name));
       total += static_cast<uint64_t>(tensor.value.bytes());
       sum += touch(tensor.value);
     }

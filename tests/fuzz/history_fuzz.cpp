@@ -1,4 +1,5 @@
-// metrics.jsonl as a report reads it: any bytes give a history whose rows fit each other, or one clear line.
+// metrics.jsonl as a report reads it: any bytes give a history whose rows fit each other, or one
+// clear line.
 #include <sstream>
 #include <string>
 
@@ -14,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const HistoryPoint& point : history.points) {
       fuzz::demand(point.step > step);
       fuzz::demand(point.losses.size() == history.loss_names.size());
-      fuzz::demand(point.load.size() == history.layers.size() && point.max_vio.size() == history.layers.size());
+      fuzz::demand(point.load.size() == history.layers.size() &&
+                   point.max_vio.size() == history.layers.size());
       step = point.step;
     }
     fuzz::demand(static_cast<int64_t>(history.points.size()) <= kHistoryPoints);

@@ -1,4 +1,5 @@
-// JSON Lines and the dialogues in them: what is learned from lies within the text, and is a reply with its end.
+// JSON Lines and the dialogues in them: what is learned from lies within the text, and is a reply
+// with its end.
 #include "text/jsonl.h"
 
 #include <string>
@@ -16,11 +17,13 @@ void check(const Document& document) {
   demand(document.all_trained == document.trained.empty());
   int64_t done = 0;
   for (const ByteSpan span : document.trained) {
-    demand(done < span.begin && span.begin < span.end && span.end < static_cast<int64_t>(text.size()));
+    demand(done < span.begin && span.begin < span.end &&
+           span.end < static_cast<int64_t>(text.size()));
     const auto begin = static_cast<size_t>(span.begin), end = static_cast<size_t>(span.end);
     demand(text.substr(0, begin).ends_with("<|im_start|>assistant\n"));
     const std::string_view reply = text.substr(begin, end - begin);
-    demand(reply.ends_with(kMessageEnd) && reply.find(kMessageEnd) == reply.size() - std::string_view(kMessageEnd).size());
+    demand(reply.ends_with(kMessageEnd) &&
+           reply.find(kMessageEnd) == reply.size() - std::string_view(kMessageEnd).size());
     done = span.end;
   }
 }
@@ -40,7 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   });
   const size_t cut = bytes.find('\n');
-  const std::vector<Message> messages = {{"user", std::string(bytes.substr(0, cut))}, {std::string(bytes.substr(0, 9)), std::string(bytes)}};
+  const std::vector<Message> messages = {{"user", std::string(bytes.substr(0, cut))},
+                                         {std::string(bytes.substr(0, 9)), std::string(bytes)}};
   fuzz::accept_or_refuse([&] {
     const std::string prompt = chat_prompt(std::span(messages).first(1));
     const std::string whole = chat_document(messages).text;

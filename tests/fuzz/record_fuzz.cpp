@@ -1,5 +1,6 @@
-// The reader of routing records. The first byte chooses: odd, the rest is a whole file; even, header and data parted by a NUL byte, to which the length is
-// added here. A record that is accepted is replayed: every entry of every window names an expert that there is.
+// The reader of routing records. The first byte chooses: odd, the rest is a whole file; even,
+// header and data parted by a NUL byte, to which the length is added here. A record that is
+// accepted is replayed: every entry of every window names an expert that there is.
 #include "evaluate/routing_record.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ void read(std::span<const std::byte> bytes) {
       for (const Tensor& t : layers) {
         check_recorded(t, info.window, info.slots, info.experts, "fuzz");
         for (int64_t n = 0; n < t.rows(); ++n)
-          for (int64_t i = 0; i < info.slots; ++i) demand(chosen_expert(t.row<int32_t>(n)[i]) < info.experts);
+          for (int64_t i = 0; i < info.slots; ++i)
+            demand(chosen_expert(t.row<int32_t>(n)[i]) < info.experts);
       }
     }
     const std::vector<int32_t> text = {1, 2, 3, 5};

@@ -1,5 +1,6 @@
-// The safetensors reader. The first byte chooses: odd, the rest is a whole file; even, the rest is header and data parted by a NUL byte, to which
-// the length is added here, so that mutations reach the checks behind it.
+// The safetensors reader. The first byte chooses: odd, the rest is a whole file; even, the rest is
+// header and data parted by a NUL byte, to which the length is added here, so that mutations reach
+// the checks behind it.
 #include "formats/safetensors.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@
 namespace moe::fuzz {
 namespace {
 
-// Reads every number through its view, as whoever uses the file would: a view that leaves the file or is not aligned is caught by the sanitizers.
+// Reads every number through its view, as whoever uses the file would: a view that leaves the file
+// or is not aligned is caught by the sanitizers.
 uint64_t touch(const Tensor& t) {
   uint64_t sum = 0;
   const int64_t n = t.numel();

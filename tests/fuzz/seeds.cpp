@@ -43,26 +43,37 @@ void safetensors_seeds(const std::string& folder) {
   const Tensor gate = arena.alloc_zeroed(DType::bf16, {2, 5, 3});  // [E,F,D]
   const Tensor counts = arena.alloc_zeroed(DType::i32, {4});       // [E]
   const std::string path = folder + "/whole";
-  write_safetensors(path, {{"layers.0.router.weight", router, DType::f32}, {"layers.0.gate", gate, DType::bf16}, {"counts", counts, DType::i32}},
+  write_safetensors(path,
+                    {{"layers.0.router.weight", router, DType::f32},
+                     {"layers.0.gate", gate, DType::bf16},
+                     {"counts", counts, DType::i32}},
                     {{"step", "10"}});
   const std::string whole = read_text(path);
   put(folder, "whole", "\x01" + whole);
   const size_t header = whole.find("}}") + 2;
-  put(folder, "parted", std::string(1, '\0') + whole.substr(8, header - 8) + std::string(1, '\0') + std::string(48 + 16 + 60, '\x07'));
+  put(folder, "parted",
+      std::string(1, '\0') + whole.substr(8, header - 8) + std::string(1, '\0') +
+          std::string(48 + 16 + 60, '\x07'));
   put(folder, "scalar",
-      std::string(1, '\0') + R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"h":{"dtype":"F16","shape":[1,1,1,2],"data_offsets":[4,8]}})" +
+      std::string(1, '\0') +
+          R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"h":{"dtype":"F16","shape":[1,1,1,2],"data_offsets":[4,8]}})" +
           std::string(1, '\0') + "12345678");
-  put(folder, "empty", std::string(1, '\0') + R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
+  put(folder, "empty",
+      std::string(1, '\0') +
+          R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
 }
 
-// A value of every kind and tensors of several types, some of them as other programs would align them.
+// A value of every kind and tensors of several types, some of them as other programs would align
+// them.
 void gguf_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   using Type = GgufEntry::Type;
   std::vector<std::byte> zeros(4096);
   const auto item = [&](const char* name, DType dtype, std::vector<int64_t> shape, int64_t rows) {
     const int64_t cols = shape.back();
-    return GgufItem{name, dtype, std::move(shape), [&zeros, dtype, rows, cols](int64_t) { return Tensor(zeros.data(), dtype, {rows, cols}); }};
+    return GgufItem{name, dtype, std::move(shape), [&zeros, dtype, rows, cols](int64_t) {
+                      return Tensor(zeros.data(), dtype, {rows, cols});
+                    }};
   };
   write_gguf(folder + "/whole",
              {{"general.architecture", Type::string, std::string("llama")},
@@ -72,19 +83,28 @@ void gguf_seeds(const std::string& folder) {
               {"tokenizer.ggml.tokens", Type::strings, std::vector<std::string>{"<s>", "a", ""}},
               {"tokenizer.ggml.scores", Type::f32s, std::vector<double>{0, -1, -2}},
               {"tokenizer.ggml.token_type", Type::i32s, std::vector<int64_t>{3, 1, 6}}},
-             {item("token_embd.weight", DType::q8_0, {3, 32}, 3), item("blk.0.ffn_up_exps.weight", DType::q4_k, {2, 2, 256}, 4),
-              item("output_norm.weight", DType::f32, {5}, 1), item("blk.0.attn_q.weight", DType::f16, {2, 3}, 2)});
-  write_gguf(folder + "/keys", {{"k", Type::u64, int64_t{7}}, {"i", Type::i32, int64_t{-7}}, {"u", Type::u32s, std::vector<int64_t>{1, 2}}}, {});
+             {item("token_embd.weight", DType::q8_0, {3, 32}, 3),
+              item("blk.0.ffn_up_exps.weight", DType::q4_k, {2, 2, 256}, 4),
+              item("output_norm.weight", DType::f32, {5}, 1),
+              item("blk.0.attn_q.weight", DType::f16, {2, 3}, 2)});
+  write_gguf(folder + "/keys",
+             {{"k", Type::u64, int64_t{7}},
+              {"i", Type::i32, int64_t{-7}},
+              {"u", Type::u32s, std::vector<int64_t>{1, 2}}},
+             {});
   std::string odd = read_text(folder + "/keys");
   const std::string key = "general.alignment";
   std::string entry(8, '\0');
   entry[0] = static_cast<char>(key.size());
-  odd = odd.substr(0, 16) + std::string("\x01\0\0\0\0\0\0\0", 8) + entry + key + std::string("\x04\0\0\0\x01\0\0\0", 8);
+  odd = odd.substr(0, 16) + std::string("\x01\0\0\0\0\0\0\0", 8) + entry + key +
+        std::string("\x04\0\0\0\x01\0\0\0", 8);
   put(folder, "odd", std::string(1, '\x01') + odd);
-  for (const char* name : {"whole", "keys"}) put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
+  for (const char* name : {"whole", "keys"})
+    put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
 }
 
-// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they are read with, and of our own form.
+// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they
+// are read with, and of our own form.
 void gguf_config_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   std::vector<float> ones(4096, 1.0f);
@@ -100,15 +120,27 @@ void gguf_config_seeds(const std::string& folder) {
     c.norm = row.norm;
     c.positions = row.positions;
     if (!row.llama3_scaling)
-      c.rope_scaling = {.kind = row.qk_norm == QkNorm::head ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear, .factor = 2, .original_context = 8};
+      c.rope_scaling = {
+          .kind = row.qk_norm == QkNorm::head ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear,
+          .factor = 2,
+          .original_context = 8};
     if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
     if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
-    GgmlVocab vocab{.model = "llama", .pre = "default", .tokens = {"<unk>", "a", "b"}, .scores = {0, -1, -2}, .merges = {"a b"}, .bos = 0, .add_bos = true};
-    for (GgufEntry& entry : gguf_vocab_entries(std::move(vocab), c.vocab)) entries.push_back(std::move(entry));
+    GgmlVocab vocab{.model = "llama",
+                    .pre = "default",
+                    .tokens = {"<unk>", "a", "b"},
+                    .scores = {0, -1, -2},
+                    .merges = {"a b"},
+                    .bos = 0,
+                    .add_bos = true};
+    for (GgufEntry& entry : gguf_vocab_entries(std::move(vocab), c.vocab))
+      entries.push_back(std::move(entry));
     const auto tensor = [&](const char* name, std::vector<int64_t> shape) {
       const int64_t cols = shape.back(), rows = shape.size() == 2 ? shape[0] : 1;
-      return GgufItem{name, DType::f32, std::move(shape), [&ones, rows, cols](int64_t) { return Tensor(ones.data(), DType::f32, {rows, cols}); }};
+      return GgufItem{name, DType::f32, std::move(shape), [&ones, rows, cols](int64_t) {
+                        return Tensor(ones.data(), DType::f32, {rows, cols});
+                      }};
     };
     std::vector<GgufItem> items = {tensor("token_embd.weight", {c.vocab, c.width})};
     if (row.llama3_scaling) items.push_back(tensor("rope_freqs.weight", {c.head_width / 2}));
@@ -132,11 +164,14 @@ void tokenizer_seeds(const std::string& folder) {
   Json llama = parse_json(trained, "seed");
   llama["model"]["ignore_merges"] = true;
   llama["model"]["merges"] = Json::array({Json::array({"t", "h"})});
-  llama["pre_tokenizer"] = parse_json(R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true},
+  llama["pre_tokenizer"] = parse_json(
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true},
  {"type": "Split", "pattern": {"Regex": "(?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false},
  {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})",
-                                      "seed");
-  llama["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]})", "seed");
+      "seed");
+  llama["post_processor"] = parse_json(
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]})",
+      "seed");
   put(folder, "llama", llama.dump());
   Json composed = parse_json(trained, "seed");
   composed["normalizer"] = {{"type", "NFC"}};
@@ -146,16 +181,21 @@ void tokenizer_seeds(const std::string& folder) {
   scored.model = "llama";
   for (int b = 0; b < 256; ++b) scored.tokens.push_back(fmt::format("<0x{:02X}>", b));
   scored.types.assign(scored.tokens.size(), 6);
-  for (const char* word : {"a", "t", "th", "\u2581", "\u2581t", "the", "h", "e", "</s>"}) scored.tokens.emplace_back(word);
+  for (const char* word : {"a", "t", "th", "\u2581", "\u2581t", "the", "h", "e", "</s>"})
+    scored.tokens.emplace_back(word);
   scored.types.resize(scored.tokens.size(), 1);
   scored.types.back() = 3;
   for (size_t i = 0; i < scored.tokens.size(); ++i) scored.scores.push_back(-static_cast<float>(i));
   Json characters = parse_json(make_ggml_tokenizer(scored, "seed")->to_json(), "seed");
   put(folder, "characters", characters.dump());
   characters["normalizer"] = nullptr;
-  characters["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
+  characters["pre_tokenizer"] = {{"type", "Metaspace"},
+                                 {"replacement", "\u2581"},
+                                 {"prepend_scheme", "first"},
+                                 {"split", false}};
   put(folder, "metaspace", characters.dump());
-  put(folder, "small", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
+  put(folder, "small",
+      R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"}})");
   put(folder, "utf8", "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF");
 }
 
@@ -167,15 +207,18 @@ void ggml_vocab_seeds(const std::string& folder) {
 // What `moe tokenize` writes, each behind the byte that tells what it is.
 void shards_seeds(const std::string& folder) {
   put(folder + "/in", "a.txt", "a short text, and another\n");
-  put(folder + "/in", "b.jsonl", R"({"messages": [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]})");
+  put(folder + "/in", "b.jsonl",
+      R"({"messages": [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]})");
   tokenize({.paths = {folder + "/in"}, .out = folder + "/out"}, *make_tokenizer("bytes"), {});
-  const std::string shard = read_text(folder + "/out/00000.tokens"), index = read_text(folder + "/out/" + kTokensIndex);
+  const std::string shard = read_text(folder + "/out/00000.tokens"),
+                    index = read_text(folder + "/out/" + kTokensIndex);
   std::filesystem::remove_all(folder + "/in");
   std::filesystem::remove_all(folder + "/out");
   put(folder, "index", std::string(1, '\0') + index);
   put(folder, "shard", "\x01" + shard);
   std::string numbers = "\x02" + std::string(32, 'x');
-  for (const uint32_t n : {7u, 9u, 20u, 32u, 1u, 3u, 12u, 15u}) numbers.append(reinterpret_cast<const char*>(&n), sizeof n);
+  for (const uint32_t n : {7u, 9u, 20u, 32u, 1u, 3u, 12u, 15u})
+    numbers.append(reinterpret_cast<const char*>(&n), sizeof n);
   put(folder, "ends", numbers);
 }
 
@@ -187,28 +230,37 @@ void config_seeds(const std::string& folder) {
 
 // Stages and numbers to route, parted by a NUL byte: every recipe's, and what an input can hold.
 void stages_seeds(const std::string& folder) {
-  const std::string nul(1, '\0'), logits = R"({"logits": [[2, 1, 0, -1], [1.5, 1.5, 0.5, 0], [3, -1, 2, 0]], "coef": {"z": 1}})";
+  const std::string nul(1, '\0'),
+      logits =
+          R"({"logits": [[2, 1, 0, -1], [1.5, 1.5, 0.5, 0], [3, -1, 2, 0]], "coef": {"z": 1}})";
   for (const Recipe& recipe : recipes()) {
     if (!recipe.has_router()) continue;
     const bool hash = !needs_logits(recipe.train.select);
-    put(folder, std::string(recipe.name), to_json(recipe.train, recipe.eval_as_trained).dump() + nul + (hash ? R"({"ids": [0, 5, 7]})" : logits));
+    put(folder, std::string(recipe.name),
+        to_json(recipe.train, recipe.eval_as_trained).dump() + nul +
+            (hash ? R"({"ids": [0, 5, 7]})" : logits));
   }
   put(folder, "based",
-      R"({"base": "shazeer", "capacity": {"type": "buffer", "scope": {"group": 2}}, "losses": {"load": false}})" + nul +
+      R"({"base": "shazeer", "capacity": {"type": "buffer", "scope": {"group": 2}}, "losses": {"load": false}})" +
+          nul +
           R"({"x": [[1, 2], [3, 4]], "weight": [[1, 0], [0, 1], [1, 1]], "noise_weight": [[1, 0], [0, 1], [1, 1]], "draw": true, "seed": 3,
  "sequences": [1, 1]})");
   put(folder, "given",
-      R"({"base": "deepseek-v3", "losses": {"balance": {"scope": "micro_batch", "shares": "step"}}})" + nul +
+      R"({"base": "deepseek-v3", "losses": {"balance": {"scope": "micro_batch", "shares": "step"}}})" +
+          nul +
           R"({"logits": [[1, 2], [3, 4]], "noise": [[0, 1], [1, 0]], "sigma": [[1, 1], [2, 2]], "bias": [0.5, 0], "step_counts": [7, 1], "ids": [4, 4],
  "dweights": [[1, 2], [3, 4]], "coef": {"balance": 0.5, "z": 1e-3}})");
 }
 
 void history_seeds(const std::string& folder) {
   const auto row = [](int step, const char* more) {
-    return R"({"step":)" + std::to_string(step) + R"(,"tokens":64,"ce":2.5,"balance":1,"layers":[{"layer":1,"load":[0.25,0.75],"max_vio":0.5,"dropped":0}])" +
+    return R"({"step":)" + std::to_string(step) +
+           R"(,"tokens":64,"ce":2.5,"balance":1,"layers":[{"layer":1,"load":[0.25,0.75],"max_vio":0.5,"dropped":0}])" +
            more + "}\n";
   };
-  put(folder, "run", row(1, "") + row(2, R"(,"eval_ce":2.25,"alarms":[{"kind":"dead","text":"layer 1"}])") + row(4000, R"(,"z":1e3)") + R"({"step":40)");
+  put(folder, "run",
+      row(1, "") + row(2, R"(,"eval_ce":2.25,"alarms":[{"kind":"dead","text":"layer 1"}])") +
+          row(4000, R"(,"z":1e3)") + R"({"step":40)");
   put(folder, "dense",
       R"({"step":1,"ce":2.5,"layers":[]})"
       "\n"
@@ -216,10 +268,12 @@ void history_seeds(const std::string& folder) {
       "\n");
 }
 
-// Routing records: one that was written here, header and data parted by a NUL byte as the fuzzer wants them.
+// Routing records: one that was written here, header and data parted by a NUL byte as the fuzzer
+// wants them.
 void record_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
-  std::vector<int32_t> ids = {1, 2, 3, 4}, bounds = {0, 2, 4}, experts = {0, 1, 2, -1, -1, -5, 3, 0};
+  std::vector<int32_t> ids = {1, 2, 3, 4}, bounds = {0, 2, 4},
+                       experts = {0, 1, 2, -1, -1, -5, 3, 0};
   std::vector<float> weights(8, 0.5f);
   const Tensor pairs(experts.data(), DType::i32, {4, 2});  // [N,K]
   const std::string path = folder + "/whole";
@@ -242,7 +296,9 @@ void record_seeds(const std::string& folder) {
   uint64_t header = 0;
   std::memcpy(&header, whole.data(), 8);
   put(folder, "whole", "\x01" + whole);
-  put(folder, "parted", std::string(1, '\0') + whole.substr(8, header) + std::string(1, '\0') + whole.substr(8 + header));
+  put(folder, "parted",
+      std::string(1, '\0') + whole.substr(8, header) + std::string(1, '\0') +
+          whole.substr(8 + header));
 }
 
 // Configuration, a NUL byte, and the adapter of a small model as its fuzzer makes it.
@@ -250,19 +306,24 @@ void adapter_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   Arena arena;
   const std::string base = "base_model.model.model.layers.0.";
-  const auto zeros = [&](int64_t rows, int64_t cols) { return arena.alloc_zeroed(DType::f32, {rows, cols}); };
+  const auto zeros = [&](int64_t rows, int64_t cols) {
+    return arena.alloc_zeroed(DType::f32, {rows, cols});
+  };
   const std::string path = folder + "/whole";
-  write_safetensors(path, {{base + "self_attn.q_proj.lora_A.weight", zeros(2, 8), DType::f32},
-                           {base + "self_attn.q_proj.lora_B.weight", zeros(8, 2), DType::f32},
-                           {base + "mlp.experts.1.down_proj.lora_A.weight", zeros(3, 6), DType::f32},
-                           {base + "mlp.experts.1.down_proj.lora_B.weight", zeros(8, 3), DType::f32},
-                           {base + "mlp.gate.weight", zeros(3, 8), DType::f32}});
+  write_safetensors(path,
+                    {{base + "self_attn.q_proj.lora_A.weight", zeros(2, 8), DType::f32},
+                     {base + "self_attn.q_proj.lora_B.weight", zeros(8, 2), DType::f32},
+                     {base + "mlp.experts.1.down_proj.lora_A.weight", zeros(3, 6), DType::f32},
+                     {base + "mlp.experts.1.down_proj.lora_B.weight", zeros(8, 3), DType::f32},
+                     {base + "mlp.gate.weight", zeros(3, 8), DType::f32}});
   const std::string file = read_text(path);
   const std::string config =
       R"({"peft_type":"LORA","r":2,"lora_alpha":4,"rank_pattern":{"down_proj":3},"alpha_pattern":{"^model.layers.0.self_attn.q_proj":1},"use_rslora":true})";
   put(folder, "whole", config + std::string(1, '\0') + "\x01" + file);
   const size_t header = file.find("}}") + 2;
-  put(folder, "parted", config + std::string(2, '\0') + file.substr(8, header - 8) + std::string(1, '\0') + std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
+  put(folder, "parted",
+      config + std::string(2, '\0') + file.substr(8, header - 8) + std::string(1, '\0') +
+          std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
 }
 
 }  // namespace

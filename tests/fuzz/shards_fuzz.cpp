@@ -1,4 +1,5 @@
-// A shard of tokens and its index: whatever they say, reading stays inside the bytes and a row is given or refused. Input: a kind, then the bytes.
+// A shard of tokens and its index: whatever they say, reading stays inside the bytes and a row is
+// given or refused. Input: a kind, then the bytes.
 #include "text/shards.h"
 
 #include <cstring>
@@ -26,7 +27,8 @@ class Bytes : public Tokenizer {
   std::string to_json() const override { return "{}"; }
 };
 
-// One folder for the whole run; its index is taken to be right about what the footer says, so that the shard's own lies are met.
+// One folder for the whole run; its index is taken to be right about what the footer says, so that
+// the shard's own lies are met.
 const std::string& folder() {
   static const std::string path = [] {
     std::string name = (std::filesystem::temp_directory_path() / "moe-shards-fuzz-XXXXXX").string();
@@ -37,7 +39,9 @@ const std::string& folder() {
   return path;
 }
 
-void put(const std::string& name, std::string_view bytes) { std::ofstream(folder() + "/" + name, std::ios::binary) << bytes; }
+void put(const std::string& name, std::string_view bytes) {
+  std::ofstream(folder() + "/" + name, std::ios::binary) << bytes;
+}
 
 void read_rows(const Shard& shard, std::string_view bytes) {
   put("0.tokens", bytes);
@@ -51,17 +55,21 @@ void read_rows(const Shard& shard, std::string_view bytes) {
   const Corpus corpus({folder()}, Bytes());
   TextBatch batch;
   const int64_t context = std::min<int64_t>(corpus.size() - 1, 64);
-  for (const int64_t start : {int64_t{0}, (corpus.size() - context - 1) / 2, corpus.size() - context - 1}) {
+  for (const int64_t start :
+       {int64_t{0}, (corpus.size() - context - 1) / 2, corpus.size() - context - 1}) {
     batch.clear();
     batch.add_row(corpus, start, context);
-    fuzz::demand(batch.bounds.back() == context && static_cast<int64_t>(batch.ids.size()) == context);
-    for (size_t s = 0; s + 1 < batch.bounds.size(); ++s) fuzz::demand(batch.bounds[s] < batch.bounds[s + 1] || context == 0);
+    fuzz::demand(batch.bounds.back() == context &&
+                 static_cast<int64_t>(batch.ids.size()) == context);
+    for (size_t s = 0; s + 1 < batch.bounds.size(); ++s)
+      fuzz::demand(batch.bounds[s] < batch.bounds[s + 1] || context == 0);
   }
 }
 
 // A shard whose last bytes count right, so that its ends and spans are what is tried.
 std::string sealed(std::string_view bytes) {
-  const size_t tokens = bytes.size() / 2, rest = bytes.size() - tokens, spans = rest / 16, ends = (rest - 8 * spans) / 4;
+  const size_t tokens = bytes.size() / 2, rest = bytes.size() - tokens, spans = rest / 16,
+               ends = (rest - 8 * spans) / 4;
   std::string out(bytes.substr(0, tokens));
   out.resize((out.size() + 7) / 8 * 8);
   out += bytes.substr(tokens, 4 * ends + 8 * spans);
@@ -91,7 +99,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (data[0] % 3 == 0) {
       const TokensIndex index = parse_tokens_index(bytes, "fuzz");
       const TokensIndex again = parse_tokens_index(to_json(index), "again");
-      fuzz::demand(again.tokens() == index.tokens() && again.shards.size() == index.shards.size() && to_json(again) == to_json(index));
+      fuzz::demand(again.tokens() == index.tokens() && again.shards.size() == index.shards.size() &&
+                   to_json(again) == to_json(index));
     } else {
       try_shard(data[0] % 3 == 1 ? std::string(bytes) : sealed(bytes));
     }

@@ -1,5 +1,6 @@
-// Stages of a stranger, and numbers to route by them: the two are parted by a NUL byte. Stages that are accepted must be read back the same from what is
-// written; stages that are valid for the numbers' experts must route them, and their reply must be JSON.
+// Stages of a stranger, and numbers to route by them: the two are parted by a NUL byte. Stages that
+// are accepted must be read back the same from what is written; stages that are valid for the
+// numbers' experts must route them, and their reply must be JSON.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -37,8 +38,10 @@ void route_all(const std::string& stages, const std::string& numbers) {
   const int64_t experts = route_experts(input, "numbers");
   options.experts = experts > 0 ? experts : 4;
   for (options.top_k = 1; options.top_k <= 2; ++options.top_k) {
-    accept_or_refuse([&] { demand(!route(train_spec(options), input, "numbers", 1).dump().empty()); });
-    for (const EvalRouting routing : {EvalRouting::dropless, EvalRouting::as_trained, EvalRouting::threshold})
+    accept_or_refuse(
+        [&] { demand(!route(train_spec(options), input, "numbers", 1).dump().empty()); });
+    for (const EvalRouting routing :
+         {EvalRouting::dropless, EvalRouting::as_trained, EvalRouting::threshold})
       accept_or_refuse([&] { route(eval_spec(options, routing), input, "numbers", 1); });
   }
 }
@@ -51,6 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const size_t nul = text.find('\0');
   const std::string stages = read_stages(text.substr(0, nul));
-  if (!stages.empty()) accept_or_refuse([&] { route_all(stages, nul == std::string::npos ? kLogits : text.substr(nul + 1)); });
+  if (!stages.empty())
+    accept_or_refuse(
+        [&] { route_all(stages, nul == std::string::npos ? kLogits : text.substr(nul + 1)); });
   return 0;
 }

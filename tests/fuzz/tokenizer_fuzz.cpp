@@ -1,4 +1,5 @@
-// tokenizer.json, what it makes of a text and of its own bytes, learning from any bytes, and decoding any bytes to text that a terminal can take.
+// tokenizer.json, what it makes of a text and of its own bytes, learning from any bytes, and
+// decoding any bytes to text that a terminal can take.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -18,7 +19,8 @@ constexpr std::string_view kText =
     "The cat's 1234 mice,\n\n  Gr\xC3\xB6\xC3\x9F"
     "e \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80\xFF <|endoftext|>aaaaab";
 
-// Whether the file changes nothing of a text: no normalizer, no token that strips, every byte a token.
+// Whether the file changes nothing of a text: no normalizer, no token that strips, every byte a
+// token.
 bool keeps_text(const moe::Json& file) {
   const auto is_there = [&](const char* key) { return file.contains(key) && !file[key].is_null(); };
   if (is_there("normalizer") || file["decoder"].value("type", "") != "ByteLevel") return false;
@@ -27,10 +29,13 @@ bool keeps_text(const moe::Json& file) {
       for (const char* key : {"lstrip", "rstrip"})
         if (token.contains(key) && token[key] == true) return false;
   const auto& alphabet = moe::byte_alphabet();
-  return std::all_of(alphabet.begin(), alphabet.end(), [&](const std::string& byte) { return file["model"]["vocab"].contains(byte); });
+  return std::all_of(alphabet.begin(), alphabet.end(), [&](const std::string& byte) {
+    return file["model"]["vocab"].contains(byte);
+  });
 }
 
-// Whatever a file says, ids stay within the vocabulary, and the bytes come back where it keeps them.
+// Whatever a file says, ids stay within the vocabulary, and the bytes come back where it keeps
+// them.
 void come_back(const moe::Tokenizer& tokenizer, std::string_view text, bool keeps = true) {
   const auto ids = tokenizer.encode(text);
   for (const int32_t id : ids) moe::fuzz::demand(id >= 0 && id < tokenizer.vocab_size());
@@ -52,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::demand(read->ids_are_bytes() || read->to_json() == text);
   });
   const std::string_view part = text.substr(0, 512);
-  if (!text.starts_with('{')) come_back(*test::learned_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
+  if (!text.starts_with('{'))
+    come_back(*test::learned_bpe(std::span(&part, 1), 257 + static_cast<int64_t>(size % 64)), part);
 
   const auto tokenizer = make_tokenizer("bytes");
   StreamDecoder decoder(*tokenizer);

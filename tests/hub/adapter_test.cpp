@@ -1,5 +1,6 @@
-// Adapters in PEFT's form: names and shapes as PEFT gives them (huggingface/peft docs, "PEFT checkpoint format"), what is saved is what is merged for every
-// family, and what belongs to no model is refused with file and key.
+// Adapters in PEFT's form: names and shapes as PEFT gives them (huggingface/peft docs, "PEFT
+// checkpoint format"), what is saved is what is merged for every family, and what belongs to no
+// model is refused with file and key.
 #include "hub/adapter.h"
 
 #include <cmath>
@@ -16,8 +17,9 @@ namespace moe::test {
 namespace {
 
 bool is_adapted(const Param& p) {
-  return p.is_matrix() &&
-         (p.name.find(".attn.") != std::string::npos || p.name.find(".ffn.experts.") != std::string::npos || p.name.find(".ffn.shared.") != std::string::npos);
+  return p.is_matrix() && (p.name.find(".attn.") != std::string::npos ||
+                           p.name.find(".ffn.experts.") != std::string::npos ||
+                           p.name.find(".ffn.shared.") != std::string::npos);
 }
 
 // A model of this config with drawn pairs of rank 2 for all its matrices.
@@ -30,8 +32,10 @@ struct Adapted {
       const Tensor& w = p->value;
       LowRank low{p, {}, {}};
       if (w.rank == 3) {
-        low.a = draw(memory, DType::f32, {w.shape[0] * 2, w.cols()}, seed++).reshape({w.shape[0], 2, w.cols()});
-        low.b = draw(memory, DType::f32, {w.rows(), 2}, seed++).reshape({w.shape[0], w.shape[1], 2});
+        low.a = draw(memory, DType::f32, {w.shape[0] * 2, w.cols()}, seed++)
+                    .reshape({w.shape[0], 2, w.cols()});
+        low.b =
+            draw(memory, DType::f32, {w.rows(), 2}, seed++).reshape({w.shape[0], w.shape[1], 2});
       } else {
         low.a = draw(memory, DType::f32, {2, w.cols()}, seed++);
         low.b = draw(memory, DType::f32, {w.rows(), 2}, seed++);
@@ -46,9 +50,11 @@ struct Adapted {
     std::vector<double> w = values(low.base->value);
     const auto a = values(low.a), b = values(low.b);
     const size_t cols = static_cast<size_t>(low.base->value.cols());
-    const size_t out = low.base->value.rank == 3 ? static_cast<size_t>(low.base->value.shape[1]) : w.size() / cols;
+    const size_t out =
+        low.base->value.rank == 3 ? static_cast<size_t>(low.base->value.shape[1]) : w.size() / cols;
     for (size_t i = 0; i < w.size(); ++i)
-      for (size_t k = 0; k < 2; ++k) w[i] += 2.5 * b[i / cols * 2 + k] * a[(i / cols / out * 2 + k) * cols + i % cols];
+      for (size_t k = 0; k < 2; ++k)
+        w[i] += 2.5 * b[i / cols * 2 + k] * a[(i / cols / out * 2 + k) * cols + i % cols];
     return w;
   }
 
@@ -82,11 +88,13 @@ TEST(Adapter, EveryFamilyComesBackMerged) {
     }
     EXPECT_EQ(report.matrices, matrices);
     for (const Param* p : made.model.params())
-      if (!is_adapted(*p)) EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
+      if (!is_adapted(*p))
+        EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
   }
 }
 
-// lora_A [r,in] and lora_B [out,r] under the names of the modules; what PEFT needs to find them again stands in the configuration.
+// lora_A [r,in] and lora_B [out,r] under the names of the modules; what PEFT needs to find them
+// again stands in the configuration.
 TEST(Adapter, NamesAndShapesArePeftsOwn) {
   const TempFolder folder;
   Adapted made(small_olmoe());
@@ -101,9 +109,12 @@ TEST(Adapter, NamesAndShapesArePeftsOwn) {
   using Shape = std::vector<int64_t>;
   EXPECT_EQ(shape("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"), (Shape{2, 8}));
   EXPECT_EQ(shape("base_model.model.model.layers.0.self_attn.k_proj.lora_B.weight"), (Shape{4, 2}));
-  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.gate_proj.lora_A.weight"), (Shape{2, 8}));
-  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_A.weight"), (Shape{2, 6}));
-  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_B.weight"), (Shape{8, 2}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.gate_proj.lora_A.weight"),
+            (Shape{2, 8}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_A.weight"),
+            (Shape{2, 6}));
+  EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.experts.2.down_proj.lora_B.weight"),
+            (Shape{8, 2}));
   EXPECT_EQ(shape("base_model.model.model.layers.1.mlp.gate.weight"), (Shape{3, 8}));
   EXPECT_EQ(file.tensors().size(), 2u * 2 * (4 + 3 * 3) + 1);
   const Json config = read_json(folder / "a/adapter_config.json");
@@ -112,7 +123,9 @@ TEST(Adapter, NamesAndShapesArePeftsOwn) {
   EXPECT_EQ(config["base_model_name_or_path"], "somewhere/olmoe");
   EXPECT_EQ(config["r"], 2);
   EXPECT_EQ(config["lora_alpha"], 5);
-  EXPECT_EQ(config["target_modules"], Json::parse(R"(["down_proj","gate_proj","k_proj","o_proj","q_proj","up_proj","v_proj"])"));
+  EXPECT_EQ(
+      config["target_modules"],
+      Json::parse(R"(["down_proj","gate_proj","k_proj","o_proj","q_proj","up_proj","v_proj"])"));
   EXPECT_EQ(config["modules_to_save"], Json::parse(R"(["mlp.gate"])"));
   EXPECT_EQ(config["rank_pattern"], Json::object());
 }
@@ -149,7 +162,8 @@ class Refused : public ::testing::Test {
     const std::string message = message_of([&] { merge_adapter(loaded, folder_ / "a", 1); });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message);
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, folder_ / "a", message);
-    for (const Param* p : made_.model.params()) EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
+    for (const Param* p : made_.model.params())
+      EXPECT_EQ(values(param_named(*loaded.model, p->name)->value), values(p->value)) << p->name;
   }
   void expect_config(const char* key, const Json& value, const std::string& part) {
     Json changed = config_;
@@ -159,7 +173,8 @@ class Refused : public ::testing::Test {
     put(folder_ / "a/adapter_config.json", config_.dump());
   }
   // The file with one tensor changed: renamed, given other numbers, or left out.
-  void expect_tensor(const std::string& name, const std::string& becomes, Tensor value, const std::string& part) {
+  void expect_tensor(const std::string& name, const std::string& becomes, Tensor value,
+                     const std::string& part) {
     const std::string path = folder_ / "a/adapter_model.safetensors";
     const std::string whole = slurp(path);
     {
@@ -167,7 +182,8 @@ class Refused : public ::testing::Test {
       std::vector<SafetensorsItem> items;
       for (const NamedTensor& t : file.tensors()) {
         if (t.name != name) items.push_back({t.name, t.value, t.value.dtype});
-        else if (!becomes.empty()) items.push_back({becomes, value.empty() ? t.value : value, DType::f32});
+        else if (!becomes.empty())
+          items.push_back({becomes, value.empty() ? t.value : value, DType::f32});
       }
       write_safetensors(path, items);
     }
@@ -196,9 +212,12 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
   Arena arena;
   expect_tensor(a, "", {}, "has no \"" + a + "\" beside it");
   expect_tensor(b, "", {}, "has no \"" + b + "\" beside it");
-  expect_tensor(a, "model.layers.0.self_attn.q_proj.lora_A.weight", {}, "does not begin with \"base_model.model.\"");
-  expect_tensor(a, "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight", {}, "belongs to no matrix of this model");
-  expect_tensor(a, "base_model.model.model.layers.0.self_attn.q_proj.bias", {}, "is no tensor of this model");
+  expect_tensor(a, "model.layers.0.self_attn.q_proj.lora_A.weight", {},
+                "does not begin with \"base_model.model.\"");
+  expect_tensor(a, "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight", {},
+                "belongs to no matrix of this model");
+  expect_tensor(a, "base_model.model.model.layers.0.self_attn.q_proj.bias", {},
+                "is no tensor of this model");
   expect_tensor(a, a, draw(arena, DType::f32, {2, 9}, 1), "must be [2, 8]");
   const Tensor bad = draw(arena, DType::f32, {2, 8}, 1);
   bad.as<float>()[5] = std::nanf("");
@@ -207,7 +226,8 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
 
 TEST_F(Refused, WhatIsNoAdapter) {
   LoadedModel loaded = open_model(folder_ / "m", {});
-  EXPECT_FAILS(merge_adapter(loaded, folder_ / "m", 1), "there is no adapter_config.json; an adapter is a folder of");
+  EXPECT_FAILS(merge_adapter(loaded, folder_ / "m", 1),
+               "there is no adapter_config.json; an adapter is a folder of");
 }
 
 TEST(AdapterScale, FollowsPeftsRules) {

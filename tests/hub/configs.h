@@ -86,14 +86,18 @@ inline std::vector<NamedConfig> small_families() {
     c.expert_width = c.dense_width;
     change(c);
     c.routing.recipe = recipe;
-    if (find_recipe(recipe).has_router()) c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
+    if (find_recipe(recipe).has_router())
+      c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
     all.push_back({type, c});
   };
-  add("llama", "dense", [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
+  add("llama", "dense",
+      [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
   add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
   add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
-  add("qwen3", "dense", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });
-  add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = true, c.attention_window = 9, c.window_from = 1; });
+  add("qwen3", "dense",
+      [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });
+  add("qwen2", "dense",
+      [](ModelConfig& c) { c.attention_bias = true, c.attention_window = 9, c.window_from = 1; });
   add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
   add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
     c.attention_bias = c.shared_gate = true;
@@ -103,7 +107,8 @@ inline std::vector<NamedConfig> small_families() {
     c.layers = 3;
     c.moe_layers = {0, 2};
   });
-  add("qwen3_moe", "qwen3-moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.expert_width = 6; });
+  add("qwen3_moe", "qwen3-moe",
+      [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.expert_width = 6; });
   add("gpt2", "dense", [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = true;
@@ -126,7 +131,8 @@ inline std::vector<NamedConfig> small_configs() {
   std::vector<NamedConfig> all = {{"olmoe", small_olmoe()}, {"shared", small_shared()}};
   for (const bool bias : {false, true})
     for (const bool noise : {false, true})
-      all.push_back({std::string("nanomoe") + (bias ? "_bias" : "") + (noise ? "_noise" : ""), small_nanomoe(bias, noise)});
+      all.push_back({std::string("nanomoe") + (bias ? "_bias" : "") + (noise ? "_noise" : ""),
+                     small_nanomoe(bias, noise)});
   ModelConfig tied_olmoe = small_olmoe();
   tied_olmoe.tied = tied_olmoe.attention_bias = tied_olmoe.attention_out_bias = true;
   all.push_back({"olmoe_tied_bias", tied_olmoe});

@@ -18,7 +18,8 @@
 namespace moe::test {
 namespace {
 
-std::string choice(WeightKind kind, int64_t cols, std::optional<DType> asked, DType stored = DType::f32, Target target = Target::gguf) {
+std::string choice(WeightKind kind, int64_t cols, std::optional<DType> asked,
+                   DType stored = DType::f32, Target target = Target::gguf) {
   const TypeChoice c = choose_type(kind, cols, stored, asked, target);
   return std::string(name_of(c.dtype)) + (c.why.empty() ? "" : "!");
 }
@@ -31,14 +32,16 @@ TEST(QuantPolicy, ProductsFallBackAsLlamaCppDoes) {
     EXPECT_EQ(choice(product, 576, same), name_of(same));
     EXPECT_EQ(choice(product, 48, same), "f16!");
   }
-  for (const auto& [asked, fallback] : {std::pair{DType::q4_k, "q5_0!"}, std::pair{DType::q6_k, "q8_0!"}}) {
+  for (const auto& [asked, fallback] :
+       {std::pair{DType::q4_k, "q5_0!"}, std::pair{DType::q6_k, "q8_0!"}}) {
     EXPECT_EQ(choice(product, 512, asked), name_of(asked));
     EXPECT_EQ(choice(product, 576, asked), fallback);
     EXPECT_EQ(choice(embedding, 576, asked), fallback);
     EXPECT_EQ(choice(product, 100, asked), "f16!");
   }
   EXPECT_EQ(choice(product, 576, DType::q5_k), "q5_1!");
-  for (const DType half : {DType::f32, DType::bf16, DType::f16}) EXPECT_EQ(choice(product, 100, half), name_of(half));
+  for (const DType half : {DType::f32, DType::bf16, DType::f16})
+    EXPECT_EQ(choice(product, 100, half), name_of(half));
 }
 
 TEST(QuantPolicy, TheHeadKeepsMoreBits) {
@@ -56,7 +59,8 @@ TEST(QuantPolicy, TheHeadKeepsMoreBits) {
 
 TEST(QuantPolicy, SmallThingsStayF32AndFoldersHoldNoBlocks) {
   using enum WeightKind;
-  for (const DType asked : {DType::q4_0, DType::q8_0, DType::f16, DType::bf16}) EXPECT_EQ(choice(small, 512, asked), "f32!");
+  for (const DType asked : {DType::q4_0, DType::q8_0, DType::f16, DType::bf16})
+    EXPECT_EQ(choice(small, 512, asked), "f32!");
   EXPECT_EQ(choice(small, 512, DType::bf16, DType::f32, Target::folder), "bf16");
   EXPECT_EQ(choice(buffer, 512, DType::bf16, DType::f32, Target::folder), "f32!");
   EXPECT_EQ(choice(product, 512, std::nullopt, DType::q4_k), "q4_k");
@@ -75,12 +79,18 @@ TEST(QuantPolicy, KindsOfAModel) {
   for (const Param* param : model.params()) names[kind_of(model, *param)].push_back(param->name);
   EXPECT_EQ(names[WeightKind::embedding], std::vector<std::string>{"embed.weight"});
   EXPECT_EQ(names[WeightKind::lm_head], std::vector<std::string>{"head.weight"});
-  EXPECT_EQ(names[WeightKind::product].size(), 3u * 4 + 3 + 2 * 6);  // q, k, v, o; a dense layer; experts and shared ones of two
+  EXPECT_EQ(names[WeightKind::product].size(),
+            3u * 4 + 3 + 2 * 6);  // q, k, v, o; a dense layer; experts and shared ones of two
   for (const std::string& name : names[WeightKind::product])
-    EXPECT_TRUE(name.find("attn.") != name.npos || name.find("experts.") != name.npos || name.find("shared.") != name.npos) << name;
-  const auto is_small = [&](const std::string& name) { return std::ranges::count(names[WeightKind::small], name) == 1; };
+    EXPECT_TRUE(name.find("attn.") != name.npos || name.find("experts.") != name.npos ||
+                name.find("shared.") != name.npos)
+        << name;
+  const auto is_small = [&](const std::string& name) {
+    return std::ranges::count(names[WeightKind::small], name) == 1;
+  };
   for (const char* name :
-       {"positions.weight", "layers.1.ffn.router.weight", "layers.1.ffn.shared_gate.weight", "layers.0.attn_norm.weight", "layers.0.attn.q.bias"})
+       {"positions.weight", "layers.1.ffn.router.weight", "layers.1.ffn.shared_gate.weight",
+        "layers.0.attn_norm.weight", "layers.0.attn.q.bias"})
     EXPECT_TRUE(is_small(name)) << name;
   config.tied = true;
   Model tied(config, Storage::bound);
@@ -92,25 +102,30 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1)
   uint64_t index = 0;
   for (Param* param : model->params()) {
     const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
   return model;
 }
 
 void expect_same_weights(
-    const std::string& a, const std::string& b, const std::function<float(float)>& stored = [](float x) { return x; }) {
+    const std::string& a, const std::string& b,
+    const std::function<float(float)>& stored = [](float x) { return x; }) {
   const LoadedModel x = load_model(a), y = load_model(b);
   ASSERT_EQ(x.model->params().size(), y.model->params().size());
   for (size_t p = 0; p < x.model->params().size(); ++p) {
     const Param &m = *x.model->params()[p], &n = *y.model->params()[p];
     const bool rounded = m.is_trained();
     for (int64_t i = 0; i < m.value.numel(); ++i)
-      ASSERT_EQ(std::bit_cast<uint32_t>(rounded ? stored(m.value.as<float>()[i]) : m.value.as<float>()[i]), std::bit_cast<uint32_t>(n.value.as<float>()[i]))
+      ASSERT_EQ(std::bit_cast<uint32_t>(rounded ? stored(m.value.as<float>()[i])
+                                                : m.value.as<float>()[i]),
+                std::bit_cast<uint32_t>(n.value.as<float>()[i]))
           << m.name << " number " << i;
   }
 }
 
-ConvertReport converted(const std::string& in, const std::string& out, std::optional<DType> dtype = {}, int threads = 2) {
+ConvertReport converted(const std::string& in, const std::string& out,
+                        std::optional<DType> dtype = {}, int threads = 2) {
   LoadedModel model = open_model(in, {});
   check_convert_target(in, out, model);
   return convert_model(model, in, out, {.dtype = dtype, .threads = threads});
@@ -122,7 +137,8 @@ TEST(Convert, AFolderToAFolder) {
     if (named.name.starts_with("recipe_")) continue;  // they differ in routers only
     SCOPED_TRACE(named.name);
     TempFolder folder;
-    save_model(folder / "in", *drawn_model(named.config), *make_tokenizer("bytes"), DType::f32, {{"step", "17"}});
+    save_model(folder / "in", *drawn_model(named.config), *make_tokenizer("bytes"), DType::f32,
+               {{"step", "17"}});
     const ConvertReport report = converted(folder / "in", folder / "same");
     for (const char* file : {"/config.json", "/tokenizer.json", "/model.safetensors"})
       EXPECT_EQ(slurp(folder / "in" + file), slurp(folder / "same" + file)) << file;
@@ -136,7 +152,8 @@ TEST(Convert, AFolderToAFolder) {
     converted(folder / "in", folder / "bf16", DType::bf16);
     expect_same_weights(folder / "in", folder / "bf16", [](float x) { return to_f32(to_bf16(x)); });
     converted(folder / "in", folder / "f16", DType::f16, 1);
-    expect_same_weights(folder / "in", folder / "f16", [](float x) { return f16_to_f32(f32_to_f16(x)); });
+    expect_same_weights(folder / "in", folder / "f16",
+                        [](float x) { return f16_to_f32(f32_to_f16(x)); });
     converted(folder / "bf16", folder / "kept");
     EXPECT_EQ(slurp(folder / "bf16/model.safetensors"), slurp(folder / "kept/model.safetensors"));
   }
@@ -148,18 +165,24 @@ TEST(Convert, ThreadsChangeNothing) {
   converted(folder / "in", folder / "one", DType::f16, 1);
   for (const int threads : {2, 3, 7}) {
     converted(folder / "in", folder / "many", DType::f16, threads);
-    EXPECT_EQ(slurp(folder / "one/model.safetensors"), slurp(folder / "many/model.safetensors")) << threads;
+    EXPECT_EQ(slurp(folder / "one/model.safetensors"), slurp(folder / "many/model.safetensors"))
+        << threads;
   }
 }
 
 TEST(Convert, RefusesWhatTheTypeCannotHold) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 70000.0f}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity(), 70000.0f}) {
     TempFolder folder;
     const auto model = drawn_model(small_olmoe());
     param_named(*model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[5] = bad;
     save_model(folder / "in", *model, *make_tokenizer("bytes"));
-    const std::string name = "number 5 of tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is ";
-    EXPECT_FAILS(converted(folder / "in", folder / "out", DType::f16), name + (std::isfinite(bad) ? "70000, and f16 ends at 65504; take dtype bf16" : ""));
+    const std::string name =
+        "number 5 of tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is ";
+    EXPECT_FAILS(
+        converted(folder / "in", folder / "out", DType::f16),
+        name + (std::isfinite(bad) ? "70000, and f16 ends at 65504; take dtype bf16" : ""));
     EXPECT_FALSE(std::filesystem::exists(folder / "out/config.json"));
     EXPECT_FALSE(std::filesystem::exists(folder / "out/model.safetensors"));
     if (std::isfinite(bad)) converted(folder / "in", folder / "out", DType::bf16);
@@ -173,7 +196,10 @@ TEST(Convert, WhatIsThereIsSpared) {
   save_model(folder / "other", *drawn_model(small_shared()), *make_tokenizer("bytes"));
   const std::string other = slurp(folder / "other/model.safetensors");
   EXPECT_FAILS(converted(folder / "in", folder / "in"), "is the model itself");
-  EXPECT_FAILS(converted(folder / "in", folder / "../" + std::filesystem::path(folder.path()).filename().string() + "/in"), "is the model itself");
+  EXPECT_FAILS(
+      converted(folder / "in",
+                folder / "../" + std::filesystem::path(folder.path()).filename().string() + "/in"),
+      "is the model itself");
   EXPECT_FAILS(converted(folder / "in", folder / "other"), "another model is in this folder");
   EXPECT_EQ(slurp(folder / "other/model.safetensors"), other);
   converted(folder / "in", folder / "out");
@@ -182,7 +208,8 @@ TEST(Convert, WhatIsThereIsSpared) {
   EXPECT_FAILS(converted(folder / "in", folder / "file"), "cannot make the folder");
 }
 
-// A model whose rows are whole blocks of 32, of 256 in the experts' way down, and of 48 numbers nowhere.
+// A model whose rows are whole blocks of 32, of 256 in the experts' way down, and of 48 numbers
+// nowhere.
 ModelConfig block_config(bool tied = false) {
   ModelConfig c = small_olmoe();
   c.width = 64;
@@ -219,17 +246,21 @@ std::map<std::string, std::string> types_of(const std::string& path) {
 }
 
 TEST(Convert, ToGgufAndBackIsTheSameFolder) {
-  for (const ModelConfig& config : {block_config(), paired_config(), paired_config(true), carved_config()})
+  for (const ModelConfig& config :
+       {block_config(), paired_config(), paired_config(true), carved_config()})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      SCOPED_TRACE(config.routing.recipe + (config.tied ? " tied " : " ") + std::string(name_of(dtype)));
+      SCOPED_TRACE(config.routing.recipe + (config.tied ? " tied " : " ") +
+                   std::string(name_of(dtype)));
       TempFolder folder;
       save_model(folder / "f32", *drawn_model(config), *make_tokenizer("bytes"));
       converted(folder / "f32", folder / "in", dtype);
       const ConvertReport report = converted(folder / "in", folder / "m.gguf");
-      EXPECT_EQ(report.targets, static_cast<int64_t>(Gguf::open(folder / "m.gguf").tensors().size()));
+      EXPECT_EQ(report.targets,
+                static_cast<int64_t>(Gguf::open(folder / "m.gguf").tensors().size()));
       expect_same_weights(folder / "in", folder / "m.gguf");
       converted(folder / "m.gguf", folder / "out", dtype);
-      EXPECT_EQ(slurp(folder / "in/model.safetensors").size(), slurp(folder / "out/model.safetensors").size());
+      EXPECT_EQ(slurp(folder / "in/model.safetensors").size(),
+                slurp(folder / "out/model.safetensors").size());
       expect_same_weights(folder / "in", folder / "out");
       converted(folder / "m.gguf", folder / "again.gguf");
       EXPECT_EQ(slurp(folder / "m.gguf"), slurp(folder / "again.gguf"));
@@ -250,16 +281,19 @@ TEST(Convert, QuantisesAsTheTableSays) {
   EXPECT_EQ(types.at("blk.1.ffn_gate_inp.weight"), "f32");
   EXPECT_EQ(types.at("blk.1.attn_norm.weight"), "f32");
   std::map<std::string, int64_t> whys;
-  for (const ConvertedRow& row : report.rows) whys[std::string(name_of(row.to)) + ": " + std::string(row.why)] += row.targets;
-  const std::map<std::string, int64_t> want = {{"q8_0: the head keeps more bits", 1},
-                                               {"q5_0: rows are no multiple of 256", 1 + 2 * 6},
-                                               {"q4_k: ", 2},
-                                               {"f32: norms, biases, routers and positions stay f32", 1 + 2 * 5}};
+  for (const ConvertedRow& row : report.rows)
+    whys[std::string(name_of(row.to)) + ": " + std::string(row.why)] += row.targets;
+  const std::map<std::string, int64_t> want = {
+      {"q8_0: the head keeps more bits", 1},
+      {"q5_0: rows are no multiple of 256", 1 + 2 * 6},
+      {"q4_k: ", 2},
+      {"f32: norms, biases, routers and positions stay f32", 1 + 2 * 5}};
   EXPECT_EQ(whys, want);
 
   // The bytes are those of quantise(), expert after expert, with any number of threads.
   const Gguf file = Gguf::open(folder / "m.gguf");
-  const Tensor got = file.get("blk.1.ffn_down_exps.weight"), from = param_named(*model, "layers.1.ffn.experts.down.weight")->value;
+  const Tensor got = file.get("blk.1.ffn_down_exps.weight"),
+               from = param_named(*model, "layers.1.ffn.experts.down.weight")->value;
   std::vector<char> expected(static_cast<size_t>(got.bytes()));
   quantise(expected.data(), from.as<float>(), DType::q4_k, from.numel());
   EXPECT_EQ(std::memcmp(expected.data(), got.data, expected.size()), 0);
@@ -271,15 +305,19 @@ TEST(Convert, WhatLlamaCppCannotSayIsQuantisedAsTheRest) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(carved_config()), *make_tokenizer("bytes"));
   const ConvertReport report = converted(folder / "in", folder / "m.gguf", DType::q4_k);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "recipe 'carved' does not score by a matrix alone", report.why_own);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "recipe 'carved' does not score by a matrix alone",
+                      report.why_own);
   const auto types = types_of(folder / "m.gguf");
   std::map<std::string, std::string> of_layer;
   for (const auto& [name, type] : types)
     if (name.starts_with("blk.1.ffn")) of_layer[name.substr(6)] = type;
   const std::map<std::string, std::string> want = {
-      {"ffn_down_exps.bias", "f32"},    {"ffn_down_exps.weight", "q4_k"},  {"ffn_down_shexp.bias", "f32"}, {"ffn_down_shexp.weight", "q4_k"},
-      {"ffn_gate_exps.weight", "q5_0"}, {"ffn_gate_shexp.weight", "q5_0"}, {"ffn_up_exps.weight", "q5_0"}, {"ffn_up_shexp.weight", "q5_0"},
-      {"ffn_gate_inp.weight", "f32"},   {"ffn_gate_inp.bias", "f32"},      {"ffn_gate_inp.scale", "f32"},  {"ffn_norm.weight", "f32"},
+      {"ffn_down_exps.bias", "f32"},    {"ffn_down_exps.weight", "q4_k"},
+      {"ffn_down_shexp.bias", "f32"},   {"ffn_down_shexp.weight", "q4_k"},
+      {"ffn_gate_exps.weight", "q5_0"}, {"ffn_gate_shexp.weight", "q5_0"},
+      {"ffn_up_exps.weight", "q5_0"},   {"ffn_up_shexp.weight", "q5_0"},
+      {"ffn_gate_inp.weight", "f32"},   {"ffn_gate_inp.bias", "f32"},
+      {"ffn_gate_inp.scale", "f32"},    {"ffn_norm.weight", "f32"},
   };
   EXPECT_EQ(of_layer, want);
   EXPECT_EQ(types.at("blk.1.exp_probs_b.bias"), "f32");
@@ -313,12 +351,13 @@ TEST(Convert, AWrongTensorInAGgufIsRefused) {
   const auto write = [&](const std::function<void(std::vector<GgufItem>&)>& damage) {
     std::vector<GgufItem> items;
     for (const FileTensor& tensor : target.tensors)
-      items.push_back({tensor.name, DType::f32, tensor.shape, [&zeros, shape = tensor.shape](int64_t) {
-                         int64_t rows = 1;
-                         for (const int64_t n : shape) rows *= n;
-                         if (shape.size() == 1) return Tensor(zeros.data(), DType::f32, {rows});
-                         return Tensor(zeros.data(), DType::f32, {rows / shape.back(), shape.back()});
-                       }});
+      items.push_back(
+          {tensor.name, DType::f32, tensor.shape, [&zeros, shape = tensor.shape](int64_t) {
+             int64_t rows = 1;
+             for (const int64_t n : shape) rows *= n;
+             if (shape.size() == 1) return Tensor(zeros.data(), DType::f32, {rows});
+             return Tensor(zeros.data(), DType::f32, {rows / shape.back(), shape.back()});
+           }});
     damage(items);
     write_gguf(folder / "m.gguf", target.metadata, items);
   };
@@ -326,7 +365,9 @@ TEST(Convert, AWrongTensorInAGgufIsRefused) {
     return std::ranges::find_if(items, [&](const GgufItem& i) { return i.name == name; });
   };
   const std::string k = "blk.1.attn_k.weight";
-  const auto refused = [&](const std::string& why) { EXPECT_FAILS(converted(folder / "m.gguf", folder / "out"), why); };
+  const auto refused = [&](const std::string& why) {
+    EXPECT_FAILS(converted(folder / "m.gguf", folder / "out"), why);
+  };
   write([](auto&) {});
   converted(folder / "m.gguf", folder / "good");
   write([&](auto& items) { items.erase(item(items, k)); });
@@ -341,7 +382,9 @@ TEST(Convert, AWrongTensorInAGgufIsRefused) {
   write([&](auto& items) {
     GgufItem& down = *item(items, "blk.1.ffn_down_exps.weight");
     std::swap(down.shape[1], down.shape[2]);
-    down.produce = [&, rows = down.shape[0] * down.shape[1], cols = down.shape[2]](int64_t) { return Tensor(zeros.data(), DType::f32, {rows, cols}); };
+    down.produce = [&, rows = down.shape[0] * down.shape[1], cols = down.shape[2]](int64_t) {
+      return Tensor(zeros.data(), DType::f32, {rows, cols});
+    };
   });
   refused("it looks transposed");
   write([](auto&) {});
@@ -370,7 +413,8 @@ TEST(Convert, AFileThatIsNoneIsSpared) {
   const auto model = drawn_model(block_config());
   param_named(*model, "final_norm.weight")->value.as<float>()[3] = NAN;
   save_model(folder / "bad", *model, *make_tokenizer("bytes"));
-  EXPECT_FAILS(converted(folder / "bad", folder / "bad.gguf", DType::q8_0), "number 3 of tensor \"output_norm.weight\" is nan");
+  EXPECT_FAILS(converted(folder / "bad", folder / "bad.gguf", DType::q8_0),
+               "number 3 of tensor \"output_norm.weight\" is nan");
   EXPECT_FALSE(std::filesystem::exists(folder / "bad.gguf"));
 }
 
@@ -381,7 +425,8 @@ TEST(Account, ComesOutOnlyWhenEachNumberIsThereOnce) {
   const auto settle = [&](const std::function<void(Coverage&, const Param&)>& first) {
     Coverage coverage;
     first(coverage, *params[0]);
-    for (size_t i = 1; i < params.size(); ++i) coverage.add(*params[i], 0, params[i]->value.numel());
+    for (size_t i = 1; i < params.size(); ++i)
+      coverage.add(*params[i], 0, params[i]->value.numel());
     coverage.settle(params, "file");
   };
   const int64_t n = params[0]->value.numel();
@@ -390,8 +435,10 @@ TEST(Account, ComesOutOnlyWhenEachNumberIsThereOnce) {
     c.add(p, n / 2, n);
     c.add(p, 0, n / 2);
   });
-  EXPECT_FAILS(settle([&](Coverage&, const Param&) {}), fmt::format("numbers 0 to {} of \"embed.weight\" would stand nowhere", n - 1));
-  EXPECT_FAILS(settle([&](Coverage& c, const Param& p) { c.add(p, 0, n - 1); }), fmt::format("numbers {0} to {0} of", n - 1));
+  EXPECT_FAILS(settle([&](Coverage&, const Param&) {}),
+               fmt::format("numbers 0 to {} of \"embed.weight\" would stand nowhere", n - 1));
+  EXPECT_FAILS(settle([&](Coverage& c, const Param& p) { c.add(p, 0, n - 1); }),
+               fmt::format("numbers {0} to {0} of", n - 1));
   EXPECT_FAILS(settle([&](Coverage& c, const Param& p) {
                  c.add(p, 0, n);
                  c.add(p, 3, 5);
@@ -423,7 +470,8 @@ TEST(Convert, AWrongMapIsRefused) {
   };
   EXPECT_FAILS(with([](auto& map) { map.pop_back(); }), "was consumed 0 times");
   EXPECT_FAILS(with([](auto& map) { map.push_back(map.front()); }), "was consumed 2 times");
-  EXPECT_FAILS(with([](auto& map) { map.front().pieces = map[1].pieces; }), "account does not come out");
+  EXPECT_FAILS(with([](auto& map) { map.front().pieces = map[1].pieces; }),
+               "account does not come out");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

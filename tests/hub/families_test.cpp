@@ -1,5 +1,6 @@
-// Families of other programs: what they publish is read as what it is, every key that decides about the mathematics is needed, what is saved as a family
-// comes back as it, and a folder with one wrong tensor is refused whatever is wrong with it.
+// Families of other programs: what they publish is read as what it is, every key that decides about
+// the mathematics is needed, what is saved as a family comes back as it, and a folder with one
+// wrong tensor is refused whatever is wrong with it.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -16,7 +17,10 @@
 namespace moe::test {
 namespace {
 
-Json published(const std::string& name) { return read_json(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config/published_" + name + ".json"); }
+Json published(const std::string& name) {
+  return read_json(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config/published_" + name +
+                   ".json");
+}
 ModelConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
 Json with(Json json, const std::string& key, const Json& value) {
   json[key] = value;
@@ -48,7 +52,10 @@ TEST(Families, PublishedConfigs) {
   EXPECT_EQ(parse(published("mistral_7b_v0_3")).vocab, 32768);
   EXPECT_EQ(parse(published("mistral_7b_v0_3")).attention_window, 0);
   EXPECT_EQ(parse(published("mistral_7b_v0_1")).attention_window, 4096);
-  EXPECT_EQ(parse(with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 0)).attention_window, 131072);
+  EXPECT_EQ(
+      parse(with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 0))
+          .attention_window,
+      131072);
   for (const char* name : {"qwen2_5_0_5b", "qwen2_7b"}) {
     const ModelConfig c = parse(published(name));
     EXPECT_TRUE(c.attention_bias && !c.attention_out_bias) << name;
@@ -61,7 +68,9 @@ TEST(Families, PublishedConfigs) {
   EXPECT_EQ(a27.shared_width, 5632);
   EXPECT_TRUE(a27.shared_gate && a27.attention_bias && !a27.attention_out_bias);
   EXPECT_EQ(a27.moe_layer_count(), 24);
-  const auto weigh = [](const ModelConfig& c) { return std::get<ChosenScores>(eval_spec(c.routing).weigh).renormalise; };
+  const auto weigh = [](const ModelConfig& c) {
+    return std::get<ChosenScores>(eval_spec(c.routing).weigh).renormalise;
+  };
   EXPECT_EQ(weigh(a27), ChosenScores::Renormalise::never);
   const ModelConfig a3b = parse(published("qwen3_30b_a3b"));
   EXPECT_EQ(a3b.routing.recipe, "qwen3-moe");
@@ -85,7 +94,8 @@ TEST(Families, PublishedConfigs) {
   EXPECT_EQ(deepseek.routing.balance_over, BalanceOver::sequence);
 }
 
-// Keys without which a published config still means the same: no part of the mathematics, or the meaning of their absence is the family's own.
+// Keys without which a published config still means the same: no part of the mathematics, or the
+// meaning of their absence is the family's own.
 TEST(Families, EveryKeyThatDecidesIsNeeded) {
   const std::set<std::string> never = {"architectures",
                                        "attention_dropout",
@@ -106,7 +116,8 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
                                        "use_mrope",
                                        "max_window_layers"};
   const std::map<std::string, std::set<std::string>> of_family = {
-      // Not known when the family was published, or visible in the tensors (widths of heads, biases).
+      // Not known when the family was published, or visible in the tensors (widths of heads,
+      // biases).
       {"llama", {"num_key_value_heads", "attention_bias", "mlp_bias", "head_dim"}},
       {"mistral", {"head_dim"}},
       {"qwen2", {"head_dim", "sliding_window"}},
@@ -114,11 +125,14 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
       {"mixtral", {"head_dim"}},
       {"qwen2_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
       {"qwen3_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
-      {"gpt2", {"attn_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"}},
+      {"gpt2",
+       {"attn_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+        "summary_type", "summary_use_proj"}},
       {"olmoe", {"clip_qkv"}},
       {"deepseek", {"n_shared_experts"}},
   };
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config")) {
     if (!entry.path().filename().string().starts_with("published_")) continue;
     const Json full = read_json(entry.path());
     const std::string type = full["model_type"];
@@ -126,30 +140,46 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
     EXPECT_NO_THROW(parse(full));
     for (const auto& item : full.items()) {
       const std::string& key = item.key();
-      const bool early = type == "llama" && !full.contains("rope_theta") && key == "transformers_version";
-      const bool free = (never.contains(key) && !(type == "olmoe" && key == "initializer_range")) || (key == "transformers_version" && !early) ||
-                        (key == "rope_scaling" && item.value().is_null()) || (of_family.at(type).contains(key));
+      const bool early =
+          type == "llama" && !full.contains("rope_theta") && key == "transformers_version";
+      const bool free = (never.contains(key) && !(type == "olmoe" && key == "initializer_range")) ||
+                        (key == "transformers_version" && !early) ||
+                        (key == "rope_scaling" && item.value().is_null()) ||
+                        (of_family.at(type).contains(key));
       if (free) EXPECT_NO_THROW(parse(without(full, key))) << key;
-      else if (key == "rope_scaling") EXPECT_EQ(parse(without(full, key)).rope_scaling.kind, RopeScaling::Kind::none);  // what a scaling is, it says whole
-      else EXPECT_FAILS(parse(without(full, key)), early ? "\"rope_theta\" is missing" : fmt::format("\"{}\" is missing", key));
+      else if (key == "rope_scaling")
+        EXPECT_EQ(parse(without(full, key)).rope_scaling.kind,
+                  RopeScaling::Kind::none);  // what a scaling is, it says whole
+      else
+        EXPECT_FAILS(parse(without(full, key)),
+                     early ? "\"rope_theta\" is missing" : fmt::format("\"{}\" is missing", key));
     }
   }
 }
 
 TEST(Families, RopeScalings) {
   const Json base = published("tinyllama_1_1b");
-  const Json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"original_max_position_embeddings", 512}};
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8},
+                       {"low_freq_factor", 1},
+                       {"high_freq_factor", 4},
+                       {"original_max_position_embeddings", 512}};
   const Json yarn = {{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}};
-  EXPECT_EQ(parse(with(base, "rope_scaling", {{"type", "linear"}, {"factor", 2.5}})).rope_scaling.factor, 2.5f);
+  EXPECT_EQ(
+      parse(with(base, "rope_scaling", {{"type", "linear"}, {"factor", 2.5}})).rope_scaling.factor,
+      2.5f);
   EXPECT_EQ(parse(with(base, "rope_scaling", llama3)).rope_scaling.original_context, 512);
   const RopeScaling y = parse(with(base, "rope_scaling", yarn)).rope_scaling;
   EXPECT_FLOAT_EQ(y.attention_factor, static_cast<float>(0.1 * std::log(4.0) + 1));
   EXPECT_EQ(y.beta_fast, 32);
   EXPECT_TRUE(y.truncate);
-  EXPECT_EQ(parse(with(base, "rope_scaling", with(yarn, "attention_factor", 1.5))).rope_scaling.attention_factor, 1.5f);
+  EXPECT_EQ(parse(with(base, "rope_scaling", with(yarn, "attention_factor", 1.5)))
+                .rope_scaling.attention_factor,
+            1.5f);
   const Json scaled = with(with(yarn, "mscale", 0.707), "mscale_all_dim", 1.0);
-  EXPECT_FLOAT_EQ(parse(with(base, "rope_scaling", scaled)).rope_scaling.attention_factor,
-                  static_cast<float>((0.1 * 0.707 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1)));
+  EXPECT_FLOAT_EQ(
+      parse(with(base, "rope_scaling", scaled)).rope_scaling.attention_factor,
+      static_cast<float>((0.1 * 0.707 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1)));
   // The same in the new form.
   Json modern = without(base, "rope_theta");
   modern["rope_parameters"] = llama3;
@@ -159,23 +189,30 @@ TEST(Families, RopeScalings) {
   for (const Json& scaling : {llama3, yarn})
     for (const auto& item : scaling.items())
       if (item.key() != "type" && item.key() != "rope_type")
-        EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))), fmt::format("\"{}\" is missing", item.key()));
+        EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))),
+                     fmt::format("\"{}\" is missing", item.key()));
   for (const char* kind : {"dynamic", "longrope", "su", "proportional"})
-    EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})), fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
-  EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))), "\"beta_fast\" is not known");
-  EXPECT_FAILS(parse(with(base, "rope_scaling", with(with(yarn, "rope_type", "linear"), "factor", 2))), "make them equal");
+    EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})),
+                 fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
+  EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))),
+               "\"beta_fast\" is not known");
+  EXPECT_FAILS(
+      parse(with(base, "rope_scaling", with(with(yarn, "rope_type", "linear"), "factor", 2))),
+      "make them equal");
   EXPECT_FAILS(parse(with(modern, "rope_scaling", yarn)), "but \"rope_parameters\" is");
   for (const Json& scaling : {Json{{"type", "linear"}, {"factor", 2.5}}, llama3, scaled}) {
     const ModelConfig c = parse(with(base, "rope_scaling", scaling));
     const std::string text = config_to_json(c);
     EXPECT_EQ(config_to_json(parse_config(text, "again")), text);
-    EXPECT_EQ(parse_config(text, "again").rope_scaling.attention_factor, c.rope_scaling.attention_factor);
+    EXPECT_EQ(parse_config(text, "again").rope_scaling.attention_factor,
+              c.rope_scaling.attention_factor);
   }
 }
 
 // qwen: the layers from max_window_layers on, as transformers' layer_types lists them.
 TEST(Families, AWindowMayBeginAtALayer) {
-  Json json = with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 21);
+  Json json =
+      with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 21);
   std::vector<std::string> types(28, "full_attention");
   std::fill(types.begin() + 21, types.end(), "sliding_attention");
   const ModelConfig c = parse(json), listed = parse(with(json, "layer_types", types));
@@ -189,7 +226,8 @@ TEST(Families, AWindowMayBeginAtALayer) {
 }
 
 TEST(Families, WhatIsNotSupportedIsRefusedByName) {
-  const auto refused = [](const char* name, const char* key, const Json& value, const std::string& why) {
+  const auto refused = [](const char* name, const char* key, const Json& value,
+                          const std::string& why) {
     EXPECT_FAILS(parse(with(published(name), key, value)), fmt::format("\"{}\" is ", key));
     EXPECT_FAILS(parse(with(published(name), key, value)), why);
   };
@@ -198,11 +236,14 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   refused("smollm2_135m", "hidden_act", "quick_gelu", "quick_gelu");
   refused("qwen2_7b", "use_mrope", true, "several axes");
   refused("qwen2_7b", "num_attention_heads", 27, "\"head_dim\" is needed");
-  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", Json::array({"full_attention"}))), "\"layer_types\" lists 1 layers");
-  EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window", true)));  // no layer is beyond max_window_layers
+  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", Json::array({"full_attention"}))),
+               "\"layer_types\" lists 1 layers");
+  EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window",
+                             true)));  // no layer is beyond max_window_layers
   std::vector<std::string> types(28, "full_attention");
   types[9] = "sliding_attention";
-  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", types)), "\"layer_types\" has \"sliding_attention\" at layer 9");
+  EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", types)),
+               "\"layer_types\" has \"sliding_attention\" at layer 9");
   refused("qwen3_30b_a3b", "use_sliding_window", true, "only false");
   refused("mixtral_8x7b", "router_jitter_noise", 0.1, "only 0");
   refused("gpt2", "scale_attn_weights", false, "not supported");
@@ -213,10 +254,14 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   refused("deepseek_moe_16b", "routed_scaling_factor", 16, "only 1");
   refused("deepseek_moe_16b", "topk_method", "group_limited_greedy", "only \"greedy\"");
   refused("deepseek_moe_16b", "kv_lora_rank", 512, "latent attention");
-  EXPECT_FAILS(parse(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 49)), "no layer routes");
-  EXPECT_FAILS(parse(with(published("llama_3_2_1b"), "quantization_config", Json::object())), "\"quantization_config\" is not known");
-  EXPECT_EQ(parse(with(published("qwen3_30b_a3b"), "norm_topk_prob", false)).routing.recipe, "qwen2-moe");
-  const ModelConfig sparse = parse(with(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 2), "mlp_only_layers", {1, 5}));
+  EXPECT_FAILS(parse(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 49)),
+               "no layer routes");
+  EXPECT_FAILS(parse(with(published("llama_3_2_1b"), "quantization_config", Json::object())),
+               "\"quantization_config\" is not known");
+  EXPECT_EQ(parse(with(published("qwen3_30b_a3b"), "norm_topk_prob", false)).routing.recipe,
+            "qwen2-moe");
+  const ModelConfig sparse = parse(
+      with(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 2), "mlp_only_layers", {1, 5}));
   EXPECT_EQ(sparse.moe_layer_count(), 22);
   EXPECT_TRUE(sparse.is_moe(3) && !sparse.is_moe(5) && !sparse.is_moe(2));
   // As transformers 5 writes it.
@@ -229,7 +274,8 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config) {
   uint64_t index = 0;
   for (Param* param : model->params()) {
     const RngKey key = RngKey::from_seed(5).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
   return model;
 }
@@ -240,7 +286,8 @@ class FamilyFolder : public ::testing::Test {
     model_ = drawn_model(config);
     save_model(folder_.path(), *model_, *make_tokenizer("bytes"));
   }
-  void rewrite(const std::function<bool(SafetensorsItem&)>& change, std::vector<SafetensorsItem> also = {}) {
+  void rewrite(const std::function<bool(SafetensorsItem&)>& change,
+               std::vector<SafetensorsItem> also = {}) {
     const Safetensors file = Safetensors::open(folder_.path());
     std::vector<SafetensorsItem> items = std::move(also);
     for (const NamedTensor& tensor : file.tensors()) {
@@ -268,7 +315,8 @@ TEST_F(FamilyFolder, EachComesBackAsItself) {
     EXPECT_EQ(config_to_json(loaded.model->config()), config_to_json(named.config));
     ASSERT_EQ(loaded.model->params().size(), model_->params().size());
     for (size_t i = 0; i < model_->params().size(); ++i)
-      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value)) << model_->params()[i]->name;
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value))
+          << model_->params()[i]->name;
   }
 }
 
@@ -284,7 +332,9 @@ TEST_F(FamilyFolder, OneWrongTensor) {
     std::string victim, vector;
     const Safetensors file = Safetensors::open(folder_.path());
     for (const NamedTensor& t : file.tensors()) {
-      if (t.value.rank == 2 && t.value.shape[0] != t.value.shape[1] && t.name.find(".1.") != std::string::npos) victim = t.name;
+      if (t.value.rank == 2 && t.value.shape[0] != t.value.shape[1] &&
+          t.name.find(".1.") != std::string::npos)
+        victim = t.name;
       if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos) vector = t.name;
     }
     ASSERT_FALSE(victim.empty() || vector.empty());
@@ -292,8 +342,11 @@ TEST_F(FamilyFolder, OneWrongTensor) {
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no tensor \"" + victim + "\"", message());
     again();
     float number = 0;
-    rewrite([](SafetensorsItem&) { return true; }, {{"model.layers.1.extra.weight", Tensor(&number, DType::f32, {1}), DType::f32}});
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "tensor \"model.layers.1.extra.weight\" is no part of the model", message());
+    rewrite([](SafetensorsItem&) { return true; },
+            {{"model.layers.1.extra.weight", Tensor(&number, DType::f32, {1}), DType::f32}});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "tensor \"model.layers.1.extra.weight\" is no part of the model",
+                        message());
     again();
     std::string bytes = slurp(folder_ / "model.safetensors");
     const size_t at = bytes.find('"' + vector + '"');
@@ -303,7 +356,8 @@ TEST_F(FamilyFolder, OneWrongTensor) {
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stands twice", message());
     again();
     rewrite([&](SafetensorsItem& item) {
-      if (item.name == victim) item.value = item.value.reshape({item.value.shape[1], item.value.shape[0]});
+      if (item.name == victim)
+        item.value = item.value.reshape({item.value.shape[1], item.value.shape[0]});
       return true;
     });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it looks transposed", message());
@@ -329,11 +383,14 @@ TEST_F(FamilyFolder, OlderFiles) {
           if (gpt2) item.name = item.name.substr(std::string("transformer.").size());
           return true;
         },
-        {gpt2 ? SafetensorsItem{"h.0.attn.bias", Tensor(table.data(), DType::f32, {1, 1, 16, 16}), DType::f32}
-              : SafetensorsItem{"model.layers.1.self_attn.rotary_emb.inv_freq", Tensor(table.data(), DType::f32, {1}), DType::f32}});
+        {gpt2 ? SafetensorsItem{"h.0.attn.bias", Tensor(table.data(), DType::f32, {1, 1, 16, 16}),
+                                DType::f32}
+              : SafetensorsItem{"model.layers.1.self_attn.rotary_emb.inv_freq",
+                                Tensor(table.data(), DType::f32, {1}), DType::f32}});
     const LoadedModel loaded = load_model(folder_.path());
     for (size_t i = 0; i < model_->params().size(); ++i)
-      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value)) << model_->params()[i]->name;
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value))
+          << model_->params()[i]->name;
   }
 }
 
@@ -341,7 +398,8 @@ TEST_F(FamilyFolder, WithoutATokenizerThatCanBeRead) {
   start(small_families()[0].config);
   std::filesystem::remove(folder_ / "tokenizer.json");
   put(folder_ / "tokenizer.model", "x");
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no tokenizer.json in this folder, only tokenizer.model", message());
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "there is no tokenizer.json in this folder, only tokenizer.model", message());
 }
 
 }  // namespace

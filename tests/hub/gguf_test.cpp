@@ -1,5 +1,6 @@
-// Models in GGUF files: what is saved computes the same when it is loaded back, keys that change the mathematics cannot be left out, and what llama.cpp has no
-// words for takes our own form and says why.
+// Models in GGUF files: what is saved computes the same when it is loaded back, keys that change
+// the mathematics cannot be left out, and what llama.cpp has no words for takes our own form and
+// says why.
 #include <cmath>
 #include <set>
 
@@ -46,7 +47,8 @@ ModelConfig carved_config(const char* recipe) {
   return c;
 }
 
-// Models that no architecture of llama.cpp can say: every parameter that such a model may have is in one of them.
+// Models that no architecture of llama.cpp can say: every parameter that such a model may have is
+// in one of them.
 void add_own_configs(std::vector<NamedConfig>& all) {
   all.push_back({"moe_cpp", carved_config("carved")});
   all.push_back({"moe_cpp", carved_config("cmoe")});
@@ -76,7 +78,8 @@ void add_own_configs(std::vector<NamedConfig>& all) {
   ModelConfig windowed = dense_config();
   windowed.model_type = "mistral";
   windowed.attention_window = 7;
-  windowed.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .truncate = false};
+  windowed.rope_scaling = {
+      .kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .truncate = false};
   all.push_back({"moe_cpp", windowed});
 }
 
@@ -97,7 +100,10 @@ std::vector<NamedConfig> gguf_configs() {
   all.push_back({"qwen3", qwen3});
   ModelConfig qwen2 = dense_config();
   qwen2.attention_bias = qwen2.tied = true;
-  qwen2.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  qwen2.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1 + 0.1f * std::log(4.0f)};
   all.push_back({"qwen2", qwen2});
   ModelConfig llama = dense_config();
   llama.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
@@ -136,8 +142,10 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 3)
   uint64_t index = 0;
   for (Param* param : model->params()) {
     const RngKey key = RngKey::from_seed(seed).fold(index++);
-    const float scale = param->role == Role::norm ? 0.2f : 0.3f, middle = param->role == Role::norm ? 1.0f : 0.0f;
-    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = middle + scale * normal(key, static_cast<uint64_t>(i));
+    const float scale = param->role == Role::norm ? 0.2f : 0.3f,
+                middle = param->role == Role::norm ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = middle + scale * normal(key, static_cast<uint64_t>(i));
     param->touched();
   }
   return model;
@@ -148,13 +156,15 @@ std::vector<double> logits_of(Model& model) {
   moe::Run run(2);
   std::vector<int32_t> ids, positions;
   for (int32_t i = 0; i < 12; ++i) {
-    ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), 256)));
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), 256)));
     positions.push_back(i);
   }
   const std::vector<int64_t> bounds = {0, 12};
   const Batch batch{ids, positions, bounds};
   const ModelConfig& c = model.config();
-  const std::optional<RoutingSpec> spec = c.moe_layer_count() > 0 ? std::optional(eval_spec(c.routing)) : std::nullopt;
+  const std::optional<RoutingSpec> spec =
+      c.moe_layer_count() > 0 ? std::optional(eval_spec(c.routing)) : std::nullopt;
   ModelSaved saved;
   model.forward(run, {.batch = batch, .routing = spec ? &*spec : nullptr}, saved);
   const Tensor out = run.saved.alloc(DType::f32, {12, c.vocab});
@@ -164,7 +174,11 @@ std::vector<double> logits_of(Model& model) {
 
 void save(const std::string& path, Model& model, DType dtype = DType::f32) {
   save_gguf(
-      path, model, *make_tokenizer("bytes"), [&](const FileTensor& t) { return t.shape.back() % block_of(dtype).elements == 0 ? dtype : DType::f32; }, 2);
+      path, model, *make_tokenizer("bytes"),
+      [&](const FileTensor& t) {
+        return t.shape.back() % block_of(dtype).elements == 0 ? dtype : DType::f32;
+      },
+      2);
 }
 
 TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
@@ -179,7 +193,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
     EXPECT_EQ(Gguf::open(folder / "a.gguf").text("general.architecture"), name);
     EXPECT_TRUE(is_gguf(folder / "a.gguf"));
     for (const bool trained : {true, false}) {
-      const LoadedModel loaded = trained ? load_model(folder / "a.gguf") : open_model(folder / "a.gguf", {});
+      const LoadedModel loaded =
+          trained ? load_model(folder / "a.gguf") : open_model(folder / "a.gguf", {});
       EXPECT_EQ(logits_of(*loaded.model), want);
       EXPECT_EQ(loaded.model->config().context, config.context);
       EXPECT_EQ(loaded.model->config().tied, config.tied);
@@ -189,7 +204,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
     }
   }
-  for (const GgufArchitecture& row : gguf_architectures()) EXPECT_TRUE(seen.contains(std::string(row.name) + (row.routes() ? "+" : ""))) << row.title;
+  for (const GgufArchitecture& row : gguf_architectures())
+    EXPECT_TRUE(seen.contains(std::string(row.name) + (row.routes() ? "+" : ""))) << row.title;
 }
 
 // A quantised file is the model whose weights went through the same blocks in memory.
@@ -202,7 +218,8 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       save(folder / "a.gguf", *model, dtype);
       const auto target = gguf_target(*model, *make_tokenizer("bytes"));
       for (const FileTensor& tensor : target.tensors) {
-        if (gguf_wants_f32(*model, tensor) || tensor.shape.back() % block_of(dtype).elements != 0) continue;
+        if (gguf_wants_f32(*model, tensor) || tensor.shape.back() % block_of(dtype).elements != 0)
+          continue;
         for (const FileTensor::Piece& piece : tensor.pieces) {
           const Tensor& value = piece.param->value;
           std::vector<std::byte> blocks(static_cast<size_t>(bytes_of(dtype, value.cols())));
@@ -225,7 +242,8 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
   }
 }
 
-// llama.cpp turns neighbours where the architecture is `llama` or `deepseek`: row 2c + s of a head there is row c + s C/2 here.
+// llama.cpp turns neighbours where the architecture is `llama` or `deepseek`: row 2c + s of a head
+// there is row c + s C/2 here.
 TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
   for (const auto& [name, config] : gguf_configs()) {
     if (config.positions == Positions::learned) continue;
@@ -237,17 +255,22 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const bool paired = name == "llama" || name == "deepseek";
     const auto check = [&](const char* theirs, const char* ours) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
-      const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(), cols = here.rank == 1 ? 1 : here.cols();
+      const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),
+                    cols = here.rank == 1 ? 1 : here.cols();
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t c = r % width, from = paired ? r - c + c / 2 + (c % 2) * width / 2 : r;
-        for (int64_t i = 0; i < cols; ++i) ASSERT_EQ(there.as<float>()[r * cols + i], here.as<float>()[from * cols + i]) << theirs << " row " << r;
+        for (int64_t i = 0; i < cols; ++i)
+          ASSERT_EQ(there.as<float>()[r * cols + i], here.as<float>()[from * cols + i])
+              << theirs << " row " << r;
       }
     };
     check("blk.1.attn_q.weight", "layers.1.attn.q.weight");
     check("blk.1.attn_k.weight", "layers.1.attn.k.weight");
     if (config.attention_bias) check("blk.1.attn_q.bias", "layers.1.attn.q.bias");
     const Tensor v = file.get("blk.1.attn_v.weight");
-    EXPECT_EQ(std::memcmp(v.data, param_named(*model, "layers.1.attn.v.weight")->value.data, static_cast<size_t>(v.bytes())), 0);
+    EXPECT_EQ(std::memcmp(v.data, param_named(*model, "layers.1.attn.v.weight")->value.data,
+                          static_cast<size_t>(v.bytes())),
+              0);
   }
 }
 
@@ -280,13 +303,16 @@ TEST(GgufModel, ConfigsSurvive) {
   }
 }
 
-// Heads of 128 with theta 500000, as Llama 3.1 has them: what transformers' rope_type "llama3" divides its frequencies by.
+// Heads of 128 with theta 500000, as Llama 3.1 has them: what transformers' rope_type "llama3"
+// divides its frequencies by.
 TEST(GgufModel, Llama3Factors) {
-  const RopeScaling scaling{.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  const RopeScaling scaling{
+      .kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
   const std::vector<float> factors = llama3_factors(scaling, 500000, 128);
   ASSERT_EQ(factors.size(), 64u);
   const float blended[] = {1, 1.2075f, 1.5534f, 2.0263f, 2.6945f, 3.6843f, 5.2573f, 8};
-  for (size_t i = 0; i < 64; ++i) EXPECT_NEAR(factors[i], i < 28 ? 1 : i > 35 ? 8 : blended[i - 28], 1e-4) << i;
+  for (size_t i = 0; i < 64; ++i)
+    EXPECT_NEAR(factors[i], i < 28 ? 1 : i > 35 ? 8 : blended[i - 28], 1e-4) << i;
 }
 
 // A file of one architecture whose entries and tensors can be changed.
@@ -314,11 +340,16 @@ class Changed : public ::testing::Test {
   std::string message() {
     std::vector<GgufItem> items;
     for (const NamedTensor& t : tensors_)
-      items.push_back({t.name, t.value.dtype, {t.value.shape.begin(), t.value.shape.begin() + t.value.rank}, [t](int64_t) { return t.value; }});
+      items.push_back({t.name,
+                       t.value.dtype,
+                       {t.value.shape.begin(), t.value.shape.begin() + t.value.rank},
+                       [t](int64_t) { return t.value; }});
     write_gguf(folder_ / "b.gguf", target_.metadata, items);
     return message_of([&] { open_model(folder_ / "b.gguf", {}); });
   }
-  void expect_refused(const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message()); }
+  void expect_refused(const std::string& part) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message());
+  }
 
   TempFolder folder_;
   std::string path_ = folder_ / "a.gguf";
@@ -333,16 +364,23 @@ TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
     start(name);
     const std::string prefix = std::string(name) + ".";
     // Without these a file means what docs/gguf.md says, and llama.cpp does.
-    const std::set<std::string> optional = {"vocab_size",           "attention.key_length", "attention.value_length", "attention.head_count_kv",
-                                            "rope.dimension_count", "expert_weights_scale"};
+    const std::set<std::string> optional = {"vocab_size",
+                                            "attention.key_length",
+                                            "attention.value_length",
+                                            "attention.head_count_kv",
+                                            "rope.dimension_count",
+                                            "expert_weights_scale"};
     const std::vector<GgufEntry> whole = target_.metadata;
     int needed = 0;
     for (const GgufEntry& entry : whole) {
-      if (!entry.key.starts_with(prefix) || optional.contains(entry.key.substr(prefix.size()))) continue;
+      if (!entry.key.starts_with(prefix) || optional.contains(entry.key.substr(prefix.size())))
+        continue;
       if (entry.key == "qwen2moe.feed_forward_length") continue;  // every layer routes
       target_.metadata = whole;
       std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == entry.key; });
-      if (entry.key.ends_with("expert_count")) expect_refused(std::string(name) == "llama" ? "there are no experts" : "needs \"expert_count\"");
+      if (entry.key.ends_with("expert_count"))
+        expect_refused(std::string(name) == "llama" ? "there are no experts"
+                                                    : "needs \"expert_count\"");
       else expect_refused("key \"" + entry.key + "\" is missing");
       ++needed;
     }
@@ -361,13 +399,18 @@ TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
     target_.metadata.push_back(entry);
   };
   with({"deepseek.expert_weights_scale", Type::f32, 2.5});
-  expect_refused("key \"deepseek.expert_weights_scale\" is 2.5; llama.cpp's versions differ in whether they apply it, so only 1 is supported");
+  expect_refused(
+      "key \"deepseek.expert_weights_scale\" is 2.5; llama.cpp's versions differ in whether they "
+      "apply it, so only 1 is supported");
   with({"deepseek.expert_gating_func", Type::u32, int64_t{2}});
   expect_refused("key \"deepseek.expert_gating_func\" is 2; the router is a softmax (1)");
   with({"deepseek.expert_weights_norm", Type::boolean, true});
-  expect_refused("key \"deepseek.expert_weights_norm\" is true, but llama.cpp's graph of DeepSeekMoE does the other");
+  expect_refused(
+      "key \"deepseek.expert_weights_norm\" is true, but llama.cpp's graph of DeepSeekMoE does the "
+      "other");
   with({"deepseek.logit_scale", Type::f32, 0.5});
-  expect_refused("key \"deepseek.logit_scale\" is not known here, and it may change what the model computes");
+  expect_refused(
+      "key \"deepseek.logit_scale\" is not known here, and it may change what the model computes");
   with({"deepseek.rope.dimension_count", Type::u32, int64_t{4}});
   expect_refused("heads are rotated whole, so only 8 is supported");
   with({"deepseek.rope.scaling.type", Type::string, std::string("longrope")});
@@ -375,19 +418,24 @@ TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
   with({"deepseek.expert_used_count", Type::u32, int64_t{7}});
   expect_refused("key \"deepseek.expert_used_count\" is 7; it must be 1 to 6");
   with({"deepseek.attention.head_count", Type::u32s, std::vector<int64_t>{4, 4, 4}});
-  expect_refused("key \"deepseek.attention.head_count\" is a list of integers; an integer is needed");
+  expect_refused(
+      "key \"deepseek.attention.head_count\" is a list of integers; an integer is needed");
   with({"deepseek.embedding_length", Type::u32, int64_t{1} << 23});
   expect_refused("they do not belong together");
   with({"deepseek.block_count", Type::u32, int64_t{4000}});
   expect_refused("they do not belong together");
   with({"general.architecture", Type::string, std::string("deepsek")});
-  expect_refused("architecture \"deepsek\" of key \"general.architecture\" is not supported; did you mean \"deepseek\"?");
+  expect_refused(
+      "architecture \"deepsek\" of key \"general.architecture\" is not supported; did you mean "
+      "\"deepseek\"?");
 }
 
 TEST_F(Changed, TensorsAreRefusedByName) {
   start("olmoe");
   const std::vector<NamedTensor> whole = tensors_;
-  const auto find = [&](const char* name) { return std::ranges::find(tensors_, name, &NamedTensor::name); };
+  const auto find = [&](const char* name) {
+    return std::ranges::find(tensors_, name, &NamedTensor::name);
+  };
   tensors_.erase(find("blk.1.ffn_up_exps.weight"));
   expect_refused("there is no tensor \"blk.1.ffn_up_exps.weight\"");
   tensors_ = whole;
@@ -397,12 +445,14 @@ TEST_F(Changed, TensorsAreRefusedByName) {
   tensors_.push_back({"blk.3.attn_norm.weight", find("blk.1.attn_norm.weight")->value});
   expect_refused("tensor \"blk.3.attn_norm.weight\" is no part of the model");
   tensors_ = whole;
-  find("blk.1.ffn_gate_inp.weight")->value = find("blk.1.ffn_gate_inp.weight")->value.reshape({32, 4});
+  find("blk.1.ffn_gate_inp.weight")->value =
+      find("blk.1.ffn_gate_inp.weight")->value.reshape({32, 4});
   expect_refused("it looks transposed");
   tensors_ = whole;
   const int32_t zeros[32] = {};
   tensors_.erase(find("blk.1.attn_norm.weight"));
-  tensors_.push_back({"blk.1.attn_norm.weight", Tensor(const_cast<int32_t*>(zeros), DType::i32, {32})});
+  tensors_.push_back(
+      {"blk.1.attn_norm.weight", Tensor(const_cast<int32_t*>(zeros), DType::i32, {32})});
   expect_refused("tensor \"blk.1.attn_norm.weight\" is i32 [32]; weights must be");
 }
 
@@ -410,14 +460,18 @@ TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
   start("llama");
   model_.reset();
   for (const auto& [row, config] : gguf_configs())
-    if (row == "llama" && config.rope_scaling.kind == RopeScaling::Kind::llama3) model_ = drawn_model(config);
+    if (row == "llama" && config.rope_scaling.kind == RopeScaling::Kind::llama3)
+      model_ = drawn_model(config);
   target_ = gguf_target(*model_, *make_tokenizer("bytes"));
   save(path_, *model_);
   const Gguf file = Gguf::open(path_);
   tensors_ = file.tensors();
   const float odd[] = {1, 3, 2, 8};
-  std::ranges::find(tensors_, "rope_freqs.weight", &NamedTensor::name)->value = Tensor(const_cast<float*>(odd), DType::f32, {4});
-  expect_refused("tensor \"rope_freqs.weight\" divides the rotary frequencies in another way than Llama 3's scaling");
+  std::ranges::find(tensors_, "rope_freqs.weight", &NamedTensor::name)->value =
+      Tensor(const_cast<float*>(odd), DType::f32, {4});
+  expect_refused(
+      "tensor \"rope_freqs.weight\" divides the rotary frequencies in another way than Llama 3's "
+      "scaling");
 }
 
 TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
@@ -465,14 +519,20 @@ TEST(GgufModel, WhyOwn) {
   };
   ModelConfig c = moe_config("olmoe");
   c.qk_norm = QkNorm::full;
-  refused(c, "none of its architectures supports this model; OLMoE (\"olmoe\") comes nearest, but heads share keys and values");
+  refused(c,
+          "none of its architectures supports this model; OLMoE (\"olmoe\") comes nearest, but "
+          "heads share keys and values");
   c.kv_heads = c.heads;
   c.routing.norm_topk_prob = true;
-  refused(c, "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen by their sum");
+  refused(c,
+          "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen "
+          "by their sum");
   c = moe_config("deepseek-v3");
   c.shared_experts = 1;
   c.shared_width = 32;
-  refused(c, "DeepSeekMoE (\"deepseek\") comes nearest, but recipe 'deepseek-v3' does not choose the k largest scores");
+  refused(c,
+          "DeepSeekMoE (\"deepseek\") comes nearest, but recipe 'deepseek-v3' does not choose the "
+          "k largest scores");
   refused(moe_config("expert-choice"), "does not choose the k largest scores");
   refused(moe_config("nanomoe"), "recipe 'nanomoe' has weights for its noise");
   refused(small_shared(), "GPT-2 (\"gpt2\") comes nearest, but its positions are rotary");

@@ -1,5 +1,5 @@
-// Model folders: what is saved loads bit for bit, in the names and shapes of the golden files; every wrong tensor is refused by name; a save that fails
-// leaves what was there.
+// Model folders: what is saved loads bit for bit, in the names and shapes of the golden files;
+// every wrong tensor is refused by name; a save that fails leaves what was there.
 #include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
@@ -26,16 +26,21 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1)
   uint64_t index = 0;
   for (Param* param : model->params()) {
     const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
   return model;
 }
 
-void save(const std::string& folder, Model& model, DType dtype = DType::f32) { save_model(folder, model, *make_tokenizer("bytes"), dtype); }
+void save(const std::string& folder, Model& model, DType dtype = DType::f32) {
+  save_model(folder, model, *make_tokenizer("bytes"), dtype);
+}
 
-// Bitwise, through `stored`: what the file's dtype makes of a number. Buffers are always stored as they are.
+// Bitwise, through `stored`: what the file's dtype makes of a number. Buffers are always stored as
+// they are.
 void expect_same_model(
-    Model& got, Model& want, const std::function<float(float)>& stored = [](float x) { return x; }) {
+    Model& got, Model& want,
+    const std::function<float(float)>& stored = [](float x) { return x; }) {
   ASSERT_EQ(got.params().size(), want.params().size());
   for (size_t p = 0; p < want.params().size(); ++p) {
     const Param &a = *got.params()[p], &b = *want.params()[p];
@@ -43,7 +48,8 @@ void expect_same_model(
     ASSERT_EQ(describe(a.value), describe(b.value)) << a.name;
     for (int64_t i = 0; i < a.value.numel(); ++i)
       ASSERT_EQ(std::bit_cast<uint32_t>(a.value.as<float>()[i]),
-                std::bit_cast<uint32_t>(b.is_trained() ? stored(b.value.as<float>()[i]) : b.value.as<float>()[i]))
+                std::bit_cast<uint32_t>(b.is_trained() ? stored(b.value.as<float>()[i])
+                                                       : b.value.as<float>()[i]))
           << a.name << " element " << i;
   }
 }
@@ -53,7 +59,8 @@ TEST(ModelFolder, EveryKindSurvivesBitForBit) {
     SCOPED_TRACE(named.name);
     TempFolder folder;
     const auto model = drawn_model(named.config);
-    save_model(folder / "new/model", *model, *make_tokenizer("bytes"), DType::f32, {{"step", "17"}});
+    save_model(folder / "new/model", *model, *make_tokenizer("bytes"), DType::f32,
+               {{"step", "17"}});
     const LoadedModel loaded = load_model(folder / "new/model");
     expect_same_model(*loaded.model, *model);
     for (const Param* param : loaded.model->params()) EXPECT_EQ(param->version, 2u) << param->name;
@@ -63,7 +70,8 @@ TEST(ModelFolder, EveryKindSurvivesBitForBit) {
   }
 }
 
-// What the ids do not depend on is kept too, and a template that lies in a file of its own, as newer folders have it, is taken in.
+// What the ids do not depend on is kept too, and a template that lies in a file of its own, as
+// newer folders have it, is taken in.
 TEST(ModelFolder, TheTokenizersConfigIsKept) {
   TempFolder folder;
   const auto model = drawn_model(small_config());
@@ -79,8 +87,9 @@ TEST(ModelFolder, TheTokenizersConfigIsKept) {
 
   put(folder / "b/tokenizer_config.json", R"({"padding_side": "left"})");
   put(folder / "b/chat_template.jinja", "<|im_start|>{{ x }}<|im_end|>");
-  EXPECT_EQ(Json::parse(load_model(folder / "b").tokenizer->config_json()),
-            Json::parse(R"({"chat_template": "<|im_start|>{{ x }}<|im_end|>", "padding_side": "left"})"));
+  EXPECT_EQ(
+      Json::parse(load_model(folder / "b").tokenizer->config_json()),
+      Json::parse(R"({"chat_template": "<|im_start|>{{ x }}<|im_end|>", "padding_side": "left"})"));
   put(folder / "b/tokenizer_config.json", "[1]");
   EXPECT_FAILS(load_model(folder / "b"), "tokenizer_config.json: an object is needed");
 }
@@ -108,8 +117,10 @@ TEST(ModelFolder, SameModelSameBytes) {
   const auto model = drawn_model(small_nanomoe(true, true));
   save(a.path(), *model);
   save(b.path(), *model);
-  for (const char* file : {"/config.json", "/tokenizer.json", "/model.safetensors"}) EXPECT_EQ(slurp(a.path() + file), slurp(b.path() + file)) << file;
-  EXPECT_EQ(a.entries(), (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+  for (const char* file : {"/config.json", "/tokenizer.json", "/model.safetensors"})
+    EXPECT_EQ(slurp(a.path() + file), slurp(b.path() + file)) << file;
+  EXPECT_EQ(a.entries(),
+            (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
 }
 
 // Names and shapes of a model's file, "name shape", sorted.
@@ -118,17 +129,21 @@ std::vector<std::string> names_and_shapes(const ModelConfig& config) {
   save(folder.path(), *drawn_model(config));
   std::vector<std::string> out;
   const Safetensors file = Safetensors::open(folder.path());
-  for (const NamedTensor& tensor : file.tensors()) out.push_back(tensor.name + " " + describe(tensor.value));
+  for (const NamedTensor& tensor : file.tensors())
+    out.push_back(tensor.name + " " + describe(tensor.value));
   std::sort(out.begin(), out.end());
   return out;
 }
 
 // The weights of a golden file lie under the names that the program it was made with uses.
-std::vector<std::string> golden_names_and_shapes(const std::string& name, const std::vector<std::string>& also = {}) {
-  const Safetensors golden = Safetensors::open(std::string(MOE_TEST_DATA) + "/golden/" + name + ".safetensors");
+std::vector<std::string> golden_names_and_shapes(const std::string& name,
+                                                 const std::vector<std::string>& also = {}) {
+  const Safetensors golden =
+      Safetensors::open(std::string(MOE_TEST_DATA) + "/golden/" + name + ".safetensors");
   std::vector<std::string> out = also;
   for (const NamedTensor& tensor : golden.tensors())
-    if (golden.contains("grad." + tensor.name)) out.push_back(tensor.name + " " + describe(tensor.value));
+    if (golden.contains("grad." + tensor.name))
+      out.push_back(tensor.name + " " + describe(tensor.value));
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -167,7 +182,8 @@ TEST(ModelFolder, OlmoeNamesAreTransformers) {
     config.vocab = 256;  // for the byte tokenizer
     std::vector<std::string> want = golden_names_and_shapes(name);
     for (std::string& line : want)
-      if (line.starts_with("lm_head") || line.starts_with("model.embed")) line.replace(line.find("[64"), 3, "[256");
+      if (line.starts_with("lm_head") || line.starts_with("model.embed"))
+        line.replace(line.find("[64"), 3, "[256");
     EXPECT_EQ(names_and_shapes(config), want);
   }
 }
@@ -186,9 +202,11 @@ TEST(ModelFolder, NanoMoeNamesAreNanoMoes) {
     c.moe_every = theirs["stride"];
     c.routing.experts = theirs["n_exp"];
     const int64_t vocab = theirs["vocab_size"];
-    std::vector<std::string> want = golden_names_and_shapes(name, {fmt::format("lm_head.weight f32 [{}, {}]", vocab, c.width)});
+    std::vector<std::string> want =
+        golden_names_and_shapes(name, {fmt::format("lm_head.weight f32 [{}, {}]", vocab, c.width)});
     for (std::string& line : want)
-      if (line.starts_with("lm_head") || line.starts_with("transformer.wte")) line.replace(line.find("[") + 1, std::to_string(vocab).size(), "256");
+      if (line.starts_with("lm_head") || line.starts_with("transformer.wte"))
+        line.replace(line.find("[") + 1, std::to_string(vocab).size(), "256");
     EXPECT_EQ(names_and_shapes(c), want) << name;
   }
 }
@@ -198,12 +216,16 @@ TEST(ModelFolder, RouterBuffersHaveNamesInHuggingFacesManner) {
   ModelConfig c = small_config();
   c.routing = small_routing("deepseek-v3", 6, c.layers);
   const std::vector<std::string> v3 = names_and_shapes(c);
-  EXPECT_NE(std::find(v3.begin(), v3.end(), "model.layers.1.mlp.gate.e_score_correction_bias f32 [6]"), v3.end());
+  EXPECT_NE(
+      std::find(v3.begin(), v3.end(), "model.layers.1.mlp.gate.e_score_correction_bias f32 [6]"),
+      v3.end());
   c.routing = small_routing("expert-choice", 6, c.layers);
   const std::vector<std::string> ec = names_and_shapes(c);
-  EXPECT_NE(std::find(ec.begin(), ec.end(), "model.layers.1.mlp.gate.e_score_threshold f32 [6]"), ec.end());
+  EXPECT_NE(std::find(ec.begin(), ec.end(), "model.layers.1.mlp.gate.e_score_threshold f32 [6]"),
+            ec.end());
   c.routing = small_routing("hash", 6, c.layers);
-  for (const std::string& name : names_and_shapes(c)) EXPECT_EQ(name.find(".mlp.gate."), std::string::npos) << name;
+  for (const std::string& name : names_and_shapes(c))
+    EXPECT_EQ(name.find(".mlp.gate."), std::string::npos) << name;
 }
 
 TEST(ModelFolder, NanoMoeLayouts) {
@@ -225,12 +247,15 @@ TEST(ModelFolder, NanoMoeLayouts) {
   for (int64_t e = 0; e < 3; ++e)
     for (int64_t r = 0; r < f; ++r)
       for (int64_t c = 0; c < d; ++c) {
-        EXPECT_EQ(fc[(e * d + c) * f + r], param("layers.0.ffn.experts.up.weight")[(e * f + r) * d + c]);
-        EXPECT_EQ(proj[(e * f + r) * d + c], param("layers.0.ffn.experts.down.weight")[(e * d + c) * f + r]);
+        EXPECT_EQ(fc[(e * d + c) * f + r],
+                  param("layers.0.ffn.experts.up.weight")[(e * f + r) * d + c]);
+        EXPECT_EQ(proj[(e * f + r) * d + c],
+                  param("layers.0.ffn.experts.down.weight")[(e * d + c) * f + r]);
       }
   const Tensor fc_bias = file.get("transformer.h.2.mlp.experts.fc_bias");
   EXPECT_EQ(describe(fc_bias), "f32 [3, 1, 32]");
-  for (int64_t i = 0; i < 3 * f; ++i) EXPECT_EQ(fc_bias.as<float>()[i], param("layers.2.ffn.experts.up.bias")[i]);
+  for (int64_t i = 0; i < 3 * f; ++i)
+    EXPECT_EQ(fc_bias.as<float>()[i], param("layers.2.ffn.experts.up.bias")[i]);
   EXPECT_TRUE(same_bits(file.get("lm_head.weight"), file.get("transformer.wte.weight")));
 }
 
@@ -251,7 +276,8 @@ class Changed : public ::testing::Test {
     save(folder_.path(), *model_);
   }
   // Writes the tensors again after `change` was applied to each; false drops it.
-  void rewrite(const std::function<bool(SafetensorsItem&)>& change, std::vector<SafetensorsItem> also = {}) {
+  void rewrite(const std::function<bool(SafetensorsItem&)>& change,
+               std::vector<SafetensorsItem> also = {}) {
     const Safetensors file = Safetensors::open(folder_.path());
     std::vector<SafetensorsItem> items = std::move(also);
     for (const NamedTensor& tensor : file.tensors()) {
@@ -272,7 +298,9 @@ class Changed : public ::testing::Test {
   std::string message() {
     return message_of([&] { load_model(folder_.path()); });
   }
-  void expect_refused(const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message()); }
+  void expect_refused(const std::string& part) {
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message());
+  }
 
   TempFolder folder_;
   std::unique_ptr<Model> model_;
@@ -283,24 +311,34 @@ constexpr const char* kExpertUp = "model.layers.1.mlp.experts.2.up_proj.weight";
 TEST_F(Changed, MissingExtraRenamed) {
   start(small_olmoe());
   rewrite([](SafetensorsItem& item) { return item.name != kExpertUp; });
-  expect_refused(folder_.path() + ": there is no tensor \"model.layers.1.mlp.experts.2.up_proj.weight\", which config.json asks for");
-  EXPECT_EQ(message().find("did you mean"), std::string::npos);  // its neighbours are no misspellings of it
+  expect_refused(folder_.path() +
+                 ": there is no tensor \"model.layers.1.mlp.experts.2.up_proj.weight\", which "
+                 "config.json asks for");
+  EXPECT_EQ(message().find("did you mean"),
+            std::string::npos);  // its neighbours are no misspellings of it
 
   save(folder_.path(), *model_);
-  rewrite(kExpertUp, [](SafetensorsItem& item) { item.name = "model.layers.1.mlp.experts.2.up.weight"; });
+  rewrite(kExpertUp,
+          [](SafetensorsItem& item) { item.name = "model.layers.1.mlp.experts.2.up.weight"; });
   expect_refused("did you mean \"model.layers.1.mlp.experts.2.up.weight\"?");
 
   save(folder_.path(), *model_);
   float number = 0;
-  rewrite([](SafetensorsItem&) { return true; }, {{"model.layers.0.mlp.experts.3.up_proj.weight", Tensor(&number, DType::f32, {1}), DType::f32},
-                                                  {"odd", Tensor(&number, DType::f32, {1}), DType::f32}});
-  expect_refused("tensor \"model.layers.0.mlp.experts.3.up_proj.weight\" is no part of the model that config.json describes, nor are 1 others");
+  rewrite([](SafetensorsItem&) { return true; },
+          {{"model.layers.0.mlp.experts.3.up_proj.weight", Tensor(&number, DType::f32, {1}),
+            DType::f32},
+           {"odd", Tensor(&number, DType::f32, {1}), DType::f32}});
+  expect_refused(
+      "tensor \"model.layers.0.mlp.experts.3.up_proj.weight\" is no part of the model that "
+      "config.json describes, nor are 1 others");
 }
 
 TEST_F(Changed, ShapesAndDTypes) {
   start(small_olmoe());
   rewrite(kExpertUp, [](SafetensorsItem& item) { item.value = item.value.reshape({8, 6}); });
-  expect_refused("tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is f32 [8, 6], config.json asks for [6, 8]; it looks transposed");
+  expect_refused(
+      "tensor \"model.layers.1.mlp.experts.2.up_proj.weight\" is f32 [8, 6], config.json asks for "
+      "[6, 8]; it looks transposed");
   save(folder_.path(), *model_);
   rewrite(kExpertUp, [](SafetensorsItem& item) { item.value = item.value.reshape({48}); });
   expect_refused("is f32 [48], config.json asks for [6, 8]");
@@ -309,15 +347,22 @@ TEST_F(Changed, ShapesAndDTypes) {
   expect_refused("is i32 [6, 8]; weights must be f32, bf16 or f16");
   save(folder_.path(), *model_);
   std::vector<uint16_t> halves(48, 0x3E00);  // 1.5
-  rewrite(kExpertUp, [&](SafetensorsItem& item) { item.value = Tensor(halves.data(), item.dtype = DType::f16, {6, 8}); });
+  rewrite(kExpertUp, [&](SafetensorsItem& item) {
+    item.value = Tensor(halves.data(), item.dtype = DType::f16, {6, 8});
+  });
   const LoadedModel loaded = load_model(folder_.path());
-  for (int64_t i = 0; i < 48; ++i) ASSERT_EQ(param_named(*loaded.model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[i], 1.5f);
+  for (int64_t i = 0; i < 48; ++i)
+    ASSERT_EQ(
+        param_named(*loaded.model, "layers.1.ffn.experts.up.weight")->value.at(2).as<float>()[i],
+        1.5f);
 }
 
 TEST_F(Changed, AShortFusedTensor) {
   start(small_nanomoe(false, false));
-  rewrite("transformer.h.0.attn.c_attn.weight", [](SafetensorsItem& item) { item.value = item.value.slice_rows(0, 16); });
-  expect_refused("tensor \"transformer.h.0.attn.c_attn.weight\" is f32 [16, 8], config.json asks for [24, 8]");
+  rewrite("transformer.h.0.attn.c_attn.weight",
+          [](SafetensorsItem& item) { item.value = item.value.slice_rows(0, 16); });
+  expect_refused(
+      "tensor \"transformer.h.0.attn.c_attn.weight\" is f32 [16, 8], config.json asks for [24, 8]");
 }
 
 TEST_F(Changed, ATensorTwice) {
@@ -336,8 +381,12 @@ TEST_F(Changed, TheTiedHeadMayBeLeftOutButNotDiffer) {
   expect_same_model(*load_model(folder_.path()).model, *model_);
   save(folder_.path(), *model_);
   std::vector<float> other(256 * 8, 0.5f);
-  rewrite("lm_head.weight", [&](SafetensorsItem& item) { item.value = Tensor(other.data(), DType::f32, {256, 8}); });
-  expect_refused("\"lm_head.weight\" differs from the embedding, though config.json says \"tie_word_embeddings\": true");
+  rewrite("lm_head.weight", [&](SafetensorsItem& item) {
+    item.value = Tensor(other.data(), DType::f32, {256, 8});
+  });
+  expect_refused(
+      "\"lm_head.weight\" differs from the embedding, though config.json says "
+      "\"tie_word_embeddings\": true");
 }
 
 TEST_F(Changed, HostileSizesAllocateNothing) {
@@ -360,11 +409,14 @@ TEST_F(Changed, HostileSizesAllocateNothing) {
 }
 
 TEST_F(Changed, WhatIsNoModelFolder) {
-  EXPECT_FAILS(load_model(folder_ / "nothing"), "there is no such folder; a model folder holds config.json, model.safetensors and tokenizer.json");
+  EXPECT_FAILS(load_model(folder_ / "nothing"),
+               "there is no such folder; a model folder holds config.json, model.safetensors and "
+               "tokenizer.json");
   put(folder_ / "m.gguf", "GGUF\x03");
   EXPECT_FAILS(load_model(folder_ / "m.gguf"), "m.gguf: the version at offset 4 needs 4 bytes");
   put(folder_ / "text", "hello");
-  EXPECT_FAILS(load_model(folder_ / "text"), "text: this file is no GGUF, and a model folder holds");
+  EXPECT_FAILS(load_model(folder_ / "text"),
+               "text: this file is no GGUF, and a model folder holds");
   for (const char* name : {"config.json", "tokenizer.json"}) {
     start(small_olmoe());
     std::filesystem::remove(folder_ / name);
@@ -372,14 +424,16 @@ TEST_F(Changed, WhatIsNoModelFolder) {
   }
   start(small_olmoe());
   std::filesystem::remove(folder_ / "model.safetensors");
-  expect_refused("there is neither model.safetensors nor model.safetensors.index.json in this folder");
+  expect_refused(
+      "there is neither model.safetensors nor model.safetensors.index.json in this folder");
 }
 
 TEST_F(Changed, AnotherModelIsNotOverwritten) {
   start(small_olmoe());
   const auto other = drawn_model(small_shared());
   EXPECT_FAILS(save(folder_.path(), *other), "another model is in this folder (");
-  EXPECT_FAILS(check_save_target(folder_.path(), *other), "choose another folder or delete it first");
+  EXPECT_FAILS(check_save_target(folder_.path(), *other),
+               "choose another folder or delete it first");
   expect_same_model(*load_model(folder_.path()).model, *model_);
   // A config that the same tensors fit may change, and half a model need not be spared.
   ModelConfig config = small_olmoe();
@@ -405,7 +459,8 @@ TEST_F(Changed, AFailedSaveLeavesWhatWasThere) {
   const std::string refused = message_of([&] { save(folder_.path(), *later); });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cannot write " + (folder_ / "model.safetensors"), refused);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cannot write " + (folder_ / "model.safetensors"),
+                      refused);
   EXPECT_EQ(folder_.entries(), entries);
   expect_same_model(*load_model(folder_.path()).model, *model_);
   save(folder_.path(), *later);
@@ -420,7 +475,8 @@ TEST_F(Changed, WhatCannotBeSaved) {
   EXPECT_FAILS(save(folder_.path(), *model, DType::f16), "saved as f32 or bf16, not f16");
   ModelConfig narrow = small_olmoe();
   narrow.vocab = 100;
-  EXPECT_FAILS(save(folder_.path(), *drawn_model(narrow)), "the tokenizer has 256 tokens, but the model's vocabulary is 100");
+  EXPECT_FAILS(save(folder_.path(), *drawn_model(narrow)),
+               "the tokenizer has 256 tokens, but the model's vocabulary is 100");
   EXPECT_EQ(folder_.entries(), std::vector<std::string>{"file"});
 }
 

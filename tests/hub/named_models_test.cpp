@@ -49,7 +49,8 @@ TEST_F(NamedModels, TheTableIsWhole) {
     EXPECT_TRUE(m.inside.ends_with(".gguf"));
     EXPECT_GT(m.wheel_bytes, 0);
     EXPECT_GT(m.bytes, 0);
-    for (const std::string_view word : {m.what, m.licence, m.package, m.version}) EXPECT_FALSE(word.empty()) << m.name;
+    for (const std::string_view word : {m.what, m.licence, m.package, m.version})
+      EXPECT_FALSE(word.empty()) << m.name;
   }
   EXPECT_FAILS(known_model("smolm2"), "did you mean \"smollm2\"?");
 }
@@ -76,9 +77,13 @@ TEST_F(NamedModels, APathThatIsThereComesFirst) {
 }
 
 TEST_F(NamedModels, ANameThatIsNoneIsToldTheOthers) {
-  EXPECT_FAILS(find_model("smollm3"), "no such folder or file, nor a model of that name; did you mean \"smollm2\"?");
-  EXPECT_FAILS(load_model("zebra"), "zebra: there is no such folder or file, nor a model of that name; known are smollm2");
-  for (const char* path : {"out/none", "./none", "none.gguf", "/none"}) EXPECT_EQ(find_model(path), path) << "for its reader to refuse";
+  EXPECT_FAILS(find_model("smollm3"),
+               "no such folder or file, nor a model of that name; did you mean \"smollm2\"?");
+  EXPECT_FAILS(
+      load_model("zebra"),
+      "zebra: there is no such folder or file, nor a model of that name; known are smollm2");
+  for (const char* path : {"out/none", "./none", "none.gguf", "/none"})
+    EXPECT_EQ(find_model(path), path) << "for its reader to refuse";
 }
 
 // Who loads needs to know nothing of names.

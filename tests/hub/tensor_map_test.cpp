@@ -1,4 +1,5 @@
-// Weights that lie in a file: which are views of it, which are copies, and that every layout gives the numbers that a load for training gives.
+// Weights that lie in a file: which are views of it, which are copies, and that every layout gives
+// the numbers that a load for training gives.
 #include "hub/tensor_map.h"
 
 #include "hub/configs.h"
@@ -14,7 +15,8 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1)
   uint64_t index = 0;
   for (Param* param : model->params()) {
     const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i) param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
   }
   return model;
 }
@@ -48,14 +50,17 @@ class TensorMap : public ::testing::Test {
  protected:
   // Writes `model` under these names; `half` in f16, which only other programs write.
   Safetensors written(const TensorNames& names, Model& model, DType dtype) {
-    write_safetensors(folder_ / "m.safetensors", items_of(map_tensors(names, model), dtype == DType::f16 ? DType::f32 : dtype, true));
+    write_safetensors(
+        folder_ / "m.safetensors",
+        items_of(map_tensors(names, model), dtype == DType::f16 ? DType::f32 : dtype, true));
     if (dtype != DType::f16) return Safetensors::open(folder_ / "m.safetensors");
     const Safetensors wide = Safetensors::open(folder_ / "m.safetensors");
     std::vector<std::vector<uint16_t>> halves;
     std::vector<SafetensorsItem> items;
     for (const NamedTensor& t : wide.tensors()) {
       std::vector<uint16_t>& half = halves.emplace_back();
-      for (int64_t i = 0; i < t.value.numel(); ++i) half.push_back(f32_to_f16(t.value.as<float>()[i]));
+      for (int64_t i = 0; i < t.value.numel(); ++i)
+        half.push_back(f32_to_f16(t.value.as<float>()[i]));
       Tensor value = t.value;
       value.data = half.data();
       value.dtype = DType::f16;
@@ -84,7 +89,8 @@ class TensorMap : public ::testing::Test {
     write_safetensors(again, items_of(map_tensors(names, bound), DType::f32, true));
     const Safetensors copy = Safetensors::open(again);
     for (const NamedTensor& t : file.tensors())
-      for (int64_t i = 0; i < t.value.numel(); ++i) ASSERT_EQ(number(copy.get(t.name), i), number(t.value, i)) << t.name << " number " << i;
+      for (int64_t i = 0; i < t.value.numel(); ++i)
+        ASSERT_EQ(number(copy.get(t.name), i), number(t.value, i)) << t.name << " number " << i;
   }
 
   TempFolder folder_;
@@ -134,7 +140,8 @@ ModelConfig wide_heads(const char* recipe) {
   ModelConfig c = small_config();
   c.head_width = 6;
   c.width = 40;  // more rows than a strip holds
-  if (find_recipe(recipe).has_router()) c.routing = default_options(find_recipe(recipe), 3, 2, c.layers);
+  if (find_recipe(recipe).has_router())
+    c.routing = default_options(find_recipe(recipe), 3, 2, c.layers);
   return c;
 }
 
@@ -154,7 +161,9 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
   const Safetensors turned = written({"turned", kTurned, "h"}, *model, DType::f32);
   const Tensor qkv = turned.get("0.qkv");
   ASSERT_EQ(describe(qkv), "f32 [40, 48]");  // q 24, k 12, v 12
-  const auto at = [&](const char* name, int64_t row, int64_t col) { return param_named(*model, name)->value.row<float>(row)[col]; };
+  const auto at = [&](const char* name, int64_t row, int64_t col) {
+    return param_named(*model, name)->value.row<float>(row)[col];
+  };
   EXPECT_EQ(qkv.row<float>(7)[5], at("layers.0.attn.q.weight", 5, 7));
   EXPECT_EQ(qkv.row<float>(7)[24 + 5], at("layers.0.attn.k.weight", 5, 7));
   EXPECT_EQ(qkv.row<float>(33)[36 + 11], at("layers.0.attn.v.weight", 11, 33));
@@ -168,7 +177,8 @@ TEST_F(TensorMap, WhereTheNumbersGo) {
   const int64_t order[] = {0, 3, 1, 4, 2, 5};
   for (int64_t head = 0; head < 4; ++head)
     for (int64_t r = 0; r < 6; ++r) {
-      EXPECT_EQ(paired.get("1.q.weight").row<float>(6 * head + r)[3], q[(6 * head + order[r]) * 40 + 3]);
+      EXPECT_EQ(paired.get("1.q.weight").row<float>(6 * head + r)[3],
+                q[(6 * head + order[r]) * 40 + 3]);
       EXPECT_EQ(paired.get("1.q.bias").as<float>()[6 * head + r], b[6 * head + order[r]]);
     }
 }
@@ -182,7 +192,8 @@ TEST_F(TensorMap, ViewsOfTheFile) {
   bind_tensors(map_tensors(names, bound), file, bound, LoadFor::inference);
   const auto data_of = [&](const char* name) { return file.get(name).data; };
   EXPECT_EQ(param_named(bound, "embed.weight")->value.data, data_of("model.embed_tokens.weight"));
-  EXPECT_EQ(param_named(bound, "layers.1.attn.k.weight")->value.data, data_of("model.layers.1.self_attn.k_proj.weight"));
+  EXPECT_EQ(param_named(bound, "layers.1.attn.k.weight")->value.data,
+            data_of("model.layers.1.self_attn.k_proj.weight"));
   const Param& up = *param_named(bound, "layers.1.ffn.experts.up.weight");
   ASSERT_EQ(up.places().size(), 3u);
   EXPECT_EQ(up.expert(2).data, data_of("model.layers.1.mlp.experts.2.up_proj.weight"));
@@ -194,7 +205,8 @@ TEST_F(TensorMap, ViewsOfTheFile) {
   const Safetensors other = written(theirs, *nanomoe, DType::f32);
   Model rows(fused, Storage::bound);
   bind_tensors(map_tensors(theirs, rows), other, rows, LoadFor::inference);
-  EXPECT_EQ(param_named(rows, "layers.0.attn.v.weight")->value.data, other.get("transformer.h.0.attn.c_attn.weight").slice_rows(16, 24).data);
+  EXPECT_EQ(param_named(rows, "layers.0.attn.v.weight")->value.data,
+            other.get("transformer.h.0.attn.c_attn.weight").slice_rows(16, 24).data);
 }
 
 TEST_F(TensorMap, TablesThatNobodyNeeds) {
@@ -204,12 +216,14 @@ TEST_F(TensorMap, TablesThatNobodyNeeds) {
   const auto model = drawn_model(config);
   std::vector<SafetensorsItem> items = items_of(map_tensors(names, *model), DType::f32, true);
   float numbers[3] = {};
-  items.push_back({.name = "1.freq", .value = Tensor(numbers, DType::f32, {3}), .dtype = DType::f32});
+  items.push_back(
+      {.name = "1.freq", .value = Tensor(numbers, DType::f32, {3}), .dtype = DType::f32});
   write_safetensors(folder_ / "m.safetensors", items);
   const Safetensors file = Safetensors::open(folder_ / "m.safetensors");
   EXPECT_NO_THROW(check_account(map_tensors(names, *model), file));
   bind_tensors(map_tensors(names, *model), file, *model, LoadFor::training);
-  EXPECT_FAILS(check_account(map_tensors({"turned", kTurned, "h"}, *model), file), "\"1.freq\" is no part of the model");
+  EXPECT_FAILS(check_account(map_tensors({"turned", kTurned, "h"}, *model), file),
+               "\"1.freq\" is no part of the model");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Dialogues: what the model sees and what it reads anew, replies in the bits of one prompt, and what is let go when the context is full.
+// Dialogues: what the model sees and what it reads anew, replies in the bits of one prompt, and
+// what is let go when the context is full.
 #include "infer/dialogue.h"
 
 #include <cstring>
@@ -60,14 +61,17 @@ TEST(Dialogue, EachReplyIsThatOfOnePromptHoldingAll) {
     EXPECT_EQ(dialogue.messages()[i].role, messages[i].role);
     EXPECT_EQ(dialogue.messages()[i].content, messages[i].content);
   }
-  EXPECT_NE(messages[2].content, messages[4].content) << "replies must differ, or they prove nothing";
+  EXPECT_NE(messages[2].content, messages[4].content)
+      << "replies must differ, or they prove nothing";
 }
 
-// Of the second prompt the first turn is in the cache. Bytes that are no character come back from a text as others, so a reply without such is looked for.
+// Of the second prompt the first turn is in the cache. Bytes that are no character come back from a
+// text as others, so a reply without such is looked for.
 TEST(Dialogue, ReadsOnlyWhatIsNew) {
   Fixture f;
   f.options.max_tokens = 3;
-  const auto turn = static_cast<int64_t>(std::string("<|im_end|>\n<|im_start|>user\nbbbb<|im_end|>\n<|im_start|>assistant\n").size());
+  const auto turn = static_cast<int64_t>(
+      std::string("<|im_end|>\n<|im_start|>user\nbbbb<|im_end|>\n<|im_start|>assistant\n").size());
   int found = 0;
   for (f.options.sampler.seed = 0; f.options.sampler.seed < 40; ++f.options.sampler.seed) {
     Dialogue dialogue = f.dialogue();
@@ -76,7 +80,8 @@ TEST(Dialogue, ReadsOnlyWhatIsNew) {
     if (first.text.find("\xEF\xBF\xBD") != std::string::npos) continue;
     const Generated second = dialogue.ask("bbbb", kAll).generated;
     EXPECT_EQ(second.prompt_tokens, first.prompt_tokens + first.tokens + turn);
-    EXPECT_EQ(second.read_tokens, turn + 1) << "and the last token of the reply, which nothing had followed";
+    EXPECT_EQ(second.read_tokens, turn + 1)
+        << "and the last token of the reply, which nothing had followed";
     EXPECT_EQ(dialogue.ask_again(kAll).generated.read_tokens, 1);
     ++found;
   }
@@ -94,7 +99,8 @@ TEST(Dialogue, DrawsAnotherReplyToTheSameQuestion) {
   EXPECT_EQ(dialogue.messages().size(), 2u);
   dialogue.reset();
   EXPECT_TRUE(dialogue.messages().empty());
-  EXPECT_EQ(dialogue.ask("one", kAll).generated.text, first) << "a dialogue begun anew draws as the first one did";
+  EXPECT_EQ(dialogue.ask("one", kAll).generated.text, first)
+      << "a dialogue begun anew draws as the first one did";
 }
 
 TEST(Dialogue, EndsAReplyAtAMarkOrWhenTold) {
@@ -104,7 +110,8 @@ TEST(Dialogue, EndsAReplyAtAMarkOrWhenTold) {
   ASSERT_GT(reply.size(), 4u);
   f.options.stop = {reply.substr(2, 2)};
   Dialogue stopped = f.dialogue();
-  EXPECT_EQ(stopped.ask("one", kAll).generated.text, reply.substr(0, reply.find(reply.substr(2, 2))));
+  EXPECT_EQ(stopped.ask("one", kAll).generated.text,
+            reply.substr(0, reply.find(reply.substr(2, 2))));
   f.options.stop.clear();
   Dialogue told = f.dialogue();
   const Reply cut = told.ask("one", [](const std::string&) { return false; });
@@ -154,7 +161,8 @@ TEST(Dialogue, RefusesWithoutChangingAnything) {
   EXPECT_FAILS(dialogue.set_system("<|im_start|>"), "<|im_start|>");
   EXPECT_EQ(dialogue.messages().size(), 2u);
   const Reply next = dialogue.ask("two", kAll);
-  EXPECT_EQ(next.generated.text, f.alone({{"user", "one"}, {"assistant", first}, {"user", "two"}}, 6).text);
+  EXPECT_EQ(next.generated.text,
+            f.alone({{"user", "one"}, {"assistant", first}, {"user", "two"}}, 6).text);
   f.options.sampler.temperature = -1;
   EXPECT_FAILS(f.dialogue(), "temperature");
 }

@@ -1,4 +1,5 @@
-// Generation: what ends a text, what may be shown of it, that a seed decides it, and which routings can write.
+// Generation: what ends a text, what may be shown of it, that a seed decides it, and which routings
+// can write.
 #include "infer/generate.h"
 
 #include <cstring>
@@ -15,12 +16,15 @@
 namespace moe::test {
 namespace {
 
-// Bytes in; out comes "<id>" for every token, so that a text tells its tokens and every stop string spans several. Its end is any id one likes.
+// Bytes in; out comes "<id>" for every token, so that a text tells its tokens and every stop string
+// spans several. Its end is any id one likes.
 class SpelledTokenizer : public Tokenizer {
  public:
   int64_t vocab_size() const override { return 256; }
   std::string spec() const override { return "spelled"; }
-  std::vector<int32_t> encode(std::string_view text) const override { return make_tokenizer("bytes")->encode(text); }
+  std::vector<int32_t> encode(std::string_view text) const override {
+    return make_tokenizer("bytes")->encode(text);
+  }
   std::string piece(int32_t id) const override { return fmt::format("<{}>", id); }
   std::string to_json() const override { return ""; }
 };
@@ -36,7 +40,8 @@ std::string usage_message_of(F&& f) {
   return "nothing was thrown";
 }
 // As EXPECT_FAILS, and the user is told to ask otherwise.
-#define EXPECT_USAGE(statement, part) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, usage_message_of([&] { statement; }))
+#define EXPECT_USAGE(statement, part) \
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, usage_message_of([&] { statement; }))
 
 struct Fixture {
   std::unique_ptr<Model> model;
@@ -51,14 +56,16 @@ struct Fixture {
     options.sampler.seed = 5;
     options.sampler.temperature = 1;
   }
-  Generated generate(const std::string& prompt = "Once", std::vector<std::string>* pieces = nullptr) {
+  Generated generate(const std::string& prompt = "Once",
+                     std::vector<std::string>* pieces = nullptr) {
     std::string shown;
-    Generated out = moe::generate(*model, run, tokenizer, prompt, options, [&](const std::string& text) {
-      EXPECT_NE(text, "");
-      if (pieces) pieces->push_back(text);
-      shown += text;
-      return true;
-    });
+    Generated out =
+        moe::generate(*model, run, tokenizer, prompt, options, [&](const std::string& text) {
+          EXPECT_NE(text, "");
+          if (pieces) pieces->push_back(text);
+          shown += text;
+          return true;
+        });
     EXPECT_EQ(shown, out.text) << "what was shown is the text";
     return out;
   }
@@ -66,7 +73,9 @@ struct Fixture {
 
 std::vector<int32_t> drawn_ids(int64_t count) {
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(2), static_cast<uint64_t>(i), 256)));
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(2), static_cast<uint64_t>(i), 256)));
   return ids;
 }
 
@@ -112,7 +121,8 @@ TEST(Generate, EndsBeforeTheFirstStopString) {
   Fixture f;
   const std::string whole = f.generate().text;
   // A stop that begins in one token, covers the next and ends in a third.
-  const size_t at = whole.find('>', whole.size() / 2) - 1, length = whole.find('>', whole.find('>', at + 2) + 1) - at;
+  const size_t at = whole.find('>', whole.size() / 2) - 1,
+               length = whole.find('>', whole.find('>', at + 2) + 1) - at;
   const std::string stop = whole.substr(at, length);
   ASSERT_EQ(whole.find(stop), at) << whole;
   f.options.stop = {"never", whole.substr(at + 1, length), stop};
@@ -125,7 +135,8 @@ TEST(Generate, EndsBeforeTheFirstStopString) {
 TEST(Generate, WhatOnlyBeginsAStopStringIsHeldBackAndThenShown) {
   Fixture f;
   const std::string whole = f.generate().text;
-  f.options.stop = {whole.substr(whole.size() - 8) + "x"};  // its beginning is still open when the text ends
+  f.options.stop = {whole.substr(whole.size() - 8) +
+                    "x"};  // its beginning is still open when the text ends
   std::vector<std::string> pieces;
   const Generated out = f.generate("Once", &pieces);
   EXPECT_EQ(out.text, whole);
@@ -147,7 +158,8 @@ TEST(Generate, EndsAtTheTokenizersEnd) {
 TEST(Generate, EndsWhenTheListenerSaysSo) {
   Fixture f;
   int calls = 0;
-  const Generated out = moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options, [&](const std::string&) { return ++calls < 3; });
+  const Generated out = moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options,
+                                      [&](const std::string&) { return ++calls < 3; });
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.tokens, 3);
 }
@@ -156,10 +168,11 @@ TEST(Generate, AnInterruptedTextIsWhatWasShown) {
   Fixture f;
   f.options.stop = {">!"};  // every token ends in what may begin it
   std::string shown;
-  const Generated out = moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options, [&](const std::string& text) {
-    shown += text;
-    return shown.size() < 8;
-  });
+  const Generated out =
+      moe::generate(*f.model, f.run, f.tokenizer, "Once", f.options, [&](const std::string& text) {
+        shown += text;
+        return shown.size() < 8;
+      });
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.text, shown);
 }
@@ -205,7 +218,8 @@ TEST(Generate, EveryCausalRecipeWritesByDefault) {
     ModelConfig config = plain_config();
     config.routing = routing;
     Fixture f(config);
-    if (default_eval(routing) == EvalRouting::dropless) EXPECT_EQ(f.generate().tokens, 12) << routing.recipe;
+    if (default_eval(routing) == EvalRouting::dropless)
+      EXPECT_EQ(f.generate().tokens, 12) << routing.recipe;
     else EXPECT_FAILS(f.generate(), routing.recipe);
   }
 }
@@ -228,7 +242,8 @@ TEST(Generate, ExpertChoiceHasToBeAskedForItsThresholds) {
   // By thresholds no token feels a later one, so pieces give the bits of the whole.
   set_thresholds(*f.model, 0.3f);
   const std::vector<int32_t> ids = drawn_ids(50);
-  Session whole(*f.model, f.run, 50), pieces(*f.model, f.run, 50, {.routing = EvalRouting::threshold});
+  Session whole(*f.model, f.run, 50),
+      pieces(*f.model, f.run, 50, {.routing = EvalRouting::threshold});
   const std::vector<float> want = copy(whole.prefill(ids));
   pieces.prefill(std::span(ids).first(17));
   EXPECT_TRUE(same_rows(copy(pieces.prefill(std::span(ids).subspan(17))), want));
@@ -254,7 +269,8 @@ TEST(Generate, ARoutingWithBuffersIsRefused) {
     EXPECT_EQ(f.generate().text, text) << recipe;
   }
   Fixture f(routed_config("olmoe"));
-  f.options.session.routing = EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
+  f.options.session.routing =
+      EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
   EXPECT_EQ(f.generate().tokens, 12);
   f.options.session.routing = EvalRouting::threshold;
   EXPECT_USAGE(f.generate(), "threshold");
@@ -283,17 +299,18 @@ TEST(Generate, ShowsWholeCharactersOnly) {
   f.options.sampler.min_p = 0;
   int long_characters = 0, replaced = 0;
   const auto bytes = make_tokenizer("bytes");
-  const Generated out = moe::generate(*f.model, f.run, *bytes, "Once", f.options, [&](const std::string& text) {
-    for (std::string_view rest = text; !rest.empty();) {
-      const Utf8Step step = utf8_step(rest);
-      EXPECT_EQ(step.kind, Utf8Step::Kind::character);
-      const bool replacement = rest.starts_with("\xEF\xBF\xBD");
-      replaced += replacement;
-      long_characters += !replacement && step.length > 1;
-      rest.remove_prefix(static_cast<size_t>(step.length));
-    }
-    return true;
-  });
+  const Generated out =
+      moe::generate(*f.model, f.run, *bytes, "Once", f.options, [&](const std::string& text) {
+        for (std::string_view rest = text; !rest.empty();) {
+          const Utf8Step step = utf8_step(rest);
+          EXPECT_EQ(step.kind, Utf8Step::Kind::character);
+          const bool replacement = rest.starts_with("\xEF\xBF\xBD");
+          replaced += replacement;
+          long_characters += !replacement && step.length > 1;
+          rest.remove_prefix(static_cast<size_t>(step.length));
+        }
+        return true;
+      });
   EXPECT_GT(long_characters, 5) << "the draw must contain some, or it proves nothing";
   EXPECT_GT(replaced, 5);
 }
@@ -302,7 +319,8 @@ TEST(Generate, ReadingOfALongPromptCanBeEnded) {
   Fixture f;
   int asked = 0;
   const Generated out = moe::generate(
-      *f.model, f.run, f.tokenizer, std::string(1300, 'a'), f.options, [](const std::string&) { return true; }, [&] { return ++asked < 3; });
+      *f.model, f.run, f.tokenizer, std::string(1300, 'a'), f.options,
+      [](const std::string&) { return true; }, [&] { return ++asked < 3; });
   EXPECT_EQ(asked, 3);
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";

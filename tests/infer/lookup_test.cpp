@@ -1,4 +1,5 @@
-// Prompt lookup: what is guessed, and that a text is the same, token for token, with guesses as without.
+// Prompt lookup: what is guessed, and that a text is the same, token for token, with guesses as
+// without.
 #include "infer/lookup.h"
 
 #include "infer/generate.h"
@@ -13,9 +14,11 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 TEST(LookUp, FollowsTheLongestMatchAndOfEqualOnesTheLatest) {
-  EXPECT_EQ(look_up(Ids{1, 2, 3, 4, 5, 1, 2, 3}, 8), (Ids{4, 5, 1})) << "three agree, so three are guessed";
+  EXPECT_EQ(look_up(Ids{1, 2, 3, 4, 5, 1, 2, 3}, 8), (Ids{4, 5, 1}))
+      << "three agree, so three are guessed";
   EXPECT_EQ(look_up(Ids{1, 2, 3, 4, 5, 1, 2, 3}, 2), (Ids{4, 5}));
-  EXPECT_EQ(look_up(Ids{9, 1, 2, 7, 9, 8, 1, 2, 6, 0, 9, 1, 2}, 4), (Ids{7, 9, 8})) << "9 1 2 agrees for longer than the later 1 2";
+  EXPECT_EQ(look_up(Ids{9, 1, 2, 7, 9, 8, 1, 2, 6, 0, 9, 1, 2}, 4), (Ids{7, 9, 8}))
+      << "9 1 2 agrees for longer than the later 1 2";
   EXPECT_EQ(look_up(Ids{1, 2, 7, 0, 1, 2, 8, 5, 1, 2}, 4), (Ids{8, 5})) << "the later of two";
   EXPECT_EQ(look_up(Ids{4, 4, 4, 4}, 8), (Ids{4})) << "what follows ends with the text";
 }
@@ -45,20 +48,24 @@ struct Fixture {
     model = fresh(config);
     options.max_tokens = 90;
     options.sampler.seed = 3;
-    if (default_eval(routing) == EvalRouting::threshold) options.session.routing = EvalRouting::threshold;
+    if (default_eval(routing) == EvalRouting::threshold)
+      options.session.routing = EvalRouting::threshold;
     // Sharp enough that a text comes back to what it said.
     options.sampler.temperature = 0.2f;
   }
   Generated generate(int64_t lookup) {
     options.prompt_lookup = lookup;
-    return moe::generate(*model, run, *tokenizer, "the router sends the router sends", options, [](const std::string&) { return true; });
+    return moe::generate(*model, run, *tokenizer, "the router sends the router sends", options,
+                         [](const std::string&) { return true; });
   }
 };
 
 TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
-  if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
   int64_t accepted = 0, refused = 0, dtypes = 0;
-  for (const DType dtype : {DType::f32, DType::bf16}) dtypes += ops::products_keep_row_bits(dtype) ? 1 : 0;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    dtypes += ops::products_keep_row_bits(dtype) ? 1 : 0;
   for (const RoutingOptions& routing : small_routings(4, 2)) {
     if (!not_causal_because(routing, default_eval(routing)).empty()) continue;
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -68,7 +75,8 @@ TEST(PromptLookup, EveryRecipeWritesTheSameTextWithGuessesAsWithout) {
         f.options.sampler.temperature = temperature;
         f.options.sampler.repeat_penalty = temperature == 1.0f ? 1.1f : 1.0f;
         const Generated plain = f.generate(0), guessed = f.generate(8);
-        EXPECT_EQ(plain.ids, guessed.ids) << routing.recipe << " " << name_of(dtype) << " at temperature " << temperature;
+        EXPECT_EQ(plain.ids, guessed.ids)
+            << routing.recipe << " " << name_of(dtype) << " at temperature " << temperature;
         EXPECT_EQ(plain.text, guessed.text);
         EXPECT_EQ(plain.proposed, 0);
         EXPECT_LE(guessed.accepted, guessed.proposed);
@@ -100,11 +108,13 @@ TEST(PromptLookup, ASessionGoesOnFromWhatWasSaid) {
   Session kept(*f.model, f.run, 400), other(*f.model, f.run, 400);
   std::string said = "the router sends the router sends";
   for (int round = 0; round < 3; ++round) {
-    const Generated a = generate(kept, *f.tokenizer, f.tokenizer->encode(said), f.options, [](const std::string&) { return true; });
+    const Generated a = generate(kept, *f.tokenizer, f.tokenizer->encode(said), f.options,
+                                 [](const std::string&) { return true; });
     other.truncate(0);
     GenerateOptions plain = f.options;
     plain.prompt_lookup = 0;
-    const Generated b = generate(other, *f.tokenizer, f.tokenizer->encode(said), plain, [](const std::string&) { return true; });
+    const Generated b = generate(other, *f.tokenizer, f.tokenizer->encode(said), plain,
+                                 [](const std::string&) { return true; });
     EXPECT_EQ(a.ids, b.ids) << "round " << round;
     said += "the";
   }

@@ -17,7 +17,8 @@ namespace {
 // A model whose matrices are views of memory that it does not own, as one of a mapped file.
 std::unique_ptr<Model> bound_like(const Model& model) {
   auto bound = std::make_unique<Model>(model.config(), Storage::bound);
-  for (size_t i = 0; i < bound->params().size(); ++i) bound->bind(*bound->params()[i], model.params()[i]->value);
+  for (size_t i = 0; i < bound->params().size(); ++i)
+    bound->bind(*bound->params()[i], model.params()[i]->value);
   return bound;
 }
 
@@ -38,7 +39,9 @@ void read_text(Model& model, DType dtype = DType::f32) {
   session.prefill(ids);
 }
 
-ForwardUse use_of(Model& model, int64_t tokens = 16) { return {.model = &model, .shape = {.tokens = tokens, .dtype = DType::f32}}; }
+ForwardUse use_of(Model& model, int64_t tokens = 16) {
+  return {.model = &model, .shape = {.tokens = tokens, .dtype = DType::f32}};
+}
 
 MemoryPlan plan_of(const ForwardUse& use, int64_t left, const MemoryNeed& beside = {}) {
   return plan_memory(std::span(&use, 1), beside, {.all = taken_memory() + left, .packed = {}});
@@ -70,10 +73,13 @@ TEST(MemoryPlan, LeavesHalfOfWhatTheRestLeaves) {
   use.cache = 3 * kMiB;
   MemoryNeed beside;
   beside.add("text", 2 * kMiB);
-  const MemoryPlan plan = plan_memory(std::span(&use, 1), beside, {.all = taken_memory() + 1000 * kMiB, .packed = {}});
+  const MemoryPlan plan =
+      plan_memory(std::span(&use, 1), beside, {.all = taken_memory() + 1000 * kMiB, .packed = {}});
   const int64_t rest = part_of(plan.need, "activations") + 5 * kMiB;
-  EXPECT_NEAR(static_cast<double>(plan.packed), static_cast<double>(1000 * kMiB - rest) / 2, 64e6) << "the process itself moves";
-  EXPECT_EQ(part_of(plan.need, "packed"), forward_copy_bytes(*bound, DType::f32)) << "it fits whole";
+  EXPECT_NEAR(static_cast<double>(plan.packed), static_cast<double>(1000 * kMiB - rest) / 2, 64e6)
+      << "the process itself moves";
+  EXPECT_EQ(part_of(plan.need, "packed"), forward_copy_bytes(*bound, DType::f32))
+      << "it fits whole";
   EXPECT_EQ(part_of(plan.need, "packing"), 0);
   EXPECT_EQ(cache_bytes(model->config(), DType::f32, 10), 2 * 2 * 10 * 32 * 4);
   EXPECT_EQ(cache_bytes(model->config(), DType::q8_0, 10), 2 * 2 * 10 * 34);
@@ -90,13 +96,15 @@ TEST(MemoryPlan, CopiesBeyondABudgetPassThroughScratch) {
   EXPECT_LE(ops::copies_taken(bound->params()), 1000);
 }
 
-// Whoever runs a model and foretells nothing: the copies of all its weights have one limit from the start (tests/ops/weights_test.cpp says which).
+// Whoever runs a model and foretells nothing: the copies of all its weights have one limit from the
+// start (tests/ops/weights_test.cpp says which).
 TEST(MemoryPlan, ABoundModelIsLimitedFromTheStart) {
   const auto model = fresh(plain_config());
   const auto bound = bound_like(*model);
   const auto budget = ops::packed_weight(*bound->params()[0]).budget;
   ASSERT_NE(budget, nullptr);
-  for (const Param* param : bound->params()) EXPECT_EQ(ops::packed_weight(*param).budget, budget) << param->name;
+  for (const Param* param : bound->params())
+    EXPECT_EQ(ops::packed_weight(*param).budget, budget) << param->name;
 }
 
 // And what a caller may use counts from the moment the file is opened, foretold or not.
@@ -117,7 +125,8 @@ TEST(MemoryPlan, AnOpenedModelKeepsToItsLimits) {
   EXPECT_GT(half, all / 4);
 }
 
-// Two models share one budget as their weights do, and weights that a model owns are packed whole whatever the budget.
+// Two models share one budget as their weights do, and weights that a model owns are packed whole
+// whatever the budget.
 TEST(MemoryPlan, ModelsShareTheBudget) {
   ModelConfig large = plain_config();
   large.layers = 4;
@@ -126,7 +135,8 @@ TEST(MemoryPlan, ModelsShareTheBudget) {
   const std::vector<ForwardUse> uses = {use_of(*small_bound), use_of(*big_bound), use_of(*big)};
   const MemoryPlan plan = settle_memory(uses, {}, {.all = {}, .packed = 100000}, "");
   for (Model* model : {small_bound.get(), big_bound.get(), big.get()}) read_text(*model);
-  const int64_t of_small = ops::copies_taken(small_bound->params()), of_big = ops::copies_taken(big_bound->params());
+  const int64_t of_small = ops::copies_taken(small_bound->params()),
+                of_big = ops::copies_taken(big_bound->params());
   EXPECT_LE(of_small + of_big, 100000);
   EXPECT_GT(of_big, of_small);
   EXPECT_GT(of_small, 20000);
@@ -166,14 +176,16 @@ TEST(MemoryPlan, ABudgetOfNothingGivesTheSameBits) {
 }
 
 TEST(DecodeBytes, CountsActiveExpertsAndOneRowOfTheEmbedding) {
-  ModelConfig config = plain_config();  // width 32, 4 experts of 48, K = 2, two layers, vocabulary 256
+  ModelConfig config =
+      plain_config();  // width 32, 4 experts of 48, K = 2, two layers, vocabulary 256
   const auto untied = fresh(config);
   const int64_t expert = 3 * 32 * 48 * 4;
   EXPECT_EQ(decode_bytes(*untied, 2), bytes_of_all(*untied) - 2 * 2 * expert - 255 * 32 * 4);
   EXPECT_EQ(decode_bytes(*untied, 4), bytes_of_all(*untied) - 255 * 32 * 4);
   config.tied = true;
   const auto tied = fresh(config);
-  EXPECT_EQ(decode_bytes(*tied, 2), bytes_of_all(*tied) - 2 * 2 * expert) << "the embedding is the head";
+  EXPECT_EQ(decode_bytes(*tied, 2), bytes_of_all(*tied) - 2 * 2 * expert)
+      << "the embedding is the head";
 }
 
 TEST(HotSet, CountsTheFewestThatTookAShare) {

@@ -1,5 +1,6 @@
-// Steps over rows of many sequences: each gets the bits that it gets alone, whatever stands beside it and wherever its blocks lie; and runners of one model in
-// threads of their own get the bits of one after the other.
+// Steps over rows of many sequences: each gets the bits that it gets alone, whatever stands beside
+// it and wherever its blocks lie; and runners of one model in threads of their own get the bits of
+// one after the other.
 #include "infer/model_runner.h"
 
 #include <deque>
@@ -36,7 +37,9 @@ SessionOptions options_of(const RoutingOptions& routing) {
 
 Ids text(int64_t length, uint64_t seed) {
   Ids ids;
-  for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), kVocab)));
+  for (int64_t i = 0; i < length; ++i)
+    ids.push_back(static_cast<int32_t>(
+        uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), kVocab)));
   return ids;
 }
 
@@ -57,13 +60,17 @@ struct Sequence {
 };
 
 // Reads the next `count` tokens of each; 0: it takes no part in the step.
-void step_all(ModelRunner& runner, std::vector<Sequence>& sequences, const std::vector<int64_t>& count) {
+void step_all(ModelRunner& runner, std::vector<Sequence>& sequences,
+              const std::vector<int64_t>& count) {
   std::vector<StepRows> rows;
   int64_t wanted = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const Sequence& q = sequences[s];
     const int64_t n = std::min(count[s], std::ssize(q.ids) - q.held());
-    if (n > 0) rows.push_back({q.slot, std::span(q.ids).subspan(static_cast<size_t>(q.held()), static_cast<size_t>(n)), n});
+    if (n > 0)
+      rows.push_back(
+          {q.slot, std::span(q.ids).subspan(static_cast<size_t>(q.held()), static_cast<size_t>(n)),
+           n});
     wanted += n;
   }
   Logits logits(static_cast<size_t>(wanted * kVocab));
@@ -81,7 +88,8 @@ class Steps : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (GetParam() == DType::bf16 && !ops::products_keep_row_bits(DType::bf16))
-      GTEST_SKIP() << "products here do not keep the bits of a row, and rounding to bf16 in between can make another choice of experts of that";
+      GTEST_SKIP() << "products here do not keep the bits of a row, and rounding to bf16 in "
+                      "between can make another choice of experts of that";
   }
 };
 
@@ -89,18 +97,23 @@ TEST_P(Steps, ASequenceGetsTheBitsThatItGetsAlone) {
   int recipes = 0;
   for (const RoutingOptions& routing : small_routings(4, 2)) {
     const SessionOptions options = options_of(routing);
-    if (!not_causal_because(routing, options.routing.value_or(default_eval(routing))).empty()) continue;
+    if (!not_causal_because(routing, options.routing.value_or(default_eval(routing))).empty())
+      continue;
     ++recipes;
     const auto model = model_of(routing);
     moe::Run run(2, GetParam());
     ModelRunner runner(*model, run, 1024, options);
     std::vector<Sequence> all;
-    for (const int64_t length : {150, 3, 65, 70}) all.push_back({runner.cache().open(), text(length, static_cast<uint64_t>(length)), {}});
-    // Prompts in chunks beside single tokens, in turns that differ from step to step; the short text ends before the others.
-    for (int64_t i = 0; i < 100; ++i) step_all(runner, all, {i < 3 ? 40 : 1, i % 2, i < 2 ? 1 : 31 - i % 30, i == 5 ? 64 : 1});
+    for (const int64_t length : {150, 3, 65, 70})
+      all.push_back({runner.cache().open(), text(length, static_cast<uint64_t>(length)), {}});
+    // Prompts in chunks beside single tokens, in turns that differ from step to step; the short
+    // text ends before the others.
+    for (int64_t i = 0; i < 100; ++i)
+      step_all(runner, all, {i < 3 ? 40 : 1, i % 2, i < 2 ? 1 : 31 - i % 30, i == 5 ? 64 : 1});
     for (const Sequence& s : all) {
       ASSERT_EQ(s.held(), std::ssize(s.ids));
-      EXPECT_TRUE(same_rows(s.logits, alone(*model, run, s.ids, options), GetParam())) << routing.recipe << ", text of " << s.ids.size();
+      EXPECT_TRUE(same_rows(s.logits, alone(*model, run, s.ids, options), GetParam()))
+          << routing.recipe << ", text of " << s.ids.size();
     }
   }
   EXPECT_GE(recipes, 8);
@@ -112,7 +125,9 @@ TEST_P(Steps, BlocksThatCameBackChangeNoBit) {
   moe::Run run(2, GetParam());
   ModelRunner runner(*model, run, 448);
   std::vector<Sequence> all;
-  const auto open = [&](int64_t length, uint64_t seed) { all.push_back({runner.cache().open(), text(length, seed), {}}); };
+  const auto open = [&](int64_t length, uint64_t seed) {
+    all.push_back({runner.cache().open(), text(length, seed), {}});
+  };
   for (const uint64_t seed : {1, 2, 3}) open(100, seed);
   step_all(runner, all, {70, 20, 30});
   // The first ends, and two grow into its blocks and those that truncating frees.
@@ -126,7 +141,8 @@ TEST_P(Steps, BlocksThatCameBackChangeNoBit) {
   EXPECT_EQ(runner.cache().available(), 0);
   for (const Sequence& s : all) {
     ASSERT_EQ(s.held(), std::ssize(s.ids));
-    EXPECT_TRUE(same_rows(s.logits, alone(*model, run, s.ids, {}), GetParam())) << "slot " << s.slot;
+    EXPECT_TRUE(same_rows(s.logits, alone(*model, run, s.ids, {}), GetParam()))
+        << "slot " << s.slot;
   }
 }
 
@@ -154,8 +170,10 @@ TEST(Step, ThatFailsChangesNothing) {
   const int32_t a = runner.cache().open(), b = runner.cache().open();
   const Ids few = text(10, 1), many = text(65, 2), wrong = {5, 256};
   Logits logits(kVocab);
-  EXPECT_FAILS(runner.step(logits, std::vector<StepRows>{{a, few, 1}, {b, many, 0}}), "end or truncate another sequence");
-  EXPECT_FAILS(runner.step(logits, std::vector<StepRows>{{a, few, 0}, {b, wrong, 1}}), "token id 256 is outside the vocabulary of 256");
+  EXPECT_FAILS(runner.step(logits, std::vector<StepRows>{{a, few, 1}, {b, many, 0}}),
+               "end or truncate another sequence");
+  EXPECT_FAILS(runner.step(logits, std::vector<StepRows>{{a, few, 0}, {b, wrong, 1}}),
+               "token id 256 is outside the vocabulary of 256");
   EXPECT_EQ(runner.cache().length(a), 0);
   EXPECT_EQ(runner.cache().length(b), 0);
   EXPECT_EQ(runner.cache().available(), 128);
@@ -167,7 +185,8 @@ TEST(CacheDtype, IsHalvesWhereWeightsAreQuantised) {
   EXPECT_EQ(cache_dtype({}, *model, DType::f32), DType::f32);
   EXPECT_EQ(cache_dtype({}, *model, DType::bf16), DType::bf16);
   for (Param* param : model->params()) param->value.dtype = DType::q8_0;
-  EXPECT_EQ(cache_dtype({}, *model, DType::f32), ops::has_bf16_products() ? DType::bf16 : DType::f16);
+  EXPECT_EQ(cache_dtype({}, *model, DType::f32),
+            ops::has_bf16_products() ? DType::bf16 : DType::f16);
   EXPECT_EQ(cache_dtype({.cache_dtype = DType::f32}, *model, DType::f32), DType::f32);
 }
 
@@ -186,20 +205,23 @@ TEST(Sessions, ShareARunner) {
   std::optional<Session> first(std::in_place, runner, 100);
   Session second(runner, 100);
   first->prefill(std::span(x).first(40));
-  const Logits of_y = copy(second.prefill(y)), of_x = copy(first->prefill(std::span(x).subspan(40)));
+  const Logits of_y = copy(second.prefill(y)),
+               of_x = copy(first->prefill(std::span(x).subspan(40)));
   EXPECT_TRUE(same_rows(of_x, copy(Session(*model, run, 90).prefill(x))));
   EXPECT_TRUE(same_rows(of_y, copy(Session(*model, run, 60).prefill(y))));
-  EXPECT_FAILS(second.prefill(text(41, 3)), "holds 60 tokens and 41 are to follow, but its capacity is 100");
+  EXPECT_FAILS(second.prefill(text(41, 3)),
+               "holds 60 tokens and 41 are to follow, but its capacity is 100");
   EXPECT_FAILS(second.prefill(text(30, 3)), "0 blocks are free where 1 are needed");
   EXPECT_EQ(second.length(), 60);
   first.reset();
   EXPECT_NO_THROW(second.prefill(text(30, 3)));
 }
 
-// What a server does: requests that come and go share the steps, prompts beside drawn tokens and the guesses of prompt lookup, and each text is the one that
-// generate() writes.
+// What a server does: requests that come and go share the steps, prompts beside drawn tokens and
+// the guesses of prompt lookup, and each text is the one that generate() writes.
 TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
-  if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
   const auto model = model_of(small_routing("olmoe", 4, 2));
   const auto tokenizer = make_tokenizer("bytes");
   moe::Run run(2);
@@ -215,10 +237,12 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
   std::deque<Request> requests;
   for (const uint64_t i : {0, 1, 2, 3}) {
     Request& r = requests.emplace_back();
-    r.prompt = tokenizer->encode(std::string(1 + 40 * i, 'a') + "the router sends the router sends");
+    r.prompt =
+        tokenizer->encode(std::string(1 + 40 * i, 'a') + "the router sends the router sends");
     r.options.max_tokens = i == 2 ? 250 : static_cast<int64_t>(20 + 15 * i);
     r.options.sampler.seed = i;
-    r.options.sampler.temperature = i == 2 ? 0 : 1;  // the likeliest tokens soon come back to what was said
+    r.options.sampler.temperature =
+        i == 2 ? 0 : 1;  // the likeliest tokens soon come back to what was said
     r.options.prompt_lookup = i == 2 ? 8 : 0;
     if (i == 1) r.options.stop = {"e"};
     r.slot = runner.cache().open();
@@ -236,9 +260,16 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
       Request& r = requests[i];
       if (!r.generation) continue;
       std::span<const int32_t> ids = r.generation->next();
-      if (ids.empty()) ids = std::span(r.prompt).subspan(static_cast<size_t>(r.read), std::min<size_t>(16, r.prompt.size() - static_cast<size_t>(r.read)));
-      const bool prompt_goes_on = r.generation->next().empty() && r.read + std::ssize(ids) < std::ssize(r.prompt);
-      rows.push_back({r.slot, ids, prompt_goes_on ? 0 : r.generation->next().empty() ? 1 : std::ssize(ids)});
+      if (ids.empty())
+        ids = std::span(r.prompt).subspan(
+            static_cast<size_t>(r.read),
+            std::min<size_t>(16, r.prompt.size() - static_cast<size_t>(r.read)));
+      const bool prompt_goes_on =
+          r.generation->next().empty() && r.read + std::ssize(ids) < std::ssize(r.prompt);
+      rows.push_back({r.slot, ids,
+                      prompt_goes_on                 ? 0
+                      : r.generation->next().empty() ? 1
+                                                     : std::ssize(ids)});
       of.push_back(i);
       wanted += rows.back().logits;
     }
@@ -266,7 +297,8 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
   for (size_t i = 0; i < requests.size(); ++i) {
     const Request& r = requests[i];
     Session session(*model, run, std::ssize(r.prompt) + 300);
-    const Generated want = generate(session, *tokenizer, r.prompt, r.options, [](const std::string&) { return true; });
+    const Generated want =
+        generate(session, *tokenizer, r.prompt, r.options, [](const std::string&) { return true; });
     EXPECT_EQ(texts[i].ids, want.ids) << i;
     EXPECT_EQ(texts[i].text, want.text) << i;
     EXPECT_EQ(texts[i].finish, want.finish) << i;
@@ -278,12 +310,15 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
 
 // ---- threads ------------------------------------------------------------------------------------
 
-// The same numbers in memory that the model does not own, as a mapped file's, matrices in another type where that can hold them.
+// The same numbers in memory that the model does not own, as a mapped file's, matrices in another
+// type where that can hold them.
 std::unique_ptr<Model> bound_like(const Model& model, DType dtype) {
   auto bound = std::make_unique<Model>(model.config(), Storage::bound);
   for (size_t i = 0; i < bound->params().size(); ++i) {
     const Tensor& from = model.params()[i]->value;
-    const bool other = dtype != DType::f32 && model.params()[i]->is_matrix() && from.shape[static_cast<size_t>(from.rank) - 1] % block_of(dtype).elements == 0;
+    const bool other =
+        dtype != DType::f32 && model.params()[i]->is_matrix() &&
+        from.shape[static_cast<size_t>(from.rank) - 1] % block_of(dtype).elements == 0;
     Tensor to = from;
     if (other) {
       to.dtype = dtype;
@@ -311,33 +346,46 @@ Logits read_and_go_on(Model& model, DType compute, const Ids& ids) {
 
 class Threads : public ::testing::TestWithParam<std::pair<const char*, DType>> {};
 
-// Each round has a model whose weights nobody has packed yet, so that the threads meet where copies are made; a budget for some of them makes the threads
-// compete for it.
+// Each round has a model whose weights nobody has packed yet, so that the threads meet where copies
+// are made; a budget for some of them makes the threads compete for it.
 TEST_P(Threads, OfOneModelGetTheBitsOfOneAfterTheOther) {
   const auto [storage, weights] = GetParam();
   const auto master = model_of(small_routing("olmoe", 8, 2));
-  const auto make = [&, owned = storage == std::string("owned")] { return owned ? model_of(small_routing("olmoe", 8, 2)) : bound_like(*master, weights); };
-  const std::vector<std::pair<DType, Ids>> texts = {{DType::f32, text(24, 1)}, {DType::f32, text(17, 2)}, {DType::bf16, text(20, 3)}};
+  const auto make = [&, owned = storage == std::string("owned")] {
+    return owned ? model_of(small_routing("olmoe", 8, 2)) : bound_like(*master, weights);
+  };
+  const std::vector<std::pair<DType, Ids>> texts = {
+      {DType::f32, text(24, 1)}, {DType::f32, text(17, 2)}, {DType::bf16, text(20, 3)}};
   std::vector<Logits> want;
   const auto one_after_another = make();
-  for (const auto& [compute, ids] : texts) want.push_back(read_and_go_on(*one_after_another, compute, ids));
+  for (const auto& [compute, ids] : texts)
+    want.push_back(read_and_go_on(*one_after_another, compute, ids));
   for (int round = 0; round < 12; ++round) {
     const auto model = make();
-    const int64_t all = ops::copies_taken(one_after_another->params()), limit = round % 3 == 0 ? all : round % 3 == 1 ? all / 2 : 0;
+    const int64_t all = ops::copies_taken(one_after_another->params()), limit = round % 3 == 0 ? all
+                                                                                : round % 3 == 1
+                                                                                    ? all / 2
+                                                                                    : 0;
     ops::limit_copies(model->params(), limit);
     std::vector<Logits> got(texts.size());
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < texts.size(); ++i) threads.emplace_back([&, i] { got[i] = read_and_go_on(*model, texts[i].first, texts[i].second); });
+    for (size_t i = 0; i < texts.size(); ++i)
+      threads.emplace_back(
+          [&, i] { got[i] = read_and_go_on(*model, texts[i].first, texts[i].second); });
     for (std::thread& thread : threads) thread.join();
-    for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(got[i], want[i]) << "thread " << i << " of round " << round;
+    for (size_t i = 0; i < texts.size(); ++i)
+      EXPECT_EQ(got[i], want[i]) << "thread " << i << " of round " << round;
     EXPECT_LE(ops::copies_taken(model->params()), limit);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(weights, Threads,
-                         ::testing::Values(std::pair("owned", DType::f32), std::pair("bound", DType::f32), std::pair("bound", DType::bf16),
-                                           std::pair("bound", DType::q8_0)),
-                         [](const auto& which) { return std::string(which.param.first) + "_" + std::string(name_of(which.param.second)); });
+INSTANTIATE_TEST_SUITE_P(
+    weights, Threads,
+    ::testing::Values(std::pair("owned", DType::f32), std::pair("bound", DType::f32),
+                      std::pair("bound", DType::bf16), std::pair("bound", DType::q8_0)),
+    [](const auto& which) {
+      return std::string(which.param.first) + "_" + std::string(name_of(which.param.second));
+    });
 
 }  // namespace
 }  // namespace moe::test

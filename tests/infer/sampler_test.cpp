@@ -1,4 +1,5 @@
-// The sampler on logits worked by hand: each cut alone, the penalty, the draw's distribution, its determinism, and what it refuses.
+// The sampler on logits worked by hand: each cut alone, the penalty, the draw's distribution, its
+// determinism, and what it refuses.
 #include "infer/sampler.h"
 
 #include <cmath>
@@ -27,7 +28,8 @@ std::vector<float> logits_of(const std::vector<double>& p) {
   return out;
 }
 
-std::map<int32_t, int> counts(const SamplerOptions& options, const std::vector<float>& logits, int draws) {
+std::map<int32_t, int> counts(const SamplerOptions& options, const std::vector<float>& logits,
+                              int draws) {
   Sampler sampler(options);
   std::map<int32_t, int> out;
   for (int i = 0; i < draws; ++i) ++out[sampler.next(logits)];
@@ -86,7 +88,8 @@ TEST(Sampler, TopKTakesTheLowerIdOfEquals) {
   EXPECT_EQ(support(o, {0, 1, 1, 1}), (std::set<int32_t>{1, 2}));
 }
 
-// A binomial count lies within 5 standard deviations but once in two million draws of the experiment.
+// A binomial count lies within 5 standard deviations but once in two million draws of the
+// experiment.
 TEST(Sampler, DrawsFollowTheProbabilities) {
   constexpr int kDraws = 40000;
   for (const float temperature : {1.0f, 0.5f, 2.0f}) {
@@ -95,7 +98,8 @@ TEST(Sampler, DrawsFollowTheProbabilities) {
     auto got = counts(plain(temperature), logits_of(kP), kDraws);
     for (size_t i = 0; i < kP.size(); ++i) {
       const double p = std::pow(kP[i], 1 / temperature) / sum;
-      EXPECT_NEAR(got[static_cast<int32_t>(i)], kDraws * p, 5 * std::sqrt(kDraws * p * (1 - p))) << "temperature " << temperature << ", token " << i;
+      EXPECT_NEAR(got[static_cast<int32_t>(i)], kDraws * p, 5 * std::sqrt(kDraws * p * (1 - p)))
+          << "temperature " << temperature << ", token " << i;
     }
   }
 }
@@ -166,11 +170,15 @@ TEST(Sampler, RefusesOptionsOutsideTheirRangeByName) {
       EXPECT_PRED_FORMAT2(::testing::IsSubstring, flag, e.what());
     }
   };
-  for (const float x : {-0.1f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.temperature = x; }, "temperature");
+  for (const float x : {-0.1f, NAN, INFINITY})
+    refused([&](SamplerOptions& o) { o.temperature = x; }, "temperature");
   refused([](SamplerOptions& o) { o.top_k = -1; }, "top_k");
-  for (const float x : {0.0f, -1.0f, 1.01f, NAN}) refused([&](SamplerOptions& o) { o.top_p = x; }, "top_p");
-  for (const float x : {-0.1f, 1.0f, NAN}) refused([&](SamplerOptions& o) { o.min_p = x; }, "min_p");
-  for (const float x : {0.0f, -1.0f, NAN, INFINITY}) refused([&](SamplerOptions& o) { o.repeat_penalty = x; }, "repeat_penalty");
+  for (const float x : {0.0f, -1.0f, 1.01f, NAN})
+    refused([&](SamplerOptions& o) { o.top_p = x; }, "top_p");
+  for (const float x : {-0.1f, 1.0f, NAN})
+    refused([&](SamplerOptions& o) { o.min_p = x; }, "min_p");
+  for (const float x : {0.0f, -1.0f, NAN, INFINITY})
+    refused([&](SamplerOptions& o) { o.repeat_penalty = x; }, "repeat_penalty");
 }
 
 }  // namespace

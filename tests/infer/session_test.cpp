@@ -1,4 +1,5 @@
-// Sessions: chunks against one piece in bits, going back, what a new prompt finds already read, and what does not fit.
+// Sessions: chunks against one piece in bits, going back, what a new prompt finds already read, and
+// what does not fit.
 #include "infer/session.h"
 
 #include "support/files.h"
@@ -20,7 +21,9 @@ std::unique_ptr<Model> drawn_model(const RoutingOptions& routing = plain_config(
 
 Ids drawn_ids(int64_t count) {
   Ids ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(2), static_cast<uint64_t>(i), 256)));
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(2), static_cast<uint64_t>(i), 256)));
   return ids;
 }
 
@@ -34,7 +37,8 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
     Session whole(*model, run, 601), chunks(*model, run, 601), single(*model, run, 40);
     const std::vector<float> want = copy(whole.prefill(ids));
     std::vector<float> got;
-    for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1) got = copy(chunks.prefill(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
+    for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1)
+      got = copy(chunks.prefill(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
     EXPECT_TRUE(same_rows(got, want, dtype)) << name_of(dtype);
     EXPECT_EQ(chunks.length(), 601);
 
@@ -54,7 +58,8 @@ TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {
   Session whole(*model, run, 60), chunks(*model, run, 60);
   const std::vector<float> want = copy(whole.prefill(ids));
   std::vector<float> got;
-  for (size_t at = 0; at < ids.size(); at += 13) got = copy(chunks.prefill(std::span(ids).subspan(at, std::min<size_t>(13, ids.size() - at))));
+  for (size_t at = 0; at < ids.size(); at += 13)
+    got = copy(chunks.prefill(std::span(ids).subspan(at, std::min<size_t>(13, ids.size() - at))));
   EXPECT_TRUE(same_rows(got, want));
 }
 
@@ -68,7 +73,9 @@ TEST(Session, GivesTheLogitsOfTheLastRowsWhateverTheChunks) {
   ASSERT_EQ(rows.size(), 30 * vocab);
   one.prefill(std::span(ids).first(500));
   for (size_t r = 0; r < 30; ++r)
-    EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(500 + r, 1)), std::span(rows).subspan(r * vocab, vocab))) << "row " << r;
+    EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(500 + r, 1)),
+                          std::span(rows).subspan(r * vocab, vocab)))
+        << "row " << r;
   one.truncate(500);
   EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(500)), rows)) << "all in one forward";
   EXPECT_FAILS(all.prefill(Ids{1, 2}, 3), "3 tokens");
@@ -92,7 +99,10 @@ TEST(Session, ANewPromptKeepsWhatItAgreesWith) {
   Session kept(*model, run, 64);
   int64_t computed = 0;
   const std::vector<std::pair<std::string, int64_t>> steps = {
-      {"the router", 10}, {"the router sends", 6}, {"the road", 2}, {"the road", 1}, {"the", 1}, {"a", 1}, {"a b c", 4}};
+      {"the router", 10}, {"the router sends", 6},
+      {"the road", 2},    {"the road", 1},
+      {"the", 1},         {"a", 1},
+      {"a b c", 4}};
   for (const auto& [text, fresh_tokens] : steps) {
     Session whole(*model, run, 64);
     const Ids ids = tokenizer->encode(text);
@@ -112,7 +122,8 @@ TEST(Session, RefusesNothingAndTooMuch) {
   Session session(*model, run, 3);
   EXPECT_FAILS(session.prefill({}), "prompt");
   EXPECT_FAILS(session.prefill(Ids{1, 2, 3, 4}),
-               "the session holds 0 tokens and 4 are to follow, but its capacity is 3; truncate it, or open one with a larger");
+               "the session holds 0 tokens and 4 are to follow, but its capacity is 3; truncate "
+               "it, or open one with a larger");
   EXPECT_FAILS(session.prefill(Ids{256}), "256");
   EXPECT_EQ(session.length(), 0);
   EXPECT_NO_THROW(session.prefill(Ids{1, 2, 3}));

@@ -1,4 +1,5 @@
-// The jobs that make one model out of others, called as a program calls them: they print nothing, tell what they are about, and stopped they leave nothing.
+// The jobs that make one model out of others, called as a program calls them: they print nothing,
+// tell what they are about, and stopped they leave nothing.
 #include <nlohmann/json.hpp>
 
 #include "convert/models.h"
@@ -49,14 +50,17 @@ class MakeModel : public ::testing::Test {
     auto upcycle = job<UpcycleJob>("dense");
     upcycle.routing.experts = 4;
     auto merge = job<MergeJob>("dense");
-    merge.experts = {(folder_ / "dense") + ":" + (folder_ / "one.txt"), (folder_ / "other") + ":" + (folder_ / "two.txt")};
+    merge.experts = {(folder_ / "dense") + ":" + (folder_ / "one.txt"),
+                     (folder_ / "other") + ":" + (folder_ / "two.txt")};
     auto prune = job<PruneJob>("moe");
     prune.options.experts = 3;
     prune.calibration = calibration;
     auto convert = job<ConvertJob>("moe");
     convert.dtype = "bf16";
-    return {[=](const Watch& w) { return to_json(carve_model(carve, w)); }, [=](const Watch& w) { return to_json(upcycle_model(upcycle, w)); },
-            [=](const Watch& w) { return to_json(merge_models(merge, w)); }, [=](const Watch& w) { return to_json(prune_model(prune, w)); },
+    return {[=](const Watch& w) { return to_json(carve_model(carve, w)); },
+            [=](const Watch& w) { return to_json(upcycle_model(upcycle, w)); },
+            [=](const Watch& w) { return to_json(merge_models(merge, w)); },
+            [=](const Watch& w) { return to_json(prune_model(prune, w)); },
             [=](const Watch& w) { return to_json(convert_model(convert, w)); }};
   }
   TempFolder folder_;
@@ -65,7 +69,9 @@ class MakeModel : public ::testing::Test {
 TEST_F(MakeModel, PrintsNothingAndTellsHowFarItIs) {
   for (const auto& make : jobs()) {
     std::vector<std::string> counted;
-    const Watch watch{.begin = [&]() -> Progress { return [&](int64_t, int64_t, std::string_view what) { counted.emplace_back(what); }; }};
+    const Watch watch{.begin = [&]() -> Progress {
+      return [&](int64_t, int64_t, std::string_view what) { counted.emplace_back(what); };
+    }};
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
     const Json reply = make(watch);

@@ -1,4 +1,5 @@
-// What --verify, --report and --sweep do for the verbs that convert: refused before the work, measured on the files after it, nothing left behind.
+// What --verify, --report and --sweep do for the verbs that convert: refused before the work,
+// measured on the files after it, nothing left behind.
 #include "jobs/verification.h"
 
 #include <filesystem>
@@ -43,7 +44,8 @@ TEST(Verification, MeasuresWhatWasWrittenAndKeepsHowItWasMade) {
   Fixture f;
   Verification v(f.flags, f.named(), f.watch);
   EXPECT_TRUE(v.asked());
-  ConversionReport made{.kind = "Carving", .steps = {{"method", "fitted"}}, .layers = {{0, 2, 0.5, 0.75}}};
+  ConversionReport made{
+      .kind = "Carving", .steps = {{"method", "fitted"}}, .layers = {{0, 2, 0.5, 0.75}}};
   const ConversionReport r = v.measure(f.folder / "out", made);
   EXPECT_EQ(r.kind, "Carving");
   EXPECT_EQ(r.steps, made.steps);
@@ -66,8 +68,9 @@ TEST(Verification, ASweepWritesBesideAndRemoves) {
       Fixture::write(path, seed);
     };
   };
-  const ConversionReport r =
-      v.measure(f.folder / "out", {.kind = "Carving"}, {{"1 active", 0.25, writes(3)}, {"2 active", 0.5, {}}, {"3 active", 0.75, writes(1)}});
+  const ConversionReport r = v.measure(
+      f.folder / "out", {.kind = "Carving"},
+      {{"1 active", 0.25, writes(3)}, {"2 active", 0.5, {}}, {"3 active", 0.75, writes(1)}});
   ASSERT_EQ(r.frontier.size(), 4u);
   EXPECT_EQ(written.size(), 2u);
   for (const std::string& path : written) {
@@ -92,7 +95,9 @@ TEST(Verification, TheNameBesideKeepsItsEnding) {
   Fixture f;
   f.save("x.gguf", 2);  // a folder may be called so
   std::string path;
-  Verification(f.flags, f.named(), f.watch).measure(f.folder / "x.gguf", {}, {{"1 active", 0.5, [&](const std::string& p) { Fixture::write(path = p, 3); }}});
+  Verification(f.flags, f.named(), f.watch)
+      .measure(f.folder / "x.gguf", {},
+               {{"1 active", 0.5, [&](const std::string& p) { Fixture::write(path = p, 3); }}});
   EXPECT_TRUE(path.ends_with(".gguf")) << path;
   EXPECT_NE(path, f.folder / "x.gguf");
 }
@@ -122,19 +127,24 @@ TEST(Verification, RefusesBeforeTheWork) {
   EXPECT_FALSE(Verification(flags, f.named(), f.watch).asked());
 }
 
-// The text that the model was fitted to cannot show the damage, whatever was put in front of it or left out.
+// The text that the model was fitted to cannot show the damage, whatever was put in front of it or
+// left out.
 TEST(Verification, RefusesTheCalibrationText) {
   Fixture f;
   f.flags.options.windows = 0;
-  const auto ids = [](const std::string& text) { return std::vector<int32_t>(text.begin(), text.end()); };
+  const auto ids = [](const std::string& text) {
+    return std::vector<int32_t>(text.begin(), text.end());
+  };
   const std::string text = slurp(f.flags.text);
   std::string other;
   for (int i = 0; i < 40; ++i) other += fmt::format("another line, number {}, of some text\n", i);
   const Verification v(f.flags, f.named(), f.watch);
   EXPECT_FAILS(v.check_not_fitted_to(ids(text)), "100% of verify");
-  EXPECT_FAILS(v.check_not_fitted_to(ids("a line that was put in front\n" + text)), "100% of verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids("a line that was put in front\n" + text)),
+               "100% of verify");
   EXPECT_FAILS(v.check_not_fitted_to(ids(other + text)), "stand in the calibration text");
-  EXPECT_FAILS(v.check_not_fitted_to(ids(other + text.substr(0, text.size() * 2 / 3))), "stand in the calibration text");
+  EXPECT_FAILS(v.check_not_fitted_to(ids(other + text.substr(0, text.size() * 2 / 3))),
+               "stand in the calibration text");
   EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + text.substr(0, text.size() / 3))));
   ASSERT_EQ(f.told.size(), 1u);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "may be larger than it shows", f.told[0]);
@@ -142,13 +152,15 @@ TEST(Verification, RefusesTheCalibrationText) {
   EXPECT_NO_THROW(v.check_not_fitted_to({}));
   EXPECT_EQ(f.told.size(), 1u);
   // The other way round: little of a long text is the calibration text, but all of that one.
-  EXPECT_FAILS(v.check_not_fitted_to(ids(text.substr(0, text.size() / 4))), "of the calibration text, by its lines, stand in verify");
+  EXPECT_FAILS(v.check_not_fitted_to(ids(text.substr(0, text.size() / 4))),
+               "of the calibration text, by its lines, stand in verify");
   // What is scored counts: of the whole text a third is known, of its first windows all.
   EXPECT_NO_THROW(v.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))));
   f.flags.options.windows = 1;
   f.flags.options.window = 128;
   const Verification first(f.flags, f.named(), f.watch);
-  EXPECT_FAILS(first.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))), "of verify");
+  EXPECT_FAILS(first.check_not_fitted_to(ids(other + other + text.substr(0, text.size() / 4))),
+               "of verify");
 }
 
 TEST(Verification, FlagsWithoutATextToMeasureOn) {

@@ -1,5 +1,5 @@
-// One attention layer against its scalar twin, forward and every gradient: heads whose values are narrower or wider than their keys, of which a part turns or
-// none, and windows.
+// One attention layer against its scalar twin, forward and every gradient: heads whose values are
+// narrower or wider than their keys, of which a part turns or none, and windows.
 #include "model/attention.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,9 @@ namespace {
 constexpr int64_t kWidth = 6;
 const std::vector<int64_t> kLengths = {5, 1, 4};
 
-std::vector<double> frequencies(int64_t rotary) { return rotary == 0 ? std::vector<double>{} : rope_frequencies(rotary, 100, {}).frequency; }
+std::vector<double> frequencies(int64_t rotary) {
+  return rotary == 0 ? std::vector<double>{} : rope_frequencies(rotary, 100, {}).frequency;
+}
 
 // y[n,o] = sum_i x[n,i] w[o,i]
 template <class T>
@@ -39,15 +41,23 @@ template <class T>
 std::vector<T> twin_attention(const Inputs<T>& in, const AttentionShape& shape) {
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
   const std::vector<double> f = frequencies(shape.rotary_width);
-  const std::vector<T> q = twin::rope(linear(in[0], in[1], kWidth), rows.positions, shape.heads, f, 1, false),
-                       k = twin::rope(linear(in[0], in[2], kWidth), rows.positions, shape.kv_heads, f, 1, false), v = linear(in[0], in[3], kWidth);
-  const twin::AttentionShape of{shape.heads, shape.kv_heads, shape.key_width, shape.value_width, 1 / std::sqrt(static_cast<double>(shape.key_width)),
+  const std::vector<T> q = twin::rope(linear(in[0], in[1], kWidth), rows.positions, shape.heads, f,
+                                      1, false),
+                       k = twin::rope(linear(in[0], in[2], kWidth), rows.positions, shape.kv_heads,
+                                      f, 1, false),
+                       v = linear(in[0], in[3], kWidth);
+  const twin::AttentionShape of{shape.heads,
+                                shape.kv_heads,
+                                shape.key_width,
+                                shape.value_width,
+                                1 / std::sqrt(static_cast<double>(shape.key_width)),
                                 shape.window};
   return linear(twin::attention_forward(q, k, v, rows, of).o, in[4], shape.o_width());
 }
 
 void expect_like_the_twin(const AttentionShape& shape) {
-  SCOPED_TRACE(fmt::format("keys of {}, values of {}, {} turn, window {}", shape.key_width, shape.value_width, shape.rotary_width, shape.window));
+  SCOPED_TRACE(fmt::format("keys of {}, values of {}, {} turn, window {}", shape.key_width,
+                           shape.value_width, shape.rotary_width, shape.window));
   moe::Run run(2);
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
   const int64_t tokens = rows.bounds.back();
@@ -57,15 +67,20 @@ void expect_like_the_twin(const AttentionShape& shape) {
   attention.k = draw_param(run.saved, {shape.k_width(), kWidth}, 2, 0.7f);
   attention.v = draw_param(run.saved, {shape.v_width(), kWidth}, 3, 0.7f);
   attention.o = draw_param(run.saved, {kWidth, shape.o_width()}, 4, 0.7f);
-  const Tensor x = draw(run.saved, DType::f32, {tokens, kWidth}, 5), dy = draw(run.saved, DType::f32, {tokens, kWidth}, 6);
-  const Tensor y = run.saved.alloc(DType::f32, {tokens, kWidth}), dx = run.saved.alloc(DType::f32, {tokens, kWidth});
+  const Tensor x = draw(run.saved, DType::f32, {tokens, kWidth}, 5),
+               dy = draw(run.saved, DType::f32, {tokens, kWidth}, 6);
+  const Tensor y = run.saved.alloc(DType::f32, {tokens, kWidth}),
+               dx = run.saved.alloc(DType::f32, {tokens, kWidth});
   const std::vector<int32_t> ids(static_cast<size_t>(tokens));
   Pass pass{.batch = {ids, rows.positions, rows.bounds}, .keep = Keep::all};
-  if (shape.rotary_width > 0) pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions, rope_frequencies(shape.rotary_width, 100, {}));
+  if (shape.rotary_width > 0)
+    pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions,
+                                      rope_frequencies(shape.rotary_width, 100, {}));
 
   Attention::Saved saved;
   attention.forward(run, y, x, pass, 0, saved);
-  Inputs<double> in = {values(x), values(attention.q.value), values(attention.k.value), values(attention.v.value), values(attention.o.value)};
+  Inputs<double> in = {values(x), values(attention.q.value), values(attention.k.value),
+                       values(attention.v.value), values(attention.o.value)};
   expect_near(y, twin_attention(in, shape), kTwinF32, "y");
   attention.backward(run, dx, dy, x, pass, saved);
   const Tensor got[] = {dx, attention.q.grad, attention.k.grad, attention.v.grad, attention.o.grad};
@@ -82,8 +97,10 @@ void expect_like_the_twin(const AttentionShape& shape) {
 }
 
 TEST(AttentionLayer, MatchesItsTwinWhateverItsHeadsAre) {
-  for (const AttentionShape& shape : {AttentionShape{2, 2, 4, 4, 4, 0}, AttentionShape{4, 2, 6, 4, 4, 0}, AttentionShape{2, 1, 4, 6, 2, 3},
-                                      AttentionShape{3, 1, 5, 3, 0, 2}, AttentionShape{2, 1, 8, 2, 6, 0}})
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 2, 4, 4, 4, 0}, AttentionShape{4, 2, 6, 4, 4, 0},
+        AttentionShape{2, 1, 4, 6, 2, 3}, AttentionShape{3, 1, 5, 3, 0, 2},
+        AttentionShape{2, 1, 8, 2, 6, 0}})
     expect_like_the_twin(shape);
 }
 

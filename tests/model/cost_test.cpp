@@ -26,7 +26,8 @@ ModelConfig mixtral_8x7b() {
   return c;
 }
 
-// nanoMoE's published configuration (config/train_nano_moe.py): every second layer routes without noise, GELU experts, no biases, learned positions, tied head.
+// nanoMoE's published configuration (config/train_nano_moe.py): every second layer routes without
+// noise, GELU experts, no biases, learned positions, tied head.
 ModelConfig nanomoe_published() {
   ModelConfig c;
   c.vocab = 50304;
@@ -84,7 +85,9 @@ TEST(Cost, CountsWhatAModelHolds) {
   c.routing.recipe = "olmoe";
   c.routing.experts = 5;
   c.routing.top_k = 2;
-  const auto check = [&](const char* what) { EXPECT_EQ(count_params(c).total(), built(c)) << what; };
+  const auto check = [&](const char* what) {
+    EXPECT_EQ(count_params(c).total(), built(c)) << what;
+  };
   check("plain");
   c.dense_first = 1;
   check("a dense layer");
@@ -139,7 +142,8 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
     EXPECT_EQ(count.buffers, buffers) << routing.recipe;
     EXPECT_EQ(count[Part::router], router) << routing.recipe;
     EXPECT_EQ(count_flops(c, 64).router, 2.0 * static_cast<double>(multiplied)) << routing.recipe;
-    EXPECT_EQ(count_memory(c).weights_bf16, 2 * trained + 4 * buffers) << "buffers stay f32: " << routing.recipe;
+    EXPECT_EQ(count_memory(c).weights_bf16, 2 * trained + 4 * buffers)
+        << "buffers stay f32: " << routing.recipe;
   }
   c.routing = test::small_routing("hash", 6, 2);
   EXPECT_EQ(count_params(c)[Part::router], 0);
@@ -179,8 +183,10 @@ TEST(Cost, Flops) {
   EXPECT_EQ(f.head, 2 * 8 * 100);
   EXPECT_EQ(f.shared, 0);
   EXPECT_EQ(f.training(), 3 * f.forward());
-  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 20), 10 * f.training()) << "K rows for each token of the one MoE layer";
-  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 15), 10 * f.training() - 3 * 5 * (2 * 3 * 8 * 12)) << "five rows dropped";
+  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 20), 10 * f.training())
+      << "K rows for each token of the one MoE layer";
+  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 15), 10 * f.training() - 3 * 5 * (2 * 3 * 8 * 12))
+      << "five rows dropped";
 }
 
 TEST(Cost, Memory) {

@@ -1,4 +1,5 @@
-// The cache in each of its dtypes: what is refused, how close it stays to the exact one, and that pieces and threads change no bit of what it gives.
+// The cache in each of its dtypes: what is refused, how close it stays to the exact one, and that
+// pieces and threads change no bit of what it gives.
 #include "model/kv_cache.h"
 
 #include "core/error.h"
@@ -36,8 +37,10 @@ void scatter_blocks(KvCache& cache) {
   for (size_t i = 0; i < slots.size(); ++i) cache.close(slots[i * 3 % slots.size()]);
 }
 
-// Logits [N,V] of kLength tokens, `piece` at a time through a cache; `scattered`: whose blocks come in no order.
-std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DType cached, int64_t piece, bool scattered = false) {
+// Logits [N,V] of kLength tokens, `piece` at a time through a cache; `scattered`: whose blocks come
+// in no order.
+std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DType cached,
+                                    int64_t piece, bool scattered = false) {
   moe::Run run(threads, compute);
   KvCache cache(model.config(), cached, 3 * kLength);
   if (scattered) scatter_blocks(cache);
@@ -48,7 +51,8 @@ std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DT
     const int64_t count = std::min(piece, kLength - at);
     std::vector<int32_t> ids, positions;
     for (int64_t i = at; i < at + count; ++i) {
-      ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(5), static_cast<uint64_t>(i), static_cast<uint64_t>(vocab))));
+      ids.push_back(static_cast<int32_t>(uniform_index(
+          RngKey::from_seed(5), static_cast<uint64_t>(i), static_cast<uint64_t>(vocab))));
       positions.push_back(static_cast<int32_t>(i));
     }
     const std::vector<int64_t> bounds = {0, count};
@@ -56,7 +60,8 @@ std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DT
     const ArenaScope scope(run.saved);
     const RoutingSpec none;
     ModelSaved saved;
-    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
+    model.forward(
+        run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
     const Tensor out = run.saved.alloc(DType::f32, {count, vocab});
     model.logits(run, out, saved.hidden);
     all.insert(all.end(), out.as<float>(), out.as<float>() + out.numel());
@@ -65,22 +70,28 @@ std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DT
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  return relative_error(std::vector<double>(a.begin(), a.end()), std::vector<double>(b.begin(), b.end()));
+  return relative_error(std::vector<double>(a.begin(), a.end()),
+                        std::vector<double>(b.begin(), b.end()));
 }
 
 class Cache : public ::testing::TestWithParam<std::tuple<DType, int64_t>> {};
 
 TEST_P(Cache, PiecesAndThreadsChangeNoBit) {
   const auto [compute, window] = GetParam();
-  if (compute == DType::bf16 && !ops::products_keep_row_bits(compute)) GTEST_SKIP() << "products here do not keep the bits of a row";
+  if (compute == DType::bf16 && !ops::products_keep_row_bits(compute))
+    GTEST_SKIP() << "products here do not keep the bits of a row";
   Model model(wide_heads(window));
   draw_params(model, 4);
   for (DType cached : kCached) {
     const auto whole = logits_in_pieces(model, 2, compute, cached, kLength);
     for (int64_t piece : {1, 7, 64})
-      EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, piece), whole, compute)) << name_of(cached) << " in pieces of " << piece;
-    for (int threads : {1, 3}) EXPECT_TRUE(same_rows(logits_in_pieces(model, threads, compute, cached, 7), whole, compute)) << name_of(cached);
-    EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, 7, true), whole, compute)) << name_of(cached) << " in blocks that lie apart";
+      EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, piece), whole, compute))
+          << name_of(cached) << " in pieces of " << piece;
+    for (int threads : {1, 3})
+      EXPECT_TRUE(same_rows(logits_in_pieces(model, threads, compute, cached, 7), whole, compute))
+          << name_of(cached);
+    EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, compute, cached, 7, true), whole, compute))
+        << name_of(cached) << " in blocks that lie apart";
   }
 }
 
@@ -91,7 +102,9 @@ TEST_P(Cache, EachDtypeIsAsCloseAsItsRounding) {
   draw_params(model, 4);
   const auto exact = logits_in_pieces(model, 2, DType::f32, DType::f32, 64);
   if (compute == DType::bf16) {
-    for (DType cached : kCached) EXPECT_LE(distance(logits_in_pieces(model, 2, compute, cached, 64), exact), 3e-2) << name_of(cached);
+    for (DType cached : kCached)
+      EXPECT_LE(distance(logits_in_pieces(model, 2, compute, cached, 64), exact), 3e-2)
+          << name_of(cached);
     return;
   }
   const double half = distance(logits_in_pieces(model, 2, compute, DType::f16, 64), exact),
@@ -105,7 +118,9 @@ TEST_P(Cache, EachDtypeIsAsCloseAsItsRounding) {
   EXPECT_LE(bytes, 2e-2);
 }
 
-INSTANTIATE_TEST_SUITE_P(compute, Cache, ::testing::Combine(::testing::Values(DType::f32, DType::bf16), ::testing::Values(int64_t{0}, int64_t{40})));
+INSTANTIATE_TEST_SUITE_P(compute, Cache,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Values(int64_t{0}, int64_t{40})));
 
 void expect_refused(const ModelConfig& config, DType dtype, const std::string& words) {
   try {
@@ -122,7 +137,8 @@ TEST(KvCacheChecks, RefusesWhatItCannotKeep) {
   expect_refused(c, DType::q4_0, "cannot be kept in q4_0; take f32, bf16, f16 or q8_0");
   expect_refused(c, DType::i32, "cannot be kept in i32");
   c.head_width = 16;
-  expect_refused(c, DType::q8_0, "in blocks of 32 numbers, but the model's heads have 16; take f16 or bf16");
+  expect_refused(c, DType::q8_0,
+                 "in blocks of 32 numbers, but the model's heads have 16; take f16 or bf16");
   EXPECT_NO_THROW(KvCache(c, DType::f16, 8));
 }
 
@@ -154,9 +170,12 @@ TEST(KvCacheSlots, AFullCacheSaysWhatToDoAndChangesNothing) {
   KvCache cache(wide_heads(0), DType::f32, 128);
   const int32_t a = cache.open(), b = cache.open();
   cache.extend(a, 65);
-  EXPECT_FAILS(cache.extend(b, 1), "end or truncate another sequence, or give the cache a larger capacity");
+  EXPECT_FAILS(cache.extend(b, 1),
+               "end or truncate another sequence, or give the cache a larger capacity");
   EXPECT_EQ(cache.length(b), 0);
-  EXPECT_FAILS(cache.extend(a, 64), "room for 128 tokens in blocks of 64, and 0 blocks are free where 1 are needed to go on to token 129");
+  EXPECT_FAILS(cache.extend(a, 64),
+               "room for 128 tokens in blocks of 64, and 0 blocks are free where 1 are needed to "
+               "go on to token 129");
   EXPECT_EQ(cache.length(a), 65);
   cache.truncate(a, 64);
   EXPECT_NO_THROW(cache.extend(b, 64));
@@ -173,7 +192,8 @@ TEST(KvCacheSlots, RefusesABatchThatItWasNotExtendedFor) {
     const std::vector<int64_t> bounds = {0, 2};
     const RoutingSpec none;
     ModelSaved saved;
-    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
+    model.forward(
+        run, {.batch = {ids, positions, bounds, slots}, .routing = &none, .cache = &cache}, saved);
   };
   EXPECT_FAILS(forward({}), "1 sequences names 0 slots");
   EXPECT_FAILS(forward({slot}), "position 0 of slot 0, which was extended to 0 tokens");

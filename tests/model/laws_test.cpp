@@ -1,5 +1,7 @@
-// Laws of the forward in bits, for every recipe as it is evaluated: prompt in pieces = decode = one forward, alone = in a batch, threads change nothing, one
-// expert = a dense layer. A recipe claims them where each token is routed by itself; the others are shown to break them. causality_test.cpp has later tokens.
+// Laws of the forward in bits, for every recipe as it is evaluated: prompt in pieces = decode = one
+// forward, alone = in a batch, threads change nothing, one expert = a dense layer. A recipe claims
+// them where each token is routed by itself; the others are shown to break them. causality_test.cpp
+// has later tokens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +34,8 @@ ModelConfig config_of(const Recipe& r) {
 
 // Whether a token's experts and weights depend on nothing but the token.
 bool routes_tokens_alone(const RoutingSpec& spec) {
-  return std::holds_alternative<Dropless>(spec.capacity) && !std::holds_alternative<ExpertChoice>(spec.select);
+  return std::holds_alternative<Dropless>(spec.capacity) &&
+         !std::holds_alternative<ExpertChoice>(spec.select);
 }
 
 using Logits = std::vector<std::vector<float>>;  // [N,V]
@@ -49,8 +52,10 @@ struct Eval {
     if (m.config().moe_layer_count() > 0) spec = eval_spec(m.config().routing);
   }
 
-  // Logits of the sequences' tokens from position `first` on; keys and values of earlier ones come from the cache's slots.
-  Logits logits(const std::vector<Ids>& sequences, KvCache* cache = nullptr, const Ids& slots = {}, int32_t first = 0, Keep keep = Keep::nothing) {
+  // Logits of the sequences' tokens from position `first` on; keys and values of earlier ones come
+  // from the cache's slots.
+  Logits logits(const std::vector<Ids>& sequences, KvCache* cache = nullptr, const Ids& slots = {},
+                int32_t first = 0, Keep keep = Keep::nothing) {
     Ids ids, positions;
     std::vector<int64_t> bounds = {0};
     for (const auto& s : sequences) {
@@ -62,11 +67,19 @@ struct Eval {
     }
     ArenaScope scope(run.saved);
     ModelSaved saved;
-    model.forward(run, {.batch = {ids, positions, bounds, slots}, .routing = &spec, .keep = keep, .cache = cache, .key = key}, saved);
-    Tensor out = run.saved.alloc(DType::f32, {static_cast<int64_t>(ids.size()), model.config().vocab});
+    model.forward(run,
+                  {.batch = {ids, positions, bounds, slots},
+                   .routing = &spec,
+                   .keep = keep,
+                   .cache = cache,
+                   .key = key},
+                  saved);
+    Tensor out =
+        run.saved.alloc(DType::f32, {static_cast<int64_t>(ids.size()), model.config().vocab});
     model.logits(run, out, saved.hidden);
     Logits rows;
-    for (int64_t n = 0; n < out.rows(); ++n) rows.emplace_back(out.row<float>(n), out.row<float>(n) + out.cols());
+    for (int64_t n = 0; n < out.rows(); ++n)
+      rows.emplace_back(out.row<float>(n), out.row<float>(n) + out.cols());
     return rows;
   }
 
@@ -78,7 +91,8 @@ struct Eval {
     cache.extend(slots[0], length);
     Logits all;
     for (int64_t at = 0; at < length; at += piece)
-      for (auto& row : logits({{ids.begin() + at, ids.begin() + std::min(length, at + piece)}}, &cache, slots, static_cast<int32_t>(at)))
+      for (auto& row : logits({{ids.begin() + at, ids.begin() + std::min(length, at + piece)}},
+                              &cache, slots, static_cast<int32_t>(at)))
         all.push_back(std::move(row));
     return all;
   }
@@ -86,7 +100,9 @@ struct Eval {
 
 Ids text(int64_t length, uint64_t seed) {
   Ids ids;
-  for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 50)));
+  for (int64_t i = 0; i < length; ++i)
+    ids.push_back(
+        static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 50)));
   return ids;
 }
 
@@ -102,7 +118,8 @@ class Laws : public ::testing::TestWithParam<std::tuple<std::string, DType>> {
   Laws() : model(config_of(find_recipe(std::get<0>(GetParam())))) { draw_params(model, 4); }
   void SetUp() override {
     if (dtype() == DType::bf16 && !ops::products_keep_row_bits(DType::bf16))
-      GTEST_SKIP() << "products here do not keep the bits of a row, and rounding to bf16 in between can make another choice of experts of that";
+      GTEST_SKIP() << "products here do not keep the bits of a row, and rounding to bf16 in "
+                      "between can make another choice of experts of that";
   }
   DType dtype() const { return std::get<1>(GetParam()); }
   Model model;
@@ -156,19 +173,24 @@ std::vector<std::string> all_recipes() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws, ::testing::Combine(::testing::ValuesIn(all_recipes()), ::testing::Values(DType::f32, DType::bf16)),
+INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws,
+                         ::testing::Combine(::testing::ValuesIn(all_recipes()),
+                                            ::testing::Values(DType::f32, DType::bf16)),
                          [](const auto& item) {
-                           std::string name = fmt::format("{}_{}", std::get<0>(item.param), name_of(std::get<1>(item.param)));
+                           std::string name = fmt::format("{}_{}", std::get<0>(item.param),
+                                                          name_of(std::get<1>(item.param)));
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
 
-// Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they are trained, such recipes feel their neighbours.
+// Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they
+// are trained, such recipes feel their neighbours.
 TEST(AsTrained, FeelsItsNeighboursWhereTokensAreNotRoutedAlone) {
   for (const Recipe& recipe : recipes()) {
     if (!recipe.has_router()) continue;
     ModelConfig c = config_of(recipe);
-    if (std::holds_alternative<BufferCapacity>(recipe.eval_as_trained)) c.routing.capacity_factor_eval = 0.5f;
+    if (std::holds_alternative<BufferCapacity>(recipe.eval_as_trained))
+      c.routing.capacity_factor_eval = 0.5f;
     Model model(c);
     draw_params(model, 4);
     Eval eval(model, 2, DType::f32);
@@ -182,18 +204,22 @@ TEST(AsTrained, FeelsItsNeighboursWhereTokensAreNotRoutedAlone) {
     EXPECT_EQ(feels_pieces, !routes_tokens_alone(eval.spec)) << recipe.name;
     // Where each sequence has buffers of its own, only the number of its own tokens counts.
     EXPECT_EQ(feels_neighbours, !routes_tokens_alone(eval.spec) && !by_sequence) << recipe.name;
-    EXPECT_EQ(not_causal_because(c.routing, EvalRouting::as_trained).empty(), routes_tokens_alone(eval.spec)) << recipe.name;
+    EXPECT_EQ(not_causal_because(c.routing, EvalRouting::as_trained).empty(),
+              routes_tokens_alone(eval.spec))
+        << recipe.name;
   }
 }
 
 // Whether the one expert's weight is 1 whatever the token is.
 bool weighs_one(const RoutingSpec& spec) {
   if (const auto* w = std::get_if<ChosenScores>(&spec.weigh))
-    return w->scale == 1 && (std::holds_alternative<SoftmaxScore>(spec.score) || w->renormalise != ChosenScores::Renormalise::never);
+    return w->scale == 1 && (std::holds_alternative<SoftmaxScore>(spec.score) ||
+                             w->renormalise != ChosenScores::Renormalise::never);
   return !std::holds_alternative<TokenSoftmax>(spec.weigh);
 }
 
-// A softmax over one expert is 1, so routing to the only one there is changes nothing. An expert's softmax over tokens is not.
+// A softmax over one expert is 1, so routing to the only one there is changes nothing. An expert's
+// softmax over tokens is not.
 TEST(OneExpert, IsADenseLayerInBits) {
   ModelConfig dense = config_of(find_recipe("dense"));
   Model a(dense);
@@ -206,17 +232,20 @@ TEST(OneExpert, IsADenseLayerInBits) {
     const std::string stages = c.routing.stages;
     c.routing = default_options(recipe, 1, 1, c.layers);
     c.routing.stages = stages;
-    if (const auto* w = std::get_if<ChosenScores>(&recipe.train.weigh); w && w->scale != 1) c.routing.routed_scale = 1;
+    if (const auto* w = std::get_if<ChosenScores>(&recipe.train.weigh); w && w->scale != 1)
+      c.routing.routed_scale = 1;
     Model b(c);
     b.initialise(8);
     for (Param* p : b.params()) {
-      if (const Param* same = param_named(a, p->name)) std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
+      if (const Param* same = param_named(a, p->name))
+        std::memcpy(p->value.data, same->value.data, static_cast<size_t>(p->value.bytes()));
       p->touched();
     }
     ++tried;
     for (DType dtype : {DType::f32, DType::bf16}) {
       Eval x(a, 2, dtype), y(b, 2, dtype);
-      const int64_t differs = first_difference(x.logits({text(60, 9)}), y.logits({text(60, 9)}), dtype);
+      const int64_t differs =
+          first_difference(x.logits({text(60, 9)}), y.logits({text(60, 9)}), dtype);
       if (weighs_one(y.spec)) EXPECT_EQ(differs, -1) << recipe.name;
       else EXPECT_GE(differs, 0) << recipe.name;
     }

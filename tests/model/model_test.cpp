@@ -1,5 +1,6 @@
-// Whole models against the scalar twin: loss and every entry of every gradient, the twin differentiated by jets. The list of models covers every recipe and
-// every option of the architecture; tests/model/routing_test.cpp has the routing stages one by one.
+// Whole models against the scalar twin: loss and every entry of every gradient, the twin
+// differentiated by jets. The list of models covers every recipe and every option of the
+// architecture; tests/model/routing_test.cpp has the routing stages one by one.
 #include "model/model.h"
 
 #include "core/error.h"
@@ -20,7 +21,9 @@ ModelConfig routed(const Recipe& recipe, int64_t experts, int64_t k) {
   weigh_losses(c.routing);
   return c;
 }
-ModelConfig routed(const char* name, int64_t experts, int64_t k) { return routed(find_recipe(name), experts, k); }
+ModelConfig routed(const char* name, int64_t experts, int64_t k) {
+  return routed(find_recipe(name), experts, k);
+}
 
 ModelConfig gpt(ModelConfig c) {
   c.norm = NormKind::layer;
@@ -33,7 +36,8 @@ ModelConfig gpt(ModelConfig c) {
 
 bool draws(const RoutingSpec& spec) {
   const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity);
-  return !std::holds_alternative<NoNoise>(spec.noise) || std::holds_alternative<RandomSecond>(spec.second) ||
+  return !std::holds_alternative<NoNoise>(spec.noise) ||
+         std::holds_alternative<RandomSecond>(spec.second) ||
          (buffer && buffer->order == BufferCapacity::Order::random);
 }
 
@@ -48,16 +52,19 @@ bool takes(const Recipe& recipe, int64_t k) {
   }
 }
 
-// The rows of the table as they are, with what they draw, with one choice, with all experts chosen, and where pairs are dropped.
+// The rows of the table as they are, with what they draw, with one choice, with all experts chosen,
+// and where pairs are dropped.
 std::vector<Case> rows() {
   std::vector<Case> list;
   for (const Recipe& recipe : recipes()) {
     const bool many = recipe.default_top_k > 2;
-    const Case row{.name = std::string(recipe.name), .config = routed(recipe, many ? 8 : 4, many ? 3 : recipe.default_top_k)};
+    const Case row{.name = std::string(recipe.name),
+                   .config = routed(recipe, many ? 8 : 4, many ? 3 : recipe.default_top_k)};
     list.push_back(row);
     for (int64_t k : {1, 4}) {
       if (!takes(recipe, k)) continue;
-      Case other{.name = fmt::format("{}, {} of 4 experts", recipe.name, k), .config = routed(recipe, 4, k)};
+      Case other{.name = fmt::format("{}, {} of 4 experts", recipe.name, k),
+                 .config = routed(recipe, 4, k)};
       other.config.layers = 1;
       if (k == 4) other.zero = "load";  // everyone is loaded alike
       list.push_back(other);
@@ -69,7 +76,9 @@ std::vector<Case> rows() {
       list.back().random = true;
     }
     if (!std::holds_alternative<BufferCapacity>(recipe.train.capacity)) continue;
-    list.push_back({.name = row.name + " in GPT-2's architecture, dropping", .config = gpt(row.config), .drops = true});
+    list.push_back({.name = row.name + " in GPT-2's architecture, dropping",
+                    .config = gpt(row.config),
+                    .drops = true});
     list.back().config.routing.capacity_factor = 0.5f;
   }
   return list;
@@ -83,7 +92,8 @@ std::vector<Case> architectures() {
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;
   c.head_width = 6;
-  list.push_back({.name = "full QK-norm, one key/value head, head width apart from the model's", .config = c});
+  list.push_back(
+      {.name = "full QK-norm, one key/value head, head width apart from the model's", .config = c});
   c = routed("olmoe", 4, 3);
   c.qk_norm = QkNorm::head;
   c.norm_placement = NormPlacement::post;
@@ -111,8 +121,14 @@ std::vector<Case> architectures() {
   list.push_back({.name = "analytic logits without gates", .config = c});
   c = routed("mixtral", 4, 2);
   c.attention_window = 2;
-  c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .beta_fast = 2, .beta_slow = 1, .attention_factor = 1.25f};
-  list.push_back({.name = "a window of two tokens, rotary frequencies scaled by YaRN", .config = c});
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                    .factor = 4,
+                    .original_context = 16,
+                    .beta_fast = 2,
+                    .beta_slow = 1,
+                    .attention_factor = 1.25f};
+  list.push_back(
+      {.name = "a window of two tokens, rotary frequencies scaled by YaRN", .config = c});
   c = routed("mixtral", 4, 2);
   c.attention_window = 3;
   c.window_from = 1;
@@ -146,12 +162,14 @@ TEST(Twin, JetsAndDualNumbersAgree) {
     const TwinInput in = input(item, seed);
     auto jets = twin_params<Jet<16>>(model);
     auto duals = twin_params<Dual<double>>(model);
-    for (const char* name : {"embed.weight", "layers.0.ffn.router.weight", "layers.0.ffn.router.noise.weight", "layers.0.attn_norm.weight"}) {
+    for (const char* name : {"embed.weight", "layers.0.ffn.router.weight",
+                             "layers.0.ffn.router.noise.weight", "layers.0.attn_norm.weight"}) {
       for (size_t i = 0; i < 8; ++i) jets.at(name)[i].d[i + 4] = 1;
       const Jet<16> loss = TwinModel<Jet<16>>(item.config, spec, jets).run(in, c.routing.coef).loss;
       for (size_t i = 0; i < 8; ++i) {
         duals.at(name)[i].d = 1;
-        const Dual<double> want = TwinModel<Dual<double>>(item.config, spec, duals).run(in, c.routing.coef).loss;
+        const Dual<double> want =
+            TwinModel<Dual<double>>(item.config, spec, duals).run(in, c.routing.coef).loss;
         EXPECT_NEAR(loss.d[i + 4], want.d, kTwinDual * (1e-3 + std::abs(want.d))) << name;
         jets.at(name)[i].d[i + 4] = duals.at(name)[i].d = 0;
       }
@@ -171,20 +189,25 @@ TEST(Model, RecomputingGivesTheSameBitsAsKeeping) {
     const TwinInput in = input(item, 3);
     const RoutingSpec spec = spec_of(item);
     moe::Run run(2);
-    const Trained a = train_once(kept, run, in, spec, Keep::all), b = train_once(recomputed, run, in, spec, Keep::inputs);
+    const Trained a = train_once(kept, run, in, spec, Keep::all),
+                  b = train_once(recomputed, run, in, spec, Keep::inputs);
     EXPECT_EQ(a.ce, b.ce) << item.name;
     EXPECT_EQ(a.dropped, b.dropped) << item.name;
-    for (size_t i = 0; i < a.routing.size(); ++i) EXPECT_EQ(a.routing[i].counts, b.routing[i].counts) << item.name;
+    for (size_t i = 0; i < a.routing.size(); ++i)
+      EXPECT_EQ(a.routing[i].counts, b.routing[i].counts) << item.name;
     for (size_t i = 0; i < kept.params().size(); ++i)
       if (kept.params()[i]->is_trained())
-        EXPECT_TRUE(same_bits(kept.params()[i]->grad, recomputed.params()[i]->grad)) << item.name << " " << kept.params()[i]->name;
+        EXPECT_TRUE(same_bits(kept.params()[i]->grad, recomputed.params()[i]->grad))
+            << item.name << " " << kept.params()[i]->name;
   }
 }
 
 // The first half of a batch's sequences, or the second: two sequences each of six tokens.
 TwinInput half_of(const TwinInput& in, size_t which) {
   TwinInput out = in;
-  const auto cut = [&](std::vector<int32_t>& v) { v = {v.begin() + static_cast<long>(which * 12), v.begin() + static_cast<long>(which * 12 + 12)}; };
+  const auto cut = [&](std::vector<int32_t>& v) {
+    v = {v.begin() + static_cast<long>(which * 12), v.begin() + static_cast<long>(which * 12 + 12)};
+  };
   cut(out.ids);
   cut(out.positions);
   cut(out.targets);
@@ -192,7 +215,8 @@ TwinInput half_of(const TwinInput& in, size_t which) {
   return out;
 }
 
-// With the step's counts known beforehand, two micro-batches add up to the gradient of one batch; with their own counts they do not.
+// With the step's counts known beforehand, two micro-batches add up to the gradient of one batch;
+// with their own counts they do not.
 TEST(Model, MicroBatchesEqualOneBatchWhereSharesAreOfTheStep) {
   ModelConfig c = routed("olmoe", 4, 2);
   TwinInput whole;
@@ -204,7 +228,8 @@ TEST(Model, MicroBatchesEqualOneBatchWhereSharesAreOfTheStep) {
   }
   for (const bool of_the_step : {true, false}) {
     RoutingSpec spec = train_spec(c.routing);
-    spec.losses.balance->shares = of_the_step ? BalanceLoss::Shares::step : BalanceLoss::Shares::own;
+    spec.losses.balance->shares =
+        of_the_step ? BalanceLoss::Shares::step : BalanceLoss::Shares::own;
     Model model(c);
     model.enable_grads();
     draw_params(model, 5);
@@ -213,11 +238,13 @@ TEST(Model, MicroBatchesEqualOneBatchWhereSharesAreOfTheStep) {
     std::vector<double> want = values(param_named(model, "layers.0.ffn.router.weight")->grad);
     TwinInput first = half_of(whole, 0), second = half_of(whole, 1);
     for (const LayerRouting& layer : once.routing)
-      for (TwinInput* part : {&first, &second}) part->step_counts.emplace_back(layer.balance_counts.begin(), layer.balance_counts.end());
+      for (TwinInput* part : {&first, &second})
+        part->step_counts.emplace_back(layer.balance_counts.begin(), layer.balance_counts.end());
     zero_grads(model);
     train_on(model, run, first, spec, Keep::all, 0.5f);
     train_on(model, run, second, spec, Keep::all, 0.5f);
-    const double error = relative_error(values(param_named(model, "layers.0.ffn.router.weight")->grad), want);
+    const double error =
+        relative_error(values(param_named(model, "layers.0.ffn.router.weight")->grad), want);
     if (of_the_step) EXPECT_LT(error, kTwinF32);
     else EXPECT_GT(error, 1e-3);
   }
@@ -232,10 +259,12 @@ TEST(Model, AForwardTellsWhatItsPassWants) {
   const std::vector<int32_t> ids = {1, 2, 3, 4, 5}, positions = {0, 1, 2, 3, 4};
   const std::vector<int64_t> bounds = {0, 5};
   std::vector<double> first;
-  for (const Wanted wanted : {Wanted{}, Wanted{.counts = true}, Wanted{.balance_counts = true}, Wanted::all()}) {
+  for (const Wanted wanted :
+       {Wanted{}, Wanted{.counts = true}, Wanted{.balance_counts = true}, Wanted::all()}) {
     moe::Run run(1);
     ModelSaved saved;
-    model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .wanted = wanted}, saved);
+    model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .wanted = wanted},
+                  saved);
     if (first.empty()) first = values(saved.hidden);
     EXPECT_EQ(values(saved.hidden), first);
     ASSERT_EQ(saved.routing.size(), wanted.any() ? 1u : 0u);
@@ -257,8 +286,9 @@ TEST(Model, InitialisesByRole) {
     const double rms = norm(v) / std::sqrt(static_cast<double>(v.size()));
     if (p->role == Role::norm) EXPECT_EQ(rms, 1) << p->name;
     if (p->role == Role::bias || p->role == Role::buffer) EXPECT_EQ(rms, 0) << p->name;
-    const double std = p->role == Role::residual ? 0.05 / 2 : 0.05;           // sqrt(2 L) = 2
-    if (p->is_matrix()) EXPECT_NEAR(rms, std * 0.88, std * 0.25) << p->name;  // 0.88: a normal cut at two deviations
+    const double std = p->role == Role::residual ? 0.05 / 2 : 0.05;  // sqrt(2 L) = 2
+    if (p->is_matrix())
+      EXPECT_NEAR(rms, std * 0.88, std * 0.25) << p->name;  // 0.88: a normal cut at two deviations
     if (p->is_matrix())
       for (double x : v) EXPECT_LE(std::abs(x), 2 * std + 1e-6) << p->name;
   }
@@ -271,7 +301,9 @@ TEST(Model, OnlyRoutersOfRecipesThatSaySoStartAtZero) {
     model.initialise(9);
     for (const Param* p : model.params())
       if (p->is_matrix())
-        EXPECT_EQ(norm(values(p->value)) == 0, recipe.zero_init && p->name.find("router.") != std::string::npos) << recipe.name << " " << p->name;
+        EXPECT_EQ(norm(values(p->value)) == 0,
+                  recipe.zero_init && p->name.find("router.") != std::string::npos)
+            << recipe.name << " " << p->name;
   }
 }
 

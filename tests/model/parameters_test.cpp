@@ -1,4 +1,5 @@
-// The list of a model's parameters: what each is, in which order, and that a config alone gives the same list as a model.
+// The list of a model's parameters: what each is, in which order, and that a config alone gives the
+// same list as a model.
 #include "model/parameters.h"
 
 #include <fmt/format.h>
@@ -74,7 +75,8 @@ TEST(Parameters, NamesAndOrder) {
   ModelConfig c = everything();
   c.layers = 2;
   const Model model(c);
-  for (const Param* p : model.params()) names += fmt::format("{} {}\n", p->name, describe(p->value));
+  for (const Param* p : model.params())
+    names += fmt::format("{} {}\n", p->name, describe(p->value));
   const std::string block_of = R"(layers.{0}.attn_norm.weight f32 [8]
 layers.{0}.attn_norm.bias f32 [8]
 layers.{0}.attn.q.weight f32 [8, 8]
@@ -90,7 +92,8 @@ layers.{0}.attn.k_norm.weight f32 [8]
 layers.{0}.ffn_norm.weight f32 [8]
 layers.{0}.ffn_norm.bias f32 [8]
 )";
-  EXPECT_EQ(names, "embed.weight f32 [9, 8]\npositions.weight f32 [8, 8]\n" + fmt::format(fmt::runtime(block_of), 0) +
+  EXPECT_EQ(names, "embed.weight f32 [9, 8]\npositions.weight f32 [8, 8]\n" +
+                       fmt::format(fmt::runtime(block_of), 0) +
                        R"(layers.0.ffn.experts.gate.weight f32 [1, 6, 8]
 layers.0.ffn.experts.up.weight f32 [1, 6, 8]
 layers.0.ffn.experts.down.weight f32 [1, 8, 6]
@@ -120,9 +123,15 @@ head.weight f32 [9, 8]
 
 TEST(Parameters, EachIsWhatItsNameSays) {
   const std::map<std::string, Part> parts = {
-      {"embed", Part::embedding},   {"positions", Part::positions}, {"final_norm", Part::norms},
-      {"norm1", Part::norms},       {"norm2", Part::norms},         {"attn", Part::attention},
-      {"ffn.router", Part::router}, {"ffn.shared", Part::shared},   {"ffn.shared_gate", Part::shared},
+      {"embed", Part::embedding},
+      {"positions", Part::positions},
+      {"final_norm", Part::norms},
+      {"norm1", Part::norms},
+      {"norm2", Part::norms},
+      {"attn", Part::attention},
+      {"ffn.router", Part::router},
+      {"ffn.shared", Part::shared},
+      {"ffn.shared_gate", Part::shared},
       {"head", Part::lm_head},
   };
   const std::map<std::string, ParamKind> kinds = {
@@ -153,9 +162,11 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       for (const auto& [begin, part] : parts)
         if (own.starts_with(begin + ".")) want = part;
       EXPECT_EQ(p->part, want) << p->name;
-      const std::string stem = own.ends_with(".weight") || own.ends_with(".bias") ? own.substr(0, own.rfind('.')) : own;
+      const std::string stem =
+          own.ends_with(".weight") || own.ends_with(".bias") ? own.substr(0, own.rfind('.')) : own;
       const auto kind = kinds.find(stem.substr(stem.rfind('.') + 1));
-      const ParamKind of_no_name = own.ends_with("router.bias") ? ParamKind::selection_bias : ParamKind::weight;
+      const ParamKind of_no_name =
+          own.ends_with("router.bias") ? ParamKind::selection_bias : ParamKind::weight;
       EXPECT_EQ(p->kind, kind == kinds.end() ? of_no_name : kind->second) << p->name;
     }
   }
@@ -198,15 +209,18 @@ TEST(Parameters, LargeOnes) {
   for (const Param* p : model.params())
     if (is_large(*p)) large.insert(p->name);
   std::set<std::string> want = {"embed.weight", "head.weight"};
-  for (const char* of_both : {"attn.q", "attn.k", "attn.v", "attn.o", "ffn.experts.gate", "ffn.experts.up", "ffn.experts.down"})
+  for (const char* of_both : {"attn.q", "attn.k", "attn.v", "attn.o", "ffn.experts.gate",
+                              "ffn.experts.up", "ffn.experts.down"})
     for (const int layer : {0, 1}) want.insert(fmt::format("layers.{}.{}.weight", layer, of_both));
-  for (const char* shared : {"gate", "up", "down"}) want.insert(fmt::format("layers.1.ffn.shared.{}.weight", shared));
+  for (const char* shared : {"gate", "up", "down"})
+    want.insert(fmt::format("layers.1.ffn.shared.{}.weight", shared));
   EXPECT_EQ(large, want);
 }
 
 TEST(Parameters, PartsHaveNames) {
   std::set<std::string_view> names;
-  for (int part = 0; part <= static_cast<int>(Part::lm_head); ++part) EXPECT_TRUE(names.insert(name_of(static_cast<Part>(part))).second) << part;
+  for (int part = 0; part <= static_cast<int>(Part::lm_head); ++part)
+    EXPECT_TRUE(names.insert(name_of(static_cast<Part>(part))).second) << part;
   EXPECT_FALSE(names.contains(""));
 }
 

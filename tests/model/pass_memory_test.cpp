@@ -1,4 +1,5 @@
-// The memory that is foretold of an evaluation's forward against what its arenas really hold. Training's stands in tests/train/memory_test.cpp.
+// The memory that is foretold of an evaluation's forward against what its arenas really hold.
+// Training's stands in tests/train/memory_test.cpp.
 #include <numeric>
 
 #include "model/cost.h"
@@ -26,24 +27,30 @@ ModelConfig config_of(const RoutingOptions& routing) {
 void expect_foretold(const std::string& name, const ModelConfig& c, ForwardShape shape) {
   const auto model = fresh(c);
   const RoutingSpec spec = c.moe_layer_count() > 0 ? eval_spec(c.routing) : RoutingSpec{};
-  std::vector<int32_t> ids(static_cast<size_t>(shape.tokens)), positions(ids.size()), targets(ids.size(), 7);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 31 % static_cast<size_t>(c.vocab));
+  std::vector<int32_t> ids(static_cast<size_t>(shape.tokens)), positions(ids.size()),
+      targets(ids.size(), 7);
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(i * 31 % static_cast<size_t>(c.vocab));
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, shape.tokens};
   moe::Run run(2, shape.dtype);
   ModelSaved saved;
   model->forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
-  if (shape.loss) model->loss_forward(run, run.saved.alloc(DType::f32, {shape.tokens}), targets, saved);
+  if (shape.loss)
+    model->loss_forward(run, run.saved.alloc(DType::f32, {shape.tokens}), targets, saved);
   size_t held = run.saved.peak() + run.scratch.peak();
   for (const Arena& arena : run.thread_scratch) held += arena.peak();
-  const double ratio = static_cast<double>(held) / static_cast<double>(count_forward_memory(c, shape, spec));
+  const double ratio =
+      static_cast<double>(held) / static_cast<double>(count_forward_memory(c, shape, spec));
   EXPECT_GT(ratio, 0.85) << name;
   EXPECT_LT(ratio, 1.1) << name;
 }
 
 TEST(ForwardMemory, IsWhatShapesForetell) {
-  for (const RoutingOptions& routing : small_routings(6, 3)) expect_foretold(routing.recipe, config_of(routing), {.tokens = 1024});
-  expect_foretold("bf16", config_of(default_options(find_recipe("olmoe"), 6, 2, 3)), {.tokens = 1024, .dtype = DType::bf16, .loss = true});
+  for (const RoutingOptions& routing : small_routings(6, 3))
+    expect_foretold(routing.recipe, config_of(routing), {.tokens = 1024});
+  expect_foretold("bf16", config_of(default_options(find_recipe("olmoe"), 6, 2, 3)),
+                  {.tokens = 1024, .dtype = DType::bf16, .loss = true});
 }
 
 TEST(ForwardMemory, OfShapesOfTheirOwn) {

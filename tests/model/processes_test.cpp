@@ -1,5 +1,6 @@
-// A model whose experts are spread over processes, each with its own text: what each has of its tokens is what it has with all experts at hand, and an expert's
-// gradient is the sum of what it gets from everybody.
+// A model whose experts are spread over processes, each with its own text: what each has of its
+// tokens is what it has with all experts at hand, and an expert's gradient is the sum of what it
+// gets from everybody.
 #include "support/processes.h"
 #include "support/model_check.h"
 #include "support/routings.h"
@@ -30,7 +31,8 @@ void keep_share(Param& bank, Span share) {
 
 std::vector<Param*> bank_params(ExpertBank& bank) {
   std::vector<Param*> out;
-  for (Param* p : {&bank.gate, &bank.up, &bank.down, &bank.gate_bias, &bank.up_bias, &bank.down_bias})
+  for (Param* p :
+       {&bank.gate, &bank.up, &bank.down, &bank.gate_bias, &bank.up_bias, &bank.down_bias})
     if (p->present()) out.push_back(p);
   return out;
 }
@@ -42,7 +44,8 @@ struct Side {
   std::vector<double> hidden, nll;
   std::vector<std::vector<double>> gradients;  // as params()
 
-  Side(const ModelConfig& c, DType dtype, const comm::Group& group, int process, Keep keep) : model(c), run(1, dtype) {
+  Side(const ModelConfig& c, DType dtype, const comm::Group& group, int process, Keep keep)
+      : model(c), run(1, dtype) {
     model.initialise(3);
     model.enable_grads();
     for (int64_t l = 0; l < c.layers; ++l) {
@@ -54,14 +57,21 @@ struct Side {
     const int64_t length = kLengths[process];
     std::vector<int32_t> ids, positions, targets;
     for (int64_t i = 0; i < length; ++i) {
-      ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(static_cast<uint64_t>(process)), static_cast<uint64_t>(i), 50)));
+      ids.push_back(static_cast<int32_t>(uniform_index(
+          RngKey::from_seed(static_cast<uint64_t>(process)), static_cast<uint64_t>(i), 50)));
       positions.push_back(static_cast<int32_t>(i));
       targets.push_back(static_cast<int32_t>((7 * i + process) % 50));
     }
     const std::vector<int64_t> bounds = {0, length};
     const RoutingSpec spec = train_spec(c.routing);
     ModelSaved saved;
-    model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec, .keep = keep, .key = RngKey::from_seed(5), .wanted = Wanted::all()}, saved);
+    model.forward(run,
+                  {.batch = {ids, positions, bounds},
+                   .routing = &spec,
+                   .keep = keep,
+                   .key = RngKey::from_seed(5),
+                   .wanted = Wanted::all()},
+                  saved);
     hidden = values(saved.hidden);
     const Tensor losses = run.saved.alloc(DType::f32, {length});
     model.loss_forward(run, losses, targets, saved);
@@ -88,7 +98,9 @@ void expect_spread_is_whole(const ModelConfig& c, DType dtype, int size, Keep ke
         const auto one = static_cast<int64_t>(want.size()) / kExperts;
         want = {want.begin() + share.begin * one, want.begin() + share.end * one};
       }
-      if (norm(want) > 0) EXPECT_LE(relative_error(spread.gradients[i], want), dtype == DType::f32 ? 1e-5 : 1e-2) << param.name << ", process " << group.rank;
+      if (norm(want) > 0)
+        EXPECT_LE(relative_error(spread.gradients[i], want), dtype == DType::f32 ? 1e-5 : 1e-2)
+            << param.name << ", process " << group.rank;
     }
   });
 }

@@ -1,5 +1,6 @@
-// Recorded choices in a whole model: a model's own record changes no bit, another's gives what the scalar twin gives with those choices, loss and gradients;
-// recomputation, pieces and neighbours change nothing; what does not fit is refused by layer and token.
+// Recorded choices in a whole model: a model's own record changes no bit, another's gives what the
+// scalar twin gives with those choices, loss and gradients; recomputation, pieces and neighbours
+// change nothing; what does not fit is refused by layer and token.
 #include "support/files.h"
 #include "support/model_check.h"
 #include "support/records.h"
@@ -26,9 +27,11 @@ ModelConfig config_of(const RoutingOptions& routing) {
 std::vector<RoutingOptions> routings() {
   std::vector<RoutingOptions> all = small_routings(kExperts, 2);
   for (RoutingOptions& o : all)
-    if (const Recipe recipe = resolved_recipe(o); std::holds_alternative<BufferCapacity>(recipe.train.capacity)) {
+    if (const Recipe recipe = resolved_recipe(o);
+        std::holds_alternative<BufferCapacity>(recipe.train.capacity)) {
       o.capacity_factor = 0.4f;
-      if (std::holds_alternative<BufferCapacity>(recipe.eval_as_trained)) o.capacity_factor_eval = 0.4f;
+      if (std::holds_alternative<BufferCapacity>(recipe.eval_as_trained))
+        o.capacity_factor_eval = 0.4f;
     }
   return all;
 }
@@ -39,8 +42,10 @@ TwinInput text(const ModelConfig& c, std::vector<int64_t> bounds, uint64_t seed)
   for (size_t s = 0; s + 1 < in.bounds.size(); ++s)
     for (int64_t i = in.bounds[s]; i < in.bounds[s + 1]; ++i) {
       const RngKey key = RngKey::from_seed(seed);
-      in.ids.push_back(static_cast<int32_t>(uniform_index(key, static_cast<uint64_t>(i), static_cast<uint64_t>(c.vocab))));
-      in.targets.push_back(static_cast<int32_t>(uniform_index(key.fold(1), static_cast<uint64_t>(i), static_cast<uint64_t>(c.vocab))));
+      in.ids.push_back(static_cast<int32_t>(
+          uniform_index(key, static_cast<uint64_t>(i), static_cast<uint64_t>(c.vocab))));
+      in.targets.push_back(static_cast<int32_t>(
+          uniform_index(key.fold(1), static_cast<uint64_t>(i), static_cast<uint64_t>(c.vocab))));
       in.positions.push_back(static_cast<int32_t>(i - in.bounds[s]));
     }
   return in;
@@ -53,7 +58,8 @@ struct Outcome {
   Record record;
   std::vector<std::vector<double>> gradients;  // of every trained parameter
 };
-Outcome outcome(Model& model, const TwinInput& in, const RoutingSpec& spec, Keep keep, DType dtype, Record* given, bool backward) {
+Outcome outcome(Model& model, const TwinInput& in, const RoutingSpec& spec, Keep keep, DType dtype,
+                Record* given, bool backward) {
   Outcome out;
   moe::Run run(2, dtype);
   std::vector<Tensor> recorded;
@@ -94,7 +100,8 @@ void expect_own_choices(const Outcome& replayed, const Outcome& first, const std
 TEST(Replay, AModelsOwnRecordChangesNoBitOfItsEvaluation) {
   int dropping = 0, leaving_out = 0;
   for (const RoutingOptions& options : routings())
-    for (const EvalRouting routing : {EvalRouting::dropless, EvalRouting::as_trained, EvalRouting::threshold})
+    for (const EvalRouting routing :
+         {EvalRouting::dropless, EvalRouting::as_trained, EvalRouting::threshold})
       for (const DType dtype : {DType::f32, DType::bf16}) {
         RoutingSpec spec;
         try {
@@ -109,14 +116,16 @@ TEST(Replay, AModelsOwnRecordChangesNoBitOfItsEvaluation) {
         Outcome first = outcome(model, in, spec, Keep::nothing, dtype, nullptr, false);
         dropping += first.record.not_sent() > 0;
         leaving_out += first.record.chosen() < 60 * 2 * spec.slots();
-        expect_own_choices(outcome(model, in, spec, Keep::nothing, dtype, &first.record, false), first,
-                           fmt::format("{} {} {}", options.recipe, static_cast<int>(routing), name_of(dtype)));
+        expect_own_choices(
+            outcome(model, in, spec, Keep::nothing, dtype, &first.record, false), first,
+            fmt::format("{} {} {}", options.recipe, static_cast<int>(routing), name_of(dtype)));
       }
   EXPECT_GE(dropping, 8);
   EXPECT_GE(leaving_out, 4);
 }
 
-// With noise, second choices sent at random, and drops: losses and gradients too, whether blocks are kept or run again.
+// With noise, second choices sent at random, and drops: losses and gradients too, whether blocks
+// are kept or run again.
 TEST(Replay, AModelsOwnRecordChangesNoBitOfItsTraining) {
   for (const RoutingOptions& options : routings()) {
     ModelConfig config = config_of(options);
@@ -133,10 +142,13 @@ TEST(Replay, AModelsOwnRecordChangesNoBitOfItsTraining) {
       expect_own_choices(again, first, options.recipe);
       EXPECT_EQ(again.gradients, first.gradients) << options.recipe;
       for (size_t i = 0; i < first.routing.size(); ++i) {
-        EXPECT_EQ(numbers(again.routing[i].losses), numbers(first.routing[i].losses)) << options.recipe;
-        EXPECT_EQ(again.routing[i].balance_counts, first.routing[i].balance_counts) << options.recipe;
+        EXPECT_EQ(numbers(again.routing[i].losses), numbers(first.routing[i].losses))
+            << options.recipe;
+        EXPECT_EQ(again.routing[i].balance_counts, first.routing[i].balance_counts)
+            << options.recipe;
         EXPECT_EQ(again.routing[i].cutoff, first.routing[i].cutoff) << options.recipe;
-        // Pairs that a policy did not send count as chosen here, for the record does not say why they were not sent.
+        // Pairs that a policy did not send count as chosen here, for the record does not say why
+        // they were not sent.
         if (std::holds_alternative<KeepSecond>(spec.second)) {
           EXPECT_EQ(again.routing[i].counts, first.routing[i].counts) << options.recipe;
           EXPECT_EQ(again.routing[i].dropped, first.routing[i].dropped) << options.recipe;
@@ -146,14 +158,17 @@ TEST(Replay, AModelsOwnRecordChangesNoBitOfItsTraining) {
   }
 }
 
-// Choices that no router made. Renormalised weights and the losses of every recipe, with tokens that have one expert, none, or some that were not sent.
+// Choices that no router made. Renormalised weights and the losses of every recipe, with tokens
+// that have one expert, none, or some that were not sent.
 TEST(Replay, LossAndEveryGradientWithGivenChoicesMatchTheTwin) {
   for (const RoutingOptions& options : small_routings(4, 2)) {
-    Case item{.name = options.recipe + ", replaying", .config = small(), .drops = true, .replayed = true};
+    Case item{
+        .name = options.recipe + ", replaying", .config = small(), .drops = true, .replayed = true};
     item.config.routing = options;
     weigh_losses(item.config.routing);
     const RoutingSpec spec = spec_of(item);
-    item.random = std::holds_alternative<LearnedNoise>(spec.noise) || std::holds_alternative<RandomSecond>(spec.second);
+    item.random = std::holds_alternative<LearnedNoise>(spec.noise) ||
+                  std::holds_alternative<RandomSecond>(spec.second);
     expect_gradients(item);
   }
 }
@@ -179,10 +194,11 @@ TEST(Replay, RecomputingGivesTheSameBitsAsKeepingWithGivenChoices) {
   }
 }
 
-// Once the choices are given, a token's row depends on itself alone even where a capacity or the experts' own choice tied it to others; only a softmax over an
-// expert's tokens still does.
+// Once the choices are given, a token's row depends on itself alone even where a capacity or the
+// experts' own choice tied it to others; only a softmax over an expert's tokens still does.
 TEST(Replay, PiecesAndNeighboursChangeNoBit) {
-  if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "products here keep a row to 1e-5 only";
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "products here keep a row to 1e-5 only";
   for (const RoutingOptions& options : routings()) {
     const ModelConfig config = config_of(options);
     const RoutingSpec spec = eval_spec(options, EvalRouting::as_trained);
@@ -199,16 +215,21 @@ TEST(Replay, PiecesAndNeighboursChangeNoBit) {
         cache.extend(slots[0], end - begin);
         for (int64_t at = begin; at < end; at += piece) {
           const int64_t stop = std::min(end, at + piece);
-          const auto part = [&](const std::vector<int32_t>& v) { return std::span(v).subspan(static_cast<size_t>(at), static_cast<size_t>(stop - at)); };
+          const auto part = [&](const std::vector<int32_t>& v) {
+            return std::span(v).subspan(static_cast<size_t>(at), static_cast<size_t>(stop - at));
+          };
           const std::vector<int64_t> bounds = {0, stop - at};
           const Batch batch{part(in.ids), part(in.positions), bounds, slots};
           const std::vector<Tensor> recorded = whole.record.rows(at, stop);
           moe::Run run(2);
           ModelSaved saved;
-          model.forward(run, {.batch = batch, .routing = &spec, .cache = &cache, .recorded = &recorded}, saved);
+          model.forward(run,
+                        {.batch = batch, .routing = &spec, .cache = &cache, .recorded = &recorded},
+                        saved);
           Tensor nll = run.saved.alloc(DType::f32, {stop - at});
           model.loss_forward(run, nll, part(in.targets), saved);
-          same &= values(nll) == std::vector<double>(whole.nll.begin() + at, whole.nll.begin() + stop);
+          same &=
+              values(nll) == std::vector<double>(whole.nll.begin() + at, whole.nll.begin() + stop);
         }
       }
     EXPECT_EQ(same, !std::holds_alternative<TokenSoftmax>(spec.weigh)) << options.recipe;
@@ -223,15 +244,18 @@ TEST(Replay, AnothersChoicesChangeTheResultAndAreCounted) {
   draw_params(a, 1);
   draw_params(b, 2);
   const TwinInput in = text(config, {0, 100}, 6);
-  Outcome of_a = outcome(a, in, spec, Keep::nothing, DType::f32, nullptr, false), of_b = outcome(b, in, spec, Keep::nothing, DType::f32, nullptr, false);
+  Outcome of_a = outcome(a, in, spec, Keep::nothing, DType::f32, nullptr, false),
+          of_b = outcome(b, in, spec, Keep::nothing, DType::f32, nullptr, false);
   const Outcome replayed = outcome(b, in, spec, Keep::nothing, DType::f32, &of_a.record, false);
   EXPECT_NE(replayed.nll, of_b.nll);
   EXPECT_EQ(replayed.record.entries, of_a.record.entries);
-  // Before the first MoE layer nothing is replayed yet, so there b's own choice is the one it made alone.
+  // Before the first MoE layer nothing is replayed yet, so there b's own choice is the one it made
+  // alone.
   for (size_t n = 0; n < 100; ++n) {
     int32_t both = 0;
     for (size_t i = 0; i < 2; ++i)
-      for (size_t j = 0; j < 2; ++j) both += of_a.record.entries[0][2 * n + i] == of_b.record.entries[0][2 * n + j];
+      for (size_t j = 0; j < 2; ++j)
+        both += of_a.record.entries[0][2 * n + i] == of_b.record.entries[0][2 * n + j];
     EXPECT_EQ(replayed.record.agreed[0][n], both) << n;
   }
   EXPECT_EQ(replayed.record.own, 100 * 2 * 2);
@@ -246,7 +270,9 @@ TEST(Replay, RefusesByLayerAndTokenWhatDoesNotFit) {
   draw_params(model, 1);
   const TwinInput in = text(config, {0, 30}, 6);
   const Outcome first = outcome(model, in, spec, Keep::nothing, DType::f32, nullptr, false);
-  const auto refused = [&](Record record, const char* part) { EXPECT_FAILS(outcome(model, in, spec, Keep::nothing, DType::f32, &record, false), part); };
+  const auto refused = [&](Record record, const char* part) {
+    EXPECT_FAILS(outcome(model, in, spec, Keep::nothing, DType::f32, &record, false), part);
+  };
   Record bad = first.record;
   bad.entries[1][2 * 17] = 8;
   refused(bad, "layer 2: token 17 of 30 has expert 8 at rank 0, but there are 8 experts");

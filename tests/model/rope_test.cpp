@@ -18,7 +18,10 @@ using Kind = RopeScaling::Kind;
 RopeScaling scaling_of(const Json& p, double factor) {
   RopeScaling s;
   const std::string kind = p.at("rope_type");
-  s.kind = kind == "linear" ? Kind::linear : kind == "llama3" ? Kind::llama3 : kind == "yarn" ? Kind::yarn : Kind::none;
+  s.kind = kind == "linear"   ? Kind::linear
+           : kind == "llama3" ? Kind::llama3
+           : kind == "yarn"   ? Kind::yarn
+                              : Kind::none;
   s.factor = p.value("factor", 1.0f);
   s.original_context = p.value("original_max_position_embeddings", int64_t{0});
   s.low_freq_factor = p.value("low_freq_factor", s.low_freq_factor);
@@ -39,8 +42,10 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
     const ops::RopeFrequencies table = rope_frequencies(c.at("head_width"), c.at("theta"), scaling);
     const auto want = c.at("frequencies").get<std::vector<double>>();
     ASSERT_EQ(table.frequency.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(table.frequency[i], want[i], 2e-6 * want[i]) << c.at("parameters") << " at " << i;
-    EXPECT_FLOAT_EQ(static_cast<float>(table.factor), scaling.kind == Kind::yarn ? c.at("factor").get<float>() : 1.0f);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(table.frequency[i], want[i], 2e-6 * want[i]) << c.at("parameters") << " at " << i;
+    EXPECT_FLOAT_EQ(static_cast<float>(table.factor),
+                    scaling.kind == Kind::yarn ? c.at("factor").get<float>() : 1.0f);
   }
 }
 
@@ -50,7 +55,9 @@ TEST(Rope, PlainFrequenciesArePowersOfTheta) {
     const ops::RopeFrequencies table = rope_frequencies(width, 12345.678f, {});
     EXPECT_EQ(table.factor, 1);
     for (int64_t c = 0; c < width / 2; ++c)
-      EXPECT_EQ(table.frequency[static_cast<size_t>(c)], std::pow(static_cast<double>(12345.678f), -2.0 * static_cast<double>(c) / static_cast<double>(width)));
+      EXPECT_EQ(table.frequency[static_cast<size_t>(c)],
+                std::pow(static_cast<double>(12345.678f),
+                         -2.0 * static_cast<double>(c) / static_cast<double>(width)));
   }
 }
 
@@ -64,7 +71,8 @@ TEST(Rope, ScalingsWithoutMeaningAreRefused) {
     spoil(s);
     EXPECT_THROW(validate(s), Error);
   };
-  for (float bad : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (float bad : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(),
+                    std::numeric_limits<float>::infinity()}) {
     refused({.kind = Kind::linear}, [&](RopeScaling& s) { s.factor = bad; });
     refused(llama3, [&](RopeScaling& s) { s.high_freq_factor = bad; });
     refused(yarn, [&](RopeScaling& s) { s.attention_factor = bad; });

@@ -1,4 +1,5 @@
-// Counting sets of experts against published figures and Pascal's triangle, and DeepSeekMoE's figure 2 on models whose answer is known.
+// Counting sets of experts against published figures and Pascal's triangle, and DeepSeekMoE's
+// figure 2 on models whose answer is known.
 #include "model/variants.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,8 @@
 namespace moe {
 namespace {
 
-// DeepSeekMoE, arXiv 2401.06066, section 3.1: 16 experts top-2 against 64 top-8. OLMoE, arXiv 2409.02060, section 4.1.2-3: 32 top-4 and 31 top-3.
+// DeepSeekMoE, arXiv 2401.06066, section 3.1: 16 experts top-2 against 64 top-8. OLMoE, arXiv
+// 2409.02060, section 4.1.2-3: 32 top-4 and 31 top-3.
 TEST(Combinations, PublishedFigures) {
   EXPECT_EQ(combinations(16, 2), "120");
   EXPECT_EQ(combinations(64, 8), "4426165368");
@@ -44,7 +46,9 @@ TEST(Combinations, PascalsTriangle) {
     for (size_t k = 0; k < row.size(); ++k) {
       const auto chosen = static_cast<int64_t>(k);
       ASSERT_EQ(combinations(n, chosen), row[k]) << n << " " << k;
-      ASSERT_NEAR(log2_combinations(n, chosen), std::log2(std::stod(row[k])), 1e-9 * static_cast<double>(n)) << n << " " << k;
+      ASSERT_NEAR(log2_combinations(n, chosen), std::log2(std::stod(row[k])),
+                  1e-9 * static_cast<double>(n))
+          << n << " " << k;
     }
   }
   EXPECT_GT(row[75].size(), 40u);
@@ -56,15 +60,20 @@ TEST(Combinations, EdgesAndLimits) {
   EXPECT_EQ(combinations(1000000, 2), "499999500000");
   EXPECT_EQ(combinations(1000000, 999998), "499999500000");
   EXPECT_EQ(combinations(100000, 50000), "");
-  EXPECT_NEAR(log2_combinations(100000, 50000), 100000 - 0.5 * std::log2(M_PI * 50000), 1e-3);  // Stirling
+  EXPECT_NEAR(log2_combinations(100000, 50000), 100000 - 0.5 * std::log2(M_PI * 50000),
+              1e-3);  // Stirling
   EXPECT_THROW(combinations(3, 4), Error);
   EXPECT_THROW(combinations(3, -1), Error);
 }
 
 void expect_equal_but_for_the_router(const std::vector<Variant>& variants) {
   for (const Variant& v : variants) {
-    EXPECT_EQ(v.params.total() - v.params[Part::router], variants[0].params.total() - variants[0].params[Part::router]) << v.name;
-    EXPECT_EQ(v.params.active() - v.params[Part::router], variants[0].params.active() - variants[0].params[Part::router]) << v.name;
+    EXPECT_EQ(v.params.total() - v.params[Part::router],
+              variants[0].params.total() - variants[0].params[Part::router])
+        << v.name;
+    EXPECT_EQ(v.params.active() - v.params[Part::router],
+              variants[0].params.active() - variants[0].params[Part::router])
+        << v.name;
   }
 }
 
@@ -143,7 +152,8 @@ TEST(Variants, NothingToCompare) {
 TEST(DenseTwins, EqualInWhatTheyAreNamedFor) {
   const ModelConfig c = test::olmoe_7b();
   const ModelCost own = count_cost(c, c.context);
-  const DenseTwin flops = dense_of_equal_flops(c, c.context), params = dense_of_equal_params(c, c.context);
+  const DenseTwin flops = dense_of_equal_flops(c, c.context),
+                  params = dense_of_equal_params(c, c.context);
   EXPECT_EQ(flops.ffn_width, 8192);
   EXPECT_EQ(flops.params.total(), own.params.active() - own.params[Part::router]);
   EXPECT_EQ(flops.flops.forward(), own.flops.forward() - own.flops.router);

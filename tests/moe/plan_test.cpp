@@ -22,8 +22,12 @@ struct Drawn {
     for (int64_t t = 0; t < n; ++t)
       for (int64_t i = 0; i < chosen; ++i) {
         choice.row<int32_t>(t)[i] =
-            static_cast<int32_t>((static_cast<int64_t>(uniform_index(key, static_cast<uint64_t>(t), static_cast<uint64_t>(e))) + i) % e);
-        kept.row<int32_t>(t)[i] = uniform(key.fold(1), static_cast<uint64_t>(t * chosen + i)) < 0.8f;
+            static_cast<int32_t>((static_cast<int64_t>(uniform_index(key, static_cast<uint64_t>(t),
+                                                                     static_cast<uint64_t>(e))) +
+                                  i) %
+                                 e);
+        kept.row<int32_t>(t)[i] =
+            uniform(key.fold(1), static_cast<uint64_t>(t * chosen + i)) < 0.8f;
       }
     plan = ops::make_plan(run, choice, kept, weight, e);
   }
@@ -45,7 +49,8 @@ TEST(Plan, HoldsEveryKeptPairOnceSortedByExpertThenToken) {
         EXPECT_EQ(d.kept.as<int32_t>()[pair], 1);
         EXPECT_EQ(d.plan.token[static_cast<size_t>(r)], pair / 3);
         EXPECT_EQ(d.plan.weight.as<float>()[r], d.weight.as<float>()[pair]);
-        if (r > d.plan.offsets[e]) EXPECT_LE(d.plan.token[static_cast<size_t>(r - 1)], d.plan.token[static_cast<size_t>(r)]);
+        if (r > d.plan.offsets[e])
+          EXPECT_LE(d.plan.token[static_cast<size_t>(r - 1)], d.plan.token[static_cast<size_t>(r)]);
       }
     }
     int64_t kept = 0;
@@ -62,15 +67,19 @@ TEST(Plan, HoldsEveryKeptPairOnceSortedByExpertThenToken) {
 
 TEST(Plan, DispatchAndCombineAreAdjoint) {
   Drawn d(29, 4, 2, 7);
-  const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8), r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
+  const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8),
+               r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
                y = d.run.saved.alloc(DType::f32, {29, 12});
   const Rows rows = dispatch(d.run, x, d.plan, comm::Group{});
   ASSERT_EQ(rows.x.rows(), d.plan.rows());
   combine(d.run, y, r, d.plan, rows);
   double left = 0, right = 0;
   for (int64_t i = 0; i < r.rows(); ++i)
-    for (int64_t c = 0; c < r.cols(); ++c) left += static_cast<double>(rows.x.x.row<float>(rows.x.row[static_cast<size_t>(i)])[c]) * r.row<float>(i)[c];
-  for (int64_t i = 0; i < x.numel(); ++i) right += static_cast<double>(x.as<float>()[i]) * y.as<float>()[i];
+    for (int64_t c = 0; c < r.cols(); ++c)
+      left += static_cast<double>(rows.x.x.row<float>(rows.x.row[static_cast<size_t>(i)])[c]) *
+              r.row<float>(i)[c];
+  for (int64_t i = 0; i < x.numel(); ++i)
+    right += static_cast<double>(x.as<float>()[i]) * y.as<float>()[i];
   EXPECT_NEAR(left, right, 1e-4 * std::abs(left));
   EXPECT_GT(std::abs(left), 1e-3);
 }
@@ -79,9 +88,12 @@ TEST(Plan, ATokenWithoutRowsCombinesToZero) {
   moe::Run run(1);
   int32_t choice[] = {0, 1}, kept[] = {1, 0};
   float weight[] = {1, 1};
-  const RoutingPlan plan = ops::make_plan(run, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}), Tensor(weight, DType::f32, {2, 1}), 2);
+  const RoutingPlan plan =
+      ops::make_plan(run, Tensor(choice, DType::i32, {2, 1}), Tensor(kept, DType::i32, {2, 1}),
+                     Tensor(weight, DType::f32, {2, 1}), 2);
   ASSERT_EQ(plan.rows(), 1);
-  const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1), y = draw(run.saved, DType::f32, {2, 3}, 2);
+  const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1),
+               y = draw(run.saved, DType::f32, {2, 3}, 2);
   combine(run, y, r, plan, dispatch(run, y, plan, comm::Group{}));
   EXPECT_EQ(values(y.slice_rows(0, 1)), values(r));
   EXPECT_EQ(values(y.slice_rows(1, 2)), std::vector<double>({0, 0, 0}));

@@ -1,5 +1,6 @@
-// The router as a whole: every recipe's training stages against the scalar twin, from the hidden states to the gradients of both matrices; routers without a
-// matrix; and what happens to the buffers after an optimizer step.
+// The router as a whole: every recipe's training stages against the scalar twin, from the hidden
+// states to the gradients of both matrices; routers without a matrix; and what happens to the
+// buffers after an optimizer step.
 #include <algorithm>
 
 #include "moe/router.h"
@@ -36,24 +37,37 @@ struct Case {
     x = draw(run.saved, DType::f32, {tokens, kWidth}, seed);
     r = draw(run.saved, DType::f32, {tokens * spec.slots()}, seed + 100);
     for (int32_t n = 0; n < tokens; ++n) ids.push_back(n * n % 13);
-    if (needs_logits(spec.select)) router.logit.weight = draw_param(run.saved, {kExperts, kWidth}, seed + 200, 0.7f);
+    if (needs_logits(spec.select))
+      router.logit.weight = draw_param(run.saved, {kExperts, kWidth}, seed + 200, 0.7f);
     const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-    if (linear == nullptr) router.logit.up = draw_param(run.saved, {kExperts, kWidth}, seed + 600, 0.7f);
-    if (linear != nullptr && linear->bias) router.logit.bias = draw_param(run.saved, {kExperts}, seed + 700, 0.7f);
-    if (std::holds_alternative<OnePlusScaled>(spec.weigh)) router.scale = draw_param(run.saved, {kExperts}, seed + 800, 0.7f);
-    if (std::holds_alternative<LearnedNoise>(spec.noise)) router.noise = draw_param(run.saved, {kExperts, kWidth}, seed + 300, 0.7f);
-    if (selection_bias(spec.select)) router.bias.value = draw(run.saved, DType::f32, {kExperts}, seed + 400, 0.1f);
-    if (experts_choose(spec.select)) router.threshold.value = draw(run.saved, DType::f32, {kExperts}, seed + 500, 0.1f);
+    if (linear == nullptr)
+      router.logit.up = draw_param(run.saved, {kExperts, kWidth}, seed + 600, 0.7f);
+    if (linear != nullptr && linear->bias)
+      router.logit.bias = draw_param(run.saved, {kExperts}, seed + 700, 0.7f);
+    if (std::holds_alternative<OnePlusScaled>(spec.weigh))
+      router.scale = draw_param(run.saved, {kExperts}, seed + 800, 0.7f);
+    if (std::holds_alternative<LearnedNoise>(spec.noise))
+      router.noise = draw_param(run.saved, {kExperts, kWidth}, seed + 300, 0.7f);
+    if (selection_bias(spec.select))
+      router.bias.value = draw(run.saved, DType::f32, {kExperts}, seed + 400, 0.1f);
+    if (experts_choose(spec.select))
+      router.threshold.value = draw(run.saved, DType::f32, {kExperts}, seed + 500, 0.1f);
   }
   Pass pass(const RoutingSpec& spec) const {
-    return {.batch = {.ids = ids, .bounds = bounds}, .routing = &spec, .keep = Keep::all, .step_counts = std::span(&step_counts, 1), .wanted = Wanted::all()};
+    return {.batch = {.ids = ids, .bounds = bounds},
+            .routing = &spec,
+            .keep = Keep::all,
+            .step_counts = std::span(&step_counts, 1),
+            .wanted = Wanted::all()};
   }
 };
 
 template <class T>
 Matrix<T> rows_of(const std::vector<T>& flat, size_t cols) {
   Matrix<T> out;
-  for (size_t i = 0; i < flat.size(); i += cols) out.emplace_back(flat.begin() + static_cast<long>(i), flat.begin() + static_cast<long>(i + cols));
+  for (size_t i = 0; i < flat.size(); i += cols)
+    out.emplace_back(flat.begin() + static_cast<long>(i),
+                     flat.begin() + static_cast<long>(i + cols));
   return out;
 }
 
@@ -84,7 +98,10 @@ std::vector<double> numbers_of(const Case& c) {
 
 template <class T>
 TwinRoute<T> twin_route(const RoutingSpec& spec, const Case& c, const std::vector<T>& numbers) {
-  const auto part = [&](size_t i, size_t n) { return std::vector<T>(numbers.begin() + static_cast<long>(i), numbers.begin() + static_cast<long>(i + n)); };
+  const auto part = [&](size_t i, size_t n) {
+    return std::vector<T>(numbers.begin() + static_cast<long>(i),
+                          numbers.begin() + static_cast<long>(i + n));
+  };
   const Router& r = c.router;
   size_t at = kTokens * kWidth;
   std::map<const Param*, std::vector<T>> of;
@@ -93,8 +110,10 @@ TwinRoute<T> twin_route(const RoutingSpec& spec, const Case& c, const std::vecto
     at += of[p].size();
   }
   const auto maybe = [&](const Param& p) { return p.present() ? &of[&p] : nullptr; };
-  TwinRouterParams<T> params{maybe(r.logit.weight), maybe(r.logit.up), maybe(r.logit.bias), maybe(r.noise), maybe(r.scale)};
-  return TwinRouter<T>(spec, twin_input(c)).from_x(rows_of(part(0, kTokens * kWidth), kWidth), params);
+  TwinRouterParams<T> params{maybe(r.logit.weight), maybe(r.logit.up), maybe(r.logit.bias),
+                             maybe(r.noise), maybe(r.scale)};
+  return TwinRouter<T>(spec, twin_input(c))
+      .from_x(rows_of(part(0, kTokens * kWidth), kWidth), params);
 }
 
 template <class T>
@@ -107,12 +126,15 @@ T twin_loss(const TwinRoute<T>& route, const Case& c, const RoutingLosses& coef)
   std::vector<T> of_losses;
   each_loss(route.losses, [&](const char*, const T& value) { of_losses.push_back(value); });
   i = 0;
-  each_loss(coef, [&](const char*, float factor) { loss += of_losses[i++] * T(static_cast<double>(factor)); });
+  each_loss(coef, [&](const char*, float factor) {
+    loss += of_losses[i++] * T(static_cast<double>(factor));
+  });
   return loss;
 }
 
 // d loss / d everything in numbers_of's order.
-std::vector<double> twin_gradient(const RoutingSpec& spec, const Case& c, const RoutingLosses& coef) {
+std::vector<double> twin_gradient(const RoutingSpec& spec, const Case& c,
+                                  const RoutingLosses& coef) {
   const std::vector<double> at = numbers_of(c);
   std::vector<Number> numbers(at.begin(), at.end());
   std::vector<double> out;
@@ -131,7 +153,8 @@ std::vector<double> twin_gradient(const RoutingSpec& spec, const Case& c, const 
 // A different factor for each loss that the stages have.
 RoutingLosses factors(const RoutingSpec& spec) {
   const AuxLosses& l = spec.losses;
-  const bool there[] = {l.balance.has_value(), true, l.device.has_value(), l.communication.has_value(), l.importance, l.load};
+  const bool there[] = {l.balance.has_value(),       true,         l.device.has_value(),
+                        l.communication.has_value(), l.importance, l.load};
   RoutingLosses coef;
   float factor = 0.5f;
   size_t i = 0;
@@ -139,24 +162,31 @@ RoutingLosses factors(const RoutingSpec& spec) {
   return coef;
 }
 
-void expect_decisions(const RoutingSpec& spec, const Router::Saved& saved, const TwinRoute<double>& want) {
+void expect_decisions(const RoutingSpec& spec, const Router::Saved& saved,
+                      const TwinRoute<double>& want) {
   const auto k = static_cast<size_t>(spec.slots());
   std::vector<double> weights;
   for (size_t n = 0; n < kTokens; ++n)
     for (size_t i = 0; i < k; ++i) {
       const auto at = static_cast<int64_t>(n * k + i);
-      ASSERT_EQ(saved.choice.as<int32_t>()[at], static_cast<int32_t>(want.choice[n][i])) << "token " << n << " choice " << i;
-      EXPECT_EQ(saved.selected.as<int32_t>()[at] != 0, want.selected[n][i]) << "token " << n << " choice " << i;
-      EXPECT_EQ(saved.kept.as<int32_t>()[at] != 0, want.kept[n][i]) << "token " << n << " choice " << i;
+      ASSERT_EQ(saved.choice.as<int32_t>()[at], static_cast<int32_t>(want.choice[n][i]))
+          << "token " << n << " choice " << i;
+      EXPECT_EQ(saved.selected.as<int32_t>()[at] != 0, want.selected[n][i])
+          << "token " << n << " choice " << i;
+      EXPECT_EQ(saved.kept.as<int32_t>()[at] != 0, want.kept[n][i])
+          << "token " << n << " choice " << i;
       weights.push_back(want.before_drop[n][i]);
     }
   expect_near(saved.weights, weights, kTwinF32, "weights before the drop");
   EXPECT_EQ(saved.dropped, experts_choose(spec.select) ? 0 : want.dropped);
-  for (int64_t e = 0; e < kExperts; ++e) EXPECT_EQ(saved.counts.as<int32_t>()[e], want.counts[static_cast<size_t>(e)]) << "expert " << e;
+  for (int64_t e = 0; e < kExperts; ++e)
+    EXPECT_EQ(saved.counts.as<int32_t>()[e], want.counts[static_cast<size_t>(e)]) << "expert " << e;
   for (int64_t e = 0; spec.losses.balance && e < kExperts; ++e)
-    EXPECT_EQ(saved.balance_counts.as<int32_t>()[e], want.balance_counts[static_cast<size_t>(e)]) << "expert " << e;
+    EXPECT_EQ(saved.balance_counts.as<int32_t>()[e], want.balance_counts[static_cast<size_t>(e)])
+        << "expert " << e;
   EXPECT_EQ(saved.balance_counts.empty(), !spec.losses.balance.has_value());
-  if (std::holds_alternative<ExpertChoice>(spec.select)) expect_near(saved.cutoff.reshape({1, kExperts}), want.cutoff, kTwinF32, "cutoffs");
+  if (std::holds_alternative<ExpertChoice>(spec.select))
+    expect_near(saved.cutoff.reshape({1, kExperts}), want.cutoff, kTwinF32, "cutoffs");
   std::vector<double> losses;
   each_loss(want.losses, [&](const char*, double value) { losses.push_back(value); });
   size_t i = 0;
@@ -170,7 +200,9 @@ void expect_decisions(const RoutingSpec& spec, const Router::Saved& saved, const
 void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
   SCOPED_TRACE(name);
   uint64_t seed = 1;
-  while (seed < 200 && twin_route(spec, Case(spec, seed), numbers_of(Case(spec, seed))).margin < 1e-3) ++seed;
+  while (seed < 200 &&
+         twin_route(spec, Case(spec, seed), numbers_of(Case(spec, seed))).margin < 1e-3)
+    ++seed;
   ASSERT_LT(seed, 200u) << "no draw has clear decisions";
   Case c(spec, seed);
   Router::Saved saved;
@@ -179,14 +211,16 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
   expect_decisions(spec, saved, want);
 
   const RoutingLosses coef = factors(spec);
-  Tensor dweight = c.run.saved.alloc(DType::f32, {plan.rows()}), dx = draw(c.run.saved, DType::f32, {kTokens, kWidth}, 77);
+  Tensor dweight = c.run.saved.alloc(DType::f32, {plan.rows()}),
+         dx = draw(c.run.saved, DType::f32, {kTokens, kWidth}, 77);
   const std::vector<double> before = values(dx);
   std::vector<double> got_weights, want_weights;
   for (int64_t i = 0; i < plan.rows(); ++i) {
     const int64_t pair = plan.pair[static_cast<size_t>(i)], k = spec.slots();
     dweight.as<float>()[i] = c.r.as<float>()[pair];
     got_weights.push_back(plan.weight.as<float>()[i]);
-    want_weights.push_back(want.weights[static_cast<size_t>(pair / k)][static_cast<size_t>(pair % k)]);
+    want_weights.push_back(
+        want.weights[static_cast<size_t>(pair / k)][static_cast<size_t>(pair % k)]);
   }
   expect_near(got_weights, want_weights, kTwinF32, "weights of the plan");
   c.router.backward_acc(c.run, dx, dweight, plan, c.pass(spec), coef, saved);
@@ -195,7 +229,8 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
   std::vector<double> got_dx = values(dx);
   for (size_t i = 0; i < got_dx.size(); ++i) got_dx[i] -= before[i];
   const auto part = [&](size_t i, size_t n) {
-    return std::vector<double>(gradient.begin() + static_cast<long>(i), gradient.begin() + static_cast<long>(i + n));
+    return std::vector<double>(gradient.begin() + static_cast<long>(i),
+                               gradient.begin() + static_cast<long>(i + n));
   };
   expect_near(got_dx, part(0, kTokens * kWidth), kTwinF32, "dx");
   size_t at = kTokens * kWidth;
@@ -243,7 +278,10 @@ TEST(Router, StagesOfNoRecipeToo) {
     spec.noise = InputJitter{0.2f};
     spec.score = SigmoidScore{};
     spec.second = ThresholdSecond{0.8f, true};
-    spec.capacity = BufferCapacity{.factor = 0.7f, .minimum = 1, .order = BufferCapacity::Order::random, .skipped_take_room = true};
+    spec.capacity = BufferCapacity{.factor = 0.7f,
+                                   .minimum = 1,
+                                   .order = BufferCapacity::Order::random,
+                                   .skipped_take_room = true};
     expect_like_the_twin(spec, "jitter, sigmoid, a relative threshold and random places");
   }
   {
@@ -264,18 +302,23 @@ TEST(Router, HasTheSameBitsForAnyThreads) {
     const RoutingSpec spec = training(recipe);
     Case one(spec, 3, 1, 500), two(spec, 3, 2, 500);  // enough tokens for two threads to share
     Router::Saved a, b;
-    const RoutingPlan p = one.router.forward(one.run, one.x, one.pass(spec), one.key, a), q = two.router.forward(two.run, two.x, two.pass(spec), two.key, b);
+    const RoutingPlan p = one.router.forward(one.run, one.x, one.pass(spec), one.key, a),
+                      q = two.router.forward(two.run, two.x, two.pass(spec), two.key, b);
     ASSERT_EQ(p.rows(), q.rows()) << recipe.name;
     EXPECT_TRUE(std::equal(p.pair.begin(), p.pair.end(), q.pair.begin())) << recipe.name;
-    EXPECT_TRUE(same_bits(p.weight.reshape({1, p.rows()}), q.weight.reshape({1, q.rows()}))) << recipe.name;
+    EXPECT_TRUE(same_bits(p.weight.reshape({1, p.rows()}), q.weight.reshape({1, q.rows()})))
+        << recipe.name;
     std::vector<float> values;
     each_loss(a.losses, [&](const char*, float value) { values.push_back(value); });
     size_t i = 0;
-    each_loss(b.losses, [&](const char* name, float value) { EXPECT_EQ(values[i++], value) << recipe.name << " " << name; });
+    each_loss(b.losses, [&](const char* name, float value) {
+      EXPECT_EQ(values[i++], value) << recipe.name << " " << name;
+    });
   }
 }
 
-// What nobody wants is not worked out, and neither the plan nor a gradient feels it: an evaluation asks for nothing, a recomputed block neither.
+// What nobody wants is not worked out, and neither the plan nor a gradient feels it: an evaluation
+// asks for nothing, a recomputed block neither.
 TEST(Router, WorksOutOnlyWhatIsWanted) {
   for (const Recipe& recipe : recipes()) {
     if (!recipe.has_router() || recipe.name == kCustom) continue;
@@ -290,13 +333,20 @@ TEST(Router, WorksOutOnlyWhatIsWanted) {
       Router::Saved saved;
       const RoutingPlan plan = c.router.forward(c.run, c.x, pass, c.key, saved);
       EXPECT_EQ(saved.counts.empty(), !pass.wanted.counts) << recipe.name;
-      EXPECT_EQ(saved.balance_counts.empty(), !pass.wanted.balance_counts || !spec.losses.balance) << recipe.name;
+      EXPECT_EQ(saved.balance_counts.empty(), !pass.wanted.balance_counts || !spec.losses.balance)
+          << recipe.name;
       EXPECT_EQ(saved.lse.empty(), !pass.goes_back() || !needs_logits(spec.select)) << recipe.name;
       if (pass.wanted.losses) first = plan;
-      else each_loss(saved.losses, [&](const char* name, float value) { EXPECT_EQ(value, 0) << recipe.name << " " << name; });
+      else
+        each_loss(saved.losses, [&](const char* name, float value) {
+          EXPECT_EQ(value, 0) << recipe.name << " " << name;
+        });
       ASSERT_EQ(plan.rows(), first.rows()) << recipe.name;
-      EXPECT_TRUE(std::equal(plan.pair.begin(), plan.pair.end(), first.pair.begin())) << recipe.name;
-      EXPECT_TRUE(same_bits(plan.weight.reshape({1, plan.rows()}), first.weight.reshape({1, plan.rows()}))) << recipe.name;
+      EXPECT_TRUE(std::equal(plan.pair.begin(), plan.pair.end(), first.pair.begin()))
+          << recipe.name;
+      EXPECT_TRUE(
+          same_bits(plan.weight.reshape({1, plan.rows()}), first.weight.reshape({1, plan.rows()})))
+          << recipe.name;
       if (!pass.goes_back()) continue;
       const Tensor d = c.run.saved.alloc_zeroed(DType::f32, {kTokens, kWidth});
       c.router.backward_acc(c.run, d, {}, plan, pass, factors(spec), saved);
@@ -317,7 +367,8 @@ TEST(Router, DrawsNothingWithoutAKeyAndTheSameAgainWithOne) {
     c.router.forward(c.run, c.x, c.pass(spec), {}, quiet);
     EXPECT_TRUE(same_bits(first.logits, again.logits) && same_bits(first.kept, again.kept)) << name;
     EXPECT_TRUE(quiet.raw.empty() && quiet.sigma.empty() && quiet.clean.empty()) << name;
-    if (std::string(name) == "gshard") EXPECT_FALSE(same_bits(first.kept, quiet.kept));  // the second choices that were not sent
+    if (std::string(name) == "gshard")
+      EXPECT_FALSE(same_bits(first.kept, quiet.kept));  // the second choices that were not sent
     else EXPECT_FALSE(same_bits(first.logits, quiet.logits)) << name;
   }
 }
@@ -344,7 +395,8 @@ TEST(Router, WithoutAMatrixItReadsIdsAndLearnsNothing) {
   for (int64_t n = 0; n < kTokens; ++n) {
     EXPECT_EQ(plan.weight.as<float>()[n], 1);
     for (int64_t m = 0; m < n; ++m)
-      if (c.ids[static_cast<size_t>(n)] == c.ids[static_cast<size_t>(m)]) EXPECT_EQ(saved.choice.row<int32_t>(n)[0], saved.choice.row<int32_t>(m)[0]);
+      if (c.ids[static_cast<size_t>(n)] == c.ids[static_cast<size_t>(m)])
+        EXPECT_EQ(saved.choice.row<int32_t>(n)[0], saved.choice.row<int32_t>(m)[0]);
   }
   EXPECT_TRUE(saved.logits.empty() && saved.scores.empty());
   Tensor dx = draw(c.run.saved, DType::f32, {kTokens, kWidth}, 8);
@@ -380,20 +432,24 @@ TEST(EndStep, TheBiasMovesAgainstTheLoadByItsRate) {
   const float rate = 1e-3f;
   EXPECT_EQ(values(router.bias.value), std::vector<double>({rate, rate, 0, -rate, 0, 0, 0, -rate}));
   EXPECT_GT(router.bias.version, version);
-  // A mean that is no whole number: nobody stands exactly on it. Whole-number arithmetic, however large the counts are.
+  // A mean that is no whole number: nobody stands exactly on it. Whole-number arithmetic, however
+  // large the counts are.
   const int64_t large = int64_t{1} << 40;
   const std::vector<int64_t> uneven = {large, large, large, large, large, large, large, large + 1};
   router.bias.value = run.saved.alloc_zeroed(DType::f32, {kExperts});
   router.end_step(spec, uneven, {});
-  EXPECT_EQ(values(router.bias.value), std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
+  EXPECT_EQ(values(router.bias.value),
+            std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
   // Nothing was routed: nothing moves.
   router.end_step(spec, std::vector<int64_t>(kExperts, 0), {});
-  EXPECT_EQ(values(router.bias.value), std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
+  EXPECT_EQ(values(router.bias.value),
+            std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
   // A rate of 0 holds it; stages without a bias never touch it.
   std::get<GroupedTopK>(spec.select).bias->rate = 0;
   router.end_step(spec, counts, {});
   router.end_step(training(find_recipe("mixtral")), counts, {});
-  EXPECT_EQ(values(router.bias.value), std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
+  EXPECT_EQ(values(router.bias.value),
+            std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
 }
 
 TEST(EndStep, ThresholdsStartAtTheFirstCutoffAndFollow) {
@@ -404,9 +460,12 @@ TEST(EndStep, ThresholdsStartAtTheFirstCutoffAndFollow) {
   std::vector<double> cutoff;
   for (int e = 0; e < kExperts; ++e) cutoff.push_back(0.1 * e);
   router.end_step(spec, std::vector<int64_t>(kExperts, 3), cutoff);
-  for (size_t e = 0; e < kExperts; ++e) EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e], static_cast<float>(cutoff[e]));
+  for (size_t e = 0; e < kExperts; ++e)
+    EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e], static_cast<float>(cutoff[e]));
   router.end_step(spec, std::vector<int64_t>(kExperts, 3), std::vector<double>(kExperts, 1));
-  for (size_t e = 0; e < kExperts; ++e) EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e], static_cast<float>(cutoff[e] + 0.05 * (1 - cutoff[e])));
+  for (size_t e = 0; e < kExperts; ++e)
+    EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e],
+                    static_cast<float>(cutoff[e] + 0.05 * (1 - cutoff[e])));
   const std::vector<double> now = values(router.threshold.value);
   router.end_step(spec, std::vector<int64_t>(kExperts, 3), {});
   EXPECT_EQ(values(router.threshold.value), now);

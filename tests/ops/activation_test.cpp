@@ -1,4 +1,5 @@
-// The hidden layer of an expert against its twin: four activations, with and without gate and weight, backward in the memory of the forward.
+// The hidden layer of an expert against its twin: four activations, with and without gate and
+// weight, backward in the memory of the forward.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +19,8 @@ constexpr Act kActs[] = {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu};
 
 std::string describe_case(Act act, DType dtype, int64_t cols, bool gated, bool weighted) {
   const char* names[] = {"silu", "gelu", "gelu_tanh", "relu"};
-  return label(names[static_cast<int>(act)], {dtype}, cols) + (gated ? ", gated" : "") + (weighted ? ", weighted" : "");
+  return label(names[static_cast<int>(act)], {dtype}, cols) + (gated ? ", gated" : "") +
+         (weighted ? ", weighted" : "");
 }
 
 TEST(FfnAct, TwinBackwardAgreesWithDual) {
@@ -28,25 +30,42 @@ TEST(FfnAct, TwinBackwardAgreesWithDual) {
       for (bool weighted : {false, true}) {
         const std::string what = describe_case(act, DType::f32, 5, gated, weighted);
         const auto up = drawn(rows * cols, 1), dhidden = drawn(rows * cols, 2);
-        const auto gate = gated ? drawn(rows * cols, 3) : std::vector<double>(), weight = weighted ? drawn(rows, 4) : std::vector<double>();
+        const auto gate = gated ? drawn(rows * cols, 3) : std::vector<double>(),
+                   weight = weighted ? drawn(rows, 4) : std::vector<double>();
         const auto got = twin::ffn_act_backward(dhidden, gate, up, weight, cols, act);
         const auto loss = [&](const DualVector& g, const DualVector& u, const DualVector& w) {
           return inner(twin::ffn_act_forward(g, u, w, cols, act), dhidden);
         };
-        expect_near(got.dup, dual_gradient(up, [&](const DualVector& at) { return loss(constants(gate), at, constants(weight)); }), kTwinDual, what + " dup");
+        expect_near(got.dup,
+                    dual_gradient(up,
+                                  [&](const DualVector& at) {
+                                    return loss(constants(gate), at, constants(weight));
+                                  }),
+                    kTwinDual, what + " dup");
         if (gated)
-          expect_near(got.dgate, dual_gradient(gate, [&](const DualVector& at) { return loss(at, constants(up), constants(weight)); }), kTwinDual,
-                      what + " dgate");
+          expect_near(got.dgate,
+                      dual_gradient(gate,
+                                    [&](const DualVector& at) {
+                                      return loss(at, constants(up), constants(weight));
+                                    }),
+                      kTwinDual, what + " dgate");
         if (weighted)
-          expect_near(got.dweight, dual_gradient(weight, [&](const DualVector& at) { return loss(constants(gate), constants(up), at); }), kTwinDual,
-                      what + " dweight");
+          expect_near(got.dweight,
+                      dual_gradient(weight,
+                                    [&](const DualVector& at) {
+                                      return loss(constants(gate), constants(up), at);
+                                    }),
+                      kTwinDual, what + " dweight");
       }
 }
 
-// Everything one case needs; outputs in memory of their own, or where ops.h lets them lie over the inputs.
+// Everything one case needs; outputs in memory of their own, or where ops.h lets them lie over the
+// inputs.
 struct Case {
   Case(Arena& arena, DType dtype, int64_t rows, int64_t cols, bool gated, bool weighted)
-      : up(arena, dtype, rows, cols, 1, 2), gate(arena, dtype, rows, cols, 2, 2), dhidden(arena, dtype, rows, cols, 3) {
+      : up(arena, dtype, rows, cols, 1, 2),
+        gate(arena, dtype, rows, cols, 2, 2),
+        dhidden(arena, dtype, rows, cols, 3) {
     if (weighted) {
       weight = draw(arena, DType::f32, {rows}, 4);
       dweight = arena.alloc(DType::f32, {rows});
@@ -71,23 +90,36 @@ TEST(FfnAct, ForwardAndBackwardAgreeWithTwin) {
             Arena arena;
             const int64_t rows = 41;
             const Case in(arena, dtype, rows, cols, gated, weighted);
-            const Fenced hidden(arena, dtype, rows, cols), dup(arena, dtype, rows, cols), dgate(arena, dtype, rows, cols), again(arena, dtype, rows, cols);
-            const auto gate = gated ? values(in.gate_view) : std::vector<double>(), weight = weighted ? values(in.weight) : std::vector<double>();
+            const Fenced hidden(arena, dtype, rows, cols), dup(arena, dtype, rows, cols),
+                dgate(arena, dtype, rows, cols), again(arena, dtype, rows, cols);
+            const auto gate = gated ? values(in.gate_view) : std::vector<double>(),
+                       weight = weighted ? values(in.weight) : std::vector<double>();
             ops::ffn_act_forward(run, hidden.view, in.gate_view, in.up.view, in.weight, act);
-            expect_near(hidden.view, twin::ffn_act_forward(gate, values(in.up.view), weight, static_cast<size_t>(cols), act), tolerance(dtype),
-                        what + " hidden");
-            const auto want = twin::ffn_act_backward(values(in.dhidden.view), gate, values(in.up.view), weight, static_cast<size_t>(cols), act);
-            ops::ffn_act_backward(run, gated ? dgate.view : Tensor(), dup.view, again.view, in.dweight, in.dhidden.view, in.gate_view, in.up.view, in.weight,
+            expect_near(hidden.view,
+                        twin::ffn_act_forward(gate, values(in.up.view), weight,
+                                              static_cast<size_t>(cols), act),
+                        tolerance(dtype), what + " hidden");
+            const auto want =
+                twin::ffn_act_backward(values(in.dhidden.view), gate, values(in.up.view), weight,
+                                       static_cast<size_t>(cols), act);
+            ops::ffn_act_backward(run, gated ? dgate.view : Tensor(), dup.view, again.view,
+                                  in.dweight, in.dhidden.view, in.gate_view, in.up.view, in.weight,
                                   act);
             expect_near(dup.view, want.dup, tolerance(dtype), what + " dup");
             if (gated) expect_near(dgate.view, want.dgate, tolerance(dtype), what + " dgate");
-            if (weighted) expect_near(in.dweight, want.dweight, tolerance(DType::f32), what + " dweight");
-            EXPECT_TRUE(same_bits(again.view, hidden.view)) << what << ": hidden recomputed differs from the forward";
+            if (weighted)
+              expect_near(in.dweight, want.dweight, tolerance(DType::f32), what + " dweight");
+            EXPECT_TRUE(same_bits(again.view, hidden.view))
+                << what << ": hidden recomputed differs from the forward";
             // The same in place: dgate over gate, dup over up, hidden over dhidden.
-            ops::ffn_act_backward(run, in.gate_view, in.up.view, in.dhidden.view, in.dweight, in.dhidden.view, in.gate_view, in.up.view, in.weight, act);
-            EXPECT_TRUE(same_bits(in.up.view, dup.view) && same_bits(in.dhidden.view, hidden.view)) << what << " in place";
+            ops::ffn_act_backward(run, in.gate_view, in.up.view, in.dhidden.view, in.dweight,
+                                  in.dhidden.view, in.gate_view, in.up.view, in.weight, act);
+            EXPECT_TRUE(same_bits(in.up.view, dup.view) && same_bits(in.dhidden.view, hidden.view))
+                << what << " in place";
             EXPECT_TRUE(!gated || same_bits(in.gate_view, dgate.view)) << what << " in place";
-            EXPECT_TRUE(in.intact() && hidden.intact() && dup.intact() && dgate.intact() && again.intact()) << what;
+            EXPECT_TRUE(in.intact() && hidden.intact() && dup.intact() && dgate.intact() &&
+                        again.intact())
+                << what;
           }
 }
 
@@ -95,18 +127,21 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
   moe::Run run(1);
   Arena arena;
   const std::vector<double> extremes = {-1e30, -1e4, -200, -90, -0.0, 0.0, 90, 200, 1e4, 1e30};
-  const Tensor x = arena.alloc(DType::f32, {1, 10}), y = arena.alloc(DType::f32, {1, 10}), dx = arena.alloc(DType::f32, {1, 10}),
-               ones = arena.alloc(DType::f32, {1, 10});
+  const Tensor x = arena.alloc(DType::f32, {1, 10}), y = arena.alloc(DType::f32, {1, 10}),
+               dx = arena.alloc(DType::f32, {1, 10}), ones = arena.alloc(DType::f32, {1, 10});
   fill(x, extremes);
   fill(ones, std::vector<double>(10, 1));
   for (Act act : kActs) {
     ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), act);
-    ops::ffn_act_backward(run, Tensor(), dx, arena.alloc(DType::f32, {1, 10}), Tensor(), ones, Tensor(), x, Tensor(), act);
+    ops::ffn_act_backward(run, Tensor(), dx, arena.alloc(DType::f32, {1, 10}), Tensor(), ones,
+                          Tensor(), x, Tensor(), act);
     for (int64_t c = 0; c < 10; ++c) {
       const double want = extremes[static_cast<size_t>(c)] > 0 ? get(x, 0, c) : 0;
-      EXPECT_NEAR(get(y, 0, c), want, 1e-6 * want) << describe_case(act, DType::f32, 10, false, false) << " of " << get(x, 0, c);
+      EXPECT_NEAR(get(y, 0, c), want, 1e-6 * want)
+          << describe_case(act, DType::f32, 10, false, false) << " of " << get(x, 0, c);
       if (get(x, 0, c) == 0) continue;
-      EXPECT_EQ(get(dx, 0, c), want > 0 ? 1 : 0) << describe_case(act, DType::f32, 10, false, false) << " slope at " << get(x, 0, c);
+      EXPECT_EQ(get(dx, 0, c), want > 0 ? 1 : 0)
+          << describe_case(act, DType::f32, 10, false, false) << " slope at " << get(x, 0, c);
     }
     set(x, 0, 3, NAN);
     ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), act);
@@ -120,12 +155,17 @@ TEST(FfnAct, LawOfRows) {
     for (Act act : {Act::silu, Act::gelu}) {
       Arena arena;
       const int64_t cols = 385;
-      const Tensor gates = draw(arena, dtype, {300, cols}, 1), ups = draw(arena, dtype, {300, cols}, 2), grads = draw(arena, dtype, {300, cols}, 3);
+      const Tensor gates = draw(arena, dtype, {300, cols}, 1),
+                   ups = draw(arena, dtype, {300, cols}, 2),
+                   grads = draw(arena, dtype, {300, cols}, 3);
       const Tensor weights = draw(arena, DType::f32, {300, 1}, 4);
       expect_law_of_rows(
           [&](moe::Run& run, std::span<const int32_t> which) {
-            const Tensor gate = pick(run.saved, gates, which), up = pick(run.saved, ups, which), grad = pick(run.saved, grads, which);
-            const Tensor weight = pick(run.saved, weights, which), dweight = run.saved.alloc(DType::f32, {static_cast<int64_t>(which.size()), 1});
+            const Tensor gate = pick(run.saved, gates, which), up = pick(run.saved, ups, which),
+                         grad = pick(run.saved, grads, which);
+            const Tensor weight = pick(run.saved, weights, which),
+                         dweight =
+                             run.saved.alloc(DType::f32, {static_cast<int64_t>(which.size()), 1});
             const Tensor hidden = pick(run.saved, ups, which);
             ops::ffn_act_forward(run, hidden, gate, up, weight, act);
             ops::ffn_act_backward(run, gate, up, grad, dweight, grad, gate, up, weight, act);
@@ -138,10 +178,12 @@ TEST(FfnAct, LawOfRows) {
 TEST(FfnAct, ShapesThatDoNotFitAreNamed) {
   moe::Run run(1);
   Arena arena;
-  const Tensor x = draw(arena, DType::f32, {3, 8}, 1), narrow = draw(arena, DType::bf16, {3, 8}, 1), weight = draw(arena, DType::f32, {2}, 1);
+  const Tensor x = draw(arena, DType::f32, {3, 8}, 1), narrow = draw(arena, DType::bf16, {3, 8}, 1),
+               weight = draw(arena, DType::f32, {2}, 1);
   EXPECT_THROW(ops::ffn_act_forward(run, narrow, Tensor(), x, Tensor(), Act::silu), Error);
   EXPECT_THROW(ops::ffn_act_forward(run, x, narrow, x, Tensor(), Act::silu), Error);
-  EXPECT_THROW(ops::ffn_act_backward(run, x, x, x, Tensor(), x, Tensor(), x, Tensor(), Act::silu), Error);
+  EXPECT_THROW(ops::ffn_act_backward(run, x, x, x, Tensor(), x, Tensor(), x, Tensor(), Act::silu),
+               Error);
   try {
     ops::ffn_act_forward(run, x, Tensor(), x, weight, Act::silu);
     FAIL() << "a weight of another length was taken";

@@ -1,5 +1,6 @@
-// Causal attention: forward and backward against the naive twin, the twin against dual numbers, and the law of rows in bits: a query's result is the same
-// whether its prompt comes in one piece, in chunks or token by token from a cache, alone or among others, on one thread or several.
+// Causal attention: forward and backward against the naive twin, the twin against dual numbers, and
+// the law of rows in bits: a query's result is the same whether its prompt comes in one piece, in
+// chunks or token by token from a cache, alone or among others, on one thread or several.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -23,7 +24,8 @@ using Rows = std::vector<int64_t>;  // lengths of sequences
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width, int64_t window = 0) {
+AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width,
+                        int64_t window = 0) {
   return {heads, kv_heads, width, value_width, 1 / std::sqrt(static_cast<double>(width)), window};
 }
 
@@ -34,15 +36,20 @@ Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
   return t;
 }
 
-// Room for keys as a cache keeps them, [rows / 64, G*C, 64]; what no key fills is NaN, which all bits set are in every type.
+// Room for keys as a cache keeps them, [rows / 64, G*C, 64]; what no key fills is NaN, which all
+// bits set are in every type.
 Tensor key_blocks(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
-  const Tensor blocks = arena.alloc(dtype, {(rows + ops::kKeyBlock - 1) / ops::kKeyBlock, cols, ops::kKeyBlock});
+  const Tensor blocks =
+      arena.alloc(dtype, {(rows + ops::kKeyBlock - 1) / ops::kKeyBlock, cols, ops::kKeyBlock});
   std::memset(blocks.data, 0xFF, static_cast<size_t>(blocks.bytes()));
   return blocks;
 }
-void set_key(const Tensor& blocks, int64_t row, int64_t c, float x) { set(blocks, row / ops::kKeyBlock * blocks.shape[1] + c, row % ops::kKeyBlock, x); }
+void set_key(const Tensor& blocks, int64_t row, int64_t c, float x) {
+  set(blocks, row / ops::kKeyBlock * blocks.shape[1] + c, row % ops::kKeyBlock, x);
+}
 
-// A batch whose q, k and v are columns of one fused matrix, as a projection leaves them; so are the gradients.
+// A batch whose q, k and v are columns of one fused matrix, as a projection leaves them; so are the
+// gradients.
 struct Case {
   AttentionRows rows;
   AttentionShape shape;
@@ -52,9 +59,10 @@ struct Case {
   Tensor dout;        // [N, H*Cv]
   Tensor dq, dk, dv;  // as q, k, v
 
-  Case(const Rows& lengths, const AttentionShape& s, DType dtype, uint64_t seed = 1) : rows(AttentionRows::of_lengths(lengths)), shape(s) {
-    const int64_t n = rows.bounds.back(), q_cols = s.heads * s.width, k_cols = s.kv_heads * s.width, v_cols = s.kv_heads * s.value_width,
-                  o_cols = s.heads * s.value_width;
+  Case(const Rows& lengths, const AttentionShape& s, DType dtype, uint64_t seed = 1)
+      : rows(AttentionRows::of_lengths(lengths)), shape(s) {
+    const int64_t n = rows.bounds.back(), q_cols = s.heads * s.width, k_cols = s.kv_heads * s.width,
+                  v_cols = s.kv_heads * s.value_width, o_cols = s.heads * s.value_width;
     const Tensor fused = draw(arena, dtype, {n, q_cols + k_cols + v_cols}, seed);
     const Tensor gradient = nan_filled(arena, dtype, n, q_cols + k_cols + v_cols);
     const auto split = [&](const Tensor& from, Tensor& a, Tensor& b, Tensor& c) {
@@ -71,11 +79,12 @@ struct Case {
 
   ops::KvView view() const { return {k, v, rows.bounds, rows.first_row}; }
   void forward(Run& run) {
-    ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+    ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads,
+                           static_cast<float>(shape.scale), shape.window);
   }
   void backward(Run& run) {
-    ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale),
-                            shape.window);
+    ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads,
+                            shape.kv_heads, static_cast<float>(shape.scale), shape.window);
   }
 };
 
@@ -102,20 +111,25 @@ TEST_P(AttentionTwin, forward_and_backward) {
   expect_near(c.dv, grads.dv, tolerance(dtype), "dv");
 }
 
-INSTANTIATE_TEST_SUITE_P(shapes, AttentionTwin,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(shape_of(4, 4, 16, 16), shape_of(4, 2, 8, 8), shape_of(4, 1, 64, 64), shape_of(3, 1, 20, 33),
-                                                          shape_of(2, 1, 33, 12), shape_of(2, 2, 128, 128), shape_of(1, 1, 256, 256), shape_of(6, 2, 9, 1),
-                                                          shape_of(70, 1, 8, 8), shape_of(2, 2, 1, 5)),
-                                          testing::Values(Rows{1}, Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 130, 16, 0})));
+INSTANTIATE_TEST_SUITE_P(
+    shapes, AttentionTwin,
+    testing::Combine(
+        testing::Values(DType::f32, DType::bf16),
+        testing::Values(shape_of(4, 4, 16, 16), shape_of(4, 2, 8, 8), shape_of(4, 1, 64, 64),
+                        shape_of(3, 1, 20, 33), shape_of(2, 1, 33, 12), shape_of(2, 2, 128, 128),
+                        shape_of(1, 1, 256, 256), shape_of(6, 2, 9, 1), shape_of(70, 1, 8, 8),
+                        shape_of(2, 2, 1, 5)),
+        testing::Values(Rows{1}, Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 130, 16, 0})));
 
 // Windows of a key, within a block, of a block, over blocks, and longer than the sequence.
-INSTANTIATE_TEST_SUITE_P(windows, AttentionTwin,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(shape_of(4, 2, 16, 8, 2), shape_of(4, 2, 16, 8, 17), shape_of(4, 1, 16, 8, 64),
-                                                          shape_of(3, 3, 20, 33, 65), shape_of(2, 1, 33, 12, 100), shape_of(70, 1, 8, 8, 130),
-                                                          shape_of(2, 2, 8, 8, 1000)),
-                                          testing::Values(Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 330, 16, 0})));
+INSTANTIATE_TEST_SUITE_P(
+    windows, AttentionTwin,
+    testing::Combine(testing::Values(DType::f32, DType::bf16),
+                     testing::Values(shape_of(4, 2, 16, 8, 2), shape_of(4, 2, 16, 8, 17),
+                                     shape_of(4, 1, 16, 8, 64), shape_of(3, 3, 20, 33, 65),
+                                     shape_of(2, 1, 33, 12, 100), shape_of(70, 1, 8, 8, 130),
+                                     shape_of(2, 2, 8, 8, 1000)),
+                     testing::Values(Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 330, 16, 0})));
 
 TEST(Attention, a_window_of_one_token_is_its_own_value) {
   const AttentionShape shape = shape_of(4, 2, 8, 16, 1);
@@ -124,18 +138,22 @@ TEST(Attention, a_window_of_one_token_is_its_own_value) {
   c.forward(run);
   for (int64_t n = 0; n < 130; ++n)
     for (int64_t h = 0; h < 4; ++h)
-      for (int64_t i = 0; i < 16; ++i) ASSERT_EQ(get(c.o, n, h * 16 + i), get(c.v, n, h / 2 * 16 + i));
+      for (int64_t i = 0; i < 16; ++i)
+        ASSERT_EQ(get(c.o, n, h * 16 + i), get(c.v, n, h / 2 * 16 + i));
 }
 
 // A window as long as the sequence is none.
 TEST(Attention, a_long_window_changes_no_bit) {
-  Case a({150, 64}, shape_of(4, 2, 20, 33), DType::f32), b({150, 64}, shape_of(4, 2, 20, 33, 150), DType::f32);
+  Case a({150, 64}, shape_of(4, 2, 20, 33), DType::f32),
+      b({150, 64}, shape_of(4, 2, 20, 33, 150), DType::f32);
   moe::Run run(2);
   for (Case* c : {&a, &b}) {
     c->forward(run);
     c->backward(run);
   }
-  for (const auto& [x, y] : {std::pair{a.o, b.o}, {a.lse, b.lse}, {a.dq, b.dq}, {a.dk, b.dk}, {a.dv, b.dv}}) EXPECT_TRUE(same_bits(x, y));
+  for (const auto& [x, y] :
+       {std::pair{a.o, b.o}, {a.lse, b.lse}, {a.dq, b.dq}, {a.dk, b.dk}, {a.dv, b.dv}})
+    EXPECT_TRUE(same_bits(x, y));
 }
 
 TEST(Attention, twin_backward_is_the_derivative) {
@@ -144,7 +162,9 @@ TEST(Attention, twin_backward_is_the_derivative) {
     Case c({3, 1, 0, 4}, shape, DType::f32);
     const auto q = values(c.q), k = values(c.k), v = values(c.v), dout = values(c.dout);
     const auto grads = twin::attention_backward(dout, q, k, v, c.rows, shape);
-    const auto to_dual = [](const std::vector<double>& x) { return std::vector<Dual<double>>(x.begin(), x.end()); };
+    const auto to_dual = [](const std::vector<double>& x) {
+      return std::vector<Dual<double>>(x.begin(), x.end());
+    };
     const auto qd = to_dual(q), kd = to_dual(k), vd = to_dual(v);
     // d<dout, o> / dx[i] for each element of one input.
     const auto derivative = [&](size_t which, size_t size) {
@@ -163,14 +183,24 @@ TEST(Attention, twin_backward_is_the_derivative) {
   }
 }
 
-// Small integers make the scores exact, so that only the softmax is on trial: differences of hundreds, all of it shifted by 10^4.
+// Small integers make the scores exact, so that only the softmax is on trial: differences of
+// hundreds, all of it shifted by 10^4.
 TEST(Attention, large_scores) {
   const AttentionShape shape{2, 1, 16, 16, 0.5};
   Case c({150}, shape, DType::f32);
   const RngKey key = RngKey::from_seed(5);
   for (int64_t n = 0; n < 150; ++n) {
-    for (int64_t i = 0; i < 32; ++i) set(c.q, n, i, i % 16 == 0 ? 200.0f : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + i), 17)) - 8);
-    for (int64_t i = 0; i < 16; ++i) set(c.k, n, i, i == 0 ? 100.0f : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + 32 + i), 17)) - 8);
+    for (int64_t i = 0; i < 32; ++i)
+      set(c.q, n, i,
+          i % 16 == 0
+              ? 200.0f
+              : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + i), 17)) - 8);
+    for (int64_t i = 0; i < 16; ++i)
+      set(c.k, n, i,
+          i == 0
+              ? 100.0f
+              : static_cast<float>(uniform_index(key, static_cast<uint64_t>(n * 64 + 32 + i), 17)) -
+                    8);
   }
   moe::Run run(2);
   c.forward(run);
@@ -200,13 +230,15 @@ TEST(Attention, empty_batch_and_absent_lse) {
 
 class AttentionLaw : public testing::TestWithParam<std::tuple<DType, AttentionShape>> {};
 
-INSTANTIATE_TEST_SUITE_P(shapes, AttentionLaw,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33), shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
-                                                          shape_of(16, 2, 16, 8, 5))));
+INSTANTIATE_TEST_SUITE_P(
+    shapes, AttentionLaw,
+    testing::Combine(testing::Values(DType::f32, DType::bf16),
+                     testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33),
+                                     shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
+                                     shape_of(16, 2, 16, 8, 5))));
 
-// The prompt in chunks from a cache, its keys as rows and transposed. All that no query of the chunk sees is NaN: rows before the sequence and keys behind the
-// chunk.
+// The prompt in chunks from a cache, its keys as rows and transposed. All that no query of the
+// chunk sees is NaN: rows before the sequence and keys behind the chunk.
 TEST_P(AttentionLaw, chunks_from_a_cache) {
   const auto& [dtype, shape] = GetParam();
   constexpr int64_t kLength = 300;
@@ -215,9 +247,11 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
   whole.forward(run);
   for (const bool transposed : {false, true})
     for (const int64_t chunk : {1, 2, 7, 64, 100, 299}) {
-      const int64_t before = transposed ? 128 : 3, rows = before + kLength + 70, k_cols = shape.kv_heads * shape.width;
+      const int64_t before = transposed ? 128 : 3, rows = before + kLength + 70,
+                    k_cols = shape.kv_heads * shape.width;
       Arena arena;
-      const Tensor keys = transposed ? key_blocks(arena, dtype, rows, k_cols) : nan_filled(arena, dtype, rows, k_cols);
+      const Tensor keys = transposed ? key_blocks(arena, dtype, rows, k_cols)
+                                     : nan_filled(arena, dtype, rows, k_cols);
       const Tensor cached = nan_filled(arena, dtype, rows, shape.kv_heads * shape.value_width);
       const Tensor o = nan_filled(arena, dtype, kLength, shape.heads * shape.value_width);
       const Tensor lse = nan_filled(arena, DType::f32, kLength, shape.heads);
@@ -227,19 +261,27 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
           for (int64_t c = 0; c < k_cols; ++c)
             if (transposed) set_key(keys, before + n, c, get(whole.k, n, c));
             else set(keys, before + n, c, get(whole.k, n, c));
-          for (int64_t c = 0; c < cached.cols(); ++c) set(cached, before + n, c, get(whole.v, n, c));
+          for (int64_t c = 0; c < cached.cols(); ++c)
+            set(cached, before + n, c, get(whole.v, n, c));
         }
         const Rows bounds{0, end - begin}, first_row{before};
-        const auto positions = std::span(whole.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-        ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end), whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
-                               positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+        const auto positions =
+            std::span(whole.rows.positions)
+                .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+        ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end),
+                               whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
+                               positions, shape.heads, shape.kv_heads,
+                               static_cast<float>(shape.scale), shape.window);
       }
-      EXPECT_TRUE(same_bits(o, whole.o)) << "o in chunks of " << chunk << (transposed ? ", transposed" : "");
-      EXPECT_TRUE(same_bits(lse, whole.lse)) << "lse in chunks of " << chunk << (transposed ? ", transposed" : "");
+      EXPECT_TRUE(same_bits(o, whole.o))
+          << "o in chunks of " << chunk << (transposed ? ", transposed" : "");
+      EXPECT_TRUE(same_bits(lse, whole.lse))
+          << "lse in chunks of " << chunk << (transposed ? ", transposed" : "");
     }
 }
 
-// Sequences of a batch against each of them alone, and a server's mixed batch: every sequence at another position of its own cache.
+// Sequences of a batch against each of them alone, and a server's mixed batch: every sequence at
+// another position of its own cache.
 TEST_P(AttentionLaw, alone_and_in_a_batch) {
   const auto& [dtype, shape] = GetParam();
   const Rows lengths{65, 1, 0, 130, 12, 200};
@@ -253,9 +295,12 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
     const Rows bounds{0, to - from}, first_row{0};
     const Tensor o = batch.arena.alloc(dtype, {to - from, batch.o.cols()});
     const Tensor lse = batch.arena.alloc(DType::f32, {to - from, shape.heads});
-    ops::attention_forward(run, o, lse, batch.q.slice_rows(from, to), {batch.k.slice_rows(from, to), batch.v.slice_rows(from, to), bounds, first_row},
-                           std::span(batch.rows.positions).subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)), shape.heads, shape.kv_heads,
-                           static_cast<float>(shape.scale), shape.window);
+    ops::attention_forward(
+        run, o, lse, batch.q.slice_rows(from, to),
+        {batch.k.slice_rows(from, to), batch.v.slice_rows(from, to), bounds, first_row},
+        std::span(batch.rows.positions)
+            .subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)),
+        shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
     EXPECT_TRUE(same_bits(o, batch.o.slice_rows(from, to))) << "sequence " << s;
     EXPECT_TRUE(same_bits(lse, batch.lse.slice_rows(from, to))) << "sequence " << s;
     for (int64_t n = std::max(from, to - 3 * static_cast<int64_t>(s + 1)); n < to; ++n) {
@@ -266,10 +311,13 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
     mixed.bounds.push_back(static_cast<int64_t>(mixed_rows.size()));
   }
   const int64_t count = static_cast<int64_t>(mixed_rows.size());
-  const Tensor q = batch.arena.alloc(dtype, {count, batch.q.cols()}), o = batch.arena.alloc(dtype, {count, batch.o.cols()});
+  const Tensor q = batch.arena.alloc(dtype, {count, batch.q.cols()}),
+               o = batch.arena.alloc(dtype, {count, batch.o.cols()});
   for (int64_t i = 0; i < count; ++i)
-    for (int64_t c = 0; c < q.cols(); ++c) set(q, i, c, get(batch.q, mixed_rows[static_cast<size_t>(i)], c));
-  ops::attention_forward(run, o, Tensor(), q, {batch.k, batch.v, mixed.bounds, mixed.first_row}, mixed.positions, shape.heads, shape.kv_heads,
+    for (int64_t c = 0; c < q.cols(); ++c)
+      set(q, i, c, get(batch.q, mixed_rows[static_cast<size_t>(i)], c));
+  ops::attention_forward(run, o, Tensor(), q, {batch.k, batch.v, mixed.bounds, mixed.first_row},
+                         mixed.positions, shape.heads, shape.kv_heads,
                          static_cast<float>(shape.scale), shape.window);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = mixed_rows[static_cast<size_t>(i)];
@@ -277,7 +325,8 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
   }
 }
 
-// A server's cache: the last rows of every sequence in one call, keys and values in blocks that lie in any order, slots in another order than the batch's.
+// A server's cache: the last rows of every sequence in one call, keys and values in blocks that lie
+// in any order, slots in another order than the batch's.
 TEST_P(AttentionLaw, blocks_in_any_order) {
   const auto& [dtype, shape] = GetParam();
   const Rows lengths{65, 1, 130, 12, 200, 64};
@@ -292,8 +341,10 @@ TEST_P(AttentionLaw, blocks_in_any_order) {
   for (size_t s = 0; s < lengths.size(); ++s) {
     slots.push_back(static_cast<int32_t>(lengths.size() - 1 - s));
     for (int64_t at = 0; at < lengths[s]; at += ops::kKeyBlock)
-      tables[static_cast<size_t>(slots[s])].push_back(static_cast<int32_t>(++taken * kStride % kBlocks));
-    for (int64_t n = std::max<int64_t>(0, lengths[s] - 3 * static_cast<int64_t>(s) - 1); n < lengths[s]; ++n) {
+      tables[static_cast<size_t>(slots[s])].push_back(
+          static_cast<int32_t>(++taken * kStride % kBlocks));
+    for (int64_t n = std::max<int64_t>(0, lengths[s] - 3 * static_cast<int64_t>(s) - 1);
+         n < lengths[s]; ++n) {
       rows.push_back(batch.rows.bounds[s] + n);
       positions.push_back(static_cast<int32_t>(n));
     }
@@ -301,10 +352,13 @@ TEST_P(AttentionLaw, blocks_in_any_order) {
   }
   for (const bool transposed : {false, true}) {
     Arena arena;
-    const int64_t k_cols = shape.kv_heads * shape.width, all = kBlocks * ops::kKeyBlock, count = std::ssize(rows);
-    const Tensor keys = transposed ? key_blocks(arena, dtype, all, k_cols) : nan_filled(arena, dtype, all, k_cols);
+    const int64_t k_cols = shape.kv_heads * shape.width, all = kBlocks * ops::kKeyBlock,
+                  count = std::ssize(rows);
+    const Tensor keys =
+        transposed ? key_blocks(arena, dtype, all, k_cols) : nan_filled(arena, dtype, all, k_cols);
     const Tensor cached = nan_filled(arena, dtype, all, shape.kv_heads * shape.value_width);
-    const Tensor q = arena.alloc(dtype, {count, batch.q.cols()}), o = nan_filled(arena, dtype, count, batch.o.cols());
+    const Tensor q = arena.alloc(dtype, {count, batch.q.cols()}),
+                 o = nan_filled(arena, dtype, count, batch.o.cols());
     const ops::KvView view{keys, cached, bounds, {}, slots, tables};
     for (size_t s = 0; s < lengths.size(); ++s)
       for (int64_t n = 0; n < lengths[s]; ++n) {
@@ -315,11 +369,14 @@ TEST_P(AttentionLaw, blocks_in_any_order) {
         for (int64_t c = 0; c < cached.cols(); ++c) set(cached, to, c, get(batch.v, from, c));
       }
     for (int64_t i = 0; i < count; ++i)
-      for (int64_t c = 0; c < q.cols(); ++c) set(q, i, c, get(batch.q, rows[static_cast<size_t>(i)], c));
-    ops::attention_forward(run, o, Tensor(), q, view, positions, shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+      for (int64_t c = 0; c < q.cols(); ++c)
+        set(q, i, c, get(batch.q, rows[static_cast<size_t>(i)], c));
+    ops::attention_forward(run, o, Tensor(), q, view, positions, shape.heads, shape.kv_heads,
+                           static_cast<float>(shape.scale), shape.window);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t n = rows[static_cast<size_t>(i)];
-      EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1))) << "row " << n << (transposed ? ", transposed" : "");
+      EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1)))
+          << "row " << n << (transposed ? ", transposed" : "");
     }
   }
 }
@@ -336,12 +393,16 @@ TEST_P(AttentionLaw, threads_change_no_bit) {
     moe::Run run(threads);
     many.forward(run);
     many.backward(run);
-    EXPECT_TRUE(same_bits(one.o, many.o) && same_bits(one.lse, many.lse)) << threads << " threads, forward";
-    EXPECT_TRUE(same_bits(one.dq, many.dq) && same_bits(one.dk, many.dk) && same_bits(one.dv, many.dv)) << threads << " threads, backward";
+    EXPECT_TRUE(same_bits(one.o, many.o) && same_bits(one.lse, many.lse))
+        << threads << " threads, forward";
+    EXPECT_TRUE(same_bits(one.dq, many.dq) && same_bits(one.dk, many.dk) &&
+                same_bits(one.dv, many.dv))
+        << threads << " threads, backward";
   }
 }
 
-// The causality probe: what comes later changes no bit of what came before, in the results and in the gradients of a loss over the earlier rows.
+// The causality probe: what comes later changes no bit of what came before, in the results and in
+// the gradients of a loss over the earlier rows.
 TEST_P(AttentionLaw, later_tokens_change_nothing) {
   const auto& [dtype, shape] = GetParam();
   constexpr int64_t kLength = 150, kChanged = 77;
@@ -384,20 +445,26 @@ Tensor turned(Arena& arena, const Tensor& rows) {
   const auto size = static_cast<int64_t>(size_of(rows.dtype));
   for (int64_t n = 0; n < rows.rows(); ++n)
     for (int64_t c = 0; c < rows.cols(); ++c)
-      std::memcpy(static_cast<char*>(blocks.data) + ((n / ops::kKeyBlock * rows.cols() + c) * ops::kKeyBlock + n % ops::kKeyBlock) * size,
-                  static_cast<const char*>(rows.data) + n * rows.row_bytes + c * size, static_cast<size_t>(size));
+      std::memcpy(
+          static_cast<char*>(blocks.data) +
+              ((n / ops::kKeyBlock * rows.cols() + c) * ops::kKeyBlock + n % ops::kKeyBlock) * size,
+          static_cast<const char*>(rows.data) + n * rows.row_bytes + c * size,
+          static_cast<size_t>(size));
   return blocks;
 }
 
 class AttentionCache : public testing::TestWithParam<std::tuple<DType, DType, AttentionShape>> {};
 
-INSTANTIATE_TEST_SUITE_P(dtypes, AttentionCache,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Values(DType::f32, DType::bf16, DType::f16, DType::q8_0),
-                                          testing::Values(shape_of(4, 2, 32, 64), shape_of(32, 2, 128, 128), shape_of(6, 3, 64, 32, 70),
-                                                          shape_of(14, 1, 96, 32))));
+INSTANTIATE_TEST_SUITE_P(
+    dtypes, AttentionCache,
+    testing::Combine(testing::Values(DType::f32, DType::bf16),
+                     testing::Values(DType::f32, DType::bf16, DType::f16, DType::q8_0),
+                     testing::Values(shape_of(4, 2, 32, 64), shape_of(32, 2, 128, 128),
+                                     shape_of(6, 3, 64, 32, 70), shape_of(14, 1, 96, 32))));
 
-// Attending what is stored gives the bits of attending what dequantise() reads (of bf16, which may be multiplied as such, those of attending it as a batch):
-// from a cache in chunks, and for any number of threads.
+// Attending what is stored gives the bits of attending what dequantise() reads (of bf16, which may
+// be multiplied as such, those of attending it as a batch): from a cache in chunks, and for any
+// number of threads.
 TEST_P(AttentionCache, reads_what_is_stored) {
   const auto& [dtype, cached, shape] = GetParam();
   constexpr int64_t kLength = 200;
@@ -418,15 +485,20 @@ TEST_P(AttentionCache, reads_what_is_stored) {
         for (int64_t begin = from; begin < kLength; begin += chunk) {
           const int64_t end = std::min(begin + chunk, kLength);
           const Rows bounds{0, end - begin}, first_row{0};
-          ops::attention_forward(other, o.slice_rows(begin, end), Tensor(), wide.q.slice_rows(begin, end), {keys, v.stored, bounds, first_row},
-                                 std::span(wide.rows.positions).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), shape.heads,
-                                 shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+          ops::attention_forward(
+              other, o.slice_rows(begin, end), Tensor(), wide.q.slice_rows(begin, end),
+              {keys, v.stored, bounds, first_row},
+              std::span(wide.rows.positions)
+                  .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+              shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
         }
         EXPECT_TRUE(same_bits(o.slice_rows(from, kLength), wide.o.slice_rows(from, kLength)))
             << threads << " threads, chunks of " << chunk << ", keys " << describe(keys);
       }
-  expect_near(wide.o, twin::attention_forward(values(wide.q), values(k.read), values(v.read), wide.rows, shape).o,
-              tolerance(cached == DType::bf16 ? cached : dtype), "o");
+  expect_near(
+      wide.o,
+      twin::attention_forward(values(wide.q), values(k.read), values(v.read), wide.rows, shape).o,
+      tolerance(cached == DType::bf16 ? cached : dtype), "o");
 }
 
 // Odd widths of half precision: tails of vectors.
@@ -438,7 +510,9 @@ TEST(Attention, half_precision_of_any_width) {
   c.v = v.stored;
   moe::Run run(2);
   c.forward(run);
-  expect_near(c.o, twin::attention_forward(values(c.q), values(k.read), values(v.read), c.rows, shape).o, kTwinF32, "o");
+  expect_near(c.o,
+              twin::attention_forward(values(c.q), values(k.read), values(v.read), c.rows, shape).o,
+              kTwinF32, "o");
 }
 
 TEST(Attention, refuses_heads_that_are_no_whole_blocks) {
@@ -450,7 +524,10 @@ TEST(Attention, refuses_heads_that_are_no_whole_blocks) {
     c.forward(run);
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("heads of 16 numbers, which are not whole blocks of 32"), std::string::npos) << error.what();
+    EXPECT_NE(
+        std::string(error.what()).find("heads of 16 numbers, which are not whole blocks of 32"),
+        std::string::npos)
+        << error.what();
   }
 }
 
@@ -507,20 +584,29 @@ TEST(Attention, refuses_transposed_keys_that_do_not_fit) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
     }
   };
-  refused("first key in row 5; transposed keys begin in multiples of 64", [](Case& c) { c.rows.first_row[1] = 5; });
-  refused("k is f32 [1, 8, 64]; expected f32 [1, 16, 64]", [](Case& c) { c.k = key_blocks(c.arena, DType::f32, 11, 8); });
-  refused("k is f32 [1, 16, 32]; expected f32 [1, 16, 64]", [](Case& c) { c.k = c.arena.alloc(DType::f32, {1, 16, 32}); });
+  refused("first key in row 5; transposed keys begin in multiples of 64",
+          [](Case& c) { c.rows.first_row[1] = 5; });
+  refused("k is f32 [1, 8, 64]; expected f32 [1, 16, 64]",
+          [](Case& c) { c.k = key_blocks(c.arena, DType::f32, 11, 8); });
+  refused("k is f32 [1, 16, 32]; expected f32 [1, 16, 64]", [](Case& c) {
+    c.k = c.arena.alloc(DType::f32, {1, 16, 32});
+  });
   refused("v is bf16", [](Case& c) { c.v = c.arena.alloc(DType::bf16, {11, 32}); });
 }
 
 TEST(Attention, refuses_tables_that_lead_nowhere) {
-  const auto refused = [](const std::string& word, std::vector<int32_t> slots, std::vector<std::vector<int32_t>> tables, bool runs_too = false) {
+  const auto refused = [](const std::string& word, std::vector<int32_t> slots,
+                          std::vector<std::vector<int32_t>> tables, bool runs_too = false) {
     Case c({5, 70}, shape_of(4, 2, 8, 16), DType::f32);
     Arena arena;
-    const Tensor keys = key_blocks(arena, DType::f32, 192, 16), cached = arena.alloc_zeroed(DType::f32, {192, 32});
+    const Tensor keys = key_blocks(arena, DType::f32, 192, 16),
+                 cached = arena.alloc_zeroed(DType::f32, {192, 32});
     moe::Run run(1);
     try {
-      ops::attention_forward(run, c.o, c.lse, c.q, {keys, cached, c.rows.bounds, runs_too ? Rows{0, 64} : Rows{}, slots, tables}, c.rows.positions, 4, 2, 1);
+      ops::attention_forward(
+          run, c.o, c.lse, c.q,
+          {keys, cached, c.rows.bounds, runs_too ? Rows{0, 64} : Rows{}, slots, tables},
+          c.rows.positions, 4, 2, 1);
       ADD_FAILURE() << "accepted: " << word;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
@@ -530,7 +616,8 @@ TEST(Attention, refuses_tables_that_lead_nowhere) {
   refused("slot 2 of 2", {0, 2}, {{0}, {1, 2}});
   refused("slot 1 has block 3", {0, 1}, {{0}, {1, 3}});
   refused("slot 0 has block -1", {0, 1}, {{-1}, {1, 2}});
-  refused("query row 69 is at position 64, but its slot 1 has room for 64 only", {0, 1}, {{0}, {1}});
+  refused("query row 69 is at position 64, but its slot 1 has room for 64 only", {0, 1},
+          {{0}, {1}});
   refused("not both", {0, 1}, {{0}, {1, 2}}, true);
 }
 

@@ -1,4 +1,5 @@
-// cast, add, zero, dropout and rope against their twins, bit for bit where the op is exact, and for any number of threads.
+// cast, add, zero, dropout and rope against their twins, bit for bit where the op is exact, and for
+// any number of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,10 +21,13 @@ TEST(Cast, EveryPairOfTypesIsExact) {
           moe::Run run(2);
           Arena arena;
           const Fenced x(arena, from, 67, cols, 1), y(arena, to, 67, cols);
-          const Tensor in = dense ? copy_of(arena, x.view) : x.view, out = dense ? arena.alloc(to, {67, cols}) : y.view;
+          const Tensor in = dense ? copy_of(arena, x.view) : x.view,
+                       out = dense ? arena.alloc(to, {67, cols}) : y.view;
           ops::cast(run, out, in);
           for (int64_t r = 0; r < 67; ++r)
-            for (int64_t c = 0; c < cols; ++c) ASSERT_EQ(get(out, r, c), to == DType::bf16 ? to_f32(to_bf16(get(in, r, c))) : get(in, r, c));
+            for (int64_t c = 0; c < cols; ++c)
+              ASSERT_EQ(get(out, r, c),
+                        to == DType::bf16 ? to_f32(to_bf16(get(in, r, c))) : get(in, r, c));
           EXPECT_TRUE(x.intact() && y.intact());
         }
 }
@@ -35,7 +39,8 @@ TEST(Add, EveryTripleOfTypesIsExactAndMayBeInPlace) {
         for (DType of_y : kFloats) {
           moe::Run run(2);
           Arena arena;
-          const Fenced a(arena, of_a, 67, cols, 1), b(arena, of_b, 67, cols, 2), y(arena, of_y, 67, cols);
+          const Fenced a(arena, of_a, 67, cols, 1), b(arena, of_b, 67, cols, 2),
+              y(arena, of_y, 67, cols);
           const auto left = values(a.view), right = values(b.view);
           const auto check = [&](const Tensor& sum) {
             size_t i = 0;
@@ -79,7 +84,8 @@ TEST(Zero, WritesTheViewAndNothingElse) {
 
 TEST(Elementwise, SameForAnyThreads) {
   Arena arena;
-  const Tensor a = draw(arena, DType::f32, {41, 1003}, 1), b = draw(arena, DType::bf16, {41, 1003}, 2);
+  const Tensor a = draw(arena, DType::f32, {41, 1003}, 1),
+               b = draw(arena, DType::bf16, {41, 1003}, 2);
   const RngKey key = RngKey::from_seed(3);
   expect_same_for_any_threads(
       [&](moe::Run& run) {
@@ -100,7 +106,8 @@ TEST(Dropout, AgreesWithTwinInEveryLayout) {
           moe::Run run(2);
           Arena arena;
           const Fenced x(arena, of_x, 67, cols, 1), y(arena, of_y, 67, cols);
-          const Tensor in = dense ? copy_of(arena, x.view) : x.view, out = dense ? arena.alloc(of_y, {67, cols}) : y.view;
+          const Tensor in = dense ? copy_of(arena, x.view) : x.view,
+                       out = dense ? arena.alloc(of_y, {67, cols}) : y.view;
           ops::dropout(run, out, in, 0.25f, key);
           const auto want = twin::dropout(values(in), 0.25f, key);
           expect_near(out, want, tolerance(of_y), label("dropout", {of_x, of_y}, cols));
@@ -113,7 +120,8 @@ TEST(Dropout, AgreesWithTwinInEveryLayout) {
 TEST(Dropout, KeepsTheRightShareAndItsOwnBackward) {
   moe::Run run(2);
   Arena arena;
-  const Tensor ones = arena.alloc(DType::f32, {400, 250}), mask = arena.alloc(DType::f32, {400, 250});
+  const Tensor ones = arena.alloc(DType::f32, {400, 250}),
+               mask = arena.alloc(DType::f32, {400, 250});
   for (int64_t r = 0; r < 400; ++r)
     for (int64_t c = 0; c < 250; ++c) set(ones, r, c, 1);
   const RngKey key = RngKey::from_seed(11);
@@ -121,7 +129,8 @@ TEST(Dropout, KeepsTheRightShareAndItsOwnBackward) {
   double kept = 0;
   for (double v : values(mask)) kept += v != 0;
   EXPECT_NEAR(kept / 1e5, 0.8, 5 * std::sqrt(0.8 * 0.2 / 1e5));
-  // Forward is multiplication by the mask, so backward with the same key is the same multiplication.
+  // Forward is multiplication by the mask, so backward with the same key is the same
+  // multiplication.
   const Tensor x = draw(arena, DType::f32, {400, 250}, 1), y = arena.alloc(DType::f32, {400, 250});
   ops::dropout(run, y, x, 0.2f, key);
   for (int64_t r = 0; r < 400; ++r)
@@ -131,7 +140,10 @@ TEST(Dropout, KeepsTheRightShareAndItsOwnBackward) {
 TEST(Dropout, TwinIsItsOwnBackward) {
   const RngKey key = RngKey::from_seed(5);
   const auto x = drawn(40, 1), dy = drawn(40, 2);
-  expect_near(twin::dropout(dy, 0.5f, key), dual_gradient(x, [&](const DualVector& at) { return inner(twin::dropout(at, 0.5f, key), dy); }), kTwinDual, "dx");
+  expect_near(twin::dropout(dy, 0.5f, key),
+              dual_gradient(
+                  x, [&](const DualVector& at) { return inner(twin::dropout(at, 0.5f, key), dy); }),
+              kTwinDual, "dx");
 }
 
 TEST(Dropout, NothingHappensWithoutAKeyOrAProbability) {
@@ -151,13 +163,16 @@ struct RopeCase {
 
 ops::RopeFrequencies rope_table(int64_t width, double factor = 1) {
   ops::RopeFrequencies table{{}, factor};
-  for (int64_t c = 0; c < width / 2; ++c) table.frequency.push_back(std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(width)));
+  for (int64_t c = 0; c < width / 2; ++c)
+    table.frequency.push_back(
+        std::pow(10000.0, -2.0 * static_cast<double>(c) / static_cast<double>(width)));
   return table;
 }
 
 TEST(Rope, AgreesWithTwinAndTurnsBack) {
-  for (const auto& [heads, width, rotary] : {RopeCase{1, 2, 2}, RopeCase{3, 6, 6}, RopeCase{2, 64, 64}, RopeCase{3, 66, 66}, RopeCase{1, 128, 128},
-                                             RopeCase{3, 7, 2}, RopeCase{2, 64, 32}, RopeCase{3, 66, 50}})
+  for (const auto& [heads, width, rotary] :
+       {RopeCase{1, 2, 2}, RopeCase{3, 6, 6}, RopeCase{2, 64, 64}, RopeCase{3, 66, 66},
+        RopeCase{1, 128, 128}, RopeCase{3, 7, 2}, RopeCase{2, 64, 32}, RopeCase{3, 66, 50}})
     for (DType dtype : kFloats)
       for (bool inverse : {false, true}) {
         const ops::RopeFrequencies table = rope_table(rotary, heads == 3 ? 1.25 : 1);
@@ -165,12 +180,16 @@ TEST(Rope, AgreesWithTwinAndTurnsBack) {
         moe::Run run(2);
         Arena arena;
         std::vector<int32_t> positions;
-        for (int32_t n = 0; n < 67; ++n) positions.push_back(n % 9 == 0 ? 100000 + n : n % 31);  // repeated, unsorted, and far ones
+        for (int32_t n = 0; n < 67; ++n)
+          positions.push_back(n % 9 == 0 ? 100000 + n
+                                         : n % 31);  // repeated, unsorted, and far ones
         const Fenced x(arena, dtype, 67, heads * width, 1);
         const auto before = values(x.view);
         const ops::CosSinTable cos_sin = ops::cos_sin_table(run, arena, positions, table);
         ops::rope_acc(run, {x.view}, width, cos_sin, inverse);
-        expect_near(x.view, twin::rope(before, positions, heads, table.frequency, table.factor, inverse), tolerance(dtype), what);
+        expect_near(x.view,
+                    twin::rope(before, positions, heads, table.frequency, table.factor, inverse),
+                    tolerance(dtype), what);
         EXPECT_GT(relative_error(values(x.view), before), 0.1) << what;
         ops::rope_acc(run, {x.view}, width, cos_sin, !inverse);
         auto twice = before;
@@ -185,9 +204,14 @@ TEST(Rope, TwinInverseIsItsBackward) {
   const std::vector<int32_t> positions = {0, 5, 17};
   const auto x = drawn(3 * 2 * 6, 1), dy = drawn(3 * 2 * 6, 2);
   const ops::RopeFrequencies table = rope_table(6, 1.5);
-  expect_near(twin::rope(dy, positions, 2, table.frequency, table.factor, true),
-              dual_gradient(x, [&](const DualVector& at) { return inner(twin::rope(at, positions, 2, table.frequency, table.factor, false), dy); }), kTwinDual,
-              "dx");
+  expect_near(
+      twin::rope(dy, positions, 2, table.frequency, table.factor, true),
+      dual_gradient(x,
+                    [&](const DualVector& at) {
+                      return inner(
+                          twin::rope(at, positions, 2, table.frequency, table.factor, false), dy);
+                    }),
+      kTwinDual, "dx");
 }
 
 TEST(Rope, LawOfRows) {
@@ -199,7 +223,8 @@ TEST(Rope, LawOfRows) {
           std::vector<int32_t> positions;
           for (int32_t row : which) positions.push_back(row * 7 % 113);
           const Tensor x = pick(run.saved, pool, which);
-          ops::rope_acc(run, {x}, 66, ops::cos_sin_table(run, run.saved, positions, rope_table(66)), false);
+          ops::rope_acc(run, {x}, 66, ops::cos_sin_table(run, run.saved, positions, rope_table(66)),
+                        false);
           return x;
         },
         label("rope", {dtype}, 66));
@@ -210,8 +235,10 @@ TEST(Rope, SeveralTensorsTurnAsEachAlone) {
   moe::Run run(2);
   Arena arena;
   const std::vector<int32_t> positions = {70, 3, 3, 1000};
-  const Tensor q = draw(arena, DType::f32, {4, 4 * 66}, 1), k = draw(arena, DType::bf16, {4, 66}, 2);
-  const Tensor alone_q = draw(arena, DType::f32, {4, 4 * 66}, 1), alone_k = draw(arena, DType::bf16, {4, 66}, 2);
+  const Tensor q = draw(arena, DType::f32, {4, 4 * 66}, 1),
+               k = draw(arena, DType::bf16, {4, 66}, 2);
+  const Tensor alone_q = draw(arena, DType::f32, {4, 4 * 66}, 1),
+               alone_k = draw(arena, DType::bf16, {4, 66}, 2);
   const ops::CosSinTable cos_sin = ops::cos_sin_table(run, arena, positions, rope_table(66));
   ops::rope_acc(run, {q, k}, 66, cos_sin, false);
   ops::rope_acc(run, {alone_q}, 66, cos_sin, false);
@@ -228,9 +255,14 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::add(run, x, x, y), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
-  EXPECT_THROW(ops::rope_acc(run, {x}, 8, ops::cos_sin_table(run, arena, two, rope_table(8)), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, 6, ops::cos_sin_table(run, arena, three, rope_table(6)), false), Error);
-  EXPECT_THROW(ops::rope_acc(run, {x}, 4, ops::cos_sin_table(run, arena, three, rope_table(6)), false), Error);
+  EXPECT_THROW(
+      ops::rope_acc(run, {x}, 8, ops::cos_sin_table(run, arena, two, rope_table(8)), false), Error);
+  EXPECT_THROW(
+      ops::rope_acc(run, {x}, 6, ops::cos_sin_table(run, arena, three, rope_table(6)), false),
+      Error);
+  EXPECT_THROW(
+      ops::rope_acc(run, {x}, 4, ops::cos_sin_table(run, arena, three, rope_table(6)), false),
+      Error);
   const std::vector<int32_t> before = {0, -1, 2};
   EXPECT_THROW(ops::cos_sin_table(run, arena, before, rope_table(8)), Error);
   EXPECT_THROW(ops::cos_sin_table(run, arena, two, {}), Error);

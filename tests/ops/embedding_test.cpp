@@ -13,7 +13,8 @@ namespace {
 
 std::vector<int32_t> drawn_ids(size_t count, uint64_t vocabulary) {
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(9), i, vocabulary)));
+  for (size_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(9), i, vocabulary)));
   return ids;
 }
 
@@ -21,7 +22,11 @@ TEST(Embedding, TwinBackwardAgreesWithDual) {
   const std::vector<int32_t> ids = {2, 0, 2, 3};
   const auto table = drawn(5 * 3, 1), dy = drawn(4 * 3, 2);
   expect_near(twin::embedding_backward(dy, ids, 5, 3),
-              dual_gradient(table, [&](const DualVector& at) { return inner(twin::embedding_forward(at, ids, 3), dy); }), kTwinDual, "dtable");
+              dual_gradient(table,
+                            [&](const DualVector& at) {
+                              return inner(twin::embedding_forward(at, ids, 3), dy);
+                            }),
+              kTwinDual, "dtable");
 }
 
 TEST(Embedding, ForwardCopiesAndAccumulates) {
@@ -37,7 +42,8 @@ TEST(Embedding, ForwardCopiesAndAccumulates) {
       auto sum = values(y.view);
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += want[i];
       ops::embedding_forward_acc(run, y.view, table, ids);
-      expect_near(y.view, sum, tolerance(DType::f32), label("embedding_forward_acc", {dtype}, cols));
+      expect_near(y.view, sum, tolerance(DType::f32),
+                  label("embedding_forward_acc", {dtype}, cols));
       ops::embedding_forward(run, y.view, table, ids);
       EXPECT_EQ(values(y.view), want);
       EXPECT_TRUE(y.intact());
@@ -48,9 +54,11 @@ TEST(Embedding, ForwardCopiesAndAccumulates) {
 TEST(Embedding, ReadsTablesOfEveryType) {
   const auto ids = drawn_ids(67, 11);
   const int64_t cols = 512;
-  for (DType dtype : {DType::f16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k}) {
+  for (DType dtype : {DType::f16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                      DType::q4_k, DType::q6_k}) {
     Arena arena;
-    const Tensor numbers = draw(arena, DType::f32, {11, cols}, 1), read = arena.alloc(DType::f32, {11, cols});
+    const Tensor numbers = draw(arena, DType::f32, {11, cols}, 1),
+                 read = arena.alloc(DType::f32, {11, cols});
     Param table;
     table.value = arena.alloc(dtype, {11, cols});
     for (int64_t r = 0; r < 11; ++r) {
@@ -86,7 +94,8 @@ TEST(Embedding, BackwardAddsRepeatedIdsForAnyThreads) {
           auto want = twin::embedding_backward(values(dy.view), ids, 11, static_cast<size_t>(cols));
           const auto before = values(table.value);
           for (size_t i = 0; i < want.size(); ++i) want[i] += before[i];
-          expect_near(table.grad, want, tolerance(DType::f32), label("embedding_backward", {}, cols));
+          expect_near(table.grad, want, tolerance(DType::f32),
+                      label("embedding_backward", {}, cols));
           return table.grad;
         },
         "embedding_backward");

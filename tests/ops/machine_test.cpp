@@ -1,4 +1,5 @@
-// The machine's yardsticks are sane, and the cap on the instruction set reaches both Highway and oneDNN.
+// The machine's yardsticks are sane, and the cap on the instruction set reaches both Highway and
+// oneDNN.
 #include <cstdlib>
 #include <dnnl.hpp>
 #include <string>
@@ -15,7 +16,8 @@ TEST(Machine, TheCapReachesBothLibraries) {
   if (cap != nullptr && std::string(cap) == "avx2") {
     EXPECT_FALSE(name.starts_with("AVX3")) << name;
     EXPECT_FALSE(ops::has_bf16_products());
-    EXPECT_TRUE(dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx2 || dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::sse41);
+    EXPECT_TRUE(dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx2 ||
+                dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::sse41);
   } else if (dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16) {
     EXPECT_EQ(name, "AVX3");
     EXPECT_TRUE(ops::has_bf16_products());
@@ -24,7 +26,8 @@ TEST(Machine, TheCapReachesBothLibraries) {
 
 TEST(Machine, PeaksAreRates) {
   moe::Run one(1), two(2);
-  const double f32 = ops::measure_peak_flops(one, DType::f32, 0.05), bf16 = ops::measure_peak_flops(one, DType::bf16, 0.05);
+  const double f32 = ops::measure_peak_flops(one, DType::f32, 0.05),
+               bf16 = ops::measure_peak_flops(one, DType::bf16, 0.05);
   const double bandwidth = ops::measure_read_bandwidth(two, 0.05);
   EXPECT_GT(f32, 1e9);
   EXPECT_LT(f32, 1e13);

@@ -1,5 +1,5 @@
-// Products in f32 with matrices of few columns: against the twin for every tail of rows, columns and inner numbers and every type of weight, and the law of
-// rows in bits, with lists and threads.
+// Products in f32 with matrices of few columns: against the twin for every tail of rows, columns
+// and inner numbers and every type of weight, and the law of rows in bits, with lists and threads.
 #include "ops/cpu/gemm/narrow_product.h"
 
 #include <numeric>
@@ -41,8 +41,11 @@ TEST(NarrowProduct, IsTheTwin) {
             const std::vector<double> edge = values(y.slice_cols(out, out + 2));
             const std::vector<int64_t> all = {0, rows};
             ops::matmul_forward_f32(run, y.slice_cols(0, out), x, w, all);
-            const std::string what = fmt::format("x {}, w {} [{}, {}], {} rows", name_of(of_x), name_of(of_w), out, in, rows);
-            expect_near(y.slice_cols(0, out), matmul_forward_twin(values(x), widened(w.value), all, out, in), kTwinF32, what);
+            const std::string what = fmt::format("x {}, w {} [{}, {}], {} rows", name_of(of_x),
+                                                 name_of(of_w), out, in, rows);
+            expect_near(y.slice_cols(0, out),
+                        matmul_forward_twin(values(x), widened(w.value), all, out, in), kTwinF32,
+                        what);
             EXPECT_EQ(values(y.slice_cols(out, out + 2)), edge) << what;
           }
 }
@@ -54,7 +57,8 @@ TEST(NarrowProduct, ARowsBitsAreItsOwn) {
       Arena memory;
       moe::Run one(1), three(3);
       Param w = weight(memory, DType::f32, out, kIn);
-      const Tensor x = draw(memory, of_x, {kRows, kIn}, 1), all = memory.alloc(DType::f32, {kRows, out});
+      const Tensor x = draw(memory, of_x, {kRows, kIn}, 1),
+                   all = memory.alloc(DType::f32, {kRows, out});
       ops::matmul_forward_f32(one, all, x, w, std::vector<int64_t>{0, kRows});
       std::vector<int32_t> back(kRows);
       std::iota(back.rbegin(), back.rend(), 0);
@@ -64,7 +68,9 @@ TEST(NarrowProduct, ARowsBitsAreItsOwn) {
           const Tensor y = memory.alloc(DType::f32, {m, out});
           ops::matmul_forward_f32(*run, y, {x, list}, w, std::vector<int64_t>{0, m});
           for (int64_t r = 0; r < m; ++r)
-            ASSERT_TRUE(same_bits(y.slice_rows(r, r + 1), all.slice_rows(list[static_cast<size_t>(r)], list[static_cast<size_t>(r)] + 1)));
+            ASSERT_TRUE(same_bits(
+                y.slice_rows(r, r + 1),
+                all.slice_rows(list[static_cast<size_t>(r)], list[static_cast<size_t>(r)] + 1)));
         }
     }
 }

@@ -1,4 +1,5 @@
-// RMS norm and layer norm against their twins, the twins' backward against dual numbers, the law of rows, and equality of runs.
+// RMS norm and layer norm against their twins, the twins' backward against dual numbers, the law of
+// rows, and equality of runs.
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -23,19 +24,40 @@ TEST(NormTwin, RmsBackwardAgreesWithDual) {
   const size_t cols = 7;
   const auto x = drawn(3 * cols, 1), w = drawn(cols, 2), dy = drawn(3 * cols, 3);
   const auto got = twin::rms_norm_backward(dy, x, w, kEpsWide);
-  expect_near(got.dx, dual_gradient(x, [&](const DualVector& at) { return inner(twin::rms_norm_forward(at, constants(w), kEpsWide), dy); }), kTwinDual, "dx");
-  expect_near(got.dweight, dual_gradient(w, [&](const DualVector& at) { return inner(twin::rms_norm_forward(constants(x), at, kEpsWide), dy); }), kTwinDual,
-              "dweight");
+  expect_near(got.dx,
+              dual_gradient(x,
+                            [&](const DualVector& at) {
+                              return inner(twin::rms_norm_forward(at, constants(w), kEpsWide), dy);
+                            }),
+              kTwinDual, "dx");
+  expect_near(got.dweight,
+              dual_gradient(w,
+                            [&](const DualVector& at) {
+                              return inner(twin::rms_norm_forward(constants(x), at, kEpsWide), dy);
+                            }),
+              kTwinDual, "dweight");
 }
 
 TEST(NormTwin, LayerBackwardAgreesWithDual) {
   const size_t cols = 7;
-  const auto x = drawn(3 * cols, 1), w = drawn(cols, 2), b = drawn(cols, 4), dy = drawn(3 * cols, 3);
+  const auto x = drawn(3 * cols, 1), w = drawn(cols, 2), b = drawn(cols, 4),
+             dy = drawn(3 * cols, 3);
   const auto got = twin::layer_norm_backward(dy, x, w, kEpsWide);
-  const auto loss = [&](const DualVector& x_, const DualVector& w_, const DualVector& b_) { return inner(twin::layer_norm_forward(x_, w_, b_, kEpsWide), dy); };
-  expect_near(got.dx, dual_gradient(x, [&](const DualVector& at) { return loss(at, constants(w), constants(b)); }), kTwinDual, "dx");
-  expect_near(got.dweight, dual_gradient(w, [&](const DualVector& at) { return loss(constants(x), at, constants(b)); }), kTwinDual, "dweight");
-  expect_near(got.dbias, dual_gradient(b, [&](const DualVector& at) { return loss(constants(x), constants(w), at); }), kTwinDual, "dbias");
+  const auto loss = [&](const DualVector& x_, const DualVector& w_, const DualVector& b_) {
+    return inner(twin::layer_norm_forward(x_, w_, b_, kEpsWide), dy);
+  };
+  expect_near(
+      got.dx,
+      dual_gradient(x, [&](const DualVector& at) { return loss(at, constants(w), constants(b)); }),
+      kTwinDual, "dx");
+  expect_near(
+      got.dweight,
+      dual_gradient(w, [&](const DualVector& at) { return loss(constants(x), at, constants(b)); }),
+      kTwinDual, "dweight");
+  expect_near(
+      got.dbias,
+      dual_gradient(b, [&](const DualVector& at) { return loss(constants(x), constants(w), at); }),
+      kTwinDual, "dbias");
 }
 
 TEST(RmsNorm, ForwardAndBackwardAgreeWithTwin) {
@@ -47,16 +69,23 @@ TEST(RmsNorm, ForwardAndBackwardAgreeWithTwin) {
           moe::Run run(2);
           Arena arena;
           const int64_t rows = 37;
-          const Fenced x(arena, of_x, rows, cols, 1), dy(arena, of_y, rows, cols, 2), y(arena, of_y, rows, cols), dx(arena, of_dx, rows, cols);
+          const Fenced x(arena, of_x, rows, cols, 1), dy(arena, of_y, rows, cols, 2),
+              y(arena, of_y, rows, cols), dx(arena, of_dx, rows, cols);
           const Tensor rstd = arena.alloc(DType::f32, {rows});
           Param w = weight_of(arena, cols, 3);
           ops::rms_norm_forward(run, y.view, rstd, x.view, w, kEps);
-          expect_near(y.view, twin::rms_norm_forward(values(x.view), values(w.value), kEpsWide), tolerance(of_y), what + " y");
+          expect_near(y.view, twin::rms_norm_forward(values(x.view), values(w.value), kEpsWide),
+                      tolerance(of_y), what + " y");
           ops::rms_norm_backward(run, dx.view, w, dy.view, x.view, rstd);
-          const auto want = twin::rms_norm_backward(values(dy.view), values(x.view), values(w.value), kEpsWide);
-          // A row of width 1 is nearly its own scale: dx is what eps leaves of a cancellation, so only its size can be held.
+          const auto want =
+              twin::rms_norm_backward(values(dy.view), values(x.view), values(w.value), kEpsWide);
+          // A row of width 1 is nearly its own scale: dx is what eps leaves of a cancellation, so
+          // only its size can be held.
           if (cols > 1) expect_near(dx.view, want.dx, tolerance(of_dx), what + " dx");
-          else EXPECT_LE(relative_error(values(dx.view), want.dx) * norm(want.dx), 1e-4 * norm(values(dy.view))) << what;
+          else
+            EXPECT_LE(relative_error(values(dx.view), want.dx) * norm(want.dx),
+                      1e-4 * norm(values(dy.view)))
+                << what;
           expect_near(w.grad, want.dweight, tolerance(DType::f32), what + " dweight");
           EXPECT_TRUE(x.intact() && dy.intact() && y.intact() && dx.intact()) << what;
         }
@@ -72,13 +101,19 @@ TEST(LayerNorm, ForwardAndBackwardAgreeWithTwin) {
           moe::Run run(2);
           Arena arena;
           const int64_t rows = 37;
-          const Fenced x(arena, of_x, rows, cols, 1), dy(arena, of_y, rows, cols, 2), y(arena, of_y, rows, cols), dx(arena, of_dx, rows, cols);
-          const Tensor mean = arena.alloc(DType::f32, {rows}), rstd = arena.alloc(DType::f32, {rows});
+          const Fenced x(arena, of_x, rows, cols, 1), dy(arena, of_y, rows, cols, 2),
+              y(arena, of_y, rows, cols), dx(arena, of_dx, rows, cols);
+          const Tensor mean = arena.alloc(DType::f32, {rows}),
+                       rstd = arena.alloc(DType::f32, {rows});
           Param w = weight_of(arena, cols, 3), b = draw_param(arena, {cols}, 4);
           ops::layer_norm_forward(run, y.view, mean, rstd, x.view, w, b, kEps);
-          expect_near(y.view, twin::layer_norm_forward(values(x.view), values(w.value), values(b.value), kEpsWide), tolerance(of_y), what + " y");
+          expect_near(
+              y.view,
+              twin::layer_norm_forward(values(x.view), values(w.value), values(b.value), kEpsWide),
+              tolerance(of_y), what + " y");
           ops::layer_norm_backward(run, dx.view, w, b, dy.view, x.view, mean, rstd);
-          const auto want = twin::layer_norm_backward(values(dy.view), values(x.view), values(w.value), kEpsWide);
+          const auto want =
+              twin::layer_norm_backward(values(dy.view), values(x.view), values(w.value), kEpsWide);
           expect_near(dx.view, want.dx, tolerance(of_dx), what + " dx");
           expect_near(w.grad, want.dweight, tolerance(DType::f32), what + " dweight");
           expect_near(b.grad, want.dbias, tolerance(DType::f32), what + " dbias");
@@ -90,8 +125,8 @@ TEST(LayerNorm, ForwardAndBackwardAgreeWithTwin) {
 TEST(LayerNorm, WidthOfOneGivesTheBias) {
   moe::Run run(1);
   Arena arena;
-  const Tensor x = draw(arena, DType::f32, {5, 1}, 1), y = arena.alloc(DType::f32, {5, 1}), mean = arena.alloc(DType::f32, {5}),
-               rstd = arena.alloc(DType::f32, {5});
+  const Tensor x = draw(arena, DType::f32, {5, 1}, 1), y = arena.alloc(DType::f32, {5, 1}),
+               mean = arena.alloc(DType::f32, {5}), rstd = arena.alloc(DType::f32, {5});
   const Param w = draw_param(arena, {1}, 2), b = draw_param(arena, {1}, 3);
   ops::layer_norm_forward(run, y, mean, rstd, x, w, b, kEps);
   for (int64_t r = 0; r < 5; ++r) EXPECT_EQ(get(y, r, 0), get(b.value, 0, 0));
@@ -104,8 +139,8 @@ TEST(LayerNorm, BiasMayBeAbsentAndLargeMeansDoNotCancel) {
   Tensor x = draw(arena, DType::f32, {3, cols}, 1);
   for (int64_t r = 0; r < 3; ++r)
     for (int64_t c = 0; c < cols; ++c) set(x, r, c, get(x, r, c) + 4096);
-  const Tensor y = arena.alloc(DType::f32, {3, cols}), mean = arena.alloc(DType::f32, {3}), rstd = arena.alloc(DType::f32, {3}),
-               dx = arena.alloc(DType::f32, {3, cols});
+  const Tensor y = arena.alloc(DType::f32, {3, cols}), mean = arena.alloc(DType::f32, {3}),
+               rstd = arena.alloc(DType::f32, {3}), dx = arena.alloc(DType::f32, {3, cols});
   Param w = weight_of(arena, cols, 2), none;
   ops::layer_norm_forward(run, y, mean, rstd, x, w, none, kEps);
   // The mean itself carries 4096 * 2^-24 = 2.4e-4 at most of rounding, against a deviation of 1.
@@ -118,8 +153,11 @@ TEST(Norm, GradientsAccumulateAndFrozenWeightsGetNone) {
   moe::Run run(2);
   Arena arena;
   const int64_t rows = 200, cols = 65;
-  const Tensor x = draw(arena, DType::f32, {rows, cols}, 1), y = arena.alloc(DType::f32, {rows, cols}), dx = arena.alloc(DType::f32, {rows, cols});
-  const Tensor frozen_dx = arena.alloc(DType::f32, {rows, cols}), rstd = arena.alloc(DType::f32, {rows});
+  const Tensor x = draw(arena, DType::f32, {rows, cols}, 1),
+               y = arena.alloc(DType::f32, {rows, cols}),
+               dx = arena.alloc(DType::f32, {rows, cols});
+  const Tensor frozen_dx = arena.alloc(DType::f32, {rows, cols}),
+               rstd = arena.alloc(DType::f32, {rows});
   Param w = weight_of(arena, cols, 3);
   ops::rms_norm_forward(run, y, rstd, x, w, kEps);
   ops::rms_norm_backward(run, dx, w, y, x, rstd);
@@ -135,11 +173,13 @@ TEST(Norm, GradientsAccumulateAndFrozenWeightsGetNone) {
 TEST(Norm, WeightsMayBeBf16) {
   moe::Run run(1);
   Arena arena;
-  const Tensor x = draw(arena, DType::f32, {3, 65}, 1), y = arena.alloc(DType::f32, {3, 65}), rstd = arena.alloc(DType::f32, {3});
+  const Tensor x = draw(arena, DType::f32, {3, 65}, 1), y = arena.alloc(DType::f32, {3, 65}),
+               rstd = arena.alloc(DType::f32, {3});
   Param w;
   w.value = draw(arena, DType::bf16, {65}, 2);
   ops::rms_norm_forward(run, y, rstd, x, w, kEps);
-  expect_near(y, twin::rms_norm_forward(values(x), values(w.value), kEpsWide), tolerance(DType::f32), "y");
+  expect_near(y, twin::rms_norm_forward(values(x), values(w.value), kEpsWide),
+              tolerance(DType::f32), "y");
 }
 
 TEST(Norm, RowsOfZerosAndLargeRowsStayFinite) {
@@ -147,7 +187,8 @@ TEST(Norm, RowsOfZerosAndLargeRowsStayFinite) {
   Arena arena;
   Tensor x = arena.alloc_zeroed(DType::f32, {2, 65});
   for (int64_t c = 0; c < 65; ++c) set(x, 1, c, c % 2 == 0 ? 1e17f : -1e17f);
-  const Tensor y = arena.alloc(DType::f32, {2, 65}), rstd = arena.alloc(DType::f32, {2}), mean = arena.alloc(DType::f32, {2});
+  const Tensor y = arena.alloc(DType::f32, {2, 65}), rstd = arena.alloc(DType::f32, {2}),
+               mean = arena.alloc(DType::f32, {2});
   const Param w = weight_of(arena, 65, 1), none;
   ops::rms_norm_forward(run, y, rstd, x, w, kEps);
   for (int64_t c = 0; c < 65; ++c) {
@@ -162,14 +203,16 @@ TEST(Norm, LawOfRows) {
   for (DType dtype : kFloats) {
     Arena arena;
     const int64_t cols = 385;
-    const Tensor pool = draw(arena, dtype, {300, cols}, 1), pool_dy = draw(arena, dtype, {300, cols}, 2);
+    const Tensor pool = draw(arena, dtype, {300, cols}, 1),
+                 pool_dy = draw(arena, dtype, {300, cols}, 2);
     Param w = weight_of(arena, cols, 3), b = draw_param(arena, {cols}, 4);
     for (bool layer : {false, true}) {
       const auto rows = [&](moe::Run& run, std::span<const int32_t> which) {
         const int64_t n = static_cast<int64_t>(which.size());
-        const Tensor x = pick(run.saved, pool, which), dy = pick(run.saved, pool_dy, which), y = run.saved.alloc(dtype, {n, cols}),
-                     dx = run.saved.alloc(dtype, {n, cols});
-        const Tensor mean = run.saved.alloc_zeroed(DType::f32, {n, 1}), rstd = run.saved.alloc(DType::f32, {n, 1});
+        const Tensor x = pick(run.saved, pool, which), dy = pick(run.saved, pool_dy, which),
+                     y = run.saved.alloc(dtype, {n, cols}), dx = run.saved.alloc(dtype, {n, cols});
+        const Tensor mean = run.saved.alloc_zeroed(DType::f32, {n, 1}),
+                     rstd = run.saved.alloc(DType::f32, {n, 1});
         if (layer) {
           ops::layer_norm_forward(run, y, mean, rstd, x, w, b, kEps);
           ops::layer_norm_backward(run, dx, w, b, dy, x, mean, rstd);
@@ -187,7 +230,9 @@ TEST(Norm, LawOfRows) {
 TEST(Norm, SameThreadsGiveTheSameGradientBits) {
   Arena arena;
   const int64_t rows = 301, cols = 385;
-  const Tensor x = draw(arena, DType::f32, {rows, cols}, 1), dy = draw(arena, DType::f32, {rows, cols}, 2), y = arena.alloc(DType::f32, {rows, cols});
+  const Tensor x = draw(arena, DType::f32, {rows, cols}, 1),
+               dy = draw(arena, DType::f32, {rows, cols}, 2),
+               y = arena.alloc(DType::f32, {rows, cols});
   const Tensor mean = arena.alloc(DType::f32, {rows}), rstd = arena.alloc(DType::f32, {rows});
   Param w = weight_of(arena, cols, 3), b = draw_param(arena, {cols}, 4);
   for (int threads : {1, 2, 3}) {
@@ -206,7 +251,8 @@ TEST(Norm, SameThreadsGiveTheSameGradientBits) {
 TEST(Norm, ShapesThatDoNotFitAreNamed) {
   moe::Run run(1);
   Arena arena;
-  const Tensor x = draw(arena, DType::f32, {3, 8}, 1), y = arena.alloc(DType::f32, {3, 7}), rstd = arena.alloc(DType::f32, {3});
+  const Tensor x = draw(arena, DType::f32, {3, 8}, 1), y = arena.alloc(DType::f32, {3, 7}),
+               rstd = arena.alloc(DType::f32, {3});
   const Param w = weight_of(arena, 8, 3);
   try {
     ops::rms_norm_forward(run, y, rstd, x, w, kEps);

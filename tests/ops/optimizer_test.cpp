@@ -1,4 +1,5 @@
-// Sum of squares and AdamW against plain double arithmetic, with the same bits for any number of threads.
+// Sum of squares and AdamW against plain double arithmetic, with the same bits for any number of
+// threads.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,7 +50,8 @@ TEST(SumSquares, LargeNumbersFitAndBadOnesShow) {
 }
 
 struct State {
-  State(Arena& arena, int64_t n) : m(arena.alloc_zeroed(DType::f32, {n})), v(arena.alloc_zeroed(DType::f32, {n})) {
+  State(Arena& arena, int64_t n)
+      : m(arena.alloc_zeroed(DType::f32, {n})), v(arena.alloc_zeroed(DType::f32, {n})) {
     param.value = draw(arena, DType::f32, {n}, 1);
     param.grad = arena.alloc(DType::f32, {n});
   }
@@ -86,7 +88,8 @@ TEST(AdamW, TenStepsAgreeWithTwin) {
   }
 }
 
-// Worked by hand for the first step: mhat = g, vhat = g^2, so the value moves by lr towards -sign(g) after its decay.
+// Worked by hand for the first step: mhat = g, vhat = g^2, so the value moves by lr towards
+// -sign(g) after its decay.
 TEST(AdamW, FirstStepMovesByTheLearningRate) {
   moe::Run run(1);
   Arena arena;
@@ -99,21 +102,26 @@ TEST(AdamW, FirstStepMovesByTheLearningRate) {
   EXPECT_TRUE(std::isnan(get(state.param.value, 0, 2))) << "0 / 0 without eps is not hidden";
 }
 
-// The copies that products had packed follow the master; the next product, of any dtype and direction, uses what a new packing would give, bit for bit.
+// The copies that products had packed follow the master; the next product, of any dtype and
+// direction, uses what a new packing would give, bit for bit.
 TEST(AdamW, RefreshesPackedCopies) {
-  for (const auto& [experts, out, in] : {std::array<int64_t, 3>{1, 5, 7}, {1, 8, 384}, {3, 130, 65}, {2, 200, 96}}) {
+  for (const auto& [experts, out, in] :
+       {std::array<int64_t, 3>{1, 5, 7}, {1, 8, 384}, {3, 130, 65}, {2, 200, 96}}) {
     moe::Run run(2);
     Arena arena;
     Param fused = draw_param(arena, {experts, out, in}, 1), plain;
     plain.value = arena.alloc(DType::f32, {experts, out, in});
-    const Tensor m = arena.alloc_zeroed(DType::f32, {experts, out, in}), v = arena.alloc_zeroed(DType::f32, {experts, out, in});
+    const Tensor m = arena.alloc_zeroed(DType::f32, {experts, out, in}),
+                 v = arena.alloc_zeroed(DType::f32, {experts, out, in});
     std::vector<int64_t> offsets;
     for (int64_t e = 0; e <= experts; ++e) offsets.push_back(9 * e);
     const auto products = [&](Param& w) {
       std::vector<double> all;
       for (DType dtype : {DType::f32, DType::bf16}) {
-        const Tensor x = draw(arena, dtype, {9 * experts, in}, 2), dy = draw(arena, dtype, {9 * experts, out}, 3);
-        const Tensor y = arena.alloc(DType::f32, {9 * experts, out}), dx = arena.alloc(DType::f32, {9 * experts, in});
+        const Tensor x = draw(arena, dtype, {9 * experts, in}, 2),
+                     dy = draw(arena, dtype, {9 * experts, out}, 3);
+        const Tensor y = arena.alloc(DType::f32, {9 * experts, out}),
+                     dx = arena.alloc(DType::f32, {9 * experts, in});
         ops::matmul_forward(run, y, x, w, offsets);
         ops::matmul_dx(run, dx, dy, w, offsets);
         for (const Tensor& t : {y, dx})
@@ -136,7 +144,8 @@ TEST(AdamW, SameForAnyThreads) {
         State state(*arena, 100003);
         for (int64_t step = 1; step <= 3; ++step) {
           state.give(values(draw(*arena, DType::f32, {100003}, static_cast<uint64_t>(step))));
-          ops::adamw_step(run, state.param, state.m, state.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 1});
+          ops::adamw_step(run, state.param, state.m, state.v,
+                          {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 1});
         }
         return state.param.value;
       },
@@ -147,7 +156,9 @@ TEST(AdamW, WhatDoesNotFitIsNamed) {
   moe::Run run(1);
   Arena arena;
   State state(arena, 8), other(arena, 7);
-  EXPECT_THROW(ops::adamw_step(run, state.param, state.m, state.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 0, 1}), Error);
+  EXPECT_THROW(
+      ops::adamw_step(run, state.param, state.m, state.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 0, 1}),
+      Error);
   try {
     ops::adamw_step(run, state.param, state.m, other.v, {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 1, 1});
     FAIL() << "moments of another shape were taken";

@@ -1,5 +1,7 @@
-// Products with quantised weights: against a twin that follows the law of quant_product.h number by number (in bits), against products in double of what the
-// blocks mean (the rounding of f32 alone), and against the rows as they were (what eight bits cost). Blocks are random bits: every layout is used to the full.
+// Products with quantised weights: against a twin that follows the law of quant_product.h number by
+// number (in bits), against products in double of what the blocks mean (the rounding of f32 alone),
+// and against the rows as they were (what eight bits cost). Blocks are random bits: every layout is
+// used to the full.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -16,7 +18,8 @@
 namespace moe::test {
 namespace {
 
-const std::vector<DType> kTypes = {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
+const std::vector<DType> kTypes = {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
+                                   DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
 
 // 32 numbers of a weight: scale * q (+ min); q6_k has two scales.
 struct WeightBlock {
@@ -43,10 +46,17 @@ WeightBlock weight_block(DType dtype, const uint8_t* row, int64_t j) {
       case DType::q8_0: w.q[i] = static_cast<int8_t>(p[2 + i]); break;
       case DType::q4_0: w.q[i] = (i < 16 ? p[2 + i] & 15 : p[2 + i - 16] >> 4) - 8; break;
       case DType::q4_1: w.q[i] = i < 16 ? p[4 + i] & 15 : p[4 + i - 16] >> 4; break;
-      case DType::q5_0: w.q[i] = ((i < 16 ? p[6 + i] & 15 : p[6 + i - 16] >> 4) | (p[2 + i / 8] >> i % 8 & 1) << 4) - 16; break;
-      case DType::q5_1: w.q[i] = (i < 16 ? p[8 + i] & 15 : p[8 + i - 16] >> 4) | (p[4 + i / 8] >> i % 8 & 1) << 4; break;
+      case DType::q5_0:
+        w.q[i] =
+            ((i < 16 ? p[6 + i] & 15 : p[6 + i - 16] >> 4) | (p[2 + i / 8] >> i % 8 & 1) << 4) - 16;
+        break;
+      case DType::q5_1:
+        w.q[i] = (i < 16 ? p[8 + i] & 15 : p[8 + i - 16] >> 4) | (p[4 + i / 8] >> i % 8 & 1) << 4;
+        break;
       case DType::q4_k: w.q[i] = p[16 + s / 2 * 32 + i] >> s % 2 * 4 & 15; break;
-      case DType::q5_k: w.q[i] = (p[48 + s / 2 * 32 + i] >> s % 2 * 4 & 15) | (p[16 + i] >> s & 1) << 4; break;
+      case DType::q5_k:
+        w.q[i] = (p[48 + s / 2 * 32 + i] >> s % 2 * 4 & 15) | (p[16 + i] >> s & 1) << 4;
+        break;
       default: {  // q6_k
         const int half = s / 4, quarter = s % 4;
         const int low = p[half * 64 + quarter % 2 * 32 + i] >> quarter / 2 * 4 & 15;
@@ -58,12 +68,14 @@ WeightBlock weight_block(DType dtype, const uint8_t* row, int64_t j) {
   if (has_min) w.min = half_at(p + 2);
   if (dtype == DType::q4_k || dtype == DType::q5_k) {
     const uint8_t* six = p + 4;
-    const int scale = s < 4 ? six[s] & 63 : (six[s + 4] & 15) | six[s - 4] >> 6 << 4, min = s < 4 ? six[s + 4] & 63 : six[s + 4] >> 4 | six[s] >> 6 << 4;
+    const int scale = s < 4 ? six[s] & 63 : (six[s + 4] & 15) | six[s - 4] >> 6 << 4,
+              min = s < 4 ? six[s + 4] & 63 : six[s + 4] >> 4 | six[s] >> 6 << 4;
     w.scale[0] = w.scale[1] = half_at(p) * static_cast<float>(scale);
     w.min = -half_at(p + 2) * static_cast<float>(min);
   }
   if (dtype == DType::q6_k)
-    for (int h = 0; h < 2; ++h) w.scale[h] = half_at(p + 208) * static_cast<float>(static_cast<int8_t>(p[192 + 2 * s + h]));
+    for (int h = 0; h < 2; ++h)
+      w.scale[h] = half_at(p + 208) * static_cast<float>(static_cast<int8_t>(p[192 + 2 * s + h]));
   return w;
 }
 
@@ -73,7 +85,8 @@ RowBlock row_block(const float* x) {
     float amax = 0;
     for (int i = 16 * h; i < 16 * h + 16; ++i) amax = std::max(amax, std::abs(x[i]));
     b.scale[h] = amax / 127;
-    for (int i = 16 * h; i < 16 * h + 16 && amax > 0; ++i) b.q[i] = static_cast<int>(std::nearbyint(x[i] * (127 / amax)));
+    for (int i = 16 * h; i < 16 * h + 16 && amax > 0; ++i)
+      b.q[i] = static_cast<int>(std::nearbyint(x[i] * (127 / amax)));
   }
   return b;
 }
@@ -84,11 +97,20 @@ float law(DType dtype, const std::vector<WeightBlock>& w, const std::vector<RowB
   for (size_t b = 0; b < w.size(); ++b) {
     int sum[2] = {0, 0}, of_x[2] = {0, 0};
     for (int i = 0; i < 32; ++i) sum[i / 16] += w[b].q[i] * x[b].q[i], of_x[i / 16] += x[b].q[i];
-    const float first = x[b].scale[0] * static_cast<float>(sum[0]), second = x[b].scale[1] * static_cast<float>(sum[1]);
-    if (dtype == DType::q6_k) acc = std::fma(w[b].scale[1], second, std::fma(w[b].scale[0], first, acc));
-    else acc = std::fma(w[b].scale[0], std::fma(x[b].scale[1], static_cast<float>(sum[1]), first), acc);
-    const bool has_min = dtype == DType::q4_1 || dtype == DType::q5_1 || dtype == DType::q4_k || dtype == DType::q5_k;
-    if (has_min) acc = std::fma(w[b].min, std::fma(x[b].scale[1], static_cast<float>(of_x[1]), x[b].scale[0] * static_cast<float>(of_x[0])), acc);
+    const float first = x[b].scale[0] * static_cast<float>(sum[0]),
+                second = x[b].scale[1] * static_cast<float>(sum[1]);
+    if (dtype == DType::q6_k)
+      acc = std::fma(w[b].scale[1], second, std::fma(w[b].scale[0], first, acc));
+    else
+      acc =
+          std::fma(w[b].scale[0], std::fma(x[b].scale[1], static_cast<float>(sum[1]), first), acc);
+    const bool has_min = dtype == DType::q4_1 || dtype == DType::q5_1 || dtype == DType::q4_k ||
+                         dtype == DType::q5_k;
+    if (has_min)
+      acc = std::fma(w[b].min,
+                     std::fma(x[b].scale[1], static_cast<float>(of_x[1]),
+                              x[b].scale[0] * static_cast<float>(of_x[0])),
+                     acc);
   }
   return acc;
 }
@@ -102,7 +124,8 @@ struct Weights {
   void* panels;
 
   // Random bits with f16 scales of either sign between 0.01 and 0.04 put where scales are.
-  Weights(DType type, int64_t o, int64_t i, uint64_t seed, int64_t gap = 6) : dtype(type), out(o), in(i), row_bytes(bytes_of(type, i) + gap) {
+  Weights(DType type, int64_t o, int64_t i, uint64_t seed, int64_t gap = 6)
+      : dtype(type), out(o), in(i), row_bytes(bytes_of(type, i) + gap) {
     const RngKey key = RngKey::from_seed(seed);
     uint64_t drawn = 0;
     rows.resize(static_cast<size_t>(out * row_bytes));
@@ -112,7 +135,8 @@ struct Weights {
       const uint16_t h = f32_to_f16(sign * (0.01f + 0.03f * uniform(key, drawn++)));
       p[0] = static_cast<uint8_t>(h & 255), p[1] = static_cast<uint8_t>(h >> 8);
     };
-    const bool second = dtype == DType::q4_1 || dtype == DType::q5_1 || dtype == DType::q4_k || dtype == DType::q5_k;
+    const bool second = dtype == DType::q4_1 || dtype == DType::q5_1 || dtype == DType::q4_k ||
+                        dtype == DType::q5_k;
     w.resize(static_cast<size_t>(out));
     for (int64_t n = 0; n < out; ++n) {
       uint8_t* row = rows.data() + n * row_bytes;
@@ -120,29 +144,35 @@ struct Weights {
         put_half(dtype == DType::q6_k ? p + 208 : p);
         if (second) put_half(p + 2);
       }
-      for (int64_t j = 0; j < in / 32; ++j) w[static_cast<size_t>(n)].push_back(weight_block(dtype, row, j));
+      for (int64_t j = 0; j < in / 32; ++j)
+        w[static_cast<size_t>(n)].push_back(weight_block(dtype, row, j));
     }
     const size_t size = ops::quant_panels_bytes(dtype, out, in);
     panels = memory.alloc_bytes(size);
     std::memset(panels, 0x5A, size);  // what is not written shows
     const int64_t groups = ops::quant_groups(out);
-    for (int64_t g = groups; g-- > 0;) ops::quant_pack(panels, dtype, rows.data(), row_bytes, out, in, {g, g + 1});
+    for (int64_t g = groups; g-- > 0;)
+      ops::quant_pack(panels, dtype, rows.data(), row_bytes, out, in, {g, g + 1});
   }
   // [O,I] in f32, as everyone else reads the blocks.
   std::vector<float> numbers() const {
     std::vector<float> v(static_cast<size_t>(out * in));
-    for (int64_t n = 0; n < out; ++n) dequantise(v.data() + n * in, rows.data() + n * row_bytes, dtype, in);
+    for (int64_t n = 0; n < out; ++n)
+      dequantise(v.data() + n * in, rows.data() + n * row_bytes, dtype, in);
     return v;
   }
 };
 
-// Rows of every size, some with blocks of zeros; the halves of a block differ in size, now the first and now the second the larger.
+// Rows of every size, some with blocks of zeros; the halves of a block differ in size, now the
+// first and now the second the larger.
 Tensor draw_rows(Arena& memory, DType dtype, int64_t rows, int64_t in, uint64_t seed) {
   const Tensor x = memory.alloc(dtype, {rows, in});
   const RngKey key = RngKey::from_seed(seed);
   for (int64_t i = 0; i < rows * in; ++i) {
     const int64_t block = i / 32, half = i / 16;
-    const float v = block % 7 == 3 ? 0.0f : (uniform(key, static_cast<uint64_t>(i)) - 0.4f) * std::exp2(static_cast<float>(half % 9) - 4);
+    const float v = block % 7 == 3 ? 0.0f
+                                   : (uniform(key, static_cast<uint64_t>(i)) - 0.4f) *
+                                         std::exp2(static_cast<float>(half % 9) - 4);
     if (dtype == DType::bf16) x.as<bf16>()[i] = to_bf16(v);
     else x.as<float>()[i] = v;
   }
@@ -150,14 +180,16 @@ Tensor draw_rows(Arena& memory, DType dtype, int64_t rows, int64_t in, uint64_t 
 }
 std::vector<float> floats(const Tensor& x) {
   std::vector<float> v(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < v.size(); ++i) v[i] = x.dtype == DType::bf16 ? to_f32(x.as<bf16>()[i]) : x.as<float>()[i];
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] = x.dtype == DType::bf16 ? to_f32(x.as<bf16>()[i]) : x.as<float>()[i];
   return v;
 }
 std::vector<std::vector<RowBlock>> row_blocks(const Tensor& x) {
   const std::vector<float> v = floats(x);
   std::vector<std::vector<RowBlock>> blocks(static_cast<size_t>(x.rows()));
   for (int64_t r = 0; r < x.rows(); ++r)
-    for (int64_t j = 0; j < x.cols() / 32; ++j) blocks[static_cast<size_t>(r)].push_back(row_block(v.data() + r * x.cols() + j * 32));
+    for (int64_t j = 0; j < x.cols() / 32; ++j)
+      blocks[static_cast<size_t>(r)].push_back(row_block(v.data() + r * x.cols() + j * 32));
   return blocks;
 }
 
@@ -169,7 +201,8 @@ void* quantised(Arena& memory, const Tensor& x, const int32_t* list = nullptr, i
 }
 
 std::string label(DType dtype, int64_t m, int64_t out, int64_t in) {
-  return std::string(name_of(dtype)) + " [" + std::to_string(m) + ", " + std::to_string(in) + "] x " + std::to_string(out);
+  return std::string(name_of(dtype)) + " [" + std::to_string(m) + ", " + std::to_string(in) +
+         "] x " + std::to_string(out);
 }
 
 struct Size {
@@ -177,7 +210,8 @@ struct Size {
 };
 // One chunk, several, and one that is cut; columns that fill no group, one group and several.
 std::vector<Size> sizes(DType dtype) {
-  if (block_of(dtype).elements == 256) return {{1, 16, 256}, {3, 1, 512}, {14, 33, 768}, {29, 40, 256}};
+  if (block_of(dtype).elements == 256)
+    return {{1, 16, 256}, {3, 1, 512}, {14, 33, 768}, {29, 40, 256}};
   return {{1, 16, 32}, {3, 1, 256}, {14, 33, 288}, {29, 40, 544}, {12, 17, 96}};
 }
 
@@ -191,18 +225,21 @@ TEST(QuantProduct, FollowsTheLawInBits) {
         const auto blocks = row_blocks(x);
         const void* q = quantised(memory, x);
         const Tensor y = memory.alloc(DType::f32, {s.rows, s.out});
-        ops::quant_multiply({y.data, y.dtype, s.out, false}, q, nullptr, s.rows, w.panels, dtype, s.out, s.in, {0, ops::quant_groups(s.out)});
+        ops::quant_multiply({y.data, y.dtype, s.out, false}, q, nullptr, s.rows, w.panels, dtype,
+                            s.out, s.in, {0, ops::quant_groups(s.out)});
         for (int64_t r = 0; r < s.rows; ++r)
           for (int64_t n = 0; n < s.out; ++n) {
-            const float want = law(dtype, w.w[static_cast<size_t>(n)], blocks[static_cast<size_t>(r)]);
+            const float want =
+                law(dtype, w.w[static_cast<size_t>(n)], blocks[static_cast<size_t>(r)]);
             ASSERT_EQ(std::bit_cast<uint32_t>(y.row<float>(r)[n]), std::bit_cast<uint32_t>(want))
-                << label(dtype, s.rows, s.out, s.in) << " row " << r << " column " << n << ": " << y.row<float>(r)[n] << ", not " << want;
+                << label(dtype, s.rows, s.out, s.in) << " row " << r << " column " << n << ": "
+                << y.row<float>(r)[n] << ", not " << want;
           }
       }
 }
 
-// f32 sums of 8 or 17 fmas: within 1e-6 of the sum of magnitudes. And what quantising x may cost at most: half a step of each number, scale / 2 = amax / 254 of
-// its 16.
+// f32 sums of 8 or 17 fmas: within 1e-6 of the sum of magnitudes. And what quantising x may cost at
+// most: half a step of each number, scale / 2 = amax / 254 of its 16.
 TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
   for (DType dtype : kTypes) {
     const int64_t rows = 6, out = 37, in = 512;
@@ -213,14 +250,16 @@ TEST(QuantProduct, IsTheProductOfWhatTheBlocksMean) {
     const std::vector<float> v = floats(x);
     const auto blocks = row_blocks(x);
     const Tensor y = memory.alloc(DType::f32, {rows, out});
-    ops::quant_multiply({y.data, y.dtype, out, false}, quantised(memory, x), nullptr, rows, w.panels, dtype, out, in, {0, ops::quant_groups(out)});
+    ops::quant_multiply({y.data, y.dtype, out, false}, quantised(memory, x), nullptr, rows,
+                        w.panels, dtype, out, in, {0, ops::quant_groups(out)});
     double lost = 0;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t n = 0; n < out; ++n) {
         double of_blocks = 0, of_rows = 0, magnitude = 0, bound = 0;
         for (int64_t i = 0; i < in; ++i) {
           const RowBlock& b = blocks[static_cast<size_t>(r)][static_cast<size_t>(i / 32)];
-          const double weight = weights[static_cast<size_t>(n * in + i)], scale = b.scale[i / 16 % 2], number = scale * b.q[i % 32];
+          const double weight = weights[static_cast<size_t>(n * in + i)],
+                       scale = b.scale[i / 16 % 2], number = scale * b.q[i % 32];
           of_blocks += weight * number;
           of_rows += weight * v[static_cast<size_t>(r * in + i)];
           magnitude += std::abs(weight * number);
@@ -241,21 +280,31 @@ TEST(QuantProduct, RowsKeepTheirBits) {
   for (DType dtype : kTypes) {
     const Weights w(dtype, kOut, kIn, 27);
     Arena memory;
-    const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 28), alone = memory.alloc(DType::f32, {kRows, kOut}),
+    const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 28),
+                 alone = memory.alloc(DType::f32, {kRows, kOut}),
                  y = memory.alloc(DType::f32, {kRows, kOut});
     const void* q = quantised(memory, x);
     const Span all{0, ops::quant_groups(kOut)};
-    for (int32_t r = 0; r < kRows; ++r) ops::quant_multiply({alone.row<float>(r), DType::f32, kOut, false}, q, &r, 1, w.panels, dtype, kOut, kIn, all);
+    for (int32_t r = 0; r < kRows; ++r)
+      ops::quant_multiply({alone.row<float>(r), DType::f32, kOut, false}, q, &r, 1, w.panels, dtype,
+                          kOut, kIn, all);
     std::vector<int32_t> list(kRows);
     for (int64_t m = 1; m <= kRows; m += m < 40 ? 1 : 13) {
       std::iota(list.begin(), list.end(), 0);
-      for (size_t i = 0; i < list.size(); ++i) std::swap(list[i], list[(i * 131 + static_cast<size_t>(m)) % list.size()]);
-      ops::quant_multiply({y.data, DType::f32, kOut, false}, q, list.data(), m, w.panels, dtype, kOut, kIn, all);
+      for (size_t i = 0; i < list.size(); ++i)
+        std::swap(list[i], list[(i * 131 + static_cast<size_t>(m)) % list.size()]);
+      ops::quant_multiply({y.data, DType::f32, kOut, false}, q, list.data(), m, w.panels, dtype,
+                          kOut, kIn, all);
       for (int64_t r = 0; r < m; ++r)
-        ASSERT_EQ(std::memcmp(y.row<float>(r), alone.row<float>(list[static_cast<size_t>(r)]), kOut * 4), 0) << name_of(dtype) << " " << r << " of " << m;
+        ASSERT_EQ(
+            std::memcmp(y.row<float>(r), alone.row<float>(list[static_cast<size_t>(r)]), kOut * 4),
+            0)
+            << name_of(dtype) << " " << r << " of " << m;
     }
-    ops::quant_multiply({y.data, DType::f32, kOut, false}, q, nullptr, kRows, w.panels, dtype, kOut, kIn, all);
-    ASSERT_EQ(std::memcmp(y.data, alone.data, static_cast<size_t>(kRows * kOut * 4)), 0) << name_of(dtype);
+    ops::quant_multiply({y.data, DType::f32, kOut, false}, q, nullptr, kRows, w.panels, dtype, kOut,
+                        kIn, all);
+    ASSERT_EQ(std::memcmp(y.data, alone.data, static_cast<size_t>(kRows * kOut * 4)), 0)
+        << name_of(dtype);
   }
 }
 
@@ -264,17 +313,21 @@ TEST(QuantProduct, ManyLongRowsKeepTheirBits) {
   constexpr int64_t kRows = 90, kOut = 20, kIn = 8192;
   const Weights w(DType::q4_k, kOut, kIn, 37);
   Arena memory;
-  const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 38), y = memory.alloc(DType::f32, {kRows, kOut});
+  const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 38),
+               y = memory.alloc(DType::f32, {kRows, kOut});
   const void* q = quantised(memory, x);
-  ops::quant_multiply({y.data, DType::f32, kOut, false}, q, nullptr, kRows, w.panels, DType::q4_k, kOut, kIn, {0, 2});
+  ops::quant_multiply({y.data, DType::f32, kOut, false}, q, nullptr, kRows, w.panels, DType::q4_k,
+                      kOut, kIn, {0, 2});
   for (int32_t r = 0; r < kRows; ++r) {
     float one[kOut];
-    ops::quant_multiply({one, DType::f32, kOut, false}, q, &r, 1, w.panels, DType::q4_k, kOut, kIn, {0, 2});
+    ops::quant_multiply({one, DType::f32, kOut, false}, q, &r, 1, w.panels, DType::q4_k, kOut, kIn,
+                        {0, 2});
     ASSERT_EQ(std::memcmp(one, y.row<float>(r), sizeof one), 0) << r;
   }
 }
 
-// Groups one by one, groups packed as a matrix of their own, rows with gaps: nothing but the asked columns is written.
+// Groups one by one, groups packed as a matrix of their own, rows with gaps: nothing but the asked
+// columns is written.
 TEST(QuantProduct, GroupsStandAlone) {
   constexpr int64_t kRows = 5, kOut = 45, kIn = 512, kStride = 50;
   for (DType dtype : kTypes) {
@@ -283,18 +336,23 @@ TEST(QuantProduct, GroupsStandAlone) {
     const Tensor x = draw_rows(memory, DType::bf16, kRows, kIn, 48);
     const void* q = quantised(memory, x);
     std::vector<float> whole(kRows * kStride, 0.25f), pieces(whole), packed(whole);
-    ops::quant_multiply({whole.data(), DType::f32, kStride, false}, q, nullptr, kRows, w.panels, dtype, kOut, kIn, {0, 3});
+    ops::quant_multiply({whole.data(), DType::f32, kStride, false}, q, nullptr, kRows, w.panels,
+                        dtype, kOut, kIn, {0, 3});
     for (int64_t g = 0; g < 3; ++g) {
-      ops::quant_multiply({pieces.data(), DType::f32, kStride, false}, q, nullptr, kRows, w.panels, dtype, kOut, kIn, {g, g + 1});
+      ops::quant_multiply({pieces.data(), DType::f32, kStride, false}, q, nullptr, kRows, w.panels,
+                          dtype, kOut, kIn, {g, g + 1});
       const int64_t columns = std::min<int64_t>(16, kOut - g * 16);
       void* few = memory.alloc_bytes(ops::quant_group_bytes(dtype, kIn));
-      ops::quant_pack(few, dtype, w.rows.data() + g * 16 * w.row_bytes, w.row_bytes, columns, kIn, {0, 1});
-      ops::quant_multiply({packed.data() + g * 16, DType::f32, kStride, false}, q, nullptr, kRows, few, dtype, columns, kIn, {0, 1});
+      ops::quant_pack(few, dtype, w.rows.data() + g * 16 * w.row_bytes, w.row_bytes, columns, kIn,
+                      {0, 1});
+      ops::quant_multiply({packed.data() + g * 16, DType::f32, kStride, false}, q, nullptr, kRows,
+                          few, dtype, columns, kIn, {0, 1});
     }
     EXPECT_EQ(whole, pieces) << name_of(dtype);
     EXPECT_EQ(whole, packed) << name_of(dtype);
     for (int64_t r = 0; r < kRows; ++r)
-      for (int64_t n = kOut; n < kStride; ++n) ASSERT_EQ(whole[static_cast<size_t>(r * kStride + n)], 0.25f) << name_of(dtype);
+      for (int64_t n = kOut; n < kStride; ++n)
+        ASSERT_EQ(whole[static_cast<size_t>(r * kStride + n)], 0.25f) << name_of(dtype);
   }
 }
 
@@ -303,10 +361,12 @@ TEST(QuantProduct, AddsAndRoundsOnce) {
   for (DType dtype : {DType::q8_0, DType::q4_k}) {
     const Weights w(dtype, kOut, kIn, 57);
     Arena memory;
-    const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 58), y = memory.alloc(DType::f32, {kRows, kOut});
+    const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 58),
+                 y = memory.alloc(DType::f32, {kRows, kOut});
     const void* q = quantised(memory, x);
     const auto multiply = [&](const Tensor& out, bool add) {
-      ops::quant_multiply({out.data, out.dtype, kOut, add}, q, nullptr, kRows, w.panels, dtype, kOut, kIn, {0, 2});
+      ops::quant_multiply({out.data, out.dtype, kOut, add}, q, nullptr, kRows, w.panels, dtype,
+                          kOut, kIn, {0, 2});
     };
     multiply(y, false);
     const std::vector<float> product = floats(y);
@@ -326,13 +386,15 @@ TEST(QuantProduct, AddsAndRoundsOnce) {
   }
 }
 
-// Rows gathered while they are quantised; numbers of the ends of the range; what is not finite reaches every output of its row and no other row.
+// Rows gathered while they are quantised; numbers of the ends of the range; what is not finite
+// reaches every output of its row and no other row.
 TEST(QuantProduct, RowsOfEveryKind) {
   constexpr int64_t kOut = 16, kIn = 64;
   const Weights w(DType::q8_0, kOut, kIn, 67);
   const std::vector<float> weights = w.numbers();
   Arena memory;
-  const Tensor x = draw_rows(memory, DType::f32, 6, kIn, 68), y = memory.alloc(DType::f32, {6, kOut}), z = memory.alloc(DType::f32, {6, kOut});
+  const Tensor x = draw_rows(memory, DType::f32, 6, kIn, 68),
+               y = memory.alloc(DType::f32, {6, kOut}), z = memory.alloc(DType::f32, {6, kOut});
   for (int64_t i = 0; i < kIn; ++i) {
     x.row<float>(1)[i] = 0;
     x.row<float>(2)[i] = i % 2 ? 1e35f : -1e35f;
@@ -341,7 +403,8 @@ TEST(QuantProduct, RowsOfEveryKind) {
   x.row<float>(4)[40] = std::numeric_limits<float>::infinity();
   x.row<float>(5)[9] = std::numeric_limits<float>::quiet_NaN();
   const auto multiply = [&](const Tensor& out, const void* q) {
-    ops::quant_multiply({out.data, out.dtype, kOut, false}, q, nullptr, 6, w.panels, DType::q8_0, kOut, kIn, {0, 1});
+    ops::quant_multiply({out.data, out.dtype, kOut, false}, q, nullptr, 6, w.panels, DType::q8_0,
+                        kOut, kIn, {0, 1});
   };
   multiply(y, quantised(memory, x));
   for (int64_t n = 0; n < kOut; ++n) {
@@ -356,12 +419,16 @@ TEST(QuantProduct, RowsOfEveryKind) {
   }
   const std::vector<int32_t> list = {5, 0, 3, 0, 2, 1};
   multiply(z, quantised(memory, x, list.data(), 6));
-  for (size_t r = 1; r < list.size(); ++r) EXPECT_EQ(std::memcmp(z.row<float>(static_cast<int64_t>(r)), y.row<float>(list[r]), kOut * 4), 0) << r;
+  for (size_t r = 1; r < list.size(); ++r)
+    EXPECT_EQ(std::memcmp(z.row<float>(static_cast<int64_t>(r)), y.row<float>(list[r]), kOut * 4),
+              0)
+        << r;
 }
 
 TEST(QuantProduct, PanelsAreAboutAsLargeAsTheFile) {
   for (DType dtype : kTypes) {
-    const double file = static_cast<double>(bytes_of(dtype, 2048)) * 1024, panels = static_cast<double>(ops::quant_panels_bytes(dtype, 1024, 2048));
+    const double file = static_cast<double>(bytes_of(dtype, 2048)) * 1024,
+                 panels = static_cast<double>(ops::quant_panels_bytes(dtype, 1024, 2048));
     EXPECT_GE(panels, file) << name_of(dtype);
     EXPECT_LT(panels, 1.03 * file) << name_of(dtype);
   }

@@ -14,7 +14,9 @@ namespace {
 
 // 67 tokens with 0 to 4 rows each, rows in a shuffled order: the index lists of a routing.
 struct Lists {
-  std::vector<int32_t> bounds = {0}, row, token;  // [N+1], [R], [R]: row[bounds[n]..bounds[n+1]) belong to n, token[row] = n
+  std::vector<int32_t>
+      bounds = {0},
+      row, token;  // [N+1], [R], [R]: row[bounds[n]..bounds[n+1]) belong to n, token[row] = n
   Lists() {
     constexpr int32_t kTokens = 67;
     for (int32_t n = 0; n < kTokens; ++n) bounds.push_back(bounds.back() + n % 5);
@@ -22,7 +24,8 @@ struct Lists {
     for (int32_t r = 0; r < rows; ++r) row.push_back(r * 37 % rows);  // rows = 132 has no factor 37
     token.resize(row.size());
     for (int32_t n = 0; n < kTokens; ++n)
-      for (int32_t i = bounds[static_cast<size_t>(n)]; i < bounds[static_cast<size_t>(n) + 1]; ++i) token[static_cast<size_t>(row[static_cast<size_t>(i)])] = n;
+      for (int32_t i = bounds[static_cast<size_t>(n)]; i < bounds[static_cast<size_t>(n) + 1]; ++i)
+        token[static_cast<size_t>(row[static_cast<size_t>(i)])] = n;
   }
   int64_t tokens() const { return static_cast<int64_t>(bounds.size()) - 1; }
   int64_t rows() const { return static_cast<int64_t>(row.size()); }
@@ -32,7 +35,12 @@ TEST(Rows, TwinSumIsTheBackwardOfTwinGather) {
   const Lists lists;
   const auto x = drawn(67 * 3, 1), dy = drawn(static_cast<size_t>(lists.rows()) * 3, 2);
   const auto dx = twin::sum_rows(dy, lists.bounds, lists.row, 3);
-  expect_near(dx, dual_gradient(x, [&](const DualVector& at) { return inner(twin::gather_rows(at, lists.token, 3), dy); }), kTwinDual, "dx");
+  expect_near(dx,
+              dual_gradient(x,
+                            [&](const DualVector& at) {
+                              return inner(twin::gather_rows(at, lists.token, 3), dy);
+                            }),
+              kTwinDual, "dx");
 }
 
 TEST(Rows, GatherCopiesBits) {
@@ -43,7 +51,8 @@ TEST(Rows, GatherCopiesBits) {
       Arena arena;
       const Fenced x(arena, dtype, lists.tokens(), cols, 1), y(arena, dtype, lists.rows(), cols);
       ops::gather_rows(run, y.view, x.view, lists.token);
-      EXPECT_EQ(values(y.view), twin::gather_rows(values(x.view), lists.token, static_cast<size_t>(cols)));
+      EXPECT_EQ(values(y.view),
+                twin::gather_rows(values(x.view), lists.token, static_cast<size_t>(cols)));
       EXPECT_TRUE(x.intact() && y.intact());
     }
 }
@@ -58,9 +67,11 @@ TEST(Rows, SumAgreesWithTwinAndAccumulates) {
         Arena arena;
         const Fenced x(arena, of_x, lists.rows(), cols, 1), y(arena, of_y, lists.tokens(), cols);
         ops::sum_rows(run, y.view, x.view, lists.bounds, lists.row);
-        auto want = twin::sum_rows(values(x.view), lists.bounds, lists.row, static_cast<size_t>(cols));
+        auto want =
+            twin::sum_rows(values(x.view), lists.bounds, lists.row, static_cast<size_t>(cols));
         expect_near(y.view, want, tolerance(of_y), what);
-        for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(get(y.view, 0, c), 0) << "a token without rows";
+        for (int64_t c = 0; c < cols; ++c)
+          EXPECT_EQ(get(y.view, 0, c), 0) << "a token without rows";
         const auto first = values(y.view);
         for (size_t i = 0; i < want.size(); ++i) want[i] += first[i];
         ops::sum_rows_acc(run, y.view, x.view, lists.bounds, lists.row);
@@ -73,8 +84,10 @@ TEST(Rows, EachIsTheAdjointOfTheOther) {
   const Lists lists;
   moe::Run run(2);
   Arena arena;
-  const Tensor x = draw(arena, DType::f32, {lists.tokens(), 65}, 1), r = draw(arena, DType::f32, {lists.rows(), 65}, 2);
-  const Tensor gathered = arena.alloc(DType::f32, {lists.rows(), 65}), summed = arena.alloc(DType::f32, {lists.tokens(), 65});
+  const Tensor x = draw(arena, DType::f32, {lists.tokens(), 65}, 1),
+               r = draw(arena, DType::f32, {lists.rows(), 65}, 2);
+  const Tensor gathered = arena.alloc(DType::f32, {lists.rows(), 65}),
+               summed = arena.alloc(DType::f32, {lists.tokens(), 65});
   ops::gather_rows(run, gathered, x, lists.token);
   ops::sum_rows(run, summed, r, lists.bounds, lists.row);
   const double left = inner(values(gathered), values(r)), right = inner(values(x), values(summed));
@@ -117,7 +130,8 @@ TEST(Rows, ListsThatDoNotFitAreNamed) {
   moe::Run run(1);
   Arena arena;
   const Tensor x = draw(arena, DType::f32, {3, 8}, 1), y = arena.alloc(DType::f32, {2, 8});
-  const std::vector<int32_t> high = {0, 3}, short_list = {0}, bounds = {0, 1, 2}, falling = {0, 2, 1}, beyond = {0, 1, 3}, row = {0, 2};
+  const std::vector<int32_t> high = {0, 3}, short_list = {0}, bounds = {0, 1, 2},
+                             falling = {0, 2, 1}, beyond = {0, 1, 3}, row = {0, 2};
   EXPECT_THROW(ops::gather_rows(run, y, x, short_list), Error);
   EXPECT_THROW(ops::sum_rows(run, y, x, short_list, row), Error);
   EXPECT_THROW(ops::sum_rows(run, y, x, falling, row), Error);
@@ -127,7 +141,9 @@ TEST(Rows, ListsThatDoNotFitAreNamed) {
     ops::gather_rows(run, y, x, high);
     FAIL() << "a token outside x was taken";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("token[1] = 3 is not a row of x f32 [3, 8]"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("token[1] = 3 is not a row of x f32 [3, 8]"),
+              std::string::npos)
+        << error.what();
   }
 }
 

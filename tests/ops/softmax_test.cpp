@@ -1,4 +1,5 @@
-// Softmax of rows and its logsumexp against the formulas in double and on dual numbers, with logits as large as f32 takes them.
+// Softmax of rows and its logsumexp against the formulas in double and on dual numbers, with logits
+// as large as f32 takes them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,14 +53,19 @@ TEST(Softmax, BackwardsAgreeWithDual) {
     moe::Run run(2);
     Arena arena;
     const int64_t rows = 3;
-    const Fenced z(arena, DType::f32, rows, cols, 1, 2), s(arena, DType::f32, rows, cols), ds(arena, DType::f32, rows, cols, 2),
-        dz(arena, DType::f32, rows, cols);
+    const Fenced z(arena, DType::f32, rows, cols, 1, 2), s(arena, DType::f32, rows, cols),
+        ds(arena, DType::f32, rows, cols, 2), dz(arena, DType::f32, rows, cols);
     const Tensor lse = arena.alloc(DType::f32, {rows}), dlse = draw(arena, DType::f32, {rows}, 3);
     ops::softmax_forward(run, s.view, lse, z.view);
-    const auto of_s = [&](const DualVector& at) { return inner(softmax_twin(at, static_cast<size_t>(cols)).s, values(ds.view)); };
-    const auto of_lse = [&](const DualVector& at) { return inner(softmax_twin(at, static_cast<size_t>(cols)).lse, values(dlse)); };
+    const auto of_s = [&](const DualVector& at) {
+      return inner(softmax_twin(at, static_cast<size_t>(cols)).s, values(ds.view));
+    };
+    const auto of_lse = [&](const DualVector& at) {
+      return inner(softmax_twin(at, static_cast<size_t>(cols)).lse, values(dlse));
+    };
     const std::string what = fmt::format("{} columns", cols);
-    const auto want = dual_gradient(values(z.view), of_s), want_lse = dual_gradient(values(z.view), of_lse);
+    const auto want = dual_gradient(values(z.view), of_s),
+               want_lse = dual_gradient(values(z.view), of_lse);
     auto both = want;
     for (size_t i = 0; i < both.size(); ++i) both[i] += want_lse[i];
     ops::softmax_backward(run, dz.view, ds.view, {}, s.view);
@@ -77,10 +83,12 @@ TEST(Softmax, BackwardsAgreeWithDual) {
 TEST(Softmax, LargeLogitsDoNotOverflow) {
   moe::Run run(1);
   Arena arena;
-  const Tensor z = arena.alloc(DType::f32, {4, 3}), s = arena.alloc(DType::f32, {4, 3}), lse = arena.alloc(DType::f32, {4});
+  const Tensor z = arena.alloc(DType::f32, {4, 3}), s = arena.alloc(DType::f32, {4, 3}),
+               lse = arena.alloc(DType::f32, {4});
   fill(z, {1e30, 0, -1e30, 3e4, 3e4, -INFINITY, -1e4, -1e4, -1e4, 0, 0, 0});
   ops::softmax_forward(run, s, lse, z);
-  EXPECT_EQ(values(s), (std::vector<double>{1, 0, 0, 0.5, 0.5, 0, 1.0f / 3, 1.0f / 3, 1.0f / 3, 1.0f / 3, 1.0f / 3, 1.0f / 3}));
+  EXPECT_EQ(values(s), (std::vector<double>{1, 0, 0, 0.5, 0.5, 0, 1.0f / 3, 1.0f / 3, 1.0f / 3,
+                                            1.0f / 3, 1.0f / 3, 1.0f / 3}));
   EXPECT_EQ(get(lse, 0, 0), 1e30f);
   EXPECT_NEAR(get(lse, 0, 2), -1e4 + std::log(3.0), 1e-3);
 }
@@ -90,7 +98,8 @@ TEST(Softmax, OneNaNOrInfinityMakesItsRowNaNAndNoOther) {
   Arena arena;
   for (float broken : {NAN, INFINITY})
     for (int64_t at : {0, 5, 32}) {
-      const Tensor z = draw(arena, DType::f32, {2, 33}, 1), s = arena.alloc(DType::f32, {2, 33}), lse = arena.alloc(DType::f32, {2});
+      const Tensor z = draw(arena, DType::f32, {2, 33}, 1), s = arena.alloc(DType::f32, {2, 33}),
+                   lse = arena.alloc(DType::f32, {2});
       set(z, 1, at, broken);
       ops::softmax_forward(run, s, lse, z);
       for (int64_t e = 0; e < 33; ++e) {
@@ -103,12 +112,16 @@ TEST(Softmax, OneNaNOrInfinityMakesItsRowNaNAndNoOther) {
 
 TEST(Softmax, LawOfRows) {
   Arena arena;
-  const Tensor pool = draw(arena, DType::f32, {300, 65}, 1, 4), slopes = draw(arena, DType::f32, {300, 65}, 2), of_lse = draw(arena, DType::f32, {300, 1}, 3);
+  const Tensor pool = draw(arena, DType::f32, {300, 65}, 1, 4),
+               slopes = draw(arena, DType::f32, {300, 65}, 2),
+               of_lse = draw(arena, DType::f32, {300, 1}, 3);
   expect_law_of_rows(
       [&](moe::Run& run, std::span<const int32_t> which) {
         const int64_t n = static_cast<int64_t>(which.size());
-        const Tensor z = pick(run.saved, pool, which), ds = pick(run.saved, slopes, which), dlse = pick(run.saved, of_lse, which);
-        const Tensor s = run.saved.alloc(DType::f32, {n, 65}), lse = run.saved.alloc(DType::f32, {n, 1});
+        const Tensor z = pick(run.saved, pool, which), ds = pick(run.saved, slopes, which),
+                     dlse = pick(run.saved, of_lse, which);
+        const Tensor s = run.saved.alloc(DType::f32, {n, 65}),
+                     lse = run.saved.alloc(DType::f32, {n, 1});
         ops::softmax_forward(run, s, lse, z);
         ops::softmax_backward(run, ds, ds, dlse, s);
         const Tensor dz = copy_of(run.saved, ds);
@@ -121,8 +134,9 @@ TEST(Softmax, LawOfRows) {
 TEST(Softmax, WhatDoesNotFitIsRefused) {
   moe::Run run(1);
   Arena arena;
-  const Tensor z = draw(arena, DType::f32, {2, 8}, 1), narrow = draw(arena, DType::f32, {2, 7}, 1), half = draw(arena, DType::bf16, {2, 8}, 1),
-               lse = arena.alloc(DType::f32, {2}), three = arena.alloc(DType::f32, {3});
+  const Tensor z = draw(arena, DType::f32, {2, 8}, 1), narrow = draw(arena, DType::f32, {2, 7}, 1),
+               half = draw(arena, DType::bf16, {2, 8}, 1), lse = arena.alloc(DType::f32, {2}),
+               three = arena.alloc(DType::f32, {3});
   EXPECT_THROW(ops::softmax_forward(run, narrow, lse, z), Error);
   EXPECT_THROW(ops::softmax_forward(run, {}, lse, half), Error);
   EXPECT_THROW(ops::softmax_forward(run, {}, three, z), Error);

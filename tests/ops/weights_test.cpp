@@ -1,5 +1,5 @@
-// Weights as files hold them: every type against its f32 twin, experts in pieces, copies made an expert at a time within a budget, and the law of rows over the
-// products of few rows and of many.
+// Weights as files hold them: every type against its f32 twin, experts in pieces, copies made an
+// expert at a time within a budget, and the law of rows over the products of few rows and of many.
 #include <fmt/format.h>
 
 #include <array>
@@ -21,17 +21,21 @@ namespace {
 
 using Offsets = std::vector<int64_t>;
 
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k};
+constexpr DType kTypes[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0, DType::q4_0,
+                            DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k};
 
 // A bank in a file's type, and the same numbers as f32 in memory.
 struct Twins {
   Param weight, master;
 };
-Twins draw_twins(Arena& arena, DType dtype, int64_t experts, int64_t out, int64_t in, uint64_t seed = 7) {
+Twins draw_twins(Arena& arena, DType dtype, int64_t experts, int64_t out, int64_t in,
+                 uint64_t seed = 7) {
   Twins t;
   const Tensor drawn = draw(arena, DType::f32, {experts, out, in}, seed);
   t.weight.name = "experts.up.weight";
-  t.weight.value = Tensor(arena.alloc_bytes(static_cast<size_t>(experts * out * bytes_of(dtype, in))), dtype, {experts, out, in});
+  t.weight.value =
+      Tensor(arena.alloc_bytes(static_cast<size_t>(experts * out * bytes_of(dtype, in))), dtype,
+             {experts, out, in});
   t.master.value = arena.alloc(DType::f32, {experts, out, in});
   quantise(t.weight.value.data, drawn.as<float>(), dtype, drawn.numel());
   dequantise(t.master.value.as<float>(), t.weight.value.data, dtype, drawn.numel());
@@ -39,10 +43,12 @@ Twins draw_twins(Arena& arena, DType dtype, int64_t experts, int64_t out, int64_
 }
 
 // All bytes of a product's output. Forward: x [R, in] -> [R, out].
-std::vector<char> product(moe::Run& run, Param& w, DType x_dtype, const Offsets& offsets, bool forward, DType out_dtype = DType::f32, uint64_t seed = 3) {
+std::vector<char> product(moe::Run& run, Param& w, DType x_dtype, const Offsets& offsets,
+                          bool forward, DType out_dtype = DType::f32, uint64_t seed = 3) {
   Arena arena;
   const int64_t rows = offsets.back(), out = w.value.shape[1], in = w.value.shape[2];
-  const Tensor x = draw(arena, x_dtype, {rows, forward ? in : out}, seed), y = arena.alloc_zeroed(out_dtype, {rows, forward ? out : in});
+  const Tensor x = draw(arena, x_dtype, {rows, forward ? in : out}, seed),
+               y = arena.alloc_zeroed(out_dtype, {rows, forward ? out : in});
   if (forward) ops::matmul_forward(run, y, x, w, offsets);
   else ops::matmul_dx(run, y, x, w, offsets);
   return {static_cast<char*>(y.data), static_cast<char*>(y.data) + y.bytes()};
@@ -60,18 +66,28 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
 
   // The least a packed copy can take.
   int64_t least_copy(const Param& w) const {
-    return is_quantised(dtype) ? w.value.bytes() : w.value.numel() * (x_dtype == DType::bf16 && ops::has_bf16_products() ? 2 : 4);
+    return is_quantised(dtype)
+               ? w.value.bytes()
+               : w.value.numel() * (x_dtype == DType::bf16 && ops::has_bf16_products() ? 2 : 4);
   }
   // A width the type can have, about this.
-  int64_t width(int64_t about) const { return (about + block_of(dtype).elements - 1) / block_of(dtype).elements * block_of(dtype).elements; }
+  int64_t width(int64_t about) const {
+    return (about + block_of(dtype).elements - 1) / block_of(dtype).elements *
+           block_of(dtype).elements;
+  }
   static std::vector<double> numbers(const std::vector<char>& bytes) {
     const auto* x = reinterpret_cast<const float*>(bytes.data());
     return std::vector<double>(x, x + bytes.size() / sizeof(float));
   }
-  // Whether blocks of another number of rows leave their bits: in bf16 multiplied in tiles they do not.
-  bool promises_bits(bool forward) const { return (forward && is_quantised(dtype)) || ops::products_keep_row_bits(x_dtype); }
-  // What a forward product must equal: the twin's bits, or of a quantised weight, whose products round x to bytes, its numbers within a percent.
-  void expect_forward(const std::vector<char>& got, const std::vector<char>& want, const std::string& what) const {
+  // Whether blocks of another number of rows leave their bits: in bf16 multiplied in tiles they do
+  // not.
+  bool promises_bits(bool forward) const {
+    return (forward && is_quantised(dtype)) || ops::products_keep_row_bits(x_dtype);
+  }
+  // What a forward product must equal: the twin's bits, or of a quantised weight, whose products
+  // round x to bytes, its numbers within a percent.
+  void expect_forward(const std::vector<char>& got, const std::vector<char>& want,
+                      const std::string& what) const {
     if (!is_quantised(dtype)) {
       EXPECT_EQ(got, want) << what;
       return;
@@ -81,17 +97,22 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
 };
 
 TEST_P(Weights, AreTheirF32Twins) {
-  for (const auto& [out, about] : std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}})
-    for (const Offsets& offsets : {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 61, 62}}) {
+  for (const auto& [out, about] :
+       std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}})
+    for (const Offsets& offsets :
+         {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 61, 62}}) {
       const int64_t in = width(about);
       Twins t = draw_twins(arena, dtype, 3, out, in);
       for (bool forward : {true, false}) {
-        const std::vector<char> want = product(run, t.master, x_dtype, offsets, forward), got = product(run, t.weight, x_dtype, offsets, forward);
+        const std::vector<char> want = product(run, t.master, x_dtype, offsets, forward),
+                                got = product(run, t.weight, x_dtype, offsets, forward);
         if (forward) expect_forward(got, want, std::to_string(out) + " x " + std::to_string(in));
         else EXPECT_EQ(got, want) << out << " x " << in;
-        EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward), got) << "from the copies of the call before";
+        EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward), got)
+            << "from the copies of the call before";
         if (x_dtype == DType::bf16 && !(forward && is_quantised(dtype)))
-          EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward, DType::bf16), product(run, t.master, x_dtype, offsets, forward, DType::bf16));
+          EXPECT_EQ(product(run, t.weight, x_dtype, offsets, forward, DType::bf16),
+                    product(run, t.master, x_dtype, offsets, forward, DType::bf16));
       }
     }
 }
@@ -103,12 +124,15 @@ TEST_P(Weights, LieInPiecesAndAtAnyAddress) {
   std::vector<const void*> places(3);
   const auto bytes = static_cast<size_t>(t.weight.value.bytes() / 3);
   for (int64_t e : {2, 0, 1}) {  // in another order than the experts', at odd distances
-    auto* copy = static_cast<char*>(arena.alloc_bytes(bytes + 64)) + (dtype == DType::f32 ? 4 : 2) * (e + 1);
+    auto* copy =
+        static_cast<char*>(arena.alloc_bytes(bytes + 64)) + (dtype == DType::f32 ? 4 : 2) * (e + 1);
     std::memcpy(copy, t.weight.expert(e).data, bytes);
     places[static_cast<size_t>(e)] = copy;
   }
   apart.bind(t.weight.value, places);
-  for (bool forward : {true, false}) EXPECT_EQ(product(run, apart, x_dtype, offsets, forward), product(run, t.weight, x_dtype, offsets, forward));
+  for (bool forward : {true, false})
+    EXPECT_EQ(product(run, apart, x_dtype, offsets, forward),
+              product(run, t.weight, x_dtype, offsets, forward));
 }
 
 TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
@@ -134,7 +158,8 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
         for (const char* time : {"the first time", "the second time"}) {
           const std::vector<char> got = product(run, w, x_dtype, offsets, forward);
           if (promises_bits(forward)) EXPECT_EQ(got, want) << fit << " copies, " << time;
-          else expect_near(numbers(got), numbers(want), 1e-5, fmt::format("{} copies, {}", fit, time));
+          else
+            expect_near(numbers(got), numbers(want), 1e-5, fmt::format("{} copies, {}", fit, time));
         }
         EXPECT_EQ(taken(w), fit * each);
         EXPECT_EQ(run.scratch.mark().used, held);
@@ -157,9 +182,11 @@ TEST_P(Weights, ArePackedWhereRowsMeetThem) {
   EXPECT_EQ(taken(t.weight), (is_quantised(dtype) ? 3 : 4) * each);
 }
 
-// Weights that are limited together share the room, whichever comes first, and a limit that is moved holds from then on.
+// Weights that are limited together share the room, whichever comes first, and a limit that is
+// moved holds from then on.
 TEST_P(Weights, ShareALimit) {
-  Twins a = draw_twins(arena, dtype, 2, 32, width(64)), b = draw_twins(arena, dtype, 2, 32, width(64), 8);
+  Twins a = draw_twins(arena, dtype, 2, 32, width(64)),
+        b = draw_twins(arena, dtype, 2, 32, width(64), 8);
   for (Param* w : {&a.weight, &b.weight}) w->bind(w->value);
   const std::array both{&a.weight, &b.weight};
   const Offsets one{0, 2, 2}, all{0, 2, 4};
@@ -178,7 +205,8 @@ TEST_P(Weights, ShareALimit) {
   EXPECT_EQ(ops::copies_taken(both), 4 * each);
   Twins c = draw_twins(arena, dtype, 1, 32, width(64), 9);
   c.weight.bind(c.weight.value);
-  ops::limit_copies(std::array{&b.weight, &c.weight}, 3 * each);  // without a, which holds on to its own
+  ops::limit_copies(std::array{&b.weight, &c.weight},
+                    3 * each);  // without a, which holds on to its own
   product(run, c.weight, x_dtype, {0, 2}, true);
   EXPECT_EQ(taken(c.weight), each);
 }
@@ -204,7 +232,8 @@ TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
   const std::vector<char> before = product(run, t.weight, x_dtype, offsets, true);
   const int64_t used = taken(t.weight);
   Twins other = draw_twins(arena, dtype, 2, 32, width(64), 8);
-  std::memcpy(t.weight.value.data, other.weight.value.data, static_cast<size_t>(t.weight.value.bytes()));
+  std::memcpy(t.weight.value.data, other.weight.value.data,
+              static_cast<size_t>(t.weight.value.bytes()));
   t.weight.touched();
   const std::vector<char> after = product(run, t.weight, x_dtype, offsets, true);
   EXPECT_NE(after, before);
@@ -212,7 +241,8 @@ TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
   EXPECT_EQ(taken(t.weight), used);
 }
 
-// Threads that run one model at the same time, each with a Run of its own: whoever meets an expert first packs it, once, and all get the same bits.
+// Threads that run one model at the same time, each with a Run of its own: whoever meets an expert
+// first packs it, once, and all get the same bits.
 TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
   const Offsets offsets{0, 3, 7, 30};
   Twins t = draw_twins(arena, dtype, 3, 70, width(64));
@@ -234,15 +264,19 @@ TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
       std::vector<std::thread> threads;
       for (auto& bytes : got) threads.emplace_back([&] { bytes = multiply(w); });
       for (std::thread& thread : threads) thread.join();
-      for (const auto& bytes : got) EXPECT_EQ(bytes, want) << (whole ? "packed whole, round " : "packed by expert, round ") << round;
+      for (const auto& bytes : got)
+        EXPECT_EQ(bytes, want) << (whole ? "packed whole, round " : "packed by expert, round ")
+                               << round;
       EXPECT_EQ(taken(w), taken(alone)) << "a copy is taken once";
     }
   }
 }
 
-// Rows of all counts and threads have the bits of the longest run's; one to four rows go another way than more do.
+// Rows of all counts and threads have the bits of the longest run's; one to four rows go another
+// way than more do.
 TEST_P(Weights, KeepTheLawOfRows) {
-  if (!is_quantised(dtype) && !ops::products_keep_row_bits(x_dtype)) GTEST_SKIP() << "products promise no bits here";
+  if (!is_quantised(dtype) && !ops::products_keep_row_bits(x_dtype))
+    GTEST_SKIP() << "products promise no bits here";
   const int64_t out = 130, most = 300;
   for (const int64_t about : {384, 640, 1184}) {
     if (is_quantised(dtype) && about > 384) continue;
@@ -250,29 +284,37 @@ TEST_P(Weights, KeepTheLawOfRows) {
     Twins t = draw_twins(arena, dtype, 1, out, in);
     const Tensor x = draw(arena, x_dtype, {most, in}, 3);
     for (DType y_dtype : {DType::f32, x_dtype}) {
-      const Tensor all = arena.alloc(y_dtype, {most, out}), some = arena.alloc(y_dtype, {most, out});
+      const Tensor all = arena.alloc(y_dtype, {most, out}),
+                   some = arena.alloc(y_dtype, {most, out});
       ops::matmul_forward(run, all, x, t.weight, Offsets{0, most});
       for (int threads : {1, 2})
         for (const int64_t rows : {1, 2, 3, 4, 5, 17, 64, 299}) {
           moe::Run other(threads);
           const Tensor y = some.slice_rows(0, rows);
           ops::matmul_forward(other, y, x.slice_rows(0, rows), t.weight, Offsets{0, rows});
-          EXPECT_EQ(std::memcmp(y.data, all.data, static_cast<size_t>(y.bytes())), 0) << rows << " rows of " << in << ", " << threads << " threads";
+          EXPECT_EQ(std::memcmp(y.data, all.data, static_cast<size_t>(y.bytes())), 0)
+              << rows << " rows of " << in << ", " << threads << " threads";
         }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Weights, testing::Combine(testing::ValuesIn(kTypes), testing::Values(DType::f32, DType::bf16)), [](const auto& which) {
-  return std::string(name_of(std::get<0>(which.param))) + "_rows_" + std::string(name_of(std::get<1>(which.param)));
-});
+INSTANTIATE_TEST_SUITE_P(All, Weights,
+                         testing::Combine(testing::ValuesIn(kTypes),
+                                          testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& which) {
+                           return std::string(name_of(std::get<0>(which.param))) + "_rows_" +
+                                  std::string(name_of(std::get<1>(which.param)));
+                         });
 
 // Factors of different types in one call, some of them quantised, as files mix them.
 TEST(WeightsOfFiles, MixTypesInOneCall) {
   Arena arena;
   moe::Run run(2);
   const Offsets offsets{0, 1, 1, 3, 20};
-  Twins gate = draw_twins(arena, DType::q8_0, 4, 72, 256), up = draw_twins(arena, DType::q6_k, 4, 40, 256), third = draw_twins(arena, DType::bf16, 4, 24, 256);
+  Twins gate = draw_twins(arena, DType::q8_0, 4, 72, 256),
+        up = draw_twins(arena, DType::q6_k, 4, 40, 256),
+        third = draw_twins(arena, DType::bf16, 4, 24, 256);
   const Tensor x = draw(arena, DType::f32, {5, 256}, 5);
   std::vector<int32_t> token(20);
   for (size_t i = 0; i < token.size(); ++i) token[i] = static_cast<int32_t>(i * 3 % 5);
@@ -281,7 +323,9 @@ TEST(WeightsOfFiles, MixTypesInOneCall) {
     together.push_back(arena.alloc(DType::f32, {20, out}));
     alone.push_back(arena.alloc(DType::f32, {20, out}));
   }
-  ops::matmul_forward(run, {{gate.weight, together[0]}, {third.weight, together[2]}, {up.weight, together[1]}}, {x, token}, offsets);
+  ops::matmul_forward(
+      run, {{gate.weight, together[0]}, {third.weight, together[2]}, {up.weight, together[1]}},
+      {x, token}, offsets);
   size_t i = 0;
   for (Param* w : {&gate.weight, &up.weight, &third.weight}) {
     const Tensor spread = arena.alloc(DType::f32, {20, 256});
@@ -297,12 +341,14 @@ TEST(WeightsOfFewRows, ArePickedAndShared) {
   Arena arena;
   moe::Run run(2);
   const int64_t experts = 5, in = 512;
-  Twins gate = draw_twins(arena, DType::bf16, experts, 200, in), up = draw_twins(arena, DType::bf16, experts, 136, in);
+  Twins gate = draw_twins(arena, DType::bf16, experts, 200, in),
+        up = draw_twins(arena, DType::bf16, experts, 136, in);
   for (DType x_dtype : {DType::f32, DType::bf16}) {
     const Tensor x = draw(arena, x_dtype, {4, in}, 5);
     const std::vector<int32_t> token = {3, 1, 0, 2, 1};
     const Offsets offsets{0, 1, 1, 3, 4, 5};
-    const Tensor y1 = arena.alloc(DType::f32, {5, 200}), y2 = arena.alloc(DType::f32, {5, 150}).slice_cols(7, 143);
+    const Tensor y1 = arena.alloc(DType::f32, {5, 200}),
+                 y2 = arena.alloc(DType::f32, {5, 150}).slice_cols(7, 143);
     ops::matmul_forward(run, {{gate.weight, y1}, {up.weight, y2}}, {x, token}, offsets);
     for (auto& [twins, y] : {std::pair<Twins*, Tensor>{&gate, y1}, {&up, y2}})
       for (size_t e = 0; e < experts; ++e)
@@ -311,7 +357,8 @@ TEST(WeightsOfFewRows, ArePickedAndShared) {
           for (int64_t n = 0; n < y.cols(); ++n)
             for (int64_t k = 0; k < in; ++k)
               want[static_cast<size_t>(n)] +=
-                  static_cast<double>(get(x, token[static_cast<size_t>(r)], k)) * get(twins->master.value.at(static_cast<int64_t>(e)), n, k);
+                  static_cast<double>(get(x, token[static_cast<size_t>(r)], k)) *
+                  get(twins->master.value.at(static_cast<int64_t>(e)), n, k);
           expect_near(values(y.slice_rows(r, r + 1)), want, 1e-5, "row " + std::to_string(r));
         }
   }
@@ -320,7 +367,8 @@ TEST(WeightsOfFewRows, ArePickedAndShared) {
 TEST(WeightsOfFewRows, HaveAProductOfTheirOwnWhereBf16Products) {
   if (!ops::has_bf16_products()) GTEST_SKIP() << "no AVX-512 here";
   for (DType dtype : {DType::f32, DType::bf16})
-    for (const int64_t inner : {64, 384, 576, 768, 1024, 1536, 2048, 4096}) EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);
+    for (const int64_t inner : {64, 384, 576, 768, 1024, 1536, 2048, 4096})
+      EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);
 }
 
 TEST(WeightsOfFiles, RefuseGradientsUnlessTheyAreF32) {

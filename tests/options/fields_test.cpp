@@ -55,16 +55,18 @@ TEST(Fields, ReadAndWriteTheStruct) {
   EXPECT_EQ(p.under, Colour::green);
   EXPECT_FAILS(list.at("colour").set("gren"), "colour is \"gren\"; did you mean \"green\"?");
   p.under.reset();
-  EXPECT_EQ(to_json(list).dump(), R"({"coats":3,"colour":"red","gloss":0.1,"name":"","under_colour":null,"wet":false})");
+  EXPECT_EQ(to_json(list).dump(),
+            R"({"coats":3,"colour":"red","gloss":0.1,"name":"","under_colour":null,"wet":false})");
 }
 
 TEST(Fields, SayWhatAReaderNeeds) {
   Paint p;
   const Json rows = describe(fields(p));
   ASSERT_EQ(rows.size(), 5u) << "what only checkpoints keep is nobody's to set";
-  EXPECT_EQ(rows[0].dump(),
-            R"({"also":["n","num_coats"],"default":2,"group":"","help":"how many; see gloss","kind":"whole","name":"coats","required":false,"unit":"coats",)"
-            R"("values":[]})");
+  EXPECT_EQ(
+      rows[0].dump(),
+      R"({"also":["n","num_coats"],"default":2,"group":"","help":"how many; see gloss","kind":"whole","name":"coats","required":false,"unit":"coats",)"
+      R"("values":[]})");
   EXPECT_EQ(rows[3].at("default"), "green");
   EXPECT_EQ(rows[3].at("values").dump(), R"(["red","green"])");
   EXPECT_EQ(rows[3].at("group"), "Looks");
@@ -79,7 +81,8 @@ TEST(Fields, AreTakenOutAndPutTogether) {
   list.add(from.in_group("Looks"));
   std::vector<std::string> names;
   for (const Field& f : list) names.push_back(f.name + ":" + f.group);
-  EXPECT_EQ(listed(names), "wet:Looks, coats:, gloss:Looks, colour:Looks, under_colour:Looks, name:Looks");
+  EXPECT_EQ(listed(names),
+            "wet:Looks, coats:, gloss:Looks, colour:Looks, under_colour:Looks, name:Looks");
 }
 
 }  // namespace

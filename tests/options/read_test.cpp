@@ -1,4 +1,5 @@
-// Words and JSON become values, or are refused by name; who gave what is recorded, and who was first wins.
+// Words and JSON become values, or are refused by name; who gave what is recorded, and who was
+// first wins.
 #include "options/read.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ All read(const char* json, Given given = {}, GivenBy by = GivenBy::config) {
 }
 
 TEST(Read, EveryKindFromJson) {
-  const All a = read(R"({"toggle": true, "boolean": false, "threads": 2, "whole-number": 1e6, "natural": 18446744073709551615, "number": 3, "text": {"a": 1},
+  const All a = read(
+      R"({"toggle": true, "boolean": false, "threads": 2, "whole-number": 1e6, "natural": 18446744073709551615, "number": 3, "text": {"a": 1},
                          "texts": ["x", "y"], "wholes": [1, "2,3"], "mix": {"a b": 0.5}, "memory": "2K"})");
   EXPECT_TRUE(a.toggle);
   EXPECT_EQ(a.boolean, false);
@@ -63,13 +65,17 @@ TEST(Read, EveryKindFromJson) {
   EXPECT_EQ(a.wholes, (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(a.mix.at("a b"), 0.5);
   EXPECT_EQ(a.limits.all, 2048);
-  EXPECT_EQ(read(R"({"texts": "x", "whole_number": "12"})").whole, 12) << "a text is read as a word would be";
+  EXPECT_EQ(read(R"({"texts": "x", "whole_number": "12"})").whole, 12)
+      << "a text is read as a word would be";
 }
 
 TEST(Read, WhatIsNoneOfItsKindIsRefusedByName) {
-  EXPECT_FAILS(read(R"({"whole_number": 1.5})"), "f: \"whole_number\" is 1.5; a whole number is needed");
-  EXPECT_FAILS(read(R"({"threads": 99999999999})"), "\"threads\" is 99999999999, which is out of range");
-  EXPECT_FAILS(read(R"({"natural": -1})"), "\"natural\" is -1; a whole number from 0 to 2^64 - 1 is needed");
+  EXPECT_FAILS(read(R"({"whole_number": 1.5})"),
+               "f: \"whole_number\" is 1.5; a whole number is needed");
+  EXPECT_FAILS(read(R"({"threads": 99999999999})"),
+               "\"threads\" is 99999999999, which is out of range");
+  EXPECT_FAILS(read(R"({"natural": -1})"),
+               "\"natural\" is -1; a whole number from 0 to 2^64 - 1 is needed");
   EXPECT_FAILS(read(R"({"number": "much"})"), "a number is needed");
   EXPECT_FAILS(read(R"({"boolean": "perhaps"})"), "true or false is needed");
   EXPECT_FAILS(read(R"({"number": [1, 2]})"), "number takes one value, not a list of 2");
@@ -77,7 +83,8 @@ TEST(Read, WhatIsNoneOfItsKindIsRefusedByName) {
   EXPECT_FAILS(read(R"({"mix": ["a"]})"), "mix a: expected NAME=WEIGHT, such as a=2");
   EXPECT_FAILS(read(R"({"mix": ["a=1", "a=2"]})"), "mix names \"a\" twice");
   EXPECT_FAILS(read(R"({"memory": "much"})"), "memory is \"much\"");
-  EXPECT_FAILS(read(R"({"wholenumber": 1})"), "no option is called \"wholenumber\"; did you mean \"whole_number\"?");
+  EXPECT_FAILS(read(R"({"wholenumber": 1})"),
+               "no option is called \"wholenumber\"; did you mean \"whole_number\"?");
   EXPECT_FAILS(read(R"({"num_whle": 1})"), "did you mean \"num_whole\"?");
   EXPECT_FAILS(read(R"({"file": "x"})"), "\"file\" can only stand on the command line");
   EXPECT_FAILS(read("[1]"), "expected a JSON object");
@@ -86,7 +93,8 @@ TEST(Read, WhatIsNoneOfItsKindIsRefusedByName) {
 
 TEST(Read, AnotherNameIsTheSameOption) {
   EXPECT_EQ(read(R"({"num_whole": 3})").whole, 3);
-  EXPECT_FAILS(read(R"({"num_whole": 3, "whole_number": 3})"), "\"num_whole\" and \"whole_number\" are names of the same option");
+  EXPECT_FAILS(read(R"({"num_whole": 3, "whole_number": 3})"),
+               "\"num_whole\" and \"whole_number\" are names of the same option");
 }
 
 TEST(Read, WhoWasFirstWins) {
@@ -94,21 +102,24 @@ TEST(Read, WhoWasFirstWins) {
   FieldList list = fields(a);
   Given given;
   given.add("number", GivenBy::caller);
-  read_options(list, parse_json(R"({"number": 5, "num_whole": 6, "natural": 7})", "f"), "f", GivenBy::config, given, {"natural"});
+  read_options(list, parse_json(R"({"number": 5, "num_whole": 6, "natural": 7})", "f"), "f",
+               GivenBy::config, given, {"natural"});
   EXPECT_EQ(a.number, 0);
   EXPECT_EQ(a.whole, 6);
   EXPECT_EQ(a.natural, 0u) << "passed over";
   EXPECT_FALSE(given.has("natural"));
   EXPECT_TRUE(given.has("whole_number"));
   EXPECT_FALSE(given.by_caller("whole_number"));
-  read_options(list, parse_json(R"({"whole_number": 8, "text": "t"})", "g"), "g", GivenBy::preset, given);
+  read_options(list, parse_json(R"({"whole_number": 8, "text": "t"})", "g"), "g", GivenBy::preset,
+               given);
   EXPECT_EQ(a.whole, 6);
   EXPECT_EQ(a.text, "t");
 }
 
 TEST(Read, AProgramLeavesOptionsOut) {
   All a;
-  const Given given = read_caller_options(fields(a), R"({"number": null, "texts": [], "mix": {}, "whole_number": 2, "toggle": false})");
+  const Given given = read_caller_options(
+      fields(a), R"({"number": null, "texts": [], "mix": {}, "whole_number": 2, "toggle": false})");
   EXPECT_EQ(given.names(), (std::set<std::string, std::less<>>{"toggle", "whole_number"}));
   EXPECT_TRUE(given.by_caller("whole_number"));
   EXPECT_TRUE(read_caller_options(fields(a), nullptr).names().empty());
@@ -126,7 +137,8 @@ TEST(Read, ARecordComesBack) {
   FieldList list = fields(b);
   read_record(list, to_json(fields(a)), "record");
   EXPECT_EQ(to_json(fields(b)), to_json(fields(a)));
-  EXPECT_FAILS(read_record(list, Json{{"nubmer", 1}}, "record"), "record: \"nubmer\" is not known here; did you mean \"number\"?");
+  EXPECT_FAILS(read_record(list, Json{{"nubmer", 1}}, "record"),
+               "record: \"nubmer\" is not known here; did you mean \"number\"?");
 }
 
 }  // namespace

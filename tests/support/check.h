@@ -1,4 +1,5 @@
-// Shared pieces of the tests: drawn tensors, and norm-wise comparison with the tolerances of DESIGN.md section 8 in one table.
+// Shared pieces of the tests: drawn tensors, and norm-wise comparison with the tolerances of
+// DESIGN.md section 8 in one table.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +25,9 @@ constexpr double kTwinBf16 = 2e-2;    // the same in bf16
 constexpr double kGoldenLoss = 1e-4;  // cross-entropy of each golden step
 constexpr double tolerance(DType dtype) { return dtype == DType::bf16 ? kTwinBf16 : kTwinF32; }
 
-inline float get(const Tensor& t, int64_t row, int64_t col) { return t.dtype == DType::bf16 ? to_f32(t.row<bf16>(row)[col]) : t.row<float>(row)[col]; }
+inline float get(const Tensor& t, int64_t row, int64_t col) {
+  return t.dtype == DType::bf16 ? to_f32(t.row<bf16>(row)[col]) : t.row<float>(row)[col];
+}
 inline void set(const Tensor& t, int64_t row, int64_t col, float x) {
   if (t.dtype == DType::bf16) t.row<bf16>(row)[col] = to_bf16(x);
   else t.row<float>(row)[col] = x;
@@ -44,14 +47,17 @@ inline void fill(const Tensor& t, const std::vector<double>& from) {
 }
 
 // Standard normal times `scale`, the same for the same (seed, shape).
-inline Tensor draw(Arena& arena, DType dtype, std::initializer_list<int64_t> shape, uint64_t seed, float scale = 1) {
+inline Tensor draw(Arena& arena, DType dtype, std::initializer_list<int64_t> shape, uint64_t seed,
+                   float scale = 1) {
   Tensor t = arena.alloc(dtype, shape);
   const RngKey key = RngKey::from_seed(seed);
   for (int64_t r = 0; r < t.rows(); ++r)
-    for (int64_t c = 0; c < t.cols(); ++c) set(t, r, c, scale * normal(key, static_cast<uint64_t>(r * t.cols() + c)));
+    for (int64_t c = 0; c < t.cols(); ++c)
+      set(t, r, c, scale * normal(key, static_cast<uint64_t>(r * t.cols() + c)));
   return t;
 }
-inline Param draw_param(Arena& arena, std::initializer_list<int64_t> shape, uint64_t seed, float scale = 1) {
+inline Param draw_param(Arena& arena, std::initializer_list<int64_t> shape, uint64_t seed,
+                        float scale = 1) {
   Param p;
   p.value = draw(arena, DType::f32, shape, seed, scale);
   p.grad = arena.alloc_zeroed(DType::f32, shape);
@@ -70,12 +76,14 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
   for (size_t i = 0; i < got.size(); ++i) difference[i] = got[i] - want[i];
   return norm(difference) / std::max(norm(want), 1e-30);
 }
-inline void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+inline void expect_near(const std::vector<double>& got, const std::vector<double>& want,
+                        double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   EXPECT_GT(norm(want), 0) << what << " is all zero, so it proves nothing";
   EXPECT_LE(relative_error(got, want), tolerance) << what;
 }
-inline void expect_near(const Tensor& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+inline void expect_near(const Tensor& got, const std::vector<double>& want, double tolerance,
+                        const std::string& what) {
   expect_near(values(got), want, tolerance, what);
 }
 
@@ -83,7 +91,8 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.rows() != b.rows() || a.cols() != b.cols() || a.dtype != b.dtype) return false;
   for (int64_t r = 0; r < a.rows(); ++r)
-    if (std::memcmp(static_cast<const char*>(a.data) + r * a.row_bytes, static_cast<const char*>(b.data) + r * b.row_bytes,
+    if (std::memcmp(static_cast<const char*>(a.data) + r * a.row_bytes,
+                    static_cast<const char*>(b.data) + r * b.row_bytes,
                     static_cast<size_t>(a.cols()) * size_of(a.dtype)) != 0)
       return false;
   return true;

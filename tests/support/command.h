@@ -1,4 +1,5 @@
-// Runs the command `moe` (MOE_BINARY) as a user does, and checks the one thing all its failures share: an exit code and one clear line.
+// Runs the command `moe` (MOE_BINARY) as a user does, and checks the one thing all its failures
+// share: an exit code and one clear line.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +25,9 @@ struct CommandResult {
 };
 
 // `meanwhile` is called with the process id while it runs; `input` is its standard input.
-inline CommandResult moe_command(const std::vector<std::string>& words, const std::function<void(pid_t)>& meanwhile = {}, const std::string& input = "") {
+inline CommandResult moe_command(const std::vector<std::string>& words,
+                                 const std::function<void(pid_t)>& meanwhile = {},
+                                 const std::string& input = "") {
   const TempFolder folder;
   const std::string in = folder / "in", out = folder / "out", err = folder / "err";
   put(in, input);
@@ -45,19 +48,26 @@ inline CommandResult moe_command(const std::vector<std::string>& words, const st
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(out), slurp(err)};
 }
 
-// A text of `lines` lines that are nearly alike, and the options of a model so small that it learns them in a moment.
+// A text of `lines` lines that are nearly alike, and the options of a model so small that it learns
+// them in a moment.
 inline std::string small_text(int lines = 100) {
   std::string text;
-  for (int i = 0; i < lines; ++i) text += fmt::format("line {}: the router sends each token to two experts\n", i);
+  for (int i = 0; i < lines; ++i)
+    text += fmt::format("line {}: the router sends each token to two experts\n", i);
   return text;
 }
-inline std::vector<std::string> train_small(const std::string& data, const std::string& out, const std::string& steps) {
-  return {"train", "--data",         data, "--out",     out,  "--width", "16", "--heads",   "2", "--layers", "2",    "--experts", "4",  "--top-k",
-          "2",     "--expert-width", "16", "--context", "32", "--batch", "2",  "--threads", "2", "--lr",     "0.01", "--steps",   steps};
+inline std::vector<std::string> train_small(const std::string& data, const std::string& out,
+                                            const std::string& steps) {
+  return {"train", "--data",    data, "--out",     out, "--width",   "16", "--heads",
+          "2",     "--layers",  "2",  "--experts", "4", "--top-k",   "2",  "--expert-width",
+          "16",    "--context", "32", "--batch",   "2", "--threads", "2",  "--lr",
+          "0.01",  "--steps",   steps};
 }
 
-// It failed with `code`, said so in one line that begins "moe: " and contains every part, and printed nothing else but the log of a run that began.
-inline void expect_refused(const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
+// It failed with `code`, said so in one line that begins "moe: " and contains every part, and
+// printed nothing else but the log of a run that began.
+inline void expect_refused(const std::vector<std::string>& words, int code,
+                           const std::vector<std::string>& parts) {
   std::string line;
   for (const std::string& word : words) line += word + " ";
   SCOPED_TRACE(line);
@@ -69,13 +79,17 @@ inline void expect_refused(const std::vector<std::string>& words, int code, cons
   std::vector<std::string> said;
   std::istringstream lines(r.err);
   for (std::string text; std::getline(lines, text);)
-    if (!text.starts_with("data: ") && !text.starts_with("model: ") && !text.starts_with("run: ") && !text.starts_with("note: ")) said.push_back(text);
+    if (!text.starts_with("data: ") && !text.starts_with("model: ") && !text.starts_with("run: ") &&
+        !text.starts_with("note: "))
+      said.push_back(text);
   ASSERT_EQ(said.size(), 1u) << r.err;
   EXPECT_TRUE(said[0].starts_with("moe: ")) << r.err;
   for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, said[0]);
 }
 
-inline void has(const std::string& text, const std::string& part) { EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text); }
+inline void has(const std::string& text, const std::string& part) {
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, text);
+}
 
 // It ended well.
 inline CommandResult ok(const std::vector<std::string>& words) {

@@ -1,5 +1,6 @@
-// Forward-mode differentiation: a number and its derivative along one direction. Scalar twins are templated on their number type; run with
-// Dual<double> they give exact directional derivatives, against which a hand-written backward is checked.
+// Forward-mode differentiation: a number and its derivative along one direction. Scalar twins are
+// templated on their number type; run with Dual<double> they give exact directional derivatives,
+// against which a hand-written backward is checked.
 #pragma once
 
 #include <cmath>
@@ -18,7 +19,9 @@ struct Dual {
   friend Dual operator-(Dual a, Dual b) { return {a.v - b.v, a.d - b.d}; }
   friend Dual operator-(Dual a) { return {-a.v, -a.d}; }
   friend Dual operator*(Dual a, Dual b) { return {a.v * b.v, a.d * b.v + a.v * b.d}; }
-  friend Dual operator/(Dual a, Dual b) { return {a.v / b.v, (a.d * b.v - a.v * b.d) / (b.v * b.v)}; }
+  friend Dual operator/(Dual a, Dual b) {
+    return {a.v / b.v, (a.d * b.v - a.v * b.d) / (b.v * b.v)};
+  }
   Dual& operator+=(Dual b) { return *this = *this + b; }
   Dual& operator-=(Dual b) { return *this = *this - b; }
   Dual& operator*=(Dual b) { return *this = *this * b; }

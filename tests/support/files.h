@@ -1,4 +1,5 @@
-// Shared pieces of the tests: a folder that goes away with the test, and the message of what was thrown.
+// Shared pieces of the tests: a folder that goes away with the test, and the message of what was
+// thrown.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ class TempFolder {
  public:
   TempFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "moe-test-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder can be made");
+    if (mkdtemp(name.data()) == nullptr)
+      throw std::runtime_error("no temporary folder can be made");
     path_ = name;
   }
   ~TempFolder() {
@@ -35,7 +37,8 @@ class TempFolder {
   // Names of everything inside, hidden files too, sorted.
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -70,4 +73,5 @@ std::string message_of(F&& f) {
 }  // namespace moe::test
 
 // The message of what `statement` throws contains `part`.
-#define EXPECT_FAILS(statement, part) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, ::moe::test::message_of([&] { statement; }))
+#define EXPECT_FAILS(statement, part) \
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, ::moe::test::message_of([&] { statement; }))

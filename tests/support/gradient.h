@@ -1,4 +1,5 @@
-// The exact gradient of a scalar function by forward-mode differentiation, one coordinate at a time: what a hand-written backward is held against.
+// The exact gradient of a scalar function by forward-mode differentiation, one coordinate at a
+// time: what a hand-written backward is held against.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// A number and its derivatives along W directions at once: what Dual is for one. Costs little more than Dual for each direction less, so that every entry of
-// every gradient of a model can be had from a scalar twin.
+// A number and its derivatives along W directions at once: what Dual is for one. Costs little more
+// than Dual for each direction less, so that every entry of every gradient of a model can be had
+// from a scalar twin.
 #pragma once
 
 #include <array>

@@ -10,7 +10,8 @@
 
 namespace moe::test {
 
-inline std::unique_ptr<Tokenizer> learned_bpe(std::span<const std::string_view> texts, int64_t size) {
+inline std::unique_ptr<Tokenizer> learned_bpe(std::span<const std::string_view> texts,
+                                              int64_t size) {
   BpeLearner learner;
   for (const std::string_view text : texts) learner.add(text);
   return learner.learn(size);

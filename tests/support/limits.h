@@ -1,4 +1,5 @@
-// A limit on this process's address space while a test runs, so that memory is refused without being used up.
+// A limit on this process's address space while a test runs, so that memory is refused without
+// being used up.
 #pragma once
 
 #include <sys/resource.h>
@@ -22,7 +23,8 @@ class AddressLimit {
     getrlimit(RLIMIT_AS, &before_);
     int64_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    const rlimit lowered{static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + more), before_.rlim_max};
+    const rlimit lowered{static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + more),
+                         before_.rlim_max};
     setrlimit(RLIMIT_AS, &lowered);
   }
   ~AddressLimit() { setrlimit(RLIMIT_AS, &before_); }

@@ -1,4 +1,5 @@
-// Processes that are threads of one: a group for tests, which keeps what comm::Link promises with nothing but shared memory.
+// Processes that are threads of one: a group for tests, which keeps what comm::Link promises with
+// nothing but shared memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,12 +39,15 @@ class ThreadLink final : public comm::Link {
     meeting_.changed.notify_all();
   }
 
-  void exchange(std::span<const std::span<const std::byte>> send, std::span<const std::span<std::byte>> receive) override {
+  void exchange(std::span<const std::span<const std::byte>> send,
+                std::span<const std::span<std::byte>> receive) override {
     meeting_.offered[static_cast<size_t>(rank_)] = send;
     meet();
     for (size_t p = 0; p < receive.size(); ++p) {
       const std::span<const std::byte> from = meeting_.offered[p][static_cast<size_t>(rank_)];
-      if (from.size() != receive[p].size()) fail("process {} expects {} bytes of process {}, which sends {}", rank_, receive[p].size(), p, from.size());
+      if (from.size() != receive[p].size())
+        fail("process {} expects {} bytes of process {}, which sends {}", rank_, receive[p].size(),
+             p, from.size());
       if (!from.empty()) std::memcpy(receive[p].data(), from.data(), from.size());
     }
     meet();
@@ -68,7 +72,8 @@ class ThreadLink final : public comm::Link {
 };
 
 // body(group) in each of `size` processes; what each failed with, empty where it did not.
-inline std::vector<std::string> failures_of(int size, const std::function<void(const comm::Group&)>& body) {
+inline std::vector<std::string> failures_of(int size,
+                                            const std::function<void(const comm::Group&)>& body) {
   Meeting meeting(size);
   std::vector<std::string> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -88,7 +93,8 @@ inline std::vector<std::string> failures_of(int size, const std::function<void(c
 // The same where none may fail.
 inline void run_processes(int size, const std::function<void(const comm::Group&)>& body) {
   const std::vector<std::string> failures = failures_of(size, body);
-  for (size_t p = 0; p < failures.size(); ++p) EXPECT_EQ(failures[p], "") << "process " << p << " of " << size;
+  for (size_t p = 0; p < failures.size(); ++p)
+    EXPECT_EQ(failures[p], "") << "process " << p << " of " << size;
 }
 
 }  // namespace moe::test

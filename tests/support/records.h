@@ -1,4 +1,5 @@
-// What the routers of one forward chose, kept in memory so that another forward can be made to take it.
+// What the routers of one forward chose, kept in memory so that another forward can be made to take
+// it.
 #pragma once
 
 #include <functional>
@@ -11,8 +12,9 @@ namespace moe::test {
 
 struct Record {
   int64_t slots = 0;
-  std::vector<std::vector<int32_t>> entries;  // [N,K] for each MoE layer in order (moe/stages/replay.h)
-  std::vector<std::vector<int32_t>> agreed;   // [N], where the forward was replaying itself
+  std::vector<std::vector<int32_t>>
+      entries;  // [N,K] for each MoE layer in order (moe/stages/replay.h)
+  std::vector<std::vector<int32_t>> agreed;  // [N], where the forward was replaying itself
   int64_t own = 0;
 
   // For Pass::on_routing; the record must outlive it.
@@ -21,9 +23,11 @@ struct Record {
       const Router::Saved& r = saved.router;
       slots = r.choice.cols();
       std::vector<int32_t>& layer = entries.emplace_back(static_cast<size_t>(r.choice.numel()));
-      record_choices(Tensor(layer.data(), DType::i32, {r.choice.rows(), slots}), r.choice, r.selected, r.kept);
+      record_choices(Tensor(layer.data(), DType::i32, {r.choice.rows(), slots}), r.choice,
+                     r.selected, r.kept);
       agreed.emplace_back();
-      for (int64_t n = 0; !r.agreed.empty() && n < r.choice.rows(); ++n) agreed.back().push_back(r.agreed.as<int32_t>()[n]);
+      for (int64_t n = 0; !r.agreed.empty() && n < r.choice.rows(); ++n)
+        agreed.back().push_back(r.agreed.as<int32_t>()[n]);
       own += r.own;
     };
   }
@@ -31,13 +35,16 @@ struct Record {
   // Views of the tokens [begin, end), one for each MoE layer.
   std::vector<Tensor> rows(int64_t begin, int64_t end) {
     std::vector<Tensor> out;
-    for (auto& layer : entries) out.push_back(Tensor(layer.data() + begin * slots, DType::i32, {end - begin, slots}));
+    for (auto& layer : entries)
+      out.push_back(Tensor(layer.data() + begin * slots, DType::i32, {end - begin, slots}));
     return out;
   }
   // Of all tokens.
   std::vector<Tensor> all() {
     std::vector<Tensor> out;
-    for (auto& layer : entries) out.push_back(Tensor(layer.data(), DType::i32, {static_cast<int64_t>(layer.size()) / slots, slots}));
+    for (auto& layer : entries)
+      out.push_back(
+          Tensor(layer.data(), DType::i32, {static_cast<int64_t>(layer.size()) / slots, slots}));
     return out;
   }
 

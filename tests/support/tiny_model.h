@@ -13,8 +13,8 @@
 
 namespace moe::test {
 
-// Two layers of width 32 over bytes; every layer routes, with noise and capacity drops (nanomoe), and drops activations out: whatever draws random numbers is
-// on.
+// Two layers of width 32 over bytes; every layer routes, with noise and capacity drops (nanomoe),
+// and drops activations out: whatever draws random numbers is on.
 inline ModelConfig noisy_config() {
   ModelConfig c;
   c.vocab = 256;
@@ -57,12 +57,14 @@ inline TrainOptions tiny_options() {
 
 // Text with something to learn: words that repeat in an order drawn once.
 inline Corpus tiny_corpus(int64_t words = 600) {
-  const std::vector<std::string> lexicon = {"the ",     "router ", "sends ", "each ", "token ", "to ",  "two ",
-                                            "experts ", "and ",    "adds ",  "what ", "they ",  "say. "};
+  const std::vector<std::string> lexicon = {"the ",  "router ", "sends ",   "each ", "token ",
+                                            "to ",   "two ",    "experts ", "and ",  "adds ",
+                                            "what ", "they ",   "say. "};
   const RngKey key = RngKey::from_seed(11);
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < words; ++i)
-    for (char c : lexicon[uniform_index(key, static_cast<uint64_t>(i), lexicon.size())]) ids.push_back(static_cast<unsigned char>(c));
+    for (char c : lexicon[uniform_index(key, static_cast<uint64_t>(i), lexicon.size())])
+      ids.push_back(static_cast<unsigned char>(c));
   return Corpus(std::move(ids));
 }
 

@@ -1,6 +1,8 @@
-// The scalar twin of a whole model: loops, no vectors of vectors cleverness, templated on the number type. With T = Dual<double> one run gives the exact
-// derivative of the loss along one parameter, so every gradient of the engine is checked against it entry by entry. Independent of src/moe and src/model
-// but for ModelConfig, RoutingSpec (data) and the counter-based random numbers, which are part of the definition.
+// The scalar twin of a whole model: loops, no vectors of vectors cleverness, templated on the
+// number type. With T = Dual<double> one run gives the exact derivative of the loss along one
+// parameter, so every gradient of the engine is checked against it entry by entry. Independent of
+// src/moe and src/model but for ModelConfig, RoutingSpec (data) and the counter-based random
+// numbers, which are part of the definition.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +21,10 @@ namespace moe::test {
 struct TwinInput {
   std::vector<int32_t> ids, positions, targets;  // a target below 0 is not predicted
   std::vector<int64_t> bounds;
-  RngKey key;                                                      // of the step; empty: no randomness
-  std::vector<std::vector<int64_t>> step_counts;                   // [E] for each MoE layer; empty: none known
-  std::vector<std::vector<std::vector<TwinEntry>>> recorded = {};  // [N][K] for each MoE layer; empty: the routers choose
+  RngKey key;                                     // of the step; empty: no randomness
+  std::vector<std::vector<int64_t>> step_counts;  // [E] for each MoE layer; empty: none known
+  std::vector<std::vector<std::vector<TwinEntry>>> recorded =
+      {};  // [N][K] for each MoE layer; empty: the routers choose
 };
 
 template <class T>
@@ -39,7 +42,8 @@ template <class T>
 class TwinModel {
  public:
   // `params` must outlive the twin.
-  TwinModel(const ModelConfig& config, const RoutingSpec& routing, const std::map<std::string, std::vector<T>>& params)
+  TwinModel(const ModelConfig& config, const RoutingSpec& routing,
+            const std::map<std::string, std::vector<T>>& params)
       : c_(config), routing_(routing), p_(params) {}
 
   TwinOutput<T> run(const TwinInput& in, const RoutingLosses& coef) {
@@ -67,7 +71,9 @@ class TwinModel {
 
  private:
   const std::vector<T>& p(const std::string& name) const { return p_.at(name); }
-  const std::vector<T>* maybe(const std::string& name) const { return p_.count(name) ? &p_.at(name) : nullptr; }
+  const std::vector<T>* maybe(const std::string& name) const {
+    return p_.count(name) ? &p_.at(name) : nullptr;
+  }
   RngKey fold(uint64_t part) const { return in_->key.empty() ? RngKey{} : in_->key.fold(part); }
 
   static Matrix<T> add(Matrix<T> a, const Matrix<T>& b) {
@@ -79,11 +85,13 @@ class TwinModel {
     const auto d = static_cast<size_t>(c_.width);
     Matrix<T> y;
     for (int32_t id : ids)
-      y.emplace_back(table.begin() + static_cast<long>(static_cast<size_t>(id) * d), table.begin() + static_cast<long>((static_cast<size_t>(id) + 1) * d));
+      y.emplace_back(table.begin() + static_cast<long>(static_cast<size_t>(id) * d),
+                     table.begin() + static_cast<long>((static_cast<size_t>(id) + 1) * d));
     return y;
   }
   // y = x W_e^T (+ b_e) with W [.., out, in] at expert e
-  static Matrix<T> linear(const Matrix<T>& x, const std::vector<T>& w, int64_t out, int64_t e, const std::vector<T>* bias) {
+  static Matrix<T> linear(const Matrix<T>& x, const std::vector<T>& w, int64_t out, int64_t e,
+                          const std::vector<T>* bias) {
     Matrix<T> y(x.size(), std::vector<T>(static_cast<size_t>(out)));
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t o = 0; o < static_cast<size_t>(out); ++o) {
@@ -94,7 +102,8 @@ class TwinModel {
       }
     return y;
   }
-  std::vector<T> norm_row(const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>* bias, NormKind kind) const {
+  std::vector<T> norm_row(const std::vector<T>& x, const std::vector<T>& weight,
+                          const std::vector<T>* bias, NormKind kind) const {
     using std::sqrt;
     const T count = T(static_cast<double>(x.size()));
     T mean{}, square{};
@@ -105,22 +114,27 @@ class TwinModel {
     for (const T& v : x) square += (v - mean) * (v - mean);
     const T scale = T(1.0) / sqrt(square / count + T(static_cast<double>(c_.norm_eps)));
     std::vector<T> y;
-    for (size_t d = 0; d < x.size(); ++d) y.push_back((x[d] - mean) * scale * weight[d] + (bias ? (*bias)[d] : T{}));
+    for (size_t d = 0; d < x.size(); ++d)
+      y.push_back((x[d] - mean) * scale * weight[d] + (bias ? (*bias)[d] : T{}));
     return y;
   }
   Matrix<T> norm(const Matrix<T>& x, const std::string& name) const {
     Matrix<T> y;
-    for (const auto& row : x) y.push_back(norm_row(row, p(name + ".weight"), maybe(name + ".bias"), c_.norm));
+    for (const auto& row : x)
+      y.push_back(norm_row(row, p(name + ".weight"), maybe(name + ".bias"), c_.norm));
     return y;
   }
-  // The engine's definition: entry i = r * D + c is kept where word i mod 4 of philox at counter i / 4, as a number in [0, 1), is at least p.
+  // The engine's definition: entry i = r * D + c is kept where word i mod 4 of philox at counter i
+  // / 4, as a number in [0, 1), is at least p.
   Matrix<T> drop(Matrix<T> x, RngKey key) const {
     if (c_.dropout == 0 || key.empty()) return x;
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t d = 0; d < x[n].size(); ++d) {
         const size_t i = n * x[n].size() + d;
         const double u = static_cast<double>(philox(key, i / 4)[i % 4] >> 8) * 0x1p-24;
-        x[n][d] *= T(u >= static_cast<double>(c_.dropout) ? 1.0 / (1.0 - static_cast<double>(c_.dropout)) : 0.0);
+        x[n][d] *=
+            T(u >= static_cast<double>(c_.dropout) ? 1.0 / (1.0 - static_cast<double>(c_.dropout))
+                                                   : 0.0);
       }
     return x;
   }
@@ -130,14 +144,17 @@ class TwinModel {
     const bool pre = c_.norm_placement == NormPlacement::pre;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
-    Matrix<T> u = add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), site(0)));
+    Matrix<T> u =
+        add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), site(0)));
     if (!pre) u = norm(u, name + "norm1");
-    Matrix<T> y = add(u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), site(1)));
+    Matrix<T> y = add(
+        u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), site(1)));
     return pre ? y : norm(y, name + "norm2");
   }
 
   // Queries or keys of all heads, normalised and rotated.
-  Matrix<T> project(const Matrix<T>& x, const std::string& name, const char* which, int64_t out, bool norm_and_rotate) const {
+  Matrix<T> project(const Matrix<T>& x, const std::string& name, const char* which, int64_t out,
+                    bool norm_and_rotate) const {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
     const auto width = static_cast<size_t>(c_.head_width);
@@ -145,13 +162,16 @@ class TwinModel {
       const std::vector<T>& weight = p(name + which + "_norm.weight");
       for (auto& row : y)
         for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
-          const auto part = norm_row(std::vector<T>(row.begin() + static_cast<long>(begin), row.begin() + static_cast<long>(begin + weight.size())), weight,
-                                     nullptr, NormKind::rms);
+          const auto part =
+              norm_row(std::vector<T>(row.begin() + static_cast<long>(begin),
+                                      row.begin() + static_cast<long>(begin + weight.size())),
+                       weight, nullptr, NormKind::rms);
           std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
         }
     }
     if (c_.positions != Positions::rope) return y;
-    const ops::RopeFrequencies rope = rope_frequencies(c_.head_width, c_.rope_theta, c_.rope_scaling);
+    const ops::RopeFrequencies rope =
+        rope_frequencies(c_.head_width, c_.rope_theta, c_.rope_scaling);
     for (size_t n = 0; n < y.size(); ++n)
       for (size_t head = 0; head < y[n].size(); head += width)
         for (size_t i = 0; i < width / 2; ++i) {
@@ -165,16 +185,21 @@ class TwinModel {
   }
 
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
-    const Matrix<T> q = project(x, name, "q", c_.q_width(), true), k = project(x, name, "k", c_.kv_width(), true),
+    const Matrix<T> q = project(x, name, "q", c_.q_width(), true),
+                    k = project(x, name, "k", c_.kv_width(), true),
                     v = project(x, name, "v", c_.kv_width(), false);
     const auto width = static_cast<size_t>(c_.head_width);
     const auto group = static_cast<size_t>(c_.heads / c_.kv_heads);
     Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.q_width())));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
-      for (auto n = static_cast<size_t>(in_->bounds[s]); n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
+      for (auto n = static_cast<size_t>(in_->bounds[s]);
+           n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
         for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
-          const size_t whole = static_cast<size_t>(in_->bounds[s]), window = layer < c_.window_from ? 0 : static_cast<size_t>(c_.attention_window);
-          const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole, kv = head / group * width;
+          const size_t whole = static_cast<size_t>(in_->bounds[s]),
+                       window =
+                           layer < c_.window_from ? 0 : static_cast<size_t>(c_.attention_window);
+          const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole,
+                       kv = head / group * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {
             T dot{};
@@ -183,7 +208,8 @@ class TwinModel {
           }
           const std::vector<T> weights = twin::softmax(scores);
           for (size_t m = begin; m <= n; ++m)
-            for (size_t i = 0; i < width; ++i) o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
+            for (size_t i = 0; i < width; ++i)
+              o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
         }
     return linear(o, p(name + "o.weight"), c_.width, 0, maybe(name + "o.bias"));
   }
@@ -193,16 +219,20 @@ class TwinModel {
     switch (c_.act) {
       case ops::Act::silu: return x * twin::sigmoid(x);
       case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
-      case ops::Act::gelu_tanh: return T(0.5) * x * (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
+      case ops::Act::gelu_tanh:
+        return T(0.5) * x *
+               (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
       case ops::Act::relu: return value_of(x) > 0 ? x : T{};
     }
     return x;
   }
-  std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e, int64_t width) const {
+  std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e,
+                        int64_t width) const {
     const Matrix<T> in = {x};
     Matrix<T> hidden = linear(in, p(name + "up.weight"), width, e, maybe(name + "up.bias"));
     if (c_.gated) {
-      const Matrix<T> gate = linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
+      const Matrix<T> gate =
+          linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
       for (size_t f = 0; f < hidden[0].size(); ++f) hidden[0][f] *= activate(gate[0][f]);
     } else {
       for (T& v : hidden[0]) v = activate(v);
@@ -216,16 +246,23 @@ class TwinModel {
       for (size_t d = 0; d < what.size(); ++d) y[n][d] += weight * what[d];
     };
     if (!c_.is_moe(layer)) {
-      for (size_t n = 0; n < x.size(); ++n) add_to(n, T(1.0), expert(x[n], name + "experts.", 0, c_.dense_width));
+      for (size_t n = 0; n < x.size(); ++n)
+        add_to(n, T(1.0), expert(x[n], name + "experts.", 0, c_.dense_width));
       return y;
     }
     const TwinRoute<T>& to = route(x, name, key);
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t i = 0; i < to.choice[n].size(); ++i)
-        if (to.kept[n][i]) add_to(n, to.weights[n][i], expert(x[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]), c_.expert_width));
+        if (to.kept[n][i])
+          add_to(n, to.weights[n][i],
+                 expert(x[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]),
+                        c_.expert_width));
     if (c_.shared_experts == 0) return y;
     for (size_t n = 0; n < x.size(); ++n) {
-      const T weight = c_.shared_gate ? twin::sigmoid(linear({x[n]}, p(name + "shared_gate.weight"), 1, 0, nullptr)[0][0]) : T(1.0);
+      const T weight =
+          c_.shared_gate
+              ? twin::sigmoid(linear({x[n]}, p(name + "shared_gate.weight"), 1, 0, nullptr)[0][0])
+              : T(1.0);
       add_to(n, weight, expert(x[n], name + "shared.", 0, c_.shared_experts * c_.shared_width));
     }
     return y;
@@ -238,13 +275,17 @@ class TwinModel {
         for (const T& v : *found) out.push_back(value_of(v));
       return out;
     };
-    TwinRouterInput in{in_->ids, in_->bounds, {}, numbers("router.bias"), numbers("router.threshold"), key};
+    TwinRouterInput in{
+        in_->ids, in_->bounds, {}, numbers("router.bias"), numbers("router.threshold"), key};
     if (!in_->step_counts.empty()) in.step_counts = in_->step_counts.at(out_.routes.size());
     if (!in_->recorded.empty()) in.recorded = in_->recorded.at(out_.routes.size());
     TwinRouter<T> router(routing_, in);
-    const TwinRouterParams<T> params{maybe(name + "router.weight"),       maybe(name + "router.up.weight"), maybe(name + "router.logit_bias"),
-                                     maybe(name + "router.noise.weight"), maybe(name + "router.scale"),     [this](T v) { return activate(v); }};
-    out_.routes.push_back(params.weight ? router.from_x(x, params) : router.from_logits({}, {}, {}));
+    const TwinRouterParams<T> params{
+        maybe(name + "router.weight"),     maybe(name + "router.up.weight"),
+        maybe(name + "router.logit_bias"), maybe(name + "router.noise.weight"),
+        maybe(name + "router.scale"),      [this](T v) { return activate(v); }};
+    out_.routes.push_back(params.weight ? router.from_x(x, params)
+                                        : router.from_logits({}, {}, {}));
     out_.dropped += out_.routes.back().dropped;
     out_.smallest_margin = std::min(out_.smallest_margin, out_.routes.back().margin);
     return out_.routes.back();
@@ -256,8 +297,12 @@ class TwinModel {
       std::vector<T> values;
       each_loss(route.losses, [&](const char*, T& value) { values.push_back(value / T(layers)); });
       size_t i = 0, j = 0;
-      each_loss(out_.losses, [&](const char*, float& mean) { mean += static_cast<float>(value_of(values[i++])); });
-      each_loss(coef, [&](const char*, const float& c) { out_.loss += T(static_cast<double>(c)) * values[j++]; });
+      each_loss(out_.losses, [&](const char*, float& mean) {
+        mean += static_cast<float>(value_of(values[i++]));
+      });
+      each_loss(coef, [&](const char*, const float& c) {
+        out_.loss += T(static_cast<double>(c)) * values[j++];
+      });
     }
   }
 

@@ -1,6 +1,8 @@
-// The scalar twin of a router: every stage in plain loops, templated on the number type, so that dual numbers give the exact derivative of weights and losses.
-// Written from the formulas of the stages' headers and their papers; of src/moe only the data (RoutingSpec) and the counter-based random numbers are used,
-// which are part of the definition. `margin` is the smallest distance by which any decision was made: a draw below 1e-3 may come out otherwise in f32.
+// The scalar twin of a router: every stage in plain loops, templated on the number type, so that
+// dual numbers give the exact derivative of weights and losses. Written from the formulas of the
+// stages' headers and their papers; of src/moe only the data (RoutingSpec) and the counter-based
+// random numbers are used, which are part of the definition. `margin` is the smallest distance by
+// which any decision was made: a draw below 1e-3 may come out otherwise in f32.
 #pragma once
 
 #include <fmt/format.h>
@@ -104,8 +106,9 @@ struct TwinEntry {
 // What the router is made of; what its stages do not have is absent.
 template <class T>
 struct TwinRouterParams {
-  const std::vector<T>*weight = nullptr, *up = nullptr, *logit_bias = nullptr, *noise = nullptr;  // [E,D], [E,D], [E], [E,D]
-  const std::vector<T>* scale = nullptr;                                                          // [E]
+  const std::vector<T>*weight = nullptr, *up = nullptr, *logit_bias = nullptr,
+        *noise = nullptr;                 // [E,D], [E,D], [E], [E,D]
+  const std::vector<T>* scale = nullptr;  // [E]
   std::function<T(T)> act = [](T x) { return x * twin::sigmoid(x); };
 };
 
@@ -115,7 +118,8 @@ struct TwinRouterInput {
   std::vector<int64_t> bounds, step_counts;
   std::vector<double> bias, threshold;
   RngKey key;
-  std::vector<std::vector<TwinEntry>> recorded = {};  // [N][K] choices to take instead of the router's own; empty: it chooses
+  std::vector<std::vector<TwinEntry>> recorded =
+      {};  // [N][K] choices to take instead of the router's own; empty: it chooses
 };
 
 // each_loss (moe/losses/aux_loss.h) walks these too.
@@ -126,8 +130,9 @@ struct TwinLosses {
 
 template <class T>
 struct TwinRoute {
-  std::vector<std::vector<size_t>> choice;      // [N][K]
-  Flags selected, sent, kept;                   // [N][K] by the select stage; after the second policy; after capacity
+  std::vector<std::vector<size_t>> choice;  // [N][K]
+  Flags selected, sent,
+      kept;  // [N][K] by the select stage; after the second policy; after capacity
   Matrix<T> before_drop, weights;               // [N][K]; `weights` is 0 where not kept
   std::vector<int64_t> counts, balance_counts;  // [E]
   std::vector<double> cutoff;                   // [E], expert choice only
@@ -141,14 +146,18 @@ template <class T>
 class TwinRouter {
  public:
   TwinRouter(const RoutingSpec& spec, const TwinRouterInput& in)
-      : spec_(spec), in_(in), experts_(twin::index(spec.experts)), slots_(twin::index(spec.slots())) {}
+      : spec_(spec),
+        in_(in),
+        experts_(twin::index(spec.experts)),
+        slots_(twin::index(spec.slots())) {}
 
   // x [N][D]
   TwinRoute<T> from_x(Matrix<T> x, const TwinRouterParams<T>& params) {
     scale_ = params.scale;
     if (const auto* j = std::get_if<InputJitter>(&spec_.noise); j && !in_.key.empty())
       for (size_t n = 0; n < x.size(); ++n)
-        for (size_t d = 0; d < x[n].size(); ++d) x[n][d] *= T(1.0 - j->eps + 2.0 * j->eps * uniform(in_.key, n * x[n].size() + d));
+        for (size_t d = 0; d < x[n].size(); ++d)
+          x[n][d] *= T(1.0 - j->eps + 2.0 * j->eps * uniform(in_.key, n * x[n].size() + d));
     const Matrix<T> clean = logits(x, params);
     const auto* learned = std::get_if<LearnedNoise>(&spec_.noise);
     if (!learned || in_.key.empty()) return from_logits(clean, {}, clean);
@@ -201,7 +210,8 @@ class TwinRouter {
     Matrix<T> z = twin::product(x, *params.weight);
     if (std::holds_alternative<LinearLogits>(spec_.logits)) {
       for (auto& row : z)
-        for (size_t e = 0; e < experts_ && params.logit_bias; ++e) row[e] += (*params.logit_bias)[e];
+        for (size_t e = 0; e < experts_ && params.logit_bias; ++e)
+          row[e] += (*params.logit_bias)[e];
       return z;
     }
     const Matrix<T> up = params.up ? twin::product(x, *params.up) : z;
@@ -217,11 +227,15 @@ class TwinRouter {
 
   std::vector<std::pair<size_t, size_t>> scopes(const Scope& scope) const {
     std::vector<std::pair<size_t, size_t>> list;
-    if (scope.kind == Scope::Kind::micro_batch || (scope.kind == Scope::Kind::sequence && in_.bounds.empty())) return {{0, tokens_}};
+    if (scope.kind == Scope::Kind::micro_batch ||
+        (scope.kind == Scope::Kind::sequence && in_.bounds.empty()))
+      return {{0, tokens_}};
     if (scope.kind == Scope::Kind::sequence)
-      for (size_t s = 0; s + 1 < in_.bounds.size(); ++s) list.emplace_back(in_.bounds[s], in_.bounds[s + 1]);
+      for (size_t s = 0; s + 1 < in_.bounds.size(); ++s)
+        list.emplace_back(in_.bounds[s], in_.bounds[s + 1]);
     else
-      for (size_t begin = 0; begin < tokens_; begin += twin::index(scope.group)) list.emplace_back(begin, std::min(tokens_, begin + twin::index(scope.group)));
+      for (size_t begin = 0; begin < tokens_; begin += twin::index(scope.group))
+        list.emplace_back(begin, std::min(tokens_, begin + twin::index(scope.group)));
     return list;
   }
 
@@ -243,7 +257,8 @@ class TwinRouter {
         continue;
       }
       std::vector<double> s(experts_);
-      for (size_t e = 0; e < experts_; ++e) s[e] = value_of(scores_[n][e]) + (selection_bias(spec_.select) ? in_.bias[e] : 0);
+      for (size_t e = 0; e < experts_; ++e)
+        s[e] = value_of(scores_[n][e]) + (selection_bias(spec_.select) ? in_.bias[e] : 0);
       if (const auto* grouped = std::get_if<GroupedTopK>(&spec_.select)) mask_groups(s, *grouped);
       std::vector<size_t> order = twin::falling(s);
       if (!experts_choose(spec_.select))
@@ -252,7 +267,8 @@ class TwinRouter {
       order.resize(slots_);
       out_.choice.push_back(order);
     }
-    if (const auto* expert_choice = std::get_if<ExpertChoice>(&spec_.select)) experts_take(*expert_choice);
+    if (const auto* expert_choice = std::get_if<ExpertChoice>(&spec_.select))
+      experts_take(*expert_choice);
     if (std::holds_alternative<ThresholdChoice>(spec_.select))
       for (size_t n = 0; n < tokens_; ++n)
         for (size_t i = 0; i < slots_; ++i) {
@@ -264,21 +280,26 @@ class TwinRouter {
 
   std::vector<size_t> hashed(const HashChoice& hash, int32_t id) const {
     std::vector<size_t> p(experts_);
-    std::iota(p.begin(), p.end(), hash.map == HashChoice::Map::modulo ? static_cast<size_t>(id) : 0);
+    std::iota(p.begin(), p.end(),
+              hash.map == HashChoice::Map::modulo ? static_cast<size_t>(id) : 0);
     for (size_t& e : p) e %= experts_;
     if (hash.map == HashChoice::Map::random) {
-      const RngKey key = RngKey::from_seed(static_cast<uint64_t>(hash.seed)).fold(static_cast<uint64_t>(id));
-      for (size_t i = 0; i < slots_; ++i) std::swap(p[i], p[i + uniform_index(key, i, experts_ - i)]);
+      const RngKey key =
+          RngKey::from_seed(static_cast<uint64_t>(hash.seed)).fold(static_cast<uint64_t>(id));
+      for (size_t i = 0; i < slots_; ++i)
+        std::swap(p[i], p[i + uniform_index(key, i, experts_ - i)]);
     }
     p.resize(slots_);
     return p;
   }
 
   void mask_groups(std::vector<double>& s, const GroupedTopK& g) {
-    const size_t groups = twin::index(g.groups), size = experts_ / groups, keep = twin::index(g.keep);
+    const size_t groups = twin::index(g.groups), size = experts_ / groups,
+                 keep = twin::index(g.keep);
     std::vector<double> value(groups);
     for (size_t i = 0; i < groups; ++i) {
-      std::vector<double> members(s.begin() + static_cast<long>(i * size), s.begin() + static_cast<long>((i + 1) * size));
+      std::vector<double> members(s.begin() + static_cast<long>(i * size),
+                                  s.begin() + static_cast<long>((i + 1) * size));
       std::sort(members.rbegin(), members.rend());
       value[i] = std::accumulate(members.begin(), members.begin() + g.group_top, 0.0);
     }
@@ -295,7 +316,9 @@ class TwinRouter {
     for (auto [begin, end] : all)
       for (size_t e = 0; e < experts_; ++e) {
         const double tokens = twin::real(end - begin);
-        const auto take = static_cast<size_t>(std::clamp(std::floor(tokens * twin::as_written(choice.factor) / twin::real(experts_)), 1.0, tokens));
+        const auto take = static_cast<size_t>(
+            std::clamp(std::floor(tokens * twin::as_written(choice.factor) / twin::real(experts_)),
+                       1.0, tokens));
         std::vector<double> column;
         for (size_t n = begin; n < end; ++n) column.push_back(value_of(scores_[n][e]));
         const std::vector<size_t> order = twin::falling(column);
@@ -339,15 +362,21 @@ class TwinRouter {
     for (size_t n = 0; n < tokens_; ++n) {
       std::vector<T> chosen;
       for (size_t i = 0; i < slots_; ++i)
-        if (out_.selected[n][i]) chosen.push_back(std::holds_alternative<UnitWeight>(spec_.weigh) ? T(1.0) : scores_[n][out_.choice[n][i]]);
+        if (out_.selected[n][i])
+          chosen.push_back(std::holds_alternative<UnitWeight>(spec_.weigh)
+                               ? T(1.0)
+                               : scores_[n][out_.choice[n][i]]);
       if (const auto* stage = std::get_if<ChosenScores>(&spec_.weigh)) {
-        const T sum = stage->renormalise == ChosenScores::Renormalise::before_drop ? twin::sum_of(chosen) + T(1e-20) : T(1.0);
+        const T sum = stage->renormalise == ChosenScores::Renormalise::before_drop
+                          ? twin::sum_of(chosen) + T(1e-20)
+                          : T(1.0);
         for (T& w : chosen) w = T(static_cast<double>(stage->scale)) * w / sum;
       }
       if (std::holds_alternative<ChosenSoftmax>(spec_.weigh)) chosen = twin::softmax(chosen);
       if (std::holds_alternative<OnePlusScaled>(spec_.weigh))
         for (size_t i = 0, next = 0; i < slots_; ++i)
-          if (out_.selected[n][i]) chosen[next] = T(1.0) + (*scale_)[out_.choice[n][i]] * chosen[next], ++next;
+          if (out_.selected[n][i])
+            chosen[next] = T(1.0) + (*scale_)[out_.choice[n][i]] * chosen[next], ++next;
       for (size_t i = 0, next = 0; i < slots_; ++i)
         if (out_.selected[n][i]) out_.before_drop[n][i] = chosen[next++];
     }
@@ -393,8 +422,12 @@ class TwinRouter {
 
   size_t room(const BufferCapacity& b, size_t tokens) const {
     using Rounding = BufferCapacity::Rounding;
-    const double wanted = twin::as_written(b.factor) * twin::real((b.count_choices ? slots_ : 1) * tokens) / twin::real(experts_);
-    double c = b.rounding == Rounding::round ? std::nearbyint(wanted) : b.rounding == Rounding::ceil ? std::ceil(wanted) : std::floor(wanted);
+    const double wanted = twin::as_written(b.factor) *
+                          twin::real((b.count_choices ? slots_ : 1) * tokens) /
+                          twin::real(experts_);
+    double c = b.rounding == Rounding::round  ? std::nearbyint(wanted)
+               : b.rounding == Rounding::ceil ? std::ceil(wanted)
+                                              : std::floor(wanted);
     if (b.rounding == Rounding::floor_to_even && std::fmod(c, 2) != 0) c += 1;
     if (b.at_most_tokens) c = std::min(c, twin::real(tokens));
     return static_cast<size_t>(std::max(c, twin::real(b.minimum)));
@@ -413,18 +446,28 @@ class TwinRouter {
       std::vector<std::pair<size_t, size_t>> pairs;  // (token, choice), in order of placement
       for (size_t i = 0; i < slots_; ++i) {
         std::vector<double> draw(tokens);
-        for (size_t n = 0; n < tokens && !in_.key.empty(); ++n) draw[n] = -uniform(in_.key.fold(2), i * tokens_ + begin + n);
+        for (size_t n = 0; n < tokens && !in_.key.empty(); ++n)
+          draw[n] = -uniform(in_.key.fold(2), i * tokens_ + begin + n);
         const std::vector<size_t> shuffled = twin::falling(draw);
         for (size_t n = 0; n < tokens; ++n)
-          pairs.emplace_back(begin + (b->order == Order::random ? shuffled[n] : b->order == Order::batch_priority ? by_first[n] : n), i);
+          pairs.emplace_back(begin + (b->order == Order::random           ? shuffled[n]
+                                      : b->order == Order::batch_priority ? by_first[n]
+                                                                          : n),
+                             i);
       }
       if (b->order == Order::batch_priority)
-        for (size_t n = 0; n + 1 < tokens; ++n) decided_by(first[by_first[n]] - first[by_first[n + 1]]);
-      if (b->order == Order::token_major) std::stable_sort(pairs.begin(), pairs.end(), [](auto x, auto y) { return x.first < y.first; });
-      const auto weight = [&](auto pair) { return value_of(out_.before_drop[pair.first][pair.second]); };
+        for (size_t n = 0; n + 1 < tokens; ++n)
+          decided_by(first[by_first[n]] - first[by_first[n + 1]]);
+      if (b->order == Order::token_major)
+        std::stable_sort(pairs.begin(), pairs.end(),
+                         [](auto x, auto y) { return x.first < y.first; });
+      const auto weight = [&](auto pair) {
+        return value_of(out_.before_drop[pair.first][pair.second]);
+      };
       if (b->order == Order::by_weight) {
         std::sort(pairs.begin(), pairs.end());
-        std::stable_sort(pairs.begin(), pairs.end(), [&](auto x, auto y) { return weight(x) > weight(y); });
+        std::stable_sort(pairs.begin(), pairs.end(),
+                         [&](auto x, auto y) { return weight(x) > weight(y); });
       }
       std::vector<size_t> used(experts_);
       std::vector<double> last(experts_, INFINITY);  // weight that took an expert's last place
@@ -436,7 +479,8 @@ class TwinRouter {
           last[e] = weight(pair);
           continue;
         }
-        if (b->order == Order::by_weight && used[e] == room(*b, tokens) + 1) decided_by(last[e] - weight(pair));
+        if (b->order == Order::by_weight && used[e] == room(*b, tokens) + 1)
+          decided_by(last[e] - weight(pair));
         out_.dropped += out_.sent[n][i];
         out_.kept[n][i] = false;
       }
@@ -445,10 +489,12 @@ class TwinRouter {
 
   // ---- losses -----------------------------------------------------------------------------------
   void losses() {
-    for (const auto& row : spec_.losses.z_of_clean ? *clean_ : *noisy_) out_.losses.z += twin::lse(row) * twin::lse(row) / T(twin::real(tokens_));
+    for (const auto& row : spec_.losses.z_of_clean ? *clean_ : *noisy_)
+      out_.losses.z += twin::lse(row) * twin::lse(row) / T(twin::real(tokens_));
     if (spec_.losses.balance) out_.losses.balance = balance(*spec_.losses.balance);
     if (spec_.losses.device) out_.losses.device = device(*spec_.losses.device, false);
-    if (spec_.losses.communication) out_.losses.communication = device(*spec_.losses.communication, true);
+    if (spec_.losses.communication)
+      out_.losses.communication = device(*spec_.losses.communication, true);
     if (spec_.losses.importance) {
       std::vector<T> sum(experts_);
       for (size_t n = 0; n < tokens_; ++n)
@@ -467,7 +513,8 @@ class TwinRouter {
       const std::vector<size_t> order = twin::falling(s);
       const bool unbiased = kind == Counts::unbiased_choices;
       if (unbiased && slots_ < experts_) decided_by(s[order[slots_ - 1]] - s[order[slots_]]);
-      for (size_t i = 0; i < (kind == Counts::first_choice ? 1 : slots_); ++i) c[unbiased ? order[i] : out_.choice[n][i]] += unbiased || out_.selected[n][i];
+      for (size_t i = 0; i < (kind == Counts::first_choice ? 1 : slots_); ++i)
+        c[unbiased ? order[i] : out_.choice[n][i]] += unbiased || out_.selected[n][i];
     }
     return c;
   }
@@ -500,11 +547,14 @@ class TwinRouter {
       std::vector<double> c = count(b.counts, begin, end);
       for (size_t e = 0; e < experts_; ++e) {
         out_.balance_counts[e] += static_cast<int64_t>(c[e]);
-        if (b.shares == BalanceLoss::Shares::running && !in_.step_counts.empty()) c[e] += twin::real(in_.step_counts[e]);
-        if (b.shares == BalanceLoss::Shares::step && !in_.step_counts.empty()) c[e] = twin::real(in_.step_counts[e]);
+        if (b.shares == BalanceLoss::Shares::running && !in_.step_counts.empty())
+          c[e] += twin::real(in_.step_counts[e]);
+        if (b.shares == BalanceLoss::Shares::step && !in_.step_counts.empty())
+          c[e] = twin::real(in_.step_counts[e]);
       }
       const std::vector<T> p = given(b.probs, begin, end);
-      const double factor = twin::real(experts_) / counted(c) * twin::real(end - begin) / twin::real(tokens_);
+      const double factor =
+          twin::real(experts_) / counted(c) * twin::real(end - begin) / twin::real(tokens_);
       for (size_t e = 0; e < experts_; ++e) loss += T(factor * c[e]) * p[e];
     }
     return loss;
@@ -526,7 +576,8 @@ class TwinRouter {
         }
         for (size_t n = begin; n < end; ++n) {
           bool visits = false;
-          for (size_t i = 0; i < slots_; ++i) visits |= out_.selected[n][i] && out_.choice[n][i] / size == device;
+          for (size_t i = 0; i < slots_; ++i)
+            visits |= out_.selected[n][i] && out_.choice[n][i] / size == device;
           visitors += visits;
         }
         if (communication) f = twin::real(d.devices) / twin::real(d.at_most) * visitors / tokens;
@@ -536,13 +587,15 @@ class TwinRouter {
     return loss;
   }
 
-  // Shazeer's: the chance that e is among the token's k when its noise alone is drawn anew, that is, that it beats the k-th of the others.
+  // Shazeer's: the chance that e is among the token's k when its noise alone is drawn anew, that
+  // is, that it beats the k-th of the others.
   T load() {
     using std::erf;
     std::vector<T> sum(experts_);
     for (size_t n = 0; n < tokens_; ++n) {
       if (sigma_->empty() || slots_ == experts_) {
-        for (size_t i = 0; i < slots_; ++i) sum[out_.choice[n][i]] += T(out_.selected[n][i] ? 1.0 : 0.0);
+        for (size_t i = 0; i < slots_; ++i)
+          sum[out_.choice[n][i]] += T(out_.selected[n][i] ? 1.0 : 0.0);
         continue;
       }
       const std::vector<T>& z = (*noisy_)[n];
@@ -553,7 +606,9 @@ class TwinRouter {
       decided_by(value_of(kth) - value_of(next));
       for (size_t e = 0; e < experts_; ++e) {
         const T against = value_of(z[e]) > value_of(next) ? next : kth;
-        sum[e] += T(0.5) * (T(1.0) + erf(((*clean_)[n][e] - against) / (*sigma_)[n][e] / T(std::numbers::sqrt2)));
+        sum[e] +=
+            T(0.5) *
+            (T(1.0) + erf(((*clean_)[n][e] - against) / (*sigma_)[n][e] / T(std::numbers::sqrt2)));
       }
     }
     return twin::cv2(sum);

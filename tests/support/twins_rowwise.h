@@ -1,6 +1,8 @@
-// Scalar twins of the row-wise ops of ops.h: norms, rope, embedding, expert activation, gather and sum of rows, cross-entropy, dropout, AdamW.
-// Each is the formula and nothing else, on dense row-major std::vector<T>; forwards run on double and on Dual<double>, backwards are written by hand in double.
-// An empty vector means "absent", as an empty Tensor does. Sizes are deduced from the vectors where the width of a row says enough.
+// Scalar twins of the row-wise ops of ops.h: norms, rope, embedding, expert activation, gather and
+// sum of rows, cross-entropy, dropout, AdamW. Each is the formula and nothing else, on dense
+// row-major std::vector<T>; forwards run on double and on Dual<double>, backwards are written by
+// hand in double. An empty vector means "absent", as an empty Tensor does. Sizes are deduced from
+// the vectors where the width of a row says enough.
 #pragma once
 
 #include <cmath>
@@ -41,14 +43,16 @@ struct NormGrad {
 };
 
 // With n = x rstd, g = dy weight:  dx = rstd (g - n mean(g n)), dweight = sum_rows dy n
-inline NormGrad rms_norm_backward(const Vector& dy, const Vector& x, const Vector& weight, double eps) {
+inline NormGrad rms_norm_backward(const Vector& dy, const Vector& x, const Vector& weight,
+                                  double eps) {
   const size_t cols = weight.size();
   NormGrad out{Vector(x.size()), Vector(cols), {}};
   for (size_t r = 0; r < x.size(); r += cols) {
     double squares = 0, along = 0;
     for (size_t c = 0; c < cols; ++c) squares += x[r + c] * x[r + c];
     const double rstd = 1 / std::sqrt(squares / static_cast<double>(cols) + eps);
-    for (size_t c = 0; c < cols; ++c) along += dy[r + c] * weight[c] * x[r + c] * rstd / static_cast<double>(cols);
+    for (size_t c = 0; c < cols; ++c)
+      along += dy[r + c] * weight[c] * x[r + c] * rstd / static_cast<double>(cols);
     for (size_t c = 0; c < cols; ++c) {
       out.dx[r + c] = rstd * (dy[r + c] * weight[c] - x[r + c] * rstd * along);
       out.dweight[c] += dy[r + c] * x[r + c] * rstd;
@@ -57,9 +61,11 @@ inline NormGrad rms_norm_backward(const Vector& dy, const Vector& x, const Vecto
   return out;
 }
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias, var = mean((x - mean)^2).  x, y [N,cols]; weight [cols]; bias [cols] or absent
+// y = (x - mean) / sqrt(var + eps) * weight + bias, var = mean((x - mean)^2).  x, y [N,cols];
+// weight [cols]; bias [cols] or absent
 template <class T>
-std::vector<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& bias, double eps) {
+std::vector<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>& weight,
+                                  const std::vector<T>& bias, double eps) {
   using std::sqrt;
   const size_t cols = weight.size();
   const T width(static_cast<double>(cols));
@@ -69,13 +75,16 @@ std::vector<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>&
     for (size_t c = 0; c < cols; ++c) mean += x[r + c] / width;
     for (size_t c = 0; c < cols; ++c) var += (x[r + c] - mean) * (x[r + c] - mean) / width;
     const T rstd = T(1.0) / sqrt(var + T(eps));
-    for (size_t c = 0; c < cols; ++c) y[r + c] = (x[r + c] - mean) * rstd * weight[c] + (bias.empty() ? T(0.0) : bias[c]);
+    for (size_t c = 0; c < cols; ++c)
+      y[r + c] = (x[r + c] - mean) * rstd * weight[c] + (bias.empty() ? T(0.0) : bias[c]);
   }
   return y;
 }
 
-// With n = (x - mean) rstd, g = dy weight:  dx = rstd (g - mean(g) - n mean(g n)), dweight = sum_rows dy n, dbias = sum_rows dy
-inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vector& weight, double eps) {
+// With n = (x - mean) rstd, g = dy weight:  dx = rstd (g - mean(g) - n mean(g n)), dweight =
+// sum_rows dy n, dbias = sum_rows dy
+inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vector& weight,
+                                    double eps) {
   const size_t cols = weight.size();
   const double width = static_cast<double>(cols);
   NormGrad out{Vector(x.size()), Vector(cols), Vector(cols)};
@@ -100,17 +109,21 @@ inline NormGrad layer_norm_backward(const Vector& dy, const Vector& x, const Vec
 
 // ---- rope, embedding, dropout -------------------------------------------------------------------
 
-// Turns the pair (c, c + R/2), c < R/2, of each head by positions[n] frequency[c] and multiplies it by `factor`, the other way when `inverse`; the rest of a
-// head stays.  x [N, heads*C], R twice the frequencies; its backward is its inverse.
+// Turns the pair (c, c + R/2), c < R/2, of each head by positions[n] frequency[c] and multiplies it
+// by `factor`, the other way when `inverse`; the rest of a head stays.  x [N, heads*C], R twice the
+// frequencies; its backward is its inverse.
 template <class T>
-std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int64_t heads, const std::vector<double>& frequency, double factor, bool inverse) {
-  const int64_t half = static_cast<int64_t>(frequency.size()), head_width = static_cast<int64_t>(x.size() / positions.size()) / heads;
+std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int64_t heads,
+                    const std::vector<double>& frequency, double factor, bool inverse) {
+  const int64_t half = static_cast<int64_t>(frequency.size()),
+                head_width = static_cast<int64_t>(x.size() / positions.size()) / heads;
   for (size_t n = 0; n < positions.size(); ++n) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t c = 0; c < half; ++c) {
         const double angle = (inverse ? -1 : 1) * positions[n] * frequency[static_cast<size_t>(c)];
         T& low = x[static_cast<size_t>((static_cast<int64_t>(n) * heads + h) * head_width + c)];
-        T& high = x[static_cast<size_t>((static_cast<int64_t>(n) * heads + h) * head_width + c + half)];
+        T& high =
+            x[static_cast<size_t>((static_cast<int64_t>(n) * heads + h) * head_width + c + half)];
         const T a = low, b = high;
         low = a * T(factor * std::cos(angle)) - b * T(factor * std::sin(angle));
         high = b * T(factor * std::cos(angle)) + a * T(factor * std::sin(angle));
@@ -122,7 +135,8 @@ std::vector<T> rope(std::vector<T> x, const std::vector<int32_t>& positions, int
 
 // y[n] = table[ids[n]].  table [V,cols]; y [N,cols]
 template <class T>
-std::vector<T> embedding_forward(const std::vector<T>& table, const std::vector<int32_t>& ids, size_t cols) {
+std::vector<T> embedding_forward(const std::vector<T>& table, const std::vector<int32_t>& ids,
+                                 size_t cols) {
   std::vector<T> y;
   for (int32_t id : ids)
     for (size_t c = 0; c < cols; ++c) y.push_back(table[static_cast<size_t>(id) * cols + c]);
@@ -130,21 +144,28 @@ std::vector<T> embedding_forward(const std::vector<T>& table, const std::vector<
 }
 
 // dtable[ids[n]] += dy[n].  dtable [V,cols]; dy [N,cols]
-inline Vector embedding_backward(const Vector& dy, const std::vector<int32_t>& ids, size_t vocabulary, size_t cols) {
+inline Vector embedding_backward(const Vector& dy, const std::vector<int32_t>& ids,
+                                 size_t vocabulary, size_t cols) {
   Vector dtable(vocabulary * cols);
   for (size_t n = 0; n < ids.size(); ++n)
-    for (size_t c = 0; c < cols; ++c) dtable[static_cast<size_t>(ids[n]) * cols + c] += dy[n * cols + c];
+    for (size_t c = 0; c < cols; ++c)
+      dtable[static_cast<size_t>(ids[n]) * cols + c] += dy[n * cols + c];
   return dtable;
 }
 
-// Whether element i survives: word i mod 4 of Philox at counter i / 4, its upper 24 bits as a number in [0, 1), is not below p.
-inline bool dropout_keeps(size_t i, float p, RngKey key) { return (philox(key, i / 4)[i % 4] >> 8) * 0x1p-24 >= static_cast<double>(p); }
+// Whether element i survives: word i mod 4 of Philox at counter i / 4, its upper 24 bits as a
+// number in [0, 1), is not below p.
+inline bool dropout_keeps(size_t i, float p, RngKey key) {
+  return (philox(key, i / 4)[i % 4] >> 8) * 0x1p-24 >= static_cast<double>(p);
+}
 
-// y_i = x_i / (1 - p) where kept, else 0; y = x for p = 0 or an empty key. Its own backward.  x, y [N,D]
+// y_i = x_i / (1 - p) where kept, else 0; y = x for p = 0 or an empty key. Its own backward.  x, y
+// [N,D]
 template <class T>
 std::vector<T> dropout(std::vector<T> x, float p, RngKey key) {
   if (p == 0 || key.empty()) return x;
-  for (size_t i = 0; i < x.size(); ++i) x[i] = dropout_keeps(i, p, key) ? x[i] / T(1.0 - static_cast<double>(p)) : T(0.0);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = dropout_keeps(i, p, key) ? x[i] / T(1.0 - static_cast<double>(p)) : T(0.0);
   return x;
 }
 
@@ -156,7 +177,9 @@ T activate(T x, ops::Act act) {
   switch (act) {
     case ops::Act::silu: return x / (T(1.0) + exp(-x));
     case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
-    case ops::Act::gelu_tanh: return T(0.5) * x * (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
+    case ops::Act::gelu_tanh:
+      return T(0.5) * x *
+             (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
     case ops::Act::relu: return x > T(0.0) ? x : T(0.0);
   }
   return x;
@@ -169,7 +192,9 @@ inline double activate_slope(double x, ops::Act act) {
       const double s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
     }
-    case ops::Act::gelu: return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+    case ops::Act::gelu:
+      return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +
+             x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
     case ops::Act::gelu_tanh: {
       const double t = std::tanh(k * (x + 0.044715 * x * x * x));
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
@@ -179,9 +204,11 @@ inline double activate_slope(double x, ops::Act act) {
   return 0;
 }
 
-// hidden = weight act(gate) up, or weight act(up) when gate is absent.  hidden, gate, up [R,cols]; weight [R] or absent (= 1)
+// hidden = weight act(gate) up, or weight act(up) when gate is absent.  hidden, gate, up [R,cols];
+// weight [R] or absent (= 1)
 template <class T>
-std::vector<T> ffn_act_forward(const std::vector<T>& gate, const std::vector<T>& up, const std::vector<T>& weight, size_t cols, ops::Act act) {
+std::vector<T> ffn_act_forward(const std::vector<T>& gate, const std::vector<T>& up,
+                               const std::vector<T>& weight, size_t cols, ops::Act act) {
   std::vector<T> hidden(up.size());
   for (size_t i = 0; i < up.size(); ++i) {
     const T h = gate.empty() ? activate(up[i], act) : activate(gate[i], act) * up[i];
@@ -195,7 +222,8 @@ struct FfnActGrad {
   Vector dweight;     // [R], empty without a weight
 };
 
-inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, const Vector& up, const Vector& weight, size_t cols, ops::Act act) {
+inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, const Vector& up,
+                                   const Vector& weight, size_t cols, ops::Act act) {
   FfnActGrad out{Vector(gate.size()), Vector(up.size()), Vector(weight.size())};
   for (size_t i = 0; i < up.size(); ++i) {
     const double w = weight.empty() ? 1 : weight[i / cols];
@@ -215,17 +243,20 @@ inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, co
 
 // y[r] = x[token[r]].  x [N,cols]; y [R,cols]
 template <class T>
-std::vector<T> gather_rows(const std::vector<T>& x, const std::vector<int32_t>& token, size_t cols) {
+std::vector<T> gather_rows(const std::vector<T>& x, const std::vector<int32_t>& token,
+                           size_t cols) {
   return embedding_forward(x, token, cols);
 }
 
 // y[n] = sum of x[row[i]] for i in [bounds[n], bounds[n+1]).  x [R,cols]; y [N,cols]
 template <class T>
-std::vector<T> sum_rows(const std::vector<T>& x, const std::vector<int32_t>& bounds, const std::vector<int32_t>& row, size_t cols) {
+std::vector<T> sum_rows(const std::vector<T>& x, const std::vector<int32_t>& bounds,
+                        const std::vector<int32_t>& row, size_t cols) {
   std::vector<T> y((bounds.size() - 1) * cols, T(0.0));
   for (size_t n = 0; n + 1 < bounds.size(); ++n)
     for (int32_t i = bounds[n]; i < bounds[n + 1]; ++i)
-      for (size_t c = 0; c < cols; ++c) y[n * cols + c] += x[static_cast<size_t>(row[static_cast<size_t>(i)]) * cols + c];
+      for (size_t c = 0; c < cols; ++c)
+        y[n * cols + c] += x[static_cast<size_t>(row[static_cast<size_t>(i)]) * cols + c];
   return y;
 }
 
@@ -236,9 +267,11 @@ struct CrossEntropy {
   std::vector<T> nll, lse;  // [N]
 };
 
-// lse = log sum_v e^x_v (the maximum taken out as a constant), nll = lse - x_target, 0 for ignored targets.  logits [N,cols]; targets [N]
+// lse = log sum_v e^x_v (the maximum taken out as a constant), nll = lse - x_target, 0 for ignored
+// targets.  logits [N,cols]; targets [N]
 template <class T>
-CrossEntropy<T> cross_entropy_forward(const std::vector<T>& logits, const std::vector<int32_t>& targets, size_t cols) {
+CrossEntropy<T> cross_entropy_forward(const std::vector<T>& logits,
+                                      const std::vector<int32_t>& targets, size_t cols) {
   using std::exp, std::log;
   CrossEntropy<T> out;
   for (size_t n = 0; n < targets.size(); ++n) {
@@ -254,20 +287,24 @@ CrossEntropy<T> cross_entropy_forward(const std::vector<T>& logits, const std::v
 }
 
 // dlogits = scale (e^(x - lse) - [v = target]), 0 for ignored rows.  [N,cols]
-inline Vector cross_entropy_backward(const Vector& logits, const std::vector<int32_t>& targets, size_t cols, double scale) {
+inline Vector cross_entropy_backward(const Vector& logits, const std::vector<int32_t>& targets,
+                                     size_t cols, double scale) {
   const CrossEntropy<double> forward = cross_entropy_forward(logits, targets, cols);
   Vector dlogits(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const size_t n = i / cols;
     if (targets[n] == ops::kIgnoreTarget) continue;
-    dlogits[i] = scale * (std::exp(logits[i] - forward.lse[n]) - (static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0));
+    dlogits[i] = scale * (std::exp(logits[i] - forward.lse[n]) -
+                          (static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0));
   }
   return dlogits;
 }
 
-// sum_v p_v (log p_v - log q_v) with p and q the softmaxes of a teacher's logits and of these, 0 for ignored rows.  [N]
+// sum_v p_v (log p_v - log q_v) with p and q the softmaxes of a teacher's logits and of these, 0
+// for ignored rows.  [N]
 template <class T>
-std::vector<T> divergence_forward(const Vector& teacher, const std::vector<T>& logits, const std::vector<int32_t>& targets, size_t cols) {
+std::vector<T> divergence_forward(const Vector& teacher, const std::vector<T>& logits,
+                                  const std::vector<int32_t>& targets, size_t cols) {
   const std::vector<double> of_teacher = cross_entropy_forward(teacher, targets, cols).lse;
   const std::vector<T> of_student = cross_entropy_forward(logits, targets, cols).lse;
   std::vector<T> kl(targets.size(), T(0.0));
@@ -281,14 +318,18 @@ std::vector<T> divergence_forward(const Vector& teacher, const std::vector<T>& l
 }
 
 // dlogits = scale (q - (1 - share) [v = target] - share p), 0 for ignored rows.  [N,cols]
-inline Vector divergence_backward(const Vector& teacher, const Vector& logits, const std::vector<int32_t>& targets, size_t cols, double scale, double share) {
-  const std::vector<double> of_teacher = cross_entropy_forward(teacher, targets, cols).lse, of_student = cross_entropy_forward(logits, targets, cols).lse;
+inline Vector divergence_backward(const Vector& teacher, const Vector& logits,
+                                  const std::vector<int32_t>& targets, size_t cols, double scale,
+                                  double share) {
+  const std::vector<double> of_teacher = cross_entropy_forward(teacher, targets, cols).lse,
+                            of_student = cross_entropy_forward(logits, targets, cols).lse;
   Vector dlogits(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const size_t n = i / cols;
     if (targets[n] == ops::kIgnoreTarget) continue;
     const double hit = static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0;
-    dlogits[i] = scale * (std::exp(logits[i] - of_student[n]) - (1 - share) * hit - share * std::exp(teacher[i] - of_teacher[n]));
+    dlogits[i] = scale * (std::exp(logits[i] - of_student[n]) - (1 - share) * hit -
+                          share * std::exp(teacher[i] - of_teacher[n]));
   }
   return dlogits;
 }
@@ -296,7 +337,8 @@ inline Vector divergence_backward(const Vector& teacher, const Vector& logits, c
 // ---- optimizer ----------------------------------------------------------------------------------
 
 // One step of AdamW as PyTorch defines it; value, m and v are updated in place.  all one size
-inline void adamw_step(Vector& value, Vector& m, Vector& v, const Vector& grad, const ops::AdamW& opt) {
+inline void adamw_step(Vector& value, Vector& m, Vector& v, const Vector& grad,
+                       const ops::AdamW& opt) {
   const double b1 = opt.beta1, b2 = opt.beta2, step = static_cast<double>(opt.step);
   for (size_t i = 0; i < value.size(); ++i) {
     const double g = grad[i] * opt.grad_scale;

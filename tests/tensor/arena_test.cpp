@@ -1,4 +1,5 @@
-// The arena: alignment, chunks that never move, rewinding, and the pattern that debug builds leave behind.
+// The arena: alignment, chunks that never move, rewinding, and the pattern that debug builds leave
+// behind.
 #include "tensor/arena.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +89,8 @@ TEST(Arena, DebugBuildsPoisonWhatWasRewound) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Arena, SaysWhatToDoWithoutMemory) {
   Arena arena;
-  EXPECT_FAILS(arena.alloc_bytes(size_t{1} << 60), "1099511627776 MiB more were needed, 0 MiB are in use; use shorter texts");
+  EXPECT_FAILS(arena.alloc_bytes(size_t{1} << 60),
+               "1099511627776 MiB more were needed, 0 MiB are in use; use shorter texts");
   EXPECT_NE(arena.alloc_bytes(64), nullptr);
 }
 #endif

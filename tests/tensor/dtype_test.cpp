@@ -1,4 +1,5 @@
-// Conversions, over every 16-bit pattern: half and bfloat16 to f32 exactly, f32 to bfloat16 to nearest even.
+// Conversions, over every 16-bit pattern: half and bfloat16 to f32 exactly, f32 to bfloat16 to
+// nearest even.
 #include "tensor/dtype.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ TEST(DType, HalfToF32IsExactForAllPatterns) {
       EXPECT_EQ(std::isinf(got), fraction == 0) << bits;
       continue;
     }
-    const double want = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    const double want =
+        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
     EXPECT_EQ(std::abs(got), want) << bits;
   }
 }
@@ -44,10 +46,12 @@ TEST(DType, HalfSurvivesTheRoundTripForAllPatterns) {
   }
 }
 
-// Between each two neighbouring halves, subnormal ones too: below the middle rounds down, above it up, the middle itself to the even one.
+// Between each two neighbouring halves, subnormal ones too: below the middle rounds down, above it
+// up, the middle itself to the even one.
 TEST(DType, HalfRoundsToNearestEven) {
   for (uint32_t low = 0; low < 0x7BFF; ++low) {
-    const float below = f16_to_f32(static_cast<uint16_t>(low)), above = f16_to_f32(static_cast<uint16_t>(low + 1));
+    const float below = f16_to_f32(static_cast<uint16_t>(low)),
+                above = f16_to_f32(static_cast<uint16_t>(low + 1));
     const float middle = below + (above - below) / 2;  // exact
     const uint32_t sign = low % 2 == 0 ? 0 : 0x8000;
     const auto round = [&](float x) { return f32_to_f16(sign != 0 ? -x : x); };
@@ -70,7 +74,8 @@ TEST(DType, HalfOfSpecialValues) {
   EXPECT_EQ(f32_to_f16(std::nextafter(0x1p-25f, 1.0f)), 1);
   EXPECT_EQ(f32_to_f16(-0.0f), 0x8000);
   EXPECT_EQ(f32_to_f16(std::numeric_limits<float>::denorm_min()), 0);
-  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u}) EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(std::bit_cast<float>(nan))))) << nan;
+  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u})
+    EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(std::bit_cast<float>(nan))))) << nan;
 }
 
 TEST(DType, BlocksAndNames) {
@@ -93,11 +98,14 @@ TEST(DType, Bf16SurvivesTheRoundTripForAllPatterns) {
   }
 }
 
-// Between each two neighbouring bfloat16: below the middle rounds down, above it up, the middle itself to the even one.
+// Between each two neighbouring bfloat16: below the middle rounds down, above it up, the middle
+// itself to the even one.
 TEST(DType, Bf16RoundsToNearestEven) {
   for (uint32_t upper = 0; upper < 0x7F80; ++upper) {
     const uint32_t sign = upper % 2 == 0 ? 0 : 0x80000000u;
-    const auto round = [&](uint32_t lower) { return to_bf16(std::bit_cast<float>(sign | upper << 16 | lower)).bits & 0x7FFFu; };
+    const auto round = [&](uint32_t lower) {
+      return to_bf16(std::bit_cast<float>(sign | upper << 16 | lower)).bits & 0x7FFFu;
+    };
     EXPECT_EQ(round(0x0001), upper);
     EXPECT_EQ(round(0x7FFF), upper);
     EXPECT_EQ(round(0x8000), upper + (upper & 1));
@@ -110,9 +118,11 @@ TEST(DType, Bf16OfSpecialValues) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(to_bf16(infinity).bits, 0x7F80);
   EXPECT_EQ(to_bf16(-infinity).bits, 0xFF80);
-  EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7F80) << "above the largest bfloat16 lies infinity";
+  EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7F80)
+      << "above the largest bfloat16 lies infinity";
   EXPECT_EQ(to_bf16(-0.0f).bits, 0x8000);
-  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0x7FC00000u}) EXPECT_TRUE(std::isnan(to_f32(to_bf16(std::bit_cast<float>(nan))))) << nan;
+  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0x7FC00000u})
+    EXPECT_TRUE(std::isnan(to_f32(to_bf16(std::bit_cast<float>(nan))))) << nan;
 }
 
 TEST(DType, Bf16ErrorIsWithinHalfAUnit) {

@@ -1,5 +1,5 @@
-// The block formats against the gguf package's bytes and numbers (tools/golden/quant.py), the K formats against the error of ggml's own quantisers, and what
-// hostile or extreme blocks do.
+// The block formats against the gguf package's bytes and numbers (tools/golden/quant.py), the K
+// formats against the error of ggml's own quantisers, and what hostile or extreme blocks do.
 #include "tensor/quant.h"
 
 #include <gtest/gtest.h>
@@ -21,13 +21,15 @@
 namespace moe {
 namespace {
 
-constexpr DType kAll[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0, DType::q4_0, DType::q4_1,
-                          DType::q5_0, DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
+constexpr DType kAll[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0,
+                          DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                          DType::q4_k, DType::q5_k, DType::q6_k};
 
 std::vector<uint8_t> from_hex(const std::string& text) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
   std::vector<uint8_t> out(text.size() / 2);
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(digit(text[2 * i]) * 16 + digit(text[2 * i + 1]));
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<uint8_t>(digit(text[2 * i]) * 16 + digit(text[2 * i + 1]));
   return out;
 }
 std::vector<float> floats(const std::string& text) {
@@ -43,11 +45,14 @@ std::vector<uint8_t> quantised(const std::vector<float>& x, DType to) {
 }
 std::vector<float> dequantised(const std::vector<uint8_t>& bytes, DType from) {
   const BlockFormat format = block_of(from);
-  std::vector<float> out(bytes.size() / static_cast<size_t>(format.bytes) * static_cast<size_t>(format.elements));
+  std::vector<float> out(bytes.size() / static_cast<size_t>(format.bytes) *
+                         static_cast<size_t>(format.elements));
   dequantise(out.data(), bytes.data(), from, static_cast<int64_t>(out.size()));
   return out;
 }
-std::vector<float> round_trip(const std::vector<float>& x, DType through) { return dequantised(quantised(x, through), through); }
+std::vector<float> round_trip(const std::vector<float>& x, DType through) {
+  return dequantised(quantised(x, through), through);
+}
 
 double rms(const std::vector<float>& x, const std::vector<float>& y) {
   double sum = 0;
@@ -76,7 +81,8 @@ TEST(Quant, MakesTheBytesOfTheReference) {
   size_t count = 0;
   for (const Json& entry : golden().at("quantised")) {
     const DType dtype = dtype_named(entry.at("dtype").get<std::string>()).value();
-    EXPECT_EQ(quantised(golden_row(entry.at("row")), dtype), from_hex(entry.at("bytes"))) << entry.at("dtype") << " of row " << entry.at("row");
+    EXPECT_EQ(quantised(golden_row(entry.at("row")), dtype), from_hex(entry.at("bytes")))
+        << entry.at("dtype") << " of row " << entry.at("row");
     ++count;
   }
   EXPECT_EQ(count, 7 * golden().at("rows").size());
@@ -84,28 +90,36 @@ TEST(Quant, MakesTheBytesOfTheReference) {
 
 TEST(Quant, ReadsTheNumbersOfTheReference) {
   for (const Json& entry : golden().at("blocks")) {
-    const std::vector<float> got = dequantised(from_hex(entry.at("bytes")), dtype_named(entry.at("dtype").get<std::string>()).value());
+    const std::vector<float> got = dequantised(
+        from_hex(entry.at("bytes")), dtype_named(entry.at("dtype").get<std::string>()).value());
     const std::vector<float> want = floats(entry.at("x"));
     ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i])) << entry.at("dtype") << " at " << i;
+    for (size_t i = 0; i < want.size(); ++i)
+      ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i]))
+          << entry.at("dtype") << " at " << i;
   }
   EXPECT_EQ(golden().at("blocks").size(), 10u);
 }
 
-// Errors of quantize_row_q4_K_ref and quantize_row_q6_K_ref of libggml-base (llama-cpp-python 0.3.36) on the same rows, by gguf's dequantize.
+// Errors of quantize_row_q4_K_ref and quantize_row_q6_K_ref of libggml-base (llama-cpp-python
+// 0.3.36) on the same rows, by gguf's dequantize.
 TEST(Quant, TheKFormatsAreAsGoodAsTheReference) {
   struct Case {
     const char* row;
     double q4_k, q6_k;
   };
-  const Case cases[] = {{"normal", 0.0769343, 0.0195021},    {"weights", 0.0015086, 0.000346644}, {"outlier", 0.0275361, 0.0207562},
-                        {"negative", 0.0436379, 0.0182638},  {"offset", 0.0870836, 0.0399444},    {"ties", 0.0166388, 0.00292436},
-                        {"some zero", 0.0593753, 0.0143054}, {"large", 1889.55, 479.132},         {"heavy", 1.18829, 0.398066}};
-  // Where several scales fit alike, one row may come out a little better or worse; all together may not.
+  const Case cases[] = {{"normal", 0.0769343, 0.0195021},    {"weights", 0.0015086, 0.000346644},
+                        {"outlier", 0.0275361, 0.0207562},   {"negative", 0.0436379, 0.0182638},
+                        {"offset", 0.0870836, 0.0399444},    {"ties", 0.0166388, 0.00292436},
+                        {"some zero", 0.0593753, 0.0143054}, {"large", 1889.55, 479.132},
+                        {"heavy", 1.18829, 0.398066}};
+  // Where several scales fit alike, one row may come out a little better or worse; all together may
+  // not.
   double q4_k = 0, q6_k = 0;
   for (const Case& c : cases) {
     const std::vector<float> x = golden_row(c.row);
-    const double four = rms(x, round_trip(x, DType::q4_k)) / c.q4_k, six = rms(x, round_trip(x, DType::q6_k)) / c.q6_k;
+    const double four = rms(x, round_trip(x, DType::q4_k)) / c.q4_k,
+                 six = rms(x, round_trip(x, DType::q6_k)) / c.q6_k;
     EXPECT_LE(four, 1.01) << c.row;
     EXPECT_LE(six, 1.01) << c.row;
     q4_k += four / std::size(cases);
@@ -115,9 +129,11 @@ TEST(Quant, TheKFormatsAreAsGoodAsTheReference) {
   EXPECT_LE(q6_k, 1.001);
 }
 
-// A fifth bit halves the steps: so it does the error, where what is left over is not the scales' own six bits.
+// A fifth bit halves the steps: so it does the error, where what is left over is not the scales'
+// own six bits.
 TEST(Quant, AFifthBitHalvesTheErrorOfTheFourth) {
-  for (const char* row : {"normal", "weights", "negative", "offset", "ties", "some zero", "large"}) {
+  for (const char* row :
+       {"normal", "weights", "negative", "offset", "ties", "some zero", "large"}) {
     const std::vector<float> x = golden_row(row);
     const double ratio = rms(x, round_trip(x, DType::q5_k)) / rms(x, round_trip(x, DType::q4_k));
     EXPECT_GT(ratio, 0.35) << row;
@@ -128,10 +144,11 @@ TEST(Quant, AFifthBitHalvesTheErrorOfTheFourth) {
 // Of normal numbers: half a step of each format, and the smaller the more bits.
 TEST(Quant, ErrorsAreThoseOfTheFormats) {
   const std::vector<float> x = drawn(64 * 256, 5);
-  const std::map<DType, std::pair<double, double>> bounds = {{DType::f32, {0, 0}},          {DType::f16, {1e-5, 5e-4}},   {DType::bf16, {1e-4, 4e-3}},
-                                                             {DType::q8_0, {4e-3, 7e-3}},   {DType::q4_0, {0.08, 0.1}},   {DType::q4_1, {0.07, 0.09}},
-                                                             {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}},
-                                                             {DType::q5_k, {0.025, 0.04}},  {DType::q6_k, {0.01, 0.02}}};
+  const std::map<DType, std::pair<double, double>> bounds = {
+      {DType::f32, {0, 0}},          {DType::f16, {1e-5, 5e-4}},   {DType::bf16, {1e-4, 4e-3}},
+      {DType::q8_0, {4e-3, 7e-3}},   {DType::q4_0, {0.08, 0.1}},   {DType::q4_1, {0.07, 0.09}},
+      {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}},
+      {DType::q5_k, {0.025, 0.04}},  {DType::q6_k, {0.01, 0.02}}};
   for (const auto& [dtype, bound] : bounds) {
     const double error = rms(x, round_trip(x, dtype));
     EXPECT_GE(error, bound.first) << name_of(dtype);
@@ -139,14 +156,20 @@ TEST(Quant, ErrorsAreThoseOfTheFormats) {
   }
 }
 
-// Numbers that a format can hold come back as they were, and quantising what was dequantised changes nothing for the formats whose scale is the largest number.
+// Numbers that a format can hold come back as they were, and quantising what was dequantised
+// changes nothing for the formats whose scale is the largest number.
 TEST(Quant, WhatFitsIsKept) {
   std::vector<float> x(256);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f * static_cast<float>(static_cast<int>(i % 16) - 8);
-  for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q4_0, DType::q4_1}) EXPECT_EQ(round_trip(x, dtype), x) << name_of(dtype);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.5f * static_cast<float>(static_cast<int>(i % 32) - 16);
-  for (DType dtype : {DType::q5_0, DType::q5_1}) EXPECT_EQ(round_trip(x, dtype), x) << name_of(dtype);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.125f * static_cast<float>(static_cast<int>(i % 32 * 8) - 121);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = 0.25f * static_cast<float>(static_cast<int>(i % 16) - 8);
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q4_0, DType::q4_1})
+    EXPECT_EQ(round_trip(x, dtype), x) << name_of(dtype);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = 0.5f * static_cast<float>(static_cast<int>(i % 32) - 16);
+  for (DType dtype : {DType::q5_0, DType::q5_1})
+    EXPECT_EQ(round_trip(x, dtype), x) << name_of(dtype);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = 0.125f * static_cast<float>(static_cast<int>(i % 32 * 8) - 121);
   for (size_t i = 0; i < x.size(); i += 32) x[i] = -0.125f * 127;
   EXPECT_EQ(round_trip(x, DType::q8_0), x);
 }
@@ -158,17 +181,20 @@ TEST(Quant, ZerosStayZero) {
   }
 }
 
-// A scale too small for a half: the block is zero, not garbage. Offsets stay as far as a half holds them.
+// A scale too small for a half: the block is zero, not garbage. Offsets stay as far as a half holds
+// them.
 TEST(Quant, VanishingScalesGiveZeros) {
   for (float scale : {1e-12f, 1e-30f, 1e-38f, 1e-41f, 1e-45f}) {
     for (DType dtype : kAll) {
       if (!is_quantised(dtype)) continue;
-      for (float y : round_trip(drawn(256, 3, scale), dtype)) ASSERT_EQ(y, 0.0f) << name_of(dtype) << " at " << scale;
+      for (float y : round_trip(drawn(256, 3, scale), dtype))
+        ASSERT_EQ(y, 0.0f) << name_of(dtype) << " at " << scale;
     }
   }
 }
 
-// One number a thousand times the others: it survives within its step, and the other groups of a K block are not harmed by more than the scales' own steps.
+// One number a thousand times the others: it survives within its step, and the other groups of a K
+// block are not harmed by more than the scales' own steps.
 TEST(Quant, AnOutlierSurvives) {
   std::vector<float> x = drawn(256, 9);
   x[77] = 1000;
@@ -179,13 +205,16 @@ TEST(Quant, AnOutlierSurvives) {
   }
 }
 
-// Any bytes are blocks. Those whose scale is not finite give what is not finite; nothing traps (the sanitizers' build runs this too).
+// Any bytes are blocks. Those whose scale is not finite give what is not finite; nothing traps (the
+// sanitizers' build runs this too).
 TEST(Quant, AnyBytesCanBeRead) {
   for (DType dtype : kAll) {
     const BlockFormat format = block_of(dtype);
     const int64_t blocks = 512;
     std::vector<uint8_t> bytes(static_cast<size_t>(blocks * format.bytes));
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(philox(RngKey::from_seed(11).fold(static_cast<uint64_t>(dtype)), i)[0] >> 13);
+    for (size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<uint8_t>(
+          philox(RngKey::from_seed(11).fold(static_cast<uint64_t>(dtype)), i)[0] >> 13);
     EXPECT_EQ(dequantised(bytes, dtype).size(), static_cast<size_t>(blocks * format.elements));
     std::fill(bytes.begin(), bytes.end(), uint8_t{0xFF});
     if (dtype == DType::q6_k) std::fill(bytes.begin(), bytes.end(), uint8_t{0x7F});
@@ -195,7 +224,9 @@ TEST(Quant, AnyBytesCanBeRead) {
 
 // The caller refuses these; here they may become anything but a crash.
 TEST(Quant, NumbersThatAreNotFiniteDoNotTrap) {
-  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN(),
+              most = std::numeric_limits<float>::max();
   for (DType dtype : kAll) {
     for (float bad : {infinity, -infinity, nan, most, -most}) {
       std::vector<float> x = drawn(512, 4);
@@ -214,7 +245,8 @@ TEST(Quant, BlocksStandAlone) {
     const std::vector<uint8_t> all = quantised(x, dtype);
     std::vector<uint8_t> pieces;
     for (int64_t i = 3; i >= 0; --i) {
-      const std::vector<uint8_t> one = quantised({x.begin() + 256 * i, x.begin() + 256 * (i + 1)}, dtype);
+      const std::vector<uint8_t> one =
+          quantised({x.begin() + 256 * i, x.begin() + 256 * (i + 1)}, dtype);
       pieces.insert(pieces.begin(), one.begin(), one.end());
     }
     EXPECT_EQ(all, pieces) << name_of(dtype);

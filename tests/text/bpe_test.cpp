@@ -1,4 +1,5 @@
-// Byte-level BPE: what training merges, what encoding makes of any bytes, what a tokenizer.json may say and what is refused.
+// Byte-level BPE: what training merges, what encoding makes of any bytes, what a tokenizer.json may
+// say and what is refused.
 #include "text/bpe.h"
 
 #include <gtest/gtest.h>
@@ -49,17 +50,23 @@ Json tokenizer_json(const Strings& merges) {
     json["model"]["merges"].push_back(merge);
     std::string token = merge;
     token.erase(token.find(' '), 1);
-    if (!json["model"]["vocab"].contains(token)) json["model"]["vocab"][token] = json["model"]["vocab"].size();
+    if (!json["model"]["vocab"].contains(token))
+      json["model"]["vocab"][token] = json["model"]["vocab"].size();
   }
   return json;
 }
 
-Json added(int64_t id, const std::string& content, bool normalized = false) { return {{"id", id}, {"content", content}, {"normalized", normalized}}; }
+Json added(int64_t id, const std::string& content, bool normalized = false) {
+  return {{"id", id}, {"content", content}, {"normalized", normalized}};
+}
 
-std::unique_ptr<Tokenizer> parse(const Json& json) { return parse_tokenizer(json.dump(), "t.json"); }
+std::unique_ptr<Tokenizer> parse(const Json& json) {
+  return parse_tokenizer(json.dump(), "t.json");
+}
 
 // The pair of lowest rank, leftmost of equals, until none is left: the definition, without a heap.
-Strings merge_by_definition(std::string_view piece, const std::vector<std::pair<std::string, std::string>>& merges) {
+Strings merge_by_definition(std::string_view piece,
+                            const std::vector<std::pair<std::string, std::string>>& merges) {
   Strings parts;
   for (const char c : piece) parts.emplace_back(1, c);
   for (;;) {
@@ -98,11 +105,14 @@ Strings train_by_definition(std::string_view text, size_t merges) {
         best = pair;
       }
     if (most < 2) break;
-    const std::string name = names[static_cast<size_t>(best.first)] + names[static_cast<size_t>(best.second)];
-    if (std::find(names.begin(), names.end(), name) != names.end()) ADD_FAILURE() << "choose a text in which no token is made twice";
+    const std::string name =
+        names[static_cast<size_t>(best.first)] + names[static_cast<size_t>(best.second)];
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      ADD_FAILURE() << "choose a text in which no token is made twice";
     const auto id = static_cast<int32_t>(names.size());
     names.push_back(name);
-    learned.push_back(to_alphabet(names[static_cast<size_t>(best.first)]) + " " + to_alphabet(names[static_cast<size_t>(best.second)]));
+    learned.push_back(to_alphabet(names[static_cast<size_t>(best.first)]) + " " +
+                      to_alphabet(names[static_cast<size_t>(best.second)]));
     for (auto& word : words) {
       std::vector<int32_t> merged;
       for (size_t i = 0; i < word.size(); ++i) {
@@ -116,10 +126,13 @@ Strings train_by_definition(std::string_view text, size_t merges) {
   return learned;
 }
 
-Strings merges_of(const Tokenizer& tokenizer) { return parse_json(tokenizer.to_json(), "t")["model"]["merges"].get<Strings>(); }
+Strings merges_of(const Tokenizer& tokenizer) {
+  return parse_json(tokenizer.to_json(), "t")["model"]["merges"].get<Strings>();
+}
 
 TEST(Splitter, CutsAsGpt2Does) {
-  EXPECT_EQ(gpt2("I'm here, it's 12 o'clock"), (Strings{"I", "'m", " here", ",", " it", "'s", " 12", " o", "'", "clock"}));
+  EXPECT_EQ(gpt2("I'm here, it's 12 o'clock"),
+            (Strings{"I", "'m", " here", ",", " it", "'s", " 12", " o", "'", "clock"}));
   EXPECT_EQ(gpt2("a   b\n\n c "), (Strings{"a", "  ", " b", "\n\n", " c", " "}));
   EXPECT_EQ(gpt2("Größe 中文!?x"), (Strings{"Größe", " 中文", "!?", "x"}));
   EXPECT_EQ(gpt2("x\u00A0\u0085y"), (Strings{"x", "\u00A0", "\u0085", "y"}));
@@ -134,13 +147,17 @@ TEST(Splitter, BrokenBytesArePiecesOfTheirOwn) {
 }
 
 TEST(Splitter, SeveralPatternsCutInTurn) {
-  EXPECT_EQ(split({R"(\p{N}{1,3})", R"([一-龥]+)", R"(\s+)"}, "a1234 中文b"), (Strings{"a", "123", "4", " ", "中文", "b"}));
-  const std::string llama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  EXPECT_EQ(split({llama3}, "I'LL go\t to 12345!!\n\n  x"), (Strings{"I", "'LL", " go", "\t", " to", " ", "123", "45", "!!\n\n", " ", " x"}));
+  EXPECT_EQ(split({R"(\p{N}{1,3})", R"([一-龥]+)", R"(\s+)"}, "a1234 中文b"),
+            (Strings{"a", "123", "4", " ", "中文", "b"}));
+  const std::string llama3 =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  EXPECT_EQ(split({llama3}, "I'LL go\t to 12345!!\n\n  x"),
+            (Strings{"I", "'LL", " go", "\t", " to", " ", "123", "45", "!!\n\n", " ", " x"}));
 }
 
 TEST(Splitter, RefusesWhatTheEnginesReadDifferently) {
-  for (const char* pattern : {R"(\w+)", R"(a\b)", R"(\h)", R"([a[b]])", R"([a&&b])", R"([\S])", R"(a{2}+)", R"(a{,2})", R"((?m)a)", R"((?<n>a))", R"((a)\1)",
+  for (const char* pattern : {R"(\w+)", R"(a\b)", R"(\h)", R"([a[b]])", R"([a&&b])", R"([\S])",
+                              R"(a{2}+)", R"(a{,2})", R"((?m)a)", R"((?<n>a))", R"((a)\1)",
                               R"((*ACCEPT))", R"(\p{^L})", R"(\pL)", R"([])", R"(\)"})
     EXPECT_FAILS(Splitter({pattern}), "which is not supported");
   EXPECT_FAILS(Splitter({"(a"}), "is not understood");
@@ -148,11 +165,13 @@ TEST(Splitter, RefusesWhatTheEnginesReadDifferently) {
   EXPECT_FAILS(Splitter({"[a"}), "class without an end");
   EXPECT_FAILS(Splitter({"a*"}), "can match nothing");
   EXPECT_FAILS(Splitter({""}), "is empty");
-  EXPECT_FAILS(split({"(?:a+)+(?:a+)+(?:a+)+b"}, std::string(200, 'a') + "cb"), "cannot be matched");
+  EXPECT_FAILS(split({"(?:a+)+(?:a+)+(?:a+)+b"}, std::string(200, 'a') + "cb"),
+               "cannot be matched");
 }
 
 TEST(BpeTraining, MergesTheMostFrequentPairFirst) {
-  // aaabdaaabac twice in one word: aa 8 times, then the tie of (a, b) and (aa, a) at 4 goes to the lower pair.
+  // aaabdaaabac twice in one word: aa 8 times, then the tie of (a, b) and (aa, a) at 4 goes to the
+  // lower pair.
   const auto tokenizer = train("aaabdaaabacaaabdaaabac", 260);
   EXPECT_EQ(merges_of(*tokenizer), (Strings{"a a", "a b", "aa ab"}));
   EXPECT_EQ(tokenizer->vocab_size(), 260);
@@ -161,7 +180,9 @@ TEST(BpeTraining, MergesTheMostFrequentPairFirst) {
   EXPECT_EQ(pieces_of(*tokenizer, "aaaa"), (Strings{"aa", "aa"}));
 }
 
-TEST(BpeTraining, TiesGoToTheLowerPair) { EXPECT_EQ(merges_of(*train("zy!zy!ba!ba", 259)), (Strings{"b a", "z y"})); }
+TEST(BpeTraining, TiesGoToTheLowerPair) {
+  EXPECT_EQ(merges_of(*train("zy!zy!ba!ba", 259)), (Strings{"b a", "z y"}));
+}
 
 TEST(BpeTraining, StopsWhereNothingOccursTwice) {
   const auto tokenizer = train("ab ab", 1000);
@@ -178,7 +199,8 @@ TEST(BpeTraining, KeepsItsCountsRight) {
     for (int i = 0; i < 1500; ++i) text += "abcd  "[random() % 6];
     const Strings expected = train_by_definition(text, 40);
     if (HasNonfatalFailure()) return;
-    EXPECT_EQ(merges_of(*train(text, 257 + static_cast<int64_t>(expected.size()))), expected) << round;
+    EXPECT_EQ(merges_of(*train(text, 257 + static_cast<int64_t>(expected.size()))), expected)
+        << round;
   }
 }
 
@@ -186,11 +208,13 @@ TEST(BpeTraining, DocumentsDoNotMergeAcrossTheirEnd) {
   const auto tokenizer = train("ab<|endoftext|>ab<|endoftext|>ab<|endoftext|>", 300);
   EXPECT_EQ(merges_of(*tokenizer), (Strings{"a b"}));
   EXPECT_EQ(pieces_of(*tokenizer, "ab<|endoftext|>b<|endoftext|"),
-            (Strings{"ab", "<|endoftext|>", "b", "<", "|", "e", "n", "d", "o", "f", "t", "e", "x", "t", "|"}));
+            (Strings{"ab", "<|endoftext|>", "b", "<", "|", "e", "n", "d", "o", "f", "t", "e", "x",
+                     "t", "|"}));
 }
 
 TEST(Bpe, EncodesByDefinition) {
-  const std::vector<std::pair<std::string, std::string>> merges = {{"a", "b"}, {"b", "c"}, {"ab", "ab"}, {"a", "a"}, {"aa", "aa"}, {"c", "ab"}, {"bc", "bc"}};
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"a", "b"}, {"b", "c"}, {"ab", "ab"}, {"a", "a"}, {"aa", "aa"}, {"c", "ab"}, {"bc", "bc"}};
   Strings written;
   for (const auto& [left, right] : merges) written.push_back(left + " " + right);
   const auto tokenizer = parse(tokenizer_json(written));
@@ -211,7 +235,8 @@ TEST(Bpe, AnyBytesComeBack) {
   std::mt19937 random(2);
   for (int round = 0; round < 200; ++round) {
     std::string bytes;
-    for (uint32_t i = 0, n = random() % 300; i < n; ++i) bytes += round % 2 ? static_cast<char>(random()) : text[random() % text.size()];
+    for (uint32_t i = 0, n = random() % 300; i < n; ++i)
+      bytes += round % 2 ? static_cast<char>(random()) : text[random() % text.size()];
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(bytes)), bytes) << round;
   }
 }
@@ -225,7 +250,8 @@ TEST(Bpe, LongPiecesTakeNoQuadraticTime) {
 }
 
 TEST(Bpe, WholeCharactersAreShownThoughTokensCutThem) {
-  const auto tokenizer = parse(tokenizer_json({"â Ĥ"}));  // E2 82, the first two bytes of the euro sign
+  const auto tokenizer =
+      parse(tokenizer_json({"â Ĥ"}));  // E2 82, the first two bytes of the euro sign
   const auto ids = tokenizer->encode("€");
   ASSERT_EQ(ids.size(), 2u);
   StreamDecoder decoder(*tokenizer);
@@ -260,7 +286,8 @@ TEST(BpeFile, IgnoreMergesTakesWholePieces) {
 
 TEST(BpeFile, AddedTokensComeFirstAndTheLongestCounts) {
   Json json = tokenizer_json({"a b"});
-  json["added_tokens"] = {added(257, "<a>"), added(258, "<a><b>"), added(98, "b", true), added(301, "<|end_of_text|>")};
+  json["added_tokens"] = {added(257, "<a>"), added(258, "<a><b>"), added(98, "b", true),
+                          added(301, "<|end_of_text|>")};
   const auto tokenizer = parse(json);
   EXPECT_EQ(tokenizer->vocab_size(), 302);
   EXPECT_EQ(tokenizer->eos_id(), 301);
@@ -273,7 +300,8 @@ TEST(BpeFile, AddedTokensComeFirstAndTheLongestCounts) {
   EXPECT_EQ(parse(json)->bos_id(), 257);
 }
 
-// SentencePiece's form: <unk>, <s>, </s>, the bytes, then words; `words` are "a b" for a merge or a character.
+// SentencePiece's form: <unk>, <s>, </s>, the bytes, then words; `words` are "a b" for a merge or a
+// character.
 Json over_characters(const Strings& words, const Json& normalizer, const Json& pre_tokenizer) {
   Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}}, merges = Json::array();
   for (int b = 0; b < 256; ++b) vocab[byte_token(b)] = 3 + b;
@@ -286,22 +314,39 @@ Json over_characters(const Strings& words, const Json& normalizer, const Json& p
     vocab[token] = vocab.size();
   }
   Json tokens = Json::array();
-  for (const char* mark : {"<unk>", "<s>", "</s>"}) tokens.push_back({{"id", tokens.size()}, {"content", mark}, {"normalized", false}, {"special", true}});
-  return {{"added_tokens", tokens},
-          {"normalizer", normalizer},
-          {"pre_tokenizer", pre_tokenizer},
-          {"decoder",
-           parse_json(R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+  for (const char* mark : {"<unk>", "<s>", "</s>"})
+    tokens.push_back(
+        {{"id", tokens.size()}, {"content", mark}, {"normalized", false}, {"special", true}});
+  return {
+      {"added_tokens", tokens},
+      {"normalizer", normalizer},
+      {"pre_tokenizer", pre_tokenizer},
+      {"decoder",
+       parse_json(
+           R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
               {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})",
-                      "t")},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}, {"unk_token", "<unk>"}, {"fuse_unk", true}, {"byte_fallback", true}}}};
+           "t")},
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", vocab},
+        {"merges", merges},
+        {"unk_token", "<unk>"},
+        {"fuse_unk", true},
+        {"byte_fallback", true}}}};
 }
 
-const Strings kWords = {"\u2581", "a", "b", "\u2581 a", "a b", "\u2581 \u2581", "\u2581\u2581 \u2581\u2581"};
-const char* kLlamaNormalizer = R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+const Strings kWords = {
+    "\u2581", "a", "b", "\u2581 a", "a b", "\u2581 \u2581", "\u2581\u2581 \u2581\u2581"};
+const char* kLlamaNormalizer =
+    R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
     {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})";
 
-Json metaspace(const char* scheme, bool split) { return {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}}; }
+Json metaspace(const char* scheme, bool split) {
+  return {{"type", "Metaspace"},
+          {"replacement", "\u2581"},
+          {"prepend_scheme", scheme},
+          {"split", split}};
+}
 
 TEST(BpeOverCharacters, SpacesAreMarksAndUnknownCharactersBytes) {
   const auto tokenizer = parse(over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr));
@@ -340,7 +385,8 @@ TEST(BpeOverCharacters, UnknownCharactersWithoutBytes) {
   EXPECT_EQ(parse(json)->encode("ccac"), std::vector<int32_t>{260});
 }
 
-// A word that goes on after a space forbids cutting the text at spaces; the ids are those of the definition either way.
+// A word that goes on after a space forbids cutting the text at spaces; the ids are those of the
+// definition either way.
 TEST(BpeOverCharacters, WordsMayHoldSpaces) {
   Strings words = {"\u2581", "a", "b", "a \u2581", "a\u2581 b"};
   const auto tokenizer = parse(over_characters(words, nullptr, metaspace("never", false)));
@@ -348,7 +394,8 @@ TEST(BpeOverCharacters, WordsMayHoldSpaces) {
 }
 
 TEST(BpeOverCharacters, LongTextsTakeNoQuadraticTime) {
-  const auto tokenizer = parse(over_characters({"a", "a a", "aa aa", "\u2581"}, nullptr, metaspace("first", false)));
+  const auto tokenizer =
+      parse(over_characters({"a", "a a", "aa aa", "\u2581"}, nullptr, metaspace("first", false)));
   EXPECT_EQ(tokenizer->encode(std::string(size_t{1} << 20, 'a')).size(), (size_t{1} << 18) + 1);
   EXPECT_EQ(tokenizer->encode(std::string(size_t{1} << 18, ' ')).size(), size_t{1} << 18);
 }
@@ -356,8 +403,10 @@ TEST(BpeOverCharacters, LongTextsTakeNoQuadraticTime) {
 // What is learned from of a dialogue stands at these places.
 TEST(BpeOverCharacters, TokensBeginWhereTheTextSays) {
   const auto tokenizer = parse(over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr));
-  EXPECT_EQ(pieces_of(*tokenizer, "ab a</s> b\u00E9"), (Strings{" a", "b", " a", "</s>", "  ", "b", "\xC3", "\xA9"}));
-  EXPECT_EQ(tokenizer->starts("ab a</s> b\u00E9"), (std::vector<int64_t>{0, 1, 2, 4, 8, 9, 10, 11}));
+  EXPECT_EQ(pieces_of(*tokenizer, "ab a</s> b\u00E9"),
+            (Strings{" a", "b", " a", "</s>", "  ", "b", "\xC3", "\xA9"}));
+  EXPECT_EQ(tokenizer->starts("ab a</s> b\u00E9"),
+            (std::vector<int64_t>{0, 1, 2, 4, 8, 9, 10, 11}));
   const auto first = parse(over_characters(kWords, nullptr, metaspace("first", true)));
   EXPECT_EQ(first->starts("ab a</s> b"), (std::vector<int64_t>{0, 1, 2, 4, 8, 9}));
 }
@@ -368,13 +417,20 @@ TEST(BpeOverCharacters, RefusesWhatItCannotHonour) {
     change(json);
     EXPECT_FAILS(parse(json), reason);
   };
-  expect([](Json& j) { j["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "its pre_tokenizer is Whitespace");
+  expect(
+      [](Json& j) {
+        j["pre_tokenizer"] = {{"type", "Whitespace"}};
+      },
+      "its pre_tokenizer is Whitespace");
   expect([](Json& j) { j["pre_tokenizer"] = metaspace("sometimes", true); }, "sometimes");
-  expect([](Json& j) { j["decoder"]["decoders"][1]["type"] = "Metaspace"; }, "step 2 of its decoder is Metaspace");
-  expect([](Json& j) { j["decoder"]["decoders"][3]["stop"] = 1; }, "strips more than spaces in front");
+  expect([](Json& j) { j["decoder"]["decoders"][1]["type"] = "Metaspace"; },
+         "step 2 of its decoder is Metaspace");
+  expect([](Json& j) { j["decoder"]["decoders"][3]["stop"] = 1; },
+         "strips more than spaces in front");
   expect([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, "its decoder is WordPiece");
   expect([](Json& j) { j["model"]["unk_token"] = "<none>"; }, "its unk_token <none> is no token");
-  expect([](Json& j) { j["normalizer"]["normalizers"][0]["type"] = "Lowercase"; }, "its normalizer is Lowercase");
+  expect([](Json& j) { j["normalizer"]["normalizers"][0]["type"] = "Lowercase"; },
+         "its normalizer is Lowercase");
 }
 
 TEST(BpeFile, ComposesTheTextBetweenAddedTokens) {
@@ -383,9 +439,12 @@ TEST(BpeFile, ComposesTheTextBetweenAddedTokens) {
   json["added_tokens"] = {added(256, "e\u0301"), added(257, "o\u0308", true)};
   const auto tokenizer = parse(json);
   EXPECT_EQ(tokenizer->encode("a\u0308"), (std::vector<int32_t>{0xC3, 0xA4}));
-  EXPECT_EQ(tokenizer->encode("e\u0301\u00E9"), (std::vector<int32_t>{256, 0xC3, 0xA9})) << "sought in the text itself";
-  EXPECT_EQ(tokenizer->encode("\u00F6"), std::vector<int32_t>{257}) << "sought in the composed text";
-  EXPECT_EQ(tokenizer->starts("ao\u0308\nb"), (std::vector<int64_t>{0, 1, 3, 5})) << "of a line that was composed only its begin is known exactly";
+  EXPECT_EQ(tokenizer->encode("e\u0301\u00E9"), (std::vector<int32_t>{256, 0xC3, 0xA9}))
+      << "sought in the text itself";
+  EXPECT_EQ(tokenizer->encode("\u00F6"), std::vector<int32_t>{257})
+      << "sought in the composed text";
+  EXPECT_EQ(tokenizer->starts("ao\u0308\nb"), (std::vector<int64_t>{0, 1, 3, 5}))
+      << "of a line that was composed only its begin is known exactly";
 }
 
 TEST(BpeFile, AddedTokensTakeTheSpaceBesideThem) {
@@ -410,8 +469,10 @@ TEST(BpeFile, APostProcessorMayPutATokenInFront) {
   EXPECT_EQ(tokenizer->encode_text("a"), (std::vector<int32_t>{256, 'a'}));
   EXPECT_EQ(tokenizer->encode("a"), std::vector<int32_t>{'a'});
   EXPECT_EQ(with(R"([{"Sequence": {"id": "A"}}])")->encode_text("a"), std::vector<int32_t>{'a'});
-  EXPECT_FAILS(with(R"([{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}])"), "puts </s> behind a text");
-  EXPECT_FAILS(with(R"([{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}])"), "which is no added token");
+  EXPECT_FAILS(with(R"([{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}])"),
+               "puts </s> behind a text");
+  EXPECT_FAILS(with(R"([{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}])"),
+               "which is no added token");
 }
 
 TEST(BpeFile, SplitsAsLlama3WritesThem) {
@@ -433,7 +494,11 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
     EXPECT_FAILS(parse(json), "t.json: this tokenizer is not supported");
   };
   expect([](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, "its normalizer is NFKC");
-  expect([](Json& j) { j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}}; }, "its Replace has no String");
+  expect(
+      [](Json& j) {
+        j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}};
+      },
+      "its Replace has no String");
   expect([](Json& j) { j["truncation"] = {{"max_length", 4}}; }, "it has a truncation");
   expect([](Json& j) { j["model"]["dropout"] = 0.1; }, "it has dropout");
   expect([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "it has a end_of_word_suffix");
@@ -443,27 +508,54 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
   expect([](Json& j) { j["model"]["vocab"]["xx"] = 1e12; }, "is no number from 0 to 1048575");
   expect([](Json& j) { j["model"]["merges"].push_back("a"); }, "merge 1 is not two tokens");
   expect([](Json& j) { j["model"]["merges"].push_back("a b c"); }, "merge 1 is not two tokens");
-  expect([](Json& j) { j["model"]["merges"].push_back(Json::array({"a", 1})); }, "merge 1 is not two tokens");
-  expect([](Json& j) { j["model"]["merges"].push_back("b a"); }, "merge 1 names ba, which is no token");
-  expect([](Json& j) { j["added_tokens"] = {added(97, "<x>")}; }, "which the vocabulary has otherwise");
-  expect([](Json& j) { j["added_tokens"] = {added(300, "a")}; }, "which the vocabulary has otherwise");
+  expect(
+      [](Json& j) {
+        j["model"]["merges"].push_back(Json::array({"a", 1}));
+      },
+      "merge 1 is not two tokens");
+  expect([](Json& j) { j["model"]["merges"].push_back("b a"); },
+         "merge 1 names ba, which is no token");
+  expect([](Json& j) { j["added_tokens"] = {added(97, "<x>")}; },
+         "which the vocabulary has otherwise");
+  expect([](Json& j) { j["added_tokens"] = {added(300, "a")}; },
+         "which the vocabulary has otherwise");
   expect([](Json& j) { j["added_tokens"] = {added(0xE9, "é")}; }, "stands for other bytes");
   expect([](Json& j) { j["added_tokens"] = {added(300, "")}; }, "an added token has 0 bytes");
-  expect([](Json& j) { j["added_tokens"] = {added(300, "<x>"), added(301, "<x>")}; }, "occurs twice");
+  expect(
+      [](Json& j) {
+        j["added_tokens"] = {added(300, "<x>"), added(301, "<x>")};
+      },
+      "occurs twice");
   expect(
       [](Json& j) {
         j["added_tokens"] = {added(300, "<x>")};
         j["added_tokens"][0]["single_word"] = true;
       },
       "the added token <x> has single_word");
-  expect([](Json& j) { j["post_processor"] = {{"type", "RobertaProcessing"}}; }, "its post_processor is RobertaProcessing");
+  expect(
+      [](Json& j) {
+        j["post_processor"] = {{"type", "RobertaProcessing"}};
+      },
+      "its post_processor is RobertaProcessing");
   const auto with_split = [&](const Json& split, const char* reason) {
-    expect([&](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, j["pre_tokenizer"]}}}; }, reason);
+    expect(
+        [&](Json& j) {
+          j["pre_tokenizer"] = {{"type", "Sequence"},
+                                {"pretokenizers", {split, j["pre_tokenizer"]}}};
+        },
+        reason);
   };
-  with_split({{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Removed"}}, "its Split has the behavior Removed");
-  with_split({{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Isolated"}, {"invert", true}}, "its Split is inverted");
-  with_split({{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Isolated"}}, "its Split has no Regex");
-  with_split({{"type", "Split"}, {"pattern", {{"Regex", R"(\w)"}}}, {"behavior", "Isolated"}}, "which is not supported");
+  with_split({{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Removed"}},
+             "its Split has the behavior Removed");
+  with_split({{"type", "Split"},
+              {"pattern", {{"Regex", "a"}}},
+              {"behavior", "Isolated"},
+              {"invert", true}},
+             "its Split is inverted");
+  with_split({{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Isolated"}},
+             "its Split has no Regex");
+  with_split({{"type", "Split"}, {"pattern", {{"Regex", R"(\w)"}}}, {"behavior", "Isolated"}},
+             "which is not supported");
   with_split({{"type", "ByteLevel"}, {"add_prefix_space", false}}, "goes on after ByteLevel");
 }
 

@@ -23,13 +23,16 @@ TEST(CommonLines, ShortOnesTellNothing) {
 }
 
 TEST(CommonLines, SentencesOfOneLineAreLines) {
-  const std::string a = "This is the first of the sentences. ", b = "Here stands another one that is long.";
+  const std::string a = "This is the first of the sentences. ",
+                    b = "Here stands another one that is long.";
   EXPECT_DOUBLE_EQ(shared_lines(a + b, "Put in front, so that no line is the same. " + a + b), 1);
 }
 
 TEST(CommonLines, ATextOfOneLongLineIsCutAtWords) {
   std::string text, other;
-  for (int i = 0; i < 4000; ++i) text += "word" + std::to_string(i * 7919 % 4001) + " ", other += "next" + std::to_string(i * 7919 % 4001) + " ";
+  for (int i = 0; i < 4000; ++i)
+    text += "word" + std::to_string(i * 7919 % 4001) + " ",
+        other += "next" + std::to_string(i * 7919 % 4001) + " ";
   EXPECT_GT(shared_lines(text, "in front of it " + text), 0.95);
   EXPECT_EQ(shared_lines(text, other), 0);
 }

@@ -64,7 +64,8 @@ TEST_F(CorpusTest, WindowsCrossFilesSmallAndMapped) {
   const std::string whole = "first" + large + "third";
   ASSERT_EQ(corpus.size(), static_cast<int64_t>(whole.size()));
   EXPECT_EQ(text_of(corpus), whole);
-  for (const int64_t start : {int64_t{0}, int64_t{3}, int64_t{5}, int64_t{199'995}, corpus.size() - 12}) {
+  for (const int64_t start :
+       {int64_t{0}, int64_t{3}, int64_t{5}, int64_t{199'995}, corpus.size() - 12}) {
     std::vector<int32_t> ids(12);
     corpus.fill(start, 12, ids.data());
     EXPECT_EQ(bytes_->decode(ids), whole.substr(static_cast<size_t>(start), 12)) << start;
@@ -99,7 +100,8 @@ TEST_F(CorpusTest, BadInputIsRefusedInOneLine) {
   EXPECT_FAILS(Corpus({folder_ / "missing.txt"}, *bytes_), "missing.txt: No such file");
   EXPECT_FAILS(Corpus({folder_ / "empty.txt"}, *bytes_), "empty.txt is empty");
   EXPECT_FAILS(Corpus({folder_ / "nul.bin"}, *bytes_), "looks binary (a NUL byte at offset 4)");
-  EXPECT_FAILS(Corpus({folder_ / "noise.bin"}, *bytes_), "1000 of its first 1000 bytes are not valid UTF-8");
+  EXPECT_FAILS(Corpus({folder_ / "noise.bin"}, *bytes_),
+               "1000 of its first 1000 bytes are not valid UTF-8");
   EXPECT_FAILS(Corpus({folder_ / "none"}, *bytes_), "there is no text in the folder");
   EXPECT_FAILS(Corpus({folder_.path()}, *bytes_), "2 binary and 1 empty");
   EXPECT_FAILS(Corpus(std::vector<std::string>{}, *bytes_), "data");

@@ -19,7 +19,8 @@
 namespace moe::test {
 namespace {
 
-std::string text_of(const Corpus& corpus, const Tokenizer& tokenizer, int64_t begin = 0, int64_t end = -1) {
+std::string text_of(const Corpus& corpus, const Tokenizer& tokenizer, int64_t begin = 0,
+                    int64_t end = -1) {
   std::vector<int32_t> ids(static_cast<size_t>((end < 0 ? corpus.size() : end) - begin));
   corpus.fill(begin, static_cast<int64_t>(ids.size()), ids.data());
   return tokenizer.decode(ids);
@@ -27,7 +28,8 @@ std::string text_of(const Corpus& corpus, const Tokenizer& tokenizer, int64_t be
 
 std::vector<std::string> documents_of(const Corpus& corpus, const Tokenizer& tokenizer) {
   std::vector<std::string> all;
-  for (int64_t at = 0; at < corpus.size(); at = corpus.document_end(at)) all.push_back(text_of(corpus, tokenizer, at, corpus.document_end(at)));
+  for (int64_t at = 0; at < corpus.size(); at = corpus.document_end(at))
+    all.push_back(text_of(corpus, tokenizer, at, corpus.document_end(at)));
   EXPECT_EQ(static_cast<int64_t>(all.size()), corpus.documents());
   return all;
 }
@@ -47,7 +49,8 @@ class Documents : public ::testing::Test {
   TempFolder folder_;
   std::unique_ptr<Tokenizer> bytes_ = make_tokenizer("bytes");
   static std::unique_ptr<Tokenizer> words() {
-    const std::string_view text = "the cat and the dog and the cat, a user and an assistant, the answer";
+    const std::string_view text =
+        "the cat and the dog and the cat, a user and an assistant, the answer";
     return learned_bpe(std::span(&text, 1), 270);
   }
 };
@@ -58,7 +61,8 @@ TEST_F(Documents, ATextFileEndsOneAtEachMark) {
   const auto tokenizer = words();
   const Corpus corpus({folder_ / "a.txt", folder_ / "b.txt"}, *tokenizer);
   EXPECT_EQ(documents_of(corpus, *tokenizer),
-            (std::vector<std::string>{"the cat<|endoftext|>", "and the dog<|endoftext|>", "<|endoftext|>", "the<|endoftext|>", "cat"}));
+            (std::vector<std::string>{"the cat<|endoftext|>", "and the dog<|endoftext|>",
+                                      "<|endoftext|>", "the<|endoftext|>", "cat"}));
   EXPECT_EQ(corpus.files()[1].begin, corpus.document_end(corpus.document_end(0)));
   // Bytes know no mark.
   const Corpus plain({folder_ / "a.txt", folder_ / "b.txt"}, *bytes_);
@@ -69,7 +73,8 @@ TEST_F(Documents, ATextFileEndsOneAtEachMark) {
 TEST_F(Documents, EachLineOfJsonIsOneAndDialoguesAreLearnedFromByTheirReplies) {
   put(folder_ / "talk.jsonl",
       "{\"text\": \"the cat\"}\n"
-      "{\"messages\": [{\"role\": \"user\", \"content\": \"the dog\"}, {\"role\": \"assistant\", \"content\": \"and the cat\"}, {\"role\": \"user\", "
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"the dog\"}, {\"role\": \"assistant\", "
+      "\"content\": \"and the cat\"}, {\"role\": \"user\", "
       "\"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"gr\\u00fc\\u00dfe\"}]}\n"
       "{\"text\": \"dog\"}\n");
   const auto bpe = words();
@@ -81,14 +86,16 @@ TEST_F(Documents, EachLineOfJsonIsOneAndDialoguesAreLearnedFromByTheirReplies) {
     ASSERT_EQ(documents.size(), 3u);
     EXPECT_EQ(documents[0], "the cat" + end);
     EXPECT_EQ(documents[1],
-              "<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>assistant\nand the cat<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+              "<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>assistant\nand the "
+              "cat<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
               "grüße<|im_end|>\n");
     EXPECT_EQ(documents[2], "dog" + end);
     if (tokenizer == bytes_.get()) {
       EXPECT_EQ(learned_from(corpus, *tokenizer), "the catand the cat<|im_end|>grüße<|im_end|>dog");
       EXPECT_EQ(corpus.untrained(), corpus.size() - 48);
     } else {
-      // A token that begins in a reply may reach beyond it, and one that begins before it is not learned from.
+      // A token that begins in a reply may reach beyond it, and one that begins before it is not
+      // learned from.
       EXPECT_NE(learned_from(corpus, *tokenizer).find("cat<|im_end|>"), std::string::npos);
       EXPECT_EQ(learned_from(corpus, *tokenizer).find("user"), std::string::npos);
     }
@@ -99,8 +106,10 @@ TEST_F(Documents, EachLineOfJsonIsOneAndDialoguesAreLearnedFromByTheirReplies) {
 TEST_F(Documents, ManyLinesKeepTheirOrderAndTheirSpans) {
   std::string lines, want, learned;
   for (int i = 0; i < 4000; ++i) {
-    const std::string question(static_cast<size_t>(i % 97), 'q'), reply = "the answer " + std::to_string(i);
-    lines += R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" + reply + "\"}]}\n";
+    const std::string question(static_cast<size_t>(i % 97), 'q'),
+        reply = "the answer " + std::to_string(i);
+    lines += R"({"messages": [{"role": "user", "content": ")" + question +
+             R"("}, {"role": "assistant", "content": ")" + reply + "\"}]}\n";
     const Message both[] = {{"user", question}, {"assistant", reply}};
     want += chat_document(both).text;
     learned += reply + kMessageEnd;
@@ -121,12 +130,15 @@ TEST_F(Documents, ManyLinesKeepTheirOrderAndTheirSpans) {
 
 // Sentences of words drawn once, in paragraphs.
 std::string prose(uint64_t seed, size_t bytes) {
-  const char* lexicon[] = {"moss", "river", "stone", "lantern", "quiet", "amber", "willow", "ember"};
+  const char* lexicon[] = {"moss",  "river", "stone",  "lantern",
+                           "quiet", "amber", "willow", "ember"};
   const RngKey key = RngKey::from_seed(seed);
   std::string text;
   for (uint64_t i = 0; text.size() < bytes; ++i) {
     text += lexicon[uniform_index(key, 2 * i, 8)];
-    text += uniform_index(key, 2 * i + 1, 40) == 0 ? "\n\n" : uniform_index(key, 2 * i + 1, 8) == 0 ? "\n" : " ";
+    text += uniform_index(key, 2 * i + 1, 40) == 0  ? "\n\n"
+            : uniform_index(key, 2 * i + 1, 8) == 0 ? "\n"
+                                                    : " ";
   }
   return text;
 }
@@ -143,17 +155,25 @@ TEST(HoldOut, TheShareIsMetAndDependsOnContentOnly) {
 
 TEST_F(Documents, TheSplitOfPlainTextLosesNothingAndFollowsTheContent) {
   std::string whole[3];
-  for (int i = 0; i < 3; ++i) put(folder_ / ("in/" + std::to_string(i) + ".txt"), whole[i] = prose(static_cast<uint64_t>(i), 150'000));
+  for (int i = 0; i < 3; ++i)
+    put(folder_ / ("in/" + std::to_string(i) + ".txt"),
+        whole[i] = prose(static_cast<uint64_t>(i), 150'000));
   const auto split = Corpus::split({folder_ / "in"}, *bytes_, 0.2);
-  EXPECT_EQ(split.train.size() + split.held_out.size(), static_cast<int64_t>(whole[0].size() + whole[1].size() + whole[2].size()));
+  EXPECT_EQ(split.train.size() + split.held_out.size(),
+            static_cast<int64_t>(whole[0].size() + whole[1].size() + whole[2].size()));
   EXPECT_NEAR(static_cast<double>(split.held_out.size()) / 450'000, 0.2, 0.12);
   ASSERT_EQ(split.train.files().size(), 3u);
-  // Each document is a part of its file that begins and ends at a line, in order, and the two sides take turns.
-  const std::vector<std::string> train = documents_of(split.train, *bytes_), held = documents_of(split.held_out, *bytes_);
+  // Each document is a part of its file that begins and ends at a line, in order, and the two sides
+  // take turns.
+  const std::vector<std::string> train = documents_of(split.train, *bytes_),
+                                 held = documents_of(split.held_out, *bytes_);
   for (const auto* side : {&train, &held})
     for (const std::string& document : *side) {
-      EXPECT_TRUE(whole[0].find(document) != std::string::npos || whole[1].find(document) != std::string::npos || whole[2].find(document) != std::string::npos);
-      const bool last = whole[0].ends_with(document) || whole[1].ends_with(document) || whole[2].ends_with(document);
+      EXPECT_TRUE(whole[0].find(document) != std::string::npos ||
+                  whole[1].find(document) != std::string::npos ||
+                  whole[2].find(document) != std::string::npos);
+      const bool last = whole[0].ends_with(document) || whole[1].ends_with(document) ||
+                        whole[2].ends_with(document);
       EXPECT_TRUE(last || (document.size() >= 4096 && document.back() == '\n'));
     }
   // Renamed, reordered, and with another file among them: the same on either side.
@@ -163,7 +183,8 @@ TEST_F(Documents, TheSplitOfPlainTextLosesNothingAndFollowsTheContent) {
   put(folder_ / "other/b.txt", whole[1]);
   const auto again = Corpus::split({folder_ / "other"}, *bytes_, 0.2);
   const std::vector<std::string> held_again = documents_of(again.held_out, *bytes_);
-  for (const std::string& document : held) EXPECT_NE(std::find(held_again.begin(), held_again.end(), document), held_again.end());
+  for (const std::string& document : held)
+    EXPECT_NE(std::find(held_again.begin(), held_again.end(), document), held_again.end());
 }
 
 TEST_F(Documents, IdenticalDocumentsFallOnTheSameSide) {
@@ -177,7 +198,8 @@ TEST_F(Documents, IdenticalDocumentsFallOnTheSameSide) {
   const auto tokenizer = words();
   std::set<std::string> sides[2][2];
   for (const int from_lines : {0, 1}) {
-    const auto split = Corpus::split({folder_ / (from_lines ? "lines.jsonl" : "marked.txt")}, *tokenizer, 0.3);
+    const auto split =
+        Corpus::split({folder_ / (from_lines ? "lines.jsonl" : "marked.txt")}, *tokenizer, 0.3);
     EXPECT_EQ(split.train.documents() + split.held_out.documents(), 300);
     for (const int held : {0, 1})
       for (std::string document : documents_of(held ? split.held_out : split.train, *tokenizer)) {
@@ -190,8 +212,9 @@ TEST_F(Documents, IdenticalDocumentsFallOnTheSameSide) {
   EXPECT_NEAR(static_cast<double>(sides[0][1].size()), 30, 20);
 }
 
-// The same texts as files, as lines of JSON and apart by marks: long ones, which are cut, and with the line end at the end that a file has and a line of JSON
-// has not. No part of a text may be on both sides, whatever holds it.
+// The same texts as files, as lines of JSON and apart by marks: long ones, which are cut, and with
+// the line end at the end that a file has and a line of JSON has not. No part of a text may be on
+// both sides, whatever holds it.
 TEST_F(Documents, ATextFallsOnTheSameSidesWhateverFileItIsIn) {
   std::string lines, marked;
   for (uint64_t i = 0; i < 60; ++i) {
@@ -200,7 +223,8 @@ TEST_F(Documents, ATextFallsOnTheSameSidesWhateverFileItIsIn) {
     // Every line says where it is from, so that it can be found again.
     std::string numbered;
     std::istringstream in(text);
-    for (int line = 0; std::getline(in, text); ++line) numbered += text.empty() ? "\n" : fmt::format("[{}.{}] {}\n", i, line, text);
+    for (int line = 0; std::getline(in, text); ++line)
+      numbered += text.empty() ? "\n" : fmt::format("[{}.{}] {}\n", i, line, text);
     put(folder_ / fmt::format("in/{}.txt", i), numbered + (i % 2 ? "\n" : ""));
     marked += (i > 0 ? kEndOfText : "") + numbered;
     numbered.pop_back();
@@ -212,13 +236,17 @@ TEST_F(Documents, ATextFallsOnTheSameSidesWhateverFileItIsIn) {
   const std::vector<std::string> in = {folder_ / "in", folder_ / "marked"};
   const auto split = Corpus::split(in, *tokenizer, 0.3);
   tokenize({.paths = in, .out = folder_ / "out", .hold_out = 0.3}, *tokenizer, {});
-  const Corpus train({folder_ / "out/train"}, *tokenizer), held({folder_ / "out/valid"}, *tokenizer);
-  for (const auto& [trained, held_out] : {std::pair(&split.train, &split.held_out), std::pair(&train, &held)}) {
+  const Corpus train({folder_ / "out/train"}, *tokenizer),
+      held({folder_ / "out/valid"}, *tokenizer);
+  for (const auto& [trained, held_out] :
+       {std::pair(&split.train, &split.held_out), std::pair(&train, &held)}) {
     const std::string a = text_of(*trained, *tokenizer), b = text_of(*held_out, *tokenizer);
-    EXPECT_NEAR(static_cast<double>(b.size()) / static_cast<double>(a.size() + b.size()), 0.3, 0.12);
+    EXPECT_NEAR(static_cast<double>(b.size()) / static_cast<double>(a.size() + b.size()), 0.3,
+                0.12);
     const auto marks = [](const std::string& text) {
       std::set<std::string> all;
-      for (size_t at = text.find('['); at != std::string::npos; at = text.find('[', at + 1)) all.insert(text.substr(at, text.find(']', at) - at));
+      for (size_t at = text.find('['); at != std::string::npos; at = text.find('[', at + 1))
+        all.insert(text.substr(at, text.find(']', at) - at));
       return all;
     };
     const std::set<std::string> trained_marks = marks(a), held_marks = marks(b);
@@ -230,11 +258,13 @@ TEST_F(Documents, ATextFallsOnTheSameSidesWhateverFileItIsIn) {
   }
 }
 
-// Only the text counts of a dialogue too, and it is never cut: its replies make no sense without what they answer.
+// Only the text counts of a dialogue too, and it is never cut: its replies make no sense without
+// what they answer.
 TEST_F(Documents, ADialogueIsOnOneSide) {
   std::string lines;
   for (uint64_t i = 0; i < 40; ++i)
-    lines += "{\"messages\": [{\"role\": \"user\", \"content\": \"" + std::string(9000 + i, 'a') + "\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+    lines += "{\"messages\": [{\"role\": \"user\", \"content\": \"" + std::string(9000 + i, 'a') +
+             "\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";
   put(folder_ / "talk.jsonl", lines);
   const auto split = Corpus::split({folder_ / "talk.jsonl"}, *words(), 0.5);
   EXPECT_EQ(split.train.documents() + split.held_out.documents(), 40);
@@ -246,7 +276,8 @@ TEST_F(Documents, ASplitThatLeavesNothingIsRefused) {
   EXPECT_FAILS(Corpus::split({folder_ / "a.txt"}, *bytes_, 1 - 1e-9), "leaves nothing to train on");
 }
 
-// Beyond 16 MiB a text is encoded in parts cut at line ends; it stays one document with the same bytes.
+// Beyond 16 MiB a text is encoded in parts cut at line ends; it stays one document with the same
+// bytes.
 TEST_F(Documents, ALongTextIsEncodedInParts) {
   std::string text = prose(5, size_t{1} << 20);
   while (text.size() < (size_t{33} << 20)) text += text.substr(0, size_t{1} << 20);

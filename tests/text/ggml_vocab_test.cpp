@@ -17,7 +17,8 @@ namespace {
 using Strings = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
 
-constexpr std::string_view kText = "The cat's 1234 mice,\n\n  Gr\u00F6\u00DFe \u4E2D\u6587 \U0001F600  <s> a\tb  ";
+constexpr std::string_view kText =
+    "The cat's 1234 mice,\n\n  Gr\u00F6\u00DFe \u4E2D\u6587 \U0001F600  <s> a\tb  ";
 
 GgmlVocab over_bytes(const std::string& pre, const Strings& merges) {
   GgmlVocab vocab;
@@ -48,7 +49,8 @@ GgmlVocab over_characters(const Strings& words) {
   add(vocab, "<s>", 3);
   add(vocab, "</s>", 3);
   for (int b = 0; b < 256; ++b) add(vocab, fmt::format("<0x{:02X}>", b), 6);
-  for (const std::string& word : words) add(vocab, word, 1, -static_cast<float>(vocab.tokens.size()));
+  for (const std::string& word : words)
+    add(vocab, word, 1, -static_cast<float>(vocab.tokens.size()));
   vocab.unk = 0;
   vocab.bos = 1;
   vocab.eos = 2;
@@ -75,7 +77,8 @@ TEST(GgmlVocab, OverBytesSplitsByItsName) {
   EXPECT_EQ(pieces_of(*make_ggml_tokenizer(vocab, "m.gguf"), "12ab"), (Strings{"12", "ab"}));
   vocab.pre = "llama-bpe";
   vocab.bos = 258;
-  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), (Ids{258, 97})) << "llama.cpp puts it there unless the file says no";
+  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), (Ids{258, 97}))
+      << "llama.cpp puts it there unless the file says no";
   vocab.add_bos = false;
   EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), Ids{97});
   vocab.pre = "";
@@ -87,7 +90,9 @@ TEST(GgmlVocab, EveryNameHasPatternsThatAreRead) {
     for (const std::string& name : row.names) {
       const auto tokenizer = make_ggml_tokenizer(over_bytes(name, {"a b", "ab c"}), "m.gguf");
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(kText)), kText) << name;
-      EXPECT_EQ(parse_tokenizer(tokenizer->to_json(), "t.json")->encode(kText), tokenizer->encode(kText)) << name;
+      EXPECT_EQ(parse_tokenizer(tokenizer->to_json(), "t.json")->encode(kText),
+                tokenizer->encode(kText))
+          << name;
       const GgmlVocab again = ggml_vocab_of(*tokenizer);
       EXPECT_EQ(again.pre, row.names[0]);
       EXPECT_EQ(again.merges, (Strings{"a b", "ab c"}));
@@ -101,13 +106,16 @@ TEST(GgmlVocab, BytesWithoutATokenAreLeftOut) {
 }
 
 TEST(GgmlVocab, OverCharactersMergesByScore) {
-  const auto tokenizer = make_ggml_tokenizer(over_characters({"ab", "bc", "abc", "\u2581", "\u2581ab", "a", "b", "c", "\u00E9"}), "m.gguf");
+  const auto tokenizer = make_ggml_tokenizer(
+      over_characters({"ab", "bc", "abc", "\u2581", "\u2581ab", "a", "b", "c", "\u00E9"}),
+      "m.gguf");
   EXPECT_EQ(pieces_of(*tokenizer, "abc"), (Strings{" ", "abc"})) << "ab first, then abc before _ab";
   EXPECT_EQ(pieces_of(*tokenizer, "ab"), Strings{" ab"});
   EXPECT_EQ(pieces_of(*tokenizer, "aabc bc"), (Strings{" ", "a", "abc", " ", "bc"}));
   EXPECT_EQ(pieces_of(*tokenizer, "\u00E9d\n"), (Strings{" ", "\u00E9", "d", "\n"}));
   EXPECT_EQ(tokenizer->encode("\u00E9d"), (Ids{262, 267, 3 + 'd'}));
-  EXPECT_EQ(pieces_of(*tokenizer, "a</s>a"), (Strings{" ", "a", "</s>", " ", "a"})) << "each part of the text gets a space";
+  EXPECT_EQ(pieces_of(*tokenizer, "a</s>a"), (Strings{" ", "a", "</s>", " ", "a"}))
+      << "each part of the text gets a space";
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("  abc d\xFF")), "  abc d\xFF");
   EXPECT_EQ(tokenizer->encode_text("b"), (Ids{1, 262, 265}));
 }
@@ -128,7 +136,8 @@ TEST(GgmlVocab, OfEqualScoresTheLeftmostPairIsMerged) {
 }
 
 TEST(GgmlVocab, ComesBackFromTokenizerJson) {
-  GgmlVocab vocab = over_characters({"ab", "\u2581", "abab", "\u2581ab", "a", "b", "\u2581\u2581", "b\u2581"});
+  GgmlVocab vocab =
+      over_characters({"ab", "\u2581", "abab", "\u2581ab", "a", "b", "\u2581\u2581", "b\u2581"});
   const auto tokenizer = make_ggml_tokenizer(vocab, "m.gguf");
   const auto read = parse_tokenizer(tokenizer->to_json(), "t.json");
   for (const std::string text : {"abab ab  b a", "", " ", "ab", "</s>", "x</s> <s>y", "b b"}) {
@@ -144,7 +153,8 @@ TEST(GgmlVocab, ComesBackFromTokenizerJson) {
   EXPECT_EQ(again.unk, 0);
   EXPECT_TRUE(*again.add_bos && *again.add_space_prefix);
   const auto once_more = make_ggml_tokenizer(again, "m.gguf");
-  for (const std::string text : {"abab ab  b a", "b b", "aab bab\u00E9"}) EXPECT_EQ(once_more->encode(text), tokenizer->encode(text)) << text;
+  for (const std::string text : {"abab ab  b a", "b b", "aab bab\u00E9"})
+    EXPECT_EQ(once_more->encode(text), tokenizer->encode(text)) << text;
 }
 
 TEST(GgmlVocab, OurOwnTokenizersCanBeWritten) {
@@ -170,11 +180,14 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
     EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), reason);
     EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), "m.gguf: this tokenizer is not supported");
   };
-  const GgmlVocab bytes = over_bytes("gpt-2", {"a b"}), characters = over_characters({"ab", "a", "b"});
+  const GgmlVocab bytes = over_bytes("gpt-2", {"a b"}),
+                  characters = over_characters({"ab", "a", "b"});
   expect(
-      bytes, [](GgmlVocab& v) { v.pre = "smolm"; }, "its tokenizer.ggml.pre is \"smolm\", which is not known; did you mean \"smollm\"?");
+      bytes, [](GgmlVocab& v) { v.pre = "smolm"; },
+      "its tokenizer.ggml.pre is \"smolm\", which is not known; did you mean \"smollm\"?");
   expect(
-      bytes, [](GgmlVocab& v) { v.model = "bert"; }, "its tokenizer.ggml.model is \"bert\"; supported are gpt2 and llama");
+      bytes, [](GgmlVocab& v) { v.model = "bert"; },
+      "its tokenizer.ggml.model is \"bert\"; supported are gpt2 and llama");
   expect(
       bytes, [](GgmlVocab& v) { v.tokens.clear(); }, "it has 0 tokens");
   expect(
@@ -198,13 +211,17 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
   expect(
       characters, [](GgmlVocab& v) { v.scores.pop_back(); }, "it has 261 scores for 262 tokens");
   expect(
-      characters, [](GgmlVocab& v) { v.scores[5] = std::numeric_limits<float>::quiet_NaN(); }, "is no number");
+      characters, [](GgmlVocab& v) { v.scores[5] = std::numeric_limits<float>::quiet_NaN(); },
+      "is no number");
   expect(
       characters, [](GgmlVocab& v) { v.tokens[10] = "x"; }, "byte 7 is no token");
 }
 
 TEST(GgmlVocab, SaysWhatLlamaCppHasNoWordFor) {
-  Json json = parse_json(make_ggml_tokenizer(over_characters({"\u2581", "ab", "bc", "abc", "a", "b", "c"}), "m")->to_json(), "t");
+  Json json = parse_json(
+      make_ggml_tokenizer(over_characters({"\u2581", "ab", "bc", "abc", "a", "b", "c"}), "m")
+          ->to_json(),
+      "t");
   const auto expect = [](const Json& changed, const char* reason) {
     const auto tokenizer = parse_tokenizer(changed.dump(), "t.json");
     EXPECT_FAILS(ggml_vocab_of(*tokenizer), reason);

@@ -1,4 +1,5 @@
-// Which windows are read: the rule of `none`, every window once an epoch, and that a step alone decides.
+// Which windows are read: the rule of `none`, every window once an epoch, and that a step alone
+// decides.
 #include "text/loader.h"
 
 #include <algorithm>
@@ -31,7 +32,8 @@ TEST(Permute, SpreadsEvenly) {
   constexpr int kSize = 10, kDraws = 5000;
   std::vector<int> counts(kSize * kSize);
   for (uint64_t seed = 0; seed < kDraws; ++seed)
-    for (int i = 0; i < kSize; ++i) ++counts[static_cast<size_t>(i * kSize + permute(RngKey::from_seed(seed), i, kSize))];
+    for (int i = 0; i < kSize; ++i)
+      ++counts[static_cast<size_t>(i * kSize + permute(RngKey::from_seed(seed), i, kSize))];
   double chi2 = 0;
   const double expected = double{kDraws} / kSize;
   for (const int c : counts) chi2 += (c - expected) * (c - expected) / expected;
@@ -49,14 +51,16 @@ TEST(BatchPlan, NoneFollowsItsRule) {
   const BatchPlan plan(1000, {.context = 64, .batch = 3, .accumulate = 2}, Shuffle::none, 1);
   for (int64_t step = 0; step < 20; ++step)
     for (int64_t a = 0; a < 2; ++a)
-      for (int64_t b = 0; b < 3; ++b) EXPECT_EQ(plan.window(step, a, b).start, ((step * 2 + a) * 3 + b) * 64 % (1000 - 64));
+      for (int64_t b = 0; b < 3; ++b)
+        EXPECT_EQ(plan.window(step, a, b).start, ((step * 2 + a) * 3 + b) * 64 % (1000 - 64));
   EXPECT_EQ(plan.rows_per_step(), 6);
   EXPECT_EQ(plan.tokens_per_step(), 384);
 }
 
 std::vector<int64_t> epoch_of(const BatchPlan& plan, int64_t epoch, int64_t batch) {
   std::vector<int64_t> starts;
-  for (int64_t r = epoch * plan.windows(); r < (epoch + 1) * plan.windows(); ++r) starts.push_back(plan.window(r / batch, 0, r % batch).start);
+  for (int64_t r = epoch * plan.windows(); r < (epoch + 1) * plan.windows(); ++r)
+    starts.push_back(plan.window(r / batch, 0, r % batch).start);
   return starts;
 }
 
@@ -74,7 +78,10 @@ TEST(BatchPlan, EveryEpochVisitsEveryWindowOnce) {
       // All lie a context apart, but for the last, which may have been moved back from the end.
       for (size_t i = 1; i < starts.size(); ++i) {
         if (i + 1 < starts.size()) EXPECT_EQ(starts[i] - starts[i - 1], context) << tokens;
-        else EXPECT_TRUE(starts[i] - starts[i - 1] == context || (starts[i] > starts[i - 1] && starts[i] == tokens - context - 1)) << tokens;
+        else
+          EXPECT_TRUE(starts[i] - starts[i - 1] == context ||
+                      (starts[i] > starts[i - 1] && starts[i] == tokens - context - 1))
+              << tokens;
       }
     }
   }
@@ -82,7 +89,8 @@ TEST(BatchPlan, EveryEpochVisitsEveryWindowOnce) {
 
 TEST(BatchPlan, EpochsDifferAndSoDoSeeds) {
   const BatchShape shape{.context = 16, .batch = 4};
-  const BatchPlan plan(5000, shape, Shuffle::epoch, 1), same(5000, shape, Shuffle::epoch, 1), other(5000, shape, Shuffle::epoch, 2);
+  const BatchPlan plan(5000, shape, Shuffle::epoch, 1), same(5000, shape, Shuffle::epoch, 1),
+      other(5000, shape, Shuffle::epoch, 2);
   EXPECT_EQ(epoch_of(plan, 0, 4), epoch_of(same, 0, 4));
   EXPECT_NE(epoch_of(plan, 0, 4), epoch_of(plan, 1, 4));
   EXPECT_NE(epoch_of(plan, 0, 4), epoch_of(other, 0, 4));
@@ -98,9 +106,11 @@ TEST(BatchPlan, EpochsDifferAndSoDoSeeds) {
 // Micro-batches are only another way to cut the same rows.
 TEST(BatchPlan, AccumulationReadsTheSameRows) {
   for (const Shuffle shuffle : {Shuffle::none, Shuffle::epoch}) {
-    const BatchPlan one(5000, {.context = 16, .batch = 8}, shuffle, 1), four(5000, {.context = 16, .batch = 2, .accumulate = 4}, shuffle, 1);
+    const BatchPlan one(5000, {.context = 16, .batch = 8}, shuffle, 1),
+        four(5000, {.context = 16, .batch = 2, .accumulate = 4}, shuffle, 1);
     for (int64_t step = 0; step < 50; ++step)
-      for (int64_t row = 0; row < 8; ++row) EXPECT_EQ(one.window(step, 0, row).start, four.window(step, row / 2, row % 2).start);
+      for (int64_t row = 0; row < 8; ++row)
+        EXPECT_EQ(one.window(step, 0, row).start, four.window(step, row / 2, row % 2).start);
   }
 }
 
@@ -108,7 +118,8 @@ TEST(BatchPlan, FillsIdsAndTheirSuccessors) {
   std::vector<int32_t> tokens(500);
   std::iota(tokens.begin(), tokens.end(), 0);
   const Corpus corpus(tokens);
-  const BatchPlan plan(corpus.size(), {.context = 10, .batch = 3, .accumulate = 2}, Shuffle::epoch, 1);
+  const BatchPlan plan(corpus.size(), {.context = 10, .batch = 3, .accumulate = 2}, Shuffle::epoch,
+                       1);
   TextBatch batch;
   for (int64_t step = 0; step < 20; ++step) {
     plan.fill(corpus, step, 1, batch);
@@ -119,7 +130,8 @@ TEST(BatchPlan, FillsIdsAndTheirSuccessors) {
     for (int64_t b = 0; b < 3; ++b)
       for (int64_t t = 0; t < 10; ++t) {
         EXPECT_EQ(batch.ids[static_cast<size_t>(b * 10 + t)], plan.window(step, 1, b).start + t);
-        EXPECT_EQ(batch.targets[static_cast<size_t>(b * 10 + t)], plan.window(step, 1, b).start + t + 1);
+        EXPECT_EQ(batch.targets[static_cast<size_t>(b * 10 + t)],
+                  plan.window(step, 1, b).start + t + 1);
         EXPECT_EQ(batch.positions[static_cast<size_t>(b * 10 + t)], t);
       }
   }
@@ -134,7 +146,8 @@ TEST(BatchPlan, OrderIsFrozen) {
 }
 
 TEST(BatchPlan, RefusesWhatCannotBe) {
-  EXPECT_FAILS(BatchPlan(64, {.context = 64, .batch = 1}, Shuffle::none, 1), "the text has 64 tokens, at least 65 are needed");
+  EXPECT_FAILS(BatchPlan(64, {.context = 64, .batch = 1}, Shuffle::none, 1),
+               "the text has 64 tokens, at least 65 are needed");
   EXPECT_NO_THROW(BatchPlan(65, {.context = 64, .batch = 1}, Shuffle::none, 1));
   EXPECT_FAILS(BatchPlan(64, {.context = 0, .batch = 1}, Shuffle::none, 1), "at least 1");
   EXPECT_FAILS(BatchPlan(64, {.context = 8, .batch = 0}, Shuffle::none, 1), "at least 1");
@@ -150,11 +163,14 @@ TEST(TextBatch, IsCutWhereDocumentsEnd) {
   TextBatch batch;
   batch.add_row(corpus, 0, 19);
   EXPECT_EQ(batch.bounds, (std::vector<int64_t>{0, 7, 8, 9, 19}));
-  EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(batch.positions,
+            (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   const int32_t no = kNoTarget;
-  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, no, no, 4, 5, 6, no, no, no, 10, 11, no, 13, 14, 15, 16, 17, 18, 19}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, no, no, 4, 5, 6, no, no, no, 10, 11, no, 13, 14,
+                                                 15, 16, 17, 18, 19}));
   EXPECT_EQ(batch.predicted, 13);
-  // A row that begins inside a document counts from there; one that ends where a document does has no empty sequence behind it.
+  // A row that begins inside a document counts from there; one that ends where a document does has
+  // no empty sequence behind it.
   batch.add_row(corpus, 3, 4);
   EXPECT_EQ(batch.bounds, (std::vector<int64_t>{0, 7, 8, 9, 19, 23}));
   EXPECT_EQ(batch.targets.back(), kNoTarget) << "the document's last token";
@@ -177,7 +193,8 @@ class Mixed : public ::testing::Test {
     return Corpus({folder_.path()}, *bytes_);
   }
   // How often an epoch reads each window, by source and start without the offset.
-  std::map<std::pair<size_t, int64_t>, int> visits(const BatchPlan& plan, int64_t from_epoch, int64_t to_epoch) const {
+  std::map<std::pair<size_t, int64_t>, int> visits(const BatchPlan& plan, int64_t from_epoch,
+                                                   int64_t to_epoch) const {
     std::map<std::pair<size_t, int64_t>, int> count;
     for (int64_t r = from_epoch * plan.windows(); r < to_epoch * plan.windows(); ++r) {
       const BatchPlan::Window w = plan.window(r, 0, 0);
@@ -197,7 +214,8 @@ class Mixed : public ::testing::Test {
 };
 
 TEST_F(Mixed, AnEpochHasTheWindowsOfEachDomainTimesItsWeight) {
-  const BatchPlan plan(corpus_, shape_, Shuffle::epoch, 3, {{"a", 0.5}, {"b", 2}});  // 10 and 8 windows
+  const BatchPlan plan(corpus_, shape_, Shuffle::epoch, 3,
+                       {{"a", 0.5}, {"b", 2}});  // 10 and 8 windows
   EXPECT_EQ(plan.windows(), 5 + 16);
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     const auto count = visits(plan, epoch, epoch + 1);
@@ -208,14 +226,17 @@ TEST_F(Mixed, AnEpochHasTheWindowsOfEachDomainTimesItsWeight) {
   for (int64_t step = 0; step < 60; ++step) {
     plan.fill(corpus_, step, 0, batch);
     const std::string text = bytes_->decode(batch.ids);
-    EXPECT_TRUE(text.find('b') == std::string::npos || text == std::string(10, 'b')) << "windows stay inside a domain: " << text;
+    EXPECT_TRUE(text.find('b') == std::string::npos || text == std::string(10, 'b'))
+        << "windows stay inside a domain: " << text;
     EXPECT_EQ(plan.predicted(corpus_, step), batch.predicted);
-    if (const size_t cut = text.find("aA"); cut != std::string::npos) EXPECT_EQ(batch.bounds[1], static_cast<int64_t>(cut) + 1) << "files are documents";
+    if (const size_t cut = text.find("aA"); cut != std::string::npos)
+      EXPECT_EQ(batch.bounds[1], static_cast<int64_t>(cut) + 1) << "files are documents";
     else EXPECT_EQ(batch.bounds.size(), 2u);
   }
 }
 
-// Two epochs of half the windows are all of them once, and so is each half of an epoch of twice as many.
+// Two epochs of half the windows are all of them once, and so is each half of an epoch of twice as
+// many.
 TEST_F(Mixed, NoWindowComesAgainBeforeAllHaveCome) {
   std::vector<int32_t> ids(40 * 10 + 10);
   std::iota(ids.begin(), ids.end(), 0);
@@ -241,7 +262,8 @@ TEST_F(Mixed, NoWindowComesAgainBeforeAllHaveCome) {
 }
 
 TEST_F(Mixed, WithoutAMixTheOrderIsTheOldOne) {
-  const BatchPlan old(corpus_.size(), shape_, Shuffle::epoch, 3), now(corpus_, shape_, Shuffle::epoch, 3, {}),
+  const BatchPlan old(corpus_.size(), shape_, Shuffle::epoch, 3),
+      now(corpus_, shape_, Shuffle::epoch, 3, {}),
       ones(corpus_, shape_, Shuffle::epoch, 3, {{"a", 1}});
   for (int64_t step = 0; step < 60; ++step) {
     EXPECT_EQ(old.window(step, 0, 0).start, now.window(step, 0, 0).start);
@@ -250,7 +272,9 @@ TEST_F(Mixed, WithoutAMixTheOrderIsTheOldOne) {
 }
 
 TEST_F(Mixed, RefusesWhatCannotBe) {
-  const auto plan = [&](const Mix& mix, Shuffle shuffle = Shuffle::epoch) { BatchPlan(corpus_, shape_, shuffle, 1, mix); };
+  const auto plan = [&](const Mix& mix, Shuffle shuffle = Shuffle::epoch) {
+    BatchPlan(corpus_, shape_, shuffle, 1, mix);
+  };
   EXPECT_FAILS(plan({{"c", 2}}), "mix c=2: no domain of the text is called so; known are a, b");
   EXPECT_FAILS(plan({{"a", -1}}), "a weight is from 0");
   EXPECT_FAILS(plan({{"a", std::nan("")}}), "a weight is from 0");
@@ -258,7 +282,8 @@ TEST_F(Mixed, RefusesWhatCannotBe) {
   EXPECT_FAILS(plan({{"a", 2}}, Shuffle::none), "needs shuffling");
   put(folder_ / "tiny.txt", "short");
   const Corpus with({folder_.path()}, *bytes_);
-  EXPECT_FAILS(BatchPlan(with, shape_, Shuffle::epoch, 1, {{"a", 2}}), "domain \"tiny\" has 5 tokens, too few");
+  EXPECT_FAILS(BatchPlan(with, shape_, Shuffle::epoch, 1, {{"a", 2}}),
+               "domain \"tiny\" has 5 tokens, too few");
   EXPECT_NO_THROW(BatchPlan(with, shape_, Shuffle::epoch, 1, {{"tiny", 0}}));
 }
 

@@ -21,7 +21,8 @@ TEST(Normalizer, ComposesAsUnicodeSays) {
   EXPECT_EQ(normalize(kNfc, "\u212B \u2126 \u0344"), "\u00C5 \u03A9 \u0308\u0301");
   EXPECT_EQ(normalize(kNfc, "\u0958"), "\u0915\u093C") << "excluded from composition";
   EXPECT_EQ(normalize(kNfc, "plain \u00E9 \u4E2D\r\n\n"), "plain \u00E9 \u4E2D\r\n\n");
-  EXPECT_EQ(normalize(kNfc, "e\xFF\u0301\xE2\x82"), "e\xFF\u0301\xE2\x82") << "broken bytes part what stands beside them";
+  EXPECT_EQ(normalize(kNfc, "e\xFF\u0301\xE2\x82"), "e\xFF\u0301\xE2\x82")
+      << "broken bytes part what stands beside them";
   EXPECT_EQ(normalize(kNfc, "\xCC"), "\xCC");
   EXPECT_EQ(normalize(kNfc, ""), "");
 }

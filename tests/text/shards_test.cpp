@@ -1,4 +1,5 @@
-// Shards: what is written is what the text itself gives, nothing is half there, and what is damaged or does not fit is refused.
+// Shards: what is written is what the text itself gives, nothing is half there, and what is damaged
+// or does not fit is refused.
 #include "text/shards.h"
 
 #include <sys/resource.h>
@@ -18,12 +19,14 @@ namespace {
 class Shards : public ::testing::Test {
  protected:
   Shards() {
-    put(folder_ / "in/english.txt", repeated("the cat and the dog <|endoftext|> sat\n\non the mat. ", 30000));
+    put(folder_ / "in/english.txt",
+        repeated("the cat and the dog <|endoftext|> sat\n\non the mat. ", 30000));
     put(folder_ / "in/german.txt", repeated("der Hund und die Katze, groß\n", 60000));
     std::string lines;
     for (int i = 0; i < 500; ++i) {
-      lines += R"({"messages": [{"role": "user", "content": "count to )" + std::to_string(i) + R"("}, {"role": "assistant", "content": "1 2 3 )" +
-               std::to_string(i) + "\"}]}\n{\"text\": \"line " + std::to_string(i) + "\"}\n";
+      lines += R"({"messages": [{"role": "user", "content": "count to )" + std::to_string(i) +
+               R"("}, {"role": "assistant", "content": "1 2 3 )" + std::to_string(i) +
+               "\"}]}\n{\"text\": \"line " + std::to_string(i) + "\"}\n";
     }
     put(folder_ / "in/talk.jsonl", lines);
   }
@@ -32,10 +35,15 @@ class Shards : public ::testing::Test {
     for (int i = 0; text.size() < bytes; ++i) text += unit + std::to_string(i);
     return text;
   }
-  TokenizeResult make(const Tokenizer& tokenizer, const std::string& out, double hold_out = 0, int64_t shard_tokens = 20'000) const {
-    return tokenize({.paths = {folder_ / "in"}, .out = out, .hold_out = hold_out, .shard_tokens = shard_tokens}, tokenizer, {});
+  TokenizeResult make(const Tokenizer& tokenizer, const std::string& out, double hold_out = 0,
+                      int64_t shard_tokens = 20'000) const {
+    return tokenize(
+        {.paths = {folder_ / "in"}, .out = out, .hold_out = hold_out, .shard_tokens = shard_tokens},
+        tokenizer, {});
   }
-  std::unique_ptr<Tokenizer> bpe() const { return choose_tokenizer("bpe:300", {folder_ / "in/english.txt"}); }
+  std::unique_ptr<Tokenizer> bpe() const {
+    return choose_tokenizer("bpe:300", {folder_ / "in/english.txt"});
+  }
 
   TempFolder folder_;
   std::unique_ptr<Tokenizer> bytes_ = make_tokenizer("bytes");
@@ -104,7 +112,9 @@ TEST_F(Shards, WideIdsAreKeptWhole) {
       for (const char c : text) ids.push_back(99'999 - static_cast<unsigned char>(c));
       return ids;
     }
-    std::string piece(int32_t id) const override { return std::string(1, static_cast<char>(99'999 - id)); }
+    std::string piece(int32_t id) const override {
+      return std::string(1, static_cast<char>(99'999 - id));
+    }
     std::string to_json() const override { return "{}"; }
   };
   const Wide wide;
@@ -115,8 +125,13 @@ TEST_F(Shards, WideIdsAreKeptWhole) {
 TEST_F(Shards, ThreadsChangeNothing) {
   const auto learned = bpe();
   for (const int threads : {1, 2, 5})
-    tokenize({.paths = {folder_ / "in"}, .out = folder_ / std::to_string(threads), .threads = threads, .shard_tokens = 30'000}, *learned, {});
-  for (const std::string& name : {std::string("00000.tokens"), std::string("00001.tokens"), std::string(kTokensIndex)}) {
+    tokenize({.paths = {folder_ / "in"},
+              .out = folder_ / std::to_string(threads),
+              .threads = threads,
+              .shard_tokens = 30'000},
+             *learned, {});
+  for (const std::string& name :
+       {std::string("00000.tokens"), std::string("00001.tokens"), std::string(kTokensIndex)}) {
     EXPECT_EQ(slurp(folder_ / "1/" + name), slurp(folder_ / "2/" + name)) << name;
     EXPECT_EQ(slurp(folder_ / "1/" + name), slurp(folder_ / "5/" + name)) << name;
   }
@@ -130,7 +145,8 @@ TEST_F(Shards, AnotherTokenizerIsRefusedAndTheSameWrittenOtherwiseIsNot) {
   put(folder_ / "out/tokenizer.json", "\n" + json + "\n");
   EXPECT_NO_THROW(Corpus({folder_ / "out"}, *learned));
   // A folder of texts in which tokens lie.
-  EXPECT_FAILS(Corpus({folder_.path()}, *bytes_), "holds tokens, not text; name that folder itself");
+  EXPECT_FAILS(Corpus({folder_.path()}, *bytes_),
+               "holds tokens, not text; name that folder itself");
   // A file that merely has the name of an index.
   put(folder_ / "plain/tokens.json", "{\"tokens\": 3}");
   EXPECT_EQ(Corpus({folder_ / "plain"}, *bytes_).size(), 13);
@@ -138,11 +154,12 @@ TEST_F(Shards, AnotherTokenizerIsRefusedAndTheSameWrittenOtherwiseIsNot) {
 
 TEST_F(Shards, WhatStopsLeavesNothing) {
   const auto before = folder_.entries();
-  EXPECT_FAILS(tokenize({.paths = {folder_ / "in"}, .out = folder_ / "out", .shard_tokens = 10'000}, *bytes_,
-                        [](int64_t done, int64_t) {
-                          if (done > 40'000) fail("stopped");
-                        }),
-               "stopped");
+  EXPECT_FAILS(
+      tokenize({.paths = {folder_ / "in"}, .out = folder_ / "out", .shard_tokens = 10'000}, *bytes_,
+               [](int64_t done, int64_t) {
+                 if (done > 40'000) fail("stopped");
+               }),
+      "stopped");
   EXPECT_EQ(folder_.entries(), before);
   put(folder_ / "in/zz.jsonl", "{\"text\": 3}\n");
   EXPECT_FAILS(make(*bytes_, folder_ / "out"), "zz.jsonl");
@@ -151,18 +168,20 @@ TEST_F(Shards, WhatStopsLeavesNothing) {
   // What a killed process left is taken over.
   put(folder_ / ".out.tokenize/00000.tokens", "torn");
   int64_t last = 0, all = 0;
-  tokenize({.paths = {folder_ / "in"}, .out = folder_ / "out/"}, *bytes_, [&](int64_t done, int64_t total) {
-    EXPECT_GE(done, last);
-    last = done;
-    all = total;
-  });
+  tokenize({.paths = {folder_ / "in"}, .out = folder_ / "out/"}, *bytes_,
+           [&](int64_t done, int64_t total) {
+             EXPECT_GE(done, last);
+             last = done;
+             all = total;
+           });
   EXPECT_GT(last, 0);
   EXPECT_LE(last, all);
   EXPECT_EQ(Corpus({folder_ / "out"}, *bytes_).size(), Corpus({folder_ / "in"}, *bytes_).size());
   EXPECT_FALSE(std::filesystem::exists(folder_ / ".out.tokenize"));
   EXPECT_FAILS(make(*bytes_, folder_ / "out"), "is there already");
   EXPECT_FAILS(make(*bytes_, folder_ / "in/english.txt"), "is there already");
-  EXPECT_FAILS(tokenize({.paths = {folder_ / "out"}, .out = folder_ / "more"}, *bytes_, {}), "holds tokens already");
+  EXPECT_FAILS(tokenize({.paths = {folder_ / "out"}, .out = folder_ / "more"}, *bytes_, {}),
+               "holds tokens already");
 }
 
 // A full disk, for which the limit on the size of files stands.
@@ -203,7 +222,8 @@ TEST_F(Shards, DamageIsFoundWhereItIsMet) {
     return read_shard(std::as_bytes(std::span(kept)), "kept");
   }();
   ASSERT_GT(shard.ends.size(), 2u);
-  const auto at = static_cast<size_t>(reinterpret_cast<const char*>(shard.ends.data()) - static_cast<const char*>(shard.ids));
+  const auto at = static_cast<size_t>(reinterpret_cast<const char*>(shard.ends.data()) -
+                                      static_cast<const char*>(shard.ids));
   std::string bad = good;
   std::memset(bad.data() + at, 0xff, 4 * shard.ends.size());
   put(path, bad);
@@ -220,7 +240,8 @@ TEST_F(Shards, DamageIsFoundWhereItIsMet) {
 TEST_F(Shards, AnIndexThatLiesIsRefused) {
   make(*bytes_, folder_ / "out", 0, 1 << 20);
   const std::string path = folder_ / ("out/" + std::string(kTokensIndex)), good = slurp(path);
-  const auto refused = [&](const std::string& from, const std::string& to, const std::string& part) {
+  const auto refused = [&](const std::string& from, const std::string& to,
+                           const std::string& part) {
     std::string bad = good;
     const size_t at = bad.find(from);
     ASSERT_NE(at, std::string::npos) << from;
@@ -243,7 +264,9 @@ TEST_F(Shards, LargerThanMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer's own memory would count, and it aborts where memory ends";
 #endif
-  const std::string unit = repeated("The river runs past the old stone mill, and nobody asks why. \n", 1 << 20).substr(0, 1 << 20);
+  const std::string unit =
+      repeated("The river runs past the old stone mill, and nobody asks why. \n", 1 << 20)
+          .substr(0, 1 << 20);
   std::filesystem::remove_all(folder_ / "in");
   std::string lines;
   for (int file = 0; file < 2; ++file) {

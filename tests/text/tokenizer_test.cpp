@@ -1,4 +1,5 @@
-// The byte tokenizer, its tokenizer.json, and decoding a stream without ever showing half a character.
+// The byte tokenizer, its tokenizer.json, and decoding a stream without ever showing half a
+// character.
 #include "text/tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -77,16 +78,23 @@ TEST(ByteTokenizer, LoadsWhatItWrote) {
   const auto expect = [&](auto change, const char* reason) {
     const std::string message = changed(change);
     EXPECT_NE(message.find(reason), std::string::npos) << message;
-    EXPECT_NE(message.find("t.json: this tokenizer is not supported"), std::string::npos) << message;
+    EXPECT_NE(message.find("t.json: this tokenizer is not supported"), std::string::npos)
+        << message;
     EXPECT_NE(message.find("supported are BPE over bytes"), std::string::npos) << message;
   };
   expect([](Json& j) { j["model"]["type"] = "Unigram"; }, "its model is Unigram");
-  expect([](Json& j) { j["model"]["merges"].push_back("a b"); }, "merge 0 names ab, which is no token");
+  expect([](Json& j) { j["model"]["merges"].push_back("a b"); },
+         "merge 0 names ab, which is no token");
   expect([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, "its normalizer is Lowercase");
   expect([](Json& j) { j["pre_tokenizer"] = nullptr; }, "it has no pre_tokenizer");
-  expect([](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "its pre_tokenizer is Whitespace");
+  expect([](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; },
+         "its pre_tokenizer is Whitespace");
   expect([](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }, "puts a space");
-  expect([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, "its post_processor is BertProcessing");
+  expect(
+      [](Json& j) {
+        j["post_processor"] = {{"type", "BertProcessing"}};
+      },
+      "its post_processor is BertProcessing");
   EXPECT_FAILS(parse_tokenizer("{}", "t.json"), "t.json: \"model\" is missing");
   EXPECT_FAILS(load_tokenizer(folder / "no"), "No such file");
 }
@@ -96,13 +104,15 @@ TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
   Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
   json["added_tokens"] = Json::array();
   for (const char* name : {"<s>", "<|endoftext|>", "<|im_end|>", "<|eot|>"})
-    json["added_tokens"].push_back({{"id", 256 + json["added_tokens"].size()}, {"content", name}, {"normalized", false}});
+    json["added_tokens"].push_back(
+        {{"id", 256 + json["added_tokens"].size()}, {"content", name}, {"normalized", false}});
   put(folder / "tokenizer.json", json.dump());
   const auto special = [&] { return load_tokenizer(folder.path())->special(); };
   EXPECT_EQ(special().eos, 257) << "by its name";
   EXPECT_FALSE(special().bos || special().add_bos);
 
-  put(folder / "tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "add_bos_token": true, "eos_token": "<|im_end|>"})");
+  put(folder / "tokenizer_config.json",
+      R"({"bos_token": {"content": "<s>"}, "add_bos_token": true, "eos_token": "<|im_end|>"})");
   EXPECT_EQ(special().bos, 256);
   EXPECT_TRUE(special().add_bos);
   EXPECT_EQ(special().eos, 257);
@@ -111,11 +121,13 @@ TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
 
   put(folder / "generation_config.json", R"({"eos_token_id": [257, 259, 500]})");
   put(folder / "config.json", R"({"eos_token_id": 258})");
-  EXPECT_EQ(special().ends, (std::vector<int32_t>{258, 259})) << "500 is a row of the model without a token";
+  EXPECT_EQ(special().ends, (std::vector<int32_t>{258, 259}))
+      << "500 is a row of the model without a token";
   const auto tokenizer = load_tokenizer(folder.path());
   for (const int32_t id : {257, 258, 259}) EXPECT_TRUE(tokenizer->ends_text(id));
   EXPECT_FALSE(tokenizer->ends_text(256));
-  EXPECT_EQ(parse_json(generation_json(*tokenizer), "t"), parse_json(R"({"eos_token_id": [257, 258, 259]})", "t"));
+  EXPECT_EQ(parse_json(generation_json(*tokenizer), "t"),
+            parse_json(R"({"eos_token_id": [257, 258, 259]})", "t"));
 
   put(folder / "generation_config.json", R"({"eos_token_id": -1})");
   EXPECT_FAILS(load_tokenizer(folder.path()), "generation_config.json: eos_token_id holds -1");

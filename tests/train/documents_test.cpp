@@ -1,5 +1,5 @@
-// Training on documents: nothing reaches across their bounds, masked tokens are not learned from, and the loss is a mean over what is predicted however the
-// step is cut.
+// Training on documents: nothing reaches across their bounds, masked tokens are not learned from,
+// and the loss is a mean over what is predicted however the step is cut.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -32,7 +32,8 @@ Corpus cut_corpus(bool masked = true) {
   std::vector<TokenSpan> untrained;
   const auto all = static_cast<uint32_t>(ids.size());
   for (uint32_t at = 0, i = 0; at < all; ++i) {
-    const uint32_t end = std::min(all, at + 1 + static_cast<uint32_t>(uniform_index(RngKey::from_seed(3), i, 40)));
+    const uint32_t end =
+        std::min(all, at + 1 + static_cast<uint32_t>(uniform_index(RngKey::from_seed(3), i, 40)));
     if (masked && i % 3 == 0 && (end - at) / 2 > 0) untrained.push_back({at, at + (end - at) / 2});
     ends.push_back(end);
     at = end;
@@ -89,13 +90,16 @@ TEST(TrainDocuments, NothingReachesAcrossABound) {
 }
 
 // Of every trained parameter: after one step m = (1 - beta1) * gradient.
-std::vector<std::vector<double>> first_gradient(const ModelConfig& config, const Corpus& corpus, const TrainOptions& options, StepResult* result = nullptr) {
+std::vector<std::vector<double>> first_gradient(const ModelConfig& config, const Corpus& corpus,
+                                                const TrainOptions& options,
+                                                StepResult* result = nullptr) {
   auto model = fresh(config);
   Trainer trainer(*model, options, corpus);
   const StepResult r = trainer.step();
   if (result) *result = r;
   std::vector<std::vector<double>> all;
-  for (size_t i = 0; i < trainer.optimizer().params().size(); ++i) all.push_back(values(trainer.optimizer().m(i)));
+  for (size_t i = 0; i < trainer.optimizer().params().size(); ++i)
+    all.push_back(values(trainer.optimizer().m(i)));
   return all;
 }
 
@@ -105,7 +109,8 @@ TEST(TrainDocuments, TheMaskedGradientIsThatOfTheTwin) {
   config.routing = default_options(find_recipe("olmoe"), 4, 2, 2);
   weigh_losses(config.routing);
   std::vector<int32_t> ids;
-  for (uint64_t i = 0; i < 17; ++i) ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(8), i, 9)));
+  for (uint64_t i = 0; i < 17; ++i)
+    ids.push_back(static_cast<int32_t>(uniform_index(RngKey::from_seed(8), i, 9)));
   const Corpus corpus(ids, {3, 4, 10, 17}, {{5, 7}, {12, 13}});
   TrainOptions options = one_step(2, 1);
   options.context = 8;
@@ -121,12 +126,14 @@ TEST(TrainDocuments, TheMaskedGradientIsThatOfTheTwin) {
     ASSERT_LT(seed, 1000u);
     draw_params(model, seed);
     const auto drawn = twin_params<double>(model);
-    if (TwinModel<double>(config, spec, drawn).run(in, config.routing.coef).smallest_margin >= 1e-3) break;
+    if (TwinModel<double>(config, spec, drawn).run(in, config.routing.coef).smallest_margin >= 1e-3)
+      break;
   }
   model.enable_grads();
   const auto want = twin_gradients(model, spec, in);
   const auto params = twin_params<double>(model);
-  const TwinOutput<double> twin = TwinModel<double>(config, spec, params).run(in, config.routing.coef);
+  const TwinOutput<double> twin =
+      TwinModel<double>(config, spec, params).run(in, config.routing.coef);
   Trainer trainer(model, options, corpus);
   const StepResult r = trainer.step();
   EXPECT_EQ(r.predicted, text.predicted);
@@ -142,7 +149,8 @@ TEST(TrainDocuments, TheMaskedGradientIsThatOfTheTwin) {
 TEST(TrainDocuments, MicroBatchesOfUnequalTargetsAreOneBatch) {
   const Corpus corpus = cut_corpus();
   StepResult whole, split;
-  const auto one = first_gradient(plain_config(), corpus, one_step(4, 1), &whole), four = first_gradient(plain_config(), corpus, one_step(1, 4), &split);
+  const auto one = first_gradient(plain_config(), corpus, one_step(4, 1), &whole),
+             four = first_gradient(plain_config(), corpus, one_step(1, 4), &split);
   const BatchPlan plan(corpus.size(), {32, 1, 4}, Shuffle::epoch, 1);
   TextBatch text;
   std::vector<int64_t> counts;
@@ -150,7 +158,9 @@ TEST(TrainDocuments, MicroBatchesOfUnequalTargetsAreOneBatch) {
     plan.fill(corpus, 0, a, text);
     counts.push_back(text.predicted);
   }
-  EXPECT_NE(*std::min_element(counts.begin(), counts.end()), *std::max_element(counts.begin(), counts.end())) << "or this proves nothing";
+  EXPECT_NE(*std::min_element(counts.begin(), counts.end()),
+            *std::max_element(counts.begin(), counts.end()))
+      << "or this proves nothing";
   EXPECT_EQ(whole.predicted, counts[0] + counts[1] + counts[2] + counts[3]);
   EXPECT_EQ(split.predicted, whole.predicted);
   EXPECT_LT(whole.predicted, 128);
@@ -216,7 +226,8 @@ TEST(TrainDocuments, EvaluationIsTheMeanOverWhatIsPredicted) {
       const std::vector<int32_t> own(ids.begin() + begin, ids.begin() + end + 1);
       const std::vector<float> nll = losses(*model, Corpus(own), end - begin);
       for (int64_t n = begin; n < end; ++n)
-        if (text.targets[static_cast<size_t>(n)] != kNoTarget) sum += nll[static_cast<size_t>(n - begin)];
+        if (text.targets[static_cast<size_t>(n)] != kNoTarget)
+          sum += nll[static_cast<size_t>(n - begin)];
     }
     predicted += text.predicted;
   }
@@ -228,16 +239,22 @@ class FromFiles : public ::testing::Test {
   FromFiles() {
     const auto text = [](uint64_t seed) {
       std::string out;
-      for (uint64_t i = 0; i < 900; ++i) out += std::string(1 + uniform_index(RngKey::from_seed(seed), i, 5), static_cast<char>('a' + i % 7)) + "\n";
+      for (uint64_t i = 0; i < 900; ++i)
+        out += std::string(1 + uniform_index(RngKey::from_seed(seed), i, 5),
+                           static_cast<char>('a' + i % 7)) +
+               "\n";
       return out;
     };
     put(folder_ / "in/one.txt", text(1));
     put(folder_ / "in/two.txt", text(2));
     std::string lines;
     for (int i = 0; i < 60; ++i)
-      lines += R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello )" + std::to_string(i) + "\"}]}\n";
+      lines +=
+          R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello )" +
+          std::to_string(i) + "\"}]}\n";
     put(folder_ / "in/talk.jsonl", lines);
-    tokenize({.paths = {folder_ / "in"}, .out = folder_ / "tokens", .shard_tokens = 4000}, *bytes_, {});
+    tokenize({.paths = {folder_ / "in"}, .out = folder_ / "tokens", .shard_tokens = 4000}, *bytes_,
+             {});
     options_ = tiny_options();
     options_.mix = {{"talk", 2}, {"two", 0.5}};
     options_.accumulate = 2;
@@ -250,7 +267,8 @@ class FromFiles : public ::testing::Test {
     TrainCallbacks callbacks;
     callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
     const TrainJob job{out, options_, &corpus, nullptr, bytes_.get()};
-    train(checkpoint ? *checkpoint->loaded.model : *model, job, callbacks, stop, checkpoint ? &*checkpoint : nullptr);
+    train(checkpoint ? *checkpoint->loaded.model : *model, job, callbacks, stop,
+          checkpoint ? &*checkpoint : nullptr);
   }
   TempFolder folder_;
   std::unique_ptr<Tokenizer> bytes_ = make_tokenizer("bytes");
@@ -263,7 +281,8 @@ TEST_F(FromFiles, ResumingFromShardsIsBitExactAndEqualsTheText) {
   run(folder_ / "parts", shards, 2);
   EXPECT_EQ(load_checkpoint(folder_ / "parts").step, 2);
   run(folder_ / "parts", shards, 0);
-  const Safetensors a = Safetensors::open(folder_ / "whole/model.safetensors"), b = Safetensors::open(folder_ / "parts/model.safetensors");
+  const Safetensors a = Safetensors::open(folder_ / "whole/model.safetensors"),
+                    b = Safetensors::open(folder_ / "parts/model.safetensors");
   for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
 }
 
@@ -273,7 +292,8 @@ TEST_F(FromFiles, AResumedRunMustReadTheSame) {
   const auto resume = [&](const Corpus& with) { run(folder_ / "out", with, 0); };
   const TrainOptions same = options_;
   options_.mix["talk"] = 3;
-  EXPECT_FAILS(resume(corpus), R"(mix was {"talk":2.0,"two":0.5} and is now {"talk":3.0,"two":0.5})");
+  EXPECT_FAILS(resume(corpus),
+               R"(mix was {"talk":2.0,"two":0.5} and is now {"talk":3.0,"two":0.5})");
   options_ = same;
   options_.hold_out = 0.1;
   EXPECT_FAILS(resume(corpus), "hold_out was 0.0 and is now 0.1");
@@ -282,14 +302,17 @@ TEST_F(FromFiles, AResumedRunMustReadTheSame) {
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
   std::vector<uint32_t> ends;
-  for (int64_t at = 0; at < corpus.size(); at = corpus.document_end(at)) ends.push_back(static_cast<uint32_t>(corpus.document_end(at)));
+  for (int64_t at = 0; at < corpus.size(); at = corpus.document_end(at))
+    ends.push_back(static_cast<uint32_t>(corpus.document_end(at)));
   std::vector<uint8_t> trained(ids.size());
   corpus.fill_trained(0, corpus.size(), trained.data());
   std::vector<TokenSpan> untrained;
   for (uint32_t i = 0; i < trained.size(); ++i)
     if (trained[i] == 0) untrained.push_back({i, i + 1});
   const Checkpoint checkpoint = load_checkpoint(folder_ / "out");
-  const auto differs = [&](const Corpus& with) { return data_print(with).hash != data_print(corpus).hash; };
+  const auto differs = [&](const Corpus& with) {
+    return data_print(with).hash != data_print(corpus).hash;
+  };
   EXPECT_FALSE(differs(Corpus(ids, ends, untrained))) << "or the rest proves nothing";
   std::vector<uint32_t> moved = ends;
   ++moved[moved.size() / 2];
@@ -298,7 +321,8 @@ TEST_F(FromFiles, AResumedRunMustReadTheSame) {
   EXPECT_TRUE(differs(Corpus(ids, ends, untrained)));
   std::filesystem::rename(folder_ / "in/one.txt", folder_ / "in/on.txt");
   const Corpus renamed({folder_ / "in"}, *bytes_);
-  EXPECT_EQ(data_print(renamed).hash, data_print(corpus).hash) << "without a mix names mean nothing";
+  EXPECT_EQ(data_print(renamed).hash, data_print(corpus).hash)
+      << "without a mix names mean nothing";
   EXPECT_NE(data_print(renamed, options_.mix).hash, data_print(corpus, options_.mix).hash);
   EXPECT_FAILS(resume(renamed), "different ones");
   std::filesystem::rename(folder_ / "in/on.txt", folder_ / "in/one.txt");

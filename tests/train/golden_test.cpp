@@ -1,5 +1,6 @@
-// Runs recorded from other people's programs (tools/golden): nanoMoE's model in PyTorch and transformers' OLMoE. Logits, the choice of experts, every gradient
-// of the first step, and ten AdamW steps.
+// Runs recorded from other people's programs (tools/golden): nanoMoE's model in PyTorch and
+// transformers' OLMoE. Logits, the choice of experts, every gradient of the first step, and ten
+// AdamW steps.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -29,16 +30,20 @@ struct Golden {
   ModelConfig config;
 
   explicit Golden(const std::string& name)
-      : about(read_json(MOE_TEST_DATA "/golden/" + name + ".json")), tensors(Safetensors::open(MOE_TEST_DATA "/golden/" + name + ".safetensors")) {
+      : about(read_json(MOE_TEST_DATA "/golden/" + name + ".json")),
+        tensors(Safetensors::open(MOE_TEST_DATA "/golden/" + name + ".safetensors")) {
     const Json& hyper = about.at("hyper");
     if (about.at("recipe") == "olmoe") {
       config = parse_config(about.at("config").dump(), name);
     } else {
       config = nanomoe(about.at("config"));
     }
-    const double layers = hyper.at("layer_reduce") == "sum" ? static_cast<double>(config.moe_layer_count()) : 1;
-    const double k = hyper.at("balance_form") == "nanomoe" ? static_cast<double>(config.routing.top_k) : 1;
-    config.routing.coef.balance = static_cast<float>(hyper.at("balance_coef").get<double>() * layers * k);
+    const double layers =
+        hyper.at("layer_reduce") == "sum" ? static_cast<double>(config.moe_layer_count()) : 1;
+    const double k =
+        hyper.at("balance_form") == "nanomoe" ? static_cast<double>(config.routing.top_k) : 1;
+    config.routing.coef.balance =
+        static_cast<float>(hyper.at("balance_coef").get<double>() * layers * k);
     config.routing.coef.z = static_cast<float>(hyper.at("z_coef").get<double>() * layers);
   }
 
@@ -59,18 +64,21 @@ struct Golden {
     c.tied = true;
     c.dense_width = c.expert_width = j.at("intermediate_size");
     c.moe_every = j.at("moe_every");
-    c.routing = default_options(find_recipe("nanomoe"), j.at("num_experts"), j.at("num_experts_per_tok"), c.moe_layer_count());
+    c.routing = default_options(find_recipe("nanomoe"), j.at("num_experts"),
+                                j.at("num_experts_per_tok"), c.moe_layer_count());
     c.routing.capacity_factor = j.at("capacity_factor").get<float>();
     c.routing.noise = j.at("noisy_top_k");
     return c;
   }
 
-  // A model that holds the recorded tensors whose names begin with `prefix`: the weights, or the gradients where the engine keeps the weights.
+  // A model that holds the recorded tensors whose names begin with `prefix`: the weights, or the
+  // gradients where the engine keeps the weights.
   std::unique_ptr<Model> load(const std::string& prefix) const {
     TempFolder folder;
     std::vector<SafetensorsItem> items;
     for (const NamedTensor& t : tensors.tensors())
-      if (const std::string name = weight_name(t.name, prefix); !name.empty()) items.push_back({name, t.value, t.value.dtype, {}});
+      if (const std::string name = weight_name(t.name, prefix); !name.empty())
+        items.push_back({name, t.value, t.value.dtype, {}});
     write_safetensors(folder / "model.safetensors", items);
     auto model = std::make_unique<Model>(config);
     const Safetensors file = Safetensors::open(folder / "model.safetensors");
@@ -86,7 +94,8 @@ struct Step {
 };
 
 // Forward and backward of one recorded batch; gradients are added to the model's.
-Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step, ModelSaved& saved) {
+Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step,
+                      ModelSaved& saved) {
   const Json& hyper = golden.about.at("hyper");
   const int64_t rows = hyper.at("batch"), context = hyper.at("context"), tokens = rows * context;
   const int32_t* ids = golden.tensors.get("ids").as<int32_t>() + step * tokens;
@@ -99,8 +108,12 @@ Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step
   const RoutingSpec spec = train_spec(model.config().routing);
   Tensor nll = run.saved.alloc(DType::f32, {tokens});
   const RngKey key =
-      RngKey::from_seed(golden.about.at("seed").get<uint64_t>()).fold(static_cast<uint64_t>(step));  // the recorded noise is drawn under the same key
-  model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all, .key = key, .wanted = Wanted::all()}, saved);
+      RngKey::from_seed(golden.about.at("seed").get<uint64_t>())
+          .fold(static_cast<uint64_t>(step));  // the recorded noise is drawn under the same key
+  model.forward(
+      run,
+      {.batch = batch, .routing = &spec, .keep = Keep::all, .key = key, .wanted = Wanted::all()},
+      saved);
   model.loss_forward(run, nll, {targets, static_cast<size_t>(tokens)}, saved);
   Step result;
   for (double v : values(nll)) result.ce += v / static_cast<double>(tokens);
@@ -112,7 +125,8 @@ Step forward_backward(Model& model, Run& run, const Golden& golden, int64_t step
   }
   RoutingLosses coef = model.config().routing.coef;
   each_loss(coef, [&](std::string_view, float& c) { c /= layers; });
-  model.backward(run, {targets, static_cast<size_t>(tokens)}, 1 / static_cast<float>(tokens), coef, saved);
+  model.backward(run, {targets, static_cast<size_t>(tokens)}, 1 / static_cast<float>(tokens), coef,
+                 saved);
   return result;
 }
 
@@ -124,9 +138,12 @@ void expect_routing(const Golden& golden, const ModelSaved& saved) {
     const std::set<int32_t> kept(plan.pair.begin(), plan.pair.end());
     for (int64_t n = 0; n < router.choice.rows(); ++n)
       for (int64_t i = 0; i < router.choice.cols(); ++i) {
-        EXPECT_EQ(router.choice.row<int32_t>(n)[i], layer.at("experts").at(static_cast<size_t>(n)).at(static_cast<size_t>(i)).get<int>());
-        EXPECT_EQ(kept.count(static_cast<int32_t>(n * router.choice.cols() + i)),
-                  layer.at("kept").at(static_cast<size_t>(n)).at(static_cast<size_t>(i)).get<size_t>());
+        EXPECT_EQ(
+            router.choice.row<int32_t>(n)[i],
+            layer.at("experts").at(static_cast<size_t>(n)).at(static_cast<size_t>(i)).get<int>());
+        EXPECT_EQ(
+            kept.count(static_cast<int32_t>(n * router.choice.cols() + i)),
+            layer.at("kept").at(static_cast<size_t>(n)).at(static_cast<size_t>(i)).get<size_t>());
       }
     ++at;
   }
@@ -167,7 +184,8 @@ TEST_P(GoldenRun, FirstStepMatches) {
   for (size_t i = 0; i < model.params().size(); ++i) {
     const Param& p = *model.params()[i];
     const std::vector<double> gradient = values(gradients->params()[i]->value);
-    // The bias of the keys moves every score of a query alike, which softmax does not see: recorded in double it is rounding, 1e-17.
+    // The bias of the keys moves every score of a query alike, which softmax does not see: recorded
+    // in double it is rounding, 1e-17.
     if (norm(gradient) < 1e-12) {
       EXPECT_NE(p.name.find("attn.k.bias"), std::string::npos) << p.name << " has no gradient";
       EXPECT_LT(norm(values(p.grad)), 1e-6) << p.name;
@@ -190,12 +208,16 @@ TEST_P(GoldenRun, TenStepsFollow) {
     const Step got = forward_backward(model, run, golden, step, saved);
     const Json& want = golden.about.at("steps").at(static_cast<size_t>(step));
     const double norm = optimizer.grad_norm(run);
-    // The recorded losses are in the recipe's own convention: nanoMoE adds layers up and its balanced loss is k.
-    const double layers = static_cast<double>(saved.routing.size()), k = static_cast<double>(model.config().routing.top_k);
-    const double balance = hyper.at("balance_form") == "nanomoe" ? got.balance * k : got.balance / layers;
+    // The recorded losses are in the recipe's own convention: nanoMoE adds layers up and its
+    // balanced loss is k.
+    const double layers = static_cast<double>(saved.routing.size()),
+                 k = static_cast<double>(model.config().routing.top_k);
+    const double balance =
+        hyper.at("balance_form") == "nanomoe" ? got.balance * k : got.balance / layers;
     const double z = hyper.at("layer_reduce") == "sum" ? got.z : got.z / layers;
     EXPECT_NEAR(got.ce, want.at("ce").get<double>(), kGoldenLoss) << "step " << step;
-    EXPECT_NEAR(balance, want.at("balance").get<double>(), kGoldenLoss * balance) << "step " << step;
+    EXPECT_NEAR(balance, want.at("balance").get<double>(), kGoldenLoss * balance)
+        << "step " << step;
     EXPECT_NEAR(z, want.at("z").get<double>(), kGoldenLoss * z) << "step " << step;
     EXPECT_NEAR(norm, want.at("grad_norm").get<double>(), kGoldenLoss * norm) << "step " << step;
     EXPECT_EQ(got.dropped, want.at("dropped").get<double>()) << "step " << step;
@@ -203,7 +225,9 @@ TEST_P(GoldenRun, TenStepsFollow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, GoldenRun, ::testing::Values("nanomoe_bias", "nanomoe_nobias", "nanomoe_noise", "olmoe_mha", "olmoe_gqa"),
+INSTANTIATE_TEST_SUITE_P(Recorded, GoldenRun,
+                         ::testing::Values("nanomoe_bias", "nanomoe_nobias", "nanomoe_noise",
+                                           "olmoe_mha", "olmoe_gqa"),
                          [](const auto& item) { return std::string(item.param); });
 
 }  // namespace

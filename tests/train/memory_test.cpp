@@ -21,7 +21,8 @@ ModelConfig config_of(const char* recipe) {
   c.expert_width = 128;
   c.qk_norm = QkNorm::full;
   const Recipe& r = find_recipe(recipe);
-  c.routing = default_options(r, r.has_router() ? 6 : 1, r.has_router() ? r.default_top_k > 1 ? 2 : 1 : 1, 3);
+  c.routing = default_options(r, r.has_router() ? 6 : 1,
+                              r.has_router() ? r.default_top_k > 1 ? 2 : 1 : 1, 3);
   return c;
 }
 
@@ -29,7 +30,8 @@ void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype,
   Model model(c);
   model.initialise(1);
   std::vector<int32_t> ids(20000);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
   const Corpus corpus(std::move(ids));
   TrainOptions o;
   o.context = 128;
@@ -39,8 +41,10 @@ void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype,
   o.threads = 2;
   Trainer trainer(model, o, corpus);
   trainer.step();
-  const TrainingMemory m = count_training_memory(c, {.batch = 16, .context = 128, .dtype = dtype, .recompute = recompute});
-  const double ratio = static_cast<double>(trainer.peak_activation_bytes()) / static_cast<double>(m.activations + m.scratch);
+  const TrainingMemory m = count_training_memory(
+      c, {.batch = 16, .context = 128, .dtype = dtype, .recompute = recompute});
+  const double ratio = static_cast<double>(trainer.peak_activation_bytes()) /
+                       static_cast<double>(m.activations + m.scratch);
   EXPECT_GT(ratio, 0.9) << name;
   EXPECT_LT(ratio, 1.1) << name;
 }
@@ -49,7 +53,8 @@ TEST(Memory, IsWhatShapesForetell) {
   for (const char* recipe : {"dense", "olmoe", "nanomoe", "switch"})
     for (DType dtype : {DType::f32, DType::bf16})
       for (bool recompute : {false, true})
-        expect_foretold(fmt::format("{} {} recompute {}", recipe, name_of(dtype), recompute), config_of(recipe), dtype, recompute);
+        expect_foretold(fmt::format("{} {} recompute {}", recipe, name_of(dtype), recompute),
+                        config_of(recipe), dtype, recompute);
   ModelConfig c = config_of("mixtral");
   c.shared_experts = 1;
   c.shared_width = 200;
@@ -58,7 +63,8 @@ TEST(Memory, IsWhatShapesForetell) {
   expect_foretold("shared, post-norm", c, DType::f32, false);
 }
 
-// How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them, or that all are full, it is known.
+// How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,
+// or that all are full, it is known.
 TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
   for (const RoutingOptions& routing : small_routings(6, 3)) {
     ModelConfig c = config_of("dense");
@@ -69,7 +75,8 @@ TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
     }
     for (const float factor : {100.0f, 0.3f}) {
       c.routing.capacity_factor = factor;
-      expect_foretold(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32, false);
+      expect_foretold(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32,
+                      false);
     }
   }
 }
@@ -87,9 +94,12 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
     const TrainedBytes foretold = trained_bytes(shapes, resolved(o));
     const Trainable trainable(model, resolved(o));
     int64_t gradients = 0, moments = 0, adapters = 0;
-    for (const Param* param : model.params()) gradients += param->grad.empty() ? 0 : param->grad.bytes();
+    for (const Param* param : model.params())
+      gradients += param->grad.empty() ? 0 : param->grad.bytes();
     for (const Param* param : trainable.params()) moments += 2 * param->value.bytes();
-    for (const auto& a : trainable.adapters()) adapters += a->frozen.bytes() + a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
+    for (const auto& a : trainable.adapters())
+      adapters += a->frozen.bytes() + a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() +
+                  a->b.grad.bytes();
     EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
     EXPECT_EQ(foretold.moments, moments) << name_of(tune);
     EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
@@ -105,23 +115,31 @@ TEST(Memory, TheBatchThatIsAdvisedFits) {
   EXPECT_GT(training_need(c, o, Held::nothing).total(), kLeft);
   const std::string advice = spelled(training_advice(c, o, Held::nothing, {}, kLeft));
   ASSERT_TRUE(advice.starts_with("lower batch (now 5000) to ")) << advice;
-  const int64_t batch = std::stoll(advice.substr(26)), times = std::stoll(advice.substr(advice.rfind("to ") + 3));
+  const int64_t batch = std::stoll(advice.substr(26)),
+                times = std::stoll(advice.substr(advice.rfind("to ") + 3));
   EXPECT_GE(batch * times, 5000);
   o.batch = batch;
   EXPECT_LE(training_need(c, o, Held::nothing).total(), kLeft);
   o.batch = batch + 1;
   EXPECT_GT(training_need(c, o, Held::nothing).total(), kLeft) << "a larger one would have done";
-  EXPECT_EQ(training_need(c, o, Held::nothing).total() - training_need(c, o, Held::weights).total(), 4 * (count_params(c).total() + count_params(c).buffers));
-  EXPECT_NE(training_advice(c, o, Held::nothing, {}, 1000).find("smaller model"), std::string::npos);
+  EXPECT_EQ(training_need(c, o, Held::nothing).total() - training_need(c, o, Held::weights).total(),
+            4 * (count_params(c).total() + count_params(c).buffers));
+  EXPECT_NE(training_advice(c, o, Held::nothing, {}, 1000).find("smaller model"),
+            std::string::npos);
   o.batch = 64;
-  EXPECT_NE(spelled(training_advice(c, o, Held::nothing, {}, training_need(c, o, Held::nothing).total() - 1)).find("or add recompute"), std::string::npos);
+  EXPECT_NE(spelled(training_advice(c, o, Held::nothing, {},
+                                    training_need(c, o, Held::nothing).total() - 1))
+                .find("or add recompute"),
+            std::string::npos);
 }
 
 TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {
   ModelConfig c = config_of("olmoe");
   c.layers = 6;
-  const TrainingShape keep{.batch = 16, .context = 128}, recompute{.batch = 16, .context = 128, .recompute = true};
-  EXPECT_LT(static_cast<double>(count_training_memory(c, recompute).activations), 0.35 * static_cast<double>(count_training_memory(c, keep).activations));
+  const TrainingShape keep{.batch = 16, .context = 128},
+      recompute{.batch = 16, .context = 128, .recompute = true};
+  EXPECT_LT(static_cast<double>(count_training_memory(c, recompute).activations),
+            0.35 * static_cast<double>(count_training_memory(c, keep).activations));
 }
 
 }  // namespace

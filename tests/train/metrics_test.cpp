@@ -20,7 +20,8 @@ StepResult at(int64_t step) {
 
 TEST(Metrics, OneObjectAStepWithEveryKey) {
   const Json line = Json::parse(metrics_line(at(3), 2.25));
-  for (const char* key : {"step", "tokens", "seconds", "ce", "predicted", "balance", "z", "grad_norm", "lr", "tokens_per_second", "dropped", "layers"})
+  for (const char* key : {"step", "tokens", "seconds", "ce", "predicted", "balance", "z",
+                          "grad_norm", "lr", "tokens_per_second", "dropped", "layers"})
     EXPECT_TRUE(line.contains(key)) << key;
   EXPECT_EQ(line.at("eval_ce"), 2.25);
   EXPECT_EQ(line.at("layers").at(0).at("load").at(1), 0.75);
@@ -44,9 +45,13 @@ TEST(Metrics, LossesThatAreTrainedOnStandInTheLine) {
 }
 
 TEST(Metrics, AlarmsStandInTheLineOfTheirStep) {
-  Alarm dead{AlarmKind::dead_expert, 3, 1, {2, 5}, false, "they are dead"}, over{AlarmKind::loss_spike, 3, -1, {}, true, "it is over"};
+  Alarm dead{AlarmKind::dead_expert, 3, 1, {2, 5}, false, "they are dead"},
+      over{AlarmKind::loss_spike, 3, -1, {}, true, "it is over"};
   const Json line = Json::parse(metrics_line(at(3), {}, std::vector<Alarm>{dead, over}));
-  EXPECT_EQ(line.at("alarms"), Json::parse(R"([{"kind": "dead-expert", "layer": 1, "experts": [2, 5], "text": "they are dead"}])"));
+  EXPECT_EQ(
+      line.at("alarms"),
+      Json::parse(
+          R"([{"kind": "dead-expert", "layer": 1, "experts": [2, 5], "text": "they are dead"}])"));
   EXPECT_EQ(line.at("recovered"), Json::parse(R"([{"kind": "loss-spike", "text": "it is over"}])"));
   EXPECT_FALSE(Json::parse(metrics_line(at(3), {})).contains("alarms"));
 }
@@ -60,7 +65,8 @@ TEST(Metrics, ALineIsReadAgain) {
   const std::optional<StepResult> read = parse_metrics_line(metrics_line(r, 2.25), "a test");
   ASSERT_TRUE(read);
   EXPECT_EQ(metrics_line(*read, 2.25), metrics_line(r, 2.25));
-  for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"}) EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
+  for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"})
+    EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
 
 TEST(Metrics, AnEvaluationIsFoundAgain) {

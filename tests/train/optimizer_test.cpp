@@ -18,12 +18,15 @@ void fill_grads(Model& model) {
     const Tensor& grad = model.params()[i]->grad;
     model.params()[i]->grad_is_zero = false;
     if (grad.empty()) continue;
-    for (int64_t j = 0; j < grad.numel(); ++j) grad.as<float>()[j] = 0.01f * normal(RngKey::from_seed(i + 1), static_cast<uint64_t>(j));
+    for (int64_t j = 0; j < grad.numel(); ++j)
+      grad.as<float>()[j] = 0.01f * normal(RngKey::from_seed(i + 1), static_cast<uint64_t>(j));
   }
 }
 
 // Of everything in the model that is trained.
-Optimizer optimizer_of(Model& model, const TrainOptions& options) { return Optimizer(Trainable(model, options).params(), options); }
+Optimizer optimizer_of(Model& model, const TrainOptions& options) {
+  return Optimizer(Trainable(model, options).params(), options);
+}
 
 TEST(Optimizer, NormIsThatOfTheWholeGradient) {
   auto model = fresh(plain_config());
@@ -53,7 +56,8 @@ void check_against_hand(bool decay_all, double clip) {
   const double lr = 0.01;
   for (int step = 1; step <= 2; ++step) {
     fill_grads(*model);
-    const double norm = optimizer.grad_norm(run), scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+    const double norm = optimizer.grad_norm(run),
+                 scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
     if (clip > 0) {
       ASSERT_LT(scale, 1) << "the gradient must be long enough to be clipped";
     }
@@ -66,7 +70,8 @@ void check_against_hand(bool decay_all, double clip) {
         m[i][j] = 0.9 * m[i][j] + 0.1 * gs;
         v[i][j] = 0.95 * v[i][j] + 0.05 * gs * gs;
         if (decays) w[i][j] *= 1 - lr * 0.1;
-        w[i][j] -= lr * (m[i][j] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i][j] / (1 - std::pow(0.95, step))) + 1e-8);
+        w[i][j] -= lr * (m[i][j] / (1 - std::pow(0.9, step))) /
+                   (std::sqrt(v[i][j] / (1 - std::pow(0.95, step))) + 1e-8);
       }
     }
     const uint64_t version = model->params()[0]->version;
@@ -78,11 +83,13 @@ void check_against_hand(bool decay_all, double clip) {
     EXPECT_LE(relative_error(values(p.value), w[i]), kTwinF32) << p.name;
     EXPECT_LE(relative_error(values(optimizer.m(i)), m[i]), kTwinF32) << p.name;
     EXPECT_LE(relative_error(values(optimizer.v(i)), v[i]), kTwinF32) << p.name;
-    EXPECT_TRUE(p.grad_is_zero) << p.name << ": the update must leave a gradient that counts as zero";
+    EXPECT_TRUE(p.grad_is_zero) << p.name
+                                << ": the update must leave a gradient that counts as zero";
   }
 }
 
-// Without decay a first step of AdamW moves a number by its learning rate, so that parts move by theirs.
+// Without decay a first step of AdamW moves a number by its learning rate, so that parts move by
+// theirs.
 TEST(Optimizer, PartsLearnAtTheirOwnRates) {
   auto model = fresh(plain_config());
   TrainOptions o = tiny_options();
@@ -97,9 +104,12 @@ TEST(Optimizer, PartsLearnAtTheirOwnRates) {
   fill_grads(*model);
   optimizer.update(run, 1, 1e-3, optimizer.grad_norm(run));
   for (size_t i = 0; i < params.size(); ++i) {
-    const double times = params[i]->name.find(".attn.") != std::string::npos ? 3 : params[i]->name.starts_with("embed.") ? 0.5 : 1;
+    const double times = params[i]->name.find(".attn.") != std::string::npos ? 3
+                         : params[i]->name.starts_with("embed.")             ? 0.5
+                                                                             : 1;
     const std::vector<double> after = values(params[i]->value);
-    for (size_t j = 0; j < after.size(); ++j) EXPECT_NEAR(std::abs(after[j] - before[i][j]), times * 1e-3, 2e-7) << params[i]->name;
+    for (size_t j = 0; j < after.size(); ++j)
+      EXPECT_NEAR(std::abs(after[j] - before[i][j]), times * 1e-3, 2e-7) << params[i]->name;
   }
   o.lr_times = {{"attentoin", 3}};
   EXPECT_FAILS(lr_factors(params, o), "attention");
@@ -128,7 +138,10 @@ TEST(Optimizer, LeavesBuffersAlone) {
   EXPECT_EQ(values(bias->value), (std::vector<double>{0.5, -1, 0, 2}));
   EXPECT_EQ(bias->version, version);
   EXPECT_TRUE(bias->grad.empty());
-  for (const Param* p : model->params()) EXPECT_EQ(std::count(optimizer.params().begin(), optimizer.params().end(), p), p->is_trained() ? 1 : 0) << p->name;
+  for (const Param* p : model->params())
+    EXPECT_EQ(std::count(optimizer.params().begin(), optimizer.params().end(), p),
+              p->is_trained() ? 1 : 0)
+        << p->name;
 }
 
 TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
@@ -141,7 +154,8 @@ TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
     Param* router = param_named(*model, "layers.1.ffn.router.weight");
     ASSERT_NE(router, nullptr);
     router->grad.as<float>()[3] = bad;
-    EXPECT_FAILS(optimizer.grad_norm(run), "the gradient of layers.1.ffn.router.weight is not finite");
+    EXPECT_FAILS(optimizer.grad_norm(run),
+                 "the gradient of layers.1.ffn.router.weight is not finite");
     trainable.zero_grads();
     EXPECT_EQ(optimizer.grad_norm(run), 0);
   }

@@ -63,7 +63,8 @@ TEST(Options, EvaluationsNobodyAskedFor) {
   o.context = 256;
   o.batch = 8;
   o.eval_tokens = 20480;  // ten steps, forward only
-  for (const auto& [steps, every] : {std::pair{1000, 100}, {1001, 101}, {250, 36}, {60, 0}, {1, 0}}) {
+  for (const auto& [steps, every] :
+       {std::pair{1000, 100}, {1001, 101}, {250, 36}, {60, 0}, {1, 0}}) {
     o.steps = steps;
     EXPECT_EQ(*resolved(o).eval_every, every) << steps;
   }

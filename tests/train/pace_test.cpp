@@ -19,7 +19,8 @@ TEST(Pace, CountsWhatIsLeft) {
     Agenda left;
     for (int64_t s = step + 1; s <= o.steps; ++s) {
       ++left.steps;
-      left.evaluations += evaluated && (s == o.steps || (*o.eval_every > 0 && s % *o.eval_every == 0));
+      left.evaluations +=
+          evaluated && (s == o.steps || (*o.eval_every > 0 && s % *o.eval_every == 0));
       left.saves += s == o.steps || (o.save_every > 0 && s % o.save_every == 0);
     }
     return left;
@@ -31,12 +32,14 @@ TEST(Pace, CountsWhatIsLeft) {
           const TrainOptions o = run_of(steps, every, every);
           const Agenda a = agenda_after(o, step, evaluated), b = counted(o, step, evaluated);
           EXPECT_EQ(a.steps, b.steps);
-          EXPECT_EQ(a.evaluations, b.evaluations) << steps << " every " << every << " after " << step;
+          EXPECT_EQ(a.evaluations, b.evaluations)
+              << steps << " every " << every << " after " << step;
           EXPECT_EQ(a.saves, b.saves);
         }
 }
 
-// One slow step among many moves the time left a little; a machine that stays slow moves it all the way.
+// One slow step among many moves the time left a little; a machine that stays slow moves it all the
+// way.
 TEST(Pace, OneStepDoesNotMoveIt) {
   const TrainOptions o = run_of(1000, 0, 0);
   Pace pace(o, 0);

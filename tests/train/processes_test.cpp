@@ -1,4 +1,5 @@
-// Training by several processes: what one process does, up to the rounding of sums, whatever the recipe; and all of them the same to the bit.
+// Training by several processes: what one process does, up to the rounding of sums, whatever the
+// recipe; and all of them the same to the bit.
 #include <cmath>
 #include <limits>
 
@@ -28,17 +29,19 @@ TrainOptions options_of(int64_t batch, int64_t accumulate) {
 // What a process has after some steps.
 struct Trained {
   std::unique_ptr<Model> model;
-  std::vector<std::vector<double>> gradient;  // of the first step, parameter by parameter, times a constant: after it m = (1 - beta1) * gradient
+  std::vector<std::vector<double>> gradient;  // of the first step, parameter by parameter, times a
+                                              // constant: after it m = (1 - beta1) * gradient
   std::vector<StepResult> steps;
 };
 
-Trained train_steps(const ModelConfig& config, const TrainOptions& options, const Corpus& corpus, const comm::Group& group = {}, int64_t steps = 1,
-                    Model* teacher = nullptr) {
+Trained train_steps(const ModelConfig& config, const TrainOptions& options, const Corpus& corpus,
+                    const comm::Group& group = {}, int64_t steps = 1, Model* teacher = nullptr) {
   Trained t{fresh(config), {}, {}};
   Trainer trainer(*t.model, options, corpus, teacher, group);
   for (int64_t i = 0; i < steps; ++i) {
     t.steps.push_back(trainer.step());
-    for (size_t p = 0; i == 0 && p < trainer.optimizer().params().size(); ++p) t.gradient.push_back(values(trainer.optimizer().m(p)));
+    for (size_t p = 0; i == 0 && p < trainer.optimizer().params().size(); ++p)
+      t.gradient.push_back(values(trainer.optimizer().m(p)));
   }
   return t;
 }
@@ -54,7 +57,9 @@ void expect_same_step(const StepResult& got, const StepResult& want) {
   std::vector<double> losses;
   each_loss(want, [&](std::string_view, double value) { losses.push_back(value); });
   size_t next = 0;
-  each_loss(got, [&](std::string_view name, double value) { EXPECT_NEAR(value, losses[next++], 1e-12) << name; });
+  each_loss(got, [&](std::string_view name, double value) {
+    EXPECT_NEAR(value, losses[next++], 1e-12) << name;
+  });
   ASSERT_EQ(got.layers.size(), want.layers.size());
   for (size_t i = 0; i < want.layers.size(); ++i) {
     EXPECT_EQ(got.layers[i].load, want.layers[i].load);
@@ -66,11 +71,13 @@ void expect_same_gradient(const Trained& got, const Trained& want) {
   ASSERT_EQ(got.gradient.size(), want.gradient.size());
   ASSERT_GT(want.gradient.size(), 0u);
   for (size_t i = 0; i < want.gradient.size(); ++i)
-    if (norm(want.gradient[i]) > 0) EXPECT_LE(relative_error(got.gradient[i], want.gradient[i]), 1e-6) << "parameter " << i;
+    if (norm(want.gradient[i]) > 0)
+      EXPECT_LE(relative_error(got.gradient[i], want.gradient[i]), 1e-6) << "parameter " << i;
 }
 
 // One process against 2 and 4 that share its micro-batches.
-void expect_processes_change_nothing(const ModelConfig& config, const TrainOptions& options, const Corpus& corpus) {
+void expect_processes_change_nothing(const ModelConfig& config, const TrainOptions& options,
+                                     const Corpus& corpus) {
   const Trained alone = train_steps(config, options, corpus);
   for (int size : {2, 4}) {
     SCOPED_TRACE(size);
@@ -80,7 +87,8 @@ void expect_processes_change_nothing(const ModelConfig& config, const TrainOptio
       expect_same_step(shared.steps[0], alone.steps[0]);
       for (size_t i = 0; i < alone.model->params().size(); ++i) {  // moved by counts and cutoffs
         const Param &got = *shared.model->params()[i], &want = *alone.model->params()[i];
-        if (!want.is_trained()) EXPECT_LE(relative_error(values(got.value), values(want.value)), 1e-6) << want.name;
+        if (!want.is_trained())
+          EXPECT_LE(relative_error(values(got.value), values(want.value)), 1e-6) << want.name;
       }
     });
   }
@@ -97,7 +105,8 @@ TEST(Processes, HalvesOfABatchGiveTheGradientOfTheWhole) {
   });
 }
 
-// Noise, dropout, capacity, experts that choose and selection biases included. Not the running counts of a balance loss, which hang on what runs at once.
+// Noise, dropout, capacity, experts that choose and selection biases included. Not the running
+// counts of a balance loss, which hang on what runs at once.
 TEST(Processes, EveryRecipeTrainsAsInOne) {
   const Corpus corpus = tiny_corpus(200);
   for (const RoutingOptions& routing : small_routings(kExperts, 2)) {
@@ -105,7 +114,8 @@ TEST(Processes, EveryRecipeTrainsAsInOne) {
     ModelConfig config = noisy_config();
     config.routing = routing;
     const auto& balance = train_spec(routing).losses.balance;
-    if (balance && balance->shares == BalanceLoss::Shares::running) config.routing.balance_over = BalanceOver::micro_batch;
+    if (balance && balance->shares == BalanceLoss::Shares::running)
+      config.routing.balance_over = BalanceOver::micro_batch;
     expect_processes_change_nothing(config, options_of(1, 4), corpus);
   }
 }
@@ -118,7 +128,8 @@ TEST(Processes, TheBalanceOfAStepCountsTheTokensOfAll) {
   expect_processes_change_nothing(config, options_of(1, 4), corpus);
 }
 
-// Counts so far are those of the rounds before: with as many processes as micro-batches there are none, and each has its own.
+// Counts so far are those of the rounds before: with as many processes as micro-batches there are
+// none, and each has its own.
 TEST(Processes, TheRunningBalanceCountsTheRoundsBefore) {
   const Corpus corpus = tiny_corpus(200);
   ModelConfig config = plain_config();
@@ -131,14 +142,17 @@ TEST(Processes, TheRunningBalanceCountsTheRoundsBefore) {
   run_processes(2, [&](const comm::Group& group) {
     expect_same_gradient(train_steps(config, options_of(1, 2), corpus, group), own);
     const Trained two_rounds = train_steps(config, options_of(1, 4), corpus, group);
-    EXPECT_GT(relative_error(two_rounds.gradient[1], train_steps(config, options_of(1, 4), corpus).gradient[1]), 1e-6);
+    EXPECT_GT(relative_error(two_rounds.gradient[1],
+                             train_steps(config, options_of(1, 4), corpus).gradient[1]),
+              1e-6);
   });
 }
 
 // Micro-batches with few targets, and one with none.
 TEST(Processes, EveryTargetCountsTheSame) {
   std::vector<int32_t> ids(4 * 32 + 1);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(5), i, 200));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(5), i, 200));
   const Corpus corpus(ids, {40, 70, 129}, {{1, 33}, {36, 60}, {100, 101}});
   TrainOptions options = options_of(1, 4);
   options.shuffle = Shuffle::none;
@@ -159,7 +173,8 @@ TEST(Processes, AdaptersAndATeacher) {
   const Trained alone = train_steps(noisy_config(), options, corpus, {}, 1, teacher.get());
   run_processes(2, [&](const comm::Group& group) {
     auto own_teacher = fresh(plain_config(), 8);
-    const Trained shared = train_steps(noisy_config(), options, corpus, group, 1, own_teacher.get());
+    const Trained shared =
+        train_steps(noisy_config(), options, corpus, group, 1, own_teacher.get());
     expect_same_gradient(shared, alone);
     expect_same_step(shared.steps[0], alone.steps[0]);
   });
@@ -171,13 +186,16 @@ TEST(Processes, AllHaveTheSameBitsAndTheSameAgain) {
   options.clip = 1;
   std::vector<Trained> runs(4);
   for (size_t run : {0, 1})
-    run_processes(2,
-                  [&](const comm::Group& group) { runs[2 * run + static_cast<size_t>(group.rank)] = train_steps(noisy_config(), options, corpus, group, 5); });
+    run_processes(2, [&](const comm::Group& group) {
+      runs[2 * run + static_cast<size_t>(group.rank)] =
+          train_steps(noisy_config(), options, corpus, group, 5);
+    });
   for (size_t i : {1, 2, 3}) {
     EXPECT_TRUE(same_weights(*runs[i].model, *runs[0].model)) << i;
     for (size_t s = 0; s < 5; ++s) EXPECT_EQ(runs[i].steps[s].ce, runs[0].steps[s].ce) << i;
   }
-  EXPECT_EQ(runs[1].steps[4].seconds, runs[0].steps[4].seconds) << "what hangs on time hangs on the slowest";
+  EXPECT_EQ(runs[1].steps[4].seconds, runs[0].steps[4].seconds)
+      << "what hangs on time hangs on the slowest";
   EXPECT_FALSE(same_weights(*runs[0].model, *fresh(noisy_config())));
 }
 
@@ -198,7 +216,8 @@ TEST(Processes, AnEvaluationIsSharedToo) {
       Trainer trainer(*same, options, corpus, nullptr, group);
       EXPECT_NEAR(trainer.evaluate(held_out), want, 1e-12);
       const std::atomic<bool> stop = group.rank == 1, go = false;
-      EXPECT_FALSE(trainer.evaluate(held_out, &stop).has_value()) << "who is told to stop stops all";
+      EXPECT_FALSE(trainer.evaluate(held_out, &stop).has_value())
+          << "who is told to stop stops all";
       EXPECT_TRUE(trainer.evaluate(held_out, &go).has_value());
     });
 }
@@ -210,7 +229,8 @@ TEST(Processes, WhatOneCannotDoStopsAll) {
     Trainer trainer(*model, options_of(1, 3), corpus, nullptr, group);
     trainer.step();
     if (group.rank == 1) {
-      param_named(*model, "layers.1.attn.q.weight")->value.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+      param_named(*model, "layers.1.attn.q.weight")->value.as<float>()[5] =
+          std::numeric_limits<float>::quiet_NaN();
       param_named(*model, "layers.1.attn.q.weight")->touched();
     }
     trainer.step();
@@ -223,7 +243,8 @@ TEST(Processes, WhatOneCannotDoStopsAll) {
 TEST(Processes, MicroBatchesAreSharedEvenly) {
   const Corpus corpus = tiny_corpus();
   auto model = fresh(plain_config());
-  EXPECT_FAILS(Trainer(*model, options_of(1, 3), corpus, nullptr, {.rank = 0, .size = 2}), "accumulate is 3, which 2 processes cannot share evenly");
+  EXPECT_FAILS(Trainer(*model, options_of(1, 3), corpus, nullptr, {.rank = 0, .size = 2}),
+               "accumulate is 3, which 2 processes cannot share evenly");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Runs that train a part of a model: what they leave on disk, that they go on bit for bit, and that the adapter merged into the weights they started from is
-// the model they ended with.
+// Runs that train a part of a model: what they leave on disk, that they go on bit for bit, and that
+// the adapter merged into the weights they started from is the model they ended with.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -42,7 +42,8 @@ struct Recovery {
     std::atomic<bool> stop = false;
     TrainCallbacks callbacks;
     callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
-    return train(model, {out, options, &corpus, nullptr, tokenizer.get(), teacher.get(), start}, callbacks, stop, checkpoint);
+    return train(model, {out, options, &corpus, nullptr, tokenizer.get(), teacher.get(), start},
+                 callbacks, stop, checkpoint);
   }
 };
 
@@ -102,11 +103,14 @@ TEST_F(Recover, EveryKindGoesOnBitForBit) {
       expect_same_file(whole.out + "/model.safetensors", parts.out + "/model.safetensors");
       expect_same_file(whole.out + "/trainer-5.safetensors", parts.out + "/trainer-5.safetensors");
       EXPECT_EQ(std::filesystem::exists(whole.out + "/adapter"), tunes_adapters(tune));
-      if (tunes_adapters(tune)) expect_same_file(whole.out + "/adapter/adapter_model.safetensors", parts.out + "/adapter/adapter_model.safetensors");
+      if (tunes_adapters(tune))
+        expect_same_file(whole.out + "/adapter/adapter_model.safetensors",
+                         parts.out + "/adapter/adapter_model.safetensors");
     }
 }
 
-// The bias that balances the load is no parameter and must be in the checkpoint and in the adapter all the same.
+// The bias that balances the load is no parameter and must be in the checkpoint and in the adapter
+// all the same.
 TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
   for (const char* recipe : {"deepseek-v3", "carved", "cmoe"})
     for (Tune tune : {Tune::all, Tune::router, Tune::lora}) {
@@ -116,15 +120,17 @@ TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
       r.go(*start.model, 0, nullptr);
       const LoadedModel saved = load_model(r.out);
       for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
-        const Param *moved = param_named(*start.model, name), *kept = param_named(*saved.model, name);
+        const Param *moved = param_named(*start.model, name),
+                    *kept = param_named(*saved.model, name);
         ASSERT_NE(kept, nullptr);
         EXPECT_GT(norm(values(moved->value)), 0);
         EXPECT_TRUE(same_bits(moved->value, kept->value));
       }
       if (tunes_adapters(tune)) {
         const Safetensors adapter = Safetensors::open(r.out + "/adapter/adapter_model.safetensors");
-        EXPECT_TRUE(same_bits(adapter.get("base_model.model.model.layers.1.mlp.gate.e_score_correction_bias"),
-                              param_named(*saved.model, "layers.1.ffn.router.bias")->value));
+        EXPECT_TRUE(same_bits(
+            adapter.get("base_model.model.model.layers.1.mlp.gate.e_score_correction_bias"),
+            param_named(*saved.model, "layers.1.ffn.router.bias")->value));
       }
     }
 }
@@ -136,7 +142,8 @@ TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
     r.run();
     LoadedModel start = open_model(r.start, {});
     const MergedAdapter merged = merge_adapter(start, r.out + "/adapter", 2);
-    EXPECT_EQ(merged.matrices, 2 * (4 + 3 * 4 + (start.model->config().shared_experts > 0 ? 3 : 0)));
+    EXPECT_EQ(merged.matrices,
+              2 * (4 + 3 * 4 + (start.model->config().shared_experts > 0 ? 3 : 0)));
     EXPECT_GT(merged.largest, 0);
     const std::string out = folder_ / std::string("merged-") + std::string(name_of(tune));
     check_convert_target(r.start, out, start);
@@ -159,10 +166,14 @@ TEST_F(Recover, WhatChangesTheMathematicsIsNotResumed) {
     EXPECT_FAILS(other.resume(), part);
   };
   refused([](Recovery& o) { o.options.lora_rank = 4; }, "lora_rank was 3 and is now 4");
-  refused([](Recovery& o) { o.options.tune = Tune::router; }, "tune was \"lora\" and is now \"router\"");
-  refused([](Recovery& o) { o.options.teacher_weight = 0.25; }, "teacher_weight was 0.5 and is now 0.25");
-  refused([](Recovery& o) { o.teacher = nullptr; }, "it learns from a teacher; give the same teacher");
-  refused([](Recovery& o) { o.teacher = fresh(plain_config(), 4); }, "its teacher is another model");
+  refused([](Recovery& o) { o.options.tune = Tune::router; },
+          "tune was \"lora\" and is now \"router\"");
+  refused([](Recovery& o) { o.options.teacher_weight = 0.25; },
+          "teacher_weight was 0.5 and is now 0.25");
+  refused([](Recovery& o) { o.teacher = nullptr; },
+          "it learns from a teacher; give the same teacher");
+  refused([](Recovery& o) { o.teacher = fresh(plain_config(), 4); },
+          "its teacher is another model");
   Recovery same = make("out", Tune::lora);
   same.teacher = fresh(plain_config(), 3);
   EXPECT_EQ(same.resume().last.step, 5);
@@ -175,12 +186,14 @@ TEST_F(Recover, MeasuringAStepChangesNothing) {
     r.options.minutes = 1;
     const std::atomic<bool> go_on = false, stop = true;
     const auto fitted = [&](double seconds, const std::atomic<bool>& stopped) {
-      return fitted_steps(*model.model, r.options, {[] { return 0.0; }, seconds}, r.corpus, nullptr, nullptr, stopped);
+      return fitted_steps(*model.model, r.options, {[] { return 0.0; }, seconds}, r.corpus, nullptr,
+                          nullptr, stopped);
     };
     EXPECT_GE(fitted(60, go_on), 10);
     EXPECT_FAILS(fitted(60, stop), "interrupted while it was measured");
     for (size_t i = 0; i < model.model->params().size(); ++i)
-      EXPECT_EQ(values(model.model->params()[i]->value), values(same.model->params()[i]->value)) << model.model->params()[i]->name;
+      EXPECT_EQ(values(model.model->params()[i]->value), values(same.model->params()[i]->value))
+          << model.model->params()[i]->name;
     r.options.minutes = 1e-9;
     EXPECT_EQ(fitted(6e-8, go_on), 2) << "the first tells whether there is time for more";
     // A run after it is the run without it.

@@ -1,4 +1,5 @@
-// Training with every recipe: recomputation, balance losses that look beyond one micro-batch, what moves once a step, and what is reported.
+// Training with every recipe: recomputation, balance losses that look beyond one micro-batch, what
+// moves once a step, and what is reported.
 #include <algorithm>
 #include <cmath>
 
@@ -67,17 +68,21 @@ TEST(Routing, RecomputingKeepsEveryBitAndCountsOnce) {
     const Trained kept = train_steps(config_of(routing), options);
     options.recompute = true;
     const Trained again = train_steps(config_of(routing), options);
-    EXPECT_TRUE(same_weights(*kept.model, *again.model)) << "selection biases and thresholds included";
+    EXPECT_TRUE(same_weights(*kept.model, *again.model))
+        << "selection biases and thresholds included";
     for (size_t s = 0; s < 3; ++s) {
       EXPECT_EQ(losses_of(kept.steps[s]), losses_of(again.steps[s]));
       EXPECT_EQ(kept.steps[s].dropped, again.steps[s].dropped);
-      for (size_t l = 0; l < 2; ++l) EXPECT_EQ(kept.steps[s].layers[l].load, again.steps[s].layers[l].load);
+      for (size_t l = 0; l < 2; ++l)
+        EXPECT_EQ(kept.steps[s].layers[l].load, again.steps[s].layers[l].load);
     }
   }
 }
 
-// The gradient of the first step, of every parameter that has one: after it m = (1 - beta1) * gradient.
-std::vector<std::vector<double>> first_gradient(const ModelConfig& config, int64_t batch, int64_t accumulate) {
+// The gradient of the first step, of every parameter that has one: after it m = (1 - beta1) *
+// gradient.
+std::vector<std::vector<double>> first_gradient(const ModelConfig& config, int64_t batch,
+                                                int64_t accumulate) {
   TrainOptions options = options_of(1, batch, accumulate);
   options.clip = 0;
   const Corpus corpus = tiny_corpus();
@@ -85,18 +90,21 @@ std::vector<std::vector<double>> first_gradient(const ModelConfig& config, int64
   Trainer trainer(*model, options, corpus);
   trainer.step();
   std::vector<std::vector<double>> all;
-  for (size_t i = 0; i < trainer.optimizer().params().size(); ++i) all.push_back(values(trainer.optimizer().m(i)));
+  for (size_t i = 0; i < trainer.optimizer().params().size(); ++i)
+    all.push_back(values(trainer.optimizer().m(i)));
   return all;
 }
 
-double largest_error(const std::vector<std::vector<double>>& got, const std::vector<std::vector<double>>& want) {
+double largest_error(const std::vector<std::vector<double>>& got,
+                     const std::vector<std::vector<double>>& want) {
   double error = 0;
   for (size_t i = 0; i < want.size(); ++i)
     if (norm(want[i]) > 0) error = std::max(error, relative_error(got[i], want[i]));
   return error;
 }
 
-// Recipes with a balance loss, without what ties the tokens of a micro-batch together otherwise: noise, random choices and full buffers.
+// Recipes with a balance loss, without what ties the tokens of a micro-batch together otherwise:
+// noise, random choices and full buffers.
 std::vector<ModelConfig> balanced_configs() {
   std::vector<ModelConfig> all;
   for (RoutingOptions routing : small_routings(kExperts, 2)) {
@@ -125,7 +133,8 @@ TEST(Routing, SharesOfTheStepMakeMicroBatchesOneBatch) {
     c.routing.balance_over = BalanceOver::step;
     const auto split = first_gradient(c, 1, 4), whole = first_gradient(c, 4, 1);
     EXPECT_LE(largest_error(split, whole), 1e-6);
-    EXPECT_GT(largest_error(own, whole), 1e-4) << "the counts of one micro-batch must make a difference, or this proves nothing";
+    EXPECT_GT(largest_error(own, whole), 1e-4)
+        << "the counts of one micro-batch must make a difference, or this proves nothing";
     ++tried;
   }
   EXPECT_GE(tried, 10);
@@ -145,33 +154,42 @@ TEST(Routing, RunningSharesOfOneMicroBatchAreItsOwn) {
   }
 }
 
-// Row r of a step is the same text however the rows are cut into micro-batches, and without drops its routing is the same.
+// Row r of a step is the same text however the rows are cut into micro-batches, and without drops
+// its routing is the same.
 TEST(Routing, TheSelectionBiasMovesOnceAStepByTheCountsOfAllMicroBatches) {
   ModelConfig c = config_of(small_routing("deepseek-v3", kExperts, 2));
   c.dropout = 0;
   const float rate = selection_bias(train_spec(c.routing).select)->rate;
-  const Trained whole = train_steps(c, options_of(1, 4, 1)), split = train_steps(c, options_of(1, 1, 4));
+  const Trained whole = train_steps(c, options_of(1, 4, 1)),
+                split = train_steps(c, options_of(1, 1, 4));
   for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
     const std::vector<float> bias = numbers(param_named(*whole.model, name)->value);
     EXPECT_EQ(bias, numbers(param_named(*split.model, name)->value));
     const std::vector<double>& load = whole.steps[0].layers[name[7] == '1'].load;
-    for (size_t e = 0; e < bias.size(); ++e) EXPECT_EQ(bias[e], load[e] > 1.0 / kExperts ? -rate : load[e] < 1.0 / kExperts ? rate : 0) << e;
+    for (size_t e = 0; e < bias.size(); ++e)
+      EXPECT_EQ(bias[e], load[e] > 1.0 / kExperts   ? -rate
+                         : load[e] < 1.0 / kExperts ? rate
+                                                    : 0)
+          << e;
   }
   const Trained twice = train_steps(c, options_of(2, 1, 4));
-  for (const float b : numbers(param_named(*twice.model, "layers.0.ffn.router.bias")->value)) EXPECT_LE(std::abs(b), 2 * rate + 1e-9f);
+  for (const float b : numbers(param_named(*twice.model, "layers.0.ffn.router.bias")->value))
+    EXPECT_LE(std::abs(b), 2 * rate + 1e-9f);
 }
 
 // One forward of the training text as step 0 routes micro-batch `a`.
 ModelSaved routed(Model& model, moe::Run& run, const TrainOptions& options, int64_t a) {
   const Corpus corpus = tiny_corpus();
-  const BatchPlan plan(corpus.size(), {options.context, options.batch, options.accumulate}, options.shuffle, options.seed);
+  const BatchPlan plan(corpus.size(), {options.context, options.batch, options.accumulate},
+                       options.shuffle, options.seed);
   TextBatch text;
   plan.fill(corpus, 0, a, text);
   const Batch batch{text.ids, text.positions, text.bounds};
   const RoutingSpec spec = train_spec(model.config().routing);
   const RngKey key = RngKey::from_seed(options.seed).fold(0).fold(static_cast<uint64_t>(a));
   ModelSaved saved;
-  model.forward(run, {.batch = batch, .routing = &spec, .key = key, .wanted = Wanted::all()}, saved);
+  model.forward(run, {.batch = batch, .routing = &spec, .key = key, .wanted = Wanted::all()},
+                saved);
   return saved;
 }
 
@@ -191,13 +209,15 @@ TEST(Routing, ThresholdsFollowTheCutoffsOfExpertChoice) {
   trainer.step();
   const Tensor threshold = param_named(*model, "layers.1.ffn.router.threshold")->value;
   const std::vector<float> first = numbers(threshold);
-  for (size_t e = 0; e < mean.size(); ++e) EXPECT_FLOAT_EQ(first[e], static_cast<float>(mean[e])) << "the first step sets them";
+  for (size_t e = 0; e < mean.size(); ++e)
+    EXPECT_FLOAT_EQ(first[e], static_cast<float>(mean[e])) << "the first step sets them";
   const StepResult second = trainer.step();
   EXPECT_EQ(second.dropped, 0);
   bool moved = false;
   for (size_t e = 0; e < mean.size(); ++e) {
     moved = moved || threshold.as<float>()[e] != first[e];
-    EXPECT_NEAR(threshold.as<float>()[e], first[e], 0.05) << "later ones move them by a twentieth of the way";
+    EXPECT_NEAR(threshold.as<float>()[e], first[e], 0.05)
+        << "later ones move them by a twentieth of the way";
   }
   EXPECT_TRUE(moved);
   const double ce = trainer.evaluate(corpus);
@@ -234,7 +254,8 @@ TEST(Routing, EveryLossIsReportedAsItsMean) {
 TEST(Routing, HashRoutingHasNoRouterAndTrains) {
   ModelConfig c = config_of(small_routing("hash", kExperts, 2));
   const Trained t = train_steps(c, options_of(3));
-  for (const Param* p : t.model->params()) EXPECT_EQ(p->name.find("router"), std::string::npos) << p->name;
+  for (const Param* p : t.model->params())
+    EXPECT_EQ(p->name.find("router"), std::string::npos) << p->name;
   EXPECT_LT(t.steps[2].ce, t.steps[0].ce);
   EXPECT_EQ(t.steps[0].z, 0);
   double sum = 0;
@@ -247,7 +268,8 @@ TEST(Routing, HashRoutingHasNoRouterAndTrains) {
 TEST(Routing, ARouterThatStartsAtZeroIsSpreadByItsNoise) {
   const ModelConfig c = config_of(small_routing("shazeer", kExperts, 2));
   auto model = fresh(c);
-  for (const char* name : {"layers.0.ffn.router.weight", "layers.0.ffn.router.noise.weight", "layers.1.ffn.router.weight"})
+  for (const char* name : {"layers.0.ffn.router.weight", "layers.0.ffn.router.noise.weight",
+                           "layers.1.ffn.router.weight"})
     EXPECT_EQ(norm(values(param_named(*model, name)->value)), 0) << name;
   EXPECT_GT(norm(values(param_named(*model, "layers.0.ffn.experts.up.weight")->value)), 0);
   const Trained t = train_steps(c, options_of(1));

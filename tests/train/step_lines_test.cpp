@@ -18,7 +18,8 @@ std::string at(int64_t step) { return fmt::format("{{\"step\":{}}}", step); }
 std::vector<int64_t> steps_in(const std::string& path) {
   std::istringstream in(slurp(path));
   std::vector<int64_t> steps;
-  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(Json::parse(line).at("step").get<int64_t>());
   return steps;
 }
 
@@ -44,7 +45,9 @@ TEST(StepLines, AppendsAndCutsOffWhatIsRunAgain) {
 TEST(StepLines, ALineThatAKillCutShortGoes) {
   const TempFolder folder;
   const std::string path = folder / "metrics.jsonl", good = at(1) + "\n";
-  for (const std::string& torn : {std::string("{\"step\":2,\"tok"), std::string("{\"step\":2,\"tok\n"), std::string(100, '\0'), std::string("\n")}) {
+  for (const std::string& torn :
+       {std::string("{\"step\":2,\"tok"), std::string("{\"step\":2,\"tok\n"),
+        std::string(100, '\0'), std::string("\n")}) {
     put(path, good + torn);
     StepLines file(path, 5);
     EXPECT_EQ(slurp(path), good);
@@ -60,7 +63,9 @@ TEST(StepLines, TwoRunsCannotShareAFolder) {
   EXPECT_FAILS(StepLines(folder / "metrics.jsonl", 0), "another training run");
 }
 
-TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) { EXPECT_FAILS(StepLines("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl"); }
+TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) {
+  EXPECT_FAILS(StepLines("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl");
+}
 
 std::vector<std::string> last(const std::string& path, int64_t most) {
   std::vector<std::string> lines;

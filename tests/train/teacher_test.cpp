@@ -1,4 +1,5 @@
-// Learning from another model's predictions: the gradient of (1 - w) ce + w KL(teacher || student) against the scalar twins of both models.
+// Learning from another model's predictions: the gradient of (1 - w) ce + w KL(teacher || student)
+// against the scalar twins of both models.
 #include <nlohmann/json.hpp>
 
 #include "support/files.h"
@@ -40,10 +41,12 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
   const Batch batch{in.ids, in.positions, in.bounds};
   const auto tokens = static_cast<int64_t>(in.ids.size());
   ModelSaved taught_by, saved;
-  const Tensor nll = run.saved.alloc(DType::f32, {tokens}), kl = run.saved.alloc(DType::f32, {tokens});
+  const Tensor nll = run.saved.alloc(DType::f32, {tokens}),
+               kl = run.saved.alloc(DType::f32, {tokens});
   teacher.forward(run, {.batch = batch}, taught_by);
   model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
-  model.loss_forward(run, nll, kl, in.targets, {taught_by.hidden, &teacher.lm_head_weight(), kShare}, saved);
+  model.loss_forward(run, nll, kl, in.targets,
+                     {taught_by.hidden, &teacher.lm_head_weight(), kShare}, saved);
   model.backward(run, in.targets, static_cast<float>(1 / predicted), {}, saved);
 
   const auto teacher_params = twin_params<double>(teacher);
@@ -55,17 +58,20 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
       const double of_teacher = twin::lse(p[n]);
       const auto of_student = twin::lse(out.logits[n]);
       for (size_t v = 0; v < p[n].size(); ++v)
-        loss += decltype(out.loss)(static_cast<double>(kShare) / predicted * std::exp(p[n][v] - of_teacher)) *
+        loss += decltype(out.loss)(static_cast<double>(kShare) / predicted *
+                                   std::exp(p[n][v] - of_teacher)) *
                 (decltype(out.loss)(p[n][v] - of_teacher) - (out.logits[n][v] - of_student));
     }
     return loss;
   };
   double got = 0;
   for (int64_t n = 0; n < tokens; ++n)
-    got += ((1 - static_cast<double>(kShare)) * values(nll)[static_cast<size_t>(n)] + static_cast<double>(kShare) * values(kl)[static_cast<size_t>(n)]) /
+    got += ((1 - static_cast<double>(kShare)) * values(nll)[static_cast<size_t>(n)] +
+            static_cast<double>(kShare) * values(kl)[static_cast<size_t>(n)]) /
            predicted;
   const auto drawn = twin_params<double>(model);
-  EXPECT_NEAR(got, loss_of(TwinModel<double>(item.config, spec, drawn).run(in, {})), kTwinF32 * got);
+  EXPECT_NEAR(got, loss_of(TwinModel<double>(item.config, spec, drawn).run(in, {})),
+              kTwinF32 * got);
 
   constexpr int kWide = 16;
   auto params = twin_params<Jet<kWide>>(model);
@@ -86,7 +92,8 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
   }
 }
 
-// The head's logits are made in chunks; with a vocabulary that leaves few rows to a chunk nothing may change.
+// The head's logits are made in chunks; with a vocabulary that leaves few rows to a chunk nothing
+// may change.
 TEST(Teacher, ChunksOfTheHeadChangeNothing) {
   Arena arena;
   moe::Run run(2);
@@ -95,19 +102,23 @@ TEST(Teacher, ChunksOfTheHeadChangeNothing) {
   head.value = draw(arena, DType::f32, {vocab, width}, 1);
   other.value = draw(arena, DType::f32, {vocab, width}, 2);
   head.grad = arena.alloc_zeroed(DType::f32, {vocab, width});
-  const Tensor x = draw(arena, DType::f32, {rows, width}, 3), taught_x = draw(arena, DType::f32, {rows, width}, 4);
+  const Tensor x = draw(arena, DType::f32, {rows, width}, 3),
+               taught_x = draw(arena, DType::f32, {rows, width}, 4);
   std::vector<int32_t> targets;
   for (int64_t n = 0; n < rows; ++n) targets.push_back(static_cast<int32_t>(n * 37 % vocab));
   const auto losses = [&](int64_t begin, int64_t end, Tensor kl, Tensor dx) {
     LmHeadSaved saved;
     const Tensor nll = run.saved.alloc(DType::f32, {end - begin});
-    const std::span<const int32_t> some = std::span(targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some, {taught_x.slice_rows(begin, end), &other, 0.5f}, saved);
+    const std::span<const int32_t> some =
+        std::span(targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some,
+                         {taught_x.slice_rows(begin, end), &other, 0.5f}, saved);
     EXPECT_EQ(saved.logits.empty(), end - begin > 600);
     lm_head_loss_backward(run, dx, head, some, 1, saved);
   };
   const Tensor kl = arena.alloc(DType::f32, {rows}), dx = arena.alloc(DType::f32, {rows, width});
-  const Tensor part_kl = arena.alloc(DType::f32, {32}), part_dx = arena.alloc(DType::f32, {32, width});
+  const Tensor part_kl = arena.alloc(DType::f32, {32}),
+               part_dx = arena.alloc(DType::f32, {32, width});
   losses(0, rows, kl, dx);
   losses(320, 352, part_kl, part_dx);
   EXPECT_TRUE(same_bits(part_kl, Tensor(kl.as<float>() + 320, DType::f32, {32})));
@@ -116,7 +127,8 @@ TEST(Teacher, ChunksOfTheHeadChangeNothing) {
 
 TEST(Teacher, WhoAgreesTeachesNothingAndWhoDoesNotIsFollowed) {
   const Corpus corpus = tiny_corpus();
-  auto model = fresh(plain_config()), same = fresh(plain_config()), other = fresh(plain_config(), 8);
+  auto model = fresh(plain_config()), same = fresh(plain_config()),
+       other = fresh(plain_config(), 8);
   TrainOptions options = taught(1);
   Trainer agreeing(*model, options, corpus, same.get());
   const StepResult first = agreeing.step();
@@ -153,7 +165,8 @@ TEST(Teacher, AnotherVocabularyIsRefused) {
   ModelConfig config = plain_config();
   config.vocab = 300;
   auto teacher = fresh(config);
-  EXPECT_FAILS(Trainer(*model, taught(0.5), corpus, teacher.get()), "the teacher's vocabulary is 300, the model's 256");
+  EXPECT_FAILS(Trainer(*model, taught(0.5), corpus, teacher.get()),
+               "the teacher's vocabulary is 300, the model's 256");
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ struct Session {
   std::vector<std::string> log;
 
   TrainJob job() { return {out, options, &corpus, nullptr, tokenizer.get()}; }
-  // A run of `steps` on one thread, fitted to a minute: from 100 to 160 on a clock that the test turns.
+  // A run of `steps` on one thread, fitted to a minute: from 100 to 160 on a clock that the test
+  // turns.
   TrainJob job_of_a_minute(const double& clock, int64_t steps, int64_t warmup) {
     options.steps = steps;
     options.warmup = warmup;
@@ -65,12 +66,14 @@ struct Session {
 std::vector<int64_t> steps_in(const std::string& path) {
   std::istringstream in(slurp(path));
   std::vector<int64_t> steps;
-  for (std::string line; std::getline(in, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(Json::parse(line).at("step").get<int64_t>());
   return steps;
 }
 
 class Resume : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, Resume, testing::Values(DType::f32, DType::bf16), [](const auto& p) { return std::string(name_of(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, Resume, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& p) { return std::string(name_of(p.param)); });
 
 // Dropout, router noise, capacity, shuffling and accumulation are on.
 TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
@@ -91,15 +94,19 @@ TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
   EXPECT_EQ(second.last.ce, uninterrupted.last.ce);
   EXPECT_EQ(second.last.tokens, uninterrupted.last.tokens);
   EXPECT_GT(second.last.seconds, first.last.seconds);
-  const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"), b = Safetensors::open(parts.out + "/model.safetensors");
+  const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"),
+                    b = Safetensors::open(parts.out + "/model.safetensors");
   ASSERT_EQ(a.names(), b.names());
   for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
-  const Safetensors ta = Safetensors::open(whole.out + "/trainer-5.safetensors"), tb = Safetensors::open(parts.out + "/trainer-5.safetensors");
-  for (const NamedTensor& t : ta.tensors()) EXPECT_TRUE(same_bits(t.value, tb.get(t.name))) << t.name;
+  const Safetensors ta = Safetensors::open(whole.out + "/trainer-5.safetensors"),
+                    tb = Safetensors::open(parts.out + "/trainer-5.safetensors");
+  for (const NamedTensor& t : ta.tensors())
+    EXPECT_TRUE(same_bits(t.value, tb.get(t.name))) << t.name;
   EXPECT_EQ(steps_in(parts.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
 }
 
-// What the routers learn beside the gradient goes on too: selection biases and thresholds, with noise and counts over micro-batches.
+// What the routers learn beside the gradient goes on too: selection biases and thresholds, with
+// noise and counts over micro-batches.
 TEST(Train, RoutingIsResumedBitForBit) {
   for (const char* recipe : {"deepseek-v3", "expert-choice", "shazeer", "qwen3-moe", "gshard"}) {
     SCOPED_TRACE(recipe);
@@ -116,13 +123,17 @@ TEST(Train, RoutingIsResumedBitForBit) {
     whole.start(0, &model);
     parts.start(2);
     parts.resume();
-    const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"), b = Safetensors::open(parts.out + "/model.safetensors");
+    const Safetensors a = Safetensors::open(whole.out + "/model.safetensors"),
+                      b = Safetensors::open(parts.out + "/model.safetensors");
     ASSERT_EQ(a.names(), b.names());
-    for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
+    for (const NamedTensor& t : a.tensors())
+      EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
     const Safetensors moments = Safetensors::open(parts.out + "/trainer-4.safetensors");
     for (const Param* p : model->params()) {
       EXPECT_EQ(moments.contains("m." + p->name), p->is_trained()) << p->name;
-      if (!p->is_trained()) EXPECT_GT(norm(values(p->value)), 0) << p->name << " must have moved, or this proves nothing";
+      if (!p->is_trained())
+        EXPECT_GT(norm(values(p->value)), 0)
+            << p->name << " must have moved, or this proves nothing";
     }
   }
 }
@@ -141,8 +152,11 @@ TEST(Train, WhatIsOnDisk) {
   train(*model, s.job(), callbacks, kGoOn);
   EXPECT_EQ(saves, (std::vector<int64_t>{0, 2, 4, 5}));
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(s.out)) names.insert(entry.path().filename().string());
-  EXPECT_EQ(names, (std::set<std::string>{"checkpoint-0", "config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "trainer-5.safetensors"}));
+  for (const auto& entry : std::filesystem::directory_iterator(s.out))
+    names.insert(entry.path().filename().string());
+  EXPECT_EQ(names, (std::set<std::string>{"checkpoint-0", "config.json", "metrics.jsonl",
+                                          "model.safetensors", "tokenizer.json",
+                                          "trainer-5.safetensors"}));
   const LoadedModel last = load_model(s.out), first = load_model(s.out + "/checkpoint-0");
   EXPECT_TRUE(same_weights(*last.model, *model));
   EXPECT_TRUE(same_weights(*first.model, *fresh(s.config)));
@@ -177,7 +191,8 @@ TEST(Train, EvaluatesWhenAsked) {
   EXPECT_EQ(last, *summary.eval_ce);
 }
 
-// Measured while the machine was busy with something else: the few steps that seemed to have time become as many as have it.
+// Measured while the machine was busy with something else: the few steps that seemed to have time
+// become as many as have it.
 TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
   for (int64_t foreseen : {2, 3, 5}) {
     SCOPED_TRACE(foreseen);
@@ -194,7 +209,8 @@ TEST(Train, FewStepsThatWereForeseenBecomeAsManyAsThereIsTimeFor) {
   }
 }
 
-// The steps between evaluations follow the steps of the run; an evaluation that was just made is not made again a few steps later.
+// The steps between evaluations follow the steps of the run; an evaluation that was just made is
+// not made again a few steps later.
 TEST(Train, EvaluatesEvenlyWhereTheStepsAreFittedAgain) {
   const TempFolder folder;
   Session s{folder / "out"};
@@ -211,11 +227,12 @@ TEST(Train, EvaluatesEvenlyWhereTheStepsAreFittedAgain) {
   const TrainSummary summary = train(*model, job, callbacks, kGoOn);
   EXPECT_GE(evals.size(), 8u);
   EXPECT_GT(summary.last.step, 150);
-  for (size_t i = 1; i + 1 < evals.size(); ++i) EXPECT_GE(evals[i] - evals[i - 1], 6) << "evaluated at step " << evals[i];
+  for (size_t i = 1; i + 1 < evals.size(); ++i)
+    EXPECT_GE(evals[i] - evals[i - 1], 6) << "evaluated at step " << evals[i];
 }
 
-// A machine that gets three times slower, or faster, a third of the way: the run ends when it was to, at the end of its schedule, and another process that
-// takes over halfway leaves the same bits.
+// A machine that gets three times slower, or faster, a third of the way: the run ends when it was
+// to, at the end of its schedule, and another process that takes over halfway leaves the same bits.
 TEST(Train, EndsInTimeOnAMachineThatChanges) {
   for (double factor : {3.0, 1.0 / 3, 1.0}) {
     SCOPED_TRACE(factor);
@@ -249,7 +266,8 @@ TEST(Train, EndsInTimeOnAMachineThatChanges) {
     EXPECT_EQ(summary.last.step, summary.last.steps);
     EXPECT_NEAR(static_cast<double>(summary.last.steps), 40 + 40 / (0.5 * factor), 6);
     EXPECT_DOUBLE_EQ(summary.last.lr, s.options.lr / 10);
-    for (size_t i = 12; i < steps.size(); ++i) EXPECT_LE(steps[i].lr, steps[i - 1].lr) << "the rate must not jump up, at " << i;
+    for (size_t i = 12; i < steps.size(); ++i)
+      EXPECT_LE(steps[i].lr, steps[i - 1].lr) << "the rate must not jump up, at " << i;
     const Checkpoint end = load_checkpoint(s.out);
     EXPECT_EQ(end.options.steps, summary.last.steps);
     EXPECT_EQ(end.options.replans.empty(), factor == 1);
@@ -260,7 +278,8 @@ TEST(Train, EndsInTimeOnAMachineThatChanges) {
     const Checkpoint middle = load_checkpoint(folder / "parts");
     const TrainSummary rest = trained(folder / "parts", 0, &middle);
     EXPECT_EQ(rest.last.step, middle.options.steps);
-    if (middle.options.steps == end.options.steps) EXPECT_TRUE(same_weights(*load_model(folder / "parts").model, *load_model(s.out).model));
+    if (middle.options.steps == end.options.steps)
+      EXPECT_TRUE(same_weights(*load_model(folder / "parts").model, *load_model(s.out).model));
   }
 }
 
@@ -298,13 +317,15 @@ TEST(Train, RefusesAHeldOutTextThatPredictsNothingBeforeItBegins) {
   EXPECT_FALSE(std::filesystem::exists(s.out));
 }
 
-// Killed between the two files: the newer trainer file is there already, the model still says the older step.
+// Killed between the two files: the newer trainer file is there already, the model still says the
+// older step.
 TEST(Train, AKillBetweenTheTwoFilesResumesFromTheOlderStep) {
   const TempFolder folder;
   Session whole{folder / "whole"}, s{folder / "out"};
   whole.start();
   s.start(2);
-  std::filesystem::copy_file(whole.out + "/trainer-5.safetensors", s.out + "/trainer-5.safetensors");
+  std::filesystem::copy_file(whole.out + "/trainer-5.safetensors",
+                             s.out + "/trainer-5.safetensors");
   put(s.out + "/.trainer-3.safetensors.tmp-0123456789abcdef", "torn");
   EXPECT_EQ(load_checkpoint(s.out).step, 2);
   s.resume();
@@ -354,7 +375,8 @@ TEST(Train, ALockedFolderIsLeftAlone) {
   s.start(2);
   const Checkpoint checkpoint = load_checkpoint(s.out);
   const std::string metrics = slurp(s.out + "/metrics.jsonl");
-  std::filesystem::rename(s.out + "/trainer-2.safetensors", folder / "away");  // as when the other run had gone on
+  std::filesystem::rename(s.out + "/trainer-2.safetensors",
+                          folder / "away");  // as when the other run had gone on
   {
     const RunLock other(s.out);
     EXPECT_FAILS(s.go(*checkpoint.loaded.model, 0, &checkpoint), "another training run");
@@ -402,7 +424,8 @@ TEST(Train, KeepsTheWeightsOfTheLowestHeldOutLoss) {
   EXPECT_NE(step, 12) << "the last is the best, which proves nothing";
   const LoadedModel best = load_model(best_folder(s.out));
   EXPECT_EQ(best.metadata.at("step"), std::to_string(step));
-  for (size_t i = 0; i < best.model->params().size(); ++i) EXPECT_EQ(values(best.model->params()[i]->value), weights.at(step)[i]);
+  for (size_t i = 0; i < best.model->params().size(); ++i)
+    EXPECT_EQ(values(best.model->params()[i]->value), weights.at(step)[i]);
   EXPECT_FALSE(same_weights(*best.model, *load_model(s.out).model));
 }
 
@@ -507,7 +530,8 @@ TEST(Train, AFullDiskLeavesTheOlderCheckpoint) {
   const std::string model = slurp(s.out + "/model.safetensors");
   const auto names = [&] {
     std::set<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(s.out)) found.insert(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(s.out))
+      found.insert(entry.path().filename().string());
     return found;
   };
   const std::set<std::string> before = names();

@@ -1,4 +1,5 @@
-// What of a model is trained: routers alone, adapters, or everything; and that an adapter's gradient is the derivative of the loss along its numbers.
+// What of a model is trained: routers alone, adapters, or everything; and that an adapter's
+// gradient is the derivative of the loss along its numbers.
 #include "train/trainable.h"
 
 #include <algorithm>
@@ -22,7 +23,8 @@ TrainOptions tuned(Tune tune, int64_t rank = 3) {
   return o;
 }
 
-// Routers with everything they can have: a bias, a scale, and a selection bias that follows the load.
+// Routers with everything they can have: a bias, a scale, and a selection bias that follows the
+// load.
 ModelConfig carved_config() {
   ModelConfig c = plain_config();
   c.routing = default_options(find_recipe("carved"), 6, 2, 2);
@@ -62,8 +64,10 @@ TEST(Trainable, AFrozenNeighbourChangesNoGradient) {
   Trainer everything(*all, options, corpus);
   some.step();
   everything.step();
-  for (const char* name : {"layers.0.ffn.router.weight", "layers.1.ffn.router.logit_bias", "layers.1.ffn.router.scale"})
-    EXPECT_TRUE(same_bits(param_named(*all, name)->value, param_named(*routers, name)->value)) << name;
+  for (const char* name : {"layers.0.ffn.router.weight", "layers.1.ffn.router.logit_bias",
+                           "layers.1.ffn.router.scale"})
+    EXPECT_TRUE(same_bits(param_named(*all, name)->value, param_named(*routers, name)->value))
+        << name;
 }
 
 TEST(Trainable, AModelWithoutRoutersCannotTrainThem) {
@@ -73,7 +77,8 @@ TEST(Trainable, AModelWithoutRoutersCannotTrainThem) {
   EXPECT_FAILS(Trainable(*model, tuned(Tune::router)), "tune router: this model has no routers");
 }
 
-// The first step of adapters sees the model it starts from, to the bit; later the adapted matrices are W0 + s B A and nothing else has moved.
+// The first step of adapters sees the model it starts from, to the bit; later the adapted matrices
+// are W0 + s B A and nothing else has moved.
 TEST(Trainable, AdaptersStartAtNothingAndMoveOnlyTheirMatrices) {
   const Corpus corpus = tiny_corpus();
   for (int64_t rank : {1, 3, 8}) {
@@ -87,27 +92,36 @@ TEST(Trainable, AdaptersStartAtNothingAndMoveOnlyTheirMatrices) {
     size_t adapted = 0;
     for (const auto& adapter : trainer.trainable().adapters()) {
       const std::string& name = adapter->base->name;
-      const auto w0 = before.at(name), a = values(adapter->a.value), b = values(adapter->b.value), w = values(adapter->base->value);
+      const auto w0 = before.at(name), a = values(adapter->a.value), b = values(adapter->b.value),
+                 w = values(adapter->base->value);
       EXPECT_EQ(values(adapter->frozen), w0) << name;
-      const size_t cols = static_cast<size_t>(adapter->base->value.cols()), r = static_cast<size_t>(rank);
-      const size_t per = adapter->base->value.rank == 3 ? static_cast<size_t>(adapter->base->value.shape[1]) : w.size() / cols;
+      const size_t cols = static_cast<size_t>(adapter->base->value.cols()),
+                   r = static_cast<size_t>(rank);
+      const size_t per = adapter->base->value.rank == 3
+                             ? static_cast<size_t>(adapter->base->value.shape[1])
+                             : w.size() / cols;
       std::vector<double> want = w0;
       for (size_t i = 0; i < want.size(); ++i)
-        for (size_t k = 0; k < r; ++k) want[i] += 6.0 / static_cast<double>(rank) * b[i / cols * r + k] * a[(i / cols / per * r + k) * cols + i % cols];
+        for (size_t k = 0; k < r; ++k)
+          want[i] += 6.0 / static_cast<double>(rank) * b[i / cols * r + k] *
+                     a[(i / cols / per * r + k) * cols + i % cols];
       expect_near(w, want, 1e-6, name);
       EXPECT_NE(w, w0) << name;
       ++adapted;
     }
     EXPECT_EQ(adapted, 2u * (4 + 3 + 3));
     for (const Param* p : model->params()) {
-      const bool is_adapted = p->is_matrix() && (p->name.find(".attn.") != std::string::npos || p->name.find(".ffn.experts.") != std::string::npos ||
-                                                 p->name.find(".ffn.shared.") != std::string::npos);
+      const bool is_adapted =
+          p->is_matrix() && (p->name.find(".attn.") != std::string::npos ||
+                             p->name.find(".ffn.experts.") != std::string::npos ||
+                             p->name.find(".ffn.shared.") != std::string::npos);
       EXPECT_EQ(values(p->value) != before.at(p->name), is_adapted || !p->is_trained()) << p->name;
     }
   }
 }
 
-// dL/dA and dL/dB against the twin of the whole model: moving A[k,i] moves W[o,i] by s B[o,k] for every o, moving B[o,k] moves W[o,i] by s A[k,i].
+// dL/dA and dL/dB against the twin of the whole model: moving A[k,i] moves W[o,i] by s B[o,k] for
+// every o, moving B[o,k] moves W[o,i] by s A[k,i].
 TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
   Case item{.name = "adapters", .config = small()};
   item.config.routing = default_options(find_recipe("olmoe"), 4, 2, 2);
@@ -122,7 +136,9 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
   Trainable trainable(model, options);
   // B is drawn too, small enough that the decisions stay as wide as they were drawn.
   for (const auto& adapter : trainable.adapters()) {
-    for (int64_t i = 0; i < adapter->b.value.numel(); ++i) adapter->b.value.as<float>()[i] = 1e-3f * normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < adapter->b.value.numel(); ++i)
+      adapter->b.value.as<float>()[i] =
+          1e-3f * normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
     adapter->b.touched();
   }
   trainable.apply(run);
@@ -134,23 +150,29 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
   }
   const double s = trainable.scale();
   const auto drawn = twin_params<double>(model);
-  ASSERT_GT((TwinModel<double>(item.config, spec, drawn).run(in, item.config.routing.coef).smallest_margin), 1e-4);
+  ASSERT_GT((TwinModel<double>(item.config, spec, drawn)
+                 .run(in, item.config.routing.coef)
+                 .smallest_margin),
+            1e-4);
   auto params = twin_params<Jet<16>>(model);
   TwinModel<Jet<16>> twin(item.config, spec, params);
   for (const auto& adapter : trainable.adapters()) {
     auto& w = params.at(adapter->base->name);
     const Tensor a = adapter->a.value, b = adapter->b.value;
-    const int64_t cols = a.cols(), rank = b.cols(), experts = a.rank == 3 ? a.shape[0] : 1, out = b.rows() / experts;
+    const int64_t cols = a.cols(), rank = b.cols(), experts = a.rank == 3 ? a.shape[0] : 1,
+                  out = b.rows() / experts;
     // Entry j of A, or of B behind it, as the direction `lane`.
     const auto aim = [&](int64_t j, size_t lane, double unit) {
       if (j < a.numel()) {
         const int64_t e = j / (rank * cols), k = j / cols % rank, i = j % cols;
         for (int64_t o = 0; o < out; ++o)
-          w[static_cast<size_t>((e * out + o) * cols + i)].d[lane] = unit * s * static_cast<double>(b.as<float>()[(e * out + o) * rank + k]);
+          w[static_cast<size_t>((e * out + o) * cols + i)].d[lane] =
+              unit * s * static_cast<double>(b.as<float>()[(e * out + o) * rank + k]);
       } else {
         const int64_t at = j - a.numel(), row = at / rank, k = at % rank, e = row / out;
         for (int64_t i = 0; i < cols; ++i)
-          w[static_cast<size_t>(row * cols + i)].d[lane] = unit * s * static_cast<double>(a.as<float>()[(e * rank + k) * cols + i]);
+          w[static_cast<size_t>(row * cols + i)].d[lane] =
+              unit * s * static_cast<double>(a.as<float>()[(e * rank + k) * cols + i]);
       }
     };
     std::vector<double> want;
@@ -165,7 +187,8 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
       }
     }
     const auto middle = want.begin() + a.numel();
-    expect_near(adapter->a.grad, {want.begin(), middle}, kTwinF32, "gradient of " + adapter->a.name);
+    expect_near(adapter->a.grad, {want.begin(), middle}, kTwinF32,
+                "gradient of " + adapter->a.name);
     expect_near(adapter->b.grad, {middle, want.end()}, kTwinF32, "gradient of " + adapter->b.name);
   }
 }
@@ -180,7 +203,8 @@ TEST(Trainable, PartsAddUpToTheModel) {
       total += part.total;
       trained += part.trained;
       if (part.name == "router") EXPECT_EQ(part.trained, tune == Tune::lora ? 0 : part.total);
-      if (part.name == "norms" || part.name == "embedding") EXPECT_EQ(part.trained, tune == Tune::all ? part.total : 0);
+      if (part.name == "norms" || part.name == "embedding")
+        EXPECT_EQ(part.trained, tune == Tune::all ? part.total : 0);
     }
     auto again = fresh(carved_config());
     const Trainable trainable(*again, tuned(tune));

@@ -1,4 +1,5 @@
-// Steps: determinism, accumulation, recomputation, what is reported, and what happens when numbers stop being numbers.
+// Steps: determinism, accumulation, recomputation, what is reported, and what happens when numbers
+// stop being numbers.
 #include "train/trainer.h"
 
 #include <cmath>
@@ -29,7 +30,8 @@ Trained run_steps(const ModelConfig& config, const TrainOptions& options) {
 }
 
 class TrainerIn : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, TrainerIn, testing::Values(DType::f32, DType::bf16), [](const auto& p) { return std::string(name_of(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, TrainerIn, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& p) { return std::string(name_of(p.param)); });
 
 TEST_P(TrainerIn, SameCommandSameBits) {
   TrainOptions options = tiny_options();
@@ -48,7 +50,8 @@ TEST_P(TrainerIn, RecomputingKeepsEveryBit) {
   options.recompute = true;
   const Trained again = run_steps(noisy_config(), options);
   EXPECT_TRUE(same_weights(*kept.model, *again.model));
-  EXPECT_EQ(kept.steps.back().layers[1].load, again.steps.back().layers[1].load) << "recomputation must not count twice";
+  EXPECT_EQ(kept.steps.back().layers[1].load, again.steps.back().layers[1].load)
+      << "recomputation must not count twice";
 }
 
 TEST_P(TrainerIn, LossFalls) {
@@ -85,11 +88,14 @@ TEST(Trainer, AccumulatedMicroBatchesAreOneBatch) {
     // After one step m = (1 - beta1) * gradient.
     const std::vector<Param*>& params = trainer.optimizer().params();
     EXPECT_EQ(params.size(), model->params().size());
-    for (size_t i = 0; i < params.size(); ++i) moments[split].push_back(values(trainer.optimizer().m(i)));
-    for (size_t i = 0; i < params.size(); ++i) EXPECT_GT(norm(moments[split][i]), 0) << params[i]->name;
+    for (size_t i = 0; i < params.size(); ++i)
+      moments[split].push_back(values(trainer.optimizer().m(i)));
+    for (size_t i = 0; i < params.size(); ++i)
+      EXPECT_GT(norm(moments[split][i]), 0) << params[i]->name;
   }
   EXPECT_NEAR(ce[0], ce[1], 1e-6);
-  for (size_t i = 0; i < moments[0].size(); ++i) EXPECT_LE(relative_error(moments[1][i], moments[0][i]), 1e-6) << i;
+  for (size_t i = 0; i < moments[0].size(); ++i)
+    EXPECT_LE(relative_error(moments[1][i], moments[0][i]), 1e-6) << i;
 }
 
 TEST(Trainer, ReportsWhatHappened) {
@@ -135,7 +141,8 @@ TEST(Trainer, CountsDroppedTokens) {
   EXPECT_DOUBLE_EQ(t.steps[0].dropped, 240.0 / 256);
   config.routing.capacity_factor = 4;
   EXPECT_EQ(run_steps(config, options).steps[0].dropped, 0);
-  EXPECT_LT(t.steps[0].flops, run_steps(config, options).steps[0].flops) << "dropped rows are not computed";
+  EXPECT_LT(t.steps[0].flops, run_steps(config, options).steps[0].flops)
+      << "dropped rows are not computed";
 }
 
 TEST(Trainer, DenseModelsHaveNoRouting) {
@@ -163,7 +170,8 @@ TEST(Trainer, EvaluationIsTheMeanOverWindows) {
   const RoutingSpec spec = eval_spec(model->config().routing);
   double sum = 0;
   for (size_t w = 0; w < 7; ++w) {
-    const std::vector<int32_t> window(ids.begin() + static_cast<int64_t>(w) * 32, ids.begin() + static_cast<int64_t>(w) * 32 + 32);
+    const std::vector<int32_t> window(ids.begin() + static_cast<int64_t>(w) * 32,
+                                      ids.begin() + static_cast<int64_t>(w) * 32 + 32);
     std::vector<int32_t> positions(32);
     for (int i = 0; i < 32; ++i) positions[static_cast<size_t>(i)] = i;
     const std::vector<int64_t> bounds = {0, 32};
@@ -174,7 +182,8 @@ TEST(Trainer, EvaluationIsTheMeanOverWindows) {
     model->logits(run, logits, saved.hidden);
     for (int64_t n = 0; n < 32; ++n) {
       double total = 0;
-      for (int64_t v = 0; v < 256; ++v) total += std::exp(static_cast<double>(logits.row<float>(n)[v]));
+      for (int64_t v = 0; v < 256; ++v)
+        total += std::exp(static_cast<double>(logits.row<float>(n)[v]));
       sum += std::log(total) - logits.row<float>(n)[ids[w * 32 + static_cast<size_t>(n) + 1]];
     }
   }
@@ -212,7 +221,8 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   auto model = fresh(plain_config());
   Trainer trainer(*model, tiny_options(), corpus);
   trainer.step();
-  param_named(*model, "layers.1.attn.q.weight")->value.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  param_named(*model, "layers.1.attn.q.weight")->value.as<float>()[5] =
+      std::numeric_limits<float>::quiet_NaN();
   param_named(*model, "layers.1.attn.q.weight")->touched();
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_NE(message.find("step 2: "), std::string::npos) << message;
@@ -220,7 +230,8 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   EXPECT_EQ(trainer.steps_done(), 1);
 }
 
-// Memory that is refused says nothing about the numbers: no layer is blamed, and a lower learning rate is no help.
+// Memory that is refused says nothing about the numbers: no layer is blamed, and a lower learning
+// rate is no help.
 TEST(Trainer, MemoryThatIsRefusedIsNoDivergence) {
   if (!kLimitsWork) GTEST_SKIP();
   ModelConfig config = plain_config();
@@ -256,7 +267,8 @@ TEST(Trainer, ALayerThatOverflowsIsNamedAndTheWeightsAreLeftAlone) {
     p->touched();
   }
   auto before = fresh(config);
-  for (size_t i = 0; i < model->params().size(); ++i) fill(before->params()[i]->value, values(model->params()[i]->value));
+  for (size_t i = 0; i < model->params().size(); ++i)
+    fill(before->params()[i]->value, values(model->params()[i]->value));
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_NE(message.find("step 1: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1"), std::string::npos) << message;

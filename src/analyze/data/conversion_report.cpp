@@ -13,11 +13,15 @@ namespace {
 
 std::string shape_of(const ModelConfig& c, int64_t top_k) {
   const int64_t moe = c.moe_layer_count();
-  if (moe == 0) return fmt::format("{} with a dense FFN of width {}", counted(c.layers, "layer"), c.dense_width);
-  std::string out =
-      fmt::format("{}, {} of {} experts of width {} a token", moe == c.layers ? counted(moe, "MoE layer") : fmt::format("{} MoE layers of {}", moe, c.layers),
-                  top_k, c.routing.experts, c.expert_width);
-  if (c.shared_experts > 0) out += fmt::format(" and {} of width {} always on", c.shared_experts, c.shared_width);
+  if (moe == 0)
+    return fmt::format("{} with a dense FFN of width {}", counted(c.layers, "layer"),
+                       c.dense_width);
+  std::string out = fmt::format("{}, {} of {} experts of width {} a token",
+                                moe == c.layers ? counted(moe, "MoE layer")
+                                                : fmt::format("{} MoE layers of {}", moe, c.layers),
+                                top_k, c.routing.experts, c.expert_width);
+  if (c.shared_experts > 0)
+    out += fmt::format(" and {} of width {} always on", c.shared_experts, c.shared_width);
   return out + fmt::format(", recipe {}", c.routing.recipe);
 }
 
@@ -35,7 +39,8 @@ DType most_common_type(const Model& model) {
 
 }  // namespace
 
-ModelCard model_card(std::string name, Model& model, DType compute, int64_t window, int64_t top_k_experts) {
+ModelCard model_card(std::string name, Model& model, DType compute, int64_t window,
+                     int64_t top_k_experts) {
   ModelConfig c = model.config();
   if (top_k_experts > 0) c.routing.top_k = top_k_experts;
   const ParamCount params = count_params(c);
@@ -52,8 +57,11 @@ ModelCard model_card(std::string name, Model& model, DType compute, int64_t wind
 }
 
 FrontierPoint frontier_point(const ConversionReport& r, std::string name, double ffn_share) {
-  FrontierPoint p{
-      .name = std::move(name), .ffn_share = ffn_share, .perplexity = r.figures.after.perplexity, .kl = r.figures.kl, .same_top = r.figures.same_top};
+  FrontierPoint p{.name = std::move(name),
+                  .ffn_share = ffn_share,
+                  .perplexity = r.figures.after.perplexity,
+                  .kl = r.figures.kl,
+                  .same_top = r.figures.same_top};
   p.bytes_per_token = r.after.bytes_per_token;
   p.flops_per_token = r.after.flops_per_token;
   if (!r.before_speed || !r.after_speed) return p;

@@ -1,5 +1,6 @@
-// What became of a model: the data behind `moe compare`, behind the report of a conversion, and behind the frontier of a sweep. Plain values, measured
-// elsewhere (evaluate/compare.h, evaluate/speed.h, and by whoever converted).
+// What became of a model: the data behind `moe compare`, behind the report of a conversion, and
+// behind the frontier of a sweep. Plain values, measured elsewhere (evaluate/compare.h,
+// evaluate/speed.h, and by whoever converted).
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,25 @@ namespace moe {
 
 // What a model is and costs.
 struct ModelCard {
-  std::string name, shape;  // "out/carved"; "30 layers, each 3 of 5 experts of width 192 and 3 shared"
-  std::string weights;      // the type that most numbers of its matrices have: "q4_1"
-  std::string compute;      // the type its activations have: "bf16"
+  std::string name,
+      shape;            // "out/carved"; "30 layers, each 3 of 5 experts of width 192 and 3 shared"
+  std::string weights;  // the type that most numbers of its matrices have: "q4_1"
+  std::string compute;  // the type its activations have: "bf16"
   int64_t parameters = 0, active_parameters = 0;
   int64_t weight_bytes = 0;     // of all weights
   int64_t bytes_per_token = 0;  // of those that writing a token reads
   double flops_per_token = 0;   // of the forward, in sequences as long as a window
 };
-ModelCard model_card(std::string name, Model&, DType compute, int64_t window, int64_t top_k_experts = 0);
+ModelCard model_card(std::string name, Model&, DType compute, int64_t window,
+                     int64_t top_k_experts = 0);
 
 // One layer as the conversion itself measured it, on its calibration text.
 struct ConvertedLayer {
   int64_t layer = 0;
   std::optional<int64_t> active;    // routed experts a token takes
   std::optional<double> error;      // ||F'(x) - F(x)|| / ||F(x)||, F' the new FFN, F the old one
-  std::optional<double> agreement;  // share of a token's experts that an oracle would take: those of the largest sum |hidden|
+  std::optional<double> agreement;  // share of a token's experts that an oracle would take: those
+                                    // of the largest sum |hidden|
 };
 
 // One conversion of a sweep, or the model it started from.
@@ -42,18 +46,21 @@ struct FrontierPoint {
   SpeedUp speed_up;                         // over the model before, measured in turns
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;
-  bool is_before = false, is_written = false;  // the model before; the one that this report is about
+  bool is_before = false,
+       is_written = false;  // the model before; the one that this report is about
 };
 
 struct ConversionReport {
-  std::string kind;                                        // "Comparison", "Carving": what the page calls itself
-  std::string text;                                        // what was read
-  std::vector<std::pair<std::string, std::string>> steps;  // how it was made: a word and what it was
+  std::string kind;  // "Comparison", "Carving": what the page calls itself
+  std::string text;  // what was read
+  std::vector<std::pair<std::string, std::string>>
+      steps;  // how it was made: a word and what it was
   ModelCard before, after;
   Comparison figures;
   std::optional<Speed> before_speed, after_speed;  // both or none
   std::vector<ConvertedLayer> layers;              // those that were converted, in order
-  std::vector<FrontierPoint> frontier;             // by rising ffn_share, the model before last; empty without a sweep
+  std::vector<FrontierPoint>
+      frontier;  // by rising ffn_share, the model before last; empty without a sweep
 
   // Whether one model was made of the other here, or both were only held against each other.
   bool is_conversion() const { return !steps.empty() || !layers.empty(); }

@@ -55,7 +55,10 @@ Json to_json(const FrontierPoint& p) {
 Json loads(const std::vector<LayerChoices>& layers) {
   Json all = Json::array();
   for (const LayerChoices& l : layers)
-    all.push_back({{"layer", l.layer}, {"counts", l.counts}, {"max_vio", balance_of(l).max_vio}, {"dead", balance_of(l).dead}});
+    all.push_back({{"layer", l.layer},
+                   {"counts", l.counts},
+                   {"max_vio", balance_of(l).max_vio},
+                   {"dead", balance_of(l).dead}});
   return all;
 }
 
@@ -82,13 +85,16 @@ Json to_json(const ConversionReport& r) {
               {"before_load", loads(c.before_load)},
               {"after_load", loads(c.after_load)},
               {"speed_up", nullptr}};
-  if (r.before_speed && r.after_speed) out["speed_up"] = to_json(speed_up(*r.before_speed, *r.after_speed));
+  if (r.before_speed && r.after_speed)
+    out["speed_up"] = to_json(speed_up(*r.before_speed, *r.after_speed));
   Json& steps = out["steps"] = Json::object();
   for (const auto& [name, value] : r.steps) steps[name] = value;
   Json& layers = out["layers"] = Json::array();
   for (const ConvertedLayer& l : r.layers)
-    layers.push_back(
-        {{"layer", l.layer}, {"active", or_null(l.active)}, {"reconstruction_error", or_null(l.error)}, {"router_agreement", or_null(l.agreement)}});
+    layers.push_back({{"layer", l.layer},
+                      {"active", or_null(l.active)},
+                      {"reconstruction_error", or_null(l.error)},
+                      {"router_agreement", or_null(l.agreement)}});
   Json& frontier = out["frontier"] = Json::array();
   for (const FrontierPoint& p : r.frontier) frontier.push_back(to_json(p));
   return out;

@@ -1,4 +1,5 @@
-// What each figure of a report is, in one line of plain words: the one list behind the page, the screen and docs/reports.md.
+// What each figure of a report is, in one line of plain words: the one list behind the page, the
+// screen and docs/reports.md.
 #pragma once
 
 #include <span>

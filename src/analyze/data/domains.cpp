@@ -10,7 +10,8 @@ namespace moe {
 namespace {
 
 void add(std::vector<TextDomain>& domains, const std::string& name, Span span) {
-  auto found = std::find_if(domains.begin(), domains.end(), [&](const TextDomain& d) { return d.name == name; });
+  auto found = std::find_if(domains.begin(), domains.end(),
+                            [&](const TextDomain& d) { return d.name == name; });
   if (found == domains.end()) found = domains.insert(domains.end(), {name, {}, 0});
   found->spans.push_back(span);
   found->tokens += span.end - span.begin;
@@ -27,7 +28,8 @@ std::vector<TextDomain> grouped(const Corpus& corpus, F&& name_of) {
 std::vector<TextDomain> with_others(const std::vector<TextDomain>& all) {
   std::vector<size_t> by_size(all.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return all[a].tokens > all[b].tokens; });
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](size_t a, size_t b) { return all[a].tokens > all[b].tokens; });
   std::vector<bool> named(all.size());
   for (size_t i = 0; i + 1 < kMaxDomains; ++i) named[by_size[i]] = true;
   std::vector<TextDomain> domains;
@@ -64,7 +66,9 @@ std::vector<TextDomain> domains_of(const Corpus& corpus) {
   if (corpus.files().empty()) return {{"text", {{0, corpus.size()}}, corpus.size()}};
   std::vector<TextDomain> domains = grouped(corpus, [](const CorpusFile& f) { return f.domain; });
   if (domains.size() <= kMaxDomains) return domains;
-  domains = grouped(corpus, [](const CorpusFile& f) { return readable_name(std::filesystem::path(f.path).parent_path().string()); });
+  domains = grouped(corpus, [](const CorpusFile& f) {
+    return readable_name(std::filesystem::path(f.path).parent_path().string());
+  });
   return domains.size() <= kMaxDomains ? domains : with_others(domains);
 }
 

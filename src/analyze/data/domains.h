@@ -21,8 +21,8 @@ struct TextDomain {
 
 constexpr size_t kMaxDomains = 16;
 
-// One for each name of a file, in the corpus's order. Where that would be more than kMaxDomains, one for each folder; where that is still more, the largest and
-// "others".
+// One for each name of a file, in the corpus's order. Where that would be more than kMaxDomains,
+// one for each folder; where that is still more, the largest and "others".
 std::vector<TextDomain> domains_of(const Corpus&);
 
 }  // namespace moe

@@ -19,7 +19,7 @@ constexpr double kHuge = 1e100;  // sums of so many stay finite
 struct Bucket {
   int64_t rows = 0, timed = 0;
   double seconds_a_token = 0;  // of the timed rows
-  HistoryPoint sum;            // step, tokens and seconds: of the last row; tokens_per_second is not summed
+  HistoryPoint sum;  // step, tokens and seconds: of the last row; tokens_per_second is not summed
 };
 
 template <class T>
@@ -58,7 +58,8 @@ HistoryPoint mean(const Bucket& bucket) {
   p.grad_norm /= n;
   p.lr /= n;
   // Every step of a run has as many tokens.
-  p.tokens_per_second = bucket.seconds_a_token > 0 ? static_cast<double>(bucket.timed) / bucket.seconds_a_token : 0;
+  p.tokens_per_second =
+      bucket.seconds_a_token > 0 ? static_cast<double>(bucket.timed) / bucket.seconds_a_token : 0;
   divide(p.losses, n);
   divide(p.max_vio, n);
   divide(p.dropped, n);
@@ -73,7 +74,9 @@ std::vector<std::string> all_losses() {
   return names;
 }
 
-double number(const JsonReader& row, std::string_view key) { return row.get_in<double>(key, -kHuge, kHuge, 0); }
+double number(const JsonReader& row, std::string_view key) {
+  return row.get_in<double>(key, -kHuge, kHuge, 0);
+}
 
 class Thinner {
  public:
@@ -94,13 +97,18 @@ class Thinner {
 
 void Thinner::add_row(const JsonReader& row) {
   const auto step = row.get_in<int64_t>("step", 0, kMaxStep);
-  if (step < last_) fail("{}: step {} comes after step {}; this is no metrics.jsonl of one run", row.where(), step, last_);
+  if (step < last_)
+    fail("{}: step {} comes after step {}; this is no metrics.jsonl of one run", row.where(), step,
+         last_);
   last_ = step;
   if (row.has("eval_ce")) history_.eval_ce.emplace_back(step, number(row, "eval_ce"));
   if (row.has("alarms"))
-    for (const JsonReader& alarm : row.objects("alarms")) history_.alarms.push_back({step, alarm.get<std::string>("kind"), alarm.get<std::string>("text")});
+    for (const JsonReader& alarm : row.objects("alarms"))
+      history_.alarms.push_back(
+          {step, alarm.get<std::string>("kind"), alarm.get<std::string>("text")});
   if (!row.has("ce")) return;
-  HistoryPoint point{step, row.get_in<int64_t>("tokens", 0, std::numeric_limits<int64_t>::max(), 0)};
+  HistoryPoint point{step,
+                     row.get_in<int64_t>("tokens", 0, std::numeric_limits<int64_t>::max(), 0)};
   point.ce = number(row, "ce");
   point.grad_norm = number(row, "grad_norm");
   point.lr = number(row, "lr");
@@ -115,7 +123,8 @@ void Thinner::add_row(const JsonReader& row) {
   add(buckets_[place()], {1, rate > 0, rate > 0 ? 1 / rate : 0, point});
 }
 
-// The first row says which layers there are and how many experts; the others must say the same, so that means can be taken.
+// The first row says which layers there are and how many experts; the others must say the same, so
+// that means can be taken.
 void Thinner::add_layers(const JsonReader& row, HistoryPoint& point) {
   std::vector<int64_t> layers, experts;
   for (const JsonReader& layer : row.objects("layers")) {
@@ -124,7 +133,8 @@ void Thinner::add_layers(const JsonReader& row, HistoryPoint& point) {
     point.dropped.push_back(number(layer, "dropped"));
     point.load.push_back(layer.get<std::vector<double>>("load"));
     for (const double share : point.load.back())
-      if (!(share >= 0 && share <= 1)) fail("{}: a load is {}; it is a share of the choices, from 0 to 1", layer.where(), share);
+      if (!(share >= 0 && share <= 1))
+        fail("{}: a load is {}; it is a share of the choices, from 0 to 1", layer.where(), share);
     experts.push_back(static_cast<int64_t>(point.load.back().size()));
   }
   if (buckets_.empty()) {
@@ -132,7 +142,8 @@ void Thinner::add_layers(const JsonReader& row, HistoryPoint& point) {
     experts_ = experts;
   }
   if (layers != history_.layers || experts != experts_)
-    fail("{}: its MoE layers are not those of the rows before; this is no metrics.jsonl of one run", row.where());
+    fail("{}: its MoE layers are not those of the rows before; this is no metrics.jsonl of one run",
+         row.where());
 }
 
 void Thinner::widen() {

@@ -9,7 +9,9 @@ namespace {
 constexpr double kDeadShare = 0.01;  // of the mean load
 
 double quotient(double part, double whole) { return whole > 0 ? part / whole : 0; }
-double quotient(int64_t part, int64_t whole) { return quotient(static_cast<double>(part), static_cast<double>(whole)); }
+double quotient(int64_t part, int64_t whole) {
+  return quotient(static_cast<double>(part), static_cast<double>(whole));
+}
 
 int64_t sum(std::span<const int64_t> counts) {
   int64_t total = 0;
@@ -30,9 +32,11 @@ double entropy(std::span<const double> shares) {
 }
 
 // The experts of token n whose flag is set, in choice order.
-void experts_of(std::vector<int32_t>& out, const RoutedRows& rows, const std::vector<int32_t>& flags, int64_t n) {
+void experts_of(std::vector<int32_t>& out, const RoutedRows& rows,
+                const std::vector<int32_t>& flags, int64_t n) {
   out.clear();
-  for (auto i = static_cast<size_t>(n * rows.slots), end = i + static_cast<size_t>(rows.slots); i < end; ++i)
+  for (auto i = static_cast<size_t>(n * rows.slots), end = i + static_cast<size_t>(rows.slots);
+       i < end; ++i)
     if (flags[i] != 0) out.push_back(rows.choice[i]);
 }
 
@@ -51,7 +55,8 @@ void IdCounts::add(int32_t id, std::span<const int32_t> chosen) {
   }
   const auto row = static_cast<size_t>(row_of_[v]);
   ++occurrences_[row];
-  for (const int32_t e : chosen) ++counts_[row * static_cast<size_t>(experts_) + static_cast<size_t>(e)];
+  for (const int32_t e : chosen)
+    ++counts_[row * static_cast<size_t>(experts_) + static_cast<size_t>(e)];
 }
 
 double IdCounts::specialisation() const {
@@ -59,7 +64,8 @@ double IdCounts::specialisation() const {
   for (const int32_t row : row_of_) {
     if (row < 0) continue;
     const auto first = counts_.begin() + row * experts_;
-    total += quotient(int64_t{*std::max_element(first, first + experts_)}, occurrences_[static_cast<size_t>(row)]);
+    total += quotient(int64_t{*std::max_element(first, first + experts_)},
+                      occurrences_[static_cast<size_t>(row)]);
   }
   return quotient(total, static_cast<double>(occurrences_.size()));
 }
@@ -72,11 +78,13 @@ std::vector<std::vector<TokenAffinity>> IdCounts::favourites() const {
     const auto first = counts_.begin() + row_of_[v] * experts_;
     const auto most = std::max_element(first, first + experts_);  // the lowest of equals
     if (occurrences < kLeastOccurrences || *most == 0) continue;
-    all[static_cast<size_t>(most - first)].push_back({static_cast<int32_t>(v), "", occurrences, quotient(int64_t{*most}, occurrences)});
+    all[static_cast<size_t>(most - first)].push_back(
+        {static_cast<int32_t>(v), "", occurrences, quotient(int64_t{*most}, occurrences)});
   }
   for (std::vector<TokenAffinity>& list : all) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const TokenAffinity& a, const TokenAffinity& b) { return a.share != b.share ? a.share > b.share : a.occurrences > b.occurrences; });
+    std::stable_sort(list.begin(), list.end(), [](const TokenAffinity& a, const TokenAffinity& b) {
+      return a.share != b.share ? a.share > b.share : a.occurrences > b.occurrences;
+    });
     if (list.size() > kFavourites) list.resize(kFavourites);
   }
   return all;
@@ -118,7 +126,8 @@ void LayerCounts::add_scores(const RoutedRows& rows, int64_t n, std::span<const 
   margin_ += least - left_out;
 }
 
-void LayerCounts::add(const RoutedRows& rows, const WindowIds& ids, int64_t domain, const RoutedRows* earlier) {
+void LayerCounts::add(const RoutedRows& rows, const WindowIds& ids, int64_t domain,
+                      const RoutedRows* earlier) {
   std::vector<int64_t> window(static_cast<size_t>(experts_));
   std::vector<int32_t> chosen, before;
   for (int64_t n = 0; n < rows.tokens; ++n) {
@@ -167,13 +176,16 @@ LayerStats LayerCounts::finish() const {
     s.load.push_back(quotient(counts_[e], pairs));
     s.mass.push_back(quotient(mass_[e], weight_));
     squares += static_cast<double>(counts_[e]) * static_cast<double>(counts_[e]);
-    s.dead += static_cast<double>(counts_[e]) * static_cast<double>(experts_) < kDeadShare * static_cast<double>(pairs);
+    s.dead += static_cast<double>(counts_[e]) * static_cast<double>(experts_) <
+              kDeadShare * static_cast<double>(pairs);
   }
   const double even = std::log(static_cast<double>(experts_)), h = entropy(s.load);
   if (pairs > 0) {
     s.max_vio = max_vio(counts_);
     s.max_vio_batch = window_max_vio_ / static_cast<double>(windows_);
-    s.cv2 = static_cast<double>(experts_) * squares / static_cast<double>(pairs) / static_cast<double>(pairs) - 1;
+    s.cv2 = static_cast<double>(experts_) * squares / static_cast<double>(pairs) /
+                static_cast<double>(pairs) -
+            1;
     s.load_entropy = experts_ > 1 ? h / even : 1;
     s.effective_experts = std::exp(h);
     s.dropped = quotient(pairs - kept_, pairs);
@@ -191,10 +203,13 @@ LayerStats LayerCounts::finish() const {
   const auto domains = static_cast<int64_t>(domain_tokens_.size());
   s.domain = {domains, experts_, std::vector<double>(domain_counts_.size())};
   for (int64_t d = 0; d < domains; ++d)
-    for (int64_t e = 0; e < experts_; ++e) s.domain(d, e) = quotient(domain_counts_[at(d, experts_, e)], domain_tokens_[static_cast<size_t>(d)]);
+    for (int64_t e = 0; e < experts_; ++e)
+      s.domain(d, e) =
+          quotient(domain_counts_[at(d, experts_, e)], domain_tokens_[static_cast<size_t>(d)]);
   s.coactivation = {experts_, experts_, std::vector<double>(pairs_.size())};
   for (int64_t i = 0; i < experts_; ++i)
-    for (int64_t j = 0; j < experts_; ++j) s.coactivation(i, j) = quotient(pairs_[at(i, experts_, j)], counts_[static_cast<size_t>(i)]);
+    for (int64_t j = 0; j < experts_; ++j)
+      s.coactivation(i, j) = quotient(pairs_[at(i, experts_, j)], counts_[static_cast<size_t>(i)]);
 
   s.vocabulary_input = input_.specialisation();
   s.vocabulary_target = target_.specialisation();

@@ -1,5 +1,6 @@
-// What routing did on given texts, and how a run went: the data behind `moe inspect --text`, its JSON and its page. Plain values; definitions stand with the
-// code that computes them (analyze/data/layer_counts.h) and, one line each, on the page (analyze/data/definitions.h).
+// What routing did on given texts, and how a run went: the data behind `moe inspect --text`, its
+// JSON and its page. Plain values; definitions stand with the code that computes them
+// (analyze/data/layer_counts.h) and, one line each, on the page (analyze/data/definitions.h).
 #pragma once
 
 #include <cstdint>
@@ -46,21 +47,28 @@ struct LayerStats {
   double unrouted = 0;           // share of tokens that no expert took
   // Of the router's probabilities; absent where there are none (hash).
   std::optional<double> router_entropy;  // mean over tokens of the entropy, over ln E
-  std::optional<double> margin;     // mean over tokens: the least chosen expert's score minus the best one's that was not chosen; absent where experts choose
+  std::optional<double> margin;  // mean over tokens: the least chosen expert's score minus the best
+                                 // one's that was not chosen; absent where experts choose
   std::optional<double> top_score;  // mean over tokens of the largest score
-  Grid domain;                      // [domains, E] share of the domain's tokens that chose e (OLMoE, equation 7); K / E when even
-  Grid coactivation;                // [E, E] of the tokens that chose i, the share that chose j too (OLMoE, equation 6)
-  // OLMoE's vocabulary specialisation: mean over ids of the share that the id's most frequent expert has of its occurrences. Of the input's ids, the ids that
-  // follow and the ids that the model predicts.
+  Grid domain;  // [domains, E] share of the domain's tokens that chose e (OLMoE, equation 7); K / E
+                // when even
+  Grid coactivation;  // [E, E] of the tokens that chose i, the share that chose j too (OLMoE,
+                      // equation 6)
+  // OLMoE's vocabulary specialisation: mean over ids of the share that the id's most frequent
+  // expert has of its occurrences. Of the input's ids, the ids that follow and the ids that the
+  // model predicts.
   double vocabulary_input = 0, vocabulary_target = 0, vocabulary_predicted = 0;
-  std::vector<std::vector<TokenAffinity>> favourites;  // [E] input ids that go to the expert more than to any other, best first
-  std::optional<double> saturation;                    // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
+  std::vector<std::vector<TokenAffinity>>
+      favourites;  // [E] input ids that go to the expert more than to any other, best first
+  std::optional<double>
+      saturation;  // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
 };
 
 // A piece of text with what every MoE layer did with each token.
 struct SampleText {
   std::string domain;
-  // [N] each token as it may be shown, in a row the text itself. A character of several tokens stands with its last one; the others are empty.
+  // [N] each token as it may be shown, in a row the text itself. A character of several tokens
+  // stands with its last one; the others are empty.
   std::vector<std::string> pieces;
   std::vector<double> nll;  // [N] nats, of this token given those before; 0 for the first
   // For each MoE layer in order, [N * slots] in choice order:

@@ -9,7 +9,9 @@ Json optional(const std::optional<double>& x) { return x ? Json(*x) : Json(nullp
 
 Json rows(const Grid& grid) {
   Json all = Json::array();
-  for (int64_t r = 0; r < grid.rows; ++r) all.push_back(std::vector<double>(grid.at.begin() + r * grid.cols, grid.at.begin() + (r + 1) * grid.cols));
+  for (int64_t r = 0; r < grid.rows; ++r)
+    all.push_back(std::vector<double>(grid.at.begin() + r * grid.cols,
+                                      grid.at.begin() + (r + 1) * grid.cols));
   return all;
 }
 
@@ -17,7 +19,9 @@ Json favourites(const std::vector<std::vector<TokenAffinity>>& experts) {
   Json all = Json::array();
   for (const std::vector<TokenAffinity>& tokens : experts) {
     Json& list = all.emplace_back(Json::array());
-    for (const TokenAffinity& t : tokens) list.push_back({{"id", t.id}, {"text", t.text}, {"occurrences", t.occurrences}, {"share", t.share}});
+    for (const TokenAffinity& t : tokens)
+      list.push_back(
+          {{"id", t.id}, {"text", t.text}, {"occurrences", t.occurrences}, {"share", t.share}});
   }
   return all;
 }
@@ -64,21 +68,28 @@ Json to_json(const SampleText& s) {
       }
     }
   }
-  return {{"domain", s.domain}, {"pieces", s.pieces}, {"nll", s.nll}, {"experts", std::move(experts)}, {"weights", std::move(weights)}};
+  return {{"domain", s.domain},
+          {"pieces", s.pieces},
+          {"nll", s.nll},
+          {"experts", std::move(experts)},
+          {"weights", std::move(weights)}};
 }
 
 Json to_json(const HistoryPoint& p) {
-  return {{"step", p.step},           {"tokens", p.tokens}, {"ce", p.ce},
-          {"grad_norm", p.grad_norm}, {"lr", p.lr},         {"tokens_per_second", p.tokens_per_second},
-          {"seconds", p.seconds},     {"losses", p.losses}, {"max_vio", p.max_vio},
-          {"dropped", p.dropped},     {"load", p.load}};
+  return {
+      {"step", p.step},           {"tokens", p.tokens}, {"ce", p.ce},
+      {"grad_norm", p.grad_norm}, {"lr", p.lr},         {"tokens_per_second", p.tokens_per_second},
+      {"seconds", p.seconds},     {"losses", p.losses}, {"max_vio", p.max_vio},
+      {"dropped", p.dropped},     {"load", p.load}};
 }
 
 }  // namespace
 
 Json to_json(const RoutingReport& r) {
   Json domains = Json::array(), layers = Json::array(), samples = Json::array();
-  for (const DomainText& d : r.domains) domains.push_back({{"name", d.name}, {"tokens", d.tokens}, {"nats_per_token", d.nats_per_token}});
+  for (const DomainText& d : r.domains)
+    domains.push_back(
+        {{"name", d.name}, {"tokens", d.tokens}, {"nats_per_token", d.nats_per_token}});
   for (const LayerStats& s : r.moe_layers) layers.push_back(to_json(s));
   for (const SampleText& s : r.samples) samples.push_back(to_json(s));
   return {{"model", r.model},
@@ -103,8 +114,13 @@ Json to_json(const TrainingHistory& h) {
   Json points = Json::array(), evals = Json::array(), alarms = Json::array();
   for (const HistoryPoint& p : h.points) points.push_back(to_json(p));
   for (const auto& [step, ce] : h.eval_ce) evals.push_back({{"step", step}, {"ce", ce}});
-  for (const HistoryAlarm& a : h.alarms) alarms.push_back({{"step", a.step}, {"kind", a.kind}, {"text", a.text}});
-  return {{"loss_names", h.loss_names}, {"layers", h.layers}, {"points", std::move(points)}, {"eval_ce", std::move(evals)}, {"alarms", std::move(alarms)}};
+  for (const HistoryAlarm& a : h.alarms)
+    alarms.push_back({{"step", a.step}, {"kind", a.kind}, {"text", a.text}});
+  return {{"loss_names", h.loss_names},
+          {"layers", h.layers},
+          {"points", std::move(points)},
+          {"eval_ce", std::move(evals)},
+          {"alarms", std::move(alarms)}};
 }
 
 }  // namespace moe

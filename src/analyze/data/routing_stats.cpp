@@ -33,7 +33,8 @@ std::vector<float> scores_of(const Router::Saved& router, const RoutingSpec& spe
     const float top = *std::max_element(row, row + spec.experts);
     double total = 0;
     for (int64_t e = 0; e < spec.experts; ++e) total += std::exp(double{row[e]} - top);
-    for (int64_t e = 0; e < spec.experts; ++e) row[e] = static_cast<float>(std::exp(double{row[e]} - top) / total);
+    for (int64_t e = 0; e < spec.experts; ++e)
+      row[e] = static_cast<float>(std::exp(double{row[e]} - top) / total);
   }
   return scores;
 }
@@ -43,11 +44,15 @@ RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& sp
   RoutedRows rows{router.choice.rows(), router.choice.cols()};
   rows.choice = copied<int32_t>(router.choice);
   rows.chosen = copied<int32_t>(router.selected);
-  // The router keeps what its second-choice policy left only as counts; without randomness the policy says the same again.
-  second_forward(run, Tensor(rows.chosen.data(), DType::i32, {rows.tokens, rows.slots}), router.weights, spec.second, RngKey{});
+  // The router keeps what its second-choice policy left only as counts; without randomness the
+  // policy says the same again.
+  second_forward(run, Tensor(rows.chosen.data(), DType::i32, {rows.tokens, rows.slots}),
+                 router.weights, spec.second, RngKey{});
   rows.kept = copied<int32_t>(router.kept);
   rows.weights.resize(rows.choice.size());
-  for (int64_t r = 0; r < layer.plan.rows(); ++r) rows.weights[static_cast<size_t>(layer.plan.pair[static_cast<size_t>(r)])] = layer.plan.weight.as<float>()[r];
+  for (int64_t r = 0; r < layer.plan.rows(); ++r)
+    rows.weights[static_cast<size_t>(layer.plan.pair[static_cast<size_t>(r)])] =
+        layer.plan.weight.as<float>()[r];
   rows.scores = scores_of(router, spec);
   return rows;
 }
@@ -55,14 +60,18 @@ RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& sp
 // A model with the stages it is evaluated by, and what it did with the last window it was given.
 class Observed {
  public:
-  Observed(Model& model, const RoutingStatsOptions& options) : model_(model), spec_(evaluation_spec(model.config(), options.routing, options.top_k_experts)) {
+  Observed(Model& model, const RoutingStatsOptions& options)
+      : model_(model),
+        spec_(evaluation_spec(model.config(), options.routing, options.top_k_experts)) {
     const ModelConfig& config = model.config();
     for (int64_t l = 0; l < config.layers; ++l)
       if (config.is_moe(l)) layers.push_back(l);
   }
 
-  // nll [N], the last being 0, and the likeliest next ids [N]; both may be null: only the routing is wanted.
-  void look(Run& run, std::span<const int32_t> ids, std::vector<float>* nll, std::vector<int32_t>* predicted);
+  // nll [N], the last being 0, and the likeliest next ids [N]; both may be null: only the routing
+  // is wanted.
+  void look(Run& run, std::span<const int32_t> ids, std::vector<float>* nll,
+            std::vector<int32_t>* predicted);
 
   std::vector<int64_t> layers;   // the number of each MoE layer
   std::vector<RoutedRows> rows;  // of each MoE layer
@@ -74,18 +83,20 @@ class Observed {
   RoutingSpec spec_;
 };
 
-void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* nll, std::vector<int32_t>* predicted) {
+void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* nll,
+                    std::vector<int32_t>* predicted) {
   const auto tokens = static_cast<int64_t>(ids.size());
   std::vector<int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> bounds = {0, tokens};
   rows.clear();
-  const std::function<void(int64_t, const MoeLayer::Saved&)> on_routing = [&](int64_t, const MoeLayer::Saved& layer) {
-    rows.push_back(rows_of(run, layer, spec_));
-  };
+  const std::function<void(int64_t, const MoeLayer::Saved&)> on_routing =
+      [&](int64_t, const MoeLayer::Saved& layer) { rows.push_back(rows_of(run, layer, spec_)); };
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  model_.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec_, .on_routing = &on_routing}, saved);
+  model_.forward(run,
+                 {.batch = {ids, positions, bounds}, .routing = &spec_, .on_routing = &on_routing},
+                 saved);
   if (predicted) predict(run, *predicted, saved.hidden);
   if (!nll) return;
   std::vector<int32_t> targets(ids.begin() + 1, ids.end());
@@ -95,7 +106,8 @@ void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* 
 }
 
 void Observed::predict(Run& run, std::vector<int32_t>& predicted, Tensor hidden) {
-  const int64_t tokens = hidden.rows(), vocab = model_.config().vocab, step = std::max<int64_t>(1, kLogits / vocab);
+  const int64_t tokens = hidden.rows(), vocab = model_.config().vocab,
+                step = std::max<int64_t>(1, kLogits / vocab);
   predicted.resize(static_cast<size_t>(tokens));
   for (int64_t begin = 0; begin < tokens; begin += step) {
     const int64_t end = std::min(tokens, begin + step);
@@ -105,7 +117,8 @@ void Observed::predict(Run& run, std::vector<int32_t>& predicted, Tensor hidden)
     parallel_for(run.threads, end - begin, 16, [&](int64_t first, int64_t last, int) {
       for (int64_t n = first; n < last; ++n) {
         const float* row = logits.row<float>(n);
-        predicted[static_cast<size_t>(begin + n)] = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // the lowest id of equals
+        predicted[static_cast<size_t>(begin + n)] = static_cast<int32_t>(
+            std::max_element(row, row + vocab) - row);  // the lowest id of equals
       }
     });
   }
@@ -123,7 +136,8 @@ Windows windows_of(const TextDomain& domain, int64_t window, int64_t tokens) {
   return {window, whole, tokens > 0 ? std::clamp<int64_t>(tokens / window, 1, whole) : whole};
 }
 
-SampleText sample_of(const std::string& domain, const Tokenizer& tokenizer, std::span<const int32_t> ids, std::span<const float> nll,
+SampleText sample_of(const std::string& domain, const Tokenizer& tokenizer,
+                     std::span<const int32_t> ids, std::span<const float> nll,
                      const std::vector<RoutedRows>& layers) {
   const auto [begin, end] = whole_characters(tokenizer, ids);
   SampleText sample{domain, shown_in_row(tokenizer, ids.subspan(begin, end - begin)), {0}, {}, {}};
@@ -131,23 +145,32 @@ SampleText sample_of(const std::string& domain, const Tokenizer& tokenizer, std:
   for (const RoutedRows& rows : layers) {
     std::vector<int32_t>& experts = sample.experts.emplace_back();
     const auto slots = static_cast<size_t>(rows.slots);
-    for (size_t i = begin * slots; i < end * slots; ++i) experts.push_back(rows.kept[i] != 0 ? rows.choice[i] : -1);
-    sample.weights.emplace_back(rows.weights.begin() + static_cast<int64_t>(begin * slots), rows.weights.begin() + static_cast<int64_t>(end * slots));
+    for (size_t i = begin * slots; i < end * slots; ++i)
+      experts.push_back(rows.kept[i] != 0 ? rows.choice[i] : -1);
+    sample.weights.emplace_back(rows.weights.begin() + static_cast<int64_t>(begin * slots),
+                                rows.weights.begin() + static_cast<int64_t>(end * slots));
   }
   return sample;
 }
 
 void check_options(const RoutingStatsOptions& options, const ModelConfig& config) {
   if (options.window != 0 && options.window < 2)
-    fail_usage("@window is {}; a window needs at least 2 tokens, one to predict from and one to predict", options.window);
+    fail_usage(
+        "@window is {}; a window needs at least 2 tokens, one to predict from and one to predict",
+        options.window);
   if (config.positions == Positions::learned && options.window > config.context)
-    fail_usage("@window is {}; this model has positions for {} tokens", options.window, config.context);
+    fail_usage("@window is {}; this model has positions for {} tokens", options.window,
+               config.context);
   if (options.tokens < 0) fail_usage("@tokens is {}; it must be 0 (all) or above", options.tokens);
 }
 
 void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   const auto differs = [](const char* what, int64_t a, int64_t b) {
-    if (a != b) fail("@against must name an earlier checkpoint of the same model: it has {} {}, the model has {}", b, what, a);
+    if (a != b)
+      fail(
+          "@against must name an earlier checkpoint of the same model: it has {} {}, the model has "
+          "{}",
+          b, what, a);
   };
   differs("layers", c.layers, earlier.layers);
   differs("MoE layers", c.moe_layer_count(), earlier.moe_layer_count());
@@ -155,7 +178,11 @@ void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   if (c.moe_layer_count() > 0) differs("experts a token", c.routing.top_k, earlier.routing.top_k);
   differs("tokens in its vocabulary", c.vocab, earlier.vocab);
   for (int64_t l = 0; l < c.layers; ++l)
-    if (c.is_moe(l) != earlier.is_moe(l)) fail("@against must name an earlier checkpoint of the same model: its layer {} is of another kind", l);
+    if (c.is_moe(l) != earlier.is_moe(l))
+      fail(
+          "@against must name an earlier checkpoint of the same model: its layer {} is of another "
+          "kind",
+          l);
 }
 
 RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
@@ -180,12 +207,17 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
 int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
   const int64_t logits = std::min(std::max<int64_t>(kLogits, c.vocab), window * c.vocab) * 4;
   if (c.moe_layer_count() == 0) return logits;
-  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;  // RoutedRows
-  const int64_t counts = 3 * std::min(c.vocab, kCountedIds) * (c.routing.experts * 4 + 8);   // IdCounts of what comes in, follows and is predicted
+  const int64_t rows =
+      window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;  // RoutedRows
+  const int64_t counts =
+      3 * std::min(c.vocab, kCountedIds) *
+      (c.routing.experts * 4 + 8);  // IdCounts of what comes in, follows and is predicted
   return logits + c.moe_layer_count() * (models * rows + counts);
 }
 
-RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer, const Corpus& corpus, const RoutingStatsOptions& options, Model* earlier,
+RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
+                             const Corpus& corpus, const RoutingStatsOptions& options,
+                             Model* earlier,
                              const std::function<void(int64_t, int64_t)>& progress) {
   const ModelConfig& config = model.config();
   check_options(options, config);
@@ -194,22 +226,28 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   report.window = options.window > 0 ? options.window : default_window(config);
   std::vector<TextDomain> domains = domains_of(corpus);
   std::erase_if(domains, [](const TextDomain& d) { return d.tokens < 2; });
-  if (domains.empty()) fail("the texts have less than two tokens each; there is nothing to predict in them");
+  if (domains.empty())
+    fail("the texts have less than two tokens each; there is nothing to predict in them");
   std::vector<Windows> plan;
   int64_t done = 0, total = 0;
-  for (const TextDomain& domain : domains) total += plan.emplace_back(windows_of(domain, report.window, options.tokens)).count;
+  for (const TextDomain& domain : domains)
+    total += plan.emplace_back(windows_of(domain, report.window, options.tokens)).count;
 
   Observed now(model, options);
   std::optional<Observed> before;
   if (earlier) before.emplace(*earlier, options);
-  const bool token_choice = config.moe_layer_count() > 0 && !experts_choose(train_spec(config.routing).select);
+  const bool token_choice =
+      config.moe_layer_count() > 0 && !experts_choose(train_spec(config.routing).select);
   std::vector<LayerCounts> layers;
-  for (const int64_t l : now.layers) layers.emplace_back(l, config.routing.experts, static_cast<int64_t>(domains.size()), token_choice);
+  for (const int64_t l : now.layers)
+    layers.emplace_back(l, config.routing.experts, static_cast<int64_t>(domains.size()),
+                        token_choice);
   std::vector<int32_t> ids, target, predicted;
   std::vector<float> nll;
   for (size_t d = 0; d < domains.size(); ++d) {
     const Windows& windows = plan[d];
-    DomainText& text = report.domains.emplace_back(DomainText{domains[d].name, windows.count * windows.length, 0});
+    DomainText& text =
+        report.domains.emplace_back(DomainText{domains[d].name, windows.count * windows.length, 0});
     for (int64_t w = 0; w < windows.count; ++w) {
       ids.resize(static_cast<size_t>(windows.length));
       domains[d].fill(corpus, windows.start(w), windows.length, ids.data());
@@ -217,14 +255,18 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
       target.push_back(-1);
       now.look(run, ids, &nll, &predicted);
       if (before) before->look(run, ids, nullptr, nullptr);
-      parallel_for(run.threads, static_cast<int64_t>(layers.size()), 1, [&](int64_t begin, int64_t end, int) {
-        for (auto l = static_cast<size_t>(begin); l < static_cast<size_t>(end); ++l)
-          layers[l].add(now.rows[l], {ids, target, predicted}, static_cast<int64_t>(d), before ? &before->rows[l] : nullptr);
-      });
+      parallel_for(run.threads, static_cast<int64_t>(layers.size()), 1,
+                   [&](int64_t begin, int64_t end, int) {
+                     for (auto l = static_cast<size_t>(begin); l < static_cast<size_t>(end); ++l)
+                       layers[l].add(now.rows[l], {ids, target, predicted}, static_cast<int64_t>(d),
+                                     before ? &before->rows[l] : nullptr);
+                   });
       for (size_t n = 0; n + 1 < ids.size(); ++n) text.nats_per_token += double{nll[n]};
       if (w == windows.count / 2)
-        report.samples.push_back(
-            sample_of(text.name, tokenizer, std::span(ids).first(std::min(ids.size(), static_cast<size_t>(options.sample))), nll, now.rows));
+        report.samples.push_back(sample_of(
+            text.name, tokenizer,
+            std::span(ids).first(std::min(ids.size(), static_cast<size_t>(options.sample))), nll,
+            now.rows));
       if (progress) progress(++done, total);
     }
     text.nats_per_token /= static_cast<double>(windows.count * (windows.length - 1));

@@ -1,5 +1,6 @@
-// The report of a model's routing, and of its training where that is known, as one self-contained page: style, script and charts are inside, nothing
-// is fetched. It follows the reader's light or dark setting, fits a phone, prints, and tells the same without a script.
+// The report of a model's routing, and of its training where that is known, as one self-contained
+// page: style, script and charts are inside, nothing is fetched. It follows the reader's light or
+// dark setting, fits a phone, prints, and tells the same without a script.
 #pragma once
 
 #include <string>

@@ -15,22 +15,28 @@ namespace {
 
 // The character that a complete sequence of UTF-8 encodes.
 uint32_t code_point(std::string_view bytes) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(bytes[i])); };
+  const auto byte = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(bytes[i]));
+  };
   switch (bytes.size()) {
     case 1: return byte(0);
     case 2: return (byte(0) & 31) << 6 | (byte(1) & 63);
     case 3: return (byte(0) & 15) << 12 | (byte(1) & 63) << 6 | (byte(2) & 63);
-    default: return (byte(0) & 7) << 18 | (byte(1) & 63) << 12 | (byte(2) & 63) << 6 | (byte(3) & 63);
+    default:
+      return (byte(0) & 7) << 18 | (byte(1) & 63) << 12 | (byte(2) & 63) << 6 | (byte(3) & 63);
   }
 }
 
 // Directions (Unicode annex 9), invisible joins and breaks. U+200D stays: emoji are made with it.
 bool is_unseen(uint32_t c) {
-  return c == 0xAD || c == 0x61C || c == 0x180E || c == 0x200B || c == 0x200C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
-         (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE0FFF);
+  return c == 0xAD || c == 0x61C || c == 0x180E || c == 0x200B || c == 0x200C || c == 0x200E ||
+         c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) ||
+         c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE0FFF);
 }
 
-bool is_no_character(uint32_t c) { return (c >= 0x80 && c < 0xA0) || (c >= 0xFDD0 && c <= 0xFDEF) || (c & 0xFFFE) == 0xFFFE; }
+bool is_no_character(uint32_t c) {
+  return (c >= 0x80 && c < 0xA0) || (c >= 0xFDD0 && c <= 0xFDEF) || (c & 0xFFFE) == 0xFFFE;
+}
 
 void append_character(std::string& out, std::string_view bytes, Spaces spaces) {
   const uint32_t c = code_point(bytes);
@@ -43,7 +49,9 @@ void append_character(std::string& out, std::string_view bytes, Spaces spaces) {
   else if (c == '\t') out += "⇥";
   else if (c == ' ' && spaces == Spaces::shown) out += "␣";
   else if (c == 0x7F) out += "␡";
-  else if (c < 0x20) out += {'\xE2', '\x90', static_cast<char>(0x80 + c)};  // U+2400 and on: pictures of control characters
+  else if (c < 0x20)
+    out += {'\xE2', '\x90',
+            static_cast<char>(0x80 + c)};  // U+2400 and on: pictures of control characters
   else if (is_unseen(c)) out += fmt::format("‹U+{:04X}›", c);
   else if (is_no_character(c)) out += "\uFFFD";
   else out += bytes;
@@ -57,7 +65,8 @@ std::string escape(std::string_view text, Spaces spaces) {
   while (!text.empty()) {
     const Utf8Step step = utf8_step(text);
     const auto length = static_cast<size_t>(step.length);
-    if (step.kind == Utf8Step::Kind::character) append_character(out, text.substr(0, length), spaces);
+    if (step.kind == Utf8Step::Kind::character)
+      append_character(out, text.substr(0, length), spaces);
     else out += "\uFFFD";
     text.remove_prefix(length);
   }
@@ -66,14 +75,16 @@ std::string escape(std::string_view text, Spaces spaces) {
 
 size_t length_of(std::string_view text) {
   size_t characters = 0;
-  for (; !text.empty(); ++characters) text.remove_prefix(static_cast<size_t>(utf8_step(text).length));
+  for (; !text.empty(); ++characters)
+    text.remove_prefix(static_cast<size_t>(utf8_step(text).length));
   return characters;
 }
 
 std::string shortened(std::string_view text, size_t characters) {
   if (length_of(text) <= characters) return std::string(text);
   size_t bytes = 0;
-  for (size_t i = 1; i < characters; ++i) bytes += static_cast<size_t>(utf8_step(text.substr(bytes)).length);
+  for (size_t i = 1; i < characters; ++i)
+    bytes += static_cast<size_t>(utf8_step(text.substr(bytes)).length);
   return std::string(text.substr(0, bytes)) + "…";
 }
 
@@ -86,7 +97,8 @@ std::string decimal(double x, int digits) {
 
 std::string compact(double x) {
   if (!std::isfinite(x)) return "n/a";
-  static constexpr auto kUnits = std::to_array<std::pair<double, const char*>>({{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}, {1, ""}});
+  static constexpr auto kUnits = std::to_array<std::pair<double, const char*>>(
+      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}, {1, ""}});
   const double size = std::abs(x);
   for (const auto& [unit, name] : kUnits) {
     if (size < unit * 0.9995) continue;
@@ -116,10 +128,12 @@ std::string fine_percent(double share) {
 
 std::string tick_number(double x, double step) {
   if (x == 0 || !std::isfinite(x)) return x == 0 ? "0" : "n/a";
-  static constexpr auto kUnits = std::to_array<std::pair<double, const char*>>({{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}, {1, ""}});
+  static constexpr auto kUnits = std::to_array<std::pair<double, const char*>>(
+      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}, {1, ""}});
   for (const auto& [unit, name] : kUnits) {
     if (std::abs(x) < unit && unit > 1) continue;
-    // Steps are 1, 2 or 5 times a power of ten, so that their logarithm says how many decimals tell neighbours apart.
+    // Steps are 1, 2 or 5 times a power of ten, so that their logarithm says how many decimals tell
+    // neighbours apart.
     const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(step / unit) - 1e-9)));
     if (digits > 4) break;
     return decimal(x / unit, digits) + name;
@@ -127,7 +141,9 @@ std::string tick_number(double x, double step) {
   return fmt::format("{:.0e}", x);
 }
 
-std::string times(double ratio) { return decimal(ratio, ratio >= 9.95 ? 0 : ratio >= 0.095 ? 1 : 2) + "×"; }
+std::string times(double ratio) {
+  return decimal(ratio, ratio >= 9.95 ? 0 : ratio >= 0.095 ? 1 : 2) + "×";
+}
 
 std::string coordinate(double x) {
   std::string text = decimal(std::isfinite(x) ? x : 0, 1);

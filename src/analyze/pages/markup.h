@@ -1,5 +1,5 @@
-// Text and numbers as they stand in a page: whatever came from a file or a model is escaped here, and numbers are rounded to what a reader can use. The same
-// value gives the same bytes everywhere.
+// Text and numbers as they stand in a page: whatever came from a file or a model is escaped here,
+// and numbers are rounded to what a reader can use. The same value gives the same bytes everywhere.
 #pragma once
 
 #include <string>
@@ -9,11 +9,14 @@ namespace moe {
 
 enum class Spaces { kept, shown };  // shown: as open boxes, for a token that stands alone
 
-// Safe between tags and in quoted attributes, of HTML and XML alike. What cannot be seen is made visible: line ends and tabs as arrows, control characters as
-// their pictures, marks that change the direction or the joining of what follows as their number; bytes that are no UTF-8 become U+FFFD.
+// Safe between tags and in quoted attributes, of HTML and XML alike. What cannot be seen is made
+// visible: line ends and tabs as arrows, control characters as their pictures, marks that change
+// the direction or the joining of what follows as their number; bytes that are no UTF-8 become
+// U+FFFD.
 std::string escape(std::string_view text, Spaces spaces = Spaces::kept);
 
-// The first `characters` of a text, an ellipsis in place of the rest; never cuts a character of UTF-8.
+// The first `characters` of a text, an ellipsis in place of the rest; never cuts a character of
+// UTF-8.
 std::string shortened(std::string_view text, size_t characters);
 // Characters of UTF-8, a broken byte counting as one.
 size_t length_of(std::string_view text);

@@ -22,20 +22,26 @@ std::string page(const std::string& title, int64_t experts, const std::string& b
 {}{}{}</style></head><body>
 <main>
 )",
-                                escape(title), theme_style(experts), report_asset("chart.css"), report_asset("report.css"));
+                                escape(title), theme_style(experts), report_asset("chart.css"),
+                                report_asset("report.css"));
   out += body;
-  out += R"(<footer>Written by moe.cpp. What each figure is, with its source, stands in docs/figures.md.</footer></main>)"
-         "\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n";
+  out +=
+      R"(<footer>Written by moe.cpp. What each figure is, with its source, stands in docs/figures.md.</footer></main>)"
+      "\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n";
   return out + std::string(report_asset("report.js")) + "</script></body></html>\n";
 }
 
-std::string page_header(const std::string& kind, const std::string& heading, const std::string& lead, const std::vector<Fact>& facts,
-                        const std::vector<std::string>& findings, const std::vector<std::string>& troubles) {
-  std::string out =
-      fmt::format(R"(<header><div class="top"><p class="kind">{}</p><button type="button" id="theme" title="change to light or dark" hidden></button></div>)"
-                  R"(<h1>{}</h1><p class="lead">{}</p><dl class="facts">)",
-                  escape(kind), escape(heading), escape(lead));
-  for (const Fact& f : facts) out += fmt::format("<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", escape(f.name), escape(f.value), escape(f.more));
+std::string page_header(const std::string& kind, const std::string& heading,
+                        const std::string& lead, const std::vector<Fact>& facts,
+                        const std::vector<std::string>& findings,
+                        const std::vector<std::string>& troubles) {
+  std::string out = fmt::format(
+      R"(<header><div class="top"><p class="kind">{}</p><button type="button" id="theme" title="change to light or dark" hidden></button></div>)"
+      R"(<h1>{}</h1><p class="lead">{}</p><dl class="facts">)",
+      escape(kind), escape(heading), escape(lead));
+  for (const Fact& f : facts)
+    out += fmt::format("<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>", escape(f.name),
+                       escape(f.value), escape(f.more));
   out += "</dl>";
   if (!findings.empty() || !troubles.empty()) {
     out += R"(<ul class="findings">)";
@@ -54,10 +60,12 @@ std::string panel_html(const Panel& p) {
   return out + "</figure>";
 }
 
-std::string card(const std::string& id, const std::string& title, const std::string& line, const std::string& inside, const std::string& classes) {
-  return fmt::format(R"(<section class="card {}" id="{}"><h2>{}</h2><p class="def">{}</p>{}</section>)"
-                     "\n",
-                     classes, id, escape(title), escape(sentence(line, definition(id).source)), inside);
+std::string card(const std::string& id, const std::string& title, const std::string& line,
+                 const std::string& inside, const std::string& classes) {
+  return fmt::format(
+      R"(<section class="card {}" id="{}"><h2>{}</h2><p class="def">{}</p>{}</section>)"
+      "\n",
+      classes, id, escape(title), escape(sentence(line, definition(id).source)), inside);
 }
 
 std::string figure_card(const Figure& f, bool wide, const std::string& classes) {
@@ -73,7 +81,10 @@ std::string figure_card(const Figure& f, bool wide, const std::string& classes) 
     (now ? inside : rest) += panel_html(f.panels[i]);
   }
   inside += "</div>";
-  if (!rest.empty()) inside += fmt::format(R"(<details><summary>The other {} layers</summary><div class="panels four">{}</div></details>)", n - shown, rest);
+  if (!rest.empty())
+    inside += fmt::format(
+        R"(<details><summary>The other {} layers</summary><div class="panels four">{}</div></details>)",
+        n - shown, rest);
   return card(f.key, f.title, f.line, inside, wide && n > 1 ? "wide" : classes);
 }
 
@@ -81,7 +92,9 @@ std::string hero_card(const std::function<Figure(const FigureOptions&)>& draw) {
   const Figure broad = draw({.width = 748}), narrow = draw({});
   if (broad.panels.empty()) return "";
   return card(broad.key, broad.title, broad.line,
-              R"(<div class="broad">)" + panel_html(broad.panels[0]) + R"(</div><div class="narrow">)" + panel_html(narrow.panels[0]) + "</div>", "two hero");
+              R"(<div class="broad">)" + panel_html(broad.panels[0]) +
+                  R"(</div><div class="narrow">)" + panel_html(narrow.panels[0]) + "</div>",
+              "two hero");
 }
 
 }  // namespace moe

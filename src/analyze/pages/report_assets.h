@@ -1,4 +1,5 @@
-// The style and the script of a report, as they stand in share/report; cmake/report.cmake compiles them in.
+// The style and the script of a report, as they stand in share/report; cmake/report.cmake compiles
+// them in.
 #pragma once
 
 #include <string>

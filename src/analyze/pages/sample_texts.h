@@ -1,4 +1,5 @@
-// The parts of the page that are text: tables, favourite tokens, and sample texts with each token coloured by its expert.
+// The parts of the page that are text: tables, favourite tokens, and sample texts with each token
+// coloured by its expert.
 #pragma once
 
 #include <cstdint>

@@ -15,22 +15,28 @@ namespace {
 constexpr double kLoadLimit = 4;  // of the colours of loads
 
 std::string point_says(const FrontierPoint& p) {
-  return fmt::format("{}: perplexity {}, decode {} at {} tokens a second, prompt {} at {}, {} of the FFN", p.name, compact(p.perplexity),
-                     ratio(p.speed_up.decode), decimal(p.decode_rate, 0), ratio(p.speed_up.prompt), decimal(p.prompt_rate, 0), fine_percent(p.ffn_share));
+  return fmt::format(
+      "{}: perplexity {}, decode {} at {} tokens a second, prompt {} at {}, {} of the FFN", p.name,
+      compact(p.perplexity), ratio(p.speed_up.decode), decimal(p.decode_rate, 0),
+      ratio(p.speed_up.prompt), decimal(p.prompt_rate, 0), fine_percent(p.ffn_share));
 }
 
-Figure points_figure(std::string_view key, const ConversionReport& r, const FigureOptions& o, const std::string& what, double SpeedUp::*speed) {
+Figure points_figure(std::string_view key, const ConversionReport& r, const FigureOptions& o,
+                     const std::string& what, double SpeedUp::*speed) {
   Figure f = empty_figure(key);
   if (r.frontier.empty()) return f;
-  PointChart chart{.label = fmt::format("perplexity against the speed of {} for each number of active experts", what),
-                   .x_title = what + " speed, times that of before",
-                   .y_title = "perplexity",
-                   .x_unit = Unit::ratio,
-                   .points = {},
-                   .width = o.width};
+  PointChart chart{
+      .label =
+          fmt::format("perplexity against the speed of {} for each number of active experts", what),
+      .x_title = what + " speed, times that of before",
+      .y_title = "perplexity",
+      .x_unit = Unit::ratio,
+      .points = {},
+      .width = o.width};
   if (o.width > kPanelWidth) chart.height = 330;
   for (const FrontierPoint& p : r.frontier)
-    chart.points.push_back({p.speed_up.*speed, p.perplexity, p.name, point_says(p), p.is_before ? "ink" : "q2", p.is_written, p.is_before});
+    chart.points.push_back({p.speed_up.*speed, p.perplexity, p.name, point_says(p),
+                            p.is_before ? "ink" : "q2", p.is_written, p.is_before});
   f.panels.push_back({.heading = "", .drawing = draw_points(chart), .note = {}});
   return f;
 }
@@ -42,19 +48,34 @@ struct LayerLine {
   std::vector<double> layer, value;
 };
 
-Figure line_figure(std::string_view key, const LayerLine& l, const FigureOptions& o, const std::vector<double>& chance = {}) {
+Figure line_figure(std::string_view key, const LayerLine& l, const FigureOptions& o,
+                   const std::vector<double>& chance = {}) {
   Figure f = empty_figure(key);
   if (l.value.empty()) return f;
-  LineChart chart{.label = l.label, .x_title = "layer", .y_title = l.y_title, .unit = l.unit, .low = 0, .width = o.width, .height = 190, .whole_x = true};
+  LineChart chart{.label = l.label,
+                  .x_title = "layer",
+                  .y_title = l.y_title,
+                  .unit = l.unit,
+                  .low = 0,
+                  .width = o.width,
+                  .height = 190,
+                  .whole_x = true};
   chart.hover = o.hover;
-  chart.series = {{.name = chance.empty() ? "" : "router", .colour = "q4", .x = l.layer, .y = l.value, .dots = l.value.size() <= 40}};
-  if (!chance.empty()) chart.series.push_back({.name = "random", .colour = "soft", .x = l.layer, .y = chance, .dashed = true});
+  chart.series = {{.name = chance.empty() ? "" : "router",
+                   .colour = "q4",
+                   .x = l.layer,
+                   .y = l.value,
+                   .dots = l.value.size() <= 40}};
+  if (!chance.empty())
+    chart.series.push_back(
+        {.name = "random", .colour = "soft", .x = l.layer, .y = chance, .dashed = true});
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   return f;
 }
 
 template <class Value>
-LayerLine over_layers(const ConversionReport& r, std::string label, std::string y_title, Unit unit, Value&& value) {
+LayerLine over_layers(const ConversionReport& r, std::string label, std::string y_title, Unit unit,
+                      Value&& value) {
   LayerLine out{std::move(label), std::move(y_title), unit, {}, {}};
   for (const ConvertedLayer& l : r.layers)
     if (const auto v = value(l)) {
@@ -66,43 +87,64 @@ LayerLine over_layers(const ConversionReport& r, std::string label, std::string 
 
 }  // namespace
 
-Figure frontier_figure(const ConversionReport& r, const FigureOptions& o) { return points_figure("frontier", r, o, "decode", &SpeedUp::decode); }
-Figure prompt_frontier_figure(const ConversionReport& r, const FigureOptions& o) { return points_figure("prompt_frontier", r, o, "prompt", &SpeedUp::prompt); }
+Figure frontier_figure(const ConversionReport& r, const FigureOptions& o) {
+  return points_figure("frontier", r, o, "decode", &SpeedUp::decode);
+}
+Figure prompt_frontier_figure(const ConversionReport& r, const FigureOptions& o) {
+  return points_figure("prompt_frontier", r, o, "prompt", &SpeedUp::prompt);
+}
 
 Figure error_figure(const ConversionReport& r, const FigureOptions& o) {
   return line_figure("reconstruction_error",
-                     over_layers(r, "reconstruction error of each layer", "of the output's length", Unit::share, [](const auto& l) { return l.error; }), o);
+                     over_layers(r, "reconstruction error of each layer", "of the output's length",
+                                 Unit::share, [](const auto& l) { return l.error; }),
+                     o);
 }
 
 Figure agreement_figure(const ConversionReport& r, const FigureOptions& o) {
   const LayerLine line =
-      over_layers(r, "share of each router's choices that an oracle would make", "of the choices", Unit::share, [](const auto& l) { return l.agreement; });
+      over_layers(r, "share of each router's choices that an oracle would make", "of the choices",
+                  Unit::share, [](const auto& l) { return l.agreement; });
   std::vector<double> chance;
   for (const ConvertedLayer& l : r.layers) {
     if (!l.agreement || !l.active) continue;
-    const auto load = std::find_if(r.figures.after_load.begin(), r.figures.after_load.end(), [&](const LayerChoices& c) { return c.layer == l.layer; });
-    if (load != r.figures.after_load.end()) chance.push_back(static_cast<double>(*l.active) / static_cast<double>(load->counts.size()));
+    const auto load = std::find_if(r.figures.after_load.begin(), r.figures.after_load.end(),
+                                   [&](const LayerChoices& c) { return c.layer == l.layer; });
+    if (load != r.figures.after_load.end())
+      chance.push_back(static_cast<double>(*l.active) / static_cast<double>(load->counts.size()));
   }
   if (chance.size() != line.value.size()) chance.clear();
   return line_figure("router_agreement", line, o, chance);
 }
 
 Figure active_figure(const ConversionReport& r, const FigureOptions& o) {
-  const LayerLine line = over_layers(r, "routed experts that a token takes in each layer", "experts", Unit::number, [](const auto& l) { return l.active; });
-  if (line.value.empty() || std::all_of(line.value.begin(), line.value.end(), [&](double v) { return v == line.value[0]; }))
+  const LayerLine line =
+      over_layers(r, "routed experts that a token takes in each layer", "experts", Unit::number,
+                  [](const auto& l) { return l.active; });
+  if (line.value.empty() || std::all_of(line.value.begin(), line.value.end(),
+                                        [&](double v) { return v == line.value[0]; }))
     return empty_figure("layer_active");
   return line_figure("layer_active", line, o);
 }
 
 Figure drift_figure(const ConversionReport& r, const FigureOptions& o) {
-  LayerLine line{"how far the state after each layer has moved", "of the state's length", Unit::share, {}, r.figures.drift};
+  LayerLine line{"how far the state after each layer has moved",
+                 "of the state's length",
+                 Unit::share,
+                 {},
+                 r.figures.drift};
   for (size_t l = 0; l < line.value.size(); ++l) line.layer.push_back(static_cast<double>(l));
   return line_figure("drift", line, o);
 }
 
 Figure same_choices_figure(const ConversionReport& r, const FigureOptions& o) {
-  LayerLine line{"share of each layer's choices that stay", "of the choices", Unit::share, {}, r.figures.same_choices};
-  for (size_t l = 0; l < line.value.size(); ++l) line.layer.push_back(static_cast<double>(r.figures.before_load[l].layer));
+  LayerLine line{"share of each layer's choices that stay",
+                 "of the choices",
+                 Unit::share,
+                 {},
+                 r.figures.same_choices};
+  for (size_t l = 0; l < line.value.size(); ++l)
+    line.layer.push_back(static_cast<double>(r.figures.before_load[l].layer));
   return line_figure("same_choices", line, o);
 }
 
@@ -123,8 +165,10 @@ Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
   map.value = {.rows = std::ssize(layers), .cols = experts, .at = {}};
   for (const LayerChoices& l : layers) {
     map.rows.push_back(std::to_string(l.layer));
-    const auto total = static_cast<double>(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}));
-    for (const int64_t n : l.counts) map.value.at.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
+    const auto total =
+        static_cast<double>(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}));
+    for (const int64_t n : l.counts)
+      map.value.at.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
   }
   f.scale = draw_heat_scale(map.limit, "even: " + fine_percent(map.even));
   f.panels.push_back({.heading = "", .drawing = draw_heat(map), .note = {}});
@@ -136,11 +180,17 @@ Figure speed_figure(const ConversionReport& r, const FigureOptions& o) {
   if (!r.before_speed || !r.after_speed) return f;
   f.title = "Speed";
   const auto panel = [&](const char* heading, double before, double after) {
-    const std::vector<Bar> bars = {{"before", decimal(before, before < 99.95 ? 1 : 0), before}, {"after", decimal(after, after < 99.95 ? 1 : 0), after}};
-    f.panels.push_back({.heading = heading, .drawing = draw_bars(fmt::format("{} before and after", heading), bars, o.width), .note = {}});
+    const std::vector<Bar> bars = {{"before", decimal(before, before < 99.95 ? 1 : 0), before},
+                                   {"after", decimal(after, after < 99.95 ? 1 : 0), after}};
+    f.panels.push_back(
+        {.heading = heading,
+         .drawing = draw_bars(fmt::format("{} before and after", heading), bars, o.width),
+         .note = {}});
   };
-  panel("tokens a second, written one by one", r.before_speed->decode_rate(), r.after_speed->decode_rate());
-  panel("tokens a second, of a prompt", r.before_speed->prompt_rate(), r.after_speed->prompt_rate());
+  panel("tokens a second, written one by one", r.before_speed->decode_rate(),
+        r.after_speed->decode_rate());
+  panel("tokens a second, of a prompt", r.before_speed->prompt_rate(),
+        r.after_speed->prompt_rate());
   return f;
 }
 

@@ -1,4 +1,5 @@
-// The charts of the report of a conversion, from the numbers of analyze/data/conversion_report.h. A figure without panels has nothing to show.
+// The charts of the report of a conversion, from the numbers of analyze/data/conversion_report.h. A
+// figure without panels has nothing to show.
 #pragma once
 
 #include "analyze/data/conversion_report.h"
@@ -12,8 +13,10 @@ Figure prompt_frontier_figure(const ConversionReport&, const FigureOptions&);
 
 // By layer.
 Figure error_figure(const ConversionReport&, const FigureOptions&);
-Figure agreement_figure(const ConversionReport&, const FigureOptions&);  // with the choice at random as a level
-Figure active_figure(const ConversionReport&, const FigureOptions&);     // empty where every layer takes as many experts
+Figure agreement_figure(const ConversionReport&,
+                        const FigureOptions&);  // with the choice at random as a level
+Figure active_figure(const ConversionReport&,
+                     const FigureOptions&);  // empty where every layer takes as many experts
 Figure drift_figure(const ConversionReport&, const FigureOptions&);
 Figure same_choices_figure(const ConversionReport&, const FigureOptions&);
 Figure expert_load_figure(const ConversionReport&, const FigureOptions&);  // of the model after

@@ -17,7 +17,8 @@ constexpr double kTimeLimit = 2;  // of the colours of load over time
 
 using Value = std::function<double(const HistoryPoint&)>;
 
-// Means over runs of neighbouring points; each stands at the last step of its run. Values that are missing do not count.
+// Means over runs of neighbouring points; each stands at the last step of its run. Values that are
+// missing do not count.
 Series averaged(const TrainingHistory& h, size_t most, const Value& value) {
   Series s;
   const size_t n = h.points.size(), groups = std::min(n, most);
@@ -36,8 +37,9 @@ double at_or_nan(const std::vector<double>& v, size_t i) { return i < v.size() ?
 
 size_t columns_for(double width) { return static_cast<size_t>(width / 4); }
 
-// The top of a chart whose first steps fall from so high that what follows would be flat: the highest of what follows, so that no later spike is cut off.
-// Absent where the first steps are not so high.
+// The top of a chart whose first steps fall from so high that what follows would be flat: the
+// highest of what follows, so that no later spike is cut off. Absent where the first steps are not
+// so high.
 std::optional<double> calm_top(const std::vector<double>& values) {
   double low = INFINITY, high = -INFINITY, calm = -INFINITY;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -52,7 +54,8 @@ std::optional<double> calm_top(const std::vector<double>& values) {
 std::vector<Mark> marks_of(const TrainingHistory& h) {
   std::vector<Mark> marks;
   // Of alarms close together one mark is enough: the page lists them all.
-  const double span = h.points.empty() ? 1 : static_cast<double>(h.points.back().step - h.points.front().step);
+  const double span =
+      h.points.empty() ? 1 : static_cast<double>(h.points.back().step - h.points.front().step);
   for (const HistoryAlarm& a : h.alarms) {
     const auto x = static_cast<double>(a.step);
     if (!marks.empty() && x - marks.back().x < span / 40) marks.back().text += "; " + a.text;
@@ -61,8 +64,14 @@ std::vector<Mark> marks_of(const TrainingHistory& h) {
   return marks;
 }
 
-Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::string& heading, const std::string& label, const Value& value) {
-  LineChart chart{.label = label, .x_title = "step", .width = o.width, .height = 161, .whole_x = true, .hover = o.hover};
+Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::string& heading,
+               const std::string& label, const Value& value) {
+  LineChart chart{.label = label,
+                  .x_title = "step",
+                  .width = o.width,
+                  .height = 161,
+                  .whole_x = true,
+                  .hover = o.hover};
   chart.series = {averaged(h, columns_for(o.width), value)};
   chart.series[0].colour = "q2";
   chart.high = calm_top(chart.series[0].y);
@@ -71,7 +80,8 @@ Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::stri
 }
 
 // Of few layers each its line; of many the mean, the range and the worst.
-void add_layers(LineChart& chart, const TrainingHistory& h, size_t points, const std::function<double(const HistoryPoint&, size_t)>& value) {
+void add_layers(LineChart& chart, const TrainingHistory& h, size_t points,
+                const std::function<double(const HistoryPoint&, size_t)>& value) {
   const size_t layers = h.layers.size();
   std::vector<Series> all;
   for (size_t l = 0; l < layers; ++l) {
@@ -98,7 +108,8 @@ void add_layers(LineChart& chart, const TrainingHistory& h, size_t points, const
     high.y.push_back(count > 0 ? most : 0);
   }
   for (size_t l = 0; l < layers; ++l)
-    if (const double last = all[l].y.back(); std::isfinite(last) && last > worst_last) worst_last = last, worst = l;
+    if (const double last = all[l].y.back(); std::isfinite(last) && last > worst_last)
+      worst_last = last, worst = l;
   chart.series = {all[worst], mean};
   chart.series[0].colour = "q6";
   high.colour = low.colour = "q2";
@@ -109,11 +120,19 @@ void add_layers(LineChart& chart, const TrainingHistory& h, size_t points, const
 // One layer's load over time: bands for few experts, a heat map of expert by step for many.
 Drawing load_panel(const TrainingHistory& h, size_t layer, size_t experts, const FigureOptions& o) {
   const std::string label = fmt::format("load of layer {}'s experts over the run", h.layers[layer]);
-  const auto share = [&](const HistoryPoint& p, size_t e) { return layer < p.load.size() ? at_or_nan(p.load[layer], e) : NAN; };
+  const auto share = [&](const HistoryPoint& p, size_t e) {
+    return layer < p.load.size() ? at_or_nan(p.load[layer], e) : NAN;
+  };
   if (experts <= 8) {
-    StackChart chart{.label = label, .x_title = "step", .x = {}, .bands = {}, .width = o.width, .hover = o.hover};
+    StackChart chart{.label = label,
+                     .x_title = "step",
+                     .x = {},
+                     .bands = {},
+                     .width = o.width,
+                     .hover = o.hover};
     for (size_t e = 0; e < experts; ++e) {
-      chart.bands.push_back(averaged(h, columns_for(o.width), [&](const HistoryPoint& p) { return share(p, e); }));
+      chart.bands.push_back(
+          averaged(h, columns_for(o.width), [&](const HistoryPoint& p) { return share(p, e); }));
       chart.bands.back().name = std::to_string(e);
       chart.bands.back().colour = expert_colour(static_cast<int64_t>(e));
     }
@@ -139,8 +158,11 @@ Drawing load_panel(const TrainingHistory& h, size_t layer, size_t experts, const
   for (const double step : rows[0].x) map.columns.push_back(decimal(step, 0));
   map.from = static_cast<double>(h.points.front().step);
   map.to = static_cast<double>(h.points.back().step);
-  map.value = {.rows = static_cast<int64_t>(experts), .cols = static_cast<int64_t>(rows[0].x.size()), .at = {}};
-  for (const Series& row : rows) map.value.at.insert(map.value.at.end(), row.y.begin(), row.y.end());
+  map.value = {.rows = static_cast<int64_t>(experts),
+               .cols = static_cast<int64_t>(rows[0].x.size()),
+               .at = {}};
+  for (const Series& row : rows)
+    map.value.at.insert(map.value.at.end(), row.y.begin(), row.y.end());
   return draw_heat(map);
 }
 
@@ -149,21 +171,28 @@ Drawing load_panel(const TrainingHistory& h, size_t layer, size_t experts, const
 Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("ce");
   if (h.points.empty()) return f;
-  LineChart chart{.label = "cross-entropy over the steps of the run", .x_title = "step", .y_title = "nats per token", .width = o.width};
+  LineChart chart{.label = "cross-entropy over the steps of the run",
+                  .x_title = "step",
+                  .y_title = "nats per token",
+                  .width = o.width};
   chart.whole_x = true;
   if (o.width > kPanelWidth) chart.height = 301;
   chart.hover = o.hover;
-  chart.series.push_back(averaged(h, columns_for(o.width), [](const HistoryPoint& p) { return p.ce; }));
+  chart.series.push_back(
+      averaged(h, columns_for(o.width), [](const HistoryPoint& p) { return p.ce; }));
   chart.series[0].colour = "q2";
   if (!h.eval_ce.empty()) {
     chart.series[0].name = "training";
     Series held{.name = "held out", .colour = "q6", .dots = h.eval_ce.size() <= 30};
-    for (const auto& [step, ce] : h.eval_ce) held.x.push_back(static_cast<double>(step)), held.y.push_back(ce);
+    for (const auto& [step, ce] : h.eval_ce)
+      held.x.push_back(static_cast<double>(step)), held.y.push_back(ce);
     chart.series.push_back(held);
     f.line += ". Held out: " + std::string(definition("eval_ce").line);
   }
   chart.high = calm_top(chart.series[0].y);
-  if (chart.high) chart.y_title += fmt::format(" (from {} at step {})", compact(h.points[0].ce), h.points[0].step);
+  if (chart.high)
+    chart.y_title +=
+        fmt::format(" (from {} at step {})", compact(h.points[0].ce), h.points[0].step);
   chart.marks = marks_of(h);
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   return f;
@@ -172,7 +201,8 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
 Figure auxiliary_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("losses");
   for (size_t i = 0; i < h.loss_names.size() && !h.points.empty(); ++i)
-    f.panels.push_back(one_line(h, o, h.loss_names[i], h.loss_names[i] + " loss over the run", [i](const HistoryPoint& p) { return at_or_nan(p.losses, i); }));
+    f.panels.push_back(one_line(h, o, h.loss_names[i], h.loss_names[i] + " loss over the run",
+                                [i](const HistoryPoint& p) { return at_or_nan(p.losses, i); }));
   return f;
 }
 
@@ -180,32 +210,48 @@ Figure learning_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("grad_norm");
   f.title = "Gradient norm and learning rate";
   if (h.points.empty()) return f;
-  f.panels.push_back(one_line(h, o, "gradient norm", "gradient norm over the run", [](const HistoryPoint& p) { return p.grad_norm; }));
-  f.panels.push_back(one_line(h, o, "learning rate", "learning rate over the run", [](const HistoryPoint& p) { return p.lr; }));
+  f.panels.push_back(one_line(h, o, "gradient norm", "gradient norm over the run",
+                              [](const HistoryPoint& p) { return p.grad_norm; }));
+  f.panels.push_back(one_line(h, o, "learning rate", "learning rate over the run",
+                              [](const HistoryPoint& p) { return p.lr; }));
   return f;
 }
 
 Figure max_vio_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("step_max_vio");
   if (h.points.empty() || h.layers.empty()) return f;
-  LineChart chart{.label = "MaxVio of each layer over the run", .x_title = "step", .y_title = "max / mean - 1", .low = 0, .width = o.width, .hover = o.hover};
+  LineChart chart{.label = "MaxVio of each layer over the run",
+                  .x_title = "step",
+                  .y_title = "max / mean - 1",
+                  .low = 0,
+                  .width = o.width,
+                  .hover = o.hover};
   if (o.width > kPanelWidth) chart.height = 301;
   chart.whole_x = true;
-  add_layers(chart, h, columns_for(o.width), [](const HistoryPoint& p, size_t l) { return at_or_nan(p.max_vio, l); });
+  add_layers(chart, h, columns_for(o.width),
+             [](const HistoryPoint& p, size_t l) { return at_or_nan(p.max_vio, l); });
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
-  if (!chart.band_high.x.empty()) f.line += ". The band spans all layers; named are their mean and the layer that ends highest";
+  if (!chart.band_high.x.empty())
+    f.line += ". The band spans all layers; named are their mean and the layer that ends highest";
   return f;
 }
 
 Figure dropped_figure(const TrainingHistory& h, const FigureOptions& o) {
   Figure f = empty_figure("step_dropped");
-  const bool any = std::any_of(h.points.begin(), h.points.end(),
-                               [](const HistoryPoint& p) { return std::any_of(p.dropped.begin(), p.dropped.end(), [](double d) { return d > 0; }); });
+  const bool any = std::any_of(h.points.begin(), h.points.end(), [](const HistoryPoint& p) {
+    return std::any_of(p.dropped.begin(), p.dropped.end(), [](double d) { return d > 0; });
+  });
   if (!any || h.layers.empty()) return f;
-  LineChart chart{.label = "dropped choices over the run", .x_title = "step", .y_title = "of the choices", .unit = Unit::share, .low = 0, .width = o.width};
+  LineChart chart{.label = "dropped choices over the run",
+                  .x_title = "step",
+                  .y_title = "of the choices",
+                  .unit = Unit::share,
+                  .low = 0,
+                  .width = o.width};
   chart.hover = o.hover;
   chart.whole_x = true;
-  add_layers(chart, h, columns_for(o.width), [](const HistoryPoint& p, size_t l) { return at_or_nan(p.dropped, l); });
+  add_layers(chart, h, columns_for(o.width),
+             [](const HistoryPoint& p, size_t l) { return at_or_nan(p.dropped, l); });
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   return f;
 }
@@ -218,8 +264,12 @@ Figure load_over_time_figure(const TrainingHistory& h, const FigureOptions& o) {
     for (const HistoryPoint& p : h.points)
       if (l < p.load.size()) experts = std::max(experts, p.load[l].size());
     if (experts == 0) continue;
-    f.panels.push_back({.heading = fmt::format("layer {}", h.layers[l]), .drawing = load_panel(h, l, experts, o), .note = {}});
-    if (experts > 8 && !f.scale) f.scale = draw_heat_scale(kTimeLimit, "even: " + fine_percent(1 / static_cast<double>(experts)));
+    f.panels.push_back({.heading = fmt::format("layer {}", h.layers[l]),
+                        .drawing = load_panel(h, l, experts, o),
+                        .note = {}});
+    if (experts > 8 && !f.scale)
+      f.scale =
+          draw_heat_scale(kTimeLimit, "even: " + fine_percent(1 / static_cast<double>(experts)));
   }
   if (!f.scale && !f.panels.empty()) f.line += ". The bands are the experts, by their number";
   return f;

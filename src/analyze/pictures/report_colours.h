@@ -1,4 +1,5 @@
-// Colours that a page or a picture needs beside those of chart.css: of experts and of layers, for light and dark.
+// Colours that a page or a picture needs beside those of chart.css: of experts and of layers, for
+// light and dark.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,13 @@ constexpr int64_t kLayerColours = 8;
 std::string expert_colour(int64_t expert);
 std::string ordered_colour(int64_t i, int64_t n);
 
-// The class of a number on a cell of a heat map, tbb to tww: black or white in light, then in dark, whichever is read better there. heat: -1 to 1.
+// The class of a number on a cell of a heat map, tbb to tww: black or white in light, then in dark,
+// whichever is read better there. heat: -1 to 1.
 std::string cell_text_class(double heat);
 
-// Style that defines light.css and dark.css's variables, `experts` classes of expert_colour and those of ordered_colour, each as --c: "red green blue".
-// Light and dark follow the reader's system, or html[data-theme] where that is set; print is light.
+// Style that defines light.css and dark.css's variables, `experts` classes of expert_colour and
+// those of ordered_colour, each as --c: "red green blue". Light and dark follow the reader's
+// system, or html[data-theme] where that is set; print is light.
 std::string theme_style(int64_t experts);
 
 }  // namespace moe

@@ -14,12 +14,14 @@ constexpr double kThird = 250;  // one of three
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport& r, const TrainingHistory* history) {
+std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport& r,
+                                                                 const TrainingHistory* history) {
   std::vector<std::pair<std::string, std::string>> pictures;
   int64_t experts = r.experts;
   if (history)
     for (const HistoryPoint& p : history->points)
-      for (const auto& load : p.load) experts = std::max(experts, static_cast<int64_t>(load.size()));
+      for (const auto& load : p.load)
+        experts = std::max(experts, static_cast<int64_t>(load.size()));
   const auto add = [&](const std::string& name, const Figure& f) {
     if (f.panels.empty()) return;
     Picture picture{.title = f.title,
@@ -37,11 +39,17 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
     }
     pictures.emplace_back(name, standalone_svg(picture));
   };
-  const FigureOptions panel{.width = r.moe_layers.size() == 3 ? kThird : kPanelWidth, .hover = false}, wide{.width = kWide, .hover = false};
-  const FigureOptions run_panel{.width = history && history->layers.size() == 3 ? kThird : kPanelWidth, .hover = false}, third{.width = kThird, .hover = false};
+  const FigureOptions panel{.width = r.moe_layers.size() == 3 ? kThird : kPanelWidth,
+                            .hover = false},
+      wide{.width = kWide, .hover = false};
+  const FigureOptions run_panel{
+      .width = history && history->layers.size() == 3 ? kThird : kPanelWidth, .hover = false},
+      third{.width = kThird, .hover = false};
   if (history) {
     add("loss.svg", loss_figure(*history, wide));
-    add("losses.svg", auxiliary_figure(*history, history->loss_names.size() == 3 ? third : FigureOptions{.hover = false}));
+    add("losses.svg",
+        auxiliary_figure(*history,
+                         history->loss_names.size() == 3 ? third : FigureOptions{.hover = false}));
     add("max-vio.svg", max_vio_figure(*history, wide));
     add("dropped.svg", dropped_figure(*history, wide));
     add("load-over-time.svg", load_over_time_figure(*history, run_panel));
@@ -53,7 +61,8 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
   add("router.svg", router_figure(r, third));
   add("vocabulary.svg", vocabulary_figure(r, wide));
   add("saturation.svg", saturation_figure(r, wide));
-  if (const std::optional<Picture> samples = sample_picture(r)) pictures.emplace_back("samples.svg", standalone_svg(*samples));
+  if (const std::optional<Picture> samples = sample_picture(r))
+    pictures.emplace_back("samples.svg", standalone_svg(*samples));
   return pictures;
 }
 

@@ -1,4 +1,5 @@
-// The charts of a report as pictures that stand alone: SVG files with their own ground, readable on a light and on a dark page, for a README or a paper.
+// The charts of a report as pictures that stand alone: SVG files with their own ground, readable on
+// a light and on a dark page, for a README or a paper.
 #pragma once
 
 #include <string>
@@ -9,7 +10,9 @@
 
 namespace moe {
 
-// Names ("domains.svg") and contents, in the order of the page; those for which there is no data are left out. history: null where there is none.
-std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport&, const TrainingHistory* history);
+// Names ("domains.svg") and contents, in the order of the page; those for which there is no data
+// are left out. history: null where there is none.
+std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport&,
+                                                                 const TrainingHistory* history);
 
 }  // namespace moe

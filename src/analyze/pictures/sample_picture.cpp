@@ -19,22 +19,26 @@ constexpr int kLines = 6;
 constexpr double kCell = 7.2, kLine = 22;
 constexpr int64_t kMostKeys = 16;
 
-// Columns of a fixed-width font that a text takes: two for the wide characters of East Asia and for emoji, which are those of three bytes from U+1100 on that
-// are no punctuation or symbol below U+2E80, and all of four bytes.
+// Columns of a fixed-width font that a text takes: two for the wide characters of East Asia and for
+// emoji, which are those of three bytes from U+1100 on that are no punctuation or symbol below
+// U+2E80, and all of four bytes.
 int cells_of(std::string_view text) {
   int cells = 0;
   while (!text.empty()) {
     const Utf8Step step = utf8_step(text);
     const auto first = static_cast<unsigned char>(text[0]);
-    const bool wide = step.kind == Utf8Step::Kind::character && (step.length == 4 || (step.length == 3 && first >= 0xE3) ||
-                                                                 (step.length == 3 && first == 0xE1 && static_cast<unsigned char>(text[1]) < 0x86));
+    const bool wide =
+        step.kind == Utf8Step::Kind::character &&
+        (step.length == 4 || (step.length == 3 && first >= 0xE3) ||
+         (step.length == 3 && first == 0xE1 && static_cast<unsigned char>(text[1]) < 0x86));
     cells += wide ? 2 : 1;
     text.remove_prefix(static_cast<size_t>(step.length));
   }
   return cells;
 }
 
-// Lays tokens out in lines of fixed-width cells. The width of each text is set, so that any font keeps to the cells.
+// Lays tokens out in lines of fixed-width cells. The width of each text is set, so that any font
+// keeps to the cells.
 class Page {
  public:
   explicit Page(int columns) : columns_(columns) {}
@@ -60,12 +64,14 @@ class Page {
     const double x = kCell * column_, y = kLine * line_, width = kCell * cells;
     if (!sent.empty()) {
       const std::string colour = "br " + expert_colour(sent[0].expert);
-      out_ += svg::rect(x, y, width, 17, colour) + fmt::format(R"( fill-opacity="{}"/>)", decimal(0.08 + 0.3 * first_part(sent), 2));
+      out_ += svg::rect(x, y, width, 17, colour) +
+              fmt::format(R"( fill-opacity="{}"/>)", decimal(0.08 + 0.3 * first_part(sent), 2));
       out_ += svg::rect(x, y + 17, width, 2, colour) + "/>";
     }
     if (text.find_first_not_of(" \t\r") != std::string::npos)
-      out_ += fmt::format(R"(<text x="{}" y="{}" class="mo" textLength="{}" lengthAdjust="spacingAndGlyphs" xml:space="preserve">{}</text>)", coordinate(x),
-                          coordinate(y + 13), coordinate(width), escape(text));
+      out_ += fmt::format(
+          R"(<text x="{}" y="{}" class="mo" textLength="{}" lengthAdjust="spacingAndGlyphs" xml:space="preserve">{}</text>)",
+          coordinate(x), coordinate(y + 13), coordinate(width), escape(text));
     column_ += cells;
   }
 
@@ -76,7 +82,8 @@ class Page {
 Drawing keys(int64_t experts) {
   Drawing d{.width = 0, .height = 18, .label = "the colours of the experts", .body = {}};
   for (int64_t e = 0; e < experts; ++e) {
-    d.body += svg::rect(d.width, 2, 11, 11, "br " + expert_colour(e)) + R"( rx="3"/>)" + svg::text(d.width + 15, 12, "lb", std::to_string(e));
+    d.body += svg::rect(d.width, 2, 11, 11, "br " + expert_colour(e)) + R"( rx="3"/>)" +
+              svg::text(d.width + 15, 12, "lb", std::to_string(e));
     d.width += 24 + svg::width_of(std::to_string(e));
   }
   return d;
@@ -87,15 +94,23 @@ Drawing keys(int64_t experts) {
 std::optional<Picture> sample_picture(const RoutingReport& r) {
   if (r.moe_layers.empty()) return {};
   const size_t layer = telling_layer(r);
-  Picture picture{.title = "Sample texts", .line = {}, .panels = {}, .scale = {}, .columns = 2, .experts = r.experts};
+  Picture picture{.title = "Sample texts",
+                  .line = {},
+                  .panels = {},
+                  .scale = {},
+                  .columns = 2,
+                  .experts = r.experts};
   picture.line = fmt::format("Layer {}. {}", r.moe_layers[layer].layer, sample_colours(r));
   if (r.experts <= kMostKeys) picture.scale = keys(r.experts);
   for (const SampleText& tokens : r.samples) {
     if (picture.panels.size() == kMostSamples || layer >= tokens.experts.size()) break;
     const SampleText s = r.ids_are_bytes ? by_words(tokens) : tokens;
     Page page(static_cast<int>(kPanelWidth / kCell));
-    for (size_t t = 0; t < s.pieces.size() && !page.full(); ++t) page.token(s.pieces[t], choices_of(s, layer, t));
-    picture.panels.emplace_back(shortened(s.domain, 40), Drawing{.height = kLines * kLine, .label = "a piece of text", .body = page.body()});
+    for (size_t t = 0; t < s.pieces.size() && !page.full(); ++t)
+      page.token(s.pieces[t], choices_of(s, layer, t));
+    picture.panels.emplace_back(
+        shortened(s.domain, 40),
+        Drawing{.height = kLines * kLine, .label = "a piece of text", .body = page.body()});
   }
   if (picture.panels.empty()) return {};
   return picture;

@@ -1,4 +1,5 @@
-// Sample texts as a picture: the first lines of each, every token in the colour of its first expert.
+// Sample texts as a picture: the first lines of each, every token in the colour of its first
+// expert.
 #pragma once
 
 #include <optional>

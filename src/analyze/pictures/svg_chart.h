@@ -1,5 +1,6 @@
-// Charts as SVG: lines, stacked shares, bars and heat maps, without a library. A chart is a Drawing in a coordinate system of its own, some 360 units wide so
-// that its text stays readable on a phone; colours are classes of share/report/chart.css, which knows light and dark.
+// Charts as SVG: lines, stacked shares, bars and heat maps, without a library. A chart is a Drawing
+// in a coordinate system of its own, some 360 units wide so that its text stays readable on a
+// phone; colours are classes of share/report/chart.css, which knows light and dark.
 #pragma once
 
 #include <optional>
@@ -40,7 +41,8 @@ struct LineChart {
   std::vector<Series> series;
   Series band_low, band_high;  // a range behind the lines; empty: none
   std::vector<Mark> marks;
-  std::optional<double> low, high;  // of the y axis; otherwise that of the values. Values below `low` lower it, lines leave the chart above `high`.
+  std::optional<double> low, high;  // of the y axis; otherwise that of the values. Values below
+                                    // `low` lower it, lines leave the chart above `high`.
   std::optional<double> reference;  // a level to compare with, and its name
   std::string reference_name;
   double width = kPanelWidth, height = 221;
@@ -59,7 +61,8 @@ struct StackChart {
 };
 Drawing draw_stack(const StackChart&);
 
-// Named points, those of one colour joined in the order given: what is bought against what it costs.
+// Named points, those of one colour joined in the order given: what is bought against what it
+// costs.
 struct Point {
   double x = 0, y = 0;
   std::string name, says;  // beside the point, and under the pointer
@@ -82,7 +85,8 @@ struct Bar {
 };
 Drawing draw_bars(const std::string& label, const std::vector<Bar>&, double width = kPanelWidth);
 
-// Colour says how far a value is from its even share, by factors: white at the share, blue above, orange below, full at `limit` times (or 1 / limit).
+// Colour says how far a value is from its even share, by factors: white at the share, blue above,
+// orange below, full at `limit` times (or 1 / limit).
 struct HeatMap {
   std::string label, row_word, column_word;
   std::string caption;  // above the map: what goes down and what across
@@ -98,7 +102,8 @@ Drawing draw_heat(const HeatMap&);
 // The scale of such maps in one line.
 Drawing draw_heat_scale(double limit, const std::string& even_name);
 
-// Drawings side by side below a title and a line of text, with chart.css inside: a picture that stands alone.
+// Drawings side by side below a title and a line of text, with chart.css inside: a picture that
+// stands alone.
 struct Picture {
   std::string title, line;
   std::vector<std::pair<std::string, Drawing>> panels;  // heading (may be empty) and drawing

@@ -16,7 +16,8 @@ Axis make_axis(double low, double high, double from, double to, int wanted, bool
   Axis axis{.low = low, .high = high, .from = from, .to = to};
   if (!(high > low)) {
     const double room = whole ? 0.5 : std::max(std::abs(low) * 0.1, 1e-3);
-    axis.low = low >= 0 ? std::max(0.0, low - room) : low - room;  // what cannot be negative gets no axis below 0
+    axis.low = low >= 0 ? std::max(0.0, low - room)
+                        : low - room;  // what cannot be negative gets no axis below 0
     axis.high = low + room;
   }
   const double rough = (axis.high - axis.low) / wanted;
@@ -29,22 +30,28 @@ Axis make_axis(double low, double high, double from, double to, int wanted, bool
     }
   if (whole) step = std::max(1.0, std::round(step));
   // Counted in whole steps, so that rounding does not pile up.
-  for (double i = std::ceil(axis.low / step - 1e-9); i * step <= axis.high + step * 1e-9; ++i) axis.ticks.push_back(i == 0 ? 0 : i * step);
+  for (double i = std::ceil(axis.low / step - 1e-9); i * step <= axis.high + step * 1e-9; ++i)
+    axis.ticks.push_back(i == 0 ? 0 : i * step);
   return axis;
 }
 
 std::string text(double x, double y, std::string_view classes, std::string_view content) {
-  return fmt::format(R"(<text x="{}" y="{}" class="{}">{}</text>)", coordinate(x), coordinate(y), classes, escape(content));
+  return fmt::format(R"(<text x="{}" y="{}" class="{}">{}</text>)", coordinate(x), coordinate(y),
+                     classes, escape(content));
 }
 
-std::string title(std::string_view content) { return fmt::format("<title>{}</title>", escape(content)); }
+std::string title(std::string_view content) {
+  return fmt::format("<title>{}</title>", escape(content));
+}
 
 std::string line(double x0, double y0, double x1, double y1, std::string_view classes) {
-  return fmt::format(R"(<path class="{}" d="M{} {}L{} {}"/>)", classes, coordinate(x0), coordinate(y0), coordinate(x1), coordinate(y1));
+  return fmt::format(R"(<path class="{}" d="M{} {}L{} {}"/>)", classes, coordinate(x0),
+                     coordinate(y0), coordinate(x1), coordinate(y1));
 }
 
 std::string rect(double x, double y, double width, double height, std::string_view classes) {
-  return fmt::format(R"(<rect x="{}" y="{}" width="{}" height="{}" class="{}")", coordinate(x), coordinate(y), coordinate(std::max(0.1, width)),
+  return fmt::format(R"(<rect x="{}" y="{}" width="{}" height="{}" class="{}")", coordinate(x),
+                     coordinate(y), coordinate(std::max(0.1, width)),
                      coordinate(std::max(0.1, height)), classes);
 }
 
@@ -68,7 +75,8 @@ std::vector<double> spread(std::vector<double> at, double gap, double low, doubl
   return at;
 }
 
-void draw_x_axis(std::string& out, const Axis& x, double top, double bottom, const std::string& name, bool grid) {
+void draw_x_axis(std::string& out, const Axis& x, double top, double bottom,
+                 const std::string& name, bool grid) {
   const double step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
   for (const double tick : x.ticks) {
     const double at = x(tick);
@@ -84,7 +92,8 @@ void draw_y_axis(std::string& out, const Axis& y, double left, double right, Uni
   for (const double tick : y.ticks) {
     out += line(left, y(tick), right, y(tick), "gr");
     out += text(left - 6, y(tick) + 4, "ax e",
-                unit == Unit::share ? tick_number(tick * 100, step * 100) + "%" : tick_number(tick, step) + (unit == Unit::ratio ? "×" : ""));
+                unit == Unit::share ? tick_number(tick * 100, step * 100) + "%"
+                                    : tick_number(tick, step) + (unit == Unit::ratio ? "×" : ""));
   }
 }
 

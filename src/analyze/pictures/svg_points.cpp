@@ -1,4 +1,5 @@
-// Charts of named points. The y axis may be one of factors: perplexities of 20 and 1000 stand in one chart.
+// Charts of named points. The y axis may be one of factors: perplexities of 20 and 1000 stand in
+// one chart.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,16 +17,22 @@ using svg::Axis;
 constexpr double kLeft = 44, kTop = 24, kBottom = 36, kRight = 14;
 constexpr size_t kLongest = 16;  // characters of a name
 
-// Levels of an axis of factors within [low, high], above 0: of the coarsest of these sets that has four of them there.
+// Levels of an axis of factors within [low, high], above 0: of the coarsest of these sets that has
+// four of them there.
 std::vector<double> factor_ticks(double low, double high) {
   static const std::vector<std::vector<double>> kSets = {
-      {1}, {1, 3}, {1, 2, 5}, {1, 1.5, 2, 3, 5, 7}, {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9}};
+      {1},
+      {1, 3},
+      {1, 2, 5},
+      {1, 1.5, 2, 3, 5, 7},
+      {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9}};
   std::vector<double> ticks;
   for (const std::vector<double>& set : kSets) {
     ticks.clear();
     for (double power = std::floor(std::log10(low)); power <= std::log10(high); ++power)
       for (const double s : set)
-        if (const double tick = s * std::pow(10.0, power); tick >= low && tick <= high) ticks.push_back(tick);
+        if (const double tick = s * std::pow(10.0, power); tick >= low && tick <= high)
+          ticks.push_back(tick);
     if (ticks.size() >= 4) break;
   }
   return ticks;
@@ -43,11 +50,16 @@ Height make_height(const PointChart& c, double low, double high) {
   const double bottom = c.height - kBottom;
   if (!h.log) {
     const double room = 0.08 * (high - low);
-    h.axis = svg::make_axis(low >= 0 ? std::max(0.0, low - room) : low - room, high + room, bottom, kTop, 5);
+    h.axis = svg::make_axis(low >= 0 ? std::max(0.0, low - room) : low - room, high + room, bottom,
+                            kTop, 5);
     return h;
   }
   const double room = std::max(0.08 * std::log(high / low), 0.04);
-  h.axis = {.low = std::log(low) - room, .high = std::log(high) + room, .from = bottom, .to = kTop, .ticks = {}};
+  h.axis = {.low = std::log(low) - room,
+            .high = std::log(high) + room,
+            .from = bottom,
+            .to = kTop,
+            .ticks = {}};
   h.axis.ticks = factor_ticks(std::exp(h.axis.low), std::exp(h.axis.high));
   return h;
 }
@@ -57,7 +69,9 @@ void draw_levels(std::string& out, const Height& y, double left, double right) {
   for (const double tick : y.axis.ticks) {
     out += svg::line(left, y(tick), right, y(tick), "gr");
     const double power = std::pow(10.0, std::floor(std::log10(tick) + 1e-9)), first = tick / power;
-    out += svg::text(left - 6, y(tick) + 4, "ax e", tick_number(tick, std::abs(first - std::round(first)) < 1e-6 ? power : power / 10));
+    out += svg::text(
+        left - 6, y(tick) + 4, "ax e",
+        tick_number(tick, std::abs(first - std::round(first)) < 1e-6 ? power : power / 10));
   }
 }
 
@@ -65,11 +79,13 @@ struct Label {
   double left = 0, top = 0, width = 0;
   bool touches(const Label& other) const {
     constexpr double kLabelHeight = 13;
-    return left < other.left + other.width && other.left < left + width && std::abs(top - other.top) < kLabelHeight;
+    return left < other.left + other.width && other.left < left + width &&
+           std::abs(top - other.top) < kLabelHeight;
   }
 };
 
-// Under and to the right of its point, where a rising line does not run; at the right edge above and to the left; names that stand apart above.
+// Under and to the right of its point, where a rising line does not run; at the right edge above
+// and to the left; names that stand apart above.
 Label label_of(const Point& p, double x, double y, double right) {
   const double width = svg::width_of(shortened(p.name, kLongest));
   if (p.above) return {x - 4, y - 10, width};
@@ -87,7 +103,9 @@ std::string draw_names(const std::vector<Point>& points, const Axis& x, const He
   std::string out;
   for (const size_t i : order) {
     const Label label = label_of(points[i], x(points[i].x), y(points[i].y), x.to);
-    if (std::any_of(placed.begin(), placed.end(), [&](const Label& other) { return label.touches(other); })) continue;
+    if (std::any_of(placed.begin(), placed.end(),
+                    [&](const Label& other) { return label.touches(other); }))
+      continue;
     placed.push_back(label);
     out += svg::text(label.left, label.top, "lb", shortened(points[i].name, kLongest));
   }
@@ -96,8 +114,11 @@ std::string draw_names(const std::vector<Point>& points, const Axis& x, const He
 
 void draw_point(std::string& out, const Point& p, double x, double y) {
   out += "<g>" + svg::title(p.says);
-  if (p.ringed) out += fmt::format(R"(<circle class="rg {}" cx="{}" cy="{}" r="8"/>)", p.colour, coordinate(x), coordinate(y));
-  out += fmt::format(R"(<circle class="dt {}" cx="{}" cy="{}" r="4.5"/></g>)", p.colour, coordinate(x), coordinate(y));
+  if (p.ringed)
+    out += fmt::format(R"(<circle class="rg {}" cx="{}" cy="{}" r="8"/>)", p.colour, coordinate(x),
+                       coordinate(y));
+  out += fmt::format(R"(<circle class="dt {}" cx="{}" cy="{}" r="4.5"/></g>)", p.colour,
+                     coordinate(x), coordinate(y));
 }
 
 }  // namespace
@@ -111,8 +132,10 @@ Drawing draw_points(const PointChart& c) {
     out = svg::text(c.width / 2, c.height / 2, "ax m", "no values");
     return drawing;
   }
-  const auto [left, right] = std::minmax_element(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
-  const auto [low, high] = std::minmax_element(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
+  const auto [left, right] = std::minmax_element(
+      points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+  const auto [low, high] = std::minmax_element(
+      points.begin(), points.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
   const double room = 0.06 * (right->x - left->x);
   const Axis x = svg::make_axis(left->x - room, right->x + room, kLeft, c.width - kRight, 5);
   const Height y = make_height(c, low->y, high->y);
@@ -121,14 +144,16 @@ Drawing draw_points(const PointChart& c) {
   const double step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
   for (const double tick : x.ticks) {
     out += svg::line(x(tick), kTop, x(tick), c.height - kBottom, "gr");
-    out += svg::text(x(tick), c.height - kBottom + 15, "ax m", tick_number(tick, step) + (c.x_unit == Unit::ratio ? "×" : ""));
+    out += svg::text(x(tick), c.height - kBottom + 15, "ax m",
+                     tick_number(tick, step) + (c.x_unit == Unit::ratio ? "×" : ""));
   }
   out += svg::line(x.from, c.height - kBottom, x.to, c.height - kBottom, "bs");
   out += svg::text(x.to, c.height - 4, "ax e", c.x_title);
   std::string path;
   for (size_t i = 0; i < points.size(); ++i) {
     const bool joined = i > 0 && points[i].colour == points[i - 1].colour;
-    path += fmt::format("{}{} {}", joined ? 'L' : 'M', coordinate(x(points[i].x)), coordinate(y(points[i].y)));
+    path += fmt::format("{}{} {}", joined ? 'L' : 'M', coordinate(x(points[i].x)),
+                        coordinate(y(points[i].y)));
     if (i + 1 < points.size() && points[i + 1].colour == points[i].colour) continue;
     if (joined) out += fmt::format(R"(<path class="ln {}" d="{}"/>)", points[i].colour, path);
     path.clear();

@@ -23,7 +23,9 @@ std::vector<std::string> numbers(int64_t n) {
 }
 
 // The factor at which colours are full, one for all maps of a figure.
-double heat_limit(double highest_ratio) { return highest_ratio <= 2.2 ? 2 : highest_ratio <= 5 ? 4 : 8; }
+double heat_limit(double highest_ratio) {
+  return highest_ratio <= 2.2 ? 2 : highest_ratio <= 5 ? 4 : 8;
+}
 
 double highest(const Grid& g) {
   double most = 0;
@@ -33,9 +35,15 @@ double highest(const Grid& g) {
 }
 
 // A value for each layer as dots on a line.
-Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label, const std::vector<Series>& series, const std::string& y_title,
-               Unit unit) {
-  LineChart chart{.label = label, .x_title = "layer", .y_title = y_title, .unit = unit, .series = series, .width = o.width, .height = 150};
+Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label,
+               const std::vector<Series>& series, const std::string& y_title, Unit unit) {
+  LineChart chart{.label = label,
+                  .x_title = "layer",
+                  .y_title = y_title,
+                  .unit = unit,
+                  .series = series,
+                  .width = o.width,
+                  .height = 150};
   chart.low = 0;
   chart.whole_x = true;
   chart.hover = o.hover;
@@ -46,7 +54,8 @@ Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string
   return {.heading = "", .drawing = draw_lines(chart), .note = {}};
 }
 
-Series layer_series(const RoutingReport& r, const std::string& name, const std::string& colour, const std::function<double(const LayerStats&)>& value) {
+Series layer_series(const RoutingReport& r, const std::string& name, const std::string& colour,
+                    const std::function<double(const LayerStats&)>& value) {
   Series s{.name = name, .colour = colour};
   for (const LayerStats& l : r.moe_layers) s.y.push_back(value(l));
   return s;
@@ -64,16 +73,21 @@ std::vector<int64_t> pair_experts(const Grid& g) {
       strength[static_cast<size_t>(i)] = std::max(strength[static_cast<size_t>(i)], g(i, j));
       strength[static_cast<size_t>(j)] = std::max(strength[static_cast<size_t>(j)], g(i, j));
     }
-  std::stable_sort(experts.begin(), experts.end(), [&](int64_t a, int64_t b) { return strength[static_cast<size_t>(a)] > strength[static_cast<size_t>(b)]; });
+  std::stable_sort(experts.begin(), experts.end(), [&](int64_t a, int64_t b) {
+    return strength[static_cast<size_t>(a)] > strength[static_cast<size_t>(b)];
+  });
   experts.resize(kPairExperts);
   std::sort(experts.begin(), experts.end());
   return experts;
 }
 
-Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit, const FigureOptions& o) {
+Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit,
+                 const FigureOptions& o) {
   const std::vector<int64_t> experts = pair_experts(l.coactivation);
   const auto n = static_cast<int64_t>(experts.size());
-  HeatMap map{.label = fmt::format("co-activation of layer {}'s experts", l.layer), .row_word = "of expert", .column_word = "also choose"};
+  HeatMap map{.label = fmt::format("co-activation of layer {}'s experts", l.layer),
+              .row_word = "of expert",
+              .column_word = "also choose"};
   map.caption = "of expert ↓ also choose expert →";
   map.even = even_coactivation(r);
   map.limit = limit;
@@ -88,29 +102,39 @@ Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit, cons
   map.columns = map.rows;
   Panel panel{.heading = fmt::format("layer {}", l.layer), .drawing = draw_heat(map), .note = {}};
   for (const Standout& s : strongest_pairs(r, l, 3))
-    panel.note += fmt::format("{}{} with {}: {} ({})", panel.note.empty() ? "strongest: " : "; ", s.expert, s.other, percent(s.value), times(s.ratio));
+    panel.note += fmt::format("{}{} with {}: {} ({})", panel.note.empty() ? "strongest: " : "; ",
+                              s.expert, s.other, percent(s.value), times(s.ratio));
   return panel;
 }
 
 }  // namespace
 
 std::string sentence(std::string line, std::string_view source) {
-  if (!line.empty() && line[0] >= 'a' && line[0] <= 'z') line[0] = static_cast<char>(line[0] - 'a' + 'A');
+  if (!line.empty() && line[0] >= 'a' && line[0] <= 'z')
+    line[0] = static_cast<char>(line[0] - 'a' + 'A');
   if (!line.empty() && line.back() != '.') line += '.';
   return source.empty() ? line : fmt::format("{} ({})", line, source);
 }
 
 Figure empty_figure(std::string_view key) {
   const Definition& d = definition(key);
-  return {.key = std::string(key), .title = std::string(d.title), .line = std::string(d.line), .panels = {}, .scale = {}};
+  return {.key = std::string(key),
+          .title = std::string(d.title),
+          .line = std::string(d.line),
+          .panels = {},
+          .scale = {}};
 }
 
 double even_domain_share(const RoutingReport& r) {
-  return r.experts > 0 ? static_cast<double>(std::max<int64_t>(1, r.top_k)) / static_cast<double>(r.experts) : 0;
+  return r.experts > 0
+             ? static_cast<double>(std::max<int64_t>(1, r.top_k)) / static_cast<double>(r.experts)
+             : 0;
 }
 
 double even_coactivation(const RoutingReport& r) {
-  return r.experts > 1 ? static_cast<double>(std::max<int64_t>(1, r.top_k) - 1) / static_cast<double>(r.experts - 1) : 0;
+  return r.experts > 1 ? static_cast<double>(std::max<int64_t>(1, r.top_k) - 1) /
+                             static_cast<double>(r.experts - 1)
+                       : 0;
 }
 
 Standout strongest_domain(const RoutingReport& r, const LayerStats& l) {
@@ -118,7 +142,8 @@ Standout strongest_domain(const RoutingReport& r, const LayerStats& l) {
   const double even = even_domain_share(r);
   for (int64_t d = 0; d < l.domain.rows; ++d)
     for (int64_t e = 0; e < l.domain.cols; ++e)
-      if (const double v = l.domain(d, e); std::isfinite(v) && even > 0 && v / even > best.ratio) best = {l.layer, e, d, v, v / even};
+      if (const double v = l.domain(d, e); std::isfinite(v) && even > 0 && v / even > best.ratio)
+        best = {l.layer, e, d, v, v / even};
   return best;
 }
 
@@ -130,7 +155,9 @@ std::vector<Standout> strongest_pairs(const RoutingReport& r, const LayerStats& 
   for (int64_t i = 0; i < l.coactivation.rows; ++i)
     for (int64_t j = 0; j < l.coactivation.cols; ++j) {
       const double v = l.coactivation(i, j);
-      if (i == j || !std::isfinite(v) || v <= even || (pairs.size() == most && v <= pairs.back().value)) continue;
+      if (i == j || !std::isfinite(v) || v <= even ||
+          (pairs.size() == most && v <= pairs.back().value))
+        continue;
       const Standout pair{l.layer, i, j, v, v / even};
       pairs.insert(std::upper_bound(pairs.begin(), pairs.end(), pair, above), pair);
       if (pairs.size() > most) pairs.pop_back();
@@ -142,8 +169,12 @@ Figure domain_loss_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("nats_per_token");
   f.title = "Loss by domain";
   std::vector<Bar> bars;
-  for (const DomainText& d : r.domains) bars.push_back({d.name, decimal(d.nats_per_token, 3), d.nats_per_token});
-  if (!bars.empty()) f.panels.push_back({.heading = "", .drawing = draw_bars("nats per token of each domain", bars, o.width), .note = {}});
+  for (const DomainText& d : r.domains)
+    bars.push_back({d.name, decimal(d.nats_per_token, 3), d.nats_per_token});
+  if (!bars.empty())
+    f.panels.push_back({.heading = "",
+                        .drawing = draw_bars("nats per token of each domain", bars, o.width),
+                        .note = {}});
   return f;
 }
 
@@ -159,7 +190,8 @@ Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
   map.value = {.rows = static_cast<int64_t>(r.moe_layers.size()), .cols = r.experts, .at = {}};
   for (const LayerStats& l : r.moe_layers) {
     map.rows.push_back(std::to_string(l.layer));
-    for (size_t e = 0; e < static_cast<size_t>(r.experts); ++e) map.value.at.push_back(e < l.load.size() ? l.load[e] : NAN);
+    for (size_t e = 0; e < static_cast<size_t>(r.experts); ++e)
+      map.value.at.push_back(e < l.load.size() ? l.load[e] : NAN);
   }
   map.limit = heat_limit(highest(map.value) / map.even);
   map.width = o.width;
@@ -191,8 +223,9 @@ Figure domain_figure(const RoutingReport& r, const FigureOptions& o) {
     map.hover = o.hover;
     Panel panel{.heading = fmt::format("layer {}", l.layer), .drawing = draw_heat(map), .note = {}};
     if (const Standout s = strongest_domain(r, l); s.ratio > 1 && r.domains.size() > 1)
-      panel.note = fmt::format("strongest: expert {} is chosen by {} of {} ({})", s.expert, percent(s.value), r.domains[static_cast<size_t>(s.other)].name,
-                               times(s.ratio));
+      panel.note =
+          fmt::format("strongest: expert {} is chosen by {} of {} ({})", s.expert, percent(s.value),
+                      r.domains[static_cast<size_t>(s.other)].name, times(s.ratio));
     f.panels.push_back(std::move(panel));
   }
   return f;
@@ -204,37 +237,47 @@ Figure coactivation_figure(const RoutingReport& r, const FigureOptions& o) {
   if (even <= 0) return f;
   double most = 0;
   for (const LayerStats& l : r.moe_layers)
-    if (const auto pairs = strongest_pairs(r, l, 1); !pairs.empty()) most = std::max(most, pairs[0].ratio);
+    if (const auto pairs = strongest_pairs(r, l, 1); !pairs.empty())
+      most = std::max(most, pairs[0].ratio);
   const double limit = heat_limit(most);
   f.scale = draw_heat_scale(limit, "random: " + fine_percent(even));
   for (const LayerStats& l : r.moe_layers)
     if (l.coactivation.rows > 1) f.panels.push_back(pair_panel(r, l, limit, o));
-  if (r.experts > kPairExperts) f.line += fmt::format(". Shown are the {} experts with the strongest partners", kPairExperts);
+  if (r.experts > kPairExperts)
+    f.line += fmt::format(". Shown are the {} experts with the strongest partners", kPairExperts);
   return f;
 }
 
 Figure vocabulary_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("vocabulary_input");
   f.title = "Vocabulary specialisation";
-  f.line += "; of the ids read, of those that follow in the text and of those that the model predicts";
+  f.line +=
+      "; of the ids read, of those that follow in the text and of those that the model predicts";
   if (r.moe_layers.empty()) return f;
-  f.panels.push_back(by_layer(r, o, "vocabulary specialisation by layer",
-                              {layer_series(r, "read", "q0", [](const LayerStats& l) { return l.vocabulary_input; }),
-                               layer_series(r, "follows", "q3", [](const LayerStats& l) { return l.vocabulary_target; }),
-                               layer_series(r, "predicted", "q6", [](const LayerStats& l) { return l.vocabulary_predicted; })},
-                              "of the id's occurrences", Unit::share));
+  f.panels.push_back(by_layer(
+      r, o, "vocabulary specialisation by layer",
+      {layer_series(r, "read", "q0", [](const LayerStats& l) { return l.vocabulary_input; }),
+       layer_series(r, "follows", "q3", [](const LayerStats& l) { return l.vocabulary_target; }),
+       layer_series(r, "predicted", "q6",
+                    [](const LayerStats& l) { return l.vocabulary_predicted; })},
+      "of the id's occurrences", Unit::share));
   return f;
 }
 
 Figure router_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("router_entropy");
   f.title = "Router: entropy and margin";
-  f.line = fmt::format("Entropy: {}. Margin: {}. Top score: {}.", f.line, definition("margin").line, definition("top_score").line);
-  const auto add = [&](const char* name, std::optional<double> LayerStats::*value, const char* colour) {
+  f.line = fmt::format("Entropy: {}. Margin: {}. Top score: {}.", f.line, definition("margin").line,
+                       definition("top_score").line);
+  const auto add = [&](const char* name, std::optional<double> LayerStats::*value,
+                       const char* colour) {
     const auto has = [&](const LayerStats& l) { return (l.*value).has_value(); };
     if (std::none_of(r.moe_layers.begin(), r.moe_layers.end(), has)) return;
-    f.panels.push_back(by_layer(r, o, std::string(name) + " by layer",
-                                {layer_series(r, "", colour, [&](const LayerStats& l) { return (l.*value).value_or(NAN); })}, name, Unit::number));
+    f.panels.push_back(
+        by_layer(r, o, std::string(name) + " by layer",
+                 {layer_series(r, "", colour,
+                               [&](const LayerStats& l) { return (l.*value).value_or(NAN); })},
+                 name, Unit::number));
   };
   add("entropy / ln E", &LayerStats::router_entropy, "q2");
   add("margin", &LayerStats::margin, "q5");
@@ -246,8 +289,10 @@ Figure saturation_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("saturation");
   const auto has = [](const LayerStats& l) { return l.saturation.has_value(); };
   if (r.earlier.empty() || std::none_of(r.moe_layers.begin(), r.moe_layers.end(), has)) return f;
-  f.panels.push_back(by_layer(r, o, "router saturation by layer", {layer_series(r, "", "q2", [](const LayerStats& l) { return l.saturation.value_or(NAN); })},
-                              "of the choices", Unit::share));
+  f.panels.push_back(by_layer(
+      r, o, "router saturation by layer",
+      {layer_series(r, "", "q2", [](const LayerStats& l) { return l.saturation.value_or(NAN); })},
+      "of the choices", Unit::share));
   f.panels.back().note = "against " + r.earlier;
   return f;
 }

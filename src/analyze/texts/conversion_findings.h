@@ -1,4 +1,5 @@
-// What the report of a conversion says in words and in a table; the screen and the page say the same. Plain text, not yet escaped.
+// What the report of a conversion says in words and in a table; the screen and the page say the
+// same. Plain text, not yet escaped.
 #pragma once
 
 #include <string>
@@ -26,7 +27,8 @@ std::vector<Fact> facts_of(const ConversionReport&);
 std::vector<std::string> findings_of(const ConversionReport&);
 std::string subtitle_of(const ConversionReport&);
 
-// A MoE layer's balance from its counts: max / mean - 1, and the experts with less than a hundredth of the mean.
+// A MoE layer's balance from its counts: max / mean - 1, and the experts with less than a hundredth
+// of the mean.
 struct LoadBalance {
   double max_vio = 0;
   int64_t dead = 0;

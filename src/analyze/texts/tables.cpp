@@ -23,8 +23,12 @@ void put(std::string& out, fmt::format_string<T...> format, T&&... values) {
 }
 
 std::string percent_or_dash(double share) { return fmt::format("{:.1f}%", 100 * share); }
-std::string percent_or_dash(const std::optional<double>& share) { return share ? percent_or_dash(*share) : "-"; }
-std::string figure_or_dash(const std::optional<double>& x) { return x ? fmt::format("{:.3f}", *x) : "-"; }
+std::string percent_or_dash(const std::optional<double>& share) {
+  return share ? percent_or_dash(*share) : "-";
+}
+std::string figure_or_dash(const std::optional<double>& x) {
+  return x ? fmt::format("{:.3f}", *x) : "-";
+}
 
 // A token within quotes, on one line.
 std::string quoted_token(const std::string& text) {
@@ -32,7 +36,8 @@ std::string quoted_token(const std::string& text) {
   for (const char c : text) {
     if (c == '\n') out += "\\n";
     else if (c == '\t') out += "\\t";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) out += fmt::format("0x{:02X}", static_cast<unsigned char>(c));
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
+      out += fmt::format("0x{:02X}", static_cast<unsigned char>(c));
     else out += c;
   }
   return out + "\"";
@@ -47,67 +52,88 @@ size_t name_width(const RoutingReport& r) {
 void add_texts(std::string& out, const RoutingReport& r) {
   int64_t tokens = 0;
   for (const DomainText& d : r.domains) tokens += d.tokens;
-  if (r.moe_layers.empty()) put(out, "{}: {}, no MoE layer: there is no routing to look at\n", r.model, counted(r.layers, "dense layer"));
+  if (r.moe_layers.empty())
+    put(out, "{}: {}, no MoE layer: there is no routing to look at\n", r.model,
+        counted(r.layers, "dense layer"));
   else
     put(out, "{}: recipe {}, {} of {} experts, {} chosen a token; routed {}\n", r.model, r.recipe,
-        counted(static_cast<int64_t>(r.moe_layers.size()), "MoE layer"), r.experts, r.top_k, r.routing);
-  put(out, "{} tokens of {}, in windows of {}\n\n", human_count(static_cast<double>(tokens)), counted(static_cast<int64_t>(r.domains.size()), "text"),
-      r.window);
+        counted(static_cast<int64_t>(r.moe_layers.size()), "MoE layer"), r.experts, r.top_k,
+        r.routing);
+  put(out, "{} tokens of {}, in windows of {}\n\n", human_count(static_cast<double>(tokens)),
+      counted(static_cast<int64_t>(r.domains.size()), "text"), r.window);
   const size_t width = name_width(r);
   put(out, "  {:<{}}{:>10}{:>14}\n", "text", width, "tokens", "nats/token");
-  for (const DomainText& d : r.domains) put(out, "  {:<{}}{:>10}{:>14.3f}\n", d.name, width, human_count(static_cast<double>(d.tokens)), d.nats_per_token);
+  for (const DomainText& d : r.domains)
+    put(out, "  {:<{}}{:>10}{:>14.3f}\n", d.name, width, human_count(static_cast<double>(d.tokens)),
+        d.nats_per_token);
 }
 
 void add_routed_layers(std::string& out, const RoutingReport& r) {
-  put(out, "\n  {:>5}{:>8}{:>8}{:>11}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n", "", "MaxVio", "MaxVio", "effective", "dead", "dropped", "without",
-      "router", "", "top", "vocab.", "vocab.", "vocab.", r.earlier.empty() ? "" : "  saturation");
-  put(out, "  {:>5}{:>8}{:>8}{:>11}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n", "layer", "", "window", "experts", "", "", "expert", "entropy",
-      "margin", "score", "input", "next", "predicted", r.earlier.empty() ? "" : "     earlier");
+  put(out, "\n  {:>5}{:>8}{:>8}{:>11}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n", "",
+      "MaxVio", "MaxVio", "effective", "dead", "dropped", "without", "router", "", "top", "vocab.",
+      "vocab.", "vocab.", r.earlier.empty() ? "" : "  saturation");
+  put(out, "  {:>5}{:>8}{:>8}{:>11}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n", "layer",
+      "", "window", "experts", "", "", "expert", "entropy", "margin", "score", "input", "next",
+      "predicted", r.earlier.empty() ? "" : "     earlier");
   for (const LayerStats& s : r.moe_layers)
-    put(out, "  {:>5}{:>8.2f}{:>8.2f}{:>11.2f}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n", s.layer, s.max_vio, s.max_vio_batch, s.effective_experts,
-        s.dead, percent_or_dash(s.dropped), percent_or_dash(s.unrouted), figure_or_dash(s.router_entropy), figure_or_dash(s.margin),
-        figure_or_dash(s.top_score), percent_or_dash(s.vocabulary_input), percent_or_dash(s.vocabulary_target), percent_or_dash(s.vocabulary_predicted),
+    put(out, "  {:>5}{:>8.2f}{:>8.2f}{:>11.2f}{:>6}{:>9}{:>10}{:>10}{:>9}{:>8}{:>8}{:>9}{:>11}{}\n",
+        s.layer, s.max_vio, s.max_vio_batch, s.effective_experts, s.dead,
+        percent_or_dash(s.dropped), percent_or_dash(s.unrouted), figure_or_dash(s.router_entropy),
+        figure_or_dash(s.margin), figure_or_dash(s.top_score), percent_or_dash(s.vocabulary_input),
+        percent_or_dash(s.vocabulary_target), percent_or_dash(s.vocabulary_predicted),
         r.earlier.empty() ? "" : fmt::format("{:>12}", percent_or_dash(s.saturation)));
   if (!r.earlier.empty())
-    put(out, "  saturation: share of the choices that {} made too; {} at random\n", r.earlier, percent_or_dash(double(r.top_k) / double(r.experts)));
+    put(out, "  saturation: share of the choices that {} made too; {} at random\n", r.earlier,
+        percent_or_dash(double(r.top_k) / double(r.experts)));
 }
 
 void add_specialists(std::string& out, const RoutingReport& r) {
   const double even = static_cast<double>(r.top_k) / static_cast<double>(r.experts);
   const size_t width = name_width(r);
-  put(out, "\nthe expert that most of a text's tokens choose ({} when even)\n", percent_or_dash(even));
-  put(out, "  {:<{}}{:>6}{:>8}{:>9}{:>13}\n", "text", width, "layer", "expert", "share", "times even");
+  put(out, "\nthe expert that most of a text's tokens choose ({} when even)\n",
+      percent_or_dash(even));
+  put(out, "  {:<{}}{:>6}{:>8}{:>9}{:>13}\n", "text", width, "layer", "expert", "share",
+      "times even");
   for (size_t d = 0; d < r.domains.size(); ++d) {
     const LayerStats* best = nullptr;
     int64_t expert = 0;
-    const auto share = [&](const LayerStats& s, int64_t e) { return s.domain(static_cast<int64_t>(d), e); };
+    const auto share = [&](const LayerStats& s, int64_t e) {
+      return s.domain(static_cast<int64_t>(d), e);
+    };
     for (const LayerStats& s : r.moe_layers)
       for (int64_t e = 0; e < r.experts; ++e)
         if (!best || share(s, e) > share(*best, expert)) {
           best = &s;
           expert = e;
         }
-    put(out, "  {:<{}}{:>6}{:>8}{:>9}{:>13.2f}\n", r.domains[d].name, width, best->layer, expert, percent_or_dash(share(*best, expert)),
-        share(*best, expert) / even);
+    put(out, "  {:<{}}{:>6}{:>8}{:>9}{:>13.2f}\n", r.domains[d].name, width, best->layer, expert,
+        percent_or_dash(share(*best, expert)), share(*best, expert) / even);
   }
 }
 
 // Of the layer that goes most by the token: its experts with the strongest favourites.
 void add_favourites(std::string& out, const RoutingReport& r) {
-  const LayerStats& s =
-      *std::max_element(r.moe_layers.begin(), r.moe_layers.end(), [](const auto& a, const auto& b) { return a.vocabulary_input < b.vocabulary_input; });
+  const LayerStats& s = *std::max_element(
+      r.moe_layers.begin(), r.moe_layers.end(),
+      [](const auto& a, const auto& b) { return a.vocabulary_input < b.vocabulary_input; });
   std::vector<size_t> experts;
   for (size_t e = 0; e < s.favourites.size(); ++e)
     if (!s.favourites[e].empty()) experts.push_back(e);
-  std::stable_sort(experts.begin(), experts.end(), [&](size_t a, size_t b) { return s.favourites[a][0].share > s.favourites[b][0].share; });
+  std::stable_sort(experts.begin(), experts.end(), [&](size_t a, size_t b) {
+    return s.favourites[a][0].share > s.favourites[b][0].share;
+  });
   if (experts.size() > kShownExperts) experts.resize(kShownExperts);
   std::sort(experts.begin(), experts.end());
   if (experts.empty()) return;  // no token occurs often enough to say
-  put(out, "\nfavourite tokens of the experts of layer {}, the one that goes most by the token (share of the token's occurrences)\n", s.layer);
+  put(out,
+      "\nfavourite tokens of the experts of layer {}, the one that goes most by the token (share "
+      "of the token's occurrences)\n",
+      s.layer);
   for (const size_t e : experts) {
     std::vector<std::string> tokens;
     for (const TokenAffinity& t : s.favourites[e])
-      if (tokens.size() < kShownTokens) tokens.push_back(fmt::format("{} {:.0f}%", quoted_token(t.text), 100 * t.share));
+      if (tokens.size() < kShownTokens)
+        tokens.push_back(fmt::format("{} {:.0f}%", quoted_token(t.text), 100 * t.share));
     put(out, "  expert {:>3}: {}\n", e, fmt::join(tokens, "  "));
   }
 }
@@ -119,33 +145,47 @@ struct LayerColumn {
 };
 
 const LayerChoices* choices_of(const std::vector<LayerChoices>& all, int64_t layer) {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const LayerChoices& c) { return c.layer == layer; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const LayerChoices& c) { return c.layer == layer; });
   return found == all.end() ? nullptr : &*found;
 }
 
 const ConvertedLayer* converted(const ConversionReport& r, int64_t layer) {
-  const auto found = std::find_if(r.layers.begin(), r.layers.end(), [&](const ConvertedLayer& l) { return l.layer == layer; });
+  const auto found = std::find_if(r.layers.begin(), r.layers.end(),
+                                  [&](const ConvertedLayer& l) { return l.layer == layer; });
   return found == r.layers.end() ? nullptr : &*found;
 }
 
 // Columns that have something to say.
 std::vector<LayerColumn> layer_columns(const ConversionReport& r) {
   std::vector<LayerColumn> columns;
-  const auto any = [&](auto member) { return std::any_of(r.layers.begin(), r.layers.end(), [&](const ConvertedLayer& l) { return (l.*member).has_value(); }); };
+  const auto any = [&](auto member) {
+    return std::any_of(r.layers.begin(), r.layers.end(),
+                       [&](const ConvertedLayer& l) { return (l.*member).has_value(); });
+  };
   const auto of_layer = [&r](auto&& value) {
     return [&r, value](int64_t layer) -> std::string {
       const ConvertedLayer* l = converted(r, layer);
       return l ? value(*l) : "-";
     };
   };
-  if (any(&ConvertedLayer::active)) columns.push_back({"active", of_layer([](const ConvertedLayer& l) { return l.active ? std::to_string(*l.active) : "-"; })});
-  if (any(&ConvertedLayer::error)) columns.push_back({"error", of_layer([](const ConvertedLayer& l) { return percent_or_dash(l.error); })});
-  if (any(&ConvertedLayer::agreement)) columns.push_back({"as oracle", of_layer([](const ConvertedLayer& l) { return percent_or_dash(l.agreement); })});
+  if (any(&ConvertedLayer::active))
+    columns.push_back({"active", of_layer([](const ConvertedLayer& l) {
+                         return l.active ? std::to_string(*l.active) : "-";
+                       })});
+  if (any(&ConvertedLayer::error))
+    columns.push_back(
+        {"error", of_layer([](const ConvertedLayer& l) { return percent_or_dash(l.error); })});
+  if (any(&ConvertedLayer::agreement))
+    columns.push_back({"as oracle", of_layer([](const ConvertedLayer& l) {
+                         return percent_or_dash(l.agreement);
+                       })});
   const Comparison& c = r.figures;
   if (!c.same_choices.empty())
     columns.push_back({"choices kept", [&c](int64_t layer) {
                          for (size_t i = 0; i < c.before_load.size(); ++i)
-                           if (c.before_load[i].layer == layer) return percent_or_dash(c.same_choices[i]);
+                           if (c.before_load[i].layer == layer)
+                             return percent_or_dash(c.same_choices[i]);
                          return std::string("-");
                        }});
   if (!c.after_load.empty()) {
@@ -159,7 +199,9 @@ std::vector<LayerColumn> layer_columns(const ConversionReport& r) {
                        }});
   }
   if (!columns.empty() && !c.drift.empty())
-    columns.push_back({"drift", [&c](int64_t layer) { return percent_or_dash(c.drift.at(static_cast<size_t>(layer))); }});
+    columns.push_back({"drift", [&c](int64_t layer) {
+                         return percent_or_dash(c.drift.at(static_cast<size_t>(layer)));
+                       }});
   return columns;
 }
 
@@ -169,12 +211,15 @@ void add_converted_layers(std::string& out, const ConversionReport& r) {
   if (columns.empty()) {
     if (drift.empty()) return;
     const auto most = std::max_element(drift.begin(), drift.end());
-    put(out, "\nthe state after a layer moves by {:.2f}% of its length after layer 0, {:.2f}% after layer {} (most), {:.2f}% after the last\n",
+    put(out,
+        "\nthe state after a layer moves by {:.2f}% of its length after layer 0, {:.2f}% after "
+        "layer {} (most), {:.2f}% after the last\n",
         100 * drift.front(), 100 * *most, most - drift.begin(), 100 * drift.back());
     return;
   }
   put(out, "\n  layer");
-  for (const LayerColumn& c : columns) put(out, "{:>{}}", c.head, std::max<size_t>(9, c.head.size() + 2));
+  for (const LayerColumn& c : columns)
+    put(out, "{:>{}}", c.head, std::max<size_t>(9, c.head.size() + 2));
   put(out, "\n");
   std::vector<int64_t> layers;
   for (const ConvertedLayer& l : r.layers) layers.push_back(l.layer);
@@ -183,7 +228,8 @@ void add_converted_layers(std::string& out, const ConversionReport& r) {
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   for (const int64_t layer : layers) {
     put(out, "  {:>5}", layer);
-    for (const LayerColumn& c : columns) put(out, "{:>{}}", c.cell(layer), std::max<size_t>(9, c.head.size() + 2));
+    for (const LayerColumn& c : columns)
+      put(out, "{:>{}}", c.cell(layer), std::max<size_t>(9, c.head.size() + 2));
     put(out, "\n");
   }
 }
@@ -192,16 +238,20 @@ void add_frontier(std::string& out, const ConversionReport& r) {
   if (r.frontier.empty()) return;
   size_t width = 8;
   for (const FrontierPoint& p : r.frontier) width = std::max(width, p.name.size());
-  put(out, "\n  {:<{}}{:>9}{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "", width, "FFN", "perplexity", "KL", "same token", "decode/s", "", "prompt/s",
-      "", "read/token");
+  put(out, "\n  {:<{}}{:>9}{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "", width, "FFN",
+      "perplexity", "KL", "same token", "decode/s", "", "prompt/s", "", "read/token");
   for (const FrontierPoint& p : r.frontier)
-    put(out, "{} {:<{}}{:>8.1f}%{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n", p.is_written ? '*' : ' ', p.name, width, 100 * p.ffn_share,
-        p.perplexity, p.is_before ? "-" : fmt::format("{:.4f}", p.kl), 100 * p.same_top, p.decode_rate, ratio(p.speed_up.decode), p.prompt_rate,
-        ratio(p.speed_up.prompt), human_bytes(static_cast<double>(p.bytes_per_token)));
+    put(out, "{} {:<{}}{:>8.1f}%{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n",
+        p.is_written ? '*' : ' ', p.name, width, 100 * p.ffn_share, p.perplexity,
+        p.is_before ? "-" : fmt::format("{:.4f}", p.kl), 100 * p.same_top, p.decode_rate,
+        ratio(p.speed_up.decode), p.prompt_rate, ratio(p.speed_up.prompt),
+        human_bytes(static_cast<double>(p.bytes_per_token)));
   put(out, "speeds are factors of the first model's, measured in turns with it\n");
 }
 
-std::string model_line(const ModelCard& m) { return fmt::format("{}: {}; weights {}, activations {}", m.name, m.shape, m.weights, m.compute); }
+std::string model_line(const ModelCard& m) {
+  return fmt::format("{}: {}; weights {}, activations {}", m.name, m.shape, m.weights, m.compute);
+}
 
 }  // namespace
 
@@ -221,9 +271,11 @@ std::string routing_tables(const RoutingReport& r, const TrainingHistory* histor
 std::string conversion_tables(const ConversionReport& r) {
   std::string out;
   put(out, "before  {}\nafter   {}\n", model_line(r.before), model_line(r.after));
-  put(out, "text    {}: {} of {} tokens, {} predicted\n\n", r.text, counted(r.figures.windows, "window"), r.figures.window, r.figures.tokens);
+  put(out, "text    {}: {} of {} tokens, {} predicted\n\n", r.text,
+      counted(r.figures.windows, "window"), r.figures.window, r.figures.tokens);
   put(out, "  {:<26}{:>12}{:>12}{:>20}\n", "", "before", "after", "change");
-  for (const ComparedRow& row : compared_rows(r)) put(out, "  {:<26}{:>12}{:>12}{:>20}\n", row.name, row.before, row.after, row.change);
+  for (const ComparedRow& row : compared_rows(r))
+    put(out, "  {:<26}{:>12}{:>12}{:>20}\n", row.name, row.before, row.after, row.change);
   put(out, "\n{}\n", wrapped(distance_line(r), 0));
   add_converted_layers(out, r);
   add_frontier(out, r);

@@ -1,5 +1,6 @@
-// The rows: families of transformers (transformers:models/*), DeepSeek's first MoE, and moe_cpp with two sets of tensor names, nanoMoE's
-// (github wolfecameron/nanoMoE, model.py) for what its program can load and those of Hugging Face for everything else.
+// The rows: families of transformers (transformers:models/*), DeepSeek's first MoE, and moe_cpp
+// with two sets of tensor names, nanoMoE's (github wolfecameron/nanoMoE, model.py) for what its
+// program can load and those of Hugging Face for everything else.
 #include "hub/folder/architectures.h"
 
 #include <algorithm>
@@ -18,13 +19,19 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (!routes(c)) return "no layer routes";
   if (c.moe_layer_count() != c.layers) return "some layers are dense";
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
-  if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
+  if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
+    return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.attention_window > 0) return "its attention has a window";
-  if (c.attention_bias != c.attention_out_bias) return "some of the attention's projections have biases and some have none";
-  if (c.qk_norm != QkNorm::full) return "queries and keys are not normalised over all heads together";
-  if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
-  if (c.act != ops::Act::silu || !c.gated) return "its experts are not SwiGLU (\"hidden_act\" is not \"silu\")";
+  if (c.attention_bias != c.attention_out_bias)
+    return "some of the attention's projections have biases and some have none";
+  if (c.qk_norm != QkNorm::full)
+    return "queries and keys are not normalised over all heads together";
+  if (c.head_width * c.heads != c.width)
+    return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
+                       c.width);
+  if (c.act != ops::Act::silu || !c.gated)
+    return "its experts are not SwiGLU (\"hidden_act\" is not \"silu\")";
   if (c.ffn_bias || c.expert_down_bias) return "its experts have biases";
   if (c.shared_experts > 0) return "it has shared experts";
   if (c.dropout != 0) return "it has dropout";
@@ -33,20 +40,27 @@ std::string why_not_olmoe(const ModelConfig& c) {
 
 // nanoMoE with one expert is a plain GPT, so a dense model of this shape can be said too.
 std::string why_not_nanomoe(const ModelConfig& c) {
-  if (routes(c) && c.routing.recipe != "nanomoe") return fmt::format("recipe '{}' is not nanoMoE's", c.routing.recipe);
-  if (c.dense_first != 0 || !c.moe_layers.empty()) return "its MoE layers are not every P-th from the first on";
+  if (routes(c) && c.routing.recipe != "nanomoe")
+    return fmt::format("recipe '{}' is not nanoMoE's", c.routing.recipe);
+  if (c.dense_first != 0 || !c.moe_layers.empty())
+    return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
     return "its norms are not LayerNorms with epsilon 1e-5 before each sublayer";
-  if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias || c.norm_bias != c.ffn_bias || c.expert_down_bias)
+  if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias ||
+      c.norm_bias != c.ffn_bias || c.expert_down_bias)
     return "some of its parts have biases and some have none";
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
-  if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
+  if (c.head_width * c.heads != c.width)
+    return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
+                       c.width);
   if (c.act != ops::Act::gelu || c.gated) return "its FFNs are not plain exact GELU";
-  if (c.moe_layer_count() < c.layers && c.dense_width != 4 * c.width) return "its dense FFNs are not four times as wide as the model";
-  if (c.moe_layer_count() > 0 && c.expert_width != 4 * c.width) return "its experts are not four times as wide as the model";
+  if (c.moe_layer_count() < c.layers && c.dense_width != 4 * c.width)
+    return "its dense FFNs are not four times as wide as the model";
+  if (c.moe_layer_count() > 0 && c.expert_width != 4 * c.width)
+    return "its experts are not four times as wide as the model";
   if (c.shared_experts > 0) return "it has shared experts";
   if (!c.tied) return "its head is not the embedding";
   return "";
@@ -56,7 +70,8 @@ std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 
 // A family's row: model_type, class, kind, names.
 template <FamilyKind kind>
-constexpr Architecture family(std::string_view model_type, std::string_view class_name, const TensorNames& names) {
+constexpr Architecture family(std::string_view model_type, std::string_view class_name,
+                              const TensorNames& names) {
   return {model_type,
           class_name,
           [](const ModelConfig& c) { return why_not_family(c, kind); },
@@ -68,7 +83,8 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
-    {"moe_cpp", "MoeCppForCausalLM", why_not_nanomoe, read_moe_cpp, write_moe_cpp, &kNanoMoeTensors, true},
+    {"moe_cpp", "MoeCppForCausalLM", why_not_nanomoe, read_moe_cpp, write_moe_cpp, &kNanoMoeTensors,
+     true},
     family<FamilyKind::llama>("llama", "LlamaForCausalLM", kLlamaTensors),
     family<FamilyKind::mistral>("mistral", "MistralForCausalLM", kLlamaTensors),
     family<FamilyKind::qwen2>("qwen2", "Qwen2ForCausalLM", kLlamaTensors),
@@ -77,7 +93,8 @@ constexpr Architecture kArchitectures[] = {
     family<FamilyKind::qwen2_moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
     family<FamilyKind::qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
     family<FamilyKind::gpt2>("gpt2", "GPT2LMHeadModel", kGpt2Tensors),
-    {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors, false},
+    {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
+     false},
     // Its code lies with its weights, so nothing is gained by giving a new model this form.
     family<FamilyKind::deepseek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
 };
@@ -91,17 +108,20 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
   const auto* select = std::get_if<TopK>(&spec.select);
   const auto* weigh = std::get_if<ChosenScores>(&spec.weigh);
   const auto* linear = std::get_if<LinearLogits>(&spec.logits);
-  if (linear == nullptr || linear->bias || !std::holds_alternative<NoNoise>(spec.noise) || !std::holds_alternative<SoftmaxScore>(spec.score) ||
-      select == nullptr || select->bias || !std::holds_alternative<KeepSecond>(spec.second) || !std::holds_alternative<Dropless>(spec.capacity) ||
-      weigh == nullptr || weigh->scale != 1)
-    return fmt::format("recipe '{}' routes in another way than by dropless top-k of a softmax", routing.recipe);
+  if (linear == nullptr || linear->bias || !std::holds_alternative<NoNoise>(spec.noise) ||
+      !std::holds_alternative<SoftmaxScore>(spec.score) || select == nullptr || select->bias ||
+      !std::holds_alternative<KeepSecond>(spec.second) ||
+      !std::holds_alternative<Dropless>(spec.capacity) || weigh == nullptr || weigh->scale != 1)
+    return fmt::format("recipe '{}' routes in another way than by dropless top-k of a softmax",
+                       routing.recipe);
   if (!routing.stages.empty()) return "its routing is a list of stages of its own";
   return "";
 }
 
 const Architecture& architecture_of(const ModelConfig& config) {
   for (const Architecture& architecture : kArchitectures)
-    if (architecture.model_type == config.model_type && architecture.why_not(config).empty()) return architecture;
+    if (architecture.model_type == config.model_type && architecture.why_not(config).empty())
+      return architecture;
   for (const Architecture& architecture : kArchitectures)
     if (architecture.why_not(config).empty()) return architecture;
   fail("no architecture supports this model");
@@ -111,19 +131,23 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
   std::vector<std::string> known;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.model_type == model_type) return architecture;
-    if (std::find(known.begin(), known.end(), architecture.model_type) == known.end()) known.emplace_back(architecture.model_type);
+    if (std::find(known.begin(), known.end(), architecture.model_type) == known.end())
+      known.emplace_back(architecture.model_type);
   }
-  fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where, printable(model_type), suggestion(model_type, known));
+  fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where,
+       printable(model_type), suggestion(model_type, known));
 }
 
-const Architecture& architecture_of(const ModelConfig& config, std::string_view model_type, const std::string& where) {
+const Architecture& architecture_of(const ModelConfig& config, std::string_view model_type,
+                                    const std::string& where) {
   std::string reason;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.model_type != model_type) continue;
     reason = architecture.why_not(config);
     if (reason.empty()) return architecture;
   }
-  fail("{}: \"model_type\" is \"{}\", which cannot say this model: {}", where, printable(model_type), reason);
+  fail("{}: \"model_type\" is \"{}\", which cannot say this model: {}", where,
+       printable(model_type), reason);
 }
 
 }  // namespace moe

@@ -1,5 +1,7 @@
-// The table of architectures that a model folder can be written as: what each cannot say, its config keys, its tensor names. Adding one is adding a row.
-// A model is saved as the model_type it was read as while that can say it; else the order is the order of preference, and the first row that can is taken.
+// The table of architectures that a model folder can be written as: what each cannot say, its
+// config keys, its tensor names. Adding one is adding a row. A model is saved as the model_type it
+// was read as while that can say it; else the order is the order of preference, and the first row
+// that can is taken.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,24 +16,29 @@
 namespace moe {
 
 struct Architecture {
-  std::string_view model_type;                 // "model_type" of config.json
-  std::string_view class_name;                 // "architectures" of config.json
-  std::string (*why_not)(const ModelConfig&);  // what of this model it cannot say; empty when it can say all
+  std::string_view model_type;  // "model_type" of config.json
+  std::string_view class_name;  // "architectures" of config.json
+  std::string (*why_not)(
+      const ModelConfig&);  // what of this model it cannot say; empty when it can say all
   ModelConfig (*read)(const JsonReader&);
   void (*write)(Json&, const ModelConfig&);
   const TensorNames* names;
-  bool stores_tied_head;  // a tied head is written a second time under its own name; reading takes it or leaves it
+  bool stores_tied_head;  // a tied head is written a second time under its own name; reading takes
+                          // it or leaves it
 };
 
 std::span<const Architecture> architectures();
 // The row that a model is saved as.
 const Architecture& architecture_of(const ModelConfig&);
-// The row whose names stand beside a config.json of this model_type. Fails when the type cannot say the model.
-const Architecture& architecture_of(const ModelConfig&, std::string_view model_type, const std::string& where);
+// The row whose names stand beside a config.json of this model_type. Fails when the type cannot say
+// the model.
+const Architecture& architecture_of(const ModelConfig&, std::string_view model_type,
+                                    const std::string& where);
 // Fails, offering the nearest, when there is no such model_type.
 const Architecture& find_model_type(std::string_view model_type, const std::string& where);
 
-// What of a routing is not dropless top-k of a softmax, its weights scaled by nothing; empty when it is that. For architectures of other programs.
+// What of a routing is not dropless top-k of a softmax, its weights scaled by nothing; empty when
+// it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
 // A config.json and the row whose names its tensors have.

@@ -1,4 +1,5 @@
-// The lists of fields of moe_cpp, which holds everything, and of olmoe, which is what a new model is saved as where it can be.
+// The lists of fields of moe_cpp, which holds everything, and of olmoe, which is what a new model
+// is saved as where it can be.
 #include "hub/folder/config_fields.h"
 
 #include "hub/folder/field_visitors.h"
@@ -92,11 +93,14 @@ void visit_olmoe(Visitor& v, Config& c) {
 // What transformers' architecture has and ours has not must be switched off.
 void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
   if (reader.has("clip_qkv"))
-    fail("{}: \"clip_qkv\" is {}; clipped queries, keys and values are not supported, only null", reader.where(), text_of(reader, "clip_qkv"));
+    fail("{}: \"clip_qkv\" is {}; clipped queries, keys and values are not supported, only null",
+         reader.where(), text_of(reader, "clip_qkv"));
   if (reader.get<double>("attention_dropout", 0) != 0)
-    fail("{}: \"attention_dropout\" is {}; dropout of attention weights is not supported, only 0", reader.where(), text_of(reader, "attention_dropout"));
+    fail("{}: \"attention_dropout\" is {}; dropout of attention weights is not supported, only 0",
+         reader.where(), text_of(reader, "attention_dropout"));
   if (reader.get<int64_t>("head_dim", c.head_width) != c.head_width)
-    fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(), text_of(reader, "head_dim"), c.head_width);
+    fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(),
+         text_of(reader, "head_dim"), c.head_width);
 }
 
 }  // namespace
@@ -131,22 +135,29 @@ ModelConfig read_moe_cpp(const JsonReader& reader) {
 void write_moe_cpp(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_moe_cpp(fields, c);
-  if (c.rope_scaling.kind != RopeScaling::Kind::none) json["rope_scaling"] = rope_scaling_json(c.rope_scaling);
+  if (c.rope_scaling.kind != RopeScaling::Kind::none)
+    json["rope_scaling"] = rope_scaling_json(c.rope_scaling);
 }
 
-// transformers' balance loss is K where ours is 1 (all choices are counted and not divided by K), so its coefficient is ours / K.
+// transformers' balance loss is K where ours is 1 (all choices are counted and not divided by K),
+// so its coefficient is ours / K.
 ModelConfig read_olmoe(const JsonReader& reader) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_olmoe(fields, c);
-  if (c.width % c.heads != 0) fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}", reader.where(), c.heads, c.width);
+  if (c.width % c.heads != 0)
+    fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}",
+         reader.where(), c.heads, c.width);
   c.head_width = c.width / c.heads;
   c.dense_width = c.expert_width;
   c.attention_out_bias = c.attention_bias;
   c.qk_norm = QkNorm::full;
   read_rope(reader, c);
-  c.routing.coef.balance = read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
-  if (const bool renormalise = reader.get<bool>("norm_topk_prob"); renormalise != renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
+  c.routing.coef.balance =
+      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (const bool renormalise = reader.get<bool>("norm_topk_prob");
+      renormalise != renormalises(c.routing.recipe))
+    c.routing.norm_topk_prob = renormalise;
   refuse_switched_on(reader, c);
   return c;
 }
@@ -155,7 +166,8 @@ void write_olmoe(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_olmoe(fields, c);
   write_rope(json, c);
-  write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance, static_cast<double>(c.routing.top_k));
+  write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance,
+                    static_cast<double>(c.routing.top_k));
   json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing.recipe));
   json["attention_dropout"] = 0.0;
   json["clip_qkv"] = nullptr;

@@ -1,4 +1,5 @@
-// config.json as a whole: the model_type picks the list of fields (hub/folder/config_fields.h), what nobody asked for is refused, the result is validated.
+// config.json as a whole: the model_type picks the list of fields (hub/folder/config_fields.h),
+// what nobody asked for is refused, the result is validated.
 #include "hub/folder/config_json.h"
 
 #include <nlohmann/json.hpp>
@@ -29,12 +30,15 @@ FolderConfig read_config(std::string_view text, const std::string& where) {
   return {config, &architecture_of(config, model_type, where)};
 }
 
-ModelConfig parse_config(std::string_view text, const std::string& where) { return read_config(text, where).config; }
+ModelConfig parse_config(std::string_view text, const std::string& where) {
+  return read_config(text, where).config;
+}
 
 std::string config_to_json(const ModelConfig& config) {
   validate(config);
   const Architecture& architecture = architecture_of(config);
-  Json json = {{"model_type", architecture.model_type}, {"architectures", {architecture.class_name}}};
+  Json json = {{"model_type", architecture.model_type},
+               {"architectures", {architecture.class_name}}};
   architecture.write(json, config);
   return json.dump(2) + "\n";
 }

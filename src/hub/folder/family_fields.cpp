@@ -1,6 +1,8 @@
-// One list of fields for all that are built like Llama, with a row for what sets each family apart, and one for GPT-2. A key whose absence would let the
-// default of a class decide about the mathematics is needed, unless the family's own checkpoints were published before the key existed: then its absence
-// means what there was before. What shows in the tensors (biases, widths of heads) is checked by them too.
+// One list of fields for all that are built like Llama, with a row for what sets each family apart,
+// and one for GPT-2. A key whose absence would let the default of a class decide about the
+// mathematics is needed, unless the family's own checkpoints were published before the key existed:
+// then its absence means what there was before. What shows in the tensors (biases, widths of heads)
+// is checked by them too.
 #include "hub/folder/family_fields.h"
 
 #include "hub/folder/architectures.h"
@@ -11,9 +13,23 @@
 namespace moe {
 namespace {
 
-enum class FamilyBiases { none, qkv, flag };  // of attention: none; of queries, keys and values; of these and the projection back, as "attention_bias" says
-enum class HeadWidth { may, must };           // whether "head_dim" may be missing: hidden_size / num_attention_heads
-enum class Window { none, mistral, qwen, never };  // what says how far attention reaches; never: a window cannot be said by one number for all layers
+enum class FamilyBiases {
+  none,
+  qkv,
+  flag
+};  // of attention: none; of queries, keys and values; of these and the projection back, as
+    // "attention_bias" says
+enum class HeadWidth {
+  may,
+  must
+};  // whether "head_dim" may be missing: hidden_size / num_attention_heads
+enum class Window {
+  none,
+  mistral,
+  qwen,
+  never
+};  // what says how far attention reaches; never: a window cannot be said by one number for all
+    // layers
 
 struct Family {
   FamilyKind kind;
@@ -27,14 +43,22 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
-    {FamilyKind::llama, "llama", FamilyBiases::flag, HeadWidth::may, Window::none, QkNorm::none, false, true},
-    {FamilyKind::mistral, "mistral", FamilyBiases::none, HeadWidth::may, Window::mistral, QkNorm::none, false, false},
-    {FamilyKind::qwen2, "qwen2", FamilyBiases::qkv, HeadWidth::may, Window::qwen, QkNorm::none, false, false},
-    {FamilyKind::qwen3, "qwen3", FamilyBiases::flag, HeadWidth::must, Window::qwen, QkNorm::head, false, false},
-    {FamilyKind::mixtral, "mixtral", FamilyBiases::none, HeadWidth::may, Window::mistral, QkNorm::none, true, false},
-    {FamilyKind::qwen2_moe, "qwen2_moe", FamilyBiases::qkv, HeadWidth::may, Window::never, QkNorm::none, true, false},
-    {FamilyKind::qwen3_moe, "qwen3_moe", FamilyBiases::flag, HeadWidth::may, Window::never, QkNorm::head, true, false},
-    {FamilyKind::deepseek, "deepseek", FamilyBiases::flag, HeadWidth::may, Window::none, QkNorm::none, true, false},
+    {FamilyKind::llama, "llama", FamilyBiases::flag, HeadWidth::may, Window::none, QkNorm::none,
+     false, true},
+    {FamilyKind::mistral, "mistral", FamilyBiases::none, HeadWidth::may, Window::mistral,
+     QkNorm::none, false, false},
+    {FamilyKind::qwen2, "qwen2", FamilyBiases::qkv, HeadWidth::may, Window::qwen, QkNorm::none,
+     false, false},
+    {FamilyKind::qwen3, "qwen3", FamilyBiases::flag, HeadWidth::must, Window::qwen, QkNorm::head,
+     false, false},
+    {FamilyKind::mixtral, "mixtral", FamilyBiases::none, HeadWidth::may, Window::mistral,
+     QkNorm::none, true, false},
+    {FamilyKind::qwen2_moe, "qwen2_moe", FamilyBiases::qkv, HeadWidth::may, Window::never,
+     QkNorm::none, true, false},
+    {FamilyKind::qwen3_moe, "qwen3_moe", FamilyBiases::flag, HeadWidth::may, Window::never,
+     QkNorm::head, true, false},
+    {FamilyKind::deepseek, "deepseek", FamilyBiases::flag, HeadWidth::may, Window::none,
+     QkNorm::none, true, false},
 };
 
 const Family& family_of(FamilyKind kind) {
@@ -54,14 +78,17 @@ void need_to_stand(const JsonReader& reader, const char* key, const char* meanin
   if (!stands(reader, key)) fail("{}: \"{}\" is missing; add {}", reader.where(), key, meaning);
 }
 
-void refuse(const JsonReader& reader, const char* key, const char* why) { fail("{}: \"{}\" is {}; {}", reader.where(), key, text_of(reader, key), why); }
+void refuse(const JsonReader& reader, const char* key, const char* why) {
+  fail("{}: \"{}\" is {}; {}", reader.where(), key, text_of(reader, key), why);
+}
 
 // For switches that only few models turn on.
 void need_off(const JsonReader& reader, const char* key, const char* why) {
   if (reader.get<bool>(key, false)) refuse(reader, key, why);
 }
 
-// Keys of ours beside the family's, left out at their usual value; other programs carry them along unread.
+// Keys of ours beside the family's, left out at their usual value; other programs carry them along
+// unread.
 template <class Visitor, class Config>
 void visit_extras(Visitor& v, Config& c) {
   v.extra("router_z_loss_coef", c.routing.coef.z, 0, 0);
@@ -111,9 +138,12 @@ void visit_experts(Visitor& v, Config& c, const Family& f) {
   v.size("moe_layer_freq", c.moe_every, 1);
 }
 
-int64_t window_of(const JsonReader& reader) { return reader.get_in<int64_t>("sliding_window", 1, kMaxSize); }
+int64_t window_of(const JsonReader& reader) {
+  return reader.get_in<int64_t>("sliding_window", 1, kMaxSize);
+}
 
-// qwen: the layers from max_window_layers on have a window, the others none; transformers 5 also lists what each layer is.
+// qwen: the layers from max_window_layers on have a window, the others none; transformers 5 also
+// lists what each layer is.
 void read_qwen_window(const JsonReader& reader, ModelConfig& c, Window rule) {
   const bool used = reader.get<bool>("use_sliding_window");
   stands(reader, "sliding_window");
@@ -121,16 +151,22 @@ void read_qwen_window(const JsonReader& reader, ModelConfig& c, Window rule) {
   if (reader.has("layer_types")) {
     const auto types = reader.get<std::vector<std::string>>("layer_types");
     if (static_cast<int64_t>(types.size()) != c.layers)
-      fail("{}: \"layer_types\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), types.size(), c.layers);
+      fail("{}: \"layer_types\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(),
+           types.size(), c.layers);
     for (int64_t i = 0; i < c.layers; ++i) {
-      const std::string &type = types[static_cast<size_t>(i)], wanted = used && i >= first ? "sliding_attention" : "full_attention";
+      const std::string &type = types[static_cast<size_t>(i)],
+                        wanted = used && i >= first ? "sliding_attention" : "full_attention";
       if (type != wanted)
-        fail("{}: \"layer_types\" has \"{}\" at layer {}, where \"use_sliding_window\" and \"max_window_layers\" make it \"{}\"; they must agree",
-             reader.where(), printable(type), i, wanted);
+        fail(
+            "{}: \"layer_types\" has \"{}\" at layer {}, where \"use_sliding_window\" and "
+            "\"max_window_layers\" make it \"{}\"; they must agree",
+            reader.where(), printable(type), i, wanted);
     }
   }
   if (!used) return;
-  if (rule == Window::never) refuse(reader, "use_sliding_window", "layers with and without a window are not supported in this family, only false");
+  if (rule == Window::never)
+    refuse(reader, "use_sliding_window",
+           "layers with and without a window are not supported in this family, only false");
   if (first >= c.layers) return;
   c.attention_window = window_of(reader);
   c.window_from = first;
@@ -138,7 +174,8 @@ void read_qwen_window(const JsonReader& reader, ModelConfig& c, Window rule) {
 
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.window == Window::mistral) {
-    need_to_stand(reader, "sliding_window", "the number of tokens that attention reaches back, or null for all");
+    need_to_stand(reader, "sliding_window",
+                  "the number of tokens that attention reaches back, or null for all");
     if (reader.has("sliding_window")) c.attention_window = window_of(reader);
   }
   if (f.window == Window::qwen || f.window == Window::never) read_qwen_window(reader, c, f.window);
@@ -160,8 +197,13 @@ void read_qwen_layers(const JsonReader& reader, ModelConfig& c) {
   FieldReader(reader).layer_list("mlp_only_layers", dense);
   if (step == 1 && dense.empty()) return;
   for (int64_t i = 0; i < c.layers; ++i)
-    if ((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end()) c.moe_layers.push_back(i);
-  if (c.moe_layers.empty()) fail("{}: no layer routes by \"decoder_sparse_step\" and \"mlp_only_layers\"; such a model is a dense one", reader.where());
+    if ((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end())
+      c.moe_layers.push_back(i);
+  if (c.moe_layers.empty())
+    fail(
+        "{}: no layer routes by \"decoder_sparse_step\" and \"mlp_only_layers\"; such a model is a "
+        "dense one",
+        reader.where());
 }
 
 void write_qwen_layers(Json& json, const ModelConfig& c) {
@@ -181,16 +223,23 @@ const char* recipe_of(FamilyKind kind, bool renormalise) {
   }
 }
 
-bool renormalises(const RoutingOptions& routing) { return routing.norm_topk_prob.value_or(moe::renormalises(routing.recipe)); }
+bool renormalises(const RoutingOptions& routing) {
+  return routing.norm_topk_prob.value_or(moe::renormalises(routing.recipe));
+}
 
 void read_deepseek_router(const JsonReader& reader, ModelConfig& c) {
-  if (reader.get<std::string>("scoring_func") != "softmax") refuse(reader, "scoring_func", "only \"softmax\" is of this family");
-  if (reader.get<double>("routed_scaling_factor", 1) != 1) refuse(reader, "routed_scaling_factor", "this family does not scale its weights, only 1");
-  if (reader.get<std::string>("topk_method", "greedy") != "greedy") refuse(reader, "topk_method", "only \"greedy\" is of this family");
+  if (reader.get<std::string>("scoring_func") != "softmax")
+    refuse(reader, "scoring_func", "only \"softmax\" is of this family");
+  if (reader.get<double>("routed_scaling_factor", 1) != 1)
+    refuse(reader, "routed_scaling_factor", "this family does not scale its weights, only 1");
+  if (reader.get<std::string>("topk_method", "greedy") != "greedy")
+    refuse(reader, "topk_method", "only \"greedy\" is of this family");
   for (const char* key : {"kv_lora_rank", "q_lora_rank"})
     if (reader.has(key)) refuse(reader, key, "latent attention is not supported");
-  c.routing.coef.balance = read_coefficient(reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
-  if (!c.routing.balance_over && reader.get<bool>("seq_aux")) c.routing.balance_over = BalanceOver::sequence;
+  c.routing.coef.balance = read_coefficient(
+      reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  if (!c.routing.balance_over && reader.get<bool>("seq_aux"))
+    c.routing.balance_over = BalanceOver::sequence;
   stands(reader, "seq_aux");
 }
 
@@ -201,8 +250,10 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
   if (f.kind == FamilyKind::deepseek) return read_deepseek_router(reader, c);
-  c.routing.coef.balance = read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
-  if (reader.get<double>("router_jitter_noise", 0) != 0) refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
+  c.routing.coef.balance =
+      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (reader.get<double>("router_jitter_noise", 0) != 0)
+    refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
@@ -212,15 +263,18 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kind != FamilyKind::mixtral) json["norm_topk_prob"] = renormalise;
   if (f.kind != FamilyKind::deepseek) {
     fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
-    write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance, static_cast<double>(c.routing.top_k));
+    write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance,
+                      static_cast<double>(c.routing.top_k));
     json["output_router_logits"] = false;
     return;
   }
   const bool sequence = c.routing.balance_over == BalanceOver::sequence;
-  if (!sequence) fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  if (!sequence)
+    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   json["seq_aux"] = sequence;
   json["scoring_func"] = "softmax";
-  write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance, static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
+                    static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
 }
 
 ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
@@ -228,16 +282,21 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
   FieldReader fields(reader);
   visit_sizes(fields, c, f);
   if (c.head_width == 0)
-    fail("{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then \"head_dim\" is needed", reader.where(), c.heads, c.width);
+    fail(
+        "{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then "
+        "\"head_dim\" is needed",
+        reader.where(), c.heads, c.width);
   if (f.biases == FamilyBiases::qkv && f.kind != FamilyKind::qwen2_moe) c.attention_bias = true;
   c.attention_out_bias = f.biases == FamilyBiases::flag && c.attention_bias;
   c.qk_norm = f.qk_norm;
   read_rope(reader, c);
   read_windows(reader, c, f);
   visit_extras(fields, c);
-  need_off(reader, "rope_interleaved", "rotary embeddings of neighbours are not supported, only of halves");
+  need_off(reader, "rope_interleaved",
+           "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");
-  if (reader.get<double>("attention_dropout", 0) != 0) refuse(reader, "attention_dropout", "dropout of attention weights is not supported, only 0");
+  if (reader.get<double>("attention_dropout", 0) != 0)
+    refuse(reader, "attention_dropout", "dropout of attention weights is not supported, only 0");
   if (!f.moe) {
     fields.size("intermediate_size", c.dense_width, 1);
     c.expert_width = c.dense_width;  // unused
@@ -247,7 +306,9 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
   if (f.kind == FamilyKind::mixtral) c.dense_width = c.expert_width;
   if (f.kind == FamilyKind::qwen2_moe || f.kind == FamilyKind::qwen3_moe) {
     // transformers 5 writes it under another name in one of the two.
-    fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts" : "num_local_experts", c.routing.experts, 1);
+    fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"
+                                                                              : "num_local_experts",
+                c.routing.experts, 1);
     read_qwen_layers(reader, c);
   }
   if (f.kind == FamilyKind::qwen2_moe) c.shared_experts = 1, c.shared_gate = true;
@@ -294,7 +355,9 @@ ModelConfig read_gpt2(const JsonReader& reader) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_gpt2(fields, c);
-  if (c.width % c.heads != 0) fail("{}: \"n_head\" is {}, which does not divide \"n_embd\" {}", reader.where(), c.heads, c.width);
+  if (c.width % c.heads != 0)
+    fail("{}: \"n_head\" is {}, which does not divide \"n_embd\" {}", reader.where(), c.heads,
+         c.width);
   c.kv_heads = c.heads;
   c.head_width = c.width / c.heads;
   c.expert_width = c.dense_width;  // unused
@@ -302,13 +365,18 @@ ModelConfig read_gpt2(const JsonReader& reader) {
   c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
   c.positions = Positions::learned;
   c.gated = false;
-  if (static_cast<float>(reader.get<double>("embd_pdrop")) != c.dropout) refuse(reader, "embd_pdrop", "it must be \"resid_pdrop\": one dropout is supported");
+  if (static_cast<float>(reader.get<double>("embd_pdrop")) != c.dropout)
+    refuse(reader, "embd_pdrop", "it must be \"resid_pdrop\": one dropout is supported");
   reader.get<double>("attn_pdrop", 0);
-  if (!reader.get<bool>("scale_attn_weights", true)) refuse(reader, "scale_attn_weights", "scores that are not scaled are not supported");
-  need_off(reader, "scale_attn_by_inverse_layer_idx", "scores scaled by the layer are not supported");
+  if (!reader.get<bool>("scale_attn_weights", true))
+    refuse(reader, "scale_attn_weights", "scores that are not scaled are not supported");
+  need_off(reader, "scale_attn_by_inverse_layer_idx",
+           "scores scaled by the layer are not supported");
   need_off(reader, "add_cross_attention", "attention to another text is not supported");
   reader.get<bool>("reorder_and_upcast_attn", false);
-  for (const char* key : {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"}) stands(reader, key);
+  for (const char* key : {"summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+                          "summary_type", "summary_use_proj"})
+    stands(reader, key);
   return c;
 }
 
@@ -323,13 +391,17 @@ void write_gpt2(Json& json, const ModelConfig& c) {
 
 std::string why_not_gpt2(const ModelConfig& c) {
   if (c.moe_layer_count() > 0) return "some of its layers route";
-  if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre) return "its norms are not LayerNorms before each sublayer";
-  if (!c.norm_bias || !c.attention_bias || !c.attention_out_bias || !c.ffn_bias) return "some of its parts have no biases";
+  if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre)
+    return "its norms are not LayerNorms before each sublayer";
+  if (!c.norm_bias || !c.attention_bias || !c.attention_out_bias || !c.ffn_bias)
+    return "some of its parts have no biases";
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
-  if (c.head_width * c.heads != c.width) return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width, c.width);
+  if (c.head_width * c.heads != c.width)
+    return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
+                       c.width);
   if (c.gated) return "its FFNs have gates";
   return "";
 }
@@ -339,29 +411,42 @@ std::string why_not_experts(const ModelConfig& c, const Family& f) {
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   const bool renormalise = renormalises(c.routing);
   const bool qwen = f.kind == FamilyKind::qwen2_moe || f.kind == FamilyKind::qwen3_moe;
-  if (f.kind == FamilyKind::mixtral && !renormalise) return "its combine weights are not normalised";
-  if (f.kind == FamilyKind::mixtral && c.moe_layer_count() != c.layers) return "some layers are dense";
-  if (f.kind == FamilyKind::deepseek && !c.moe_layers.empty()) return "its MoE layers are listed one by one";
+  if (f.kind == FamilyKind::mixtral && !renormalise)
+    return "its combine weights are not normalised";
+  if (f.kind == FamilyKind::mixtral && c.moe_layer_count() != c.layers)
+    return "some layers are dense";
+  if (f.kind == FamilyKind::deepseek && !c.moe_layers.empty())
+    return "its MoE layers are listed one by one";
   if (qwen && c.dense_width < 1) return "its dense layers have no width";
-  if (f.kind == FamilyKind::qwen2_moe && (c.shared_experts != 1 || !c.shared_gate)) return "it has not one shared expert with a gate";
-  if (f.kind == FamilyKind::deepseek && c.shared_experts > 0 && (c.shared_gate || c.shared_width != c.expert_width))
+  if (f.kind == FamilyKind::qwen2_moe && (c.shared_experts != 1 || !c.shared_gate))
+    return "it has not one shared expert with a gate";
+  if (f.kind == FamilyKind::deepseek && c.shared_experts > 0 &&
+      (c.shared_gate || c.shared_width != c.expert_width))
     return "its shared experts are not as wide as the others, or weighted";
-  if ((f.kind == FamilyKind::mixtral || f.kind == FamilyKind::qwen3_moe) && c.shared_experts > 0) return "it has shared experts";
+  if ((f.kind == FamilyKind::mixtral || f.kind == FamilyKind::qwen3_moe) && c.shared_experts > 0)
+    return "it has shared experts";
   return "";
 }
 
 std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
-  if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre) return "its norms are not RMSNorms before each sublayer";
+  if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
+    return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
-  if (c.attention_window > 0 && f.window != Window::mistral && f.window != Window::qwen) return "its attention has a window";
-  if (c.attention_window > 0 && c.window_from > 0 && f.window != Window::qwen) return "only some of its layers have a window";
+  if (c.attention_window > 0 && f.window != Window::mistral && f.window != Window::qwen)
+    return "its attention has a window";
+  if (c.attention_window > 0 && c.window_from > 0 && f.window != Window::qwen)
+    return "only some of its layers have a window";
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
-  if (c.qk_norm != f.qk_norm) return f.qk_norm == QkNorm::none ? "queries and keys are normalised" : "queries and keys are not normalised for each head";
-  if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias)) return "its attention has biases";
+  if (c.qk_norm != f.qk_norm)
+    return f.qk_norm == QkNorm::none ? "queries and keys are normalised"
+                                     : "queries and keys are not normalised for each head";
+  if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias))
+    return "its attention has biases";
   const bool out = f.biases == FamilyBiases::flag && c.attention_bias;
   if (c.attention_out_bias != out) return "other projections of its attention have biases";
-  if (f.kind == FamilyKind::qwen2 && !c.attention_bias) return "queries, keys and values have no biases";
+  if (f.kind == FamilyKind::qwen2 && !c.attention_bias)
+    return "queries, keys and values have no biases";
   if (c.ffn_bias && f.kind != FamilyKind::llama) return "its FFNs have biases";
   if (!f.moe) return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

@@ -1,5 +1,6 @@
-// The keys of config.json of the families that transformers has (transformers:models/*/configuration_*.py) and of the first DeepSeekMoE, whose code lies with
-// its weights (huggingface deepseek-ai/deepseek-moe-16b-base).
+// The keys of config.json of the families that transformers has
+// (transformers:models/*/configuration_*.py) and of the first DeepSeekMoE, whose code lies with its
+// weights (huggingface deepseek-ai/deepseek-moe-16b-base).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +11,17 @@
 
 namespace moe {
 
-enum class FamilyKind { llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, deepseek, gpt2 };
+enum class FamilyKind {
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  mixtral,
+  qwen2_moe,
+  qwen3_moe,
+  deepseek,
+  gpt2
+};
 
 ModelConfig read_family(const JsonReader&, FamilyKind);
 void write_family(Json&, const ModelConfig&, FamilyKind);

@@ -1,5 +1,6 @@
-// The two visitors that walk a list of fields: one reads a JsonReader, one writes a Json. Both check the same ranges, so that what is written can be read.
-// Floats are written as the shortest decimal that reads back as the same float. Only for the lists of hub/.
+// The two visitors that walk a list of fields: one reads a JsonReader, one writes a Json. Both
+// check the same ranges, so that what is written can be read. Floats are written as the shortest
+// decimal that reads back as the same float. Only for the lists of hub/.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +20,15 @@
 namespace moe {
 
 inline constexpr int64_t kMaxSize = int64_t{1} << 24;  // as validate() has it
-inline constexpr int64_t kMaxLayers = 4096;            // bounds the work that a hostile file can ask for before its tensors are looked at
+inline constexpr int64_t kMaxLayers =
+    4096;  // bounds the work that a hostile file can ask for before its tensors are looked at
 
 inline const std::vector<std::string> kNormNames = {"rms", "layer"};
 inline const std::vector<std::string> kPlacementNames = {"pre", "post"};
 inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
 inline const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
-inline const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};  // as transformers calls them
+inline const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh",
+                                                   "relu"};  // as transformers calls them
 // Other names that it has for the same functions.
 inline const std::vector<std::string> kOtherActNames = {"swish", "gelu_new", "gelu_fast"};
 inline constexpr ops::Act kOtherActs[] = {ops::Act::silu, ops::Act::gelu_tanh, ops::Act::gelu_tanh};
@@ -35,16 +38,24 @@ inline std::string text_of(const JsonReader& reader, const char* key) {
   return printable(reader.value(key).dump(-1, ' ', true, Json::error_handler_t::replace));
 }
 
-// Visitors. A field is (key, member, lowest, highest); `extra` fields have a default and stand in the file only when they differ from it.
+// Visitors. A field is (key, member, lowest, highest); `extra` fields have a default and stand in
+// the file only when they differ from it.
 class FieldReader {
  public:
   explicit FieldReader(const JsonReader& from) : from_(from) {}
 
-  void size(const char* key, int64_t& x, int64_t low, int64_t high = kMaxSize) { x = from_.get_in<int64_t>(key, low, high); }
-  void number(const char* key, float& x, double low) { x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX)); }
+  void size(const char* key, int64_t& x, int64_t low, int64_t high = kMaxSize) {
+    x = from_.get_in<int64_t>(key, low, high);
+  }
+  void number(const char* key, float& x, double low) {
+    x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));
+  }
   void flag(const char* key, bool& x) { x = from_.get<bool>(key); }
   // The same for keys that may be missing; they are always written.
-  void size_or(const char* key, int64_t& x, int64_t otherwise, int64_t low, int64_t high = kMaxSize) { x = from_.get_in<int64_t>(key, low, high, otherwise); }
+  void size_or(const char* key, int64_t& x, int64_t otherwise, int64_t low,
+               int64_t high = kMaxSize) {
+    x = from_.get_in<int64_t>(key, low, high, otherwise);
+  }
   void number_or(const char* key, float& x, float otherwise, double low) {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest_decimal(otherwise)));
   }
@@ -53,7 +64,8 @@ class FieldReader {
     std::vector<std::string> names = kActNames;
     names.insert(names.end(), kOtherActNames.begin(), kOtherActNames.end());
     const size_t which = from_.get_one_of(key, names);
-    x = which < kActNames.size() ? static_cast<ops::Act>(which) : kOtherActs[which - kActNames.size()];
+    x = which < kActNames.size() ? static_cast<ops::Act>(which)
+                                 : kOtherActs[which - kActNames.size()];
   }
   template <class E>
   void one_of(const char* key, E& x, const std::vector<std::string>& names) {
@@ -84,14 +96,19 @@ class FieldReader {
     x = from_.get<std::vector<int64_t>>(key);
     for (size_t i = 0; i < x.size(); ++i)
       if (x[i] < 0 || x[i] >= kMaxLayers || (i > 0 && x[i] <= x[i - 1]))
-        fail("{}: \"{}\" must list layers from 0 on, each once and in rising order; entry {} is {}", from_.where(), key, i, x[i]);
+        fail("{}: \"{}\" must list layers from 0 on, each once and in rising order; entry {} is {}",
+             from_.where(), key, i, x[i]);
   }
   void extra(const char* key, float& x, float otherwise, double low) {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX, shortest_decimal(otherwise)));
   }
-  void extra(const char* key, int64_t& x, int64_t otherwise, int64_t low) { x = from_.get_in<int64_t>(key, low, kMaxSize, otherwise); }
+  void extra(const char* key, int64_t& x, int64_t otherwise, int64_t low) {
+    x = from_.get_in<int64_t>(key, low, kMaxSize, otherwise);
+  }
   void extra(const char* key, bool& x, bool otherwise) { x = from_.get<bool>(key, otherwise); }
-  void extra_recipe(const char* key, std::string& x, const char* otherwise) { x = from_.has(key) ? recipe_name(key) : otherwise; }
+  void extra_recipe(const char* key, std::string& x, const char* otherwise) {
+    x = from_.has(key) ? recipe_name(key) : otherwise;
+  }
 
  private:
   std::string recipe_name(const char* key) {
@@ -107,10 +124,16 @@ class FieldWriter {
  public:
   explicit FieldWriter(Json& to) : to_(to) {}
 
-  void size(const char* key, const int64_t& x, int64_t low, int64_t high = kMaxSize) { to_[key] = checked<int64_t>(key, x, low, high); }
-  void number(const char* key, const float& x, double low) { to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX)); }
+  void size(const char* key, const int64_t& x, int64_t low, int64_t high = kMaxSize) {
+    to_[key] = checked<int64_t>(key, x, low, high);
+  }
+  void number(const char* key, const float& x, double low) {
+    to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX));
+  }
   void flag(const char* key, const bool& x) { to_[key] = x; }
-  void size_or(const char* key, const int64_t& x, int64_t, int64_t low, int64_t high = kMaxSize) { size(key, x, low, high); }
+  void size_or(const char* key, const int64_t& x, int64_t, int64_t low, int64_t high = kMaxSize) {
+    size(key, x, low, high);
+  }
   void number_or(const char* key, const float& x, float, double low) { number(key, x, low); }
   void flag_or(const char* key, const bool& x, bool) { flag(key, x); }
   void act(const char* key, const ops::Act& x) { to_[key] = kActNames.at(static_cast<size_t>(x)); }
@@ -156,7 +179,8 @@ class FieldWriter {
  private:
   template <class T>
   T checked(const char* key, T x, std::type_identity_t<double> low, double high) {
-    if (!(static_cast<double>(x) >= low && static_cast<double>(x) <= high)) fail_usage("\"{}\" is {}, config.json holds {} to {}", key, x, low, high);
+    if (!(static_cast<double>(x) >= low && static_cast<double>(x) <= high))
+      fail_usage("\"{}\" is {}, config.json holds {} to {}", key, x, low, high);
     return x;
   }
 

@@ -13,7 +13,9 @@ using Kind = RopeScaling::Kind;
 // The place in the list is the Kind.
 const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn"};
 
-float number(const JsonReader& reader, const char* key) { return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)); }
+float number(const JsonReader& reader, const char* key) {
+  return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX));
+}
 // A number that counts as absent when it is 0, as in transformers.
 float number_or(const JsonReader& reader, const char* key, float otherwise) {
   const auto x = static_cast<float>(reader.get_in<double>(key, 0, FLT_MAX, 0));
@@ -24,20 +26,26 @@ Kind kind_of(const JsonReader& reader) {
   const char* key = reader.has("rope_type") ? "rope_type" : "type";
   const std::string name = reader.get<std::string>(key, "default");
   if (reader.has("rope_type") && reader.get<std::string>("type", name) != name)
-    fail("{}: \"rope_type\" is {}, but \"type\" is {}; make them equal", reader.where(), text_of(reader, "rope_type"), text_of(reader, "type"));
+    fail("{}: \"rope_type\" is {}, but \"type\" is {}; make them equal", reader.where(),
+         text_of(reader, "rope_type"), text_of(reader, "type"));
   for (size_t i = 0; i < kKinds.size(); ++i)
     if (kKinds[i] == name) return static_cast<Kind>(i);
-  fail("{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3 or yarn", reader.where(), key, text_of(reader, key));
+  fail("{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3 or yarn",
+       reader.where(), key, text_of(reader, key));
 }
 
-// transformers:modeling_rope_utils.py, after arXiv 2309.00071 section 3.4: scores grow with the logarithm of the factor.
+// transformers:modeling_rope_utils.py, after arXiv 2309.00071 section 3.4: scores grow with the
+// logarithm of the factor.
 float yarn_attention_factor(const JsonReader& reader, float factor) {
-  const auto mscale = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(factor)) + 1; };
+  const auto mscale = [&](double m) {
+    return factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(factor)) + 1;
+  };
   const float over = number_or(reader, "mscale", 0), under = number_or(reader, "mscale_all_dim", 0);
   const double derived = over > 0 && under > 0 ? mscale(over) / mscale(under) : mscale(1);
   if (reader.has("attention_factor")) return number(reader, "attention_factor");
   if (!(derived >= FLT_MIN && derived <= FLT_MAX))
-    fail("{}: \"mscale\" is {} and \"mscale_all_dim\" {}, which scores cannot be scaled by", reader.where(), over, under);
+    fail("{}: \"mscale\" is {} and \"mscale_all_dim\" {}, which scores cannot be scaled by",
+         reader.where(), over, under);
   return static_cast<float>(derived);
 }
 
@@ -52,7 +60,8 @@ RopeScaling scaling_of(const JsonReader& reader) {
     s.low_freq_factor = number(reader, "low_freq_factor");
     s.high_freq_factor = number(reader, "high_freq_factor");
     if (s.high_freq_factor <= s.low_freq_factor)
-      fail("{}: \"high_freq_factor\" is {}, it must be above \"low_freq_factor\"", reader.where(), text_of(reader, "high_freq_factor"));
+      fail("{}: \"high_freq_factor\" is {}, it must be above \"low_freq_factor\"", reader.where(),
+           text_of(reader, "high_freq_factor"));
     return s;
   }
   s.beta_fast = number_or(reader, "beta_fast", s.beta_fast);
@@ -64,7 +73,8 @@ RopeScaling scaling_of(const JsonReader& reader) {
 
 void refuse_parts(const JsonReader& rope) {
   if (rope.get<double>("partial_rotary_factor", 1) != 1)
-    fail("{}: \"partial_rotary_factor\" is {}; only heads that are rotated whole are supported", rope.where(), text_of(rope, "partial_rotary_factor"));
+    fail("{}: \"partial_rotary_factor\" is {}; only heads that are rotated whole are supported",
+         rope.where(), text_of(rope, "partial_rotary_factor"));
   rope.refuse_unknown();
 }
 
@@ -73,7 +83,9 @@ bool written_before_theta(const JsonReader& reader) {
   int major = 0, minor = 0;
   const char* end = version.data() + version.size();
   const auto [dot, error] = std::from_chars(version.data(), end, major);
-  if (error != std::errc() || dot == end || *dot != '.' || std::from_chars(dot + 1, end, minor).ec != std::errc()) return false;
+  if (error != std::errc() || dot == end || *dot != '.' ||
+      std::from_chars(dot + 1, end, minor).ec != std::errc())
+    return false;
   return major < 4 || (major == 4 && minor < 33);
 }
 
@@ -88,9 +100,10 @@ RopeScaling read_rope_scaling(const JsonReader& reader) {
   if (!reader.has("rope_scaling")) return {};
   const JsonReader scaling = reader.object("rope_scaling");
   const RopeScaling s = scaling_of(scaling);
-  if (scaling.has("rope_theta") && reader.has("rope_theta") && scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
-    fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(), text_of(reader, "rope_theta"),
-         text_of(scaling, "rope_theta"));
+  if (scaling.has("rope_theta") && reader.has("rope_theta") &&
+      scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
+    fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(),
+         text_of(reader, "rope_theta"), text_of(scaling, "rope_theta"));
   refuse_parts(scaling);
   return s;
 }
@@ -104,14 +117,17 @@ void read_rope(const JsonReader& reader, ModelConfig& c) {
   const JsonReader rope = reader.object("rope_parameters");
   const RopeScaling scaling = scaling_of(rope);
   if (reader.has("rope_scaling") && rope_scaling_json(scaling) != rope_scaling_json(c.rope_scaling))
-    fail("{}: \"rope_scaling\" is {}, but \"rope_parameters\" is {}; make them equal", reader.where(), text_of(reader, "rope_scaling"),
-         text_of(reader, "rope_parameters"));
+    fail("{}: \"rope_scaling\" is {}, but \"rope_parameters\" is {}; make them equal",
+         reader.where(), text_of(reader, "rope_scaling"), text_of(reader, "rope_parameters"));
   c.rope_scaling = scaling;
-  c.rope_theta = rope.has("rope_theta") || !reader.has("rope_theta") ? static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX)) : theta_beside(reader);
+  c.rope_theta = rope.has("rope_theta") || !reader.has("rope_theta")
+                     ? static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX))
+                     : theta_beside(reader);
   refuse_parts(rope);
-  if (reader.has("rope_theta") && static_cast<float>(reader.get<double>("rope_theta")) != c.rope_theta)
-    fail("{}: \"rope_theta\" is {}, but \"rope_parameters\" says {}; make them equal", reader.where(), text_of(reader, "rope_theta"),
-         text_of(rope, "rope_theta"));
+  if (reader.has("rope_theta") &&
+      static_cast<float>(reader.get<double>("rope_theta")) != c.rope_theta)
+    fail("{}: \"rope_theta\" is {}, but \"rope_parameters\" says {}; make them equal",
+         reader.where(), text_of(reader, "rope_theta"), text_of(rope, "rope_theta"));
 }
 
 Json rope_scaling_json(const RopeScaling& s) {

@@ -1,5 +1,5 @@
-// Rotary embeddings in config.json: "rope_theta" and "rope_scaling" beside each other as transformers 4 has them, "rope_parameters" as transformers 5 has them,
-// or both.
+// Rotary embeddings in config.json: "rope_theta" and "rope_scaling" beside each other as
+// transformers 4 has them, "rope_parameters" as transformers 5 has them, or both.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,8 +9,9 @@
 
 namespace moe {
 
-// Fills rope_theta and rope_scaling. Fails where the key that says the base is missing, except in configs of transformers before 4.33, which had no such key:
-// the base was 10000 for all of them. Scalings other than linear, llama3 and yarn are refused by name.
+// Fills rope_theta and rope_scaling. Fails where the key that says the base is missing, except in
+// configs of transformers before 4.33, which had no such key: the base was 10000 for all of them.
+// Scalings other than linear, llama3 and yarn are refused by name.
 void read_rope(const JsonReader&, ModelConfig&);
 // Both forms.
 void write_rope(Json&, const ModelConfig&);

@@ -26,13 +26,18 @@ std::vector<Style> make_styles() {
   olmoe.init = {.std = 0.02f, .cut = 3, .scale_residual = false};
 
   return {
-      {"gpt2", "LayerNorm, learned positions, GELU, biases, tied head (nanoGPT, nanoMoE)", gpt2, 4, true},
-      {"llama", "RMSNorm, rotary positions, SwiGLU, no biases (Llama, Mixtral)", llama, 8.0 / 3, false},
-      {"olmoe", "llama with queries and keys normalised over the full width (OLMoE)", olmoe, 8.0 / 3, false},
+      {"gpt2", "LayerNorm, learned positions, GELU, biases, tied head (nanoGPT, nanoMoE)", gpt2, 4,
+       true},
+      {"llama", "RMSNorm, rotary positions, SwiGLU, no biases (Llama, Mixtral)", llama, 8.0 / 3,
+       false},
+      {"olmoe", "llama with queries and keys normalised over the full width (OLMoE)", olmoe,
+       8.0 / 3, false},
   };
 }
 
-int64_t round_to_16(double x) { return std::max<int64_t>(16, static_cast<int64_t>(std::lround(x / 16)) * 16); }
+int64_t round_to_16(double x) {
+  return std::max<int64_t>(16, static_cast<int64_t>(std::lround(x / 16)) * 16);
+}
 
 }  // namespace
 
@@ -56,14 +61,19 @@ std::string_view style_of_recipe(std::string_view recipe) {
   return "llama";
 }
 
-RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k, int64_t moe_layers) {
-  const char* recipe = dense.qk_norm == QkNorm::full ? "olmoe" : dense.qk_norm == QkNorm::head ? "qwen3-moe" : "mixtral";
+RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k,
+                                 int64_t moe_layers) {
+  const char* recipe = dense.qk_norm == QkNorm::full   ? "olmoe"
+                       : dense.qk_norm == QkNorm::head ? "qwen3-moe"
+                                                       : "mixtral";
   RoutingOptions options = default_options(find_recipe(recipe), experts, top_k, moe_layers);
   if (find_recipe(recipe).norm_topk_prob_is_open) options.norm_topk_prob = true;
   return options;
 }
 
-int64_t default_dense_width(const Style& style, int64_t width) { return round_to_16(style.ffn_factor * static_cast<double>(width)); }
+int64_t default_dense_width(const Style& style, int64_t width) {
+  return round_to_16(style.ffn_factor * static_cast<double>(width));
+}
 
 int64_t default_expert_width(const Style& style, int64_t width, int64_t top_k) {
   const double dense = style.ffn_factor * static_cast<double>(width);

@@ -1,4 +1,5 @@
-// Named starting points for a new model: the parts of a known family, with sizes left open. `moe train --architecture` chooses one.
+// Named starting points for a new model: the parts of a known family, with sizes left open. `moe
+// train --architecture` chooses one.
 #pragma once
 
 #include <string>
@@ -22,8 +23,10 @@ const std::vector<Style>& styles();
 const Style& find_style(std::string_view name);
 // The style that the recipe's own models have.
 std::string_view style_of_recipe(std::string_view recipe);
-// The routing by which the FFNs of a dense model become `experts` experts whose weights add up to 1, by the recipe whose own models have this attention.
-RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k, int64_t moe_layers);
+// The routing by which the FFNs of a dense model become `experts` experts whose weights add up to
+// 1, by the recipe whose own models have this attention.
+RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k,
+                                 int64_t moe_layers);
 
 // Expert width where the user gives none: a multiple of 16.
 int64_t default_expert_width(const Style&, int64_t width, int64_t top_k);

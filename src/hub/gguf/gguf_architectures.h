@@ -1,5 +1,6 @@
-// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as data; and the form of our own for what none of them can say.
-// Source of every fact: github ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp.
+// The table of llama.cpp's architectures that are read and written: what its graphs hard-code, as
+// data; and the form of our own for what none of them can say. Source of every fact: github
+// ggml-org/llama.cpp, src/models/NAME.cpp, and llama_model_rope_type in src/llama-model.cpp.
 #pragma once
 
 #include <span>
@@ -39,17 +40,19 @@ struct GgufArchitecture {
   bool needs_head = false;       // a tied head is written a second time, as "output.weight"
   bool renormalises = false;     // the weights of the chosen experts are divided by their sum
   SharedExperts shared = SharedExperts::none;
-  bool dense_first = false;                               // leading_dense_block_count dense layers come first
+  bool dense_first = false;  // leading_dense_block_count dense layers come first
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
-  bool llama3_scaling = false;                            // a tensor "rope_freqs.weight" of factors is honoured
+  bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }
 };
 
 std::span<const GgufArchitecture> gguf_architectures();
-// What of this model the row cannot say; empty when it can say all. `distance` (may be null): how many of its questions the model passed before.
+// What of this model the row cannot say; empty when it can say all. `distance` (may be null): how
+// many of its questions the model passed before.
 std::string why_not(const GgufArchitecture&, const ModelConfig&, int* distance = nullptr);
-// "moe_cpp": any model, its config.json in a key. No row of the table: llama.cpp does not know it, and of its fields only name, title and tensors count.
+// "moe_cpp": any model, its config.json in a key. No row of the table: llama.cpp does not know it,
+// and of its fields only name, title and tensors count.
 const GgufArchitecture& own_gguf_architecture();
 
 struct GgufForm {
@@ -58,7 +61,9 @@ struct GgufForm {
 };
 // The first row that can say the model, else our own with the reason of the row that comes nearest.
 GgufForm gguf_form_of(const ModelConfig&);
-// Fails, offering the nearest, when no architecture has this name; `routes` chooses among the rows of one.
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, const std::string& where);
+// Fails, offering the nearest, when no architecture has this name; `routes` chooses among the rows
+// of one.
+const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes,
+                                               const std::string& where);
 
 }  // namespace moe

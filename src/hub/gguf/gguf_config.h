@@ -1,4 +1,5 @@
-// A GGUF's keys to ModelConfig and back. Keys are those of llama.cpp (github ggml-org/llama.cpp, gguf-py/gguf/constants.py; ggml, docs/gguf.md).
+// A GGUF's keys to ModelConfig and back. Keys are those of llama.cpp (github ggml-org/llama.cpp,
+// gguf-py/gguf/constants.py; ggml, docs/gguf.md).
 #pragma once
 
 #include <vector>
@@ -13,7 +14,8 @@ struct GgufModelConfig {
   const GgufArchitecture* architecture = nullptr;
 };
 
-// Validated. Fails, naming the key, where one that changes the mathematics is missing, says what is not supported, or is not known.
+// Validated. Fails, naming the key, where one that changes the mathematics is missing, says what is
+// not supported, or is not known.
 GgufModelConfig read_gguf_config(const Gguf&);
 // What read_gguf_config reads, but for the sizes that are the tensors'.
 std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture&, const ModelConfig&);

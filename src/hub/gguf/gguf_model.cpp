@@ -18,24 +18,36 @@ namespace {
 constexpr std::string_view kAsker = "the file's metadata";
 constexpr int64_t kBlockNumbers = int64_t{1} << 22;  // of a tensor, gathered at a time
 
-// A tensor's rows, some at a time: as they are where all of them have the wanted type, else f32 for the writer to convert.
+// A tensor's rows, some at a time: as they are where all of them have the wanted type, else f32 for
+// the writer to convert.
 GgufItem item_of(const FileTensor& tensor, DType dtype, int threads) {
-  const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) { return piece.param->value.dtype == dtype; });
+  const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) {
+    return piece.param->value.dtype == dtype;
+  });
   const DType given = as_stored ? dtype : DType::f32;
   const FileRows walk = rows_of(tensor);
-  const int64_t step = tensor.shape.size() == 1 ? walk.rows : std::max<int64_t>(1, kBlockNumbers / walk.cols / walk.step) * walk.step;
+  const int64_t step =
+      tensor.shape.size() == 1
+          ? walk.rows
+          : std::max<int64_t>(1, kBlockNumbers / walk.cols / walk.step) * walk.step;
   const auto buffer = std::make_shared<std::vector<std::byte>>();
   return {tensor.name, dtype, tensor.shape, [=](int64_t part) {
-            const int64_t begin = part * step, end = std::min(begin + step, walk.rows), n = end - begin;
+            const int64_t begin = part * step, end = std::min(begin + step, walk.rows),
+                          n = end - begin;
             Coverage nobody_asks;
             buffer->resize(static_cast<size_t>(n * bytes_of(given, walk.cols)));
-            if (as_stored) gather_stored(buffer->data(), tensor, dtype, begin, end, threads, nobody_asks);
-            else gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, begin, end, threads, nobody_asks);
-            return walk.cols == 1 ? Tensor(buffer->data(), given, {n}) : Tensor(buffer->data(), given, {n, walk.cols});
+            if (as_stored)
+              gather_stored(buffer->data(), tensor, dtype, begin, end, threads, nobody_asks);
+            else
+              gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, begin, end, threads,
+                          nobody_asks);
+            return walk.cols == 1 ? Tensor(buffer->data(), given, {n})
+                                  : Tensor(buffer->data(), given, {n, walk.cols});
           }};
 }
 
-// llama.h, enum llama_ftype; 1024 says that it was guessed. Of the mixes of a type the usual one, which comes first.
+// llama.h, enum llama_ftype; 1024 says that it was guessed. Of the mixes of a type the usual one,
+// which comes first.
 int64_t file_type_of(DType dtype) {
   if (dtype == DType::f32) return 0;
   if (dtype == DType::f16) return 1;
@@ -46,16 +58,21 @@ int64_t file_type_of(DType dtype) {
 }
 
 // Keys of "general." that are written anew.
-bool is_ours(std::string_view key) { return key == "general.architecture" || key == "general.type"; }
+bool is_ours(std::string_view key) {
+  return key == "general.architecture" || key == "general.type";
+}
 
 }  // namespace
 
 bool is_gguf(const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_regular_file(path, error) && MappedFile(path).text().starts_with("GGUF");
+  return std::filesystem::is_regular_file(path, error) &&
+         MappedFile(path).text().starts_with("GGUF");
 }
 
-ModelConfig gguf_config(const std::string& path) { return read_gguf_config(Gguf::open(path)).config; }
+ModelConfig gguf_config(const std::string& path) {
+  return read_gguf_config(Gguf::open(path)).config;
+}
 
 LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
   const auto file = std::make_shared<const Gguf>(Gguf::open(path));
@@ -64,14 +81,17 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
   LoadedModel loaded;
   loaded.tokenizer = make_ggml_tokenizer(read_gguf_vocab(*file), path);
   if (loaded.tokenizer->vocab_size() > config.vocab)
-    fail("{}: the tokenizer has {} tokens, but the embedding has {} rows", path, loaded.tokenizer->vocab_size(), config.vocab);
-  loaded.model = std::make_unique<Model>(config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+    fail("{}: the tokenizer has {} tokens, but the embedding has {} rows", path,
+         loaded.tokenizer->vocab_size(), config.vocab);
+  loaded.model = std::make_unique<Model>(
+      config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
   std::vector<FileTensor> map = map_tensors(*architecture->tensors, *loaded.model);
   check_account(map, *file, kAsker);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   for (const auto& [key, value] : file->metadata())
-    if (const auto* text = std::get_if<std::string>(&value); text != nullptr && key.starts_with("general.") && !is_ours(key))
+    if (const auto* text = std::get_if<std::string>(&value);
+        text != nullptr && key.starts_with("general.") && !is_ours(key))
       loaded.metadata.emplace(key, *text);
   loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
   return loaded;
@@ -81,17 +101,24 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   const ModelConfig& c = model.config();
   const auto [architecture, why_own] = gguf_form_of(c);
   const GgufArchitecture& row = *architecture;
-  if (tokenizer.vocab_size() > c.vocab) fail("the tokenizer has {} tokens, but the model's vocabulary is {}", tokenizer.vocab_size(), c.vocab);
+  if (tokenizer.vocab_size() > c.vocab)
+    fail("the tokenizer has {} tokens, but the model's vocabulary is {}", tokenizer.vocab_size(),
+         c.vocab);
   GgufTarget target;
   target.why_own = why_own;
   target.metadata = gguf_config_entries(row, c);
-  for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab)) target.metadata.push_back(std::move(entry));
+  for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab))
+    target.metadata.push_back(std::move(entry));
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
-    if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head)) target.tensors.push_back(std::move(tensor));
+    if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head))
+      target.tensors.push_back(std::move(tensor));
   if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3) {
-    auto factors = std::make_shared<std::vector<float>>(llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));
+    auto factors = std::make_shared<std::vector<float>>(
+        llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));
     const auto n = static_cast<int64_t>(factors->size());
-    target.tables.push_back({"rope_freqs.weight", DType::f32, {n}, [factors, n](int64_t) { return Tensor(factors->data(), DType::f32, {n}); }});
+    target.tables.push_back({"rope_freqs.weight", DType::f32, {n}, [factors, n](int64_t) {
+                               return Tensor(factors->data(), DType::f32, {n});
+                             }});
   }
   return target;
 }
@@ -108,18 +135,24 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items, con
     for (const int64_t size : item.shape) n *= size;
     numbers[item.dtype] += n;
   }
-  const auto most = std::ranges::max_element(numbers, {}, [](const auto& each) { return each.second; });
+  const auto most =
+      std::ranges::max_element(numbers, {}, [](const auto& each) { return each.second; });
   std::vector<GgufEntry> out;
-  if (most != numbers.end()) out.push_back({"general.file_type", GgufEntry::Type::u32, mix != nullptr ? mix->file_type : file_type_of(most->first)});
+  if (most != numbers.end())
+    out.push_back({"general.file_type", GgufEntry::Type::u32,
+                   mix != nullptr ? mix->file_type : file_type_of(most->first)});
   if (std::ranges::any_of(numbers, [](const auto& each) { return is_quantised(each.first); }))
     out.push_back({"general.quantization_version", GgufEntry::Type::u32, int64_t{2}});
   return out;
 }
 
-void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer, const GgufTypeOf& type_of, int threads) {
+void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer,
+               const GgufTypeOf& type_of, int threads) {
   GgufTarget target = gguf_target(model, tokenizer);
   std::vector<GgufItem> items = std::move(target.tables);
-  for (const FileTensor& tensor : target.tensors) items.push_back(item_of(tensor, gguf_wants_f32(model, tensor) ? DType::f32 : type_of(tensor), threads));
+  for (const FileTensor& tensor : target.tensors)
+    items.push_back(
+        item_of(tensor, gguf_wants_f32(model, tensor) ? DType::f32 : type_of(tensor), threads));
   for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
   write_gguf(path, target.metadata, items, threads);
 }

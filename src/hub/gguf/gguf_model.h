@@ -1,5 +1,5 @@
-// A model in one GGUF file: loading it, and what llama.cpp needs to be told of one; what it cannot be told takes a form of our own. What a name or a key means
-// stands in the tables beside.
+// A model in one GGUF file: loading it, and what llama.cpp needs to be told of one; what it cannot
+// be told takes a form of our own. What a name or a key means stands in the tables beside.
 #pragma once
 
 #include <functional>
@@ -31,12 +31,15 @@ struct GgufTarget {
 GgufTarget gguf_target(Model&, const Tokenizer&);
 // What stays f32 whatever the rest is: norms, biases, routers, positions and buffers.
 bool gguf_wants_f32(const Model&, const FileTensor&);
-// "general.file_type", of the mix or else of what most of the numbers are in, and the version of the quantised formats.
-std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&, const QuantMix* mix = nullptr);
+// "general.file_type", of the mix or else of what most of the numbers are in, and the version of
+// the quantised formats.
+std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&,
+                                         const QuantMix* mix = nullptr);
 
 // The type of a tensor's numbers in the file; not asked where gguf_wants_f32.
 using GgufTypeOf = std::function<DType(const FileTensor&)>;
 // Whole or not at all. Numbers that are in the wanted type already are copied as they are.
-void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of, int threads = 1);
+void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of,
+               int threads = 1);
 
 }  // namespace moe

@@ -26,8 +26,9 @@ struct FlagKey {
   const char* key;
   std::optional<bool> GgmlVocab::*flag;
 };
-constexpr FlagKey kFlags[] = {
-    {"add_bos_token", &GgmlVocab::add_bos}, {"add_eos_token", &GgmlVocab::add_eos}, {"add_space_prefix", &GgmlVocab::add_space_prefix}};
+constexpr FlagKey kFlags[] = {{"add_bos_token", &GgmlVocab::add_bos},
+                              {"add_eos_token", &GgmlVocab::add_eos},
+                              {"add_space_prefix", &GgmlVocab::add_space_prefix}};
 
 std::string name(std::string_view key) { return kVocabPrefix + std::string(key); }
 
@@ -41,22 +42,27 @@ GgmlVocab read_gguf_vocab(const Gguf& file) {
   const auto last = static_cast<int64_t>(vocab.tokens.size()) - 1;
   const auto need_one_each = [&](std::string_view key, size_t size) {
     if (size != vocab.tokens.size())
-      fail("{}: key \"{}\" has {} values, one for each of {} tokens is needed", file.path(), name(key), size, vocab.tokens.size());
+      fail("{}: key \"{}\" has {} values, one for each of {} tokens is needed", file.path(),
+           name(key), size, vocab.tokens.size());
   };
   if (file.has(name("scores"))) {
-    for (const double score : file.numbers(name("scores"))) vocab.scores.push_back(static_cast<float>(score));
+    for (const double score : file.numbers(name("scores")))
+      vocab.scores.push_back(static_cast<float>(score));
     need_one_each("scores", vocab.scores.size());
   }
   if (file.has(name("token_type"))) {
     for (const int64_t type : file.integers(name("token_type"))) {
-      if (type < 0 || type > 6) fail("{}: key \"{}\" holds {}; types of tokens are 0 to 6", file.path(), name("token_type"), type);
+      if (type < 0 || type > 6)
+        fail("{}: key \"{}\" holds {}; types of tokens are 0 to 6", file.path(), name("token_type"),
+             type);
       vocab.types.push_back(static_cast<int32_t>(type));
     }
     need_one_each("token_type", vocab.types.size());
   }
   if (file.has(name("merges"))) vocab.merges = file.texts(name("merges"));
   for (const IdKey& id : kIds)
-    if (file.has(name(id.key))) vocab.*id.id = static_cast<int32_t>(file.integer(name(id.key), 0, last));
+    if (file.has(name(id.key)))
+      vocab.*id.id = static_cast<int32_t>(file.integer(name(id.key), 0, last));
   for (const FlagKey& flag : kFlags)
     if (file.has(name(flag.key))) vocab.*flag.flag = file.flag(name(flag.key));
   if (file.has(kTemplate)) vocab.chat_template = file.text(kTemplate);
@@ -74,15 +80,20 @@ std::vector<GgufEntry> gguf_vocab_entries(GgmlVocab vocab, int64_t rows) {
   std::vector<GgufEntry> out = {{name("model"), Type::string, vocab.model}};
   if (!vocab.pre.empty()) out.push_back({name("pre"), Type::string, vocab.pre});
   out.push_back({name("tokens"), Type::strings, std::move(vocab.tokens)});
-  if (!vocab.scores.empty()) out.push_back({name("scores"), Type::f32s, std::vector<double>(vocab.scores.begin(), vocab.scores.end())});
-  out.push_back({name("token_type"), Type::i32s, std::vector<int64_t>(vocab.types.begin(), vocab.types.end())});
+  if (!vocab.scores.empty())
+    out.push_back({name("scores"), Type::f32s,
+                   std::vector<double>(vocab.scores.begin(), vocab.scores.end())});
+  out.push_back({name("token_type"), Type::i32s,
+                 std::vector<int64_t>(vocab.types.begin(), vocab.types.end())});
   // llama.cpp asks for the list where there are no merges too.
-  if (!vocab.merges.empty() || vocab.scores.empty()) out.push_back({name("merges"), Type::strings, std::move(vocab.merges)});
+  if (!vocab.merges.empty() || vocab.scores.empty())
+    out.push_back({name("merges"), Type::strings, std::move(vocab.merges)});
   for (const IdKey& id : kIds)
     if (vocab.*id.id) out.push_back({name(id.key), Type::u32, int64_t{*(vocab.*id.id)}});
   for (const FlagKey& flag : kFlags)
     if (vocab.*flag.flag) out.push_back({name(flag.key), Type::boolean, *(vocab.*flag.flag)});
-  if (!vocab.chat_template.empty()) out.push_back({kTemplate, Type::string, std::move(vocab.chat_template)});
+  if (!vocab.chat_template.empty())
+    out.push_back({kTemplate, Type::string, std::move(vocab.chat_template)});
   return out;
 }
 

@@ -8,7 +8,8 @@
 
 namespace moe {
 
-// The matrices that rules name. Those of experts and of shared experts count like those of a dense FFN.
+// The matrices that rules name. Those of experts and of shared experts count like those of a dense
+// FFN.
 enum class MixMatrix { values, fused, keys, output, down };
 
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
@@ -49,12 +50,18 @@ constexpr MixRule kEvery[] = {
     {MixMatrix::keys, of_eight_experts, DType::q8_0},
 };
 constexpr MixRule kFourSmall[] = {
-    {MixMatrix::values, first_four, DType::q5_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, first_four, DType::q5_k},
-    {MixMatrix::down, first_eighth, DType::q5_k}, {MixMatrix::output, of_eight_experts, DType::q5_k},
+    {MixMatrix::values, first_four, DType::q5_k},
+    {MixMatrix::values, of_eighty_layers, DType::q5_k},
+    {MixMatrix::fused, first_four, DType::q5_k},
+    {MixMatrix::down, first_eighth, DType::q5_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
 };
 constexpr MixRule kFourMedium[] = {
-    {MixMatrix::values, more_bits, DType::q6_k}, {MixMatrix::values, of_eighty_layers, DType::q5_k}, {MixMatrix::fused, more_bits, DType::q6_k},
-    {MixMatrix::down, more_bits, DType::q6_k},   {MixMatrix::output, of_eight_experts, DType::q5_k},
+    {MixMatrix::values, more_bits, DType::q6_k},
+    {MixMatrix::values, of_eighty_layers, DType::q5_k},
+    {MixMatrix::fused, more_bits, DType::q6_k},
+    {MixMatrix::down, more_bits, DType::q6_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
 };
 constexpr MixRule kFiveMedium[] = {
     {MixMatrix::values, more_bits, DType::q6_k},
@@ -69,7 +76,8 @@ constexpr QuantMix kMixes[] = {
     {"q5_k_s", "", DType::q5_k, 16, "5.5 bits", {}},
     {"q5_1", "", DType::q5_1, 9, "6 bits", {}},
     {"q5_0", "", DType::q5_0, 8, "5.5 bits", {}},
-    {"q4_k_m", "q4_k", DType::q4_k, 15, "4.5 bits, 6.6 where it matters most: the usual choice", kFourMedium},
+    {"q4_k_m", "q4_k", DType::q4_k, 15, "4.5 bits, 6.6 where it matters most: the usual choice",
+     kFourMedium},
     {"q4_k_s", "", DType::q4_k, 14, "4.5 bits, 5.5 in the first layers", kFourSmall},
     {"q4_1", "", DType::q4_1, 3, "5 bits", {}},
     {"q4_0", "", DType::q4_0, 2, "4.5 bits", {}},
@@ -80,8 +88,10 @@ struct NotMade {
   std::string_view begin, type, instead;
 };
 constexpr NotMade kNotMade[] = {
-    {"q2_k", "Q2_K", "q4_k_s, the smallest that is made here"},         {"q3_k", "Q3_K", "q4_k_s, the smallest that is made here"},
-    {"iq", "the IQ types", "q4_k_m, or q4_k_s where it must be small"}, {"tq", "the ternary types", "q4_k_s, the smallest that is made here"},
+    {"q2_k", "Q2_K", "q4_k_s, the smallest that is made here"},
+    {"q3_k", "Q3_K", "q4_k_s, the smallest that is made here"},
+    {"iq", "the IQ types", "q4_k_m, or q4_k_s where it must be small"},
+    {"tq", "the ternary types", "q4_k_s, the smallest that is made here"},
     {"mxfp4", "MXFP4", "q4_k_m, or q4_0, whose blocks are as large"},
 };
 
@@ -120,15 +130,21 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
     if (mix.name == wanted || (!mix.alias.empty() && mix.alias == wanted)) return mix;
   for (const NotMade& other : kNotMade)
     if (wanted.starts_with(other.begin))
-      fail_usage("{} {}: llama.cpp makes it of {}, which moe neither reads nor writes; take {}", option, printable(name, 40), other.type, other.instead);
+      fail_usage("{} {}: llama.cpp makes it of {}, which moe neither reads nor writes; take {}",
+                 option, printable(name, 40), other.type, other.instead);
   const std::optional<DType> dtype = dtype_named(wanted);
-  if (dtype && !is_quantised(*dtype)) fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype), name_of(*dtype));
-  fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40), suggestion(name, quant_mix_names()));
+  if (dtype && !is_quantised(*dtype))
+    fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype),
+               name_of(*dtype));
+  fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40),
+             suggestion(name, quant_mix_names()));
 }
 
 DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config) {
   const std::optional<MixMatrix> matrix = matrix_of(param, fused);
-  const MixSlot place{param.layer, config.layers, config.moe_layer_count() > 0 ? config.routing.experts : 0, config.kv_heads < config.heads};
+  const MixSlot place{param.layer, config.layers,
+                      config.moe_layer_count() > 0 ? config.routing.experts : 0,
+                      config.kv_heads < config.heads};
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
       if (rule.matrix == matrix && rule.where(place)) return rule.dtype;

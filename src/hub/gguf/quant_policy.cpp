@@ -35,11 +35,13 @@ TypeChoice fitting(TypeChoice choice, int64_t cols) {
 WeightKind kind_of(const Model& model, const Param& param) {
   if (!param.is_trained()) return WeightKind::buffer;
   if (!is_large(param)) return WeightKind::small;
-  if (param.part == Part::embedding) return model.config().tied ? WeightKind::lm_head : WeightKind::embedding;
+  if (param.part == Part::embedding)
+    return model.config().tied ? WeightKind::lm_head : WeightKind::embedding;
   return param.part == Part::lm_head ? WeightKind::lm_head : WeightKind::product;
 }
 
-TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked, Target target) {
+TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked,
+                       Target target) {
   if (kind == WeightKind::buffer) return {DType::f32, kSmall};
   if (target == Target::folder) {
     if (asked) return {*asked, ""};
@@ -50,14 +52,18 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
   if (kind == WeightKind::small) return {DType::f32, kSmall};
   if (!asked) return {stored, ""};
   if (!is_quantised(*asked)) return {*asked, ""};
-  if (kind != WeightKind::lm_head || *asked == DType::q8_0 || *asked == DType::q6_k) return fitting({*asked, ""}, cols);
+  if (kind != WeightKind::lm_head || *asked == DType::q8_0 || *asked == DType::q6_k)
+    return fitting({*asked, ""}, cols);
   const TypeChoice head = fitting({DType::q6_k, kHead}, cols);
   return {head.dtype, head.dtype == DType::q6_k || head.dtype == DType::q8_0 ? kHead : head.why};
 }
 
 void check_asked(DType asked, Target target) {
   if (target == Target::folder && is_quantised(asked))
-    fail_usage("a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave @quant out and choose @dtype", name_of(asked));
+    fail_usage(
+        "a folder holds f32, bf16 or f16, not {}; give OUT a name that ends in .gguf, or leave "
+        "@quant out and choose @dtype",
+        name_of(asked));
 }
 
 }  // namespace moe

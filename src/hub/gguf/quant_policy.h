@@ -1,5 +1,6 @@
-// Which tensor of a model becomes which type when it is converted: a table of the habits of llama.cpp (github ggml-org/llama.cpp, src/llama-quant.cpp), so
-// that a file made here is quantised where one made there is. docs/quantisation.md says it for users.
+// Which tensor of a model becomes which type when it is converted: a table of the habits of
+// llama.cpp (github ggml-org/llama.cpp, src/llama-quant.cpp), so that a file made here is quantised
+// where one made there is. docs/quantisation.md says it for users.
 #pragma once
 
 #include <optional>
@@ -15,7 +16,8 @@ enum class WeightKind {
   product,    // matrices that rows are multiplied by: attention, experts, dense FFNs
   embedding,  // a row is looked up
   lm_head,    // makes logits; a tied embedding is one too
-  small,      // norms, biases, routers, gates of one row, learned positions: few numbers, and much hangs on each
+  small,      // norms, biases, routers, gates of one row, learned positions: few numbers, and much
+              // hangs on each
   buffer,     // moved by rules in steps too small for half precision
 };
 WeightKind kind_of(const Model&, const Param&);
@@ -30,14 +32,16 @@ struct TypeChoice {
 
 // What --dtype or --quant asks for.
 struct WantedType {
-  WantedType(DType type) : dtype(type) {}                                               // NOLINT(google-explicit-constructor): a type is one
-  WantedType(const QuantMix& names_them) : dtype(names_them.base), mix(&names_them) {}  // NOLINT(google-explicit-constructor)
+  WantedType(DType type) : dtype(type) {}  // NOLINT(google-explicit-constructor): a type is one
+  WantedType(const QuantMix& names_them)
+      : dtype(names_them.base), mix(&names_them) {}  // NOLINT(google-explicit-constructor)
 
   DType dtype;
   const QuantMix* mix = nullptr;  // dtype is what it gives most matrices
 };
 
-// The type of a tensor whose rows have `cols` numbers and are `stored` so now; `asked` is what --quant or --dtype says, nothing: keep what is there.
+// The type of a tensor whose rows have `cols` numbers and are `stored` so now; `asked` is what
+// --quant or --dtype says, nothing: keep what is there.
 TypeChoice choose_type(WeightKind, int64_t cols, DType stored, std::optional<DType> asked, Target);
 
 // Fails (usage) where no file of this kind has weights of this type.

@@ -1,7 +1,9 @@
-// The losses that multiply a share of the load by a probability: over experts, over devices, and over the devices a token is sent to. All are
+// The losses that multiply a share of the load by a probability: over experts, over devices, and
+// over the devices a token is sent to. All are
 //   sum over tokens n and experts e of slope[scope of n, e] * p[n, e]
-// with slopes that are constants for the gradient: (1/N) E f_e for the balance loss, as the mean over scopes is weighted by their tokens, and (1/N) f_d for
-// every expert e of device d for the others. So the slopes are all that differs.
+// with slopes that are constants for the gradient: (1/N) E f_e for the balance loss, as the mean
+// over scopes is weighted by their tokens, and (1/N) f_d for every expert e of device d for the
+// others. So the slopes are all that differs.
 #include <algorithm>
 #include <numeric>
 
@@ -21,7 +23,9 @@ struct Slopes {
   int64_t experts;
 
   Slopes(const Routing& in, const Pass& pass, const Scope& scope)
-      : bounds(scope_bounds(scope, pass.batch.bounds, in.tokens())), of((bounds.size() - 1) * static_cast<size_t>(in.experts), 0.0), experts(in.experts) {}
+      : bounds(scope_bounds(scope, pass.batch.bounds, in.tokens())),
+        of((bounds.size() - 1) * static_cast<size_t>(in.experts), 0.0),
+        experts(in.experts) {}
   size_t scopes() const { return bounds.size() - 1; }
   double* row(size_t scope) { return of.data() + scope * static_cast<size_t>(experts); }
   const double* row(size_t scope) const { return of.data() + scope * static_cast<size_t>(experts); }
@@ -32,7 +36,10 @@ struct Slopes {
 template <class F>
 void each_token_with(Run& run, const Slopes& slopes, F&& f) {
   parallel_for(run.threads, slopes.tokens(), kGrain, [&](int64_t begin, int64_t end, int) {
-    auto scope = static_cast<size_t>(std::upper_bound(slopes.bounds.begin(), slopes.bounds.end(), begin) - slopes.bounds.begin()) - 1;
+    auto scope =
+        static_cast<size_t>(std::upper_bound(slopes.bounds.begin(), slopes.bounds.end(), begin) -
+                            slopes.bounds.begin()) -
+        1;
     for (int64_t n = begin; n < end; ++n) {
       while (n >= slopes.bounds[scope + 1]) ++scope;
       f(n, slopes.row(scope));
@@ -49,31 +56,41 @@ double dot(const double* a, const float* b, int64_t n) {
   for (; i < n; ++i) sum[0] += a[i] * static_cast<double>(b[i]);
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
-double sum_of(const float* x, int64_t n) { return std::accumulate(x, x + n, static_cast<double>(kRenormFloor)); }
+double sum_of(const float* x, int64_t n) {
+  return std::accumulate(x, x + n, static_cast<double>(kRenormFloor));
+}
 
 // One token's term.
 double weighed(const Routing& in, Probs probs, int64_t n, const double* slope) {
   if (probs == Probs::scores) return dot(slope, in.scores.row<float>(n), in.experts);
-  if (probs == Probs::normalised_scores) return dot(slope, in.scores.row<float>(n), in.experts) / sum_of(in.scores.row<float>(n), in.experts);
+  if (probs == Probs::normalised_scores)
+    return dot(slope, in.scores.row<float>(n), in.experts) /
+           sum_of(in.scores.row<float>(n), in.experts);
   double sum = 0;
   for (int64_t i = 0; i < in.choice.cols(); ++i)
-    if (in.selected.row<int32_t>(n)[i] != 0) sum += slope[in.choice.row<int32_t>(n)[i]] * static_cast<double>(in.weights.row<float>(n)[i]);
+    if (in.selected.row<int32_t>(n)[i] != 0)
+      sum += slope[in.choice.row<int32_t>(n)[i]] * static_cast<double>(in.weights.row<float>(n)[i]);
   return sum;
 }
 
 // Token by token in double, then over tokens in order, so that threads change no bit.
 float forward(Run& run, const Routing& in, Probs probs, const Slopes& slopes) {
   ArenaScope scope(run.scratch);
-  auto* of_token = static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(slopes.tokens()) * sizeof(double)));
-  each_token_with(run, slopes, [&](int64_t n, const double* slope) { of_token[n] = weighed(in, probs, n, slope); });
+  auto* of_token = static_cast<double*>(
+      run.scratch.alloc_bytes(static_cast<size_t>(slopes.tokens()) * sizeof(double)));
+  each_token_with(run, slopes, [&](int64_t n, const double* slope) {
+    of_token[n] = weighed(in, probs, n, slope);
+  });
   return static_cast<float>(std::accumulate(of_token, of_token + slopes.tokens(), 0.0));
 }
 
 // Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S.
-void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs, const Slopes& slopes, double coef) {
+void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs,
+                  const Slopes& slopes, double coef) {
   if (probs == Probs::scores) {  // the same for all tokens of a scope
     std::vector<float> steps(slopes.of.size());
-    std::transform(slopes.of.begin(), slopes.of.end(), steps.begin(), [&](double slope) { return static_cast<float>(coef * slope); });
+    std::transform(slopes.of.begin(), slopes.of.end(), steps.begin(),
+                   [&](double slope) { return static_cast<float>(coef * slope); });
     each_token_with(run, slopes, [&](int64_t n, const double* slope) {
       const float* step = steps.data() + (slope - slopes.of.data());
       float* out = ds.row<float>(n);
@@ -84,12 +101,15 @@ void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs
   each_token_with(run, slopes, [&](int64_t n, const double* slope) {
     if (probs == Probs::chosen_weights) {
       for (int64_t i = 0; i < in.choice.cols(); ++i)
-        if (in.selected.row<int32_t>(n)[i] != 0) dw.row<float>(n)[i] += static_cast<float>(coef * slope[in.choice.row<int32_t>(n)[i]]);
+        if (in.selected.row<int32_t>(n)[i] != 0)
+          dw.row<float>(n)[i] += static_cast<float>(coef * slope[in.choice.row<int32_t>(n)[i]]);
       return;
     }
-    const double mean = weighed(in, probs, n, slope), factor = coef / sum_of(in.scores.row<float>(n), in.experts);
+    const double mean = weighed(in, probs, n, slope),
+                 factor = coef / sum_of(in.scores.row<float>(n), in.experts);
     float* out = ds.row<float>(n);
-    for (int64_t e = 0; e < in.experts; ++e) out[e] += static_cast<float>(factor * (slope[e] - mean));
+    for (int64_t e = 0; e < in.experts; ++e)
+      out[e] += static_cast<float>(factor * (slope[e] - mean));
   });
 }
 
@@ -111,7 +131,8 @@ Counted counted(Run& run, const Routing& in, Counts counts) {
 void add_counts(double* out, const Counted& from, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n)
     for (int64_t i = 0; i < from.cols; ++i)
-      if (from.selected.empty() || from.selected.row<int32_t>(n)[i] != 0) out[from.choice.row<int32_t>(n)[i]] += 1;
+      if (from.selected.empty() || from.selected.row<int32_t>(n)[i] != 0)
+        out[from.choice.row<int32_t>(n)[i]] += 1;
 }
 
 // Counts to what they are of their sum, times `whole`.
@@ -123,18 +144,23 @@ void to_shares(double* counts, int64_t experts, double whole) {
 // (E/N) f_e.
 Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
-  const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own ? std::span<const int64_t>{} : pass.step_counts_of(in.index);
-  const bool counts_own = loss.shares == BalanceLoss::Shares::own || loss.shares == BalanceLoss::Shares::running || other.empty();
+  const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own
+                                             ? std::span<const int64_t>{}
+                                             : pass.step_counts_of(in.index);
+  const bool counts_own = loss.shares == BalanceLoss::Shares::own ||
+                          loss.shares == BalanceLoss::Shares::running || other.empty();
   if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty()) {
     std::copy_n(in.balance_counts.as<int32_t>(), in.experts, slopes.row(0));
   } else if (counts_own) {
     ArenaScope scope(run.scratch);
     const Counted from = counted(run, in, loss.counts);
-    for (size_t s = 0; s < slopes.scopes(); ++s) add_counts(slopes.row(s), from, slopes.bounds[s], slopes.bounds[s + 1]);
+    for (size_t s = 0; s < slopes.scopes(); ++s)
+      add_counts(slopes.row(s), from, slopes.bounds[s], slopes.bounds[s + 1]);
   }
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     for (size_t e = 0; e < other.size(); ++e) slopes.row(s)[e] += static_cast<double>(other[e]);
-    to_shares(slopes.row(s), in.experts, static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
+    to_shares(slopes.row(s), in.experts,
+              static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
   }
   return slopes;
 }
@@ -145,10 +171,13 @@ Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss
   const int64_t of_device = in.experts / loss.devices;
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     double* row = slopes.row(s);
-    add_counts(row, Counted{in.choice, in.selected, in.choice.cols()}, slopes.bounds[s], slopes.bounds[s + 1]);
-    to_shares(row, in.experts, static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
+    add_counts(row, Counted{in.choice, in.selected, in.choice.cols()}, slopes.bounds[s],
+               slopes.bounds[s + 1]);
+    to_shares(row, in.experts,
+              static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
     for (double* first = row; first < row + in.experts; first += of_device)
-      std::fill_n(first, of_device, std::accumulate(first, first + of_device, 0.0) / static_cast<double>(of_device));
+      std::fill_n(first, of_device,
+                  std::accumulate(first, first + of_device, 0.0) / static_cast<double>(of_device));
   }
   return slopes;
 }
@@ -157,7 +186,8 @@ Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss
 Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
-  std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1), sent(last.size());  // [D] the token counted last; tokens counted
+  std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1),
+      sent(last.size());  // [D] the token counted last; tokens counted
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     std::fill(sent.begin(), sent.end(), 0);
     for (int64_t n = slopes.bounds[s]; n < slopes.bounds[s + 1]; ++n)
@@ -168,8 +198,11 @@ Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLos
         ++sent[device];
       }
     const double scope_tokens = static_cast<double>(slopes.bounds[s + 1] - slopes.bounds[s]);
-    const double unit = static_cast<double>(loss.devices) / (static_cast<double>(loss.at_most) * scope_tokens * static_cast<double>(slopes.tokens()));
-    for (int64_t e = 0; e < in.experts; ++e) slopes.row(s)[e] = unit * static_cast<double>(sent[static_cast<size_t>(e / of_device)]);
+    const double unit =
+        static_cast<double>(loss.devices) /
+        (static_cast<double>(loss.at_most) * scope_tokens * static_cast<double>(slopes.tokens()));
+    for (int64_t e = 0; e < in.experts; ++e)
+      slopes.row(s)[e] = unit * static_cast<double>(sent[static_cast<size_t>(e / of_device)]);
   }
   return slopes;
 }
@@ -185,22 +218,26 @@ void count_for_balance(Run& run, Tensor counts, const Routing& in, const Balance
 float balance_forward(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
   return forward(run, in, loss.probs, balance_slopes(run, in, pass, loss));
 }
-void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, const Pass& pass, const BalanceLoss& loss, float coef) {
+void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, const Pass& pass,
+                          const BalanceLoss& loss, float coef) {
   backward_acc(run, ds, dw, in, loss.probs, balance_slopes(run, in, pass, loss), coef);
 }
 
 float device_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   return forward(run, in, Probs::normalised_scores, device_slopes(in, pass, loss));
 }
-void device_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass, const DeviceLoss& loss, float coef) {
+void device_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
+                         const DeviceLoss& loss, float coef) {
   backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(in, pass, loss), coef);
 }
 
 float communication_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   return forward(run, in, Probs::normalised_scores, communication_slopes(in, pass, loss));
 }
-void communication_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass, const DeviceLoss& loss, float coef) {
-  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(in, pass, loss), coef);
+void communication_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
+                                const DeviceLoss& loss, float coef) {
+  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(in, pass, loss),
+               coef);
 }
 
 }  // namespace moe

@@ -1,7 +1,10 @@
-// The losses of Shazeer et al. 2017 (arXiv 1701.06538, section 4 and appendix A): CV^2 of the experts' summed weights, and of the load they may expect.
-// An expert's expected load is the number of tokens that would choose it if its own noise alone were drawn again:
-//   load_e = sum_n Phi((clean[n,e] - t[n,e]) / sigma[n,e]),   t[n,e] = the K-th largest noisy logit among the token's other experts,
-// that is the one at rank K+1 where e is above it, the one at rank K otherwise. A threshold is the noisy logit of another expert, so gradients reach that too.
+// The losses of Shazeer et al. 2017 (arXiv 1701.06538, section 4 and appendix A): CV^2 of the
+// experts' summed weights, and of the load they may expect. An expert's expected load is the number
+// of tokens that would choose it if its own noise alone were drawn again:
+//   load_e = sum_n Phi((clean[n,e] - t[n,e]) / sigma[n,e]),   t[n,e] = the K-th largest noisy logit
+//   among the token's other experts,
+// that is the one at rank K+1 where e is above it, the one at rank K otherwise. A threshold is the
+// noisy logit of another expert, so gradients reach that too.
 #include <numbers>
 #include <numeric>
 
@@ -15,7 +18,9 @@ namespace {
 constexpr double kMeanFloor = 1e-10;
 constexpr int64_t kBlockTokens = 64;  // tokens summed together; the same for any number of threads
 
-double mean_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); }
+double mean_of(const std::vector<double>& v) {
+  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+}
 
 // CV^2(v) = var / (mean^2 + floor), var the population's.
 double cv2(const std::vector<double>& v) {
@@ -27,7 +32,8 @@ double cv2(const std::vector<double>& v) {
 
 // d CV^2 / d v_e = (2/E) ((v_e - mean) - mean CV^2) / (mean^2 + floor).
 std::vector<double> cv2_gradient(const std::vector<double>& v) {
-  const double mean = mean_of(v), value = cv2(v), factor = 2 / (static_cast<double>(v.size()) * (mean * mean + kMeanFloor));
+  const double mean = mean_of(v), value = cv2(v),
+               factor = 2 / (static_cast<double>(v.size()) * (mean * mean + kMeanFloor));
   std::vector<double> out;
   for (double x : v) out.push_back(factor * (x - mean - mean * value));
   return out;
@@ -38,20 +44,24 @@ std::vector<double> importance_of(const Routing& in) {
   std::vector<double> out(static_cast<size_t>(in.experts), 0.0);
   for (int64_t n = 0; n < in.choice.rows(); ++n)
     for (int64_t i = 0; i < in.choice.cols(); ++i)
-      if (in.selected.row<int32_t>(n)[i] != 0) out[static_cast<size_t>(in.choice.row<int32_t>(n)[i])] += static_cast<double>(in.weights.row<float>(n)[i]);
+      if (in.selected.row<int32_t>(n)[i] != 0)
+        out[static_cast<size_t>(in.choice.row<int32_t>(n)[i])] +=
+            static_cast<double>(in.weights.row<float>(n)[i]);
   return out;
 }
 
 bool is_estimated(const Routing& in) { return !in.sigma.empty() && in.slots() < in.experts; }
 
-// The K+1 largest noisy logits of every token: experts [N,K+1] i32 in run.scratch; the caller rewinds.
+// The K+1 largest noisy logits of every token: experts [N,K+1] i32 in run.scratch; the caller
+// rewinds.
 Tensor best_of(Run& run, const Routing& in) {
   Tensor out = run.scratch.alloc(DType::i32, {in.tokens(), in.slots() + 1});
   ops::top_experts(run, out, in.logits, {});
   return out;
 }
 
-// Where expert e of token n stands: the expert whose noisy logit it has to reach, and the distance in units of its noise.
+// Where expert e of token n stands: the expert whose noisy logit it has to reach, and the distance
+// in units of its noise.
 struct Standing {
   int32_t rival;
   double sigma;
@@ -62,7 +72,9 @@ Standing standing(const Routing& in, const int32_t* best, int64_t n, int64_t e) 
   const bool above = noisy[e] > noisy[best[in.slots()]];
   const int32_t rival = best[above ? in.slots() : in.slots() - 1];
   const auto sigma = static_cast<double>(in.sigma.row<float>(n)[e]);
-  const double gap = static_cast<double>((in.clean.empty() ? in.logits : in.clean).row<float>(n)[e]) - static_cast<double>(noisy[rival]);
+  const double gap =
+      static_cast<double>((in.clean.empty() ? in.logits : in.clean).row<float>(n)[e]) -
+      static_cast<double>(noisy[rival]);
   // Without any noise the step itself is left: reached or not, and no gradient.
   return {rival, sigma, sigma > 0 ? gap / sigma : gap > 0 ? HUGE_VAL : -HUGE_VAL};
 }
@@ -72,21 +84,26 @@ std::vector<double> load_of(Run& run, const Routing& in) {
   const int64_t tokens = in.choice.rows(), blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
   if (!is_estimated(in)) {
     for (int64_t n = 0; n < tokens; ++n)
-      for (int64_t i = 0; i < in.choice.cols(); ++i) out[static_cast<size_t>(in.choice.row<int32_t>(n)[i])] += in.selected.row<int32_t>(n)[i] != 0;
+      for (int64_t i = 0; i < in.choice.cols(); ++i)
+        out[static_cast<size_t>(in.choice.row<int32_t>(n)[i])] +=
+            in.selected.row<int32_t>(n)[i] != 0;
     return out;
   }
   ArenaScope scope(run.scratch);
   const Tensor best = best_of(run, in);
   const auto cells = static_cast<size_t>(blocks * in.experts);
-  auto* partial = static_cast<double*>(run.scratch.alloc_bytes(cells * sizeof(double)));  // [blocks,E]
+  auto* partial =
+      static_cast<double*>(run.scratch.alloc_bytes(cells * sizeof(double)));  // [blocks,E]
   std::fill_n(partial, cells, 0.0);
   parallel_for(run.threads, blocks, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin * kBlockTokens; n < std::min(tokens, end * kBlockTokens); ++n)
       for (int64_t e = 0; e < in.experts; ++e)
-        partial[n / kBlockTokens * in.experts + e] += std::erfc(-standing(in, best.row<int32_t>(n), n, e).distance / std::numbers::sqrt2) / 2;
+        partial[n / kBlockTokens * in.experts + e] +=
+            std::erfc(-standing(in, best.row<int32_t>(n), n, e).distance / std::numbers::sqrt2) / 2;
   });
   for (int64_t b = 0; b < blocks; ++b)
-    for (int64_t e = 0; e < in.experts; ++e) out[static_cast<size_t>(e)] += partial[b * in.experts + e];
+    for (int64_t e = 0; e < in.experts; ++e)
+      out[static_cast<size_t>(e)] += partial[b * in.experts + e];
   return out;
 }
 
@@ -98,15 +115,20 @@ void importance_backward_acc(Run& run, Tensor dw, const Routing& in, float coef)
   const std::vector<double> slope = cv2_gradient(importance_of(in));
   each_token(run, in.choice.rows(), [&](int64_t n) {
     for (int64_t i = 0; i < in.choice.cols(); ++i)
-      if (in.selected.row<int32_t>(n)[i] != 0) dw.row<float>(n)[i] += static_cast<float>(coef * slope[static_cast<size_t>(in.choice.row<int32_t>(n)[i])]);
+      if (in.selected.row<int32_t>(n)[i] != 0)
+        dw.row<float>(n)[i] +=
+            static_cast<float>(coef * slope[static_cast<size_t>(in.choice.row<int32_t>(n)[i])]);
   });
 }
 
-float load_forward(Run& run, const Routing& in) { return static_cast<float>(cv2(load_of(run, in))); }
+float load_forward(Run& run, const Routing& in) {
+  return static_cast<float>(cv2(load_of(run, in)));
+}
 
-// With u the distance and phi the normal density: dclean_e = g phi(u) / sigma, dsigma_e = -u dclean_e, and the rival's noisy logit gets -dclean_e, g being
-// the gradient of e's load.
-void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& in, float coef) {
+// With u the distance and phi the normal density: dclean_e = g phi(u) / sigma, dsigma_e = -u
+// dclean_e, and the rival's noisy logit gets -dclean_e, g being the gradient of e's load.
+void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& in,
+                       float coef) {
   if (!is_estimated(in)) return;
   const std::vector<double> slope = cv2_gradient(load_of(run, in));
   ArenaScope scope(run.scratch);
@@ -118,7 +140,8 @@ void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, c
     for (int64_t e = 0; e < in.experts; ++e) {
       const Standing at = standing(in, top, n, e);
       if (!(at.sigma > 0)) continue;
-      const double d = static_cast<double>(coef) * slope[static_cast<size_t>(e)] * std::exp(-at.distance * at.distance / 2) / (norm * at.sigma);
+      const double d = static_cast<double>(coef) * slope[static_cast<size_t>(e)] *
+                       std::exp(-at.distance * at.distance / 2) / (norm * at.sigma);
       dclean.row<float>(n)[e] += static_cast<float>(d);
       dsigma.row<float>(n)[e] += static_cast<float>(-at.distance * d);
       of_rival[at.rival == top[in.slots()] ? 0 : 1] -= d;

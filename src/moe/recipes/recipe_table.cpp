@@ -1,6 +1,7 @@
-// Every published recipe as a row: the stages it is made of, the numbers of its source, and where known implementations differ (docs/recipes.md has a section
-// for each). Notation of the formulas: x a token, z logits, N tokens, E experts, K chosen, S tokens of a sequence, C capacity, cf capacity factor,
-// c_e pairs sent to expert e, f and P as in moe/losses/aux_loss.h.
+// Every published recipe as a row: the stages it is made of, the numbers of its source, and where
+// known implementations differ (docs/recipes.md has a section for each). Notation of the formulas:
+// x a token, z logits, N tokens, E experts, K chosen, S tokens of a sequence, C capacity, cf
+// capacity factor, c_e pairs sent to expert e, f and P as in moe/losses/aux_loss.h.
 #include "moe/recipes/recipe_table.h"
 
 namespace moe {
@@ -14,12 +15,17 @@ using Probs = BalanceLoss::Probs;
 using Shares = BalanceLoss::Shares;
 
 constexpr std::string_view kChoiceMajorLeaks =
-    "training is not causal: a later token's first choice can evict an earlier token's second one; evaluated without drops it is causal";
-constexpr std::string_view kCapacityLeaks = "training is not causal across rows of a batch, which share the buffers; evaluated without drops it is causal";
+    "training is not causal: a later token's first choice can evict an earlier token's second one; "
+    "evaluated without drops it is causal";
+constexpr std::string_view kCapacityLeaks =
+    "training is not causal across rows of a batch, which share the buffers; evaluated without "
+    "drops it is causal";
 constexpr std::string_view kExpertsChoose =
-    "training is not causal: whether an expert takes a token depends on later tokens; evaluated by the thresholds learned in training it is causal";
+    "training is not causal: whether an expert takes a token depends on later tokens; evaluated by "
+    "the thresholds learned in training it is causal";
 constexpr std::string_view kTokenSoftmaxLeaks =
-    "not causal in training or evaluation: whether an expert takes a token, and its weight, depend on later tokens, and thresholds cannot replace a "
+    "not causal in training or evaluation: whether an expert takes a token, and its weight, depend "
+    "on later tokens, and thresholds cannot replace a "
     "softmax over tokens";
 
 constexpr Scope kSequence = {Scope::Kind::sequence, 0};
@@ -53,7 +59,9 @@ AuxLosses only(BalanceLoss balance) {
   return losses;
 }
 
-BalanceLoss balance(Counts counts, Probs probs, Scope scope = {}, Shares shares = Shares::own) { return {counts, probs, scope, shares}; }
+BalanceLoss balance(Counts counts, Probs probs, Scope scope = {}, Shares shares = Shares::own) {
+  return {counts, probs, scope, shares};
+}
 
 RoutingLosses coefficients(float balance, float z = 0) {
   RoutingLosses coef;
@@ -76,12 +84,17 @@ Recipe shazeer() {
   Recipe r;
   r.name = "shazeer";
   r.title = "noisy top-k, softmax over the chosen, importance and load losses";
-  r.source = "Shazeer et al. 2017, arXiv 1701.06538, sections 2.1 and 4, appendix A; github tensorflow/tensor2tensor, utils/expert_utils.py";
+  r.source =
+      "Shazeer et al. 2017, arXiv 1701.06538, sections 2.1 and 4, appendix A; github "
+      "tensorflow/tensor2tensor, utils/expert_utils.py";
   r.formula =
-      "z = Wg x + sigma n, sigma = softplus(Wn x) + 0.01, n ~ N(0,1);  K = top-k(z);  w = softmax(z[K]);  importance loss CV^2(sum over tokens of w_e), "
-      "load loss CV^2(sum over tokens of Phi(((Wg x)_e - t_e) / sigma_e)), t_e the k-th largest z without e's";
+      "z = Wg x + sigma n, sigma = softplus(Wn x) + 0.01, n ~ N(0,1);  K = top-k(z);  w = "
+      "softmax(z[K]);  importance loss CV^2(sum over tokens of w_e), "
+      "load loss CV^2(sum over tokens of Phi(((Wg x)_e - t_e) / sigma_e)), t_e the k-th largest z "
+      "without e's";
   r.differs =
-      "The 0.01 under sigma is in tensor2tensor's code, not in the paper. Copies that compare the noise alone with the threshold (LLaMA-MoE), or take the "
+      "The 0.01 under sigma is in tensor2tensor's code, not in the paper. Copies that compare the "
+      "noise alone with the threshold (LLaMA-MoE), or take the "
       "unbiased variance in CV^2, compute another loss.";
   r.default_experts = 16;
   r.default_top_k = 2;
@@ -95,7 +108,8 @@ Recipe shazeer() {
   return r;
 }
 
-// GShard, GLaM and ST-MoE: two experts, their probabilities normalised before anything is dropped, buffers of one sequence.
+// GShard, GLaM and ST-MoE: two experts, their probabilities normalised before anything is dropped,
+// buffers of one sequence.
 Recipe top_two(float factor, SecondStage second) {
   Recipe r;
   r.causality = kChoiceMajorLeaks;
@@ -114,13 +128,18 @@ Recipe gshard() {
   Recipe r = top_two(2, RandomSecond{.full = 0.5f});
   r.name = "gshard";
   r.title = "top-2 with a random second expert, capacity per group";
-  r.source = "Lepikhin et al. 2020, arXiv 2006.16668, section 2.2 and algorithm 1; github tensorflow/mesh, mesh_tensorflow/transformer/moe.py";
+  r.source =
+      "Lepikhin et al. 2020, arXiv 2006.16668, section 2.2 and algorithm 1; github "
+      "tensorflow/mesh, mesh_tensorflow/transformer/moe.py";
   r.formula =
-      "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  the second is sent with probability min(1, 2 w2);  C = max(4, min(S, floor(2 S / E))) in "
+      "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  the second is sent with "
+      "probability min(1, 2 w2);  C = max(4, min(S, floor(2 S / E))) in "
       "each sequence, first choices before second";
   r.differs =
-      "The paper's pseudo-code lets skipped and overflowing choices take room (skipped_take_room); Mesh TensorFlow frees it, and its random policy keeps "
-      "the second with probability w2 / 0.2, in evaluation too. DeepSpeed renormalises after the drop and perturbs the second choice by Gumbel noise.";
+      "The paper's pseudo-code lets skipped and overflowing choices take room (skipped_take_room); "
+      "Mesh TensorFlow frees it, and its random policy keeps "
+      "the second with probability w2 / 0.2, in evaluation too. DeepSpeed renormalises after the "
+      "drop and perturbs the second choice by Gumbel noise.";
   r.default_experts = 128;
   return r;
 }
@@ -129,11 +148,16 @@ Recipe switch_transformer() {
   Recipe r;
   r.name = "switch";
   r.title = "top-1 with the raw probability, capacity, input jitter";
-  r.source = "Fedus et al. 2021, arXiv 2101.03961, section 2.2; github tensorflow/mesh, mesh_tensorflow/transformer/moe.py";
-  r.formula = "x' = x u, u ~ U[0.99, 1.01];  p = softmax(Wg x');  e = argmax p;  w = p[e];  C = max(4, min(N, floor(cf N / E))), in token order";
+  r.source =
+      "Fedus et al. 2021, arXiv 2101.03961, section 2.2; github tensorflow/mesh, "
+      "mesh_tensorflow/transformer/moe.py";
+  r.formula =
+      "x' = x u, u ~ U[0.99, 1.01];  p = softmax(Wg x');  e = argmax p;  w = p[e];  C = max(4, "
+      "min(N, floor(cf N / E))), in token order";
   r.causality = kCapacityLeaks;
   r.differs =
-      "flaxformer rounds the capacity where Mesh TensorFlow cuts it off; DeepSpeed's top-1 drops random tokens instead of late ones and rounds up. "
+      "flaxformer rounds the capacity where Mesh TensorFlow cuts it off; DeepSpeed's top-1 drops "
+      "random tokens instead of late ones and rounds up. "
       "transformers' Switch has no capacity formula of its own but a fixed number of tokens.";
   r.default_experts = 8;
   r.default_top_k = 1;
@@ -151,8 +175,12 @@ Recipe glam() {
   Recipe r = top_two(2, KeepSecond{});
   r.name = "glam";
   r.title = "GShard's top-2 with every second expert taken";
-  r.source = "Du et al. 2021, arXiv 2112.06905; capacity factor as quoted in ST-MoE, arXiv 2202.08906, section 5";
-  r.formula = "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  C = max(4, min(S, floor(cf S / E))) in each sequence, first choices before second";
+  r.source =
+      "Du et al. 2021, arXiv 2112.06905; capacity factor as quoted in ST-MoE, arXiv 2202.08906, "
+      "section 5";
+  r.formula =
+      "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  C = max(4, min(S, floor(cf S / "
+      "E))) in each sequence, first choices before second";
   r.differs = "No code was published; rounding, minimum and groups are Mesh TensorFlow's.";
   r.default_experts = 64;
   return r;
@@ -162,13 +190,18 @@ Recipe st_moe() {
   Recipe r = top_two(1.25f, ThresholdSecond{.least = 0.2f, .relative = false});
   r.name = "st-moe";
   r.title = "top-2 with a threshold for the second expert, router z-loss";
-  r.source = "Zoph et al. 2022, arXiv 2202.08906, sections 3.4, 4.1 and 5, eq. 5-6; github tensorflow/mesh, mesh_tensorflow/transformer/moe.py";
+  r.source =
+      "Zoph et al. 2022, arXiv 2202.08906, sections 3.4, 4.1 and 5, eq. 5-6; github "
+      "tensorflow/mesh, mesh_tensorflow/transformer/moe.py";
   r.formula =
-      "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  the second is sent where w2 >= 0.2;  C = max(4, min(S, floor(cf S / E))) in each sequence, "
+      "p = softmax(Wg x);  K = top-2(p);  w = p[K] / sum p[K];  the second is sent where w2 >= "
+      "0.2;  C = max(4, min(S, floor(cf S / E))) in each sequence, "
       "first choices before second;  z-loss mean logsumexp(Wg x)^2";
   r.differs =
-      "The text uses the second expert where its probability is at least 1/5 of the first's (relative), Mesh TensorFlow where its normalised weight is at "
-      "least 0.2, that is 1/4 of the first's. A factor of 1.25 without the number of choices is 0.625 places for each pair. Batch-prioritised order is an "
+      "The text uses the second expert where its probability is at least 1/5 of the first's "
+      "(relative), Mesh TensorFlow where its normalised weight is at "
+      "least 0.2, that is 1/4 of the first's. A factor of 1.25 without the number of choices is "
+      "0.625 places for each pair. Batch-prioritised order is an "
       "option.";
   r.default_experts = 64;
   r.losses.coef = coefficients(0.01f, 0.001f);
@@ -179,11 +212,16 @@ Recipe expert_choice() {
   Recipe r;
   r.name = "expert-choice";
   r.title = "every expert takes the tokens that score highest for it";
-  r.source = "Zhou et al. 2022, arXiv 2202.09368, section 3.2, eq. 1-4; github google/flaxformer, architectures/moe/routing.py";
-  r.formula = "p = softmax over experts of Wg x;  each expert e takes the floor(N cf / E) tokens with the largest p[., e];  w = p";
+  r.source =
+      "Zhou et al. 2022, arXiv 2202.09368, section 3.2, eq. 1-4; github google/flaxformer, "
+      "architectures/moe/routing.py";
+  r.formula =
+      "p = softmax over experts of Wg x;  each expert e takes the floor(N cf / E) tokens with the "
+      "largest p[., e];  w = p";
   r.causality = kExpertsChoose;
   r.differs =
-      "Mesh TensorFlow's takes the softmax over tokens instead, divides by the number of experts that took the token and adds a loss. Scored the way it "
+      "Mesh TensorFlow's takes the softmax over tokens instead, divides by the number of experts "
+      "that took the token and adds a loss. Scored the way it "
       "trains, a decoder's perplexity is falsely low.";
   r.default_experts = 64;
   r.default_top_k = 2;
@@ -196,11 +234,16 @@ Recipe expert_choice_notes() {
   Recipe r = expert_choice();
   r.name = "expert-choice-notes";
   r.title = "every expert takes its highest logits, softmax over the tokens it took";
-  r.source = "the variant of some lecture notes on Zhou et al. 2022, arXiv 2202.09368, whose equation softmaxes over the selected tokens";
-  r.formula = "z = Wg x;  each expert e takes the floor(N cf / E) tokens with the largest z[., e];  w = softmax over those tokens of z[., e]";
+  r.source =
+      "the variant of some lecture notes on Zhou et al. 2022, arXiv 2202.09368, whose equation "
+      "softmaxes over the selected tokens";
+  r.formula =
+      "z = Wg x;  each expert e takes the floor(N cf / E) tokens with the largest z[., e];  w = "
+      "softmax over those tokens of z[., e]";
   r.causality = kTokenSoftmaxLeaks;
   r.differs =
-      "Zhou's softmax is over experts and comes before the choice. Here an expert's weights add up to 1, so each is about E / (N cf): outputs shrink as N "
+      "Zhou's softmax is over experts and comes before the choice. Here an expert's weights add up "
+      "to 1, so each is about E / (N cf): outputs shrink as N "
       "grows.";
   r.train.score = RawScore{};
   r.train.weigh = TokenSoftmax{};
@@ -213,12 +256,15 @@ Recipe nanomoe() {
   r.title = "noisy top-k, softmax over the chosen, capacity per micro-batch";
   r.source = "github wolfecameron/nanoMoE, manager.py and model.py";
   r.formula =
-      "z = Wg x + softplus(Wn x) n;  K = top-k(z);  w = softmax(z[K]);  C = max(4, even(floor(k cf N / E))), first choices before second; balance over the "
+      "z = Wg x + softplus(Wn x) n;  K = top-k(z);  w = softmax(z[K]);  C = max(4, even(floor(k cf "
+      "N / E))), first choices before second; balance over the "
       "chosen probabilities";
   r.causality = kChoiceMajorLeaks;
   r.differs =
-      "Its description says plain floor and top-k of the logits; its code makes C even, at least 4, and chooses by the noisy logits, in evaluation too, "
-      "where none are drawn here. Its P is masked to the chosen where Switch's is the whole softmax, so unchosen logits get nothing from the balance loss.";
+      "Its description says plain floor and top-k of the logits; its code makes C even, at least "
+      "4, and chooses by the noisy logits, in evaluation too, "
+      "where none are drawn here. Its P is masked to the chosen where Switch's is the whole "
+      "softmax, so unchosen logits get nothing from the balance loss.";
   r.default_experts = 8;
   r.default_top_k = 2;
   r.losses = {.coef = coefficients(0.01f, 0.001f), .uniform_is_k = true, .sum_over_layers = true};
@@ -236,9 +282,12 @@ Recipe deepseek_moe() {
   r.name = "deepseek-moe";
   r.title = "fine-grained experts and shared ones that are always on, not renormalised";
   r.source = "Dai et al. 2024, arXiv 2401.06066, sections 3.1-3.3 and 5.1";
-  r.formula = "p = softmax(Wg x) over the routed experts;  K = top-k(p);  w = p[K];  y = sum w_i FFN_i(x) + FFN_shared(x)";
+  r.formula =
+      "p = softmax(Wg x) over the routed experts;  K = top-k(p);  w = p[K];  y = sum w_i FFN_i(x) "
+      "+ FFN_shared(x)";
   r.differs =
-      "The weights add up to less than 1 and the shared experts count 1. The paper's 16B model has coefficient 0.001 and no device loss, its 2B validation "
+      "The weights add up to less than 1 and the shared experts count 1. The paper's 16B model has "
+      "coefficient 0.001 and no device loss, its 2B validation "
       "0.01, 145B 0.003 with a device loss of 0.05.";
   r.default_experts = 64;
   r.default_top_k = 6;
@@ -253,18 +302,25 @@ Recipe deepseek_v2() {
   Recipe r = deepseek_moe();
   r.name = "deepseek-v2";
   r.title = "experts from the best groups only, expert, device and communication losses";
-  r.source = "DeepSeek-AI 2024, arXiv 2405.04434, section 2.2, eq. 20-31; github deepseek-ai/DeepSeek-V3, inference/model.py";
+  r.source =
+      "DeepSeek-AI 2024, arXiv 2405.04434, section 2.2, eq. 20-31; github deepseek-ai/DeepSeek-V3, "
+      "inference/model.py";
   r.formula =
-      "p = softmax(Wg x);  a group's score is its largest p;  K = top-k(p) within the best groups;  w = 16 p[K];  y = sum w_i FFN_i(x) + FFN_shared(x);  "
-      "losses per sequence: sum f P over experts, over devices, and over devices with f'' = D / M share of tokens sent there";
+      "p = softmax(Wg x);  a group's score is its largest p;  K = top-k(p) within the best groups; "
+      " w = 16 p[K];  y = sum w_i FFN_i(x) + FFN_shared(x);  "
+      "losses per sequence: sum f P over experts, over devices, and over devices with f'' = D / M "
+      "share of tokens sent there";
   r.differs =
-      "The scale of 16 belongs to 160 experts, 6 of them chosen; V2-Lite has no groups and a scale of 1. The original code renormalises or scales, never "
-      "both; transformers' always scales and ignores norm_topk_prob. The paper also drops tokens per device in training, which is not done here.";
+      "The scale of 16 belongs to 160 experts, 6 of them chosen; V2-Lite has no groups and a scale "
+      "of 1. The original code renormalises or scales, never "
+      "both; transformers' always scales and ignores norm_topk_prob. The paper also drops tokens "
+      "per device in training, which is not done here.";
   r.default_experts = 160;
   r.losses.coef = coefficients(0.003f);
   r.losses.coef.device = 0.05f;
   r.losses.coef.communication = 0.02f;
-  r.train.select = GroupedTopK{.k = 6, .groups = 8, .keep = 3, .group_top = 1, .bias = std::nullopt};
+  r.train.select =
+      GroupedTopK{.k = 6, .groups = 8, .keep = 3, .group_top = 1, .bias = std::nullopt};
   r.train.weigh = ChosenScores{.renormalise = Renormalise::never, .scale = 16};
   r.train.losses = only(balance(Counts::all_choices, Probs::scores, kSequence));
   r.train.losses.device = DeviceLoss{.devices = 8, .at_most = 3, .scope = kSequence};
@@ -277,19 +333,24 @@ Recipe deepseek_v3() {
   r.name = "deepseek-v3";
   r.title = "sigmoid scores, a selection bias in place of a large loss, groups";
   r.source =
-      "DeepSeek-AI 2024, arXiv 2412.19437, section 2.1.2, eq. 12-20; Wang et al. 2024, arXiv 2408.15664; github deepseek-ai/DeepSeek-V3, inference/model.py";
+      "DeepSeek-AI 2024, arXiv 2412.19437, section 2.1.2, eq. 12-20; Wang et al. 2024, arXiv "
+      "2408.15664; github deepseek-ai/DeepSeek-V3, inference/model.py";
   r.formula =
-      "s = sigmoid(Wg x);  a group's score is the sum of its two largest s + b;  K = top-k(s + b) within the best groups;  w = 2.5 s[K] / sum s[K];  after "
+      "s = sigmoid(Wg x);  a group's score is the sum of its two largest s + b;  K = top-k(s + b) "
+      "within the best groups;  w = 2.5 s[K] / sum s[K];  after "
       "each step b_e += 0.001 sign(mean(c) - c_e);  y = sum w_i FFN_i(x) + FFN_shared(x)";
   r.differs =
-      "Other groups count as -inf here and in the original code; transformers masks them with 0, which wins over a negative s + b. The original sets the "
-      "rate to 0 for the last 0.5T tokens; torchtitan keeps b centred, which changes no choice without groups.";
+      "Other groups count as -inf here and in the original code; transformers masks them with 0, "
+      "which wins over a negative s + b. The original sets the "
+      "rate to 0 for the last 0.5T tokens; torchtitan keeps b centred, which changes no choice "
+      "without groups.";
   r.default_experts = 256;
   r.default_top_k = 8;
   r.shared = {.experts = 1, .widths = 1, .gate = false};
   r.losses = {.coef = coefficients(1e-4f), .uniform_is_k = false, .sum_over_layers = true};
   r.train.score = SigmoidScore{};
-  r.train.select = GroupedTopK{.k = 8, .groups = 8, .keep = 4, .group_top = 2, .bias = SelectionBias{.rate = 1e-3f}};
+  r.train.select = GroupedTopK{
+      .k = 8, .groups = 8, .keep = 4, .group_top = 2, .bias = SelectionBias{.rate = 1e-3f}};
   r.train.weigh = ChosenScores{.renormalise = Renormalise::before_drop, .scale = 2.5f};
   r.train.losses = only(balance(Counts::unbiased_choices, Probs::normalised_scores, kSequence));
   return r;
@@ -299,10 +360,13 @@ Recipe olmoe() {
   Recipe r;
   r.name = "olmoe";
   r.title = "dropless token choice, softmax over all experts, not renormalised";
-  r.source = "Muennighoff et al. 2024, arXiv 2409.02060, eq. 1-3 and section 4.1; github huggingface/transformers, models/olmoe";
+  r.source =
+      "Muennighoff et al. 2024, arXiv 2409.02060, eq. 1-3 and section 4.1; github "
+      "huggingface/transformers, models/olmoe";
   r.formula = "p = softmax(Wg x);  K = top-k(p);  w = p[K]";
   r.differs =
-      "It was trained with MegaBlocks' balance loss, 1 when balanced and a mean over layers; transformers' for the same model is K when balanced, over the "
+      "It was trained with MegaBlocks' balance loss, 1 when balanced and a mean over layers; "
+      "transformers' for the same model is K when balanced, over the "
       "tokens of all layers together.";
   r.default_experts = 64;
   r.default_top_k = 8;
@@ -317,10 +381,14 @@ Recipe mixtral() {
   Recipe r;
   r.name = "mixtral";
   r.title = "dropless token choice, weights renormalised over the chosen";
-  r.source = "Jiang et al. 2024, arXiv 2401.04088, section 2.1; github huggingface/transformers, models/mixtral";
-  r.formula = "p = softmax(Wg x);  K = top-k(p);  w = p[K] / sum p[K]  (= softmax of the chosen logits)";
+  r.source =
+      "Jiang et al. 2024, arXiv 2401.04088, section 2.1; github huggingface/transformers, "
+      "models/mixtral";
+  r.formula =
+      "p = softmax(Wg x);  K = top-k(p);  w = p[K] / sum p[K]  (= softmax of the chosen logits)";
   r.differs =
-      "transformers adds the balance loss up over the tokens of all layers together, so that one layer can make up for another; here each layer has its "
+      "transformers adds the balance loss up over the tokens of all layers together, so that one "
+      "layer can make up for another; here each layer has its "
       "own. Its optional jitter changes what the experts see; none is drawn here.";
   r.default_experts = 8;
   r.default_top_k = 2;
@@ -334,10 +402,15 @@ Recipe qwen2_moe() {
   Recipe r = olmoe();
   r.name = "qwen2-moe";
   r.title = "token choice beside a shared expert with a sigmoid gate, not renormalised";
-  r.source = "Qwen team 2024, arXiv 2407.10671, section 2.2.2; github huggingface/transformers, models/qwen2_moe";
-  r.formula = "p = softmax(Wg x);  K = top-k(p);  w = p[K];  y = sum w_i FFN_i(x) + sigmoid(ws x) FFN_shared(x)";
+  r.source =
+      "Qwen team 2024, arXiv 2407.10671, section 2.2.2; github huggingface/transformers, "
+      "models/qwen2_moe";
+  r.formula =
+      "p = softmax(Wg x);  K = top-k(p);  w = p[K];  y = sum w_i FFN_i(x) + sigmoid(ws x) "
+      "FFN_shared(x)";
   r.differs =
-      "The config's norm_topk_prob decides about renormalising; the published models have it false. The balance loss is transformers', K when balanced.";
+      "The config's norm_topk_prob decides about renormalising; the published models have it "
+      "false. The balance loss is transformers', K when balanced.";
   r.default_experts = 60;
   r.default_top_k = 4;
   r.shared = {.experts = 1, .widths = 4, .gate = true};
@@ -349,11 +422,17 @@ Recipe qwen3_moe() {
   Recipe r = mixtral();
   r.name = "qwen3-moe";
   r.title = "token choice renormalised over the chosen, balance over the whole optimizer step";
-  r.source = "Qwen team 2025, arXiv 2505.09388, section 2; Qiu et al. 2025, arXiv 2501.11873; github huggingface/transformers, models/qwen3_moe";
-  r.formula = "p = softmax(Wg x);  K = top-k(p);  w = p[K] / sum p[K];  balance E sum f_e P_e with f over all micro-batches of the optimizer step so far";
+  r.source =
+      "Qwen team 2025, arXiv 2505.09388, section 2; Qiu et al. 2025, arXiv 2501.11873; github "
+      "huggingface/transformers, models/qwen3_moe";
+  r.formula =
+      "p = softmax(Wg x);  K = top-k(p);  w = p[K] / sum p[K];  balance E sum f_e P_e with f over "
+      "all micro-batches of the optimizer step so far";
   r.differs =
-      "transformers' config class has norm_topk_prob false by default, the released configs true, and llama.cpp always renormalises. transformers' balance "
-      "loss looks at one micro-batch; Megatron's global_aux_loss keeps the running counts that are meant.";
+      "transformers' config class has norm_topk_prob false by default, the released configs true, "
+      "and llama.cpp always renormalises. transformers' balance "
+      "loss looks at one micro-batch; Megatron's global_aux_loss keeps the running counts that are "
+      "meant.";
   r.default_experts = 128;
   r.default_top_k = 8;
   r.losses = {.coef = coefficients(0.001f), .uniform_is_k = true, .sum_over_layers = false};
@@ -368,7 +447,8 @@ Recipe hash() {
   r.source = "Roller et al. 2021, arXiv 2106.04426";
   r.formula = "K = H(token id), a random table;  w = 1";
   r.differs =
-      "The paper also balances the table by the tokens' frequency and splits the network among several hashes, which is not done here; expert choice's "
+      "The paper also balances the table by the tokens' frequency and splits the network among "
+      "several hashes, which is not done here; expert choice's "
       "baseline is id mod E (map \"modulo\").";
   r.default_experts = 16;
   r.default_top_k = 1;
@@ -391,10 +471,14 @@ Recipe cmoe() {
   Recipe r = cut_out();
   r.name = "cmoe";
   r.title = "a dense network's neurons as experts, scored by what one neuron of each puts out";
-  r.source = "Pei et al. 2025, arXiv 2502.04416, section 4, eq. 7-9; github JarvisPei/CMoE, CMoE_model.py";
-  r.formula = "z_e = |silu(g_e . x) (u_e . x)|;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 at first;  b_e += rate sign(mean(c) - c_e)";
+  r.source =
+      "Pei et al. 2025, arXiv 2502.04416, section 4, eq. 7-9; github JarvisPei/CMoE, CMoE_model.py";
+  r.formula =
+      "z_e = |silu(g_e . x) (u_e . x)|;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 "
+      "at first;  b_e += rate sign(mean(c) - c_e)";
   r.differs =
-      "The paper's equation 8 has no absolute value, its code has. There the rows g and u are divided by their norms, x is not, and b is no part of the "
+      "The paper's equation 8 has no absolute value, its code has. There the rows g and u are "
+      "divided by their norms, x is not, and b is no part of the "
       "checkpoint.";
   r.train.logits = AnalyticLogits{};
   return r;
@@ -403,9 +487,13 @@ Recipe cmoe() {
 Recipe carved() {
   Recipe r = cut_out();
   r.name = "carved";
-  r.title = "a dense network's neurons as experts, scored by a linear map fitted to what they put out";
-  r.source = "moe carve (docs/carving.md); gates and bias as Pei et al. 2025, arXiv 2502.04416, eq. 9";
-  r.formula = "z = Wg x + c;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 at first;  b_e += rate sign(mean(c) - c_e)";
+  r.title =
+      "a dense network's neurons as experts, scored by a linear map fitted to what they put out";
+  r.source =
+      "moe carve (docs/carving.md); gates and bias as Pei et al. 2025, arXiv 2502.04416, eq. 9";
+  r.formula =
+      "z = Wg x + c;  p = softmax(z);  K = top-k(p + b);  w = 1 + s p[K], s = 0 at first;  b_e += "
+      "rate sign(mean(c) - c_e)";
   r.train.logits = LinearLogits{.bias = true};
   return r;
 }

@@ -1,4 +1,5 @@
-// The table of published routing recipes. A recipe is a row naming stages; adding one is adding a row (docs/recipes.md).
+// The table of published routing recipes. A recipe is a row naming stages; adding one is adding a
+// row (docs/recipes.md).
 #pragma once
 
 #include <optional>
@@ -10,16 +11,20 @@
 
 namespace moe {
 
-// Over which tokens the balance loss looks at the load, where the user wants another answer than the recipe's.
+// Over which tokens the balance loss looks at the load, where the user wants another answer than
+// the recipe's.
 enum class BalanceOver { micro_batch, sequence, running, step };
-const std::vector<std::string>& balance_over_names();  // in this order, as flags and configs spell them
+const std::vector<std::string>&
+balance_over_names();  // in this order, as flags and configs spell them
 
-// What a user chooses about routing; kept in a model's config. Absent options take the recipe's values.
+// What a user chooses about routing; kept in a model's config. Absent options take the recipe's
+// values.
 struct RoutingOptions {
   std::string recipe = "dense";
   int64_t experts = 1;
-  int64_t top_k = 1;                          // where experts choose: the mean number of experts a token gets
-  std::optional<bool> norm_topk_prob;         // renormalise the chosen weights; only where the recipe leaves it open
+  int64_t top_k = 1;  // where experts choose: the mean number of experts a token gets
+  std::optional<bool>
+      norm_topk_prob;  // renormalise the chosen weights; only where the recipe leaves it open
   std::optional<float> capacity_factor;       // training; only for recipes with a capacity
   std::optional<float> capacity_factor_eval;  // evaluation "as trained"
   std::optional<int64_t> expert_groups;       // of a grouped selection
@@ -31,7 +36,8 @@ struct RoutingOptions {
   std::string stages;  // recipe "custom" only: its stages, JSON (moe/recipes/spec_json.h)
 };
 
-// How a paper or codebase states its coefficients. Values are turned into the canonical form when a recipe is named.
+// How a paper or codebase states its coefficients. Values are turned into the canonical form when a
+// recipe is named.
 struct LossConvention {
   RoutingLosses coef;
   bool uniform_is_k = false;     // its balanced balance loss is k, not 1
@@ -72,24 +78,30 @@ const std::vector<Recipe>& recipes();
 // Throws (usage) with the nearest name.
 const Recipe& find_recipe(std::string_view name);
 
-// The recipe's options for a model with `moe_layers` MoE layers: losses in the canonical form; groups fitted to the number of experts (the recipe's own number
-// where it divides them into groups that are large enough, else the next smaller one, keeping the same share of them).
+// The recipe's options for a model with `moe_layers` MoE layers: losses in the canonical form;
+// groups fitted to the number of experts (the recipe's own number where it divides them into groups
+// that are large enough, else the next smaller one, keeping the same share of them).
 RoutingOptions default_options(const Recipe&, int64_t experts, int64_t top_k, int64_t moe_layers);
 // The recipe with a custom recipe's stages filled in; other recipes as they are.
 Recipe resolved_recipe(const RoutingOptions&);
 
-// dropless: no capacity, no noise; has no meaning where experts choose. as_trained: the recipe's evaluation capacity, or expert choice itself, which looks at
-// later tokens. threshold: expert choice by the learned thresholds, which is causal.
+// dropless: no capacity, no noise; has no meaning where experts choose. as_trained: the recipe's
+// evaluation capacity, or expert choice itself, which looks at later tokens. threshold: expert
+// choice by the learned thresholds, which is causal.
 enum class EvalRouting { dropless, as_trained, threshold };
-const std::vector<std::string>& eval_routing_names();  // in this order, as flags and records spell them
+const std::vector<std::string>&
+eval_routing_names();  // in this order, as flags and records spell them
 std::string_view name_of(EvalRouting);
-// What a recipe is evaluated by unless the user says otherwise: dropless, or threshold where experts choose.
+// What a recipe is evaluated by unless the user says otherwise: dropless, or threshold where
+// experts choose.
 EvalRouting default_eval(const RoutingOptions&);
 // Why outputs of this evaluation depend on later tokens; empty: they do not.
 std::string_view not_causal_because(const RoutingOptions&, EvalRouting);
 // Both are validated.
 RoutingSpec train_spec(const RoutingOptions&);
 RoutingSpec eval_spec(const RoutingOptions&, EvalRouting);
-inline RoutingSpec eval_spec(const RoutingOptions& options) { return eval_spec(options, default_eval(options)); }
+inline RoutingSpec eval_spec(const RoutingOptions& options) {
+  return eval_spec(options, default_eval(options));
+}
 
 }  // namespace moe

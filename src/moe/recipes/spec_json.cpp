@@ -1,5 +1,6 @@
-// Two visitors walk the fields that the stages list themselves: one reads a JsonReader, one writes a Json. A new member of a variant or a new parameter needs
-// nothing here; a new enum needs its table of names.
+// Two visitors walk the fields that the stages list themselves: one reads a JsonReader, one writes
+// a Json. A new member of a variant or a new parameter needs nothing here; a new enum needs its
+// table of names.
 #include "moe/recipes/spec_json.h"
 
 #include <cfloat>
@@ -35,7 +36,8 @@ const Names& names_of(BufferCapacity::Rounding) {
   return names;
 }
 const Names& names_of(BufferCapacity::Order) {
-  static const Names names = {"choice_major", "token_major", "by_weight", "batch_priority", "random"};
+  static const Names names = {"choice_major", "token_major", "by_weight", "batch_priority",
+                              "random"};
   return names;
 }
 const Names& names_of(BalanceLoss::Counts) {
@@ -89,7 +91,8 @@ class Reader {
   void operator()(const char* key, std::optional<T>& x) const {
     if (!from_.has(key)) return;
     const Json& value = from_.value(key);
-    if (!value.is_object() && !value.is_boolean()) fail("{}: \"{}\" must be an object of its parameters, true or false", from_.where(), key);
+    if (!value.is_object() && !value.is_boolean())
+      fail("{}: \"{}\" must be an object of its parameters, true or false", from_.where(), key);
     if (value.is_boolean() && !value.get<bool>()) {
       x.reset();
       return;
@@ -101,7 +104,8 @@ class Reader {
     T::fields(inner, *x);
     object.refuse_unknown();
   }
-  // A member of a variant; one that is there already keeps the parameters that the object does not name.
+  // A member of a variant; one that is there already keeps the parameters that the object does not
+  // name.
   template <class... Members>
   void operator()(const char* key, std::variant<Members...>& x) const {
     static const Names names = {std::string(Members::kName)...};
@@ -120,7 +124,8 @@ class Reader {
 
  private:
   void need_name_or_object(const char* key) const {
-    if (!from_.value(key).is_string()) fail("{}: \"{}\" must be a name or an object", from_.where(), key);
+    if (!from_.value(key).is_string())
+      fail("{}: \"{}\" must be a name or an object", from_.where(), key);
   }
   template <class Variant, size_t... I>
   static void choose(Variant& x, size_t index, std::index_sequence<I...>) {
@@ -143,7 +148,9 @@ class Writer {
   }
   template <class E>
   requires std::is_enum_v<E>
-  void operator()(const char* key, const E& x) const { to_[key] = names_of(x).at(static_cast<size_t>(x)); }
+  void operator()(const char* key, const E& x) const {
+    to_[key] = names_of(x).at(static_cast<size_t>(x));
+  }
   template <class T>
   void operator()(const char* key, const std::optional<T>& x) const {
     if (!x) {
@@ -226,7 +233,9 @@ CustomStages stages_from_json(const Json& json, const std::string& where) {
   return out;
 }
 
-CustomStages parse_stages(const std::string& text, const std::string& where) { return stages_from_json(parse_json(text, where), where); }
+CustomStages parse_stages(const std::string& text, const std::string& where) {
+  return stages_from_json(parse_json(text, where), where);
+}
 
 Json to_json(const RoutingSpec& train, const CapacityStage& eval_as_trained) {
   Json json = Json::object();

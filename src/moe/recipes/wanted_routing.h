@@ -1,4 +1,5 @@
-// What a user says about routing, each thing in a field of its own: the same for `moe train`, `moe route` and `moe upcycle`.
+// What a user says about routing, each thing in a field of its own: the same for `moe train`, `moe
+// route` and `moe upcycle`.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct WantedRouting {
 FieldList fields(WantedRouting&);
 
 const Recipe& chosen_recipe(const WantedRouting&);
-// The recipe with these numbers, for a model with `moe_layers` MoE layers. Usage errors name the field.
+// The recipe with these numbers, for a model with `moe_layers` MoE layers. Usage errors name the
+// field.
 RoutingOptions routing_options(const WantedRouting&, int64_t moe_layers);
 
 }  // namespace moe

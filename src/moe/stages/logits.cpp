@@ -25,7 +25,8 @@ void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage,
 }
 
 // With a = act(g) u: d|a| = sign(a) da.
-void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const LogitStage& stage, const Saved& saved) {
+void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const LogitStage& stage,
+                               const Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto through = [&](Param& w, Tensor dy) {
     ops::matmul_dw(run, w, dy, x, all);
@@ -40,7 +41,8 @@ void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const L
   const auto like = [&] { return run.scratch.alloc(DType::f32, {dz.rows(), dz.cols()}); };
   Tensor hidden = like(), dgate = saved.gate.empty() ? Tensor{} : like(), dup = like();
   ops::ffn_act_forward(run, hidden, saved.gate, saved.up, {}, act);
-  for (int64_t i = 0; i < dz.numel(); ++i) hidden.as<float>()[i] = std::copysign(1.0f, hidden.as<float>()[i]) * dz.as<float>()[i];
+  for (int64_t i = 0; i < dz.numel(); ++i)
+    hidden.as<float>()[i] = std::copysign(1.0f, hidden.as<float>()[i]) * dz.as<float>()[i];
   ops::ffn_act_backward(run, dgate, dup, like(), {}, hidden, saved.gate, saved.up, {}, act);
   if (!dgate.empty()) through(weight, dgate);
   through(dgate.empty() ? weight : up, dup);

@@ -1,4 +1,5 @@
-// Logits stage: a token's hidden state to one number an expert. Everything after it sees logits only.
+// Logits stage: a token's hidden state to one number an expert. Everything after it sees logits
+// only.
 #pragma once
 
 #include <string_view>
@@ -17,8 +18,9 @@ struct LinearLogits {
   }
   bool bias = false;
 };
-// z_e = |act(g_e . x) (u_e . x)|, without a gate |act(u_e . x)|: what one neuron of the expert's feed-forward network puts out (CMoE, arXiv 2502.04416,
-// section 4.3; the absolute value is its code's, github JarvisPei/CMoE, CMoE_model.py).
+// z_e = |act(g_e . x) (u_e . x)|, without a gate |act(u_e . x)|: what one neuron of the expert's
+// feed-forward network puts out (CMoE, arXiv 2502.04416, section 4.3; the absolute value is its
+// code's, github JarvisPei/CMoE, CMoE_model.py).
 struct AnalyticLogits {
   static constexpr std::string_view kName = "analytic";
   template <class V, class S>

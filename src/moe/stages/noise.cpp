@@ -1,4 +1,5 @@
-// The noise stages. Entry i of a matrix takes draw i of the key, so a draw depends on its place alone.
+// The noise stages. Entry i of a matrix takes draw i of the key, so a draw depends on its place
+// alone.
 #include "moe/stages/noise.h"
 
 #include "moe/stages/stage_math.h"
@@ -12,21 +13,27 @@ void jitter(Run& run, Tensor dst, Tensor x, const InputJitter& stage, RngKey key
     float* out = dst.row<float>(n);
     if (key.empty()) std::copy_n(in, width, out);
     else
-      for (int64_t d = 0; d < width; ++d) out[d] = in[d] * (1 - stage.eps + 2 * stage.eps * uniform(key, static_cast<uint64_t>(n * width + d)));
+      for (int64_t d = 0; d < width; ++d)
+        out[d] = in[d] * (1 - stage.eps +
+                          2 * stage.eps * uniform(key, static_cast<uint64_t>(n * width + d)));
   });
 }
 
-void learned_noise_forward_acc(Run& run, Tensor z, Tensor raw, const LearnedNoise& stage, RngKey key) {
+void learned_noise_forward_acc(Run& run, Tensor z, Tensor raw, const LearnedNoise& stage,
+                               RngKey key) {
   if (key.empty()) return;
   const int64_t experts = z.cols();
   each_token(run, z.rows(), [&](int64_t n) {
     float* out = z.row<float>(n);
     const float* in = raw.row<float>(n);
-    for (int64_t e = 0; e < experts; ++e) out[e] += (softplus(in[e]) + stage.floor) * normal(key, static_cast<uint64_t>(n * experts + e));
+    for (int64_t e = 0; e < experts; ++e)
+      out[e] +=
+          (softplus(in[e]) + stage.floor) * normal(key, static_cast<uint64_t>(n * experts + e));
   });
 }
 
-void learned_noise_backward(Run& run, Tensor draw, Tensor dz, Tensor dsigma, Tensor raw, const LearnedNoise&, RngKey key) {
+void learned_noise_backward(Run& run, Tensor draw, Tensor dz, Tensor dsigma, Tensor raw,
+                            const LearnedNoise&, RngKey key) {
   const int64_t experts = dz.cols();
   each_token(run, dz.rows(), [&](int64_t n) {
     const float *dy = dz.row<float>(n), *in = raw.row<float>(n);

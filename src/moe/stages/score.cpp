@@ -13,22 +13,34 @@ void score_forward(Run& run, Tensor s, Tensor lse, Tensor z, const ScoreStage& s
   }
   if (!lse.empty()) ops::softmax_forward(run, {}, lse, z);
   const int64_t experts = z.cols();
-  const auto rows = [&](auto&& row) { each_token(run, z.rows(), [&](int64_t n) { row(s.row<float>(n), z.row<float>(n)); }); };
+  const auto rows = [&](auto&& row) {
+    each_token(run, z.rows(), [&](int64_t n) { row(s.row<float>(n), z.row<float>(n)); });
+  };
   std::visit(Overloaded{
                  [](SoftmaxScore) {},
-                 [&](SigmoidScore) { rows([&](float* out, const float* in) { std::transform(in, in + experts, out, sigmoid); }); },
-                 [&](RawScore) { rows([&](float* out, const float* in) { std::copy_n(in, experts, out); }); },
+                 [&](SigmoidScore) {
+                   rows([&](float* out, const float* in) {
+                     std::transform(in, in + experts, out, sigmoid);
+                   });
+                 },
+                 [&](RawScore) {
+                   rows([&](float* out, const float* in) { std::copy_n(in, experts, out); });
+                 },
              },
              stage);
 }
 
-void score_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tensor z, Tensor lse, const ScoreStage& stage) {
+void score_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tensor z, Tensor lse,
+                    const ScoreStage& stage) {
   if (std::holds_alternative<SoftmaxScore>(stage)) {
     ops::softmax_backward(run, dz, ds, dlse, s);
     return;
   }
   const int64_t experts = s.cols();
-  const auto rows = [&](auto&& row) { each_token(run, s.rows(), [&](int64_t n) { row(dz.row<float>(n), ds.row<float>(n), s.row<float>(n)); }); };
+  const auto rows = [&](auto&& row) {
+    each_token(run, s.rows(),
+               [&](int64_t n) { row(dz.row<float>(n), ds.row<float>(n), s.row<float>(n)); });
+  };
   std::visit(Overloaded{
                  [](SoftmaxScore) {},
                  [&](SigmoidScore) {

@@ -25,9 +25,12 @@ struct RawScore {  // the logits themselves: choose first, then softmax over the
 };
 using ScoreStage = std::variant<SoftmaxScore, SigmoidScore, RawScore>;
 
-// Scores, and the logsumexp of the logits, which a softmax has at hand.  s, z [N,E] f32; lse [N] f32 or absent
+// Scores, and the logsumexp of the logits, which a softmax has at hand.  s, z [N,E] f32; lse [N]
+// f32 or absent
 void score_forward(Run&, Tensor s, Tensor lse, Tensor z, const ScoreStage&);
-// dz = ds through the score, plus dlse through the logsumexp.  dz, ds [N,E] (may be the same memory); dlse [N] or absent, and then z and lse are not read
-void score_backward(Run&, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tensor z, Tensor lse, const ScoreStage&);
+// dz = ds through the score, plus dlse through the logsumexp.  dz, ds [N,E] (may be the same
+// memory); dlse [N] or absent, and then z and lse are not read
+void score_backward(Run&, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tensor z, Tensor lse,
+                    const ScoreStage&);
 
 }  // namespace moe

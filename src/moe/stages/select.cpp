@@ -37,17 +37,24 @@ const SelectionBias* selection_bias(const SelectStage& stage) {
 
 bool needs_logits(const SelectStage& stage) { return !std::holds_alternative<HashChoice>(stage); }
 
-bool experts_choose(const SelectStage& stage) { return std::holds_alternative<ExpertChoice>(stage) || std::holds_alternative<ThresholdChoice>(stage); }
+bool experts_choose(const SelectStage& stage) {
+  return std::holds_alternative<ExpertChoice>(stage) ||
+         std::holds_alternative<ThresholdChoice>(stage);
+}
 
 int64_t tokens_per_expert(const ExpertChoice& stage, int64_t tokens, int64_t experts) {
-  // The factor as the decimal that was asked for: 0.7f is a little less than 0.7, and 0.7 of 10 tokens are 7.
-  const double wanted = shortest_decimal(stage.factor) * static_cast<double>(tokens) / static_cast<double>(experts);
-  return std::clamp(static_cast<int64_t>(std::floor(wanted)), int64_t{1}, std::max(tokens, int64_t{1}));
+  // The factor as the decimal that was asked for: 0.7f is a little less than 0.7, and 0.7 of 10
+  // tokens are 7.
+  const double wanted =
+      shortest_decimal(stage.factor) * static_cast<double>(tokens) / static_cast<double>(experts);
+  return std::clamp(static_cast<int64_t>(std::floor(wanted)), int64_t{1},
+                    std::max(tokens, int64_t{1}));
 }
 
 void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& stage) {
   const std::span<const int32_t> ids = pass.batch.ids;
-  const int64_t tokens = needs_logits(stage) ? r.scores.rows() : pass.batch.tokens(), slots = slots_per_token(stage, r.experts);
+  const int64_t tokens = needs_logits(stage) ? r.scores.rows() : pass.batch.tokens(),
+                slots = slots_per_token(stage, r.experts);
   r.choice = run.saved.alloc(DType::i32, {tokens, slots});
   r.selected = run.saved.alloc(DType::i32, {tokens, slots});
   ops::select_all(r.selected);  // which is all of it but where experts choose
@@ -60,7 +67,9 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
                  [&](const ExpertChoice& by_expert) {
                    r.scopes = scope_bounds(by_expert.scope, pass.batch.bounds, tokens);
                    std::vector<int64_t> take;
-                   for (size_t i = 0; i + 1 < r.scopes.size(); ++i) take.push_back(tokens_per_expert(by_expert, r.scopes[i + 1] - r.scopes[i], r.experts));
+                   for (size_t i = 0; i + 1 < r.scopes.size(); ++i)
+                     take.push_back(
+                         tokens_per_expert(by_expert, r.scopes[i + 1] - r.scopes[i], r.experts));
                    r.cutoff = run.saved.alloc(DType::f32, {r.experts});
                    ops::top_experts(run, r.choice, r.scores, {});
                    ops::top_tokens(run, r.selected, r.cutoff, r.choice, r.scores, r.scopes, take);
@@ -68,14 +77,18 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
                  [&](const ThresholdChoice&) {
                    ops::top_experts(run, r.choice, r.scores, {});
                    if (r.threshold.empty())
-                     fail_usage("a selection by threshold needs one threshold for each expert, and none is given; they come from training by expert choice");
+                     fail_usage(
+                         "a selection by threshold needs one threshold for each expert, and none "
+                         "is given; they come from training by expert choice");
                    ops::reach_threshold(run, r.selected, r.choice, r.scores, r.threshold);
                  },
                  [&](const HashChoice& hash) {
                    for (size_t n = 0; n < ids.size(); ++n)
-                     if (ids[n] < 0) fail("hash routing: token {} has the id {}; ids begin at 0", n, ids[n]);
+                     if (ids[n] < 0)
+                       fail("hash routing: token {} has the id {}; ids begin at 0", n, ids[n]);
                    const RngKey seed = RngKey::from_seed(static_cast<uint64_t>(hash.seed));
-                   if (hash.map == HashChoice::Map::modulo) ops::count_on_from_ids(run, r.choice, ids, r.experts);
+                   if (hash.map == HashChoice::Map::modulo)
+                     ops::count_on_from_ids(run, r.choice, ids, r.experts);
                    else ops::shuffle_by_ids(run, r.choice, ids, r.experts, seed);
                  },
              },
@@ -84,16 +97,23 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
 
 void second_forward(Run& run, Tensor selected, Tensor w, const SecondStage& stage, RngKey key) {
   if (std::holds_alternative<KeepSecond>(stage)) return;
-  if (w.cols() != 2) fail_usage("a policy for the second choice needs two choices a token, not {}; use top-k 2 or keep every choice", w.cols());
+  if (w.cols() != 2)
+    fail_usage(
+        "a policy for the second choice needs two choices a token, not {}; use top-k 2 or keep "
+        "every choice",
+        w.cols());
   const RngKey draws = key.fold(1);
   each_token(run, w.rows(), [&](int64_t n) {
     const float first = w.row<float>(n)[0], second = w.row<float>(n)[1];
-    const bool keep = std::visit(Overloaded{
-                                     [](KeepSecond) { return true; },
-                                     [&](const ThresholdSecond& t) { return second >= t.least * (t.relative ? first : 1); },
-                                     [&](const RandomSecond& r) { return key.empty() || uniform(draws, static_cast<uint64_t>(n)) * r.full < second; },
-                                 },
-                                 stage);
+    const bool keep = std::visit(
+        Overloaded{
+            [](KeepSecond) { return true; },
+            [&](const ThresholdSecond& t) { return second >= t.least * (t.relative ? first : 1); },
+            [&](const RandomSecond& r) {
+              return key.empty() || uniform(draws, static_cast<uint64_t>(n)) * r.full < second;
+            },
+        },
+        stage);
     if (!keep) selected.row<int32_t>(n)[1] = 0;
   });
 }

@@ -1,5 +1,7 @@
-// Select stage: which experts a token takes, or which tokens an expert takes; and the second-choice policy, which may send the second expert away again.
-// Everything here is a constant for the gradient. Ties: higher score first, then the lower index. A NaN score is an error naming the token.
+// Select stage: which experts a token takes, or which tokens an expert takes; and the second-choice
+// policy, which may send the second expert away again. Everything here is a constant for the
+// gradient. Ties: higher score first, then the lower index. A NaN score is an error naming the
+// token.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +14,9 @@
 
 namespace moe {
 
-// A bias per expert that is added to the scores for the choice only and moves against the load after every optimizer step:
-// b_e += rate * sign(mean(c) - c_e), c the counts of the whole step (arXiv 2408.15664; DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+// A bias per expert that is added to the scores for the choice only and moves against the load
+// after every optimizer step: b_e += rate * sign(mean(c) - c_e), c the counts of the whole step
+// (arXiv 2408.15664; DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
 struct SelectionBias {
   template <class V, class S>
   static void fields(V& v, S& s) {
@@ -32,8 +35,9 @@ struct TopK {
   int64_t k = 2;  // of the model's options, not of the recipe
   std::optional<SelectionBias> bias;
 };
-// The k largest scores among the `keep` best of `groups` equal groups of neighbouring experts; a group's score is the sum of its `group_top` largest
-// (1: the largest: DeepSeek-V2, arXiv 2405.04434, section 2.2.2; 2: DeepSeek-V3). Experts of other groups count as -inf, never as 0.
+// The k largest scores among the `keep` best of `groups` equal groups of neighbouring experts; a
+// group's score is the sum of its `group_top` largest (1: the largest: DeepSeek-V2, arXiv
+// 2405.04434, section 2.2.2; 2: DeepSeek-V3). Experts of other groups count as -inf, never as 0.
 struct GroupedTopK {
   static constexpr std::string_view kName = "grouped_top_k";
   template <class V, class S>
@@ -49,8 +53,9 @@ struct GroupedTopK {
   int64_t group_top = 1;
   std::optional<SelectionBias> bias;
 };
-// Every expert takes the floor(n * factor / E) tokens of each scope that score highest for it, at least one and at most n (Zhou et al. 2022, arXiv 2202.09368,
-// section 3.2; factor = mean number of experts a token gets). Not causal: whether a token is taken depends on later ones.
+// Every expert takes the floor(n * factor / E) tokens of each scope that score highest for it, at
+// least one and at most n (Zhou et al. 2022, arXiv 2202.09368, section 3.2; factor = mean number of
+// experts a token gets). Not causal: whether a token is taken depends on later ones.
 struct ExpertChoice {
   static constexpr std::string_view kName = "expert_choice";
   template <class V, class S>
@@ -61,15 +66,17 @@ struct ExpertChoice {
   float factor = 2;
   Scope scope;
 };
-// Every expert takes the tokens whose score reaches its threshold, learned in training as the running mean of the lowest score that expert choice took.
+// Every expert takes the tokens whose score reaches its threshold, learned in training as the
+// running mean of the lowest score that expert choice took.
 struct ThresholdChoice {
   static constexpr std::string_view kName = "threshold";
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-// The k experts a token id is mapped to, no router at all (Roller et al. 2021, arXiv 2106.04426). `modulo`: (id + i) mod E for choice i;
-// `random`: the first k entries of a permutation of the experts drawn from (seed, id) by Fisher-Yates: with key = from_seed(seed).fold(id) and p = 0..E-1,
-// for i = 0..k-1 p[i] changes places with p[i + uniform_index(key, i, E - i)].
+// The k experts a token id is mapped to, no router at all (Roller et al. 2021, arXiv 2106.04426).
+// `modulo`: (id + i) mod E for choice i; `random`: the first k entries of a permutation of the
+// experts drawn from (seed, id) by Fisher-Yates: with key = from_seed(seed).fold(id) and p =
+// 0..E-1, for i = 0..k-1 p[i] changes places with p[i + uniform_index(key, i, E - i)].
 struct HashChoice {
   static constexpr std::string_view kName = "hash";
   enum class Map { modulo, random };
@@ -92,12 +99,14 @@ const SelectionBias* selection_bias(const SelectStage&);  // null: none
 // Whether logits are needed at all (not for hash routing).
 bool needs_logits(const SelectStage&);
 bool experts_choose(const SelectStage&);  // ExpertChoice or ThresholdChoice
-// How many of a scope's n tokens an expert takes: floor(n * factor / E), at least one and at most n.
+// How many of a scope's n tokens an expert takes: floor(n * factor / E), at least one and at most
+// n.
 int64_t tokens_per_expert(const ExpertChoice&, int64_t tokens, int64_t experts);
 
-// Fills choice: a token's experts in order of falling (biased) score, with K = E every expert once; selected: 1 where the pair was chosen (always 1 for TopK,
-// GroupedTopK, HashChoice); and where experts choose cutoff, the mean over scopes of the lowest score that each took, and scopes.
-// Reads scores (but for HashChoice, which reads the batch's ids), bias, threshold.
+// Fills choice: a token's experts in order of falling (biased) score, with K = E every expert once;
+// selected: 1 where the pair was chosen (always 1 for TopK, GroupedTopK, HashChoice); and where
+// experts choose cutoff, the mean over scopes of the lowest score that each took, and scopes. Reads
+// scores (but for HashChoice, which reads the batch's ids), bias, threshold.
 void select_forward(Run&, Routing&, const Pass&, const SelectStage&);
 
 // ---- second choice: whether the second of two choices is sent at all ----------------------------
@@ -106,8 +115,9 @@ struct KeepSecond {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-// Kept where its weight is at least `least` (Mesh TensorFlow compares with the normalised weight), or at least `least` times the first's weight when `relative`
-// (ST-MoE's text, arXiv 2202.08906, section 4.1: 1/5 of the first's).
+// Kept where its weight is at least `least` (Mesh TensorFlow compares with the normalised weight),
+// or at least `least` times the first's weight when `relative` (ST-MoE's text, arXiv 2202.08906,
+// section 4.1: 1/5 of the first's).
 struct ThresholdSecond {
   static constexpr std::string_view kName = "threshold";
   template <class V, class S>
@@ -118,8 +128,9 @@ struct ThresholdSecond {
   float least = 0.2f;
   bool relative = false;
 };
-// Kept with probability min(1, w2 / full): full = 0.5 is GShard's paper (2 w2 > u, arXiv 2006.16668, algorithm 1), 0.2 Mesh TensorFlow's default. Without a key
-// (evaluation) every second choice is kept.
+// Kept with probability min(1, w2 / full): full = 0.5 is GShard's paper (2 w2 > u, arXiv
+// 2006.16668, algorithm 1), 0.2 Mesh TensorFlow's default. Without a key (evaluation) every second
+// choice is kept.
 struct RandomSecond {
   static constexpr std::string_view kName = "random";
   template <class V, class S>
@@ -130,7 +141,8 @@ struct RandomSecond {
 };
 using SecondStage = std::variant<KeepSecond, ThresholdSecond, RandomSecond>;
 
-// selected[n,1] = 0 where the policy sends the second choice away; K is 2.  selected [N,K] i32; w [N,K] f32
+// selected[n,1] = 0 where the policy sends the second choice away; K is 2.  selected [N,K] i32; w
+// [N,K] f32
 void second_forward(Run&, Tensor selected, Tensor w, const SecondStage&, RngKey key);
 
 }  // namespace moe

@@ -26,28 +26,45 @@ bool renormalises_after_drop(const WeighStage& stage) {
 
 void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
   r.weights = run.saved.alloc(DType::f32, {r.tokens(), r.slots()});
-  std::visit(Overloaded{
-                 [&](const ChosenScores& scores) {
-                   ops::weigh_scores_forward(run, r.weights, r.scores, r.choice, r.selected, scores.renormalise == Renormalise::before_drop, scores.scale);
-                 },
-                 [&](ChosenSoftmax) { ops::weigh_softmax_forward(run, r.weights, r.scores, r.choice, r.selected); },
-                 [&](TokenSoftmax) { ops::weigh_over_tokens_forward(run, r.weights, r.scores, r.choice, r.selected, r.scopes); },
-                 [&](UnitWeight) { ops::weigh_one_forward(run, r.weights, r.selected); },
-                 [&](OnePlusScaled) { ops::weigh_one_plus_forward(run, r.weights, r.scores, r.scale, r.choice, r.selected); },
-             },
-             stage);
+  std::visit(
+      Overloaded{
+          [&](const ChosenScores& scores) {
+            ops::weigh_scores_forward(run, r.weights, r.scores, r.choice, r.selected,
+                                      scores.renormalise == Renormalise::before_drop, scores.scale);
+          },
+          [&](ChosenSoftmax) {
+            ops::weigh_softmax_forward(run, r.weights, r.scores, r.choice, r.selected);
+          },
+          [&](TokenSoftmax) {
+            ops::weigh_over_tokens_forward(run, r.weights, r.scores, r.choice, r.selected,
+                                           r.scopes);
+          },
+          [&](UnitWeight) { ops::weigh_one_forward(run, r.weights, r.selected); },
+          [&](OnePlusScaled) {
+            ops::weigh_one_plus_forward(run, r.weights, r.scores, r.scale, r.choice, r.selected);
+          },
+      },
+      stage);
 }
 
 void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const WeighStage& stage) {
   std::visit(Overloaded{
                  [&](const ChosenScores& scores) {
-                   ops::weigh_scores_backward_acc(run, ds, dw, r.weights, r.scores, r.choice, r.selected, scores.renormalise == Renormalise::before_drop,
-                                                  scores.scale);
+                   ops::weigh_scores_backward_acc(
+                       run, ds, dw, r.weights, r.scores, r.choice, r.selected,
+                       scores.renormalise == Renormalise::before_drop, scores.scale);
                  },
-                 [&](ChosenSoftmax) { ops::weigh_softmax_backward_acc(run, ds, dw, r.weights, r.choice, r.selected); },
-                 [&](TokenSoftmax) { ops::weigh_over_tokens_backward_acc(run, ds, dw, r.weights, r.choice, r.selected, r.scopes); },
+                 [&](ChosenSoftmax) {
+                   ops::weigh_softmax_backward_acc(run, ds, dw, r.weights, r.choice, r.selected);
+                 },
+                 [&](TokenSoftmax) {
+                   ops::weigh_over_tokens_backward_acc(run, ds, dw, r.weights, r.choice, r.selected,
+                                                       r.scopes);
+                 },
                  [](UnitWeight) {},
-                 [&](OnePlusScaled) { ops::weigh_one_plus_backward_acc(run, ds, dw, r.scale, r.choice, r.selected); },
+                 [&](OnePlusScaled) {
+                   ops::weigh_one_plus_backward_acc(run, ds, dw, r.scale, r.choice, r.selected);
+                 },
              },
              stage);
 }

@@ -9,8 +9,9 @@
 
 namespace moe {
 
-// w = scale * s[choice], divided by the sum over the token's chosen (+ 1e-20) when renormalised: before any drop, so that a token losing one expert gets less
-// than its share (GShard, Mixtral), or over the kept only, so that the rest takes its place (DeepSpeed).
+// w = scale * s[choice], divided by the sum over the token's chosen (+ 1e-20) when renormalised:
+// before any drop, so that a token losing one expert gets less than its share (GShard, Mixtral), or
+// over the kept only, so that the rest takes its place (DeepSpeed).
 struct ChosenScores {
   static constexpr std::string_view kName = "scores";
   enum class Renormalise { never, before_drop, after_drop };
@@ -28,7 +29,8 @@ struct ChosenSoftmax {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-// w = softmax over the tokens of the scope that the expert chose: its weights add up to 1 for each expert, so each is about 1/k and shrinks with the scope.
+// w = softmax over the tokens of the scope that the expert chose: its weights add up to 1 for each
+// expert, so each is about 1/k and shrinks with the scope.
 struct TokenSoftmax {
   static constexpr std::string_view kName = "token_softmax";
   template <class V, class S>
@@ -40,21 +42,25 @@ struct UnitWeight {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-// w = 1 + scale_e s_e, scale_e learned from 0 on: what is cut out of a dense network starts as the network's own part (CMoE, arXiv 2502.04416, eq. 9).
+// w = 1 + scale_e s_e, scale_e learned from 0 on: what is cut out of a dense network starts as the
+// network's own part (CMoE, arXiv 2502.04416, eq. 9).
 struct OnePlusScaled {
   static constexpr std::string_view kName = "one_plus_scaled";
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight, OnePlusScaled>;
+using WeighStage =
+    std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight, OnePlusScaled>;
 
-// Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets no gradient.
+// Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets
+// no gradient.
 bool constant_when_alone(const WeighStage&);
-// Whether ops::weigh_kept_forward follows the drops; the scale must be 1 then (the division would undo it).
+// Whether ops::weigh_kept_forward follows the drops; the scale must be 1 then (the division would
+// undo it).
 bool renormalises_after_drop(const WeighStage&);
 
-// Fills weights, before any drop (for after_drop: not yet divided). Reads scores (but for UnitWeight), choice, selected; scopes (TokenSoftmax), scale
-// (OnePlusScaled).
+// Fills weights, before any drop (for after_drop: not yet divided). Reads scores (but for
+// UnitWeight), choice, selected; scopes (TokenSoftmax), scale (OnePlusScaled).
 void weigh_forward(Run&, Routing&, const WeighStage&);
 // ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw [N,K]
 void weigh_backward_acc(Run&, Tensor ds, Tensor dw, const Routing&, const WeighStage&);

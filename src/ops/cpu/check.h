@@ -1,4 +1,5 @@
-// How the entry points of ops refuse what does not fit, and how they split rows and flat ranges among threads.
+// How the entry points of ops refuse what does not fit, and how they split rows and flat ranges
+// among threads.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +24,13 @@ inline void need(bool ok, const char* op, const char* rule, std::initializer_lis
 }
 
 inline bool is_float(const Tensor& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; }
-inline bool same_matrix(const Tensor& a, const Tensor& b) { return !a.empty() && !b.empty() && a.rows() == b.rows() && a.cols() == b.cols(); }
+inline bool same_matrix(const Tensor& a, const Tensor& b) {
+  return !a.empty() && !b.empty() && a.rows() == b.rows() && a.cols() == b.cols();
+}
 // A vector of n f32 without gaps.
-inline bool is_vector(const Tensor& t, int64_t n) { return !t.empty() && t.dtype == DType::f32 && t.dense() && t.numel() == n; }
+inline bool is_vector(const Tensor& t, int64_t n) {
+  return !t.empty() && t.dtype == DType::f32 && t.dense() && t.numel() == n;
+}
 
 // Refuses a list that names rows which are not there.
 void need_listed(const char* op, const GatheredRows& rows);
@@ -33,22 +38,29 @@ void need_listed(const char* op, const GatheredRows& rows);
 // Elements below which another thread costs more than it brings.
 constexpr int64_t kGrainElements = 16384;
 
-inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, cols)); }
+inline int64_t row_grain(int64_t cols) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, cols));
+}
 
-// For ops that treat every element alike: calls f(row, col, count) on pieces that together cover the matrix once. Tensors without gaps
-// (`dense` says that all of them are) count as one long row, cut at whole cache lines, so that a single wide row is shared among threads too.
+// For ops that treat every element alike: calls f(row, col, count) on pieces that together cover
+// the matrix once. Tensors without gaps
+// (`dense` says that all of them are) count as one long row, cut at whole cache lines, so that a
+// single wide row is shared among threads too.
 template <class F>
 void for_spans(const Run& run, const Tensor& shape, bool dense, F&& f) {
   constexpr int64_t kBlock = 1024;
   if (dense) {
     const int64_t n = shape.numel();
     parallel_for(run.threads, (n + kBlock - 1) / kBlock, kGrainElements / kBlock,
-                 [&](int64_t begin, int64_t end, int) { f(int64_t{0}, begin * kBlock, std::min(end * kBlock, n) - begin * kBlock); });
+                 [&](int64_t begin, int64_t end, int) {
+                   f(int64_t{0}, begin * kBlock, std::min(end * kBlock, n) - begin * kBlock);
+                 });
     return;
   }
-  parallel_for(run.threads, shape.rows(), row_grain(shape.cols()), [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) f(r, int64_t{0}, shape.cols());
-  });
+  parallel_for(run.threads, shape.rows(), row_grain(shape.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t r = begin; r < end; ++r) f(r, int64_t{0}, shape.cols());
+               });
 }
 
 }  // namespace moe::ops

@@ -1,4 +1,5 @@
-// What this machine can do: instruction set, rate of multiplications out of registers, rate of reading memory. The yardsticks of every share of peak.
+// What this machine can do: instruction set, rate of multiplications out of registers, rate of
+// reading memory. The yardsticks of every share of peak.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,22 +28,27 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-// 12 independent chains of a = a * b + c hide the latency of two units, up to 6 cycles each. Each starts from its own number of sink [16], or the compiler
-// would see that they are equal and compute one. Returns the operations done; sink[0] keeps the work alive.
+// 12 independent chains of a = a * b + c hide the latency of two units, up to 6 cycles each. Each
+// starts from its own number of sink [16], or the compiler would see that they are equal and
+// compute one. Returns the operations done; sink[0] keeps the work alive.
 int64_t FmaLoop(int64_t rounds, float* sink) {
   const DF32 d;
   const float b_value = sink[12], c_value = sink[13];
   const VF32 b = hn::Set(d, b_value), c = hn::Set(d, c_value);
-  auto a0 = hn::Set(d, sink[0]), a1 = hn::Set(d, sink[1]), a2 = hn::Set(d, sink[2]), a3 = hn::Set(d, sink[3]), a4 = hn::Set(d, sink[4]),
-       a5 = hn::Set(d, sink[5]);
-  auto a6 = hn::Set(d, sink[6]), a7 = hn::Set(d, sink[7]), a8 = hn::Set(d, sink[8]), a9 = hn::Set(d, sink[9]), a10 = hn::Set(d, sink[10]),
-       a11 = hn::Set(d, sink[11]);
+  auto a0 = hn::Set(d, sink[0]), a1 = hn::Set(d, sink[1]), a2 = hn::Set(d, sink[2]),
+       a3 = hn::Set(d, sink[3]), a4 = hn::Set(d, sink[4]), a5 = hn::Set(d, sink[5]);
+  auto a6 = hn::Set(d, sink[6]), a7 = hn::Set(d, sink[7]), a8 = hn::Set(d, sink[8]),
+       a9 = hn::Set(d, sink[9]), a10 = hn::Set(d, sink[10]), a11 = hn::Set(d, sink[11]);
   for (int64_t i = 0; i < rounds; ++i) {
-    a0 = hn::MulAdd(a0, b, c), a1 = hn::MulAdd(a1, b, c), a2 = hn::MulAdd(a2, b, c), a3 = hn::MulAdd(a3, b, c);
-    a4 = hn::MulAdd(a4, b, c), a5 = hn::MulAdd(a5, b, c), a6 = hn::MulAdd(a6, b, c), a7 = hn::MulAdd(a7, b, c);
-    a8 = hn::MulAdd(a8, b, c), a9 = hn::MulAdd(a9, b, c), a10 = hn::MulAdd(a10, b, c), a11 = hn::MulAdd(a11, b, c);
+    a0 = hn::MulAdd(a0, b, c), a1 = hn::MulAdd(a1, b, c), a2 = hn::MulAdd(a2, b, c),
+    a3 = hn::MulAdd(a3, b, c);
+    a4 = hn::MulAdd(a4, b, c), a5 = hn::MulAdd(a5, b, c), a6 = hn::MulAdd(a6, b, c),
+    a7 = hn::MulAdd(a7, b, c);
+    a8 = hn::MulAdd(a8, b, c), a9 = hn::MulAdd(a9, b, c), a10 = hn::MulAdd(a10, b, c),
+    a11 = hn::MulAdd(a11, b, c);
   }
-  const auto sum = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
+  const auto sum =
+      hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
   sink[0] = SumLanesFixed(d, hn::Add(sum, hn::Add(hn::Add(a8, a9), hn::Add(a10, a11))));
   return rounds * 12 * 2 * static_cast<int64_t>(hn::Lanes(d));
 }
@@ -76,7 +82,9 @@ HWY_EXPORT(FmaLoop);
 HWY_EXPORT(FoldWords);
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 #if defined(__x86_64__)
 // The same loop on pairs of bf16; Highway 1.0.3 has no name for this instruction.
@@ -94,8 +102,10 @@ __attribute__((target("avx512f,avx512bf16"))) int64_t dpbf16_loop(int64_t rounds
   return rounds * 12 * 2 * 32;
 }
 
-// The same in AMX tiles: an instruction adds 32 products to each of 16 x 16 sums. Six chains hide its latency. oneDNN has asked the system for the tiles.
-// Intel's manual of instruction set extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the bytes of a row of each tile, 48 to 63 its rows.
+// The same in AMX tiles: an instruction adds 32 products to each of 16 x 16 sums. Six chains hide
+// its latency. oneDNN has asked the system for the tiles. Intel's manual of instruction set
+// extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the bytes of a row of each tile, 48 to
+// 63 its rows.
 __attribute__((target("amx-tile,amx-bf16"))) int64_t tile_loop(int64_t rounds, float* sink) {
   struct alignas(64) {
     uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -118,12 +128,17 @@ __attribute__((target("amx-tile,amx-bf16"))) int64_t tile_loop(int64_t rounds, f
   return rounds * 6 * 2 * 16 * 16 * 32;
 }
 #else
-int64_t dpbf16_loop(int64_t rounds, float* sink) { return HWY_DYNAMIC_DISPATCH(FmaLoop)(rounds, sink); }
+int64_t dpbf16_loop(int64_t rounds, float* sink) {
+  return HWY_DYNAMIC_DISPATCH(FmaLoop)(rounds, sink);
+}
 int64_t tile_loop(int64_t rounds, float* sink) { return dpbf16_loop(rounds, sink); }
 #endif
 
 // Whether bf16 products run in AMX tiles here, and not in vectors.
-bool has_tiles() { return has_bf16_products() && find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles(); }
+bool has_tiles() {
+  return has_bf16_products() &&
+         find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles();
+}
 
 int64_t cache_bytes() {
   const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -135,7 +150,8 @@ int64_t cache_bytes() {
 bool has_bf16_products() {
   choose_isa();
   static const bool has = [] {
-    // A set's number holds the bits of every set that it includes, so this stays true of later ones, which not every oneDNN has a name for.
+    // A set's number holds the bits of every set that it includes, so this stays true of later
+    // ones, which not every oneDNN has a name for.
     constexpr int kNeeded = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
     return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
   }();
@@ -151,7 +167,8 @@ const char* isa_name() {
 double measure_peak_flops(Run& run, DType dtype, double seconds) {
   choose_isa();
   const bool halves = dtype == DType::bf16 && has_bf16_products(), tiles = halves && has_tiles();
-  constexpr int64_t kRounds = 1 << 16, kTileRounds = kRounds / 16;  // some half a millisecond or less
+  constexpr int64_t kRounds = 1 << 16,
+                    kTileRounds = kRounds / 16;  // some half a millisecond or less
   std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);
 #pragma omp parallel num_threads(run.threads)
   {
@@ -162,7 +179,8 @@ double measure_peak_flops(Run& run, DType dtype, double seconds) {
     };
     spin();
 #pragma omp barrier
-    // The best of many short stretches: beside other programs, too, there are some that had the core for themselves.
+    // The best of many short stretches: beside other programs, too, there are some that had the
+    // core for themselves.
     constexpr double kStretch = 0.5e-3;
     double& best = rates[static_cast<size_t>(omp_get_thread_num())];
     for (const auto start = Clock::now(); seconds_since(start) < seconds;) {
@@ -206,7 +224,8 @@ double measure_read_bandwidth(Run& run, double seconds) {
       at = at + n < mine.end ? at + n : mine.begin;
     }
     sink += sum;
-    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+    rates[static_cast<size_t>(omp_get_thread_num())] =
+        static_cast<double>(done) / seconds_since(start);
   }
   double total = 0;
   for (const double rate : rates) total += rate;

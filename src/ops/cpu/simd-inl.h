@@ -1,6 +1,7 @@
-// What the kernels share, compiled once for each instruction set: loads and stores of f32 and bf16 as f32 vectors, tails, exp, erf, tanh, sigmoid, sums.
-// Everything lives inside HWY_NAMESPACE, so that the linker can never merge one instruction set's copy with another's.
-// Polynomials are Chebyshev fits made for this file over the intervals named beside them.
+// What the kernels share, compiled once for each instruction set: loads and stores of f32 and bf16
+// as f32 vectors, tails, exp, erf, tanh, sigmoid, sums. Everything lives inside HWY_NAMESPACE, so
+// that the linker can never merge one instruction set's copy with another's. Polynomials are
+// Chebyshev fits made for this file over the intervals named beside them.
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -43,8 +44,9 @@ HWY_INLINE hn::Vec<D> WidenBf16(D d, hn::Vec<U16For<D>> half) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du32, half)));
 }
 
-// Round to nearest even in integers: adding 0x7FFF plus the lowest kept bit carries into the upper half exactly when rounding goes up. A NaN keeps its
-// upper half with the quiet bit set, since the carry could turn it into infinity.
+// Round to nearest even in integers: adding 0x7FFF plus the lowest kept bit carries into the upper
+// half exactly when rounding goes up. A NaN keeps its upper half with the quiet bit set, since the
+// carry could turn it into infinity.
 template <class D>
 HWY_INLINE hn::Vec<U32For<D>> RoundBf16(D, hn::Vec<D> v) {
   const U32For<D> du32;
@@ -53,7 +55,8 @@ HWY_INLINE hn::Vec<U32For<D>> RoundBf16(D, hn::Vec<D> v) {
   const auto odd = hn::And(upper, hn::Set(du32, 1));
   const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(du32, 0x7FFF)), odd));
   const auto quiet = hn::Or(upper, hn::Set(du32, 0x40));
-  const auto is_number = hn::RebindMask(du32, hn::Eq(v, v));  // not Ne: Highway's is an ordered comparison, false for NaN
+  const auto is_number = hn::RebindMask(
+      du32, hn::Eq(v, v));  // not Ne: Highway's is an ordered comparison, false for NaN
   return hn::IfThenElse(is_number, rounded, quiet);
 }
 template <class D>
@@ -89,8 +92,9 @@ HWY_INLINE void StoreF32(hn::Vec<D> v, D d, bf16* p) {
   hn::StoreU(NarrowBf16(d, v), U16For<D>(), reinterpret_cast<uint16_t*>(p));
 }
 
-// Tails: the first `count` lanes, 0 < count < Lanes(d); the others load as zero. Nothing beyond `count` is read or written: where the instruction set has no
-// masked access of that width, the tail goes through a buffer on the stack.
+// Tails: the first `count` lanes, 0 < count < Lanes(d); the others load as zero. Nothing beyond
+// `count` is read or written: where the instruction set has no masked access of that width, the
+// tail goes through a buffer on the stack.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadTailBuffered(D d, const T* p, size_t count) {
   T lanes[hn::MaxLanes(D())] = {};
@@ -116,7 +120,8 @@ template <class D>
 HWY_INLINE hn::Vec<D> LoadF32N(D d, const bf16* p, size_t count) {
 #if HWY_TARGET <= HWY_AVX3
   const U16For<D> du16;
-  return WidenBf16(d, hn::MaskedLoad(hn::FirstN(du16, count), du16, reinterpret_cast<const uint16_t*>(p)));
+  return WidenBf16(
+      d, hn::MaskedLoad(hn::FirstN(du16, count), du16, reinterpret_cast<const uint16_t*>(p)));
 #else
   return LoadTailBuffered(d, p, count);
 #endif
@@ -143,7 +148,8 @@ HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, bf16* p, size_t count) {
 #endif
 }
 
-// A piece of a row: a whole vector, or its tail. Kernels are written once over `part` and compiled for both.
+// A piece of a row: a whole vector, or its tail. Kernels are written once over `part` and compiled
+// for both.
 struct Whole {};
 struct Tail {
   size_t count;
@@ -196,7 +202,8 @@ HWY_INLINE float MaxLanesFixed(D d, hn::Vec<D> v) {
   return hn::GetLane(hn::MaxOfLanes(d, v));
 }
 
-// Sum of f(c, part) over the pieces of [0, cols), in four running vectors so that additions do not wait for each other. f returns 0 beyond the row.
+// Sum of f(c, part) over the pieces of [0, cols), in four running vectors so that additions do not
+// wait for each other. f returns 0 beyond the row.
 template <class D, class F>
 HWY_INLINE float SumColumns(D d, int64_t cols, F&& f) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -218,7 +225,8 @@ HWY_INLINE float MaxColumns(DF32 d, const float* x, int64_t cols) {
   VF32 running = hn::Set(d, -std::numeric_limits<float>::infinity());
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 v = Load(d, x + c, part);
-    if constexpr (std::is_same_v<decltype(part), Tail>) running = hn::IfThenElse(hn::FirstN(d, part.count), hn::Max(running, v), running);
+    if constexpr (std::is_same_v<decltype(part), Tail>)
+      running = hn::IfThenElse(hn::FirstN(d, part.count), hn::Max(running, v), running);
     else running = hn::Max(running, v);
   });
   return MaxLanesFixed(d, running);
@@ -231,7 +239,8 @@ HWY_INLINE hn::Vec<D> PowerOfTwo(D d, hn::Vec<I32For<D>> n) {
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(I32For<D>(), 127))));
 }
 
-// e^r = 1 + r + r^2 g(r), g a polynomial for (e^r - 1 - r) / r^2 on [-0.347, 0.347], to 8e-9 of e^r.
+// e^r = 1 + r + r^2 g(r), g a polynomial for (e^r - 1 - r) / r^2 on [-0.347, 0.347], to 8e-9 of
+// e^r.
 template <class D>
 HWY_INLINE hn::Vec<D> ExpReduced(D d, hn::Vec<D> r) {
   auto g = hn::Set(d, 0.00139262680526f);
@@ -243,7 +252,8 @@ HWY_INLINE hn::Vec<D> ExpReduced(D d, hn::Vec<D> r) {
 }
 
 // e^x to 1 ulp, subnormal results included; above the range infinity, below it 0, NaN kept.
-// x = n ln 2 + r with |r| <= ln(2)/2, ln 2 split so that n * high is exact; 2^n in two factors, so that neither leaves the range.
+// x = n ln 2 + r with |r| <= ln(2)/2, ln 2 split so that n * high is exact; 2^n in two factors, so
+// that neither leaves the range.
 template <class D>
 HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   const auto clamped = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
@@ -257,9 +267,10 @@ HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::Eq(x, x), scaled, x);
 }
 
-// The same for x up to 89, less what softmax and the sigmoid do not need: 0 below -86, where a result could be subnormal (slow to multiply with on some
-// machines) and no sum with a term of 1 would feel it; infinity from 88.4 on; exact for 0 and -infinity; NaN kept. Adding 1.5 * 2^23 + 127 leaves n + 127, the
-// biased exponent of 2^n, in the lowest bits.
+// The same for x up to 89, less what softmax and the sigmoid do not need: 0 below -86, where a
+// result could be subnormal (slow to multiply with on some machines) and no sum with a term of 1
+// would feel it; infinity from 88.4 on; exact for 0 and -infinity; NaN kept. Adding 1.5 * 2^23 +
+// 127 leaves n + 127, the biased exponent of 2^n, in the lowest bits.
 template <class D>
 HWY_INLINE hn::Vec<D> ExpNormal(D d, hn::Vec<D> x) {
   const auto shifter = hn::Set(d, 12582912.0f + 127.0f);
@@ -272,7 +283,8 @@ HWY_INLINE hn::Vec<D> ExpNormal(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.0f)), hn::Mul(e, power));
 }
 
-// erf to 2 ulp. Below 0.92: x + x p(x^2), p fitted on [0, 0.9]; above: 1 - e^q(|x|), q = log erfc fitted on [0.92, 4]; beyond 4 it is 1 in f32.
+// erf to 2 ulp. Below 0.92: x + x p(x^2), p fitted on [0, 0.9]; above: 1 - e^q(|x|), q = log erfc
+// fitted on [0.92, 4]; beyond 4 it is 1 in f32.
 template <class D>
 HWY_INLINE hn::Vec<D> Erf(D d, hn::Vec<D> x) {
   const auto a = hn::Abs(x);
@@ -299,7 +311,8 @@ HWY_INLINE hn::Vec<D> Erf(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::Ge(a, hn::Set(d, 0.92f)), large, small);
 }
 
-// tanh to 3 ulp. Below 0.6: x + x^3 h(x^2), h fitted on [0, 0.37]; above: 1 - 2 / (e^(2|x|) + 1), which goes to 1 as e^(2|x|) overflows.
+// tanh to 3 ulp. Below 0.6: x + x^3 h(x^2), h fitted on [0, 0.37]; above: 1 - 2 / (e^(2|x|) + 1),
+// which goes to 1 as e^(2|x|) overflows.
 template <class D>
 HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {
   const auto a = hn::Abs(x);
@@ -320,12 +333,14 @@ HWY_INLINE hn::Vec<D> Tanh(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> Sigmoid(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, 1.0f), highest = hn::Set(d, 89.0f), minus = hn::Neg(x);
-  return hn::Div(one, hn::Add(one, ExpNormal(d, hn::IfThenElse(hn::Gt(minus, highest), highest, minus))));
+  return hn::Div(
+      one, hn::Add(one, ExpNormal(d, hn::IfThenElse(hn::Gt(minus, highest), highest, minus))));
 }
 
 // ---- element types ------------------------------------------------------------------------------
 
-// Calls f with a value of the element type that `dtype` names; entry points have checked that it is f32 or bf16.
+// Calls f with a value of the element type that `dtype` names; entry points have checked that it is
+// f32 or bf16.
 template <class F>
 HWY_INLINE void WithFloat(DType dtype, F&& f) {
   if (dtype == DType::bf16) f(bf16{});

@@ -1,4 +1,5 @@
-// The report of a conversion: the rows and sentences of given figures, the page in every state of what was measured, the JSON.
+// The report of a conversion: the rows and sentences of given figures, the page in every state of
+// what was measured, the JSON.
 #include "analyze/pages/conversion_page.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ const ComparedRow& row_of(const std::vector<ComparedRow>& rows, std::string_view
 }
 
 bool says(const std::vector<std::string>& sentences, std::string_view part) {
-  return std::any_of(sentences.begin(), sentences.end(), [&](const std::string& s) { return s.find(part) != std::string::npos; });
+  return std::any_of(sentences.begin(), sentences.end(),
+                     [&](const std::string& s) { return s.find(part) != std::string::npos; });
 }
 
 TEST(Conversion, RowsSayBothAndTheChange) {
@@ -35,7 +37,8 @@ TEST(Conversion, RowsSayBothAndTheChange) {
   EXPECT_EQ(row_of(rows, "perplexity").change, "1.40×");
   EXPECT_EQ(row_of(rows, "nats_per_token").change, "+0.3333 ± 0.0110");
   EXPECT_EQ(row_of(rows, "right").change, "-3.3 points");
-  EXPECT_EQ(row_of(rows, "decode_rate").before, "106") << "128 tokens in the middle of 1.20, 1.21 and 1.25 s";
+  EXPECT_EQ(row_of(rows, "decode_rate").before, "106")
+      << "128 tokens in the middle of 1.20, 1.21 and 1.25 s";
   EXPECT_EQ(row_of(rows, "decode_rate").after, "127");
   EXPECT_EQ(row_of(rows, "decode_rate").change, "1.20×") << "of 1.2, 1.186 and 1.238";
   EXPECT_EQ(row_of(rows, "bytes_per_token").change, "0.83×");
@@ -57,7 +60,8 @@ TEST(Conversion, SpeedIsAbsentWhereItWasNotMeasured) {
 TEST(Conversion, QualityStandsBesideSpeed) {
   const std::vector<std::string> findings = findings_of(made_conversion());
   EXPECT_EQ(findings[0],
-            "It writes tokens at 1.20× the speed of the model before and reads a prompt at 1.21×, at 1.40× the perplexity (26.000 against 18.630).");
+            "It writes tokens at 1.20× the speed of the model before and reads a prompt at 1.21×, "
+            "at 1.40× the perplexity (26.000 against 18.630).");
   EXPECT_TRUE(says(findings, "reads 83.3% of the bytes"));
   EXPECT_TRUE(says(findings, "1.20× the speed where memory is the limit"));
 }
@@ -66,7 +70,9 @@ TEST(Conversion, AChangeWithinItsErrorIsCalledThat) {
   ConversionReport r = made_conversion();
   EXPECT_FALSE(says(findings_of(r), "cannot tell it from none"));
   r.figures.after.nats_per_token = r.figures.before.nats_per_token + 0.02;
-  EXPECT_TRUE(says(findings_of(r), "+0.0200 nats a token is within twice its standard error: 24 windows cannot tell it from none"));
+  EXPECT_TRUE(says(findings_of(r),
+                   "+0.0200 nats a token is within twice its standard error: 24 windows cannot "
+                   "tell it from none"));
   r.figures.loss_error = {};
   EXPECT_FALSE(says(findings_of(r), "cannot tell it from none"));
 }
@@ -78,7 +84,9 @@ TEST(Conversion, BalanceIsOfTheCounts) {
   EXPECT_EQ(balance_of({0, {0, 0}}).dead, 0) << "nothing was routed";
   ConversionReport r = made_conversion();
   r.figures.after_load[7].counts = {10'000, 0, 0, 0, 0};
-  EXPECT_TRUE(says(findings_of(r), "The least even layer is 7: its busiest expert gets 5.00× the mean load; 4 experts in all"));
+  EXPECT_TRUE(says(
+      findings_of(r),
+      "The least even layer is 7: its busiest expert gets 5.00× the mean load; 4 experts in all"));
 }
 
 TEST(Conversion, OnlyAConversionIsMadeOfTheOther) {
@@ -96,17 +104,20 @@ TEST(Conversion, LayersThatStandOutAreNamed) {
   ConversionReport r = made_conversion();
   r.layers[4].error = 0.91;
   r.layers[9].error = 0.02;
-  EXPECT_TRUE(says(findings_of(r), "Layer 4 departs most from the FFN it was made of, by 91% of its output's length; layer 9 least, by 2.0%."));
+  EXPECT_TRUE(says(findings_of(r),
+                   "Layer 4 departs most from the FFN it was made of, by 91% of its output's "
+                   "length; layer 9 least, by 2.0%."));
 }
 
 TEST(Conversion, ThePageIsWellFormedWhateverWasMeasured) {
-  const MadeConversion shapes[] = {{},
-                                   {.speeds = false},
-                                   {.sweep = 0},
-                                   {.sweep = 1},
-                                   {.sweep = 0, .speeds = false, .converted = false, .routed = false},
-                                   {.layers = 1, .experts = 1, .active = 1, .sweep = 2},
-                                   {.layers = 64, .experts = 256, .active = 8, .sweep = 20}};
+  const MadeConversion shapes[] = {
+      {},
+      {.speeds = false},
+      {.sweep = 0},
+      {.sweep = 1},
+      {.sweep = 0, .speeds = false, .converted = false, .routed = false},
+      {.layers = 1, .experts = 1, .active = 1, .sweep = 2},
+      {.layers = 64, .experts = 256, .active = 8, .sweep = 20}};
   for (const MadeConversion& shape : shapes) {
     const std::string page = conversion_page(made_conversion(shape));
     EXPECT_EQ(fault_of(page), "") << shape.layers << " x " << shape.experts;
@@ -120,7 +131,8 @@ TEST(Conversion, ThePageIsWellFormedWhateverWasMeasured) {
 
 TEST(Conversion, CardsOfThePage) {
   const std::string page = conversion_page(made_conversion());
-  for (const char* id : {"frontier", "sweep", "compared", "prompt_frontier", "reconstruction_error", "router_agreement", "drift", "load", "steps"})
+  for (const char* id : {"frontier", "sweep", "compared", "prompt_frontier", "reconstruction_error",
+                         "router_agreement", "drift", "load", "steps"})
     EXPECT_TRUE(has_card(page, id)) << id;
   EXPECT_FALSE(has_card(page, "decode_rate")) << "the frontier has the speeds";
   EXPECT_TRUE(has_card(conversion_page(made_conversion({.sweep = 0})), "decode_rate"));
@@ -142,13 +154,15 @@ TEST(Conversion, WhateverTextIsEscaped) {
   r.steps.emplace_back("<b>", "<i>&");
   r.frontier[0].name = "<u>";
   const std::string page = markup_of(conversion_page(r));
-  for (const char* raw : {"<script>alert", "<img", "<b>", "<i>&", "<u>"}) EXPECT_EQ(page.find(raw), std::string::npos) << raw;
+  for (const char* raw : {"<script>alert", "<img", "<b>", "<i>&", "<u>"})
+    EXPECT_EQ(page.find(raw), std::string::npos) << raw;
   EXPECT_EQ(fault_of(conversion_page(r)), "");
 }
 
 TEST(Conversion, ValuesThatAreNoNumbersLeaveGaps) {
   ConversionReport r = made_conversion();
-  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               inf = std::numeric_limits<double>::infinity();
   r.figures.after.perplexity = inf;
   r.figures.kl = nan;
   r.figures.drift[2] = nan;
@@ -170,18 +184,23 @@ TEST(Conversion, TheFrontierIsAChartOfFactors) {
   ASSERT_EQ(height.size(), 3u);
   EXPECT_GT(height[0], height[1]);
   EXPECT_NEAR(height[0] - height[1], height[1] - height[2], 0.11);
-  for (const char* tick : {">10<", ">100<", ">1k<"}) EXPECT_NE(body.find(tick), std::string::npos) << tick;
+  for (const char* tick : {">10<", ">100<", ">1k<"})
+    EXPECT_NE(body.find(tick), std::string::npos) << tick;
 }
 
-// Where names would lie over each other only some are drawn: the one that matters and the one before always.
+// Where names would lie over each other only some are drawn: the one that matters and the one
+// before always.
 TEST(Conversion, NamesOfThePointsDoNotOverlap) {
   PointChart chart{.label = "p", .x_title = "speed", .y_title = "perplexity", .points = {}};
-  for (int i = 0; i < 30; ++i) chart.points.push_back({1 + 0.01 * i, 20 + 0.1 * i, "point " + std::to_string(i), "p", "q2", i == 13});
+  for (int i = 0; i < 30; ++i)
+    chart.points.push_back(
+        {1 + 0.01 * i, 20 + 0.1 * i, "point " + std::to_string(i), "p", "q2", i == 13});
   chart.points.push_back({1, 20, "before", "p", "ink", false, true});
   const std::string body = draw_points(chart).body;
   EXPECT_EQ(count(body, "<circle class=\"dt"), 31u);
   EXPECT_LT(count(body, ">point "), 12u);
-  for (const char* name : {">point 0<", ">point 13<", ">before<"}) EXPECT_NE(body.find(name), std::string::npos) << name;
+  for (const char* name : {">point 0<", ">point 13<", ">before<"})
+    EXPECT_NE(body.find(name), std::string::npos) << name;
 }
 
 TEST(Conversion, JsonHasEveryFigure) {
@@ -202,12 +221,15 @@ TEST(Conversion, JsonHasEveryFigure) {
     EXPECT_NO_THROW(definition(key)) << key;
   }
   for (const auto& [key, value] : j.at("after").items())
-    if (key != "model" && key != "shape" && key != "weights" && key != "compute" && !key.ends_with("_seconds")) EXPECT_NO_THROW(definition(key)) << key;
+    if (key != "model" && key != "shape" && key != "weights" && key != "compute" &&
+        !key.ends_with("_seconds"))
+      EXPECT_NO_THROW(definition(key)) << key;
 }
 
 TEST(Conversion, ACardCountsWhatTheModelCosts) {
   auto model = fresh(plain_config());
-  const ModelCard card = model_card("m", *model, DType::f32, 32), fewer = model_card("m", *model, DType::bf16, 32, 1);
+  const ModelCard card = model_card("m", *model, DType::f32, 32),
+                  fewer = model_card("m", *model, DType::bf16, 32, 1);
   EXPECT_EQ(card.shape, "2 MoE layers, 2 of 4 experts of width 48 a token, recipe olmoe");
   EXPECT_EQ(card.weights, "f32");
   EXPECT_EQ(fewer.compute, "bf16");

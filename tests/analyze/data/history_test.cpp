@@ -23,7 +23,9 @@ TrainingHistory parse(const std::string& text) {
 }
 
 TEST(History, ShortRunsKeepEveryStep) {
-  const TrainingHistory h = parse(row(1, 3) + row(2, 2, R"(,"eval_ce":2.5)") + row(3, 1, R"(,"alarms":[{"kind":"dead","text":"layer 1: expert 0"}])"));
+  const TrainingHistory h =
+      parse(row(1, 3) + row(2, 2, R"(,"eval_ce":2.5)") +
+            row(3, 1, R"(,"alarms":[{"kind":"dead","text":"layer 1: expert 0"}])"));
   ASSERT_EQ(h.points.size(), 3u);
   EXPECT_EQ(h.points[1].step, 2);
   EXPECT_EQ(h.points[1].tokens, 20);
@@ -55,16 +57,18 @@ TEST(History, LongRunsBecomeMeansOverEqualSpans) {
   }
 }
 
-// The rate of a point is its tokens over its seconds: of a fast and a slow step, not the mean of both rates. Seconds are those of the run.
+// The rate of a point is its tokens over its seconds: of a fast and a slow step, not the mean of
+// both rates. Seconds are those of the run.
 TEST(History, RatesAreTokensOverSeconds) {
   std::string text;
   double seconds = 0;
   for (int64_t step = 1; step <= 1024; ++step) {
     const double took = step % 2 ? 0.1 : 0.9;
     seconds += took;
-    text += fmt::format(R"({{"step":{},"tokens":{},"seconds":{},"ce":1,"tokens_per_second":{},"layers":[]}})"
-                        "\n",
-                        step, step * 10, seconds, 10 / took);
+    text += fmt::format(
+        R"({{"step":{},"tokens":{},"seconds":{},"ce":1,"tokens_per_second":{},"layers":[]}})"
+        "\n",
+        step, step * 10, seconds, 10 / took);
   }
   const TrainingHistory h = parse(text);
   ASSERT_EQ(h.points.size(), 512u);

@@ -1,4 +1,5 @@
-// The figures of a layer against numbers worked out by hand: five tokens, four experts, two choices, two domains.
+// The figures of a layer against numbers worked out by hand: five tokens, four experts, two
+// choices, two domains.
 #include "analyze/data/layer_counts.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,8 @@ RoutedRows routed(std::vector<int32_t> choice, std::vector<float> weights = {}) 
   return rows;
 }
 
-void add(LayerCounts& layer, const RoutedRows& rows, const std::vector<int32_t>& input, int64_t domain = 0, const RoutedRows* earlier = nullptr) {
+void add(LayerCounts& layer, const RoutedRows& rows, const std::vector<int32_t>& input,
+         int64_t domain = 0, const RoutedRows* earlier = nullptr) {
   std::vector<int32_t> target(input.begin() + 1, input.end());
   target.push_back(-1);
   const std::vector<int32_t> predicted(input.size(), 7);
@@ -41,7 +43,8 @@ TEST(LayerCounts, LoadAndItsSpread) {
   const LayerStats s = worked();
   EXPECT_EQ(s.layer, 4);
   EXPECT_EQ(s.counts, (std::vector<int64_t>{5, 3, 1, 1}));
-  const std::vector<double> load = {0.5, 0.3, 0.1, 0.1}, mass = {1.75 / 4, 1.25 / 4, 0.5 / 4, 0.5 / 4};
+  const std::vector<double> load = {0.5, 0.3, 0.1, 0.1},
+                            mass = {1.75 / 4, 1.25 / 4, 0.5 / 4, 0.5 / 4};
   for (size_t e = 0; e < 4; ++e) {
     EXPECT_NEAR(s.load[e], load[e], kTight);
     EXPECT_NEAR(s.mass[e], mass[e], kTight);
@@ -65,31 +68,40 @@ TEST(LayerCounts, DomainsAndCoactivation) {
   // Of the 5 tokens with expert 0, 3 have 1 too; of the 3 with expert 1, all have 0.
   const std::vector<double> together = {1, 0.6, 0.2, 0.2, 1, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0, 1};
   for (size_t i = 0; i < domain.size(); ++i) EXPECT_NEAR(s.domain.at[i], domain[i], kTight) << i;
-  for (size_t i = 0; i < together.size(); ++i) EXPECT_NEAR(s.coactivation.at[i], together[i], kTight) << i;
+  for (size_t i = 0; i < together.size(); ++i)
+    EXPECT_NEAR(s.coactivation.at[i], together[i], kTight) << i;
 }
 
-// Input 8: tokens {0,1} {1,0}; 9: {0,2} {0,3} {0,1}. Both always go to expert 0, so 1. Next id: 9 after {0,1} and {0,3}, 8 after {0,2}.
+// Input 8: tokens {0,1} {1,0}; 9: {0,2} {0,3} {0,1}. Both always go to expert 0, so 1. Next id: 9
+// after {0,1} and {0,3}, 8 after {0,2}.
 TEST(LayerCounts, VocabularyCountsEveryChoiceAndWeighsIdsAlike) {
   EXPECT_NEAR(worked().vocabulary_input, 1, kTight);
   EXPECT_NEAR(worked().vocabulary_target, 1, kTight);
   LayerCounts layer(0, 4, 1, true);
   add(layer, routed({0, 1, 2, 3, 2, 1, 0, 1}), {5, 5, 5, 6});
   const LayerStats s = layer.finish();
-  EXPECT_NEAR(s.vocabulary_input, (2.0 / 3 + 1) / 2, kTight);  // 5: experts 1 and 2 twice of 3; 6: always
-  EXPECT_NEAR(s.vocabulary_target, (0.5 + 1) / 2, kTight);     // 5 follows {0,1} and {2,3}; 6 follows {2,1}; nothing follows the last
-  EXPECT_NEAR(s.vocabulary_predicted, 3.0 / 4, kTight);        // 7 at all four tokens, expert 1 at three of them
+  EXPECT_NEAR(s.vocabulary_input, (2.0 / 3 + 1) / 2,
+              kTight);  // 5: experts 1 and 2 twice of 3; 6: always
+  EXPECT_NEAR(s.vocabulary_target, (0.5 + 1) / 2,
+              kTight);  // 5 follows {0,1} and {2,3}; 6 follows {2,1}; nothing follows the last
+  EXPECT_NEAR(s.vocabulary_predicted, 3.0 / 4,
+              kTight);  // 7 at all four tokens, expert 1 at three of them
 }
 
 TEST(LayerCounts, FavouritesNeedTenOccurrences) {
   LayerCounts layer(0, 4, 1, true);
-  add(layer, routed({0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 3}), {5, 5, 5, 5, 5, 5, 5, 5, 5, 5});
-  add(layer, routed({2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3}), {6, 6, 6, 6, 6, 6, 6, 6, 6});
+  add(layer, routed({0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 3}),
+      {5, 5, 5, 5, 5, 5, 5, 5, 5, 5});
+  add(layer, routed({2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3}),
+      {6, 6, 6, 6, 6, 6, 6, 6, 6});
   const LayerStats s = layer.finish();
   ASSERT_EQ(s.favourites[0].size(), 1u);
   EXPECT_EQ(s.favourites[0][0].id, 5);
   EXPECT_EQ(s.favourites[0][0].occurrences, 10);
   EXPECT_NEAR(s.favourites[0][0].share, 0.9, kTight);
-  for (size_t e = 1; e < 4; ++e) EXPECT_TRUE(s.favourites[e].empty()) << e;  // of equals the lowest expert has it; 6 occurs nine times
+  for (size_t e = 1; e < 4; ++e)
+    EXPECT_TRUE(s.favourites[e].empty())
+        << e;  // of equals the lowest expert has it; 6 occurs nine times
 }
 
 TEST(LayerCounts, FavouritesStandByShareThenOccurrences) {
@@ -110,7 +122,8 @@ TEST(LayerCounts, FavouritesStandByShareThenOccurrences) {
 TEST(LayerCounts, ScoresMakeEntropyMarginAndTop) {
   LayerCounts layer(0, 4, 1, true);
   RoutedRows rows = routed({0, 1, 3, 2});
-  rows.scores = {0.5f, 0.25f, 0.125f, 0.125f, 0.25f, 0.5f, 0.5f, 0.75f};  // the second row sums to 2, as sigmoid scores may
+  rows.scores = {0.5f,  0.25f, 0.125f, 0.125f,
+                 0.25f, 0.5f,  0.5f,   0.75f};  // the second row sums to 2, as sigmoid scores may
   add(layer, rows, {1, 2});
   const LayerStats s = layer.finish();
   const double first = 0.5 * std::log(2) + 0.25 * std::log(4) + 0.25 * std::log(8);

@@ -1,4 +1,5 @@
-// A report as JSON: every figure under its definition's key, absent ones null, samples as lists of what was sent.
+// A report as JSON: every figure under its definition's key, absent ones null, samples as lists of
+// what was sent.
 #include "analyze/data/report_json.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,9 @@ TEST(ReportJson, EveryFigureHasADefinition) {
 TEST(ReportJson, DocsTellEveryDefinition) {
   const std::string docs = slurp(MOE_TEST_DATA "/../../docs/figures.md");
   for (const Definition& d : definitions())
-    EXPECT_NE(docs.find(fmt::format("| `{}` | {} | {} | {} |", d.key, d.title, d.line, d.source)), std::string::npos) << d.key;
+    EXPECT_NE(docs.find(fmt::format("| `{}` | {} | {} | {} |", d.key, d.title, d.line, d.source)),
+              std::string::npos)
+        << d.key;
 }
 
 TEST(ReportJson, GridsAreListsOfRows) {
@@ -42,12 +45,14 @@ TEST(ReportJson, WhatIsAbsentIsNull) {
   report.moe_layers.emplace_back();
   const Json json = to_json(report);
   EXPECT_TRUE(json.at("earlier").is_null());
-  for (const char* key : {"router_entropy", "margin", "top_score", "saturation"}) EXPECT_TRUE(json.at("moe_layers").at(0).at(key).is_null()) << key;
+  for (const char* key : {"router_entropy", "margin", "top_score", "saturation"})
+    EXPECT_TRUE(json.at("moe_layers").at(0).at(key).is_null()) << key;
 }
 
 TEST(ReportJson, SamplesTellWhatWasSent) {
   RoutingReport report;
-  report.samples.push_back({"french", {"a", "b"}, {0, 1.5}, {{3, -1, 0, 2}}, {{0.5f, 0, 0.1f, 0.25f}}});
+  report.samples.push_back(
+      {"french", {"a", "b"}, {0, 1.5}, {{3, -1, 0, 2}}, {{0.5f, 0, 0.1f, 0.25f}}});
   const Json sample = to_json(report).at("samples").at(0);
   EXPECT_EQ(sample.at("experts"), parse_json("[[[3], [0, 2]]]", "test"));
   EXPECT_EQ(sample.at("weights"), parse_json("[[[0.5], [0.1, 0.25]]]", "test"));

@@ -1,4 +1,5 @@
-// The report of real forwards: laws that hold whatever the weights are, for every kind of recipe; what is looked at of the texts; and what is refused.
+// The report of real forwards: laws that hold whatever the weights are, for every kind of recipe;
+// what is looked at of the texts; and what is refused.
 #include "analyze/data/routing_stats.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,8 @@ struct Texts {
 
 ModelConfig config_of(const std::string& recipe, int64_t experts = 4, int64_t k = 2) {
   ModelConfig c = plain_config();
-  c.routing = recipe == "dense" ? RoutingOptions{} : default_options(find_recipe(recipe), experts, k, 2);
+  c.routing =
+      recipe == "dense" ? RoutingOptions{} : default_options(find_recipe(recipe), experts, k, 2);
   if (recipe == "dense") c.dense_first = c.layers;
   return c;
 }
@@ -51,7 +53,8 @@ std::unique_ptr<Model> strong(const ModelConfig& config, uint64_t seed = 7) {
   return model;
 }
 
-RoutingReport report_of(Model& model, const Texts& texts, RoutingStatsOptions options = {}, Model* earlier = nullptr) {
+RoutingReport report_of(Model& model, const Texts& texts, RoutingStatsOptions options = {},
+                        Model* earlier = nullptr) {
   moe::Run run(2);
   return routing_report(model, run, *texts.tokenizer, *texts.corpus, options, earlier);
 }
@@ -75,18 +78,21 @@ TEST(RoutingStats, LawsOfTokenChoice) {
       EXPECT_NEAR(sum(s.load), 1, kTight);
       EXPECT_NEAR(sum(s.mass), 1, kTight);
       EXPECT_NEAR(sum(s.domain.at), 2 * k, kTight);
-      EXPECT_NEAR(sum(s.coactivation.at), static_cast<double>(experts * k),
-                  experts * 1.0 * (s.dead > 0) + kTight);  // a row sums to K where its expert was chosen
+      EXPECT_NEAR(
+          sum(s.coactivation.at), static_cast<double>(experts * k),
+          experts * 1.0 * (s.dead > 0) + kTight);  // a row sums to K where its expert was chosen
       EXPECT_EQ(s.dropped, 0);
       EXPECT_EQ(s.unrouted, 0);
-      EXPECT_GE(s.max_vio_batch, s.max_vio - kTight);  // the mean of maxima is at least the maximum of the mean
+      EXPECT_GE(s.max_vio_batch,
+                s.max_vio - kTight);  // the mean of maxima is at least the maximum of the mean
       EXPECT_EQ(s.router_entropy.has_value(), std::string(recipe) != "hash");
       if (s.router_entropy) {
         EXPECT_GT(*s.router_entropy, 0);
         EXPECT_LT(*s.router_entropy, 1);
         EXPECT_LE(*s.top_score, 1);
       }
-      if (std::string(recipe) == "hash") EXPECT_EQ(s.vocabulary_input, 1);  // an id always goes to its experts
+      if (std::string(recipe) == "hash")
+        EXPECT_EQ(s.vocabulary_input, 1);  // an id always goes to its experts
       else EXPECT_LE(s.vocabulary_input, 1);
       EXPECT_FALSE(s.saturation);
     }
@@ -123,7 +129,8 @@ TEST(RoutingStats, DropsOfCapacityAreCounted) {
   const SampleText& sample = r.samples[1];
   const auto unsent = std::count(sample.experts[0].begin(), sample.experts[0].end(), -1);
   EXPECT_GT(unsent, 0);
-  for (size_t i = 0; i < sample.experts[0].size(); ++i) EXPECT_EQ(sample.weights[0][i] == 0, sample.experts[0][i] < 0);
+  for (size_t i = 0; i < sample.experts[0].size(); ++i)
+    EXPECT_EQ(sample.weights[0][i] == 0, sample.experts[0][i] < 0);
 }
 
 TEST(RoutingStats, DenseModelHasNoLayers) {
@@ -140,7 +147,8 @@ TEST(RoutingStats, LossIsThatOfScore) {
   const auto model = strong(config_of("olmoe"));
   const RoutingReport r = report_of(*model, texts);
   moe::Run run(2);
-  const Score s = score(*model, run, *texts.tokenizer, texts.tokenizer->encode(texts.second), {.window = 32});
+  const Score s =
+      score(*model, run, *texts.tokenizer, texts.tokenizer->encode(texts.second), {.window = 32});
   EXPECT_NEAR(r.domains[1].nats_per_token, s.nats_per_token, kTight);
 }
 
@@ -168,7 +176,8 @@ TEST(RoutingStats, CapSpreadsWindowsOverTheText) {
   for (const std::string& piece : r.samples[1].pieces) text += piece;
   EXPECT_EQ(text, texts.second.substr(7 * 32, 32));
   EXPECT_EQ(report_of(*model, texts, {.tokens = 1}).domains[0].tokens, 32);
-  EXPECT_EQ(report_of(*model, texts, {.window = 500}).domains[0].tokens, 300);  // shorter than a window: one of its own length
+  EXPECT_EQ(report_of(*model, texts, {.window = 500}).domains[0].tokens,
+            300);  // shorter than a window: one of its own length
 }
 
 TEST(RoutingStats, SaturationAgainstItselfAndAnother) {
@@ -267,7 +276,8 @@ TEST(Pieces, LoneBytesAreWrittenOut) {
   EXPECT_EQ(shown_alone("\xC3\xA9\n\xFF"), "\xC3\xA9\n0xFF");
   EXPECT_EQ(shown_alone("\xE2\x82"), "0xE20x82");
   const auto tokenizer = make_tokenizer("bytes");
-  EXPECT_EQ(shown_in_row(*tokenizer, tokenizer->encode("a\xC3\xA9\xE2")), (std::vector<std::string>{"a", "", "\xC3\xA9", "\xEF\xBF\xBD"}));
+  EXPECT_EQ(shown_in_row(*tokenizer, tokenizer->encode("a\xC3\xA9\xE2")),
+            (std::vector<std::string>{"a", "", "\xC3\xA9", "\xEF\xBF\xBD"}));
 }
 
 }  // namespace

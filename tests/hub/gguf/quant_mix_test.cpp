@@ -1,4 +1,5 @@
-// Which tensor gets which type in each mix, against what llama.cpp is known to have made, and on a model that is converted.
+// Which tensor gets which type in each mix, against what llama.cpp is known to have made, and on a
+// model that is converted.
 #include "hub/gguf/quant_mix.h"
 
 #include <map>
@@ -36,14 +37,23 @@ struct Matrix {
   ParamKind kind;
 };
 constexpr Matrix kMatrices[] = {
-    {"attn_q", Part::attention, ParamKind::q},          {"attn_k", Part::attention, ParamKind::k},         {"attn_v", Part::attention, ParamKind::v},
-    {"attn_qkv", Part::attention, ParamKind::q},        {"attn_output", Part::attention, ParamKind::o},    {"ffn_gate", Part::dense_ffn, ParamKind::gate},
-    {"ffn_up", Part::dense_ffn, ParamKind::up},         {"ffn_down", Part::dense_ffn, ParamKind::down},    {"ffn_gate_exps", Part::experts, ParamKind::gate},
-    {"ffn_up_exps", Part::experts, ParamKind::up},      {"ffn_down_exps", Part::experts, ParamKind::down}, {"ffn_down_shexp", Part::shared, ParamKind::down},
+    {"attn_q", Part::attention, ParamKind::q},
+    {"attn_k", Part::attention, ParamKind::k},
+    {"attn_v", Part::attention, ParamKind::v},
+    {"attn_qkv", Part::attention, ParamKind::q},
+    {"attn_output", Part::attention, ParamKind::o},
+    {"ffn_gate", Part::dense_ffn, ParamKind::gate},
+    {"ffn_up", Part::dense_ffn, ParamKind::up},
+    {"ffn_down", Part::dense_ffn, ParamKind::down},
+    {"ffn_gate_exps", Part::experts, ParamKind::gate},
+    {"ffn_up_exps", Part::experts, ParamKind::up},
+    {"ffn_down_exps", Part::experts, ParamKind::down},
+    {"ffn_down_shexp", Part::shared, ParamKind::down},
     {"token_embd", Part::embedding, ParamKind::weight},
 };
 
-std::string type(const char* name, std::string_view matrix, int64_t layer, const ModelConfig& config) {
+std::string type(const char* name, std::string_view matrix, int64_t layer,
+                 const ModelConfig& config) {
   const Matrix& m = *std::ranges::find(kMatrices, matrix, &Matrix::name);
   Param param;
   param.part = m.part;
@@ -57,20 +67,26 @@ std::map<std::string, int> counts(const char* name, const ModelConfig& config) {
   std::map<std::string, int> out;
   ++out[type(name, "token_embd", -1, config)];
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) ++out[type(name, part, layer, config)];
+    for (const char* part :
+         {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
+      ++out[type(name, part, layer, config)];
   return out;
 }
 
-// What llama.cpp prints when it loads Llama 2 7B (32 layers, 291 tensors, 65 of them f32) in each mix; its head, one more q6_k, is no matter of the mix.
+// What llama.cpp prints when it loads Llama 2 7B (32 layers, 291 tensors, 65 of them f32) in each
+// mix; its head, one more q6_k, is no matter of the mix.
 TEST(QuantMix, CountsAreThoseOfLlama2) {
   using Counts = std::map<std::string, int>;
   EXPECT_EQ(counts("q4_k_m", dense(32)), (Counts{{"q4_k", 193}, {"q6_k", 33 - 1}}));
   EXPECT_EQ(counts("q5_k_m", dense(32)), (Counts{{"q5_k", 193}, {"q6_k", 33 - 1}}));
   EXPECT_EQ(counts("q4_k_s", dense(32)), (Counts{{"q4_k", 217}, {"q5_k", 8}}));
   EXPECT_EQ(counts("q5_k_s", dense(32)), (Counts{{"q5_k", 225}}));
-  for (const char* plain : {"q8_0", "q6_k", "q5_1", "q5_0", "q4_1", "q4_0"}) EXPECT_EQ(counts(plain, dense(32)), (Counts{{plain, 225}}));
-  // 80 layers whose heads share keys and values: the value matrices that would have four bits have five.
-  EXPECT_EQ(counts("q4_k_m", dense(80, 64, 8)), (Counts{{"q4_k", 481 - 40}, {"q5_k", 40}, {"q6_k", 80}}));
+  for (const char* plain : {"q8_0", "q6_k", "q5_1", "q5_0", "q4_1", "q4_0"})
+    EXPECT_EQ(counts(plain, dense(32)), (Counts{{plain, 225}}));
+  // 80 layers whose heads share keys and values: the value matrices that would have four bits have
+  // five.
+  EXPECT_EQ(counts("q4_k_m", dense(80, 64, 8)),
+            (Counts{{"q4_k", 481 - 40}, {"q5_k", 40}, {"q6_k", 80}}));
   EXPECT_EQ(counts("q4_k_m", dense(80, 64, 64)), (Counts{{"q4_k", 481}, {"q6_k", 80}}));
 }
 
@@ -93,8 +109,10 @@ TEST(QuantMix, LayersWithMoreBits) {
 // Mixtral: what is small beside eight experts gets q8_0, in every mix.
 TEST(QuantMix, MixturesOfExperts) {
   for (const QuantMix& m : quant_mixes())
-    for (const char* part : {"attn_v", "attn_k"}) EXPECT_EQ(type(m.name.data(), part, 9, of_experts(8, 32)), "q8_0") << m.name;
-  for (const char* four : {"q4_k_m", "q4_k_s"}) EXPECT_EQ(type(four, "attn_output", 9, of_experts(8, 32)), "q5_k");
+    for (const char* part : {"attn_v", "attn_k"})
+      EXPECT_EQ(type(m.name.data(), part, 9, of_experts(8, 32)), "q8_0") << m.name;
+  for (const char* four : {"q4_k_m", "q4_k_s"})
+    EXPECT_EQ(type(four, "attn_output", 9, of_experts(8, 32)), "q5_k");
   EXPECT_EQ(type("q5_k_m", "attn_output", 9, of_experts(8, 32)), "q5_k");
   EXPECT_EQ(type("q6_k", "attn_output", 9, of_experts(8, 32)), "q6_k");
   EXPECT_EQ(type("q4_k_m", "attn_q", 9, of_experts(8, 32)), "q4_k");
@@ -104,15 +122,18 @@ TEST(QuantMix, MixturesOfExperts) {
   }
   for (const char* part : {"ffn_gate_exps", "ffn_up_exps", "attn_k", "attn_q", "attn_output"})
     EXPECT_EQ(type("q4_k_m", part, 9, of_experts(16, 32)), "q4_k") << part;
-  EXPECT_EQ(type("q4_k_m", "attn_qkv", 9, dense(32)), "q6_k") << "keys and queries fused with the values";
+  EXPECT_EQ(type("q4_k_m", "attn_qkv", 9, dense(32)), "q6_k")
+      << "keys and queries fused with the values";
 }
 
 TEST(QuantMix, Names) {
   EXPECT_EQ(mix("Q4_K_M").name, "q4_k_m");
   EXPECT_EQ(mix("q4_k").name, "q4_k_m");
   EXPECT_EQ(mix("Q5_K").name, "q5_k_m");
-  EXPECT_FAILS(mix("q2_k"), "llama.cpp makes it of Q2_K, which moe neither reads nor writes; take q4_k_s");
-  for (const char* other : {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS", "iq4_nl", "tq1_0", "mxfp4_moe"})
+  EXPECT_FAILS(mix("q2_k"),
+               "llama.cpp makes it of Q2_K, which moe neither reads nor writes; take q4_k_s");
+  for (const char* other : {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS",
+                            "iq4_nl", "tq1_0", "mxfp4_moe"})
     EXPECT_FAILS(mix(other), "neither reads nor writes");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
   EXPECT_FAILS(mix("bf16"), "dtype bf16");
@@ -122,12 +143,14 @@ TEST(QuantMix, Names) {
 TEST(QuantMix, FileTypes) {
   std::map<std::string, int64_t> got;
   for (const QuantMix& m : quant_mixes()) got[std::string(m.name)] = m.file_type;
-  const std::map<std::string, int64_t> want = {{"q4_0", 2},    {"q4_1", 3},    {"q8_0", 7},    {"q5_0", 8},    {"q5_1", 9},
-                                               {"q4_k_s", 14}, {"q4_k_m", 15}, {"q5_k_s", 16}, {"q5_k_m", 17}, {"q6_k", 18}};
+  const std::map<std::string, int64_t> want = {
+      {"q4_0", 2},    {"q4_1", 3},    {"q8_0", 7},    {"q5_0", 8},    {"q5_1", 9},
+      {"q4_k_s", 14}, {"q4_k_m", 15}, {"q5_k_s", 16}, {"q5_k_m", 17}, {"q6_k", 18}};
   EXPECT_EQ(got, want);
 }
 
-// A model of eight layers, dense at first, with rows of 256 in the experts' way down and of 64 elsewhere.
+// A model of eight layers, dense at first, with rows of 256 in the experts' way down and of 64
+// elsewhere.
 TEST(QuantMix, AConvertedModelHasThem) {
   ModelConfig c = small_config();
   c.layers = 8;
@@ -142,20 +165,26 @@ TEST(QuantMix, AConvertedModelHasThem) {
     Model model(c);
     uint64_t index = 0;
     for (Param* param : model.params())
-      for (int64_t i = 0, n = param->value.numel(), seed = static_cast<int64_t>(index++); i < n; ++i)
+      for (int64_t i = 0, n = param->value.numel(), seed = static_cast<int64_t>(index++); i < n;
+           ++i)
         param->value.as<float>()[i] = static_cast<float>((i * 37 + seed * 11) % 101 - 50) / 64;
     const TempFolder folder;
     save_model(folder / "in", model, *make_tokenizer("bytes"));
     LoadedModel loaded = open_model(folder / "in", {});
-    const ConvertReport report = convert_model(loaded, folder / "in", folder / "m.gguf", {.dtype = mix("q4_k_m"), .threads = 2});
+    const ConvertReport report = convert_model(loaded, folder / "in", folder / "m.gguf",
+                                               {.dtype = mix("q4_k_m"), .threads = 2});
     const Gguf file = Gguf::open(folder / "m.gguf");
     EXPECT_EQ(file.integer("general.file_type", 0, 1 << 20), 15);
     std::map<std::string, std::string> types;
-    for (const NamedTensor& tensor : file.tensors()) types[tensor.name] = std::string(name_of(file.get(tensor.name).dtype));
-    const std::string down = experts > 0 ? "ffn_down_exps" : "ffn_down", up = experts > 0 ? "ffn_up_exps" : "ffn_up";
+    for (const NamedTensor& tensor : file.tensors())
+      types[tensor.name] = std::string(name_of(file.get(tensor.name).dtype));
+    const std::string down = experts > 0 ? "ffn_down_exps" : "ffn_down",
+                      up = experts > 0 ? "ffn_up_exps" : "ffn_up";
     for (int64_t layer = 0; layer < 8; ++layer) {
       const bool more = layer == 0 || layer == 3 || layer == 6 || layer == 7;
-      const auto at = [&](const std::string& part) { return types.at(fmt::format("blk.{}.{}.weight", layer, part)); };
+      const auto at = [&](const std::string& part) {
+        return types.at(fmt::format("blk.{}.{}.weight", layer, part));
+      };
       EXPECT_EQ(at(down), more ? "q6_k" : "q4_k") << layer;
       EXPECT_EQ(at(up), "q4_k");
       EXPECT_EQ(at("attn_v"), experts == 8 ? "q8_0" : more ? "q6_k" : "q4_k") << layer;
@@ -166,7 +195,8 @@ TEST(QuantMix, AConvertedModelHasThem) {
     EXPECT_EQ(types.at("output.weight"), "q6_k");
     EXPECT_EQ(types.at("token_embd.weight"), "q4_k");
     bool said = false;
-    for (const ConvertedRow& row : report.rows) said = said || (row.to == DType::q6_k && row.why == "the mix gives it more bits");
+    for (const ConvertedRow& row : report.rows)
+      said = said || (row.to == DType::q6_k && row.why == "the mix gives it more bits");
     EXPECT_TRUE(said);
     EXPECT_GT(open_model(folder / "m.gguf", {}).model->params().size(), 0u) << "and is read";
   }

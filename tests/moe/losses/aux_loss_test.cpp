@@ -1,5 +1,7 @@
-// The auxiliary losses against formulas written again from the papers (support/loss_twin.h), their gradients against dual numbers through those formulas; the
-// worked example; and what the losses promise: 1 (or 0) for an even load, micro-batches that add up to one batch, the same bits for any number of threads.
+// The auxiliary losses against formulas written again from the papers (support/loss_twin.h), their
+// gradients against dual numbers through those formulas; the worked example; and what the losses
+// promise: 1 (or 0) for an even load, micro-batches that add up to one batch, the same bits for any
+// number of threads.
 #include "moe/losses/aux_loss.h"
 
 #include <algorithm>
@@ -13,7 +15,8 @@ namespace {
 using Counts = BalanceLoss::Counts;
 using Probs = BalanceLoss::Probs;
 using Shares = BalanceLoss::Shares;
-constexpr Scope kScopes[] = {{Scope::Kind::micro_batch}, {Scope::Kind::sequence}, {Scope::Kind::group, 5}};
+constexpr Scope kScopes[] = {
+    {Scope::Kind::micro_batch}, {Scope::Kind::sequence}, {Scope::Kind::group, 5}};
 
 std::vector<RoutingShape> shapes() {
   return {
@@ -23,9 +26,18 @@ std::vector<RoutingShape> shapes() {
       {.name = "K = E", .lengths = {3, 5}, .experts = 4, .k = 4},
       {.name = "K = 1", .lengths = {10}, .experts = 6, .k = 1},
       {.name = "an idle expert", .lengths = {5, 6}, .experts = 6, .k = 2, .idle = true},
-      {.name = "experts choose", .lengths = {6, 5}, .experts = 6, .k = 6, .gaps = true, .no_noise = true},
+      {.name = "experts choose",
+       .lengths = {6, 5},
+       .experts = 6,
+       .k = 6,
+       .gaps = true,
+       .no_noise = true},
       {.name = "no noise", .lengths = {6, 5}, .experts = 6, .k = 2, .no_noise = true},
-      {.name = "counts of the step", .lengths = {9, 4}, .experts = 6, .k = 2, .step_counts = {3, 0, 11, 4, 5, 1}},
+      {.name = "counts of the step",
+       .lengths = {9, 4},
+       .experts = 6,
+       .k = 2,
+       .step_counts = {3, 0, 11, 4, 5, 1}},
   };
 }
 
@@ -38,7 +50,9 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  const auto add = [&](std::string name, AuxLosses losses) { out.push_back({std::move(name), losses, {0.7f, 0, 0.7f, 0.7f, 0.7f, 0.7f}}); };
+  const auto add = [&](std::string name, AuxLosses losses) {
+    out.push_back({std::move(name), losses, {0.7f, 0, 0.7f, 0.7f, 0.7f, 0.7f}});
+  };
   for (Counts counts : {Counts::first_choice, Counts::all_choices, Counts::unbiased_choices})
     for (Probs probs : {Probs::scores, Probs::chosen_weights, Probs::normalised_scores})
       for (const Scope& scope : kScopes)
@@ -46,7 +60,9 @@ std::vector<Case> cases() {
           if (shares != Shares::own && scope.kind != Scope::Kind::micro_batch) continue;
           AuxLosses losses;
           losses.balance = BalanceLoss{counts, probs, scope, shares};
-          add("balance " + std::to_string(static_cast<int>(counts)) + std::to_string(static_cast<int>(probs)) + std::to_string(static_cast<int>(scope.kind)) +
+          add("balance " + std::to_string(static_cast<int>(counts)) +
+                  std::to_string(static_cast<int>(probs)) +
+                  std::to_string(static_cast<int>(scope.kind)) +
                   std::to_string(static_cast<int>(shares)),
               losses);
         }
@@ -87,9 +103,16 @@ double total(const RoutingLosses& l) {
 struct Gradients {
   Tensor ds, dlogits, dclean, dsigma, dw;
   Gradients(Arena& a, const Routing& in)
-      : ds(zeros(a, in.scores)), dlogits(zeros(a, in.logits)), dclean(zeros(a, in.logits)), dsigma(zeros(a, in.logits)), dw(zeros(a, in.weights)) {}
-  static Tensor zeros(Arena& a, const Tensor& like) { return a.alloc_zeroed(DType::f32, {like.rows(), like.cols()}); }
-  void add(moe::Run& run, const Routing& in, const Pass& pass, const AuxLosses& losses, const RoutingLosses& coef) {
+      : ds(zeros(a, in.scores)),
+        dlogits(zeros(a, in.logits)),
+        dclean(zeros(a, in.logits)),
+        dsigma(zeros(a, in.logits)),
+        dw(zeros(a, in.weights)) {}
+  static Tensor zeros(Arena& a, const Tensor& like) {
+    return a.alloc_zeroed(DType::f32, {like.rows(), like.cols()});
+  }
+  void add(moe::Run& run, const Routing& in, const Pass& pass, const AuxLosses& losses,
+           const RoutingLosses& coef) {
     aux_losses_backward_acc(run, ds, dw, dlogits, dclean, dsigma, in, pass, losses, coef);
   }
   std::vector<Tensor> all() const { return {ds, dlogits, dclean, dsigma, dw}; }
@@ -99,18 +122,22 @@ TEST(AuxLosses, ValuesAndGradientsAreThoseOfTheFormulas) {
   int64_t gradients = 0;
   for (const RoutingShape& shape : shapes())
     for (const Case& c : cases()) {
-      if (shape.gaps && c.losses.balance && c.losses.balance->counts == Counts::unbiased_choices) continue;  // there is no K where experts choose
+      if (shape.gaps && c.losses.balance && c.losses.balance->counts == Counts::unbiased_choices)
+        continue;  // there is no K where experts choose
       const auto routing = make_routing(shape, 40);
       const std::string what = shape.name + ", " + c.name;
       moe::Run run(2);
       const double want = loss_of(LossTwin<double>(*routing), c.losses);
-      EXPECT_NEAR(total(aux_losses_forward(run, routing->in, routing->pass, c.losses)), want, 1e-6 * std::max(1.0, want)) << what;
+      EXPECT_NEAR(total(aux_losses_forward(run, routing->in, routing->pass, c.losses)), want,
+                  1e-6 * std::max(1.0, want))
+          << what;
 
       Gradients got(run.saved, routing->in);
       got.add(run, routing->in, routing->pass, c.losses, c.coef);
       got.add(run, routing->in, routing->pass, c.losses, c.coef);  // twice: they are added
       LossTwin<Dual<double>> twin(*routing);
-      std::vector<Dual<double>>* inputs[] = {&twin.scores, &twin.noisy, &twin.clean, &twin.sigma, &twin.weights};
+      std::vector<Dual<double>>* inputs[] = {&twin.scores, &twin.noisy, &twin.clean, &twin.sigma,
+                                             &twin.weights};
       for (size_t i = 0; i < 5; ++i) {
         std::vector<double> gradient;
         for (Dual<double>& x : *inputs[i]) {
@@ -120,7 +147,8 @@ TEST(AuxLosses, ValuesAndGradientsAreThoseOfTheFormulas) {
         }
         const std::vector<double> found = values(got.all()[i]);
         gradient.resize(found.size());  // no clean logits, no noise: nothing may be written there
-        // A constant loss (all experts chosen by all, probabilities that add up to 1) has a gradient of rounding errors.
+        // A constant loss (all experts chosen by all, probabilities that add up to 1) has a
+        // gradient of rounding errors.
         const bool constant = norm(gradient) < 1e-13;
         if (constant) EXPECT_LE(norm(found), 1e-13) << what << ", input " << i;
         else EXPECT_LE(relative_error(found, gradient), kTwinF32) << what << ", input " << i;
@@ -146,7 +174,9 @@ TEST(AuxLosses, LoadWithTiesAndWithoutNoiseStaysFinite) {
     const auto routing = make_routing(shapes()[0], 41);
     for (int64_t i = 0; i < routing->in.logits.numel(); ++i) {
       routing->in.logits.as<float>()[i] = std::round(routing->in.logits.as<float>()[i]);
-      if (silent) routing->in.sigma.as<float>()[i] = 0, routing->in.clean.as<float>()[i] = routing->in.logits.as<float>()[i];
+      if (silent)
+        routing->in.sigma.as<float>()[i] = 0,
+        routing->in.clean.as<float>()[i] = routing->in.logits.as<float>()[i];
     }
     moe::Run run(1);
     AuxLosses losses;
@@ -165,7 +195,8 @@ TEST(AuxLosses, LoadWithTiesAndWithoutNoiseStaysFinite) {
 TEST(ZLoss, IsItsFormula) {
   for (int64_t tokens : {1, 9}) {
     moe::Run run(2);
-    const Tensor z = draw(run.saved, DType::f32, {tokens, 5}, 8, 3), lse = run.saved.alloc(DType::f32, {tokens}), dz = Gradients::zeros(run.saved, z);
+    const Tensor z = draw(run.saved, DType::f32, {tokens, 5}, 8, 3),
+                 lse = run.saved.alloc(DType::f32, {tokens}), dz = Gradients::zeros(run.saved, z);
     const auto loss = [&](const std::vector<Dual<double>>& x) {
       Dual<double> sum = 0;
       for (int64_t n = 0; n < tokens; ++n) {
@@ -201,9 +232,11 @@ struct Worked {
     for (int64_t n = 0; n < 4; ++n) {
       double sum = 0, chosen = 0;
       for (int64_t e = 0; e < 4; ++e) sum += std::exp(z[4 * n + e]);
-      for (int64_t e = 0; e < 4; ++e) s[4 * n + e] = static_cast<float>(std::exp(z[4 * n + e]) / sum);
+      for (int64_t e = 0; e < 4; ++e)
+        s[4 * n + e] = static_cast<float>(std::exp(z[4 * n + e]) / sum);
       for (int64_t i = 0; i < 2; ++i) chosen += s[4 * n + choice[2 * n + i]];
-      for (int64_t i = 0; i < 2; ++i) w[2 * n + i] = static_cast<float>(s[4 * n + choice[2 * n + i]] / chosen);
+      for (int64_t i = 0; i < 2; ++i)
+        w[2 * n + i] = static_cast<float>(s[4 * n + choice[2 * n + i]] / chosen);
     }
     in.scores = Tensor(s, DType::f32, {4, 4});
     in.weights = Tensor(w, DType::f32, {4, 2});
@@ -222,22 +255,26 @@ TEST(AuxLosses, WorkedExample) {
     losses.balance = BalanceLoss{counts, probs, {}, Shares::own};
     return aux_losses_forward(run, worked.in, {}, losses).balance;
   };
-  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 1.275060, 1e-6);              // Megatron, MegaBlocks
-  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 2.550119 / 2, 1e-6);          // flaxformer, transformers: uniform is K
-  EXPECT_NEAR(balance(Counts::first_choice, Probs::scores), 1.589734, 1e-6);             // Switch
-  EXPECT_NEAR(balance(Counts::all_choices, Probs::chosen_weights), 2.753225 / 2, 1e-6);  // nanoMoE: uniform is K
+  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 1.275060, 1e-6);  // Megatron, MegaBlocks
+  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 2.550119 / 2,
+              1e-6);  // flaxformer, transformers: uniform is K
+  EXPECT_NEAR(balance(Counts::first_choice, Probs::scores), 1.589734, 1e-6);  // Switch
+  EXPECT_NEAR(balance(Counts::all_choices, Probs::chosen_weights), 2.753225 / 2,
+              1e-6);  // nanoMoE: uniform is K
   EXPECT_NEAR(balance(Counts::unbiased_choices, Probs::normalised_scores), 1.275060, 1e-6);
   AuxLosses shazeer;
   shazeer.importance = shazeer.load = true;
   const RoutingLosses values = aux_losses_forward(run, worked.in, {}, shazeer);
   EXPECT_NEAR(values.load, 0.375, 1e-6);  // counts 4 2 1 1
   double variance = 0;
-  for (double p : {.520330, .192235, .067235, .220199}) variance += (p - 0.25) * (p - 0.25) / 4;  // the mean weights
+  for (double p : {.520330, .192235, .067235, .220199})
+    variance += (p - 0.25) * (p - 0.25) / 4;  // the mean weights
   EXPECT_NEAR(values.importance, variance / 0.0625, 1e-5);
   const Tensor lse = run.saved.alloc(DType::f32, {4}), counts = run.saved.alloc(DType::i32, {4});
   EXPECT_NEAR(z_loss(run, lse, worked.in.logits), 7.397051, 1e-5);
   ops::count_pairs(run, counts, worked.in.choice, worked.in.selected, worked.in.choice.cols());
-  EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4), (std::vector<int32_t>{4, 2, 1, 1}));
+  EXPECT_EQ(std::vector<int32_t>(counts.as<int32_t>(), counts.as<int32_t>() + 4),
+            (std::vector<int32_t>{4, 2, 1, 1}));
 }
 
 // ---- what they promise --------------------------------------------------------------------------
@@ -271,7 +308,8 @@ TEST(AuxLosses, AreOneForAnEvenLoad) {
 TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
   for (Counts counts : {Counts::first_choice, Counts::all_choices, Counts::unbiased_choices})
     for (Probs probs : {Probs::scores, Probs::chosen_weights, Probs::normalised_scores}) {
-      const auto whole = make_routing({.name = "", .lengths = {24}, .experts = 6, .k = 2, .sigmoid = true}, 50);
+      const auto whole =
+          make_routing({.name = "", .lengths = {24}, .experts = 6, .k = 2, .sigmoid = true}, 50);
       moe::Run run(1);
       AuxLosses one, part;
       one.balance = BalanceLoss{counts, probs, {}, Shares::own};
@@ -285,7 +323,8 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
       const Tensor found = run.saved.alloc(DType::i32, {6});
       for (int64_t m = 0; m < 3; ++m) {
         Routing in = whole->in;
-        for (Tensor* t : {&in.scores, &in.weights, &in.choice, &in.selected, &in.logits}) *t = t->slice_rows(8 * m, 8 * m + 8);
+        for (Tensor* t : {&in.scores, &in.weights, &in.choice, &in.selected, &in.logits})
+          *t = t->slice_rows(8 * m, 8 * m + 8);
         count_for_balance(run, found, in, *part.balance);
         for (size_t e = 0; e < 6; ++e) step[e] += found.as<int32_t>()[e];
         parts.push_back(in);
@@ -298,7 +337,8 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
         sum += aux_losses_forward(run, parts[m], known, part).balance / 3.0;
         Gradients got(run.saved, parts[m]);
         got.add(run, parts[m], known, part, {.balance = 0.7f / 3});
-        const Tensor all = probs == Probs::chosen_weights ? want.dw : want.ds, mine = probs == Probs::chosen_weights ? got.dw : got.ds;
+        const Tensor all = probs == Probs::chosen_weights ? want.dw : want.ds,
+                     mine = probs == Probs::chosen_weights ? got.dw : got.ds;
         const auto begin = static_cast<int64_t>(8 * m);
         expect_near(mine, values(all.slice_rows(begin, begin + 8)), 1e-6, "micro-batch");
       }
@@ -307,7 +347,8 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
 }
 
 TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
-  const auto routing = make_routing({.name = "", .lengths = {300, 5, 700}, .experts = 16, .k = 3, .sigmoid = true}, 60);
+  const auto routing = make_routing(
+      {.name = "", .lengths = {300, 5, 700}, .experts = 16, .k = 3, .sigmoid = true}, 60);
   for (const Scope& scope : kScopes)
     for (Probs probs : {Probs::scores, Probs::chosen_weights, Probs::normalised_scores}) {
       AuxLosses losses;
@@ -315,7 +356,8 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
       losses.device = losses.communication = DeviceLoss{4, 2, scope};
       losses.importance = losses.load = true;
       moe::Run one(1);
-      const RoutingLosses want = aux_losses_forward(one, routing->in, routing->pass, losses), coef{1, 1, 1, 1, 1, 1};
+      const RoutingLosses want = aux_losses_forward(one, routing->in, routing->pass, losses),
+                          coef{1, 1, 1, 1, 1, 1};
       const LossTwin<double> twin(*routing);
       EXPECT_NEAR(want.balance, twin.balance(*losses.balance), 1e-6);
       EXPECT_NEAR(want.device, twin.device(*losses.device, false), 1e-6);
@@ -328,11 +370,18 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
       const float want_z = z_loss(one, want_lse, routing->in.logits);
       for (int threads : {2, 3}) {
         moe::Run run(threads);
-        EXPECT_EQ(std::memcmp(&want, std::initializer_list<RoutingLosses>{aux_losses_forward(run, routing->in, routing->pass, losses)}.begin(), sizeof want), 0)
+        EXPECT_EQ(std::memcmp(&want,
+                              std::initializer_list<RoutingLosses>{
+                                  aux_losses_forward(run, routing->in, routing->pass, losses)}
+                                  .begin(),
+                              sizeof want),
+                  0)
             << threads;
         Gradients got(run.saved, routing->in);
         got.add(run, routing->in, routing->pass, losses, coef);
-        for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(got.all()[i], want_gradients.all()[i])) << threads << " threads, gradient " << i;
+        for (size_t i = 0; i < 5; ++i)
+          EXPECT_TRUE(same_bits(got.all()[i], want_gradients.all()[i]))
+              << threads << " threads, gradient " << i;
         const Tensor lse = run.saved.alloc(DType::f32, {routing->in.logits.rows()});
         EXPECT_EQ(z_loss(run, lse, routing->in.logits), want_z);
         EXPECT_TRUE(same_bits(lse, want_lse));

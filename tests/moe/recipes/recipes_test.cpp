@@ -1,4 +1,5 @@
-// The recipe table: what options make of the rows, and what is refused. golden_test.cpp has the numbers.
+// The recipe table: what options make of the rows, and what is refused. golden_test.cpp has the
+// numbers.
 #include "moe/recipes/recipes.h"
 
 #include <functional>
@@ -10,7 +11,8 @@ namespace moe::test {
 namespace {
 
 RoutingOptions options_of(const Recipe& recipe, int64_t experts = 0, int64_t top_k = 0) {
-  RoutingOptions options = default_options(recipe, experts > 0 ? experts : recipe.default_experts, top_k > 0 ? top_k : recipe.default_top_k, 1);
+  RoutingOptions options = default_options(recipe, experts > 0 ? experts : recipe.default_experts,
+                                           top_k > 0 ? top_k : recipe.default_top_k, 1);
   if (recipe.name == kCustom) options.stages = R"({"base": "olmoe"})";
   return options;
 }
@@ -19,7 +21,8 @@ TEST(Recipes, AreTheNamedOnes) {
   std::string names;
   for (const Recipe& recipe : recipes()) names += std::string(recipe.name) + " ";
   EXPECT_EQ(names,
-            "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral qwen2-moe "
+            "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
+            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral qwen2-moe "
             "qwen3-moe hash cmoe carved custom ");
 }
 
@@ -27,7 +30,8 @@ TEST(Recipes, EveryRowTrainsAndEvaluatesByItsDefaults) {
   for (const Recipe& recipe : recipes()) {
     SCOPED_TRACE(std::string(recipe.name));
     EXPECT_FALSE(recipe.title.empty() || recipe.source.empty() || recipe.formula.empty());
-    for (std::string_view text : {recipe.title, recipe.source, recipe.formula, recipe.causality, recipe.differs})
+    for (std::string_view text :
+         {recipe.title, recipe.source, recipe.formula, recipe.causality, recipe.differs})
       for (char c : text) EXPECT_TRUE(c >= ' ' && c <= '~') << text;
     if (!recipe.has_router()) continue;
     const RoutingOptions options = options_of(recipe);
@@ -36,13 +40,15 @@ TEST(Recipes, EveryRowTrainsAndEvaluatesByItsDefaults) {
     EXPECT_TRUE(std::holds_alternative<NoNoise>(eval.noise));
     EXPECT_TRUE(std::holds_alternative<Dropless>(eval.capacity));
     EXPECT_FALSE(std::holds_alternative<RandomSecond>(eval.second));
-    EXPECT_EQ(std::holds_alternative<ThresholdSecond>(train.second), std::holds_alternative<ThresholdSecond>(eval.second));
+    EXPECT_EQ(std::holds_alternative<ThresholdSecond>(train.second),
+              std::holds_alternative<ThresholdSecond>(eval.second));
     const RoutingSpec as_trained = eval_spec(options, EvalRouting::as_trained);
     EXPECT_EQ(as_trained.capacity.index(), train.capacity.index());
     EXPECT_EQ(as_trained.select.index(), train.select.index());
     EXPECT_EQ(as_trained.second.index(), train.second.index());
     EXPECT_TRUE(std::holds_alternative<NoNoise>(as_trained.noise));
-    // Every coefficient of the row belongs to a loss it has, and every auxiliary loss has a coefficient.
+    // Every coefficient of the row belongs to a loss it has, and every auxiliary loss has a
+    // coefficient.
     if (recipe.name == kCustom) continue;
     EXPECT_EQ(train.losses.balance.has_value(), options.coef.balance > 0);
     EXPECT_EQ(train.losses.device.has_value(), options.coef.device > 0);
@@ -56,10 +62,13 @@ TEST(Recipes, WorkForAnyNumberOfExperts) {
   for (const Recipe& recipe : recipes())
     for (int64_t experts : {2, 3, 4, 6, 7, 8, 12, 16, 60, 64, 160, 256})
       for (int64_t k : {1, 2, 3, 6, 8}) {
-        if (!recipe.has_router() || k > experts || (recipe.top_k_is_fixed && k != recipe.default_top_k)) continue;
+        if (!recipe.has_router() || k > experts ||
+            (recipe.top_k_is_fixed && k != recipe.default_top_k))
+          continue;
         const RoutingOptions options = options_of(recipe, experts, k);
         const std::string what = fmt::format("{} with {} experts, top-{}", recipe.name, experts, k);
-        const bool renormalises = recipe.train.select.index() < 2 && constant_when_alone(recipe.train.weigh);
+        const bool renormalises =
+            recipe.train.select.index() < 2 && constant_when_alone(recipe.train.weigh);
         if (k == 1 && renormalises) continue;  // refused, see below
         EXPECT_NO_THROW(train_spec(options)) << what;
         EXPECT_NO_THROW(eval_spec(options)) << what;
@@ -102,7 +111,8 @@ TEST(Recipes, FitGroupsToTheExperts) {
                            {"deepseek-v2", 8, 2, 4, 2},
                            {"deepseek-v2", 2, 1, 1, 1}}) {
     SCOPED_TRACE(fmt::format("{} {} {}", want.recipe, want.experts, want.top_k));
-    const RoutingOptions options = default_options(find_recipe(want.recipe), want.experts, want.top_k, 1);
+    const RoutingOptions options =
+        default_options(find_recipe(want.recipe), want.experts, want.top_k, 1);
     EXPECT_EQ(options.expert_groups, want.groups);
     EXPECT_EQ(options.groups_kept, want.keep);
     const RoutingSpec spec = train_spec(options);
@@ -110,7 +120,8 @@ TEST(Recipes, FitGroupsToTheExperts) {
     EXPECT_EQ(select.groups, want.groups);
     EXPECT_EQ(select.keep, want.keep);
     // The device losses look at the same groups, and go with them.
-    EXPECT_EQ(spec.losses.device.has_value(), std::string(want.recipe) == "deepseek-v2" && want.groups > 1);
+    EXPECT_EQ(spec.losses.device.has_value(),
+              std::string(want.recipe) == "deepseek-v2" && want.groups > 1);
     if (spec.losses.communication) {
       EXPECT_EQ(spec.losses.communication->devices, want.groups);
       EXPECT_EQ(spec.losses.communication->at_most, std::min(want.keep, want.top_k));
@@ -138,7 +149,8 @@ TEST(Recipes, OneGroupIsAPlainChoice) {
 TEST(Recipes, OptionsChangeWhatTheyName) {
   RoutingOptions options = options_of(find_recipe("olmoe"), 8, 2);
   options.norm_topk_prob = true;
-  EXPECT_EQ(std::get<ChosenScores>(train_spec(options).weigh).renormalise, ChosenScores::Renormalise::before_drop);
+  EXPECT_EQ(std::get<ChosenScores>(train_spec(options).weigh).renormalise,
+            ChosenScores::Renormalise::before_drop);
   const auto loss_over = [&](BalanceOver over) {
     options.balance_over = over;
     return *train_spec(options).losses.balance;
@@ -160,13 +172,15 @@ TEST(Recipes, OptionsChangeWhatTheyName) {
   options.capacity_factor = 3;
   options.capacity_factor_eval = 4;
   EXPECT_EQ(std::get<BufferCapacity>(train_spec(options).capacity).factor, 3);
-  EXPECT_EQ(std::get<BufferCapacity>(eval_spec(options, EvalRouting::as_trained).capacity).factor, 4);
+  EXPECT_EQ(std::get<BufferCapacity>(eval_spec(options, EvalRouting::as_trained).capacity).factor,
+            4);
 
   options = options_of(find_recipe("expert-choice"), 8, 3);
   EXPECT_EQ(std::get<ExpertChoice>(train_spec(options).select).factor, 3);
   options.capacity_factor = 0.5f;
   EXPECT_EQ(std::get<ExpertChoice>(train_spec(options).select).factor, 0.5f);
-  EXPECT_EQ(std::get<ExpertChoice>(eval_spec(options, EvalRouting::as_trained).select).factor, 0.5f);
+  EXPECT_EQ(std::get<ExpertChoice>(eval_spec(options, EvalRouting::as_trained).select).factor,
+            0.5f);
 
   options = options_of(find_recipe("nanomoe"));
   options.noise = false;
@@ -174,7 +188,8 @@ TEST(Recipes, OptionsChangeWhatTheyName) {
 }
 
 TEST(Recipes, ExpertChoiceIsEvaluatedByThresholdsOrSaysThatItLooksAhead) {
-  const RoutingOptions zhou = options_of(find_recipe("expert-choice")), notes = options_of(find_recipe("expert-choice-notes"));
+  const RoutingOptions zhou = options_of(find_recipe("expert-choice")),
+                       notes = options_of(find_recipe("expert-choice-notes"));
   EXPECT_EQ(default_eval(zhou), EvalRouting::threshold);
   EXPECT_TRUE(std::holds_alternative<ThresholdChoice>(eval_spec(zhou).select));
   EXPECT_EQ(not_causal_because(zhou, EvalRouting::threshold), "");
@@ -186,7 +201,9 @@ TEST(Recipes, ExpertChoiceIsEvaluatedByThresholdsOrSaysThatItLooksAhead) {
     const RoutingOptions options = options_of(find_recipe(name));
     EXPECT_EQ(default_eval(options), EvalRouting::dropless) << name;
     EXPECT_EQ(not_causal_because(options, EvalRouting::dropless), "") << name;
-    EXPECT_EQ(not_causal_because(options, EvalRouting::as_trained).empty(), std::string(name) != "gshard") << name;
+    EXPECT_EQ(not_causal_because(options, EvalRouting::as_trained).empty(),
+              std::string(name) != "gshard")
+        << name;
   }
 }
 
@@ -196,12 +213,14 @@ TEST(Recipes, CustomTakesItsStagesFromJson) {
   options.experts = 8;
   options.top_k = 2;
   options.coef.balance = 0.01f;
-  options.stages = R"({"base": "gshard", "second": {"type": "threshold", "least": 0.3}, "capacity_eval": "dropless"})";
+  options.stages =
+      R"({"base": "gshard", "second": {"type": "threshold", "least": 0.3}, "capacity_eval": "dropless"})";
   const RoutingSpec spec = train_spec(options);
   EXPECT_EQ(std::get<ThresholdSecond>(spec.second).least, 0.3f);
   EXPECT_TRUE(std::holds_alternative<BufferCapacity>(spec.capacity));
   EXPECT_EQ(resolved_recipe(options).causality, find_recipe("gshard").causality);
-  EXPECT_TRUE(std::holds_alternative<Dropless>(eval_spec(options, EvalRouting::as_trained).capacity));
+  EXPECT_TRUE(
+      std::holds_alternative<Dropless>(eval_spec(options, EvalRouting::as_trained).capacity));
   options.stages = R"({"select": "expert_choice"})";
   options.coef.balance = 0;
   EXPECT_EQ(default_eval(options), EvalRouting::threshold);
@@ -220,8 +239,10 @@ std::string refusal(const std::function<void()>& f) {
   }
   return "";
 }
-// The training stages of a recipe with 4 experts and top-2, or what `change` makes of these options.
-std::string refusal(const std::string& recipe, const std::function<void(RoutingOptions&)>& change = {}) {
+// The training stages of a recipe with 4 experts and top-2, or what `change` makes of these
+// options.
+std::string refusal(const std::string& recipe,
+                    const std::function<void(RoutingOptions&)>& change = {}) {
   RoutingOptions options;
   options.recipe = recipe;
   options.experts = 4;
@@ -230,12 +251,14 @@ std::string refusal(const std::string& recipe, const std::function<void(RoutingO
   return refusal([&] { train_spec(options); });
 }
 void expect_refused(const std::string& message, const std::string& reason) {
-  EXPECT_NE(message.find(reason), std::string::npos) << "wanted: " << reason << "\ngot: " << message;
+  EXPECT_NE(message.find(reason), std::string::npos)
+      << "wanted: " << reason << "\ngot: " << message;
 }
 
 TEST(Recipes, RefuseWhatHasNoMeaning) {
   const auto top_1 = [](RoutingOptions& o) { o.top_k = 1; };
-  for (const char* name : {"mixtral", "nanomoe", "deepseek-v3", "qwen3-moe", "shazeer"}) expect_refused(refusal(name, top_1), "no gradient");
+  for (const char* name : {"mixtral", "nanomoe", "deepseek-v3", "qwen3-moe", "shazeer"})
+    expect_refused(refusal(name, top_1), "no gradient");
   EXPECT_EQ(refusal("olmoe", top_1), "");
   expect_refused(refusal("olmoe",
                          [](RoutingOptions& o) {
@@ -245,44 +268,65 @@ TEST(Recipes, RefuseWhatHasNoMeaning) {
                  "no gradient");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 5; }), "top_k");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.top_k = 0; }), "top_k");
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor = 1.25f; }), "never drops");
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor_eval = 1.25f; }), "without drops");
-  expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.capacity_factor = 0.f; }), "capacity factor");
-  expect_refused(refusal("expert-choice", [](RoutingOptions& o) { o.capacity_factor = 5.f; }), "at most 4");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor = 1.25f; }),
+                 "never drops");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.capacity_factor_eval = 1.25f; }),
+                 "without drops");
+  expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.capacity_factor = 0.f; }),
+                 "capacity factor");
+  expect_refused(refusal("expert-choice", [](RoutingOptions& o) { o.capacity_factor = 5.f; }),
+                 "at most 4");
   expect_refused(refusal("switch"), "use top_k 1");
   expect_refused(refusal("gshard", top_1), "use top_k 2");
   for (const char* name : {"mixtral", "nanomoe", "hash", "deepseek-v2"})
-    expect_refused(refusal(name, [&](RoutingOptions& o) { o.norm_topk_prob = std::string(name) != "mixtral"; }), "another recipe");
+    expect_refused(
+        refusal(name,
+                [&](RoutingOptions& o) { o.norm_topk_prob = std::string(name) != "mixtral"; }),
+        "another recipe");
   EXPECT_EQ(refusal("mixtral", [](RoutingOptions& o) { o.norm_topk_prob = true; }), "");
   expect_refused(refusal("olmo"), "olmoe");
   expect_refused(refusal("dense"), "no router");
 }
 
 TEST(Recipes, RefuseOptionsOfOtherRecipes) {
-  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.expert_groups = 2; }), "leave expert_groups");
+  expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.expert_groups = 2; }),
+                 "leave expert_groups");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.groups_kept = 2; }), "deepseek-v3");
-  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 3; }), "one of 1, 2, 4");
-  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 0; }), "one of 1, 2, 4");
-  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.groups_kept = 0; }), "groups_kept");
-  expect_refused(refusal("mixtral", [](RoutingOptions& o) { o.routed_scale = 2.f; }), "does not scale");
-  expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.routed_scale = 2.f; }), "does not scale");
-  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.routed_scale = 0.f; }), "above 0");
+  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 3; }),
+                 "one of 1, 2, 4");
+  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.expert_groups = 0; }),
+                 "one of 1, 2, 4");
+  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.groups_kept = 0; }),
+                 "groups_kept");
+  expect_refused(refusal("mixtral", [](RoutingOptions& o) { o.routed_scale = 2.f; }),
+                 "does not scale");
+  expect_refused(refusal("nanomoe", [](RoutingOptions& o) { o.routed_scale = 2.f; }),
+                 "does not scale");
+  expect_refused(refusal("deepseek-v2", [](RoutingOptions& o) { o.routed_scale = 0.f; }),
+                 "above 0");
   for (const char* name : {"expert-choice", "hash", "shazeer"})
-    expect_refused(refusal(name, [](RoutingOptions& o) { o.balance_over = BalanceOver::step; }), "no balance loss");
-  expect_refused(refusal("expert-choice", [](RoutingOptions& o) { o.coef.balance = 0.01f; }), "no balance loss");
+    expect_refused(refusal(name, [](RoutingOptions& o) { o.balance_over = BalanceOver::step; }),
+                   "no balance loss");
+  expect_refused(refusal("expert-choice", [](RoutingOptions& o) { o.coef.balance = 0.01f; }),
+                 "no balance loss");
   expect_refused(refusal("hash", [](RoutingOptions& o) { o.coef.z = 0.01f; }), "no z loss");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.coef.load = 0.01f; }), "no load loss");
   expect_refused(refusal("shazeer", [](RoutingOptions& o) { o.noise = false; }), "router of zeros");
   expect_refused(refusal("olmoe", [](RoutingOptions& o) { o.stages = "{}"; }), "recipe custom");
   expect_refused(refusal("custom"), "needs its stages");
-  expect_refused(refusal("custom", [](RoutingOptions& o) { o.stages = R"({"select": "threshold"})"; }), "expert_choice");
+  expect_refused(
+      refusal("custom", [](RoutingOptions& o) { o.stages = R"({"select": "threshold"})"; }),
+      "expert_choice");
 }
 
 TEST(Recipes, RefuseAnEvaluationThatDoesNotFit) {
-  const auto evaluated = [](const char* name, EvalRouting routing) { return refusal([&] { eval_spec(options_of(find_recipe(name)), routing); }); };
+  const auto evaluated = [](const char* name, EvalRouting routing) {
+    return refusal([&] { eval_spec(options_of(find_recipe(name)), routing); });
+  };
   expect_refused(evaluated("expert-choice", EvalRouting::dropless), "use the routing threshold");
   expect_refused(evaluated("olmoe", EvalRouting::threshold), "no thresholds");
-  expect_refused(evaluated("expert-choice-notes", EvalRouting::threshold), "train the recipe expert-choice");
+  expect_refused(evaluated("expert-choice-notes", EvalRouting::threshold),
+                 "train the recipe expert-choice");
 }
 
 TEST(Recipes, NanoMoeCapacityOfThePublishedRuns) {

@@ -1,5 +1,6 @@
-// Stages as JSON: every recipe's stages come back as they were, every enumerator has its own name, what the object does not name is the base's, and what it
-// names wrongly is refused in one line with the nearest known name.
+// Stages as JSON: every recipe's stages come back as they were, every enumerator has its own name,
+// what the object does not name is the base's, and what it names wrongly is refused in one line
+// with the nearest known name.
 #include "moe/recipes/spec_json.h"
 
 #include <nlohmann/json.hpp>
@@ -29,7 +30,8 @@ TEST(SpecJson, WithoutABaseTheDefaultsHold) {
 }
 
 TEST(SpecJson, TheHeadersExample) {
-  const CustomStages s = parse(R"({"base": "mixtral", "noise": {"type": "learned", "floor": 0.01}, "score": "softmax",
+  const CustomStages s =
+      parse(R"({"base": "mixtral", "noise": {"type": "learned", "floor": 0.01}, "score": "softmax",
     "select": {"type": "grouped_top_k", "groups": 4, "keep": 2, "group_top": 2, "bias": {"rate": 0.001}},
     "weigh": {"type": "scores", "renormalise": "before_drop"}, "second": "all",
     "capacity": {"type": "buffer", "factor": 1.5, "order": "token_major", "scope": "sequence"}, "capacity_eval": "dropless",
@@ -41,7 +43,8 @@ TEST(SpecJson, TheHeadersExample) {
   EXPECT_EQ(select.group_top, 2);
   ASSERT_TRUE(select.bias.has_value());
   EXPECT_EQ(select.bias->rate, 0.001f);
-  EXPECT_EQ(std::get<ChosenScores>(s.train.weigh).renormalise, ChosenScores::Renormalise::before_drop);
+  EXPECT_EQ(std::get<ChosenScores>(s.train.weigh).renormalise,
+            ChosenScores::Renormalise::before_drop);
   const auto& capacity = std::get<BufferCapacity>(s.train.capacity);
   EXPECT_EQ(capacity.factor, 1.5f);
   EXPECT_EQ(capacity.order, BufferCapacity::Order::token_major);
@@ -68,21 +71,26 @@ TEST(SpecJson, EveryRecipeComesBackAsItWas) {
   }
 }
 
-// Every value that an enum of the stages can have, set in C++, written and read: two enumerators under one name, or one under another's, would not come back.
+// Every value that an enum of the stages can have, set in C++, written and read: two enumerators
+// under one name, or one under another's, would not come back.
 TEST(SpecJson, EveryEnumeratorHasItsName) {
-  const auto comes_back = [](const CustomStages& s, auto field, auto value) { EXPECT_EQ(field(parse(written(s))), value) << written(s); };
+  const auto comes_back = [](const CustomStages& s, auto field, auto value) {
+    EXPECT_EQ(field(parse(written(s))), value) << written(s);
+  };
   using C = BufferCapacity;
   for (int i = 0; i < 4; ++i) {
     CustomStages s = parse(R"({"capacity": "buffer"})");
     std::get<C>(s.train.capacity).rounding = static_cast<C::Rounding>(i);
     comes_back(
-        s, [](const CustomStages& x) { return std::get<C>(x.train.capacity).rounding; }, static_cast<C::Rounding>(i));
+        s, [](const CustomStages& x) { return std::get<C>(x.train.capacity).rounding; },
+        static_cast<C::Rounding>(i));
   }
   for (int i = 0; i < 5; ++i) {
     CustomStages s = parse(R"({"capacity": "buffer"})");
     std::get<C>(s.train.capacity).order = static_cast<C::Order>(i);
     comes_back(
-        s, [](const CustomStages& x) { return std::get<C>(x.train.capacity).order; }, static_cast<C::Order>(i));
+        s, [](const CustomStages& x) { return std::get<C>(x.train.capacity).order; },
+        static_cast<C::Order>(i));
   }
   for (int i = 0; i < 3; ++i) {
     CustomStages s = parse(R"({"losses": {"balance": true}})");
@@ -90,14 +98,18 @@ TEST(SpecJson, EveryEnumeratorHasItsName) {
     s.train.losses.balance->probs = static_cast<BalanceLoss::Probs>((i + 1) % 3);
     s.train.losses.balance->shares = static_cast<BalanceLoss::Shares>((i + 2) % 3);
     comes_back(
-        s, [](const CustomStages& x) { return x.train.losses.balance->counts; }, static_cast<BalanceLoss::Counts>(i));
+        s, [](const CustomStages& x) { return x.train.losses.balance->counts; },
+        static_cast<BalanceLoss::Counts>(i));
     comes_back(
-        s, [](const CustomStages& x) { return x.train.losses.balance->probs; }, static_cast<BalanceLoss::Probs>((i + 1) % 3));
+        s, [](const CustomStages& x) { return x.train.losses.balance->probs; },
+        static_cast<BalanceLoss::Probs>((i + 1) % 3));
     comes_back(
-        s, [](const CustomStages& x) { return x.train.losses.balance->shares; }, static_cast<BalanceLoss::Shares>((i + 2) % 3));
+        s, [](const CustomStages& x) { return x.train.losses.balance->shares; },
+        static_cast<BalanceLoss::Shares>((i + 2) % 3));
     s.train.weigh = ChosenScores{static_cast<ChosenScores::Renormalise>(i), 2.5f};
     comes_back(
-        s, [](const CustomStages& x) { return std::get<ChosenScores>(x.train.weigh).renormalise; }, static_cast<ChosenScores::Renormalise>(i));
+        s, [](const CustomStages& x) { return std::get<ChosenScores>(x.train.weigh).renormalise; },
+        static_cast<ChosenScores::Renormalise>(i));
   }
   for (const HashChoice::Map map : {HashChoice::Map::modulo, HashChoice::Map::random}) {
     CustomStages s;
@@ -113,65 +125,94 @@ TEST(SpecJson, EveryEnumeratorHasItsName) {
 TEST(SpecJson, NamesAreThoseOfTheDocumentation) {
   using C = BufferCapacity;
   const auto capacity = [](const char* key, const char* name) {
-    return std::get<C>(parse(fmt::format(R"({{"capacity": {{"type": "buffer", "{}": "{}"}}}})", key, name)).train.capacity);
+    return std::get<C>(
+        parse(fmt::format(R"({{"capacity": {{"type": "buffer", "{}": "{}"}}}})", key, name))
+            .train.capacity);
   };
-  for (const auto& [name, value] : {std::pair{"floor", C::Rounding::floor}, std::pair{"floor_to_even", C::Rounding::floor_to_even},
-                                    std::pair{"round", C::Rounding::round}, std::pair{"ceil", C::Rounding::ceil}})
-    EXPECT_EQ(capacity("rounding", name).rounding, value) << name;
   for (const auto& [name, value] :
-       {std::pair{"choice_major", C::Order::choice_major}, std::pair{"token_major", C::Order::token_major}, std::pair{"by_weight", C::Order::by_weight},
-        std::pair{"batch_priority", C::Order::batch_priority}, std::pair{"random", C::Order::random}})
+       {std::pair{"floor", C::Rounding::floor},
+        std::pair{"floor_to_even", C::Rounding::floor_to_even},
+        std::pair{"round", C::Rounding::round}, std::pair{"ceil", C::Rounding::ceil}})
+    EXPECT_EQ(capacity("rounding", name).rounding, value) << name;
+  for (const auto& [name, value] : {std::pair{"choice_major", C::Order::choice_major},
+                                    std::pair{"token_major", C::Order::token_major},
+                                    std::pair{"by_weight", C::Order::by_weight},
+                                    std::pair{"batch_priority", C::Order::batch_priority},
+                                    std::pair{"random", C::Order::random}})
     EXPECT_EQ(capacity("order", name).order, value) << name;
   EXPECT_EQ(capacity("scope", "micro_batch").scope.kind, Scope::Kind::micro_batch);
   EXPECT_EQ(capacity("scope", "sequence").scope.kind, Scope::Kind::sequence);
   const auto balance = [](const char* key, const char* name) {
-    return *parse(fmt::format(R"({{"losses": {{"balance": {{"{}": "{}"}}}}}})", key, name)).train.losses.balance;
+    return *parse(fmt::format(R"({{"losses": {{"balance": {{"{}": "{}"}}}}}})", key, name))
+                .train.losses.balance;
   };
   using B = BalanceLoss;
-  for (const auto& [name, value] : {std::pair{"first_choice", B::Counts::first_choice}, std::pair{"all_choices", B::Counts::all_choices},
+  for (const auto& [name, value] : {std::pair{"first_choice", B::Counts::first_choice},
+                                    std::pair{"all_choices", B::Counts::all_choices},
                                     std::pair{"unbiased_choices", B::Counts::unbiased_choices}})
     EXPECT_EQ(balance("counts", name).counts, value) << name;
-  for (const auto& [name, value] : {std::pair{"scores", B::Probs::scores}, std::pair{"chosen_weights", B::Probs::chosen_weights},
+  for (const auto& [name, value] : {std::pair{"scores", B::Probs::scores},
+                                    std::pair{"chosen_weights", B::Probs::chosen_weights},
                                     std::pair{"normalised_scores", B::Probs::normalised_scores}})
     EXPECT_EQ(balance("probs", name).probs, value) << name;
-  for (const auto& [name, value] : {std::pair{"own", B::Shares::own}, std::pair{"running", B::Shares::running}, std::pair{"step", B::Shares::step}})
+  for (const auto& [name, value] :
+       {std::pair{"own", B::Shares::own}, std::pair{"running", B::Shares::running},
+        std::pair{"step", B::Shares::step}})
     EXPECT_EQ(balance("shares", name).shares, value) << name;
   using R = ChosenScores::Renormalise;
-  for (const auto& [name, value] : {std::pair{"never", R::never}, std::pair{"before_drop", R::before_drop}, std::pair{"after_drop", R::after_drop}})
-    EXPECT_EQ(std::get<ChosenScores>(parse(fmt::format(R"({{"weigh": {{"type": "scores", "renormalise": "{}"}}}})", name)).train.weigh).renormalise, value);
+  for (const auto& [name, value] :
+       {std::pair{"never", R::never}, std::pair{"before_drop", R::before_drop},
+        std::pair{"after_drop", R::after_drop}})
+    EXPECT_EQ(
+        std::get<ChosenScores>(
+            parse(fmt::format(R"({{"weigh": {{"type": "scores", "renormalise": "{}"}}}})", name))
+                .train.weigh)
+            .renormalise,
+        value);
   using M = HashChoice::Map;
   for (const auto& [name, value] : {std::pair{"modulo", M::modulo}, std::pair{"random", M::random}})
-    EXPECT_EQ(std::get<HashChoice>(parse(fmt::format(R"({{"select": {{"type": "hash", "map": "{}"}}}})", name)).train.select).map, value);
+    EXPECT_EQ(std::get<HashChoice>(
+                  parse(fmt::format(R"({{"select": {{"type": "hash", "map": "{}"}}}})", name))
+                      .train.select)
+                  .map,
+              value);
 }
 
 TEST(SpecJson, WhatIsNotNamedIsTheBases) {
   const auto& row = std::get<BufferCapacity>(find_recipe("nanomoe").train.capacity);
-  const CustomStages s =
-      parse(R"({"base": "nanomoe", "capacity": {"type": "buffer", "factor": 3}, "losses": {"balance": {"scope": "sequence"}, "load": true}})");
+  const CustomStages s = parse(
+      R"({"base": "nanomoe", "capacity": {"type": "buffer", "factor": 3}, "losses": {"balance": {"scope": "sequence"}, "load": true}})");
   const auto& capacity = std::get<BufferCapacity>(s.train.capacity);
   EXPECT_EQ(capacity.factor, 3);
   EXPECT_EQ(capacity.rounding, row.rounding);
-  EXPECT_NE(capacity.rounding, BufferCapacity().rounding) << "the row has the default: this test shows nothing";
+  EXPECT_NE(capacity.rounding, BufferCapacity().rounding)
+      << "the row has the default: this test shows nothing";
   EXPECT_EQ(s.train.losses.balance->probs, find_recipe("nanomoe").train.losses.balance->probs);
   EXPECT_EQ(s.train.losses.balance->scope.kind, Scope::Kind::sequence);
   EXPECT_TRUE(s.train.losses.load);
   // Another type, or another base, starts from its own defaults.
-  EXPECT_EQ(std::get<BufferCapacity>(parse(R"({"base": "mixtral", "capacity": "buffer"})").train.capacity).rounding, BufferCapacity().rounding);
+  EXPECT_EQ(
+      std::get<BufferCapacity>(parse(R"({"base": "mixtral", "capacity": "buffer"})").train.capacity)
+          .rounding,
+      BufferCapacity().rounding);
 }
 
 TEST(SpecJson, FalseSwitchesOff) {
   ASSERT_TRUE(find_recipe("deepseek-v3").train.losses.balance.has_value());
   ASSERT_NE(selection_bias(find_recipe("deepseek-v3").train.select), nullptr);
-  const CustomStages s = parse(R"({"base": "deepseek-v3", "select": {"type": "grouped_top_k", "bias": false}, "losses": {"balance": false}})");
+  const CustomStages s = parse(
+      R"({"base": "deepseek-v3", "select": {"type": "grouped_top_k", "bias": false}, "losses": {"balance": false}})");
   EXPECT_EQ(selection_bias(s.train.select), nullptr);
   EXPECT_FALSE(s.train.losses.balance.has_value());
-  EXPECT_NE(selection_bias(parse(R"({"select": {"type": "top_k", "bias": true}})").train.select), nullptr);
+  EXPECT_NE(selection_bias(parse(R"({"select": {"type": "top_k", "bias": true}})").train.select),
+            nullptr);
 }
 
 TEST(SpecJson, RefusesWhatItDoesNotKnow) {
   EXPECT_FAILS(parse("[]"), "stages.json");
   EXPECT_FAILS(parse("{"), "line 1");
-  EXPECT_FAILS(parse(R"({"selct": "top_k"})"), "\"selct\" is not known here; did you mean \"select\"?");
+  EXPECT_FAILS(parse(R"({"selct": "top_k"})"),
+               "\"selct\" is not known here; did you mean \"select\"?");
   EXPECT_FAILS(parse(R"({"select": "topk"})"), "\"top_k\"");
   EXPECT_FAILS(parse(R"({"select": {"type": "topk"}})"), "\"top_k\"");
   EXPECT_FAILS(parse(R"({"select": {"type": "grouped_top_k", "group": 2}})"), "\"groups\"");
@@ -184,12 +225,14 @@ TEST(SpecJson, RefusesWhatItDoesNotKnow) {
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "factor": 1e39}})"), "\"factor\"");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "minimum": 1.5}})"), "\"minimum\"");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "minimum": 3000000000}})"), "\"minimum\"");
-  EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "order": "choice-mayor"}})"), "\"choice_major\"");
+  EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "order": "choice-mayor"}})"),
+               "\"choice_major\"");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "count_choices": 1}})"), "true or false");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "scope": "group"}})"), "\"scope\"");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "scope": {"group": 0}}})"), "\"group\"");
   EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "scope": {"groups": 8}}})"), "\"group\"");
-  EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "scope": 8}})"), "\"scope\" must be a name or an object");
+  EXPECT_FAILS(parse(R"({"capacity": {"type": "buffer", "scope": 8}})"),
+               "\"scope\" must be a name or an object");
   EXPECT_FAILS(parse(R"({"losses": {"balence": true}})"), "\"balance\"");
   EXPECT_FAILS(parse(R"({"losses": {"balance": "all"}})"), "\"balance\" must be an object");
   EXPECT_FAILS(parse(R"({"losses": {"load": {}}})"), "\"load\"");

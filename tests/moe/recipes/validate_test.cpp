@@ -1,4 +1,5 @@
-// The whole product of stages: every combination is either refused with the reason and an alternative, or it routes and has a gradient.
+// The whole product of stages: every combination is either refused with the reason and an
+// alternative, or it routes and has a gradient.
 #include <functional>
 #include <map>
 #include <regex>
@@ -17,9 +18,11 @@ using Counts = BalanceLoss::Counts;
 using Probs = BalanceLoss::Probs;
 
 constexpr int64_t kExperts = 6, kTokens = 16;
-constexpr Scope kScopes[] = {{Scope::Kind::micro_batch, 0}, {Scope::Kind::sequence, 0}, {Scope::Kind::group, 6}};
+constexpr Scope kScopes[] = {
+    {Scope::Kind::micro_batch, 0}, {Scope::Kind::sequence, 0}, {Scope::Kind::group, 6}};
 
-// A member of a stage with one set of values for its enums, each of which has a part in the name: "scores, renormalise 1, scaled".
+// A member of a stage with one set of values for its enums, each of which has a part in the name:
+// "scores, renormalise 1, scaled".
 template <class Stage>
 struct Member {
   std::string name;
@@ -29,12 +32,17 @@ template <class Stage>
 using Members = std::vector<Member<Stage>>;
 
 // A new member of a variant belongs into the lists below.
-static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 && std::variant_size_v<SelectStage> == 5 &&
-              std::variant_size_v<LogitStage> == 2 && std::variant_size_v<WeighStage> == 5 && std::variant_size_v<SecondStage> == 3 &&
+static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 &&
+              std::variant_size_v<SelectStage> == 5 && std::variant_size_v<LogitStage> == 2 &&
+              std::variant_size_v<WeighStage> == 5 && std::variant_size_v<SecondStage> == 3 &&
               std::variant_size_v<CapacityStage> == 2);
 
-Members<NoiseStage> all_noise() { return {{"no noise", NoNoise{}}, {"jitter", InputJitter{}}, {"learned", LearnedNoise{}}}; }
-Members<ScoreStage> all_scores() { return {{"softmax score", SoftmaxScore{}}, {"sigmoid", SigmoidScore{}}, {"raw", RawScore{}}}; }
+Members<NoiseStage> all_noise() {
+  return {{"no noise", NoNoise{}}, {"jitter", InputJitter{}}, {"learned", LearnedNoise{}}};
+}
+Members<ScoreStage> all_scores() {
+  return {{"softmax score", SoftmaxScore{}}, {"sigmoid", SigmoidScore{}}, {"raw", RawScore{}}};
+}
 Members<SelectStage> all_selections() {
   Members<SelectStage> out;
   for (int64_t k : {1, 2, 3}) {
@@ -42,22 +50,31 @@ Members<SelectStage> all_selections() {
     out.push_back({"top_k" + top, TopK{k, {}}});
     out.push_back({"top_k, bias" + top, TopK{k, SelectionBias{}}});
     for (int64_t group_top : {1, 2}) {
-      out.push_back({fmt::format("grouped, group_top {}", group_top) + top, GroupedTopK{k, 3, 2, group_top, {}}});
-      out.push_back({fmt::format("grouped, bias, group_top {}", group_top) + top, GroupedTopK{k, 3, 2, group_top, SelectionBias{}}});
+      out.push_back({fmt::format("grouped, group_top {}", group_top) + top,
+                     GroupedTopK{k, 3, 2, group_top, {}}});
+      out.push_back({fmt::format("grouped, bias, group_top {}", group_top) + top,
+                     GroupedTopK{k, 3, 2, group_top, SelectionBias{}}});
     }
     for (auto map : {HashChoice::Map::modulo, HashChoice::Map::random})
-      out.push_back({fmt::format("hash, map {}", static_cast<int>(map)) + top, HashChoice{k, map, 3}});
+      out.push_back(
+          {fmt::format("hash, map {}", static_cast<int>(map)) + top, HashChoice{k, map, 3}});
   }
-  for (const Scope& scope : kScopes) out.push_back({fmt::format("expert_choice, choice scope {}", static_cast<int>(scope.kind)), ExpertChoice{2, scope}});
+  for (const Scope& scope : kScopes)
+    out.push_back({fmt::format("expert_choice, choice scope {}", static_cast<int>(scope.kind)),
+                   ExpertChoice{2, scope}});
   out.push_back({"threshold", ThresholdChoice{}});
   return out;
 }
 Members<WeighStage> all_weighings() {
-  Members<WeighStage> out = {
-      {"chosen softmax", ChosenSoftmax{}}, {"token_softmax", TokenSoftmax{}}, {"one", UnitWeight{}}, {"one plus scaled", OnePlusScaled{}}};
+  Members<WeighStage> out = {{"chosen softmax", ChosenSoftmax{}},
+                             {"token_softmax", TokenSoftmax{}},
+                             {"one", UnitWeight{}},
+                             {"one plus scaled", OnePlusScaled{}}};
   for (auto renormalise : {Renormalise::never, Renormalise::before_drop, Renormalise::after_drop})
     for (float scale : {1.0f, 2.5f})
-      out.push_back({fmt::format("scores, renormalise {}, scale {}", static_cast<int>(renormalise), scale), ChosenScores{renormalise, scale}});
+      out.push_back(
+          {fmt::format("scores, renormalise {}, scale {}", static_cast<int>(renormalise), scale),
+           ChosenScores{renormalise, scale}});
   return out;
 }
 Members<SecondStage> all_seconds() {
@@ -69,15 +86,19 @@ Members<SecondStage> all_seconds() {
 Members<CapacityStage> all_capacities() {
   Members<CapacityStage> out = {{"dropless", Dropless{}}};
   using B = BufferCapacity;
-  for (auto order : {B::Order::choice_major, B::Order::token_major, B::Order::by_weight, B::Order::batch_priority, B::Order::random})
-    for (auto rounding : {B::Rounding::floor, B::Rounding::floor_to_even, B::Rounding::round, B::Rounding::ceil})
+  for (auto order : {B::Order::choice_major, B::Order::token_major, B::Order::by_weight,
+                     B::Order::batch_priority, B::Order::random})
+    for (auto rounding :
+         {B::Rounding::floor, B::Rounding::floor_to_even, B::Rounding::round, B::Rounding::ceil})
       for (const Scope& scope : kScopes)
         for (bool skipped : {false, true})
           for (bool count : {false, true})
             for (bool at_most : {false, true}) {
               const auto number = [](auto e) { return static_cast<int>(e); };
-              out.push_back({fmt::format("buffer, order {}, rounding {}, capacity scope {}, skipped {}, count {}, at_most {}", number(order), number(rounding),
-                                         number(scope.kind), skipped, count, at_most),
+              out.push_back({fmt::format("buffer, order {}, rounding {}, capacity scope {}, "
+                                         "skipped {}, count {}, at_most {}",
+                                         number(order), number(rounding), number(scope.kind),
+                                         skipped, count, at_most),
                              B{1.5f, count, rounding, 1, at_most, order, scope, skipped}});
             }
   return out;
@@ -88,17 +109,25 @@ std::vector<BalanceLoss> all_balance_losses() {
   for (auto counts : {B::Counts::first_choice, B::Counts::all_choices, B::Counts::unbiased_choices})
     for (auto probs : {B::Probs::scores, B::Probs::chosen_weights, B::Probs::normalised_scores})
       for (const Scope& scope : kScopes)
-        for (auto shares : {B::Shares::own, B::Shares::running, B::Shares::step}) out.push_back({counts, probs, scope, shares});
+        for (auto shares : {B::Shares::own, B::Shares::running, B::Shares::step})
+          out.push_back({counts, probs, scope, shares});
   return out;
 }
 std::string name_of(const AuxLosses& l) {
   std::string name;
   if (l.balance)
-    name += fmt::format(", balance, counts {}, probs {}, balance scope {}, shares {}", static_cast<int>(l.balance->counts), static_cast<int>(l.balance->probs),
-                        static_cast<int>(l.balance->scope.kind), static_cast<int>(l.balance->shares));
-  if (l.device) name += fmt::format(", device, device scope {}", static_cast<int>(l.device->scope.kind));
-  if (l.communication) name += fmt::format(", communication, communication scope {}", static_cast<int>(l.communication->scope.kind));
-  for (const auto& [on, what] : {std::pair{l.importance, ", importance"}, {l.load, ", load"}, {l.z_of_clean, ", z_of_clean"}})
+    name +=
+        fmt::format(", balance, counts {}, probs {}, balance scope {}, shares {}",
+                    static_cast<int>(l.balance->counts), static_cast<int>(l.balance->probs),
+                    static_cast<int>(l.balance->scope.kind), static_cast<int>(l.balance->shares));
+  if (l.device)
+    name += fmt::format(", device, device scope {}", static_cast<int>(l.device->scope.kind));
+  if (l.communication)
+    name += fmt::format(", communication, communication scope {}",
+                        static_cast<int>(l.communication->scope.kind));
+  for (const auto& [on, what] : {std::pair{l.importance, ", importance"},
+                                 {l.load, ", load"},
+                                 {l.z_of_clean, ", z_of_clean"}})
     if (on) name += what;
   return name.empty() ? "none" : name.substr(2);
 }
@@ -161,7 +190,8 @@ bool all_finite(const Tensor& t) {
 double largest(std::initializer_list<Tensor> tensors) {
   double most = 0;
   for (const Tensor& t : tensors)
-    for (int64_t i = 0; !t.empty() && i < t.numel(); ++i) most = std::max(most, std::abs(static_cast<double>(t.as<float>()[i])));
+    for (int64_t i = 0; !t.empty() && i < t.numel(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(t.as<float>()[i])));
   return most;
 }
 
@@ -187,7 +217,8 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
     if (spec.losses.load || spec.losses.z_of_clean) saved.clean = numbers.clean;
     if (spec.losses.load) saved.sigma = numbers.sigma;
   }
-  if (std::holds_alternative<ThresholdChoice>(spec.select)) numbers.router.threshold.value = numbers.thresholds[spec.score.index()];
+  if (std::holds_alternative<ThresholdChoice>(spec.select))
+    numbers.router.threshold.value = numbers.thresholds[spec.score.index()];
   const RoutingPlan plan = numbers.router.decide(run, pass, saved);
   if (plan.rows() == 0) return "no pair was kept";
   if (!all_finite(plan.weight)) return "a weight is not finite";
@@ -197,20 +228,26 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   });
   if (!wrong.empty() || !needs_logits(spec.select)) return wrong;
 
-  const auto like = [&](const Tensor& t) { return t.empty() ? Tensor{} : run.saved.alloc(DType::f32, {kTokens, kExperts}); };
+  const auto like = [&](const Tensor& t) {
+    return t.empty() ? Tensor{} : run.saved.alloc(DType::f32, {kTokens, kExperts});
+  };
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma);
-  const auto gradient = [&](Tensor dweight, const RoutingLosses& coef, const std::string& of, bool depends) {
+  const auto gradient = [&](Tensor dweight, const RoutingLosses& coef, const std::string& of,
+                            bool depends) {
     numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
     for (const Tensor& t : {dz, dclean, dsigma})
       if (!t.empty() && !all_finite(t)) wrong = "the gradient of " + of + " is not finite";
-    if ((largest({dz, dclean, dsigma}) > 1e-6) != depends) wrong = fmt::format("the logits get {} gradient from {}", depends ? "no" : "a", of);
+    if ((largest({dz, dclean, dsigma}) > 1e-6) != depends)
+      wrong = fmt::format("the logits get {} gradient from {}", depends ? "no" : "a", of);
   };
-  // Divided by the sum over the kept, a token's only weight is 1; with few places that may be so for all tokens.
+  // Divided by the sum over the kept, a token's only weight is 1; with few places that may be so
+  // for all tokens.
   bool shared = !renormalises_after_drop(spec.weigh);
   for (size_t n = 0; n < kTokens; ++n) shared |= plan.bounds[n + 1] - plan.bounds[n] > 1;
   gradient(Tensor(numbers.dweights.data, DType::f32, {plan.rows()}), {}, "the weights", shared);
   const AuxLosses& l = spec.losses;
-  const bool there[] = {l.balance.has_value(), true, l.device.has_value(), l.communication.has_value(), l.importance, l.load};
+  const bool there[] = {l.balance.has_value(),       true,         l.device.has_value(),
+                        l.communication.has_value(), l.importance, l.load};
   RoutingLosses coef;
   size_t i = 0;
   each_loss(coef, [&](const char* name, float& c) {
@@ -233,14 +270,16 @@ struct Account {
     try {
       validate(spec);
     } catch (const Error& error) {
-      if (error.kind() != Error::Kind::usage) complain(name() + ": not a usage error: " + error.what());
+      if (error.kind() != Error::Kind::usage)
+        complain(name() + ": not a usage error: " + error.what());
       messages.insert(error.what());
       ++refused;
       return false;
     }
     ++accepted;
     try {
-      if (const std::string wrong = run_once(numbers, spec); !wrong.empty()) complain(name() + ": " + wrong);
+      if (const std::string wrong = run_once(numbers, spec); !wrong.empty())
+        complain(name() + ": " + wrong);
     } catch (const Error& error) {
       complain(name() + ": accepted, but fails: " + error.what());
     }
@@ -268,7 +307,10 @@ TEST(Validate, EveryCombinationIsRefusedWithAnAlternativeOrRoutes) {
   const auto seconds = all_seconds();
   const auto capacities = all_capacities();
   const auto losses = all_losses();
-  const auto enter = [&](const auto&... lists) { (std::for_each(lists.begin(), lists.end(), [&](const auto& m) { account.count(m.name, 0); }), ...); };
+  const auto enter = [&](const auto&... lists) {
+    (std::for_each(lists.begin(), lists.end(), [&](const auto& m) { account.count(m.name, 0); }),
+     ...);
+  };
   enter(noises, scores, selections, weighings, seconds, capacities, losses);
 
   RoutingSpec spec;
@@ -278,14 +320,19 @@ TEST(Validate, EveryCombinationIsRefusedWithAnAlternativeOrRoutes) {
       for (const auto& select : selections)
         for (const auto& weigh : weighings)
           for (const auto& second : seconds) {
-            spec.noise = noise.stage, spec.score = score.stage, spec.select = select.stage, spec.weigh = weigh.stage, spec.second = second.stage;
-            const auto try_with = [&](const Member<CapacityStage>& capacity, const Member<AuxLosses>& loss) {
+            spec.noise = noise.stage, spec.score = score.stage, spec.select = select.stage,
+            spec.weigh = weigh.stage, spec.second = second.stage;
+            const auto try_with = [&](const Member<CapacityStage>& capacity,
+                                      const Member<AuxLosses>& loss) {
               spec.capacity = capacity.stage, spec.losses = loss.stage;
               const bool ok = account.check(numbers, spec, [&] {
-                return fmt::format("{} / {} / {} / {} / {} / {} / {}", noise.name, score.name, select.name, weigh.name, second.name, capacity.name, loss.name);
+                return fmt::format("{} / {} / {} / {} / {} / {} / {}", noise.name, score.name,
+                                   select.name, weigh.name, second.name, capacity.name, loss.name);
               });
               if (!ok) return;
-              for (const std::string& name : {noise.name, score.name, select.name, weigh.name, second.name, capacity.name, loss.name}) account.count(name, 1);
+              for (const std::string& name : {noise.name, score.name, select.name, weigh.name,
+                                              second.name, capacity.name, loss.name})
+                account.count(name, 1);
             };
             const Member<AuxLosses> no_losses{"none", {}};
             for (const auto& capacity : capacities) try_with(capacity, no_losses);
@@ -296,13 +343,16 @@ TEST(Validate, EveryCombinationIsRefusedWithAnAlternativeOrRoutes) {
           }
   RecordProperty("accepted", std::to_string(account.accepted));
   RecordProperty("refused", std::to_string(account.refused));
-  std::printf("%lld combinations accepted, %lld refused with %zu messages\n", static_cast<long long>(account.accepted), static_cast<long long>(account.refused),
+  std::printf("%lld combinations accepted, %lld refused with %zu messages\n",
+              static_cast<long long>(account.accepted), static_cast<long long>(account.refused),
               account.messages.size());
   EXPECT_GT(account.accepted, 0);
   EXPECT_GT(account.refused, 0);
   const std::regex alternative("\\b(use|take|give|lower|raise)\\b");
-  for (const std::string& message : account.messages) EXPECT_TRUE(std::regex_search(message, alternative)) << message;
-  for (const auto& [name, count] : account.parts) EXPECT_GT(count, 0) << name << " is in no accepted combination";
+  for (const std::string& message : account.messages)
+    EXPECT_TRUE(std::regex_search(message, alternative)) << message;
+  for (const auto& [name, count] : account.parts)
+    EXPECT_GT(count, 0) << name << " is in no accepted combination";
 }
 
 std::string refusal(const RoutingSpec& spec) {
@@ -331,7 +381,8 @@ RoutingSpec top_k(int64_t experts, int64_t k, const std::function<void(RoutingSp
 }
 void expect_refused(const RoutingSpec& spec, const std::string& reason) {
   const std::string message = refusal(spec);
-  EXPECT_NE(message.find(reason), std::string::npos) << "wanted: " << reason << "\ngot: " << message;
+  EXPECT_NE(message.find(reason), std::string::npos)
+      << "wanted: " << reason << "\ngot: " << message;
 }
 
 TEST(Validate, ChecksEveryNumberOfTheSelection) {
@@ -340,7 +391,11 @@ TEST(Validate, ChecksEveryNumberOfTheSelection) {
   expect_refused(top_k(0, 1, same), "at least one expert");
   expect_refused(top_k(6, 0, same), "1 to 6");
   expect_refused(top_k(6, 7, same), "lower top_k");
-  expect_refused(top_k(6, 2, [](RoutingSpec& s) { s.select = TopK{2, SelectionBias{-1e-3f}}; }), "feed the overloaded");
+  expect_refused(top_k(6, 2,
+                       [](RoutingSpec& s) {
+                         s.select = TopK{2, SelectionBias{-1e-3f}};
+                       }),
+                 "feed the overloaded");
   EXPECT_EQ(refusal(top_k(6, 2, [](RoutingSpec& s) { s.select = TopK{2, SelectionBias{0}}; })), "");
 
   EXPECT_EQ(refusal(grouped(12, {2, 4, 2, 2, {}})), "");
@@ -352,53 +407,96 @@ TEST(Validate, ChecksEveryNumberOfTheSelection) {
   expect_refused(grouped(12, {2, 4, 2, 4, {}}), "from 1 to 3");
   expect_refused(grouped(12, {2, 4, 2, 0, {}}), "from 1 to 3");
 
-  const auto choice = [&](float factor, Scope scope) { return top_k(6, 2, [&](RoutingSpec& s) { s.select = ExpertChoice{factor, scope}; }); };
+  const auto choice = [&](float factor, Scope scope) {
+    return top_k(6, 2, [&](RoutingSpec& s) { s.select = ExpertChoice{factor, scope}; });
+  };
   EXPECT_EQ(refusal(choice(0.5f, {})), "");
-  for (float factor : {0.f, -1.f, 7.f, NAN, INFINITY}) expect_refused(choice(factor, {}), "give a factor above 0 and at most 6");
+  for (float factor : {0.f, -1.f, 7.f, NAN, INFINITY})
+    expect_refused(choice(factor, {}), "give a factor above 0 and at most 6");
   expect_refused(choice(2, {Scope::Kind::group, 0}), "at least one token");
 }
 
 TEST(Validate, ChecksEveryNumberOfNoiseWeightsAndCapacity) {
-  const auto with = [](const std::function<void(RoutingSpec&)>& change) { return top_k(6, 2, change); };
-  for (float eps : {-0.1f, 1.f, NAN}) expect_refused(with([&](RoutingSpec& s) { s.noise = InputJitter{eps}; }), "less than 1");
+  const auto with = [](const std::function<void(RoutingSpec&)>& change) {
+    return top_k(6, 2, change);
+  };
+  for (float eps : {-0.1f, 1.f, NAN})
+    expect_refused(with([&](RoutingSpec& s) { s.noise = InputJitter{eps}; }), "less than 1");
   EXPECT_EQ(refusal(with([](RoutingSpec& s) { s.noise = InputJitter{0}; })), "");
-  for (float floor : {-0.1f, NAN, INFINITY}) expect_refused(with([&](RoutingSpec& s) { s.noise = LearnedNoise{floor}; }), "standard deviation");
+  for (float floor : {-0.1f, NAN, INFINITY})
+    expect_refused(with([&](RoutingSpec& s) { s.noise = LearnedNoise{floor}; }),
+                   "standard deviation");
   for (float scale : {0.f, -2.f, NAN, INFINITY})
-    expect_refused(with([&](RoutingSpec& s) { s.weigh = ChosenScores{Renormalise::never, scale}; }), "finite scale above 0");
-  for (float factor : {0.f, -1.f, NAN, INFINITY}) expect_refused(with([&](RoutingSpec& s) { s.capacity = BufferCapacity{.factor = factor}; }), "above 0");
-  expect_refused(with([](RoutingSpec& s) { s.capacity = BufferCapacity{.minimum = -1}; }), "0 or more");
-  expect_refused(with([](RoutingSpec& s) { s.capacity = BufferCapacity{.scope = {Scope::Kind::group, 0}}; }), "at least one token");
-  for (float full : {0.f, -1.f, 1.5f, NAN}) expect_refused(with([&](RoutingSpec& s) { s.second = RandomSecond{full}; }), "above 0 and at most 1");
+    expect_refused(with([&](RoutingSpec& s) {
+                     s.weigh = ChosenScores{Renormalise::never, scale};
+                   }),
+                   "finite scale above 0");
+  for (float factor : {0.f, -1.f, NAN, INFINITY})
+    expect_refused(with([&](RoutingSpec& s) { s.capacity = BufferCapacity{.factor = factor}; }),
+                   "above 0");
+  expect_refused(with([](RoutingSpec& s) { s.capacity = BufferCapacity{.minimum = -1}; }),
+                 "0 or more");
+  expect_refused(with([](RoutingSpec& s) {
+                   s.capacity = BufferCapacity{.scope = {Scope::Kind::group, 0}};
+                 }),
+                 "at least one token");
+  for (float full : {0.f, -1.f, 1.5f, NAN})
+    expect_refused(with([&](RoutingSpec& s) { s.second = RandomSecond{full}; }),
+                   "above 0 and at most 1");
   // No second weight of a softmax is above one half, a sigmoid's may be.
-  for (float least : {-0.1f, 0.6f, NAN}) expect_refused(with([&](RoutingSpec& s) { s.second = ThresholdSecond{least, false}; }), "from 0 to 0.5");
-  EXPECT_EQ(refusal(with([](RoutingSpec& s) { s.second = ThresholdSecond{0.6f, false}, s.score = SigmoidScore{}; })), "");
+  for (float least : {-0.1f, 0.6f, NAN})
+    expect_refused(with([&](RoutingSpec& s) {
+                     s.second = ThresholdSecond{least, false};
+                   }),
+                   "from 0 to 0.5");
+  EXPECT_EQ(refusal(with([](RoutingSpec& s) {
+              s.second = ThresholdSecond{0.6f, false}, s.score = SigmoidScore{};
+            })),
+            "");
   EXPECT_EQ(refusal(with([](RoutingSpec& s) { s.second = ThresholdSecond{0.6f, true}; })), "");
-  expect_refused(with([](RoutingSpec& s) { s.second = ThresholdSecond{1.1f, true}; }), "from 0 to 1");
+  expect_refused(with([](RoutingSpec& s) {
+                   s.second = ThresholdSecond{1.1f, true};
+                 }),
+                 "from 0 to 1");
 }
 
 TEST(Validate, ChecksEveryNumberOfTheLosses) {
   const auto devices = [](int64_t experts, int64_t k, DeviceLoss loss, bool communication) {
-    return top_k(experts, k, [&](RoutingSpec& s) { (communication ? s.losses.communication : s.losses.device) = loss; });
+    return top_k(experts, k, [&](RoutingSpec& s) {
+      (communication ? s.losses.communication : s.losses.device) = loss;
+    });
   };
   for (bool communication : {false, true}) {
     EXPECT_EQ(refusal(devices(12, 2, {4, 2, {}}, communication)), "");
-    for (int64_t count : {0, 1, 5}) expect_refused(devices(12, 2, {count, 1, {}}, communication), "give one of 2, 3, 4, 6, 12");
+    for (int64_t count : {0, 1, 5})
+      expect_refused(devices(12, 2, {count, 1, {}}, communication), "give one of 2, 3, 4, 6, 12");
     expect_refused(devices(1, 1, {1, 1, {}}, communication), "one expert cannot be spread");
-    expect_refused(devices(12, 2, {4, 2, {Scope::Kind::group, -3}}, communication), "at least one token");
+    expect_refused(devices(12, 2, {4, 2, {Scope::Kind::group, -3}}, communication),
+                   "at least one token");
   }
-  for (int64_t at_most : {0, 3}) expect_refused(devices(12, 2, {4, at_most, {}}, true), "from 1 to 2");
+  for (int64_t at_most : {0, 3})
+    expect_refused(devices(12, 2, {4, at_most, {}}, true), "from 1 to 2");
   EXPECT_EQ(refusal(devices(12, 2, {4, 9, {}}, false)), "");  // the device loss does not read it
-  expect_refused(top_k(12, 2, [](RoutingSpec& s) { s.losses.balance = BalanceLoss{.scope = {Scope::Kind::group, 0}}; }), "at least one token");
+  expect_refused(top_k(12, 2,
+                       [](RoutingSpec& s) {
+                         s.losses.balance = BalanceLoss{.scope = {Scope::Kind::group, 0}};
+                       }),
+                 "at least one token");
   // An expert that takes one token of a scope has nothing to share a softmax over tokens among.
   const auto by_tokens = [](int64_t group) {
-    return top_k(6, 2, [&](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}, s.select = ExpertChoice{2, {Scope::Kind::group, group}}; });
+    return top_k(6, 2, [&](RoutingSpec& s) {
+      s.score = RawScore{}, s.weigh = TokenSoftmax{},
+      s.select = ExpertChoice{2, {Scope::Kind::group, group}};
+    });
   };
   expect_refused(by_tokens(5), "always 1");
   EXPECT_EQ(refusal(by_tokens(6)), "");
 }
 
 TEST(Validate, NamesTheReasonOfEveryCombination) {
-  const auto with = [](const std::function<void(RoutingSpec&)>& change, int64_t k = 2) { return top_k(6, k, change); };
+  const auto with = [](const std::function<void(RoutingSpec&)>& change, int64_t k = 2) {
+    return top_k(6, k, change);
+  };
   const ChosenScores renormalised{Renormalise::before_drop, 1};
   const auto raw = [](RoutingSpec& s) { s.score = RawScore{}, s.weigh = ChosenSoftmax{}; };
   const auto expert_choice = [](RoutingSpec& s) { s.select = ExpertChoice{}; };
@@ -417,9 +515,13 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
       {[](RoutingSpec& s) { s.weigh = UnitWeight{}; }, "no gradient"},
       {[](RoutingSpec& s) { s.score = RawScore{}; }, "can be negative"},
       {[](RoutingSpec& s) { s.weigh = ChosenSoftmax{}; }, "nearly flat"},
-      {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}; }, "experts that choose"},
+      {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}; },
+       "experts that choose"},
       {[&](RoutingSpec& s) { expert_choice(s), s.weigh = TokenSoftmax{}; }, "nearly flat"},
-      {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}, s.select = ThresholdChoice{}; }, "later tokens"},
+      {[](RoutingSpec& s) {
+         s.score = RawScore{}, s.weigh = TokenSoftmax{}, s.select = ThresholdChoice{};
+       },
+       "later tokens"},
       {[](RoutingSpec& s) {
          s.weigh = ChosenScores{Renormalise::after_drop, 2};
        },
@@ -429,23 +531,44 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
        },
        "top-k 2, not 3"},
       {[&](RoutingSpec& s) { expert_choice(s), s.second = RandomSecond{}; }, "no second choice"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.capacity = BufferCapacity{}; }, "nothing overflows"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.losses.balance = BalanceLoss{}; }, "even by construction"},
-      {[&](RoutingSpec& s) { s.select = ThresholdChoice{}, s.losses.importance = true; }, "even by construction"},
-      {[](RoutingSpec& s) { s.capacity = BufferCapacity{.skipped_take_room = true}; }, "ever skipped"},
+      {[&](RoutingSpec& s) { expert_choice(s), s.capacity = BufferCapacity{}; },
+       "nothing overflows"},
+      {[&](RoutingSpec& s) { expert_choice(s), s.losses.balance = BalanceLoss{}; },
+       "even by construction"},
+      {[&](RoutingSpec& s) { s.select = ThresholdChoice{}, s.losses.importance = true; },
+       "even by construction"},
+      {[](RoutingSpec& s) { s.capacity = BufferCapacity{.skipped_take_room = true}; },
+       "ever skipped"},
       {[&](RoutingSpec& s) { hash(s), s.noise = InputJitter{}; }, "no logits"},
       {[&](RoutingSpec& s) { hash(s), s.score = SigmoidScore{}; }, "no scores"},
       {[&](RoutingSpec& s) { hash(s), s.weigh = renormalised; }, "no scores to weigh"},
-      {[&](RoutingSpec& s) { hash(s), s.select = HashChoice{.k = 2}, s.second = ThresholdSecond{}; }, "no weight to be judged by"},
+      {[&](RoutingSpec& s) {
+         hash(s), s.select = HashChoice{.k = 2}, s.second = ThresholdSecond{};
+       },
+       "no weight to be judged by"},
       {[&](RoutingSpec& s) { hash(s), s.losses.balance = BalanceLoss{}; }, "no router"},
-      {[&](RoutingSpec& s) { hash(s), s.capacity = BufferCapacity{.order = BufferCapacity::Order::by_weight}; }, "goes before another"},
-      {[&](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{}; }, "raw scores do not add up to 1; use probs \"chosen_weights\""},
-      {[](RoutingSpec& s) { s.score = SigmoidScore{}, s.losses.balance = BalanceLoss{}; }, "use probs \"normalised_scores\""},
-      {[&](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{.probs = Probs::normalised_scores}; }, "not probabilities"},
-      {[](RoutingSpec& s) { s.losses.balance = BalanceLoss{.probs = Probs::chosen_weights}; }, "do not add up to 1"},
-      {[](RoutingSpec& s) { s.losses.balance = BalanceLoss{.counts = Counts::unbiased_choices}; }, "there is no bias"},
-      {[](RoutingSpec& s) { s.losses.balance = BalanceLoss{.scope = kScopes[1], .shares = BalanceLoss::Shares::step}; }, "use the scope \"micro_batch\""},
-      {[&](RoutingSpec& s) { raw(s), s.losses.device = DeviceLoss{.devices = 3, .scope = {}}; }, "which raw logits are not"},
+      {[&](RoutingSpec& s) {
+         hash(s), s.capacity = BufferCapacity{.order = BufferCapacity::Order::by_weight};
+       },
+       "goes before another"},
+      {[&](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{}; },
+       "raw scores do not add up to 1; use probs \"chosen_weights\""},
+      {[](RoutingSpec& s) { s.score = SigmoidScore{}, s.losses.balance = BalanceLoss{}; },
+       "use probs \"normalised_scores\""},
+      {[&](RoutingSpec& s) {
+         raw(s), s.losses.balance = BalanceLoss{.probs = Probs::normalised_scores};
+       },
+       "not probabilities"},
+      {[](RoutingSpec& s) { s.losses.balance = BalanceLoss{.probs = Probs::chosen_weights}; },
+       "do not add up to 1"},
+      {[](RoutingSpec& s) { s.losses.balance = BalanceLoss{.counts = Counts::unbiased_choices}; },
+       "there is no bias"},
+      {[](RoutingSpec& s) {
+         s.losses.balance = BalanceLoss{.scope = kScopes[1], .shares = BalanceLoss::Shares::step};
+       },
+       "use the scope \"micro_batch\""},
+      {[&](RoutingSpec& s) { raw(s), s.losses.device = DeviceLoss{.devices = 3, .scope = {}}; },
+       "which raw logits are not"},
       {[&](RoutingSpec& s) { raw(s), s.losses.load = true; }, "needs noise of a learned scale"},
       {[](RoutingSpec& s) {
          s.noise = LearnedNoise{}, s.losses.load = true, s.select = TopK{2, SelectionBias{}};

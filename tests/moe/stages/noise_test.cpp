@@ -20,7 +20,8 @@ T softplus_twin(T x) {
 
 TEST(Jitter, MultipliesByUniformFactors) {
   moe::Run run(2);
-  const Tensor x = draw(run.saved, DType::f32, {kTokens, 16}, 1), y = run.saved.alloc(DType::f32, {kTokens, 16});
+  const Tensor x = draw(run.saved, DType::f32, {kTokens, 16}, 1),
+               y = run.saved.alloc(DType::f32, {kTokens, 16});
   jitter(run, y, x, InputJitter{0.1f}, kKey);
   double least = 2, most = 0, mean = 0;
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -39,17 +40,22 @@ TEST(Jitter, MultipliesByUniformFactors) {
 
 TEST(Jitter, IsItsOwnBackwardInPlace) {
   moe::Run run(1);
-  const Tensor dy = draw(run.saved, DType::f32, {5, 16}, 2), ones = run.saved.alloc(DType::f32, {5, 16}), factor = run.saved.alloc(DType::f32, {5, 16});
+  const Tensor dy = draw(run.saved, DType::f32, {5, 16}, 2),
+               ones = run.saved.alloc(DType::f32, {5, 16}),
+               factor = run.saved.alloc(DType::f32, {5, 16});
   const std::vector<double> given = values(dy);
   fill(ones, std::vector<double>(80, 1));
   jitter(run, factor, ones, InputJitter{}, kKey);
   jitter(run, dy, dy, InputJitter{}, kKey);
-  for (size_t i = 0; i < 80; ++i) EXPECT_FLOAT_EQ(dy.as<float>()[i], static_cast<float>(given[i]) * factor.as<float>()[i]);
+  for (size_t i = 0; i < 80; ++i)
+    EXPECT_FLOAT_EQ(dy.as<float>()[i], static_cast<float>(given[i]) * factor.as<float>()[i]);
 }
 
 TEST(Noise, WithoutAKeyNothingIsDrawn) {
   moe::Run run(1);
-  const Tensor x = draw(run.saved, DType::f32, {5, 16}, 2), y = run.saved.alloc(DType::f32, {5, 16}), z = draw(run.saved, DType::f32, {5, 16}, 2);
+  const Tensor x = draw(run.saved, DType::f32, {5, 16}, 2),
+               y = run.saved.alloc(DType::f32, {5, 16}),
+               z = draw(run.saved, DType::f32, {5, 16}, 2);
   jitter(run, y, x, InputJitter{}, {});
   EXPECT_TRUE(same_bits(x, y));
   learned_noise_forward_acc(run, z, x, LearnedNoise{}, {});
@@ -71,24 +77,30 @@ TEST(Noise, IsTheSameForAnyThreadsAndNewForAnyKey) {
   }
 }
 
-// z' = z + sigma n and <z', r> + <sigma, q>: the second term is what the load loss sends to the scale itself.
+// z' = z + sigma n and <z', r> + <sigma, q>: the second term is what the load loss sends to the
+// scale itself.
 TEST(LearnedNoise, ForwardScaleAndBackwardMatchTheTwin) {
   const size_t size = static_cast<size_t>(kTokens * kExperts);
   const std::vector<double> r = drawn(size, 6), q = drawn(size, 7);
   for (int threads : {1, 2})
     for (float floor : {0.0f, 0.01f}) {
       moe::Run run(threads);
-      const Tensor raw = draw(run.saved, DType::f32, {kTokens, kExperts}, 5, 8), z = draw(run.saved, DType::f32, {kTokens, kExperts}, 8),
-                   sigma = run.saved.alloc(DType::f32, {kTokens, kExperts}), dz = run.saved.alloc(DType::f32, {kTokens, kExperts}),
-                   dsigma = run.saved.alloc(DType::f32, {kTokens, kExperts}), draw_out = run.saved.alloc(DType::f32, {kTokens, kExperts});
-      ASSERT_GT(*std::max_element(raw.as<float>(), raw.as<float>() + size), 20) << "the linear branch of softplus is to be tested too";
+      const Tensor raw = draw(run.saved, DType::f32, {kTokens, kExperts}, 5, 8),
+                   z = draw(run.saved, DType::f32, {kTokens, kExperts}, 8),
+                   sigma = run.saved.alloc(DType::f32, {kTokens, kExperts}),
+                   dz = run.saved.alloc(DType::f32, {kTokens, kExperts}),
+                   dsigma = run.saved.alloc(DType::f32, {kTokens, kExperts}),
+                   draw_out = run.saved.alloc(DType::f32, {kTokens, kExperts});
+      ASSERT_GT(*std::max_element(raw.as<float>(), raw.as<float>() + size), 20)
+          << "the linear branch of softplus is to be tested too";
       const std::vector<double> clean = values(z), at = values(raw);
       fill(dz, r);
       fill(dsigma, q);
       std::vector<double> want_sigma(size), want_z(size), want_draw(size), want_draw_alone(size);
       for (size_t i = 0; i < size; ++i) {
         const double n = normal(kKey, i);
-        const Dual<double> s = softplus_twin(Dual<double>(at[i], 1)) + Dual<double>(static_cast<double>(floor));
+        const Dual<double> s =
+            softplus_twin(Dual<double>(at[i], 1)) + Dual<double>(static_cast<double>(floor));
         want_sigma[i] = s.v;
         want_z[i] = clean[i] + s.v * n;
         want_draw_alone[i] = r[i] * n * s.d;

@@ -34,7 +34,8 @@ TEST(Scope, GroupsBeginAtTheFirstTokenAndTheLastMayBeShorter) {
 }
 
 TEST(Scope, NoTokensAreOneEmptyScope) {
-  for (Kind kind : {Kind::micro_batch, Kind::sequence, Kind::group}) EXPECT_EQ(scope_bounds({kind, 4}, {}, 0), (Bounds{0, 0}));
+  for (Kind kind : {Kind::micro_batch, Kind::sequence, Kind::group})
+    EXPECT_EQ(scope_bounds({kind, 4}, {}, 0), (Bounds{0, 0}));
 }
 
 }  // namespace

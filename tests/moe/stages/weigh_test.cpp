@@ -1,4 +1,5 @@
-// The weigh stages against their formulas on dual numbers: gradients through every member, whatever is selected; weights after drops; golden weights.
+// The weigh stages against their formulas on dual numbers: gradients through every member, whatever
+// is selected; weights after drops; golden weights.
 #include "moe/stages/weigh.h"
 
 #include <fmt/format.h>
@@ -32,18 +33,24 @@ struct Case {
 struct Drawn {
   Drawn(moe::Run& run, const Case& c)
       : shape(c),
-        s(draw(run.saved, DType::f32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.experts)}, 11)),
-        choice(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
-        selected(run.saved.alloc(DType::i32, {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
+        s(draw(run.saved, DType::f32,
+               {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.experts)}, 11)),
+        choice(run.saved.alloc(DType::i32,
+                               {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
+        selected(run.saved.alloc(DType::i32,
+                                 {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
         scale(draw(run.saved, DType::f32, {static_cast<int64_t>(c.experts)}, 15)) {
-    for (int64_t i = 0; i < s.numel(); ++i) s.as<float>()[i] = std::abs(s.as<float>()[i]);  // like probabilities: sums are not near 0
+    for (int64_t i = 0; i < s.numel(); ++i)
+      s.as<float>()[i] = std::abs(s.as<float>()[i]);  // like probabilities: sums are not near 0
     for (size_t n = 0; n < c.tokens; ++n) {
       std::vector<int32_t> order(c.experts);
       std::iota(order.begin(), order.end(), 0);
       for (size_t i = 0; i < c.slots; ++i) {
-        std::swap(order[i], order[i + uniform_index(RngKey::from_seed(12).fold(n), i, c.experts - i)]);
+        std::swap(order[i],
+                  order[i + uniform_index(RngKey::from_seed(12).fold(n), i, c.experts - i)]);
         choice.row<int32_t>(static_cast<int64_t>(n))[i] = order[i];
-        selected.row<int32_t>(static_cast<int64_t>(n))[i] = uniform(RngKey::from_seed(13), n * c.slots + i) < c.selected;
+        selected.row<int32_t>(static_cast<int64_t>(n))[i] =
+            uniform(RngKey::from_seed(13), n * c.slots + i) < c.selected;
       }
     }
   }
@@ -51,7 +58,12 @@ struct Drawn {
   bool taken(size_t pair) const { return selected.as<int32_t>()[pair] != 0; }
 
   Routing routing(const std::vector<int64_t>& scopes = {}) const {
-    return {.experts = s.cols(), .scale = scale, .scores = s, .choice = choice, .selected = selected, .scopes = scopes};
+    return {.experts = s.cols(),
+            .scale = scale,
+            .scores = s,
+            .choice = choice,
+            .selected = selected,
+            .scopes = scopes};
   }
 
   Case shape;
@@ -69,7 +81,8 @@ void weigh(moe::Run& run, Routing& r, const WeighStage& stage) {
 
 // w [N,K]; s [N,E]; `bounds` the scopes
 template <class T>
-std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d, const std::vector<int64_t>& bounds, const WeighStage& stage) {
+std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
+                          const std::vector<int64_t>& bounds, const WeighStage& stage) {
   using std::exp;
   const size_t k = d.shape.slots;
   std::vector<T> w(d.shape.tokens * k, T(0.0));
@@ -77,23 +90,32 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d, const std::ve
   const auto divide = [&](const std::vector<size_t>& pairs, T by) {
     for (size_t pair : pairs) w[pair] /= by;
   };
-  std::vector<std::vector<size_t>> together(std::holds_alternative<TokenSoftmax>(stage) ? d.shape.experts * (bounds.size() - 1) : d.shape.tokens);
+  std::vector<std::vector<size_t>> together(std::holds_alternative<TokenSoftmax>(stage)
+                                                ? d.shape.experts * (bounds.size() - 1)
+                                                : d.shape.tokens);
   for (size_t pair = 0; pair < w.size(); ++pair) {
     if (!d.taken(pair)) continue;
     const size_t n = pair / k;
     size_t scope = 0;
     while (scope + 2 < bounds.size() && static_cast<int64_t>(n) >= bounds[scope + 1]) ++scope;
-    together[std::holds_alternative<TokenSoftmax>(stage) ? scope * d.shape.experts + d.expert(pair) : n].push_back(pair);
+    together[std::holds_alternative<TokenSoftmax>(stage) ? scope * d.shape.experts + d.expert(pair)
+                                                         : n]
+        .push_back(pair);
   }
   for (const std::vector<size_t>& pairs : together) {
     T sum(0.0);
     for (size_t pair : pairs) {
-      w[pair] = std::holds_alternative<UnitWeight>(stage) ? T(1.0) : std::holds_alternative<ChosenScores>(stage) ? score(pair) : exp(score(pair));
+      w[pair] = std::holds_alternative<UnitWeight>(stage)     ? T(1.0)
+                : std::holds_alternative<ChosenScores>(stage) ? score(pair)
+                                                              : exp(score(pair));
       sum += w[pair];
     }
     if (std::holds_alternative<OnePlusScaled>(stage))
-      for (size_t pair : pairs) w[pair] = T(1.0) + T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * score(pair);
-    if (std::holds_alternative<ChosenSoftmax>(stage) || std::holds_alternative<TokenSoftmax>(stage)) divide(pairs, sum);
+      for (size_t pair : pairs)
+        w[pair] =
+            T(1.0) + T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * score(pair);
+    if (std::holds_alternative<ChosenSoftmax>(stage) || std::holds_alternative<TokenSoftmax>(stage))
+      divide(pairs, sum);
     if (const auto* c = std::get_if<ChosenScores>(&stage)) {
       if (c->renormalise == Renormalise::before_drop) divide(pairs, sum);
       divide(pairs, T(1.0 / static_cast<double>(c->scale)));
@@ -104,23 +126,32 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d, const std::ve
 
 TEST(Weigh, EveryMemberMatchesItsTwinForwardAndBackward) {
   for (const WeighStage& stage : kStages)
-    for (const Case& c : {Case{7, 6, 2, 1}, Case{1, 5, 5, 1}, Case{9, 4, 4, 0.4}, Case{12, 8, 3, 0.5}, Case{5, 3, 1, 1}})
-      for (const std::vector<int64_t>& scopes : {std::vector<int64_t>{0, static_cast<int64_t>(c.tokens)},
-                                                 std::vector<int64_t>{0, static_cast<int64_t>(c.tokens) / 3, static_cast<int64_t>(c.tokens)}}) {
+    for (const Case& c : {Case{7, 6, 2, 1}, Case{1, 5, 5, 1}, Case{9, 4, 4, 0.4},
+                          Case{12, 8, 3, 0.5}, Case{5, 3, 1, 1}})
+      for (const std::vector<int64_t>& scopes :
+           {std::vector<int64_t>{0, static_cast<int64_t>(c.tokens)},
+            std::vector<int64_t>{0, static_cast<int64_t>(c.tokens) / 3,
+                                 static_cast<int64_t>(c.tokens)}}) {
         moe::Run run(2);
         const Drawn d(run, c);
-        const std::string what = fmt::format("stage {}, {} tokens, {} slots, {} scopes", stage.index(), c.tokens, c.slots, scopes.size() - 1);
+        const std::string what = fmt::format("stage {}, {} tokens, {} slots, {} scopes",
+                                             stage.index(), c.tokens, c.slots, scopes.size() - 1);
         Routing routing = d.routing(scopes);
         weigh(run, routing, stage);
         expect_near(routing.weights, weigh_twin(values(d.s), d, scopes, stage), kTwinF32, what);
 
         const std::vector<double> r = drawn(c.tokens * c.slots, 14);
-        const Tensor dw = run.saved.alloc(DType::f32, {routing.tokens(), routing.slots()}), ds = run.saved.alloc_zeroed(DType::f32, {d.s.rows(), d.s.cols()});
+        const Tensor dw = run.saved.alloc(DType::f32, {routing.tokens(), routing.slots()}),
+                     ds = run.saved.alloc_zeroed(DType::f32, {d.s.rows(), d.s.cols()});
         fill(dw, r);
-        const std::vector<double> want = dual_gradient(values(d.s), [&](const DualVector& at) { return inner(weigh_twin(at, d, scopes, stage), r); });
+        const std::vector<double> want = dual_gradient(values(d.s), [&](const DualVector& at) {
+          return inner(weigh_twin(at, d, scopes, stage), r);
+        });
         weigh_backward_acc(run, ds, dw, routing, stage);
-        const bool alone = c.slots == 1 && constant_when_alone(stage) && !renormalises_after_drop(stage);
-        if (alone || std::holds_alternative<UnitWeight>(stage) || (std::holds_alternative<TokenSoftmax>(stage) && c.tokens == 1))
+        const bool alone =
+            c.slots == 1 && constant_when_alone(stage) && !renormalises_after_drop(stage);
+        if (alone || std::holds_alternative<UnitWeight>(stage) ||
+            (std::holds_alternative<TokenSoftmax>(stage) && c.tokens == 1))
           EXPECT_LE(norm(values(ds)), 1e-6) << what << ": the weights are constant";
         else expect_near(ds, want, kTwinF32, what + " backward");
 
@@ -142,7 +173,10 @@ TEST(Weigh, TheScaleGetsTheGradientOfEveryWeightItIsIn) {
   scale.grad = draw(run.saved, DType::f32, {8}, 16);
   std::vector<double> want = values(scale.grad);
   for (size_t pair = 0; pair < 36; ++pair)
-    if (d.taken(pair)) want[d.expert(pair)] += r[pair] * static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
+    if (d.taken(pair))
+      want[d.expert(pair)] +=
+          r[pair] *
+          static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
   weigh_scale_backward(run, scale, dw, d.routing());
   expect_near(scale.grad.reshape({1, 8}), want, kTwinF32, "the scale's gradient");
 }
@@ -167,7 +201,8 @@ TEST(Weigh, TokenSoftmaxAddsUpToOneForEachExpertAndScope) {
       double sum = 0;
       for (int64_t n = scopes[scope]; n < scopes[scope + 1]; ++n)
         for (size_t i = 0; i < 4; ++i)
-          if (d.expert(static_cast<size_t>(n) * 4 + i) == e) sum += routing.weights.row<float>(n)[i];
+          if (d.expert(static_cast<size_t>(n) * 4 + i) == e)
+            sum += routing.weights.row<float>(n)[i];
       EXPECT_NEAR(sum, 1, 1e-6) << "expert " << e << " of scope " << scope;
     }
 }
@@ -176,7 +211,8 @@ TEST(Weigh, ATokenThatNobodyTookWeighsNothing) {
   moe::Run run(1);
   const Drawn d(run, {3, 4, 4, 0});
   for (const WeighStage& stage : kStages) {
-    const Tensor dw = draw(run.saved, DType::f32, {3, 4}, 1), ds = run.saved.alloc_zeroed(DType::f32, {3, 4});
+    const Tensor dw = draw(run.saved, DType::f32, {3, 4}, 1),
+                 ds = run.saved.alloc_zeroed(DType::f32, {3, 4});
     Routing routing = d.routing();
     weigh(run, routing, stage);
     weigh_backward_acc(run, ds, dw, routing, stage);
@@ -194,7 +230,8 @@ TEST(Weigh, TiesShareEquallyAndTheUnchosenGetNothing) {
   const Tensor dw = draw(run.saved, DType::f32, {1, 2}, 3);
   Routing routing{.experts = 4, .scores = Tensor(scores, DType::f32, {1, 4})};
   select_forward(run, routing, {}, TopK{2});
-  for (const WeighStage& stage : {WeighStage{ChosenScores{Renormalise::before_drop}}, WeighStage{ChosenSoftmax{}}}) {
+  for (const WeighStage& stage :
+       {WeighStage{ChosenScores{Renormalise::before_drop}}, WeighStage{ChosenSoftmax{}}}) {
     const Tensor ds = run.saved.alloc_zeroed(DType::f32, {1, 4});
     weigh(run, routing, stage);
     EXPECT_EQ(routing.weights.as<float>()[0], 0.5f);
@@ -211,11 +248,13 @@ TEST(Weigh, TiesShareEquallyAndTheUnchosenGetNothing) {
 TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
   moe::Run run(2);
   const size_t tokens = 20, k = 3;
-  const Tensor w = draw(run.saved, DType::f32, {20, 3}, 4), kept = run.saved.alloc(DType::i32, {20, 3}), y = run.saved.alloc(DType::f32, {20, 3}),
-               dw = run.saved.alloc(DType::f32, {20, 3});
+  const Tensor w = draw(run.saved, DType::f32, {20, 3}, 4),
+               kept = run.saved.alloc(DType::i32, {20, 3}),
+               y = run.saved.alloc(DType::f32, {20, 3}), dw = run.saved.alloc(DType::f32, {20, 3});
   for (size_t i = 0; i < tokens * k; ++i) {
     w.as<float>()[i] = std::abs(w.as<float>()[i]);
-    kept.as<int32_t>()[i] = i / k != 5 && uniform(RngKey::from_seed(6), i) < 0.6;  // token 5 lost everything
+    kept.as<int32_t>()[i] =
+        i / k != 5 && uniform(RngKey::from_seed(6), i) < 0.6;  // token 5 lost everything
   }
   const auto twin = [&](const auto& in) {
     auto out = in;
@@ -223,7 +262,8 @@ TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
       auto sum = in[0] * 0.0;
       for (size_t i = n * k; i < (n + 1) * k; ++i)
         if (kept.as<int32_t>()[i] != 0) sum += in[i];
-      for (size_t i = n * k; i < (n + 1) * k; ++i) out[i] = kept.as<int32_t>()[i] != 0 ? in[i] / sum : in[i] * 0.0;
+      for (size_t i = n * k; i < (n + 1) * k; ++i)
+        out[i] = kept.as<int32_t>()[i] != 0 ? in[i] / sum : in[i] * 0.0;
     }
     return out;
   };
@@ -235,7 +275,9 @@ TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
   const std::vector<double> r = drawn(tokens * k, 7);
   fill(dw, r);
   ops::weigh_kept_backward(run, dw, w, kept);
-  expect_near(dw, dual_gradient(values(w), [&](const DualVector& at) { return inner(twin(at), r); }), kTwinF32, "dw before the drops");
+  expect_near(dw,
+              dual_gradient(values(w), [&](const DualVector& at) { return inner(twin(at), r); }),
+              kTwinF32, "dw before the drops");
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(dw.row<float>(5)[i], 0) << "a token without kept pairs";
 }
 
@@ -249,29 +291,35 @@ TEST(WeighKept, TheOneThatIsLeftWeighsOne) {
 }
 
 // ---- golden -------------------------------------------------------------------------------------
-void expect_weights(std::vector<float> s, int64_t k, Tensor bias, const WeighStage& stage, const std::vector<double>& want) {
+void expect_weights(std::vector<float> s, int64_t k, Tensor bias, const WeighStage& stage,
+                    const std::vector<double>& want) {
   moe::Run run(1);
   Routing routing{.experts = 4, .bias = bias, .scores = Tensor(s.data(), DType::f32, {4, 4})};
   select_forward(run, routing, {}, TopK{k});
   weigh(run, routing, stage);
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(routing.weights.as<float>()[i], want[i], 1e-6) << "pair " << i;
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(routing.weights.as<float>()[i], want[i], 1e-6) << "pair " << i;
 }
 
-const std::vector<float> kLogits = {2, 1, 0, -1, 1.5f, 1.5f, 0.5f, 0, 3, -1, 2, 0, 0.2f, 0.1f, 0, 2.2f};
-const std::vector<double> kRenormalised = {.731059, .268941, .5, .5, .731059, .268941, .880797, .119203};
+const std::vector<float> kLogits = {2, 1,  0, -1, 1.5f, 1.5f, 0.5f, 0,
+                                    3, -1, 2, 0,  0.2f, 0.1f, 0,    2.2f};
+const std::vector<double> kRenormalised = {.731059, .268941, .5,      .5,
+                                           .731059, .268941, .880797, .119203};
 
 std::vector<float> probabilities() {
   std::vector<float> p = kLogits;
   for (size_t n = 0; n < 16; n += 4) {
     double sum = 0;
     for (size_t e = n; e < n + 4; ++e) sum += std::exp(static_cast<double>(kLogits[e]));
-    for (size_t e = n; e < n + 4; ++e) p[e] = static_cast<float>(std::exp(static_cast<double>(kLogits[e])) / sum);
+    for (size_t e = n; e < n + 4; ++e)
+      p[e] = static_cast<float>(std::exp(static_cast<double>(kLogits[e])) / sum);
   }
   return p;
 }
 
 TEST(WeighGolden, RawRenormalisedAndSoftmaxOfTheChosen) {
-  expect_weights(probabilities(), 2, {}, ChosenScores{}, {.643914, .236883, .385950, .385950, .696387, .256187, .730676, .098886});
+  expect_weights(probabilities(), 2, {}, ChosenScores{},
+                 {.643914, .236883, .385950, .385950, .696387, .256187, .730676, .098886});
   expect_weights(probabilities(), 2, {}, ChosenScores{Renormalise::before_drop}, kRenormalised);
   expect_weights(kLogits, 2, {}, ChosenSoftmax{}, kRenormalised);
 }
@@ -305,7 +353,8 @@ TEST(Weigh, IsTheSameForAnyThreads) {
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {
-  const bool constant[] = {false, true, true, true, false, true, false}, after[] = {false, false, true, false, false, false, false};
+  const bool constant[] = {false, true, true, true, false, true, false},
+             after[] = {false, false, true, false, false, false, false};
   for (size_t i = 0; i < std::size(kStages); ++i) {
     EXPECT_EQ(constant_when_alone(kStages[i]), constant[i]) << i;
     EXPECT_EQ(renormalises_after_drop(kStages[i]), after[i]) << i;

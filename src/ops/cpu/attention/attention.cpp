@@ -1,4 +1,5 @@
-// Causal attention: entry points, checks, and the cutting of a call into tasks. The kernels are in forward-inl.h and backward-inl.h.
+// Causal attention: entry points, checks, and the cutting of a call into tasks. The kernels are in
+// forward-inl.h and backward-inl.h.
 
 #include <algorithm>
 #include <numeric>
@@ -16,44 +17,62 @@ namespace {
 // Below this many multiply-adds a thread costs more than it brings.
 constexpr int64_t kGrain = int64_t{1} << 16;
 
-void check_matrix(std::string_view op, std::string_view name, const Tensor& t, int64_t rows, int64_t cols, DType dtype) {
+void check_matrix(std::string_view op, std::string_view name, const Tensor& t, int64_t rows,
+                  int64_t cols, DType dtype) {
   if (t.empty() || t.rank != 2 || t.rows() != rows || t.cols() != cols || t.dtype != dtype)
-    fail("{}: {} is {}; expected {} [{}, {}]", op, name, t.empty() ? "absent" : describe(t), name_of(dtype), rows, cols);
+    fail("{}: {} is {}; expected {} [{}, {}]", op, name, t.empty() ? "absent" : describe(t),
+         name_of(dtype), rows, cols);
   if (!is_quantised(dtype) && t.row_bytes % static_cast<int64_t>(size_of(dtype)) != 0)
-    fail("{}: the rows of {} lie {} bytes apart, which is no multiple of an element of {}", op, name, t.row_bytes, name_of(dtype));
+    fail("{}: the rows of {} lie {} bytes apart, which is no multiple of an element of {}", op,
+         name, t.row_bytes, name_of(dtype));
 }
 
 void check_float(std::string_view op, std::string_view name, const Tensor& t) {
-  if (t.empty() || t.rank != 2) fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
-  if (t.dtype != DType::f32 && t.dtype != DType::bf16) fail("{}: {} is {}; only f32 and bf16 can be attended", op, name, describe(t));
+  if (t.empty() || t.rank != 2)
+    fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
+  if (t.dtype != DType::f32 && t.dtype != DType::bf16)
+    fail("{}: {} is {}; only f32 and bf16 can be attended", op, name, describe(t));
 }
 
 void check_cached(std::string_view op, std::string_view name, const Tensor& t, int64_t width) {
-  if (t.empty() || t.rank != 2) fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
-  if (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::q8_0)
+  if (t.empty() || t.rank != 2)
+    fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
+  if (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f16 &&
+      t.dtype != DType::q8_0)
     fail("{}: {} is {}; only f32, bf16, f16 and q8_0 can be attended", op, name, describe(t));
   if (width % block_of(t.dtype).elements != 0)
-    fail("{}: {} is {}, of heads of {} numbers, which are not whole blocks of {}", op, name, describe(t), width, block_of(t.dtype).elements);
+    fail("{}: {} is {}, of heads of {} numbers, which are not whole blocks of {}", op, name,
+         describe(t), width, block_of(t.dtype).elements);
 }
 
 void check_transposed(std::string_view op, const AttentionCall& call) {
   const Tensor& k = call.kv->k;
   const int64_t width = call.kv_heads * call.width();
-  if (is_quantised(k.dtype) || !k.dense() || k.shape[1] != width || k.shape[2] != kKeyBlock || k.shape[0] * kKeyBlock < call.kv->v.rows())
-    fail("{}: k is {}; expected {} [{}, {}, {}] without gaps", op, describe(k), is_quantised(k.dtype) ? "f32, bf16 or f16" : name_of(k.dtype),
+  if (is_quantised(k.dtype) || !k.dense() || k.shape[1] != width || k.shape[2] != kKeyBlock ||
+      k.shape[0] * kKeyBlock < call.kv->v.rows())
+    fail("{}: k is {}; expected {} [{}, {}, {}] without gaps", op, describe(k),
+         is_quantised(k.dtype) ? "f32, bf16 or f16" : name_of(k.dtype),
          (call.kv->v.rows() + kKeyBlock - 1) / kKeyBlock, width, kKeyBlock);
   for (const int64_t row : call.kv->first_row)
-    if (row % kKeyBlock != 0) fail("{}: a sequence has its first key in row {}; transposed keys begin in multiples of {}", op, row, kKeyBlock);
+    if (row % kKeyBlock != 0)
+      fail("{}: a sequence has its first key in row {}; transposed keys begin in multiples of {}",
+           op, row, kKeyBlock);
 }
 
 void check_heads(std::string_view op, const AttentionCall& call) {
   const Tensor &q = call.q, &k = call.kv->k, &v = call.kv->v;
   check_float(op, "q", q);
   if (call.heads < 1 || call.kv_heads < 1 || call.heads % call.kv_heads != 0)
-    fail("{}: {} query heads cannot share {} key/value heads; choose a number of key/value heads that divides the heads", op, call.heads, call.kv_heads);
-  if (q.cols() % call.heads != 0) fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
-  if (v.empty() || v.rank != 2) fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
-  if (v.cols() % call.kv_heads != 0) fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
+    fail(
+        "{}: {} query heads cannot share {} key/value heads; choose a number of key/value heads "
+        "that divides the heads",
+        op, call.heads, call.kv_heads);
+  if (q.cols() % call.heads != 0)
+    fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
+  if (v.empty() || v.rank != 2)
+    fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
+  if (v.cols() % call.kv_heads != 0)
+    fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
   check_cached(op, "v", v, call.value_width());
   if (call.kv->keys_transposed()) {
     check_transposed(op, call);
@@ -61,7 +80,9 @@ void check_heads(std::string_view op, const AttentionCall& call) {
     check_cached(op, "k", k, call.width());
     check_matrix(op, "k", k, v.rows(), call.kv_heads * call.width(), k.dtype);
   }
-  if (call.window < 0) fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op, call.window);
+  if (call.window < 0)
+    fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op,
+         call.window);
   check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
   check_matrix(op, "v", v, v.rows(), v.cols(), k.dtype);
 }
@@ -70,13 +91,18 @@ void check_heads(std::string_view op, const AttentionCall& call) {
 void check_tables(std::string_view op, const KvView& kv, std::span<const int32_t> positions) {
   for (int64_t s = 0; s < kv.sequences(); ++s) {
     const int32_t slot = kv.slots[static_cast<size_t>(s)];
-    if (slot < 0 || slot >= std::ssize(kv.tables)) fail("{}: sequence {} has slot {} of {}", op, s, slot, kv.tables.size());
+    if (slot < 0 || slot >= std::ssize(kv.tables))
+      fail("{}: sequence {} has slot {} of {}", op, s, slot, kv.tables.size());
     const std::span<const int32_t> table = kv.table(s);
     for (const int32_t block : table)
-      if (block < 0 || (block + 1) * kKeyBlock > kv.v.rows()) fail("{}: slot {} has block {} beside v {}", op, slot, block, describe(kv.v));
-    for (int64_t n = kv.bounds[static_cast<size_t>(s)]; n < kv.bounds[static_cast<size_t>(s) + 1]; ++n)
-      if (const int32_t position = positions[static_cast<size_t>(n)]; position < 0 || position / kKeyBlock >= std::ssize(table))
-        fail("{}: query row {} is at position {}, but its slot {} has room for {} only", op, n, position, slot, std::ssize(table) * kKeyBlock);
+      if (block < 0 || (block + 1) * kKeyBlock > kv.v.rows())
+        fail("{}: slot {} has block {} beside v {}", op, slot, block, describe(kv.v));
+    for (int64_t n = kv.bounds[static_cast<size_t>(s)]; n < kv.bounds[static_cast<size_t>(s) + 1];
+         ++n)
+      if (const int32_t position = positions[static_cast<size_t>(n)];
+          position < 0 || position / kKeyBlock >= std::ssize(table))
+        fail("{}: query row {} is at position {}, but its slot {} has room for {} only", op, n,
+             position, slot, std::ssize(table) * kKeyBlock);
   }
 }
 
@@ -85,28 +111,40 @@ void check_rows(std::string_view op, const AttentionCall& call) {
   const KvView& kv = *call.kv;
   const int64_t n_rows = call.q.rows();
   const size_t sequences = kv.tables.empty() ? kv.first_row.size() : kv.slots.size();
-  if (kv.bounds.size() != sequences + 1) fail("{}: {} bounds for {} sequences; expected one more than sequences", op, kv.bounds.size(), sequences);
-  if (!kv.tables.empty() && !kv.first_row.empty()) fail("{}: sequences have one run of rows each or block tables, not both", op);
-  if (static_cast<int64_t>(call.positions.size()) != n_rows) fail("{}: {} positions for {} query rows", op, call.positions.size(), n_rows);
+  if (kv.bounds.size() != sequences + 1)
+    fail("{}: {} bounds for {} sequences; expected one more than sequences", op, kv.bounds.size(),
+         sequences);
+  if (!kv.tables.empty() && !kv.first_row.empty())
+    fail("{}: sequences have one run of rows each or block tables, not both", op);
+  if (static_cast<int64_t>(call.positions.size()) != n_rows)
+    fail("{}: {} positions for {} query rows", op, call.positions.size(), n_rows);
   if (kv.bounds.front() != 0 || kv.bounds.back() != n_rows)
-    fail("{}: the bounds go from {} to {}; expected 0 to {}, the rows of q", op, kv.bounds.front(), kv.bounds.back(), n_rows);
+    fail("{}: the bounds go from {} to {}; expected 0 to {}, the rows of q", op, kv.bounds.front(),
+         kv.bounds.back(), n_rows);
   for (size_t s = 0; s < sequences; ++s)
-    if (kv.bounds[s] > kv.bounds[s + 1]) fail("{}: sequence {} has bounds [{}, {}), which go backwards", op, s, kv.bounds[s], kv.bounds[s + 1]);
+    if (kv.bounds[s] > kv.bounds[s + 1])
+      fail("{}: sequence {} has bounds [{}, {}), which go backwards", op, s, kv.bounds[s],
+           kv.bounds[s + 1]);
   if (!kv.tables.empty()) return check_tables(op, kv, call.positions);
   for (size_t s = 0; s < sequences; ++s)
-    if (kv.first_row[s] < 0) fail("{}: sequence {} has its first key in row {}", op, s, kv.first_row[s]);
+    if (kv.first_row[s] < 0)
+      fail("{}: sequence {} has its first key in row {}", op, s, kv.first_row[s]);
   for (size_t s = 0; s < kv.first_row.size(); ++s)
     for (int64_t n = kv.bounds[s]; n < kv.bounds[s + 1]; ++n) {
       const int64_t position = call.positions[static_cast<size_t>(n)];
       if (position < 0 || kv.first_row[s] + position >= kv.v.rows())
-        fail("{}: query row {} of sequence {} is at position {}, whose key would be row {} beside v {}", op, n, s, position, kv.first_row[s] + position,
-             describe(kv.v));
+        fail(
+            "{}: query row {} of sequence {} is at position {}, whose key would be row {} beside v "
+            "{}",
+            op, n, s, position, kv.first_row[s] + position, describe(kv.v));
     }
 }
 
-void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int64_t sequence, int64_t columns_per_task) {
+void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int64_t sequence,
+               int64_t columns_per_task) {
   const int64_t first = call.kv->bounds[static_cast<size_t>(sequence)];
-  const int64_t columns = (call.kv->bounds[static_cast<size_t>(sequence) + 1] - first) * call.group();
+  const int64_t columns =
+      (call.kv->bounds[static_cast<size_t>(sequence) + 1] - first) * call.group();
   for (int64_t g = 0; g < call.kv_heads; ++g)
     for (int64_t begin = 0; begin < columns; begin += columns_per_task) {
       const int64_t end = std::min(begin + columns_per_task, columns);
@@ -120,15 +158,18 @@ void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int
 }
 
 int64_t work_of(const std::vector<AttentionTask>& tasks) {
-  return std::accumulate(tasks.begin(), tasks.end(), int64_t{0}, [](int64_t sum, const AttentionTask& task) { return sum + task.work; });
+  return std::accumulate(tasks.begin(), tasks.end(), int64_t{0},
+                         [](int64_t sum, const AttentionTask& task) { return sum + task.work; });
 }
 
-int worthy_parts(const Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks) {
+int worthy_parts(const Run& run, const AttentionCall& call,
+                 const std::vector<AttentionTask>& tasks) {
   const int64_t multiply_adds = work_of(tasks) * (call.width() + call.value_width());
   return static_cast<int>(std::clamp<int64_t>(multiply_adds / kGrain + 1, 1, run.threads));
 }
 
-// Few tasks, such as three key/value heads of one token for two threads, share out badly: a task that a share would end in is split between two columns.
+// Few tasks, such as three key/value heads of one token for two threads, share out badly: a task
+// that a share would end in is split between two columns.
 void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
   constexpr int kTasksEach = 4;
   if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return;
@@ -140,7 +181,9 @@ void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
     while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
     if (i == tasks.size()) return;
     AttentionTask &task = tasks[i], rest = task;
-    const int64_t columns = task.end - task.begin, taken = (columns * (share_end - done) + task.work / 2) / std::max<int64_t>(task.work, 1);
+    const int64_t columns = task.end - task.begin,
+                  taken = (columns * (share_end - done) + task.work / 2) /
+                          std::max<int64_t>(task.work, 1);
     if (taken == 0 || taken == columns) continue;
     task.end = rest.begin = task.begin + taken;
     task.work = task.work * taken / columns;
@@ -151,25 +194,29 @@ void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
 
 // Gives each of `parts` threads a contiguous run of tasks with about the same work.
 template <class F>
-void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks, int parts, const F& work_through) {
+void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionTask>& tasks,
+               int parts, const F& work_through) {
   const int64_t total = work_of(tasks);
   std::vector<size_t> cut(static_cast<size_t>(parts) + 1, tasks.size());
   cut[0] = 0;
   int64_t done = 0;
   size_t next = 0;
   for (int part = 1; part < parts; ++part) {
-    while (next < tasks.size() && (2 * done + tasks[next].work) * parts < 2 * total * part) done += tasks[next++].work;
+    while (next < tasks.size() && (2 * done + tasks[next].work) * parts < 2 * total * part)
+      done += tasks[next++].work;
     cut[static_cast<size_t>(part)] = next;
   }
   parallel_for(parts, parts, 1, [&](int64_t begin, int64_t end, int thread) {
     const size_t from = cut[static_cast<size_t>(begin)], to = cut[static_cast<size_t>(end)];
-    work_through(call, std::span(tasks).subspan(from, to - from), run.thread_scratch[static_cast<size_t>(thread)]);
+    work_through(call, std::span(tasks).subspan(from, to - from),
+                 run.thread_scratch[static_cast<size_t>(thread)]);
   });
 }
 
 }  // namespace
 
-void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& kv, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
+void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& kv,
+                       std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
                        float scale, int64_t window) {
   constexpr std::string_view op = "attention_forward";
   if (positions.empty() && q.empty()) return;
@@ -199,8 +246,9 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   run_tasks(run, call, tasks, parts, halves ? attention_forward_bf16 : attention_forward_f32);
 }
 
-void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv, Tensor o, Tensor lse,
-                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale, int64_t window) {
+void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
+                        const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
+                        int64_t heads, int64_t kv_heads, float scale, int64_t window) {
   constexpr std::string_view op = "attention_backward";
   if (positions.empty() && q.empty()) return;
   const AttentionCall call{.o = o,
@@ -218,7 +266,8 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
                            .window = window};
   check_heads(op, call);
   check_rows(op, call);
-  if (!kv.tables.empty()) fail("{}: the keys lie in a cache; only a batch over itself has gradients", op);
+  if (!kv.tables.empty())
+    fail("{}: the keys lie in a cache; only a batch over itself has gradients", op);
   check_matrix(op, "k", kv.k, q.rows(), kv.k.cols(), q.dtype);
   check_matrix(op, "o", o, q.rows(), heads * call.value_width(), q.dtype);
   check_matrix(op, "do", do_, q.rows(), heads * call.value_width(), q.dtype);
@@ -228,17 +277,23 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   check_matrix(op, "dv", dv, q.rows(), kv.v.cols(), q.dtype);
   for (size_t s = 0; s < kv.first_row.size(); ++s) {
     if (kv.first_row[s] != kv.bounds[s])
-      fail("{}: the keys of sequence {} begin in row {}, its queries in row {}; only a batch over itself has gradients", op, s, kv.first_row[s], kv.bounds[s]);
+      fail(
+          "{}: the keys of sequence {} begin in row {}, its queries in row {}; only a batch over "
+          "itself has gradients",
+          op, s, kv.first_row[s], kv.bounds[s]);
     for (int64_t n = kv.bounds[s]; n < kv.bounds[s + 1]; ++n)
       if (positions[static_cast<size_t>(n)] != n - kv.bounds[s])
-        fail("{}: query row {} is at position {}; the positions of sequence {} must count from 0", op, n, positions[static_cast<size_t>(n)], s);
+        fail("{}: query row {} is at position {}; the positions of sequence {} must count from 0",
+             op, n, positions[static_cast<size_t>(n)], s);
   }
   choose_isa();
   std::vector<AttentionTask> tasks;
   const int64_t whole = std::max<int64_t>(q.rows() * call.group(), 1);
-  for (size_t s = 0; s < kv.first_row.size(); ++s) add_tasks(tasks, call, static_cast<int64_t>(s), whole);
+  for (size_t s = 0; s < kv.first_row.size(); ++s)
+    add_tasks(tasks, call, static_cast<int64_t>(s), whole);
   const bool halves = q.dtype == DType::bf16 && has_bf16_products();
-  run_tasks(run, call, tasks, worthy_parts(run, call, tasks), halves ? attention_backward_bf16 : attention_backward_f32);
+  run_tasks(run, call, tasks, worthy_parts(run, call, tasks),
+            halves ? attention_backward_bf16 : attention_backward_f32);
 }
 
 }  // namespace moe::ops

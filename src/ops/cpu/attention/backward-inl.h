@@ -1,12 +1,16 @@
-// The loops of attention's backward, written once over the inner part that multiplies (f32.cpp, bf16.cpp). Probabilities are made again from lse, block by
-// block (Dao et al. 2022, algorithm 4; Dao 2023). With
+// The loops of attention's backward, written once over the inner part that multiplies (f32.cpp,
+// bf16.cpp). Probabilities are made again from lse, block by block (Dao et al. 2022, algorithm 4;
+// Dao 2023). With
 //   P = exp(scale Q K^T - lse);  delta_q = sum_c do_qc o_qc  (= sum_k P_qk dP_qk)
 //   dV = P^T dO;  dP = dO V^T;  dS = P (dP - delta);  dQ = scale dS K;  dK = scale dS^T Q
-// Scores are held transposed, [key, query]. A task is one sequence and one key/value head: it walks its heads in order, for each the query blocks in order, for
-// each the key blocks up to the diagonal; dk and dv are summed in f32 over all of it and rounded once, so the bits do not depend on threads.
+// Scores are held transposed, [key, query]. A task is one sequence and one key/value head: it walks
+// its heads in order, for each the query blocks in order, for each the key blocks up to the
+// diagonal; dk and dv are summed in f32 over all of it and rounded once, so the bits do not depend
+// on threads.
 //
-// S and dP sum over a head's numbers, dV and dK over queries, dQ over keys. The inner part says of what elements, one number or a pair of them, and lays each
-// operand out as its product asks for it: keys and values once for a task, queries once for a block.
+// S and dP sum over a head's numbers, dV and dK over queries, dQ over keys. The inner part says of
+// what elements, one number or a pair of them, and lays each operand out as its product asks for
+// it: keys and values once for a task, queries once for a block.
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -27,24 +31,24 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-// Rows of one head as the products ask for them. What lies beyond the true width is zero or never read.
+// Rows of one head as the products ask for them. What lies beyond the true width is zero or never
+// read.
 template <class Element>
 struct Operand {
   int64_t width, padded;  // numbers of a row; the same in whole vectors
   int64_t depth, ld;      // elements of a row; the same in whole vectors
   Element* rows;          // [rows, ld] for sums over the width
   Element* turned;        // [ld, 64] the same turned; or absent
-  Element* stacked;       // [rows / numbers of an element, padded] for sums over the rows; or absent
+  Element* stacked;  // [rows / numbers of an element, padded] for sums over the rows; or absent
 };
 
 // An inner part has
-//   Element                     what its product multiplies, kNumbers of them at once: numbers that follow each other along the sum
-//   kScaledQueries              whether q is multiplied by the scale, or what its products give
-//   load_rows(...)              rows of a matrix as elements, times the scale
-//   stack(...)                  a matrix for sums over its rows: alloc_stacked() is its memory
-//   alloc_gradients(w)          p, ds and ds_keys
-//   product(...)                block_product() of elements
-//   softmax_gradient<kMasked>() those, of one vector of queries
+//   Element                     what its product multiplies, kNumbers of them at once: numbers that
+//   follow each other along the sum kScaledQueries              whether q is multiplied by the
+//   scale, or what its products give load_rows(...)              rows of a matrix as elements,
+//   times the scale stack(...)                  a matrix for sums over its rows: alloc_stacked() is
+//   its memory alloc_gradients(w)          p, ds and ds_keys product(...) block_product() of
+//   elements softmax_gradient<kMasked>() those, of one vector of queries
 template <class Inner>
 struct Workspace {
   using Element = typename Inner::Element;
@@ -65,7 +69,13 @@ struct Workspace {
 template <class Inner>
 Operand<typename Inner::Element> alloc_operand(Arena& scratch, int64_t rows, int64_t width) {
   const int64_t depth = (width + Inner::kNumbers - 1) / Inner::kNumbers, ld = padded_width(depth);
-  return {width, padded_width(width), depth, ld, alloc<typename Inner::Element>(scratch, rows * ld), nullptr, nullptr};
+  return {width,
+          padded_width(width),
+          depth,
+          ld,
+          alloc<typename Inner::Element>(scratch, rows * ld),
+          nullptr,
+          nullptr};
 }
 
 template <class Inner>
@@ -77,7 +87,8 @@ Workspace<Inner> make_workspace(const AttentionCall& call, int64_t length, Arena
   w.v = alloc_operand<Inner>(scratch, length, value_width);
   w.q = alloc_operand<Inner>(scratch, kKeyBlock, width);
   w.dout = alloc_operand<Inner>(scratch, kKeyBlock, value_width);
-  for (Operand<Element>* x : {&w.q, &w.dout}) x->turned = alloc<Element>(scratch, x->ld * kKeyBlock);
+  for (Operand<Element>* x : {&w.q, &w.dout})
+    x->turned = alloc<Element>(scratch, x->ld * kKeyBlock);
   Inner::alloc_stacked(w.k, length, scratch);
   for (Operand<Element>* x : {&w.q, &w.dout}) Inner::alloc_stacked(*x, kKeyBlock, scratch);
   w.dk = alloc<float>(scratch, length * w.k.padded);
@@ -94,29 +105,36 @@ Workspace<Inner> make_workspace(const AttentionCall& call, int64_t length, Arena
   return w;
 }
 
-// Rows [row, row + rows) of t, columns from `col` on, times `scale`; turned, where that is asked for, with zeros up to whole vectors of rows.
+// Rows [row, row + rows) of t, columns from `col` on, times `scale`; turned, where that is asked
+// for, with zeros up to whole vectors of rows.
 template <class Inner>
-void load_operand(const Operand<typename Inner::Element>& x, const Tensor& t, int64_t row, int64_t rows, int64_t col, float scale) {
+void load_operand(const Operand<typename Inner::Element>& x, const Tensor& t, int64_t row,
+                  int64_t rows, int64_t col, float scale) {
   Inner::load_rows(x, t, row, rows, col, scale);
   if (x.stacked != nullptr) Inner::stack(x, t, row, rows, col);
   if (x.turned == nullptr) return;
   const int64_t padded = padded_width(rows);
   std::fill(x.rows + rows * x.ld, x.rows + padded * x.ld, typename Inner::Element{});
-  transpose_block(reinterpret_cast<float*>(x.turned), kKeyBlock, reinterpret_cast<const float*>(x.rows), x.ld, padded, x.ld);
+  transpose_block(reinterpret_cast<float*>(x.turned), kKeyBlock,
+                  reinterpret_cast<const float*>(x.rows), x.ld, padded, x.ld);
 }
 
 // Query rows [row, row + queries) of one head, filled up with zeros to whole vectors.
 template <class Inner>
-void load_queries(const AttentionCall& call, const Workspace<Inner>& w, int64_t head, int64_t row, int64_t queries) {
+void load_queries(const AttentionCall& call, const Workspace<Inner>& w, int64_t head, int64_t row,
+                  int64_t queries) {
   const DF32 d;
   const int64_t padded = padded_width(queries), col = head * w.v.width;
-  load_operand<Inner>(w.q, call.q, row, queries, head * w.q.width, Inner::kScaledQueries ? call.scale : 1.0f);
+  load_operand<Inner>(w.q, call.q, row, queries, head * w.q.width,
+                      Inner::kScaledQueries ? call.scale : 1.0f);
   load_operand<Inner>(w.dout, call.do_, row, queries, col, 1.0f);
   float *out = w.out, *dout = w.out + w.v.padded;
   for (int64_t i = 0; i < queries; ++i) {
     load_row(dout, call.do_, row + i, col, w.v.width, w.v.padded, 1.0f);
     load_row(out, call.o, row + i, col, w.v.width, w.v.padded, 1.0f);
-    w.delta[i] = SumColumns(d, w.v.padded, [&](int64_t c, auto part) HWY_ATTR { return hn::Mul(Load(d, dout + c, part), Load(d, out + c, part)); });
+    w.delta[i] = SumColumns(d, w.v.padded, [&](int64_t c, auto part) HWY_ATTR {
+      return hn::Mul(Load(d, dout + c, part), Load(d, out + c, part));
+    });
     w.lse[i] = call.lse.row<float>(row + i)[head];
   }
   std::fill(w.delta + queries, w.delta + padded, 0.0f);
@@ -124,7 +142,8 @@ void load_queries(const AttentionCall& call, const Workspace<Inner>& w, int64_t 
   std::fill_n(w.dq, queries * w.k.padded, 0.0f);
 }
 
-// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the block's first key and sees none before the last `window`.
+// Which keys of a block the queries of another see: query i stands `ahead` + i positions after the
+// block's first key and sees none before the last `window`.
 struct Sight {
   int64_t ahead, window;
 };
@@ -135,8 +154,11 @@ struct QueryVector {
   VF32 factor, lse, delta;
   hn::Vec<I32For<DF32>> last, first;
 
-  HWY_INLINE QueryVector(const float* lse_at, const float* delta_at, float scale, int64_t column, Sight sight)
-      : factor(hn::Set(DF32(), scale)), lse(hn::LoadU(DF32(), lse_at + column)), delta(hn::LoadU(DF32(), delta_at + column)) {
+  HWY_INLINE QueryVector(const float* lse_at, const float* delta_at, float scale, int64_t column,
+                         Sight sight)
+      : factor(hn::Set(DF32(), scale)),
+        lse(hn::LoadU(DF32(), lse_at + column)),
+        delta(hn::LoadU(DF32(), delta_at + column)) {
     const I32For<DF32> di;
     last = hn::Iota(di, static_cast<int32_t>(column + sight.ahead));
     first = hn::Sub(last, hn::Set(di, static_cast<int32_t>(sight.window - 1)));
@@ -148,7 +170,9 @@ struct QueryVector {
     const auto at = hn::Set(I32For<DF32>(), static_cast<int32_t>(key));
     return hn::IfThenZeroElse(hn::RebindMask(d, hn::Or(hn::Gt(at, last), hn::Lt(at, first))), p);
   }
-  HWY_INLINE VF32 gradient(VF32 p, const float* dp) const { return hn::Mul(p, hn::Sub(hn::LoadU(DF32(), dp), delta)); }
+  HWY_INLINE VF32 gradient(VF32 p, const float* dp) const {
+    return hn::Mul(p, hn::Sub(hn::LoadU(DF32(), dp), delta));
+  }
 };
 
 // What the scores are yet to be multiplied by, and dk.
@@ -157,50 +181,65 @@ float factor_of(const AttentionCall& call) {
   return Inner::kScaledQueries ? 1.0f : call.scale;
 }
 
-// S = K Q^T and dP = V dO^T of keys [key, key + keys) of the task and `columns` queries from `column` on.
+// S = K Q^T and dP = V dO^T of keys [key, key + keys) of the task and `columns` queries from
+// `column` on.
 template <class Inner>
-void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t column, int64_t columns) {
-  Inner::product(keys, columns, w.k.depth, {w.k.rows + key * w.k.ld, w.k.ld, 1}, w.q.turned + column, kKeyBlock, w.score + column, kKeyBlock, Written());
-  Inner::product(keys, columns, w.v.depth, {w.v.rows + key * w.v.ld, w.v.ld, 1}, w.dout.turned + column, kKeyBlock, w.dp + column, kKeyBlock, Written());
+void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t column,
+                    int64_t columns) {
+  Inner::product(keys, columns, w.k.depth, {w.k.rows + key * w.k.ld, w.k.ld, 1},
+                 w.q.turned + column, kKeyBlock, w.score + column, kKeyBlock, Written());
+  Inner::product(keys, columns, w.v.depth, {w.v.rows + key * w.v.ld, w.v.ld, 1},
+                 w.dout.turned + column, kKeyBlock, w.dp + column, kKeyBlock, Written());
 }
 
-// dv += P^T dO and dk += dS^T Q for keys [key + from, key + from + keys), summed over queries [query, queries); `query` is a multiple of the lanes.
+// dv += P^T dO and dk += dS^T Q for keys [key + from, key + from + keys), summed over queries
+// [query, queries); `query` is a multiple of the lanes.
 template <class Inner>
-void key_products(const Workspace<Inner>& w, int64_t key, int64_t from, int64_t keys, int64_t query, int64_t queries) {
+void key_products(const Workspace<Inner>& w, int64_t key, int64_t from, int64_t keys, int64_t query,
+                  int64_t queries) {
   constexpr int64_t kNumbers = Inner::kNumbers;
-  const int64_t depth = (queries - query + kNumbers - 1) / kNumbers, at = (from * kKeyBlock + query) / kNumbers, row = query / kNumbers;
-  Inner::product(keys, w.v.padded, depth, {w.p + at, kKeyBlock / kNumbers, 1}, w.dout.stacked + row * w.v.padded, w.v.padded, w.dv + (key + from) * w.v.padded,
+  const int64_t depth = (queries - query + kNumbers - 1) / kNumbers,
+                at = (from * kKeyBlock + query) / kNumbers, row = query / kNumbers;
+  Inner::product(keys, w.v.padded, depth, {w.p + at, kKeyBlock / kNumbers, 1},
+                 w.dout.stacked + row * w.v.padded, w.v.padded, w.dv + (key + from) * w.v.padded,
                  w.v.padded, Added());
-  Inner::product(keys, w.k.padded, depth, {w.ds + at, kKeyBlock / kNumbers, 1}, w.q.stacked + row * w.k.padded, w.k.padded, w.dk + (key + from) * w.k.padded,
+  Inner::product(keys, w.k.padded, depth, {w.ds + at, kKeyBlock / kNumbers, 1},
+                 w.q.stacked + row * w.k.padded, w.k.padded, w.dk + (key + from) * w.k.padded,
                  w.k.padded, Added());
 }
 
 // dq += dS K for queries [query, query + queries), summed over keys [key, key + keys).
 template <class Inner>
-void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t query, int64_t queries) {
+void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t query,
+                    int64_t queries) {
   constexpr int64_t kNumbers = Inner::kNumbers;
-  Inner::product(queries, w.k.padded, (keys + kNumbers - 1) / kNumbers, {w.ds_keys + query, 1, kKeyBlock}, w.k.stacked + key / kNumbers * w.k.padded,
+  Inner::product(queries, w.k.padded, (keys + kNumbers - 1) / kNumbers,
+                 {w.ds_keys + query, 1, kKeyBlock}, w.k.stacked + key / kNumbers * w.k.padded,
                  w.k.padded, w.dq + query * w.k.padded, w.k.padded, Added());
 }
 
 // A key block before the queries' own, seen whole by all of them or, at the window's edge, in part.
 template <class Inner>
-void earlier_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key, int64_t queries, Sight sight) {
+void earlier_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                   int64_t queries, Sight sight) {
   const bool whole = sight.ahead + queries <= sight.window;
   const int64_t padded = padded_width(queries);
   score_products(w, key, kKeyBlock, 0, padded);
   for (int64_t c = 0; c < padded; c += lanes_f32()) {
-    if (whole) Inner::template softmax_gradient<false>(w, c, kKeyBlock, factor_of<Inner>(call), sight);
+    if (whole)
+      Inner::template softmax_gradient<false>(w, c, kKeyBlock, factor_of<Inner>(call), sight);
     else Inner::template softmax_gradient<true>(w, c, kKeyBlock, factor_of<Inner>(call), sight);
   }
   key_products(w, key, 0, kKeyBlock, 0, queries);
   query_products(w, key, kKeyBlock, 0, queries);
 }
 
-// The block on the diagonal has as many keys as queries. Panels of one vector of queries meet the keys up to their last query; the products that sum over
-// queries begin, for a panel of keys, at the first query that sees one of them, so no score outside the computed panels is read.
+// The block on the diagonal has as many keys as queries. Panels of one vector of queries meet the
+// keys up to their last query; the products that sum over queries begin, for a panel of keys, at
+// the first query that sees one of them, so no score outside the computed panels is read.
 template <class Inner>
-void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key, int64_t queries, Sight sight) {
+void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                    int64_t queries, Sight sight) {
   const int64_t lanes = lanes_f32();
   for (int64_t c = 0; c < queries; c += lanes) {
     const int64_t seen = std::min(c + lanes, queries);
@@ -208,13 +247,15 @@ void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_
     Inner::template softmax_gradient<true>(w, c, seen, factor_of<Inner>(call), sight);
     query_products(w, key, seen, c, seen - c);
   }
-  for (int64_t c = 0; c < queries; c += lanes) key_products(w, key, c, std::min(lanes, queries - c), c, queries);
+  for (int64_t c = 0; c < queries; c += lanes)
+    key_products(w, key, c, std::min(lanes, queries - c), c, queries);
 }
 
 template <class Inner>
 void backward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
   const ArenaScope scope(scratch);
-  const int64_t group = call.group(), first = call.kv->bounds[static_cast<size_t>(task.sequence)], length = (task.end - task.begin) / group;
+  const int64_t group = call.group(), first = call.kv->bounds[static_cast<size_t>(task.sequence)],
+                length = (task.end - task.begin) / group;
   const Workspace<Inner> w = make_workspace<Inner>(call, length, scratch);
   load_operand<Inner>(w.k, call.kv->k, first, length, task.kv_head * w.k.width, 1.0f);
   load_operand<Inner>(w.v, call.kv->v, first, length, task.kv_head * w.v.width, 1.0f);
@@ -222,16 +263,20 @@ void backward_task(const AttentionCall& call, const AttentionTask& task, Arena& 
     for (int64_t query = 0; query < length; query += kKeyBlock) {
       const int64_t queries = std::min(kKeyBlock, length - query);
       load_queries(call, w, head, first + query, queries);
-      for (int64_t key = call.first_seen(query) / kKeyBlock * kKeyBlock; key <= query; key += kKeyBlock) {
+      for (int64_t key = call.first_seen(query) / kKeyBlock * kKeyBlock; key <= query;
+           key += kKeyBlock) {
         const Sight sight{query - key, call.window > 0 ? std::min(call.window, length) : length};
         if (key < query) earlier_block(call, w, key, queries, sight);
         else diagonal_block(call, w, key, queries, sight);
       }
-      for (int64_t i = 0; i < queries; ++i) store_row(call.dq, first + query + i, head * w.k.width, w.k.width, w.dq + i * w.k.padded, call.scale);
+      for (int64_t i = 0; i < queries; ++i)
+        store_row(call.dq, first + query + i, head * w.k.width, w.k.width, w.dq + i * w.k.padded,
+                  call.scale);
     }
   }
   for (int64_t i = 0; i < length; ++i) {
-    store_row(call.dk, first + i, task.kv_head * w.k.width, w.k.width, w.dk + i * w.k.padded, factor_of<Inner>(call));
+    store_row(call.dk, first + i, task.kv_head * w.k.width, w.k.width, w.dk + i * w.k.padded,
+              factor_of<Inner>(call));
     store_row(call.dv, first + i, task.kv_head * w.v.width, w.v.width, w.dv + i * w.v.padded, 1.0f);
   }
 }

@@ -1,11 +1,14 @@
-// Attention in bf16 pairs (VDPBF16PS), twice the numbers an instruction that f32.cpp takes: what the loops of forward-inl.h and backward-inl.h multiply with
-// where keys and values are bf16 and the processor has products of it. Queries in f32 are rounded to bf16; scores are sums of exact products in f32; the
-// exponentials p, P and dS are rounded to bf16 before they meet values, dO, Q and K, as FlashAttention does in halves. Sums are f32, l and lse of the unrounded
-// p.
+// Attention in bf16 pairs (VDPBF16PS), twice the numbers an instruction that f32.cpp takes: what
+// the loops of forward-inl.h and backward-inl.h multiply with where keys and values are bf16 and
+// the processor has products of it. Queries in f32 are rounded to bf16; scores are sums of exact
+// products in f32; the exponentials p, P and dS are rounded to bf16 before they meet values, dO, Q
+// and K, as FlashAttention does in halves. Sums are f32, l and lse of the unrounded p.
 //
-// A pair is a word of 32 bits, the first of its two numbers in the lower half: two neighbouring numbers of a row where a product sums over the width, two
-// neighbouring keys or queries where it sums over those. Each element is one chain over its pairs in ascending order, keys counted from position 0, so its bits
-// depend on its own row of A and column of B alone, neither on the columns beside it nor on how a text was cut.
+// A pair is a word of 32 bits, the first of its two numbers in the lower half: two neighbouring
+// numbers of a row where a product sums over the width, two neighbouring keys or queries where it
+// sums over those. Each element is one chain over its pairs in ascending order, keys counted from
+// position 0, so its bits depend on its own row of A and column of B alone, neither on the columns
+// beside it nor on how a text was cut.
 
 #include "ops/cpu/targets.h"
 
@@ -32,49 +35,61 @@ using Pair = uint32_t;
 constexpr int64_t kLanes = 16;
 
 // A mask of the first `count` of 32 lanes, or of the first of 16 in its lower half.
-HWY_INLINE uint32_t first_lanes(int64_t count) { return count >= 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1; }
+HWY_INLINE uint32_t first_lanes(int64_t count) {
+  return count >= 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
+}
 
 // Columns [col, col + cols) of row r as pairs, the last one filled with zero.
-MOE_BF16 HWY_INLINE void copy_pairs(Pair* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols) {
+MOE_BF16 HWY_INLINE void copy_pairs(Pair* dst, const Tensor& t, int64_t r, int64_t col,
+                                    int64_t cols) {
   if (t.dtype == DType::bf16) {
     const bf16* src = t.row<bf16>(r) + col;
     const int64_t pairs = (cols + 1) / 2;
     for (int64_t c = 0; c < cols; c += 2 * kLanes)
-      _mm512_mask_storeu_epi32(dst + c / 2, static_cast<__mmask16>(first_lanes(pairs - c / 2)), _mm512_maskz_loadu_epi16(first_lanes(cols - c), src + c));
+      _mm512_mask_storeu_epi32(dst + c / 2, static_cast<__mmask16>(first_lanes(pairs - c / 2)),
+                               _mm512_maskz_loadu_epi16(first_lanes(cols - c), src + c));
     return;
   }
   dst[(cols - 1) / 2] = 0;
   const float* src = t.row<float>(r) + col;
   for (int64_t c = 0; c < cols; c += kLanes) {
     const auto mask = static_cast<__mmask16>(first_lanes(cols - c));
-    _mm256_mask_storeu_epi16(reinterpret_cast<bf16*>(dst) + c, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, src + c)));
+    _mm256_mask_storeu_epi16(reinterpret_cast<bf16*>(dst) + c, mask,
+                             (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, src + c)));
   }
 }
 
 // 32 pairs of which a holds the first numbers and b the second.
 MOE_BF16 HWY_INLINE void store_pairs(Pair* dst, __m512i a, __m512i b) {
   // Numbers of b count from 32.
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, low, b));
   _mm512_storeu_si512(dst + kLanes, _mm512_permutex2var_epi16(a, high, b));
 }
 
-// Pairs of the numbers of two rows, a null row for zeros; whole vectors of 32 are written, zero beyond `cols`.
+// Pairs of the numbers of two rows, a null row for zeros; whole vectors of 32 are written, zero
+// beyond `cols`.
 MOE_BF16 HWY_INLINE void pair_rows(Pair* dst, const bf16* first, const bf16* second, int64_t cols) {
   for (int64_t c = 0; c < cols; c += 2 * kLanes) {
     const auto mask = first_lanes(cols - c);
-    const auto numbers = [&](const bf16* row) MOE_BF16 { return row == nullptr ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, row + c); };
+    const auto numbers = [&](const bf16* row) MOE_BF16 {
+      return row == nullptr ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, row + c);
+    };
     store_pairs(dst + c, numbers(first), numbers(second));
   }
 }
 
 // 16 numbers rounded, which make 8 pairs.
-MOE_BF16 HWY_INLINE void store_rounded(Pair* dst, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), (__m256i)_mm512_cvtneps_pbh(x)); }
+MOE_BF16 HWY_INLINE void store_rounded(Pair* dst, __m512 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), (__m256i)_mm512_cvtneps_pbh(x));
+}
 
 // a [kRows, depth]; b [depth, kVectors * 16]; c [kRows, kVectors * 16]
 template <int kRows, int kVectors, class Into>
-MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
+MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, int64_t ldb,
+                                   float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
@@ -88,7 +103,8 @@ MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, i
     for (int i = 0; i < kRows; ++i) {
       const __m512i all = _mm512_set1_epi32(static_cast<int>(a.data[i * a.row]));
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], (__m512bh)all, (__m512bh)row[j]);
+      for (int j = 0; j < kVectors; ++j)
+        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], (__m512bh)all, (__m512bh)row[j]);
     }
   }
 #pragma GCC unroll 12
@@ -99,8 +115,10 @@ MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, i
 
 // kRows rows of C, n columns.
 template <int kRows, class Into>
-MOE_BF16 void pair_panel(int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b, int64_t ldb, float* c, int64_t ldc, Into into) {
-  for (; n >= kTileVectors * kLanes; n -= kTileVectors * kLanes, b += kTileVectors * kLanes, c += kTileVectors * kLanes)
+MOE_BF16 void pair_panel(int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b, int64_t ldb,
+                         float* c, int64_t ldc, Into into) {
+  for (; n >= kTileVectors * kLanes;
+       n -= kTileVectors * kLanes, b += kTileVectors * kLanes, c += kTileVectors * kLanes)
     pair_tile<kRows, kTileVectors>(a, b, ldb, c, ldc, depth, into);
   switch (n / kLanes) {
     case 3: return pair_tile<kRows, 3>(a, b, ldb, c, ldc, depth, into);
@@ -110,10 +128,13 @@ MOE_BF16 void pair_panel(int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b
   }
 }
 
-// C = A B into what C holds, summed over pairs.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of 16
+// C = A B into what C holds, summed over pairs.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple
+// of 16
 template <class Into>
-MOE_BF16 void pair_product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b, int64_t ldb, float* c, int64_t ldc, Into into) {
-  for (; m >= kTileRows; m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc, into.skip(kTileRows))
+MOE_BF16 void pair_product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
+                           int64_t ldb, float* c, int64_t ldc, Into into) {
+  for (; m >= kTileRows;
+       m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc, into.skip(kTileRows))
     pair_panel<kTileRows>(n, depth, a, b, ldb, c, ldc, into);
   switch (m) {
     case 5: return pair_panel<5>(n, depth, a, b, ldb, c, ldc, into);
@@ -127,7 +148,9 @@ MOE_BF16 void pair_product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, 
 
 // ---- forward ------------------------------------------------------------------------------------
 
-HWY_INLINE void fetch(const void* line) { _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1); }
+HWY_INLINE void fetch(const void* line) {
+  _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
+}
 
 struct ForwardBf16 {
   const AttentionCall& call;
@@ -137,13 +160,15 @@ struct ForwardBf16 {
   Pair* q;        // [count, pairs]
   Pair* k;        // [pairs, 64] of a block of keys
   Pair* k_rows;   // [64, pairs padded] the same before it is turned, where keys lie in rows
-  Pair* v;        // [32, value_padded] pairs of the block's values, and a vector that the last row may run over into
-  float* score;   // [6, 64]
-  Pair* p;        // [6, 32] pairs of exponentials
-  float* total;   // [count, 16] running sum l, lane by lane
+  Pair* v;  // [32, value_padded] pairs of the block's values, and a vector that the last row may
+            // run over into
+  float* score;  // [6, 64]
+  Pair* p;       // [6, 32] pairs of exponentials
+  float* total;  // [count, 16] running sum l, lane by lane
   KeyBlock block{};
 
-  MOE_BF16 ForwardBf16(const AttentionCall& of, const AttentionTask& part, Arena& scratch) : call(of), task(part), x(load_columns(of, part, scratch)) {
+  MOE_BF16 ForwardBf16(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
+      : call(of), task(part), x(load_columns(of, part, scratch)) {
     const int64_t width = x.width;
     pairs = (width + 1) / 2;
     q = alloc<Pair>(scratch, x.count * pairs);
@@ -159,22 +184,28 @@ struct ForwardBf16 {
     }
     std::fill_n(total, x.count * kLanes, 0.0f);
   }
-  float total_of(int64_t j) const { return SumLanesFixed(DF32(), hn::LoadU(DF32(), total + j * kLanes)); }
+  float total_of(int64_t j) const {
+    return SumLanesFixed(DF32(), hn::LoadU(DF32(), total + j * kLanes));
+  }
   int64_t columns_at_once(bool) const { return kTileRows; }
-  // Few queries are done with a block before the memory has brought another, and a head's rows lie too far apart for the hardware to foresee: a line of the
-  // block that is this many further on is fetched to the second level (to the first, which waits for few lines at once, was 12% slower in decode).
+  // Few queries are done with a block before the memory has brought another, and a head's rows lie
+  // too far apart for the hardware to foresee: a line of the block that is this many further on is
+  // fetched to the second level (to the first, which waits for few lines at once, was 12% slower in
+  // decode).
   static constexpr int64_t kBlocksAhead = 2;
   MOE_BF16 void load(const KeyBlock& next) {
     block = next;
     // Past the last block it is the block itself that is fetched, which does nothing.
-    const int64_t ahead = block.position + kBlocksAhead * kKeyBlock, row_ahead = ahead < x.past ? call.kv->row(task.sequence, ahead) : block.row;
+    const int64_t ahead = block.position + kBlocksAhead * kKeyBlock,
+                  row_ahead = ahead < x.past ? call.kv->row(task.sequence, ahead) : block.row;
     load_keys(row_ahead);
     load_values(row_ahead);
   }
   MOE_BF16 void load_keys(int64_t row_ahead) const;
   MOE_BF16 void load_values(int64_t row_ahead) const;
   MOE_BF16 void scores(const Panel& panel) const {
-    pair_product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1}, k, kKeyBlock, score, kKeyBlock, Written());
+    pair_product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1},
+                 k, kKeyBlock, score, kKeyBlock, Written());
   }
   MOE_BF16 void softmax(const Panel& panel) const {
     switch ((panel.high - 1) / kLanes) {
@@ -188,8 +219,9 @@ struct ForwardBf16 {
   MOE_BF16 void softmax_rows(const Panel& panel) const;
   MOE_BF16 void values(const Panel& panel) const {
     const int64_t begin = panel.low / 2, depth = (panel.high + 1) / 2 - begin;
-    pair_product(panel.count, x.value_padded, depth, {p + begin, kKeyBlock / 2, 1}, v + begin * x.value_padded, x.value_padded,
-                 x.out + panel.begin * x.value_padded, x.value_padded, Scaled{x.shrink + panel.begin});
+    pair_product(panel.count, x.value_padded, depth, {p + begin, kKeyBlock / 2, 1},
+                 v + begin * x.value_padded, x.value_padded, x.out + panel.begin * x.value_padded,
+                 x.value_padded, Scaled{x.shrink + panel.begin});
   }
 };
 
@@ -199,8 +231,10 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
   const int64_t width = x.width;
   if (!kv.keys_transposed()) {
     const int64_t ld = padded_width(pairs);
-    for (int64_t j = block.first; j < block.end; ++j) copy_pairs(k_rows + j * ld, kv.k, block.row + j, task.kv_head * width, width);
-    transpose_block(reinterpret_cast<float*>(k), kKeyBlock, reinterpret_cast<const float*>(k_rows), ld, kKeyBlock, ld);
+    for (int64_t j = block.first; j < block.end; ++j)
+      copy_pairs(k_rows + j * ld, kv.k, block.row + j, task.kv_head * width, width);
+    transpose_block(reinterpret_cast<float*>(k), kKeyBlock, reinterpret_cast<const float*>(k_rows),
+                    ld, kKeyBlock, ld);
     return;
   }
   const bf16* panel = transposed_keys<bf16>(call, task, block.row, x.width);
@@ -209,7 +243,9 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
     for (int64_t j = 0; j < kKeyBlock; j += 2 * kLanes) {
       fetch(panel + ahead + j);
       fetch(panel + ahead + kKeyBlock + j);
-      store_pairs(k + c / 2 * kKeyBlock + j, _mm512_loadu_si512(panel + j), c + 1 < width ? _mm512_loadu_si512(panel + kKeyBlock + j) : _mm512_setzero_si512());
+      store_pairs(
+          k + c / 2 * kKeyBlock + j, _mm512_loadu_si512(panel + j),
+          c + 1 < width ? _mm512_loadu_si512(panel + kKeyBlock + j) : _mm512_setzero_si512());
     }
 }
 
@@ -217,9 +253,14 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
 MOE_BF16 void ForwardBf16::load_values(int64_t row_ahead) const {
   const KvView& kv = *call.kv;
   const int64_t width = x.value_width;
-  const char* head = static_cast<const char*>(kv.v.data) + task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
-  const auto numbers = [&](int64_t row) { return reinterpret_cast<const bf16*>(head + row * kv.v.row_bytes); };
-  const auto seen = [&](int64_t key) { return key < block.first || key >= block.end ? nullptr : numbers(block.row + key); };
+  const char* head = static_cast<const char*>(kv.v.data) +
+                     task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
+  const auto numbers = [&](int64_t row) {
+    return reinterpret_cast<const bf16*>(head + row * kv.v.row_bytes);
+  };
+  const auto seen = [&](int64_t key) {
+    return key < block.first || key >= block.end ? nullptr : numbers(block.row + key);
+  };
   for (int64_t key = block.first & ~int64_t{1}; key < block.end; key += 2) {
     for (int64_t c = 0; c < width; c += 2 * kLanes) {
       fetch(numbers(row_ahead + key) + c);
@@ -229,8 +270,9 @@ MOE_BF16 void ForwardBf16::load_values(int64_t row_ahead) const {
   }
 }
 
-// Softmax over the keys of kVectors vectors: scores become pairs p, and m and l move on. All maxima come before the first exponential, and
-// nothing branches on them, so that the columns' chains run beside each other.
+// Softmax over the keys of kVectors vectors: scores become pairs p, and m and l move on. All maxima
+// come before the first exponential, and nothing branches on them, so that the columns' chains run
+// beside each other.
 template <int kVectors>
 MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
   constexpr uint64_t kAll = ~uint64_t{0} >> (kKeyBlock - kVectors * kLanes);
@@ -241,14 +283,18 @@ MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
   for (int i = 0; i < count; ++i) {
     float* at = score + i * kKeyBlock;
     const int64_t column = panel.begin + i;
-    const int64_t low = std::max<int64_t>(x.first_seen[column] - block.position, 0), high = std::min(x.position[column] + 1 - block.position, kKeyBlock);
+    const int64_t low = std::max<int64_t>(x.first_seen[column] - block.position, 0),
+                  high = std::min(x.position[column] + 1 - block.position, kKeyBlock);
     const uint64_t visible = low < high ? ~uint64_t{0} >> (kKeyBlock - high + low) << low : 0;
     __m512 s[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) s[j] = _mm512_mul_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(call.scale));
+    for (int j = 0; j < kVectors; ++j)
+      s[j] = _mm512_mul_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(call.scale));
     if (visible != kAll) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) s[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-kInfinity), static_cast<__mmask16>(visible >> j * kLanes), s[j]);
+      for (int j = 0; j < kVectors; ++j)
+        s[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-kInfinity),
+                                  static_cast<__mmask16>(visible >> j * kLanes), s[j]);
     }
     __m512 most = s[0];
 #pragma GCC unroll 4
@@ -257,7 +303,9 @@ MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
     for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(at + j * kLanes, s[j]);
     const float before = x.highest[column], highest = std::max(before, _mm512_reduce_max_ps(most));
     x.highest[column] = highest;
-    level[i] = highest == -kInfinity ? 0.0f : highest;  // where every score is -inf: -inf - -inf must not come about
+    level[i] = highest == -kInfinity
+                   ? 0.0f
+                   : highest;  // where every score is -inf: -inf - -inf must not come about
     fall[i] = before - level[i];
   }
   _mm512_storeu_ps(shrink, ExpNormal(d, VF32{_mm512_load_ps(fall)}).raw);
@@ -268,11 +316,15 @@ MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
     __m512 sum = _mm512_setzero_ps();
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
-      const __m512 e = ExpNormal(d, VF32{_mm512_sub_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(level[i]))}).raw;
+      const __m512 e =
+          ExpNormal(d,
+                    VF32{_mm512_sub_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(level[i]))})
+              .raw;
       sum = _mm512_add_ps(sum, e);
       store_rounded(pairs_at + j * kLanes / 2, e);
     }
-    _mm512_storeu_ps(running, _mm512_fmadd_ps(_mm512_loadu_ps(running), _mm512_set1_ps(shrink[i]), sum));
+    _mm512_storeu_ps(running,
+                     _mm512_fmadd_ps(_mm512_loadu_ps(running), _mm512_set1_ps(shrink[i]), sum));
   }
 }
 
@@ -280,7 +332,8 @@ MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
 
 // Pairs of which a holds the first numbers and b the second, rounded.
 MOE_BF16 HWY_INLINE __m512i round_pairs(__m512 a, __m512 b) {
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 
@@ -289,25 +342,33 @@ struct BackwardBf16 {
   static constexpr int64_t kNumbers = 2;
   static constexpr bool kScaledQueries = false;
 
-  MOE_BF16 static void load_rows(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows, int64_t col, float) {
+  MOE_BF16 static void load_rows(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
+                                 int64_t col, float) {
     for (int64_t i = 0; i < rows; ++i) copy_pairs(x.rows + i * x.ld, t, row + i, col, x.width);
   }
-  // pair_rows() writes whole vectors of 32: what runs over the end of a row is overwritten by the next one, or lies in the slack after the last.
-  static void alloc_stacked(Operand<Pair>& x, int64_t rows, Arena& scratch) { x.stacked = alloc<Pair>(scratch, (rows + 1) / 2 * x.padded + kLanes); }
-  MOE_BF16 static void stack(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows, int64_t col) {
+  // pair_rows() writes whole vectors of 32: what runs over the end of a row is overwritten by the
+  // next one, or lies in the slack after the last.
+  static void alloc_stacked(Operand<Pair>& x, int64_t rows, Arena& scratch) {
+    x.stacked = alloc<Pair>(scratch, (rows + 1) / 2 * x.padded + kLanes);
+  }
+  MOE_BF16 static void stack(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
+                             int64_t col) {
     for (int64_t i = 0; i < rows; i += 2)
-      pair_rows(x.stacked + i / 2 * x.padded, t.row<bf16>(row + i) + col, i + 1 < rows ? t.row<bf16>(row + i + 1) + col : nullptr, x.width);
+      pair_rows(x.stacked + i / 2 * x.padded, t.row<bf16>(row + i) + col,
+                i + 1 < rows ? t.row<bf16>(row + i + 1) + col : nullptr, x.width);
   }
   static void alloc_gradients(Workspace<BackwardBf16>& w, Arena& scratch) {
     for (Pair** x : {&w.p, &w.ds, &w.ds_keys}) *x = alloc<Pair>(scratch, kKeyBlock * kKeyBlock / 2);
   }
   template <class Into>
-  MOE_BF16 static void product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b, int64_t ldb, float* c, int64_t ldc, Into into) {
+  MOE_BF16 static void product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
+                               int64_t ldb, float* c, int64_t ldc, Into into) {
     pair_product(m, n, depth, a, b, ldb, c, ldc, into);
   }
   // Where the keys are odd the last pair's second number is zero.
   template <bool kMasked>
-  MOE_BF16 static void softmax_gradient(const Workspace<BackwardBf16>& w, int64_t column, int64_t keys, float factor, Sight sight) {
+  MOE_BF16 static void softmax_gradient(const Workspace<BackwardBf16>& w, int64_t column,
+                                        int64_t keys, float factor, Sight sight) {
     const QueryVector<kMasked> queries(w.lse, w.delta, factor, column, sight);
     const auto gradient = [&](int64_t j) MOE_BF16 {
       const int64_t at = j * kKeyBlock + column;
@@ -321,15 +382,19 @@ struct BackwardBf16 {
       const __m512 even = gradient(j), odd = gradient(j + 1);
       _mm512_storeu_si512(w.ds_keys + j / 2 * kKeyBlock + column, round_pairs(even, odd));
     }
-    if (j < keys) _mm512_storeu_si512(w.ds_keys + j / 2 * kKeyBlock + column, round_pairs(gradient(j), _mm512_setzero_ps()));
+    if (j < keys)
+      _mm512_storeu_si512(w.ds_keys + j / 2 * kKeyBlock + column,
+                          round_pairs(gradient(j), _mm512_setzero_ps()));
   }
 };
 
-MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
+MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                           Arena& scratch) {
   for (const AttentionTask& task : tasks) forward_task<ForwardBf16>(call, task, scratch);
 }
 
-void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
+void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                   Arena& scratch) {
   for (const AttentionTask& task : tasks) backward_task<BackwardBf16>(call, task, scratch);
 }
 
@@ -343,11 +408,21 @@ HWY_AFTER_NAMESPACE();
 namespace moe::ops {
 
 #if HWY_TARGETS & HWY_AVX3
-void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) { N_AVX3::forward_bf16(call, tasks, scratch); }
-void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) { N_AVX3::backward_bf16(call, tasks, scratch); }
+void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                            Arena& scratch) {
+  N_AVX3::forward_bf16(call, tasks, scratch);
+}
+void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                             Arena& scratch) {
+  N_AVX3::backward_bf16(call, tasks, scratch);
+}
 #else
-void attention_forward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) { fail("attention in bf16 is not compiled for this processor"); }
-void attention_backward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) { fail("attention in bf16 is not compiled for this processor"); }
+void attention_forward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) {
+  fail("attention in bf16 is not compiled for this processor");
+}
+void attention_backward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) {
+  fail("attention in bf16 is not compiled for this processor");
+}
 #endif
 
 }  // namespace moe::ops

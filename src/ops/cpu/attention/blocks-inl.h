@@ -1,6 +1,8 @@
-// Products of small f32 blocks that lie in a thread's scratch, and the ways in and out of it: what attention is made of, compiled once for each instruction
-// set. Every element is one chain of fused multiply-adds over k in ascending order. Its bits depend on its own row of A and column of B alone, not on m, n, the
-// tiling, or the rows beside it: from this the law of rows follows. No tails: the columns of B and C are padded to whole vectors (padded_width).
+// Products of small f32 blocks that lie in a thread's scratch, and the ways in and out of it: what
+// attention is made of, compiled once for each instruction set. Every element is one chain of fused
+// multiply-adds over k in ascending order. Its bits depend on its own row of A and column of B
+// alone, not on m, n, the tiling, or the rows beside it: from this the law of rows follows. No
+// tails: the columns of B and C are padded to whole vectors (padded_width).
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ATTENTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,14 +28,17 @@ namespace HWY_NAMESPACE {
 
 inline int64_t lanes_f32() { return static_cast<int64_t>(hn::Lanes(DF32())); }
 // The smallest whole number of vectors that holds `cols`.
-inline int64_t padded_width(int64_t cols) { return (cols + lanes_f32() - 1) / lanes_f32() * lanes_f32(); }
+inline int64_t padded_width(int64_t cols) {
+  return (cols + lanes_f32() - 1) / lanes_f32() * lanes_f32();
+}
 
 template <class T>
 T* alloc(Arena& arena, int64_t count) {
   return static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(count) * sizeof(T)));
 }
 
-// Element (m, k) of A lies at data[m * row + k * step]; a transposed block needs no copy. T is float, or a pair of bf16 (bf16.cpp).
+// Element (m, k) of A lies at data[m * row + k * step]; a transposed block needs no copy. T is
+// float, or a pair of bf16 (bf16.cpp).
 template <class T>
 struct BlockA {
   const T* data;
@@ -41,8 +46,8 @@ struct BlockA {
   int64_t step;
 };
 
-// What a product does with what C holds: C = A B, C += A B, or C = factor C + A B with a factor for each row. start() is of a vector in row `row` of a tile,
-// skip() goes on to the tile below.
+// What a product does with what C holds: C = A B, C += A B, or C = factor C + A B with a factor for
+// each row. start() is of a vector in row `row` of a tile, skip() goes on to the tile below.
 struct Written {
   HWY_INLINE VF32 start(const float*, int) const { return hn::Zero(DF32()); }
   void skip(int) {}
@@ -53,7 +58,9 @@ struct Added {
 };
 struct Scaled {
   const float* factor;
-  HWY_INLINE VF32 start(const float* c, int row) const { return hn::Mul(hn::Set(DF32(), factor[row]), hn::LoadU(DF32(), c)); }
+  HWY_INLINE VF32 start(const float* c, int row) const {
+    return hn::Mul(hn::Set(DF32(), factor[row]), hn::LoadU(DF32(), c));
+  }
   void skip(int rows) { factor += rows; }
 };
 
@@ -63,7 +70,8 @@ constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
 // C[0..kRows, 0..kVectors * lanes); B in any type that LoadF32 reads
 template <int kRows, int kVectors, class T, class Into>
-HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
+HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, int64_t ldb,
+                             float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
   const DF32 d;
   const int64_t lanes = lanes_f32();
   VF32 sum[kRows][kVectors];
@@ -90,17 +98,21 @@ HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, in
 }
 
 template <int kVectors, class T, class Into>
-HWY_NOINLINE void panel_product(int64_t m, BlockA<float> a, const T* b, int64_t ldb, float* c, int64_t ldc, int64_t depth, Into into) {
+HWY_NOINLINE void panel_product(int64_t m, BlockA<float> a, const T* b, int64_t ldb, float* c,
+                                int64_t ldc, int64_t depth, Into into) {
   const auto next = [&](int rows) {
     m -= rows;
     a.data += rows * a.row;
     c += rows * ldc;
     into.skip(rows);
   };
-  // A chain of fused multiply-adds waits for itself: where a row has one vector only, twice the rows keep the units busy.
+  // A chain of fused multiply-adds waits for itself: where a row has one vector only, twice the
+  // rows keep the units busy.
   if constexpr (kVectors == 1)
-    for (; m >= 2 * kTileRows; next(2 * kTileRows)) tile_product<2 * kTileRows, 1>(a, b, ldb, c, ldc, depth, into);
-  for (; m >= kTileRows; next(kTileRows)) tile_product<kTileRows, kVectors>(a, b, ldb, c, ldc, depth, into);
+    for (; m >= 2 * kTileRows; next(2 * kTileRows))
+      tile_product<2 * kTileRows, 1>(a, b, ldb, c, ldc, depth, into);
+  for (; m >= kTileRows; next(kTileRows))
+    tile_product<kTileRows, kVectors>(a, b, ldb, c, ldc, depth, into);
   switch (m) {
     case 5: return tile_product<5, kVectors>(a, b, ldb, c, ldc, depth, into);
     case 4: return tile_product<4, kVectors>(a, b, ldb, c, ldc, depth, into);
@@ -111,12 +123,15 @@ HWY_NOINLINE void panel_product(int64_t m, BlockA<float> a, const T* b, int64_t 
   }
 }
 
-// C = A B into what C holds.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's lanes.
+// C = A B into what C holds.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple of the vector's
+// lanes.
 template <class T, class Into>
-inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const T* b, int64_t ldb, float* c, int64_t ldc, Into into) {
+inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const T* b,
+                          int64_t ldb, float* c, int64_t ldc, Into into) {
   const int64_t lanes = lanes_f32();
   int64_t j = 0;
-  for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes) panel_product<kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth, into);
+  for (; j + kTileVectors * lanes <= n; j += kTileVectors * lanes)
+    panel_product<kTileVectors>(m, a, b + j, ldb, c + j, ldc, depth, into);
 #if HWY_TARGET <= HWY_AVX3
   if (n - j == 3 * lanes) return panel_product<3>(m, a, b + j, ldb, c + j, ldc, depth, into);
   if (n - j == 2 * lanes) return panel_product<2>(m, a, b + j, ldb, c + j, ldc, depth, into);
@@ -126,15 +141,20 @@ inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, 
 
 // dst[c] = scale * src[c] in f32, zero from `cols` to `padded`.
 template <class T>
-HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int64_t cols, int64_t padded, float scale) {
+HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int64_t cols,
+                         int64_t padded, float scale) {
   const DF32 d;
   const VF32 factor = hn::Set(d, scale);
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { hn::StoreU(hn::Mul(factor, Load(d, src + c, part)), d, dst + c); });
-  for (int64_t c = padded_width(cols); c < padded; c += lanes_f32()) hn::StoreU(hn::Zero(d), d, dst + c);
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    hn::StoreU(hn::Mul(factor, Load(d, src + c, part)), d, dst + c);
+  });
+  for (int64_t c = padded_width(cols); c < padded; c += lanes_f32())
+    hn::StoreU(hn::Zero(d), d, dst + c);
 }
 
 // The same of q8_0 blocks, as dequantise() reads them; cols is whole blocks and so whole vectors.
-inline void load_blocks(float* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT block, int64_t cols, float scale) {
+inline void load_blocks(float* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT block, int64_t cols,
+                        float scale) {
   const DF32 d;
   const I32For<DF32> di;
   const hn::Rebind<int8_t, DF32> d8;
@@ -145,31 +165,46 @@ inline void load_blocks(float* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT blo
     std::memcpy(&half, block, sizeof half);
     const VF32 step = hn::Set(d, f16_to_f32(half));
     for (int64_t i = 0; i < format.elements; i += lanes_f32()) {
-      const auto q = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(block) + sizeof half + i)));
+      const auto q = hn::ConvertTo(
+          d, hn::PromoteTo(
+                 di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(block) + sizeof half + i)));
       hn::StoreU(hn::Mul(factor, hn::Mul(step, q)), d, dst + c + i);
     }
   }
 }
 
 // Columns [col, col + cols) of row r of t.
-inline void load_row(float* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols, int64_t padded, float scale) {
+inline void load_row(float* dst, const Tensor& t, int64_t r, int64_t col, int64_t cols,
+                     int64_t padded, float scale) {
   switch (t.dtype) {
     case DType::bf16: return load_row(dst, t.row<bf16>(r) + col, cols, padded, scale);
-    case DType::f16: return load_row(dst, reinterpret_cast<const Half*>(static_cast<const char*>(t.data) + r * t.row_bytes) + col, cols, padded, scale);
-    case DType::q8_0: return load_blocks(dst, static_cast<const uint8_t*>(t.data) + r * t.row_bytes + bytes_of(DType::q8_0, col), cols, scale);
+    case DType::f16:
+      return load_row(
+          dst,
+          reinterpret_cast<const Half*>(static_cast<const char*>(t.data) + r * t.row_bytes) + col,
+          cols, padded, scale);
+    case DType::q8_0:
+      return load_blocks(
+          dst, static_cast<const uint8_t*>(t.data) + r * t.row_bytes + bytes_of(DType::q8_0, col),
+          cols, scale);
     default: return load_row(dst, t.row<float>(r) + col, cols, padded, scale);
   }
 }
 
-// Columns [col, col + cols) of row r of t = factor * src, rounded once. Adding 0 turns -0 into +0: whether a sum of underflowing terms ends as -0 depends on
-// how many exact zeros were added behind it, and that may differ between calls.
+// Columns [col, col + cols) of row r of t = factor * src, rounded once. Adding 0 turns -0 into +0:
+// whether a sum of underflowing terms ends as -0 depends on how many exact zeros were added behind
+// it, and that may differ between calls.
 template <class T>
-HWY_INLINE void store_row(T* HWY_RESTRICT dst, const float* HWY_RESTRICT src, int64_t cols, float factor) {
+HWY_INLINE void store_row(T* HWY_RESTRICT dst, const float* HWY_RESTRICT src, int64_t cols,
+                          float factor) {
   const DF32 d;
   const VF32 scale = hn::Set(d, factor);
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(hn::Mul(scale, hn::LoadU(d, src + c)), hn::Zero(d)), d, dst + c, part); });
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    Store(hn::Add(hn::Mul(scale, hn::LoadU(d, src + c)), hn::Zero(d)), d, dst + c, part);
+  });
 }
-inline void store_row(const Tensor& t, int64_t r, int64_t col, int64_t cols, const float* src, float factor) {
+inline void store_row(const Tensor& t, int64_t r, int64_t col, int64_t cols, const float* src,
+                      float factor) {
   if (t.dtype == DType::bf16) store_row(t.row<bf16>(r) + col, src, cols, factor);
   else store_row(t.row<float>(r) + col, src, cols, factor);
 }
@@ -180,30 +215,42 @@ struct BlockB {
   int64_t ld;
 };
 
-// Rows [begin, end) of those from `row` on, columns [col, col + cols) of t; row i lies at data[i * ld]. `copy` holds end * padded_width(cols) floats. A block
-// that is used more than a few times is better copied: rows of a wide matrix that lie a power of two apart fall on the same few cache sets.
-inline BlockB view_block(const Tensor& t, int64_t row, int64_t begin, int64_t end, int64_t col, int64_t cols, float* copy, bool used_once) {
+// Rows [begin, end) of those from `row` on, columns [col, col + cols) of t; row i lies at data[i *
+// ld]. `copy` holds end * padded_width(cols) floats. A block that is used more than a few times is
+// better copied: rows of a wide matrix that lie a power of two apart fall on the same few cache
+// sets.
+inline BlockB view_block(const Tensor& t, int64_t row, int64_t begin, int64_t end, int64_t col,
+                         int64_t cols, float* copy, bool used_once) {
   const int64_t padded = padded_width(cols);
-  if (used_once && t.dtype == DType::f32 && cols == padded) return {t.row<float>(row) + col, t.row_bytes / static_cast<int64_t>(sizeof(float))};
-  for (int64_t i = begin; i < end; ++i) load_row(copy + i * padded, t, row + i, col, cols, padded, 1.0f);
+  if (used_once && t.dtype == DType::f32 && cols == padded)
+    return {t.row<float>(row) + col, t.row_bytes / static_cast<int64_t>(sizeof(float))};
+  for (int64_t i = begin; i < end; ++i)
+    load_row(copy + i * padded, t, row + i, col, cols, padded, 1.0f);
   return {copy, padded};
 }
 
-// dst[c, r] = src[r, c]; rows and cols are whole vectors. In 4 x 4 pieces where a vector holds four lanes.  src [rows, cols]; dst [cols, rows]
-inline void transpose_block(float* HWY_RESTRICT dst, int64_t ld_dst, const float* HWY_RESTRICT src, int64_t ld_src, int64_t rows, int64_t cols) {
+// dst[c, r] = src[r, c]; rows and cols are whole vectors. In 4 x 4 pieces where a vector holds four
+// lanes.  src [rows, cols]; dst [cols, rows]
+inline void transpose_block(float* HWY_RESTRICT dst, int64_t ld_dst, const float* HWY_RESTRICT src,
+                            int64_t ld_src, int64_t rows, int64_t cols) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < cols; ++c) dst[c * ld_dst + r] = src[r * ld_src + c];
 #else
   const hn::FixedTag<float, 4> d;
   const hn::Repartition<double, decltype(d)> dd;
-  const auto pairs_lower = [dd, d](auto a, auto b) HWY_ATTR { return hn::BitCast(d, hn::InterleaveLower(dd, hn::BitCast(dd, a), hn::BitCast(dd, b))); };
-  const auto pairs_upper = [dd, d](auto a, auto b) HWY_ATTR { return hn::BitCast(d, hn::InterleaveUpper(dd, hn::BitCast(dd, a), hn::BitCast(dd, b))); };
+  const auto pairs_lower = [dd, d](auto a, auto b) HWY_ATTR {
+    return hn::BitCast(d, hn::InterleaveLower(dd, hn::BitCast(dd, a), hn::BitCast(dd, b)));
+  };
+  const auto pairs_upper = [dd, d](auto a, auto b) HWY_ATTR {
+    return hn::BitCast(d, hn::InterleaveUpper(dd, hn::BitCast(dd, a), hn::BitCast(dd, b)));
+  };
   for (int64_t r = 0; r < rows; r += 4) {
     for (int64_t c = 0; c < cols; c += 4) {
       const float* from = src + r * ld_src + c;
       float* to = dst + c * ld_dst + r;
-      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + ld_src), r2 = hn::LoadU(d, from + 2 * ld_src), r3 = hn::LoadU(d, from + 3 * ld_src);
+      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + ld_src),
+                 r2 = hn::LoadU(d, from + 2 * ld_src), r3 = hn::LoadU(d, from + 3 * ld_src);
       const auto low01 = hn::InterleaveLower(d, r0, r1), low23 = hn::InterleaveLower(d, r2, r3);
       const auto high01 = hn::InterleaveUpper(d, r0, r1), high23 = hn::InterleaveUpper(d, r2, r3);
       hn::StoreU(pairs_lower(low01, low23), d, to);

@@ -1,9 +1,12 @@
-// Attention in f32: what the loops of forward-inl.h and backward-inl.h multiply with where keys and values are not bf16 or the processor has no products of it.
+// Attention in f32: what the loops of forward-inl.h and backward-inl.h multiply with where keys and
+// values are not bf16 or the processor has no products of it.
 //
-// The forward has two ways to lay scores in the lanes of vectors. ForwardByColumn holds them [key, column]: softmax runs down the lanes, each column alone, and
-// keys are read where they lie, one broadcast at a time. Where a task has few columns, as when a text is written token by token, and keys lie transposed,
-// ForwardByKey holds them [column, key] and no lane goes empty. Each score is the same chain over the width and each sum the same chain over the keys, so both
-// ways give the same bits.
+// The forward has two ways to lay scores in the lanes of vectors. ForwardByColumn holds them [key,
+// column]: softmax runs down the lanes, each column alone, and keys are read where they lie, one
+// broadcast at a time. Where a task has few columns, as when a text is written token by token, and
+// keys lie transposed, ForwardByKey holds them [column, key] and no lane goes empty. Each score is
+// the same chain over the width and each sum the same chain over the keys, so both ways give the
+// same bits.
 
 #include "ops/cpu/targets.h"
 
@@ -35,7 +38,8 @@ struct ForwardF32 {
   float* v_copy;  // [64, value_padded]
   KeyBlock block{};
 
-  ForwardF32(const AttentionCall& of, const AttentionTask& part, Arena& scratch) : call(of), task(part), x(load_columns(of, part, scratch)) {
+  ForwardF32(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
+      : call(of), task(part), x(load_columns(of, part, scratch)) {
     const int64_t width = x.width, padded = padded_width(width);
     q = alloc<float>(scratch, x.room * padded);
     score = alloc<float>(scratch, kKeyBlock * x.room);
@@ -50,7 +54,8 @@ struct ForwardF32 {
   float total_of(int64_t j) const { return total[j]; }
   BlockB load_values(bool once) const {
     const int64_t width = x.value_width;
-    return view_block(call.kv->v, block.row, block.first, block.end, task.kv_head * width, width, v_copy, once);
+    return view_block(call.kv->v, block.row, block.first, block.end, task.kv_head * width, width,
+                      v_copy, once);
   }
 };
 
@@ -60,14 +65,16 @@ struct ForwardByColumn : ForwardF32 {
   BlockA<float> k{};
   BlockB v{};
 
-  ForwardByColumn(const AttentionCall& of, const AttentionTask& part, Arena& scratch) : ForwardF32(of, part, scratch) {
+  ForwardByColumn(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
+      : ForwardF32(of, part, scratch) {
     const int64_t padded = padded_width(x.width);
     q_turned = alloc<float>(scratch, padded * x.room);
     k_copy = alloc<float>(scratch, kKeyBlock * padded);
     std::fill(q + x.count * padded, q + x.room * padded, 0.0f);
     transpose_block(q_turned, x.room, q, padded, x.room, padded);
   }
-  // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of its columns sees.
+  // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of
+  // its columns sees.
   int64_t columns_at_once(bool whole) const { return whole ? x.room : lanes_f32(); }
   void load(const KeyBlock& next) {
     block = next;
@@ -76,7 +83,8 @@ struct ForwardByColumn : ForwardF32 {
   }
   BlockA<float> load_keys() const;
   void scores(const Panel& p) const {
-    block_product(p.high - p.low, padded_width(p.count), x.width, {k.data + p.low * k.row, k.row, k.step}, q_turned + p.begin, x.room,
+    block_product(p.high - p.low, padded_width(p.count), x.width,
+                  {k.data + p.low * k.row, k.row, k.step}, q_turned + p.begin, x.room,
                   score + p.low * x.room + p.begin, x.room, Written());
   }
   void softmax(const Panel& p) const {
@@ -88,8 +96,10 @@ struct ForwardByColumn : ForwardF32 {
   template <bool kMasked>
   void softmax_vector(int64_t column, int64_t low, int64_t high) const;
   void values(const Panel& p) const {
-    block_product(p.count, x.value_padded, p.high - p.low, BlockA<float>{score + p.low * x.room + p.begin, 1, x.room}, v.data + p.low * v.ld, v.ld,
-                  x.out + p.begin * x.value_padded, x.value_padded, Scaled{x.shrink + p.begin});
+    block_product(p.count, x.value_padded, p.high - p.low,
+                  BlockA<float>{score + p.low * x.room + p.begin, 1, x.room}, v.data + p.low * v.ld,
+                  v.ld, x.out + p.begin * x.value_padded, x.value_padded,
+                  Scaled{x.shrink + p.begin});
   }
 };
 
@@ -98,7 +108,8 @@ BlockA<float> ForwardByColumn::load_keys() const {
   const KvView& kv = *call.kv;
   const int64_t width = x.width;
   if (!kv.keys_transposed()) {
-    const BlockB rows = view_block(kv.k, block.row, block.first, block.end, task.kv_head * width, width, k_copy, x.room <= lanes_f32());
+    const BlockB rows = view_block(kv.k, block.row, block.first, block.end, task.kv_head * width,
+                                   width, k_copy, x.room <= lanes_f32());
     return {rows.data, rows.ld, 1};
   }
   const auto copied = [&](const auto* kt) {
@@ -115,7 +126,8 @@ BlockA<float> ForwardByColumn::load_keys() const {
   }
 }
 
-// Softmax of keys [low, high) for one vector of columns: scores become p, and m, l and exp(m - m') move on.
+// Softmax of keys [low, high) for one vector of columns: scores become p, and m, l and exp(m - m')
+// move on.
 template <bool kMasked>
 void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) const {
   const DF32 d;
@@ -123,19 +135,22 @@ void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) 
   const auto minus_infinity = hn::Set(d, -kInfinity);
   float* s = score + column;
   const auto position = hn::Set(di, static_cast<int32_t>(block.position));
-  const auto last = hn::Sub(hn::LoadU(di, x.position + column), position), first = hn::Sub(hn::LoadU(di, x.first_seen + column), position);
+  const auto last = hn::Sub(hn::LoadU(di, x.position + column), position),
+             first = hn::Sub(hn::LoadU(di, x.first_seen + column), position);
   const auto before = hn::LoadU(d, x.highest + column);
   auto highest = before;
   for (int64_t j = low; j < high; ++j) {
     auto v = hn::LoadU(d, s + j * x.room);
     if constexpr (kMasked) {
       const auto key = hn::Set(di, static_cast<int32_t>(j));
-      v = hn::IfThenElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))), minus_infinity, v);
+      v = hn::IfThenElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))),
+                         minus_infinity, v);
       hn::StoreU(v, d, s + j * x.room);
     }
     highest = hn::Max(highest, v);
   }
-  // A column that has seen nothing yet keeps a maximum of -inf and sums of 0; -inf - -inf must not come about.
+  // A column that has seen nothing yet keeps a maximum of -inf and sums of 0; -inf - -inf must not
+  // come about.
   auto level = highest;
   if constexpr (kMasked) level = hn::IfThenZeroElse(hn::Eq(highest, minus_infinity), highest);
   const auto shrink = ExpNormal(d, hn::Sub(before, level));
@@ -153,9 +168,10 @@ void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) 
 // Keys and values are read where they lie, in type T, each once for all columns.
 template <class T>
 struct ForwardByKey : ForwardF32 {
-  const T* kt = nullptr;         // [C, 64]
-  const T* values_at = nullptr;  // row i of the block at values_at[i * ld], where whole vectors can be read
-  BlockB v{};                    // else a copy
+  const T* kt = nullptr;  // [C, 64]
+  const T* values_at =
+      nullptr;  // row i of the block at values_at[i * ld], where whole vectors can be read
+  BlockB v{};   // else a copy
 
   using ForwardF32::ForwardF32;
   int64_t columns_at_once(bool) const { return x.count; }
@@ -165,14 +181,17 @@ struct ForwardByKey : ForwardF32 {
     const Tensor& from = call.kv->v;
     const int64_t width = x.value_width;
     if (width == x.value_padded)
-      values_at = reinterpret_cast<const T*>(static_cast<const char*>(from.data) + block.row * from.row_bytes) + task.kv_head * width;
+      values_at = reinterpret_cast<const T*>(static_cast<const char*>(from.data) +
+                                             block.row * from.row_bytes) +
+                  task.kv_head * width;
     else v = load_values(true);
   }
   // The first key of the vector that holds key `low`.
   static int64_t vector_of(int64_t low) { return low / lanes_f32() * lanes_f32(); }
   void scores(const Panel& p) const {
     const int64_t width = x.width, low = vector_of(p.low);
-    block_product(x.count, padded_width(p.high - low), width, {q, padded_width(width), 1}, kt + low, kKeyBlock, score + low, kKeyBlock, Written());
+    block_product(x.count, padded_width(p.high - low), width, {q, padded_width(width), 1}, kt + low,
+                  kKeyBlock, score + low, kKeyBlock, Written());
   }
   void softmax(const Panel& p) const {
     const int64_t low = vector_of(p.low);
@@ -188,14 +207,17 @@ struct ForwardByKey : ForwardF32 {
   void values(const Panel& p) const {
     const BlockA<float> weights{score + p.low, kKeyBlock, 1};
     const auto weigh = [&](const auto* rows, int64_t ld) {
-      block_product(x.count, x.value_padded, p.high - p.low, weights, rows + p.low * ld, ld, x.out, x.value_padded, Scaled{x.shrink});
+      block_product(x.count, x.value_padded, p.high - p.low, weights, rows + p.low * ld, ld, x.out,
+                    x.value_padded, Scaled{x.shrink});
     };
-    if (values_at != nullptr) weigh(values_at, call.kv->v.row_bytes / static_cast<int64_t>(sizeof(T)));
+    if (values_at != nullptr)
+      weigh(values_at, call.kv->v.row_bytes / static_cast<int64_t>(sizeof(T)));
     else weigh(v.data, v.ld);
   }
 };
 
-// Softmax of one column over keys [low, high) that lie in the lanes: as ForwardByColumn's, term by term.
+// Softmax of one column over keys [low, high) that lie in the lanes: as ForwardByColumn's, term by
+// term.
 template <class T>
 void ForwardByKey<T>::softmax_column(int64_t column, int64_t low, int64_t high) const {
   const DF32 d;
@@ -207,18 +229,21 @@ void ForwardByKey<T>::softmax_column(int64_t column, int64_t low, int64_t high) 
   for (int64_t j = low; j < high; j += lanes_f32()) {
     const auto key = hn::Iota(di, static_cast<int32_t>(j));
     const auto hidden = hn::Or(hn::Gt(key, last), hn::Lt(key, first));
-    const auto v = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, -kInfinity), hn::LoadU(d, s + j));
+    const auto v =
+        hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, -kInfinity), hn::LoadU(d, s + j));
     hn::StoreU(v, d, s + j);
     most = hn::Max(most, v);
   }
   const float before = x.highest[column], highest = std::max(before, MaxLanesFixed(d, most));
   const float level = highest == -kInfinity ? 0.0f : highest;
-  for (int64_t j = low; j < high; j += lanes_f32()) hn::StoreU(ExpNormal(d, hn::Sub(hn::LoadU(d, s + j), hn::Set(d, level))), d, s + j);
+  for (int64_t j = low; j < high; j += lanes_f32())
+    hn::StoreU(ExpNormal(d, hn::Sub(hn::LoadU(d, s + j), hn::Set(d, level))), d, s + j);
   x.highest[column] = highest;
   x.shrink[column] = hn::GetLane(ExpNormal(d, hn::Set(d, before - level)));
 }
 
-// l' = l exp(m - m') + sum_j p_j, key after key; the chains of kColumns columns run beside each other.
+// l' = l exp(m - m') + sum_j p_j, key after key; the chains of kColumns columns run beside each
+// other.
 template <class T>
 template <int kColumns>
 void ForwardByKey<T>::add_keys(int64_t column, int64_t low, int64_t high) const {
@@ -237,8 +262,10 @@ struct BackwardF32 {
   static constexpr int64_t kNumbers = 1;
   static constexpr bool kScaledQueries = true;
 
-  static void load_rows(const Operand<float>& x, const Tensor& t, int64_t row, int64_t rows, int64_t col, float scale) {
-    for (int64_t i = 0; i < rows; ++i) load_row(x.rows + i * x.ld, t, row + i, col, x.width, x.ld, scale);
+  static void load_rows(const Operand<float>& x, const Tensor& t, int64_t row, int64_t rows,
+                        int64_t col, float scale) {
+    for (int64_t i = 0; i < rows; ++i)
+      load_row(x.rows + i * x.ld, t, row + i, col, x.width, x.ld, scale);
   }
   // Rows are summed over as they lie, and gradients take the place of scores.
   static void alloc_stacked(Operand<float>& x, int64_t, Arena&) { x.stacked = x.rows; }
@@ -248,11 +275,13 @@ struct BackwardF32 {
     w.ds = w.ds_keys = w.dp;
   }
   template <class Into>
-  static void product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const float* b, int64_t ldb, float* c, int64_t ldc, Into into) {
+  static void product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const float* b,
+                      int64_t ldb, float* c, int64_t ldc, Into into) {
     block_product(m, n, depth, a, b, ldb, c, ldc, into);
   }
   template <bool kMasked>
-  static void softmax_gradient(const Workspace<BackwardF32>& w, int64_t column, int64_t keys, float factor, Sight sight) {
+  static void softmax_gradient(const Workspace<BackwardF32>& w, int64_t column, int64_t keys,
+                               float factor, Sight sight) {
     const DF32 d;
     const QueryVector<kMasked> queries(w.lse, w.delta, factor, column, sight);
     for (int64_t j = 0; j < keys; ++j) {
@@ -266,7 +295,8 @@ struct BackwardF32 {
 
 void forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
   for (const AttentionTask& task : tasks) {
-    if (!call.kv->keys_transposed() || 2 * (task.end - task.begin) > lanes_f32()) forward_task<ForwardByColumn>(call, task, scratch);
+    if (!call.kv->keys_transposed() || 2 * (task.end - task.begin) > lanes_f32())
+      forward_task<ForwardByColumn>(call, task, scratch);
     else if (call.kv->k.dtype == DType::bf16) forward_task<ForwardByKey<bf16>>(call, task, scratch);
     else if (call.kv->k.dtype == DType::f16) forward_task<ForwardByKey<Half>>(call, task, scratch);
     else forward_task<ForwardByKey<float>>(call, task, scratch);
@@ -288,10 +318,12 @@ namespace moe::ops {
 HWY_EXPORT(forward_f32);
 HWY_EXPORT(backward_f32);
 
-void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
+void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                           Arena& scratch) {
   HWY_DYNAMIC_DISPATCH(forward_f32)(call, tasks, scratch);
 }
-void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
+void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                            Arena& scratch) {
   HWY_DYNAMIC_DISPATCH(backward_f32)(call, tasks, scratch);
 }
 

@@ -1,10 +1,11 @@
-// The loops of attention's forward, written once over the inner part that multiplies (f32.cpp, bf16.cpp), in the manner of FlashAttention (Dao et al. 2022,
-// algorithm 1; Milakov and Gimelshein 2018 for the running maximum).
-// A task is up to 64 columns (query, head) that share one key/value head. For each block of 64 keys, with m the running maximum and l the running sum of a
-// column:
-//   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');  l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
-// and at the end o / l and lse = m + log l. A key beyond a column's position or before its window has s = -inf, p = +0 exactly, so it changes no bit whether it
-// is walked or not.
+// The loops of attention's forward, written once over the inner part that multiplies (f32.cpp,
+// bf16.cpp), in the manner of FlashAttention (Dao et al. 2022, algorithm 1; Milakov and Gimelshein
+// 2018 for the running maximum). A task is up to 64 columns (query, head) that share one key/value
+// head. For each block of 64 keys, with m the running maximum and l the running sum of a column:
+//   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');  l' = l exp(m - m')
+//   + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
+// and at the end o / l and lse = m + log l. A key beyond a column's position or before its window
+// has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not.
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -31,7 +32,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The columns of a task, and what is kept of each from block to block.
 struct Columns {
-  int64_t count, room;                       // columns; the same in whole vectors: what fills up sees what the last column sees and is never written out
+  int64_t count, room;  // columns; the same in whole vectors: what fills up sees what the last
+                        // column sees and is never written out
   int64_t width, value_width, value_padded;  // C, Cv, Cv padded
   int64_t oldest, past;                      // a key that some column sees lies in [oldest, past)
   int64_t newest, narrowest;                 // every column sees the keys in [newest, narrowest)
@@ -58,7 +60,8 @@ inline Columns load_columns(const AttentionCall& call, const AttentionTask& task
     x.position[j] = call.positions[static_cast<size_t>(column_at(call, task, j).row)];
     x.first_seen[j] = static_cast<int32_t>(call.first_seen(x.position[j]));
   }
-  for (int32_t* each : {x.position, x.first_seen}) std::fill(each + x.count, each + x.room, each[x.count - 1]);
+  for (int32_t* each : {x.position, x.first_seen})
+    std::fill(each + x.count, each + x.room, each[x.count - 1]);
   const auto [low, high] = std::minmax_element(x.position, x.position + x.count);
   x.oldest = call.first_seen(*low);
   x.past = int64_t{*high} + 1;
@@ -69,21 +72,25 @@ inline Columns load_columns(const AttentionCall& call, const AttentionTask& task
   return x;
 }
 
-// A block of keys: that at `position` lies in row `row` of the view. Some column of the task sees keys [first, end), counted from the block's first.
+// A block of keys: that at `position` lies in row `row` of the view. Some column of the task sees
+// keys [first, end), counted from the block's first.
 struct KeyBlock {
   int64_t position, row, first, end;
 };
 
-// Columns [begin, begin + count) against the keys [low, high) of a block that they see, counted from the block's first; `whole`: all of them see all of these.
+// Columns [begin, begin + count) against the keys [low, high) of a block that they see, counted
+// from the block's first; `whole`: all of them see all of these.
 struct Panel {
   int64_t begin, count, low, high;
   bool whole;
 };
 
-inline Panel panel_of(const Columns& x, const KeyBlock& block, int64_t begin, int64_t count, bool whole) {
+inline Panel panel_of(const Columns& x, const KeyBlock& block, int64_t begin, int64_t count,
+                      bool whole) {
   Panel p{begin, count, kKeyBlock, 0, whole};
   for (int64_t j = begin; j < begin + count; ++j) {
-    const int64_t low = std::max(x.first_seen[j] - block.position, block.first), high = std::min(x.position[j] + 1 - block.position, block.end);
+    const int64_t low = std::max(x.first_seen[j] - block.position, block.first),
+                  high = std::min(x.position[j] + 1 - block.position, block.end);
     if (low >= high) continue;
     p.low = std::min(p.low, low);
     p.high = std::max(p.high, high);
@@ -93,25 +100,27 @@ inline Panel panel_of(const Columns& x, const KeyBlock& block, int64_t begin, in
 
 // The key/value head of a task in a block of transposed keys, [C, 64].
 template <class T>
-const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, int64_t row, int64_t width) {
-  return static_cast<const T*>(call.kv->k.data) + (row / kKeyBlock * call.kv_heads + task.kv_head) * width * kKeyBlock;
+const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, int64_t row,
+                         int64_t width) {
+  return static_cast<const T*>(call.kv->k.data) +
+         (row / kKeyBlock * call.kv_heads + task.kv_head) * width * kKeyBlock;
 }
 
 // An inner part holds the columns x and its operands, and has
 //   load(block)            the block's keys and values
-//   columns_at_once(whole) columns that make a panel; `whole`: all columns see all of the block's keys that are seen
-//   scores(panel)          s
-//   softmax(panel)         p, and m, l and exp(m - m') move on
-//   values(panel)          o'
-//   total_of(column)       l
-// The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp) needs no calls for its steps.
+//   columns_at_once(whole) columns that make a panel; `whole`: all columns see all of the block's
+//   keys that are seen scores(panel)          s softmax(panel)         p, and m, l and exp(m - m')
+//   move on values(panel)          o' total_of(column)       l
+// The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
+// needs no calls for its steps.
 template <class Inner>
 HWY_INLINE void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
   const ArenaScope scope(scratch);
   Inner inner(call, task, scratch);
   const Columns& x = inner.x;
   for (int64_t at = x.oldest / kKeyBlock * kKeyBlock; at < x.past; at += kKeyBlock) {
-    const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0), std::min(x.past - at, kKeyBlock)};
+    const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),
+                         std::min(x.past - at, kKeyBlock)};
     inner.load(block);
     const bool whole = x.newest <= at + block.first && at + block.end <= x.narrowest;
     const int64_t step = inner.columns_at_once(whole);
@@ -126,7 +135,8 @@ HWY_INLINE void forward_task(const AttentionCall& call, const AttentionTask& tas
   for (int64_t j = 0; j < x.count; ++j) {
     const AttentionColumn at = column_at(call, task, j);
     const float total = inner.total_of(j);
-    store_row(call.o, at.row, at.head * x.value_width, x.value_width, x.out + j * x.value_padded, 1.0f / total);
+    store_row(call.o, at.row, at.head * x.value_width, x.value_width, x.out + j * x.value_padded,
+              1.0f / total);
     if (!call.lse.empty()) call.lse.row<float>(at.row)[at.head] = x.highest[j] + std::log(total);
   }
 }

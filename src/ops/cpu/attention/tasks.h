@@ -1,5 +1,6 @@
-// How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels (f32.cpp, bf16.cpp).
-// Each number of the result is written by exactly one task, so how tasks fall on threads changes no bit.
+// How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels
+// (f32.cpp, bf16.cpp). Each number of the result is written by exactly one task, so how tasks fall
+// on threads changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,9 @@ struct AttentionCall {
   int64_t window;  // keys a query sees, 0: all before it
 
   // The first key that a query at `position` sees.
-  int64_t first_seen(int64_t position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
+  int64_t first_seen(int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
   int64_t group() const { return heads / kv_heads; }
   int64_t width() const { return q.cols() / heads; }
   int64_t value_width() const { return kv->v.cols() / kv_heads; }
@@ -37,21 +40,28 @@ struct AttentionTask {
   int64_t work;  // columns times keys, for an even split over threads
 };
 
-// Where a task's column j lies: columns of a sequence and key/value head are its queries' heads, query after query.
+// Where a task's column j lies: columns of a sequence and key/value head are its queries' heads,
+// query after query.
 struct AttentionColumn {
   int64_t row, head;
 };
 inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask& task, int64_t j) {
   const int64_t group = call.group(), column = task.begin + j;
-  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group, task.kv_head * group + column % group};
+  return {call.kv->bounds[static_cast<size_t>(task.sequence)] + column / group,
+          task.kv_head * group + column % group};
 }
 
-// Work through `tasks` on the calling thread. A task of the forward holds at most 64 columns; one of the backward is a whole sequence and key/value head: it
-// owns the rows of dk, dv and of its heads' dq.
-void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
-void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+// Work through `tasks` on the calling thread. A task of the forward holds at most 64 columns; one
+// of the backward is a whole sequence and key/value head: it owns the rows of dk, dv and of its
+// heads' dq.
+void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                           Arena& scratch);
+void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                            Arena& scratch);
 // The same where k and v are bf16, in the backward all but lse, and has_bf16_products().
-void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
-void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch);
+void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                            Arena& scratch);
+void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                             Arena& scratch);
 
 }  // namespace moe::ops

@@ -1,8 +1,10 @@
-// The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of at most 256, one multiple of 16 and an exact tail of 1 to
-// 15, so that at most 31 primitives exist for each width and dtype; no row is padded. A row's bits do not depend on its block, so any cut is as good as any
-// other. A block meets all the matrices it was given with before the next block comes, so that it is read, or summed into, while it is in the cache.
-// Weights are packed when their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel region: Guard carries the first one
-// out.
+// The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of
+// at most 256, one multiple of 16 and an exact tail of 1 to 15, so that at most 31 primitives exist
+// for each width and dtype; no row is padded. A row's bits do not depend on its block, so any cut
+// is as good as any other. A block meets all the matrices it was given with before the next block
+// comes, so that it is read, or summed into, while it is in the cache. Weights are packed when
+// their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel
+// region: Guard carries the first one out.
 #include <vector>
 
 #include "ops/banks.h"
@@ -19,7 +21,8 @@ struct Block {
   int64_t group, row, rows;  // rows [row, row + rows) of the whole matrix
 };
 
-// Blocks in the order of rows; thread t runs [first[t], first[t + 1]). One share only: each block is run by all threads together.
+// Blocks in the order of rows; thread t runs [first[t], first[t + 1]). One share only: each block
+// is run by all threads together.
 struct Schedule {
   std::vector<Block> blocks;
   std::vector<size_t> first;
@@ -46,8 +49,10 @@ Schedule schedule_rows(int threads, std::span<const Group> groups) {
     int64_t unit = 0;  // of the group's first row
     for (const Group& g : groups) {
       const int64_t here = g.units();
-      const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here), end = std::clamp<int64_t>(share.end - unit, 0, here);
-      cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit, std::min(g.begin + end * kUnit, g.end));
+      const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here),
+                    end = std::clamp<int64_t>(share.end - unit, 0, here);
+      cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit,
+               std::min(g.begin + end * kUnit, g.end));
       unit += here;
     }
     schedule.first.push_back(schedule.blocks.size());
@@ -55,31 +60,42 @@ Schedule schedule_rows(int threads, std::span<const Group> groups) {
   return schedule;
 }
 
-// The block's rows of `in` as the product wants them: where they lie, or gathered and converted in scratch.
+// The block's rows of `in` as the product wants them: where they lie, or gathered and converted in
+// scratch.
 const void* rows_of(const Part& p, const Block& block, Arena& scratch) {
   if (p.direct_in()) return static_cast<const char*>(p.in.x.data) + block.row * p.in.x.row_bytes;
-  void* copy = scratch.alloc_bytes(static_cast<size_t>(block.rows * p.in.cols()) * size_of(p.compute));
-  convert_matrix(copy, p.compute, p.in.cols(), source_of(p.in, block.row, 0), block.rows, p.in.cols(), false);
+  void* copy =
+      scratch.alloc_bytes(static_cast<size_t>(block.rows * p.in.cols()) * size_of(p.compute));
+  convert_matrix(copy, p.compute, p.in.cols(), source_of(p.in, block.row, 0), block.rows,
+                 p.in.cols(), false);
   return copy;
 }
 
-void run_part(const Part& p, const Block& block, const Product& product, const void* in, Arena& scratch) {
+void run_part(const Part& p, const Block& block, const Product& product, const void* in,
+              Arena& scratch) {
   const ArenaScope scope(scratch);
   const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
-  void* to = p.direct_out() ? out.data : scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float));
+  void* to =
+      p.direct_out()
+          ? out.data
+          : scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float));
   product.run(to, in, p.w.at(block.group), scratch.alloc_bytes(product.scratch_bytes()));
-  if (!p.direct_out()) convert_matrix(out.data, out.dtype, source_of(out).stride, {to, DType::f32, out.cols()}, block.rows, out.cols(), p.add);
+  if (!p.direct_out())
+    convert_matrix(out.data, out.dtype, source_of(out).stride, {to, DType::f32, out.cols()},
+                   block.rows, out.cols(), p.add);
 }
 
 // `one_in`: all parts read the same rows.
-void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
+                     std::span<const Group> groups, int threads) {
   const Schedule schedule = schedule_rows(threads, groups);
   const int shares = static_cast<int>(schedule.first.size()) - 1;
   const int inner_threads = shares == 1 ? threads : 1;
   // Found before the threads start, so that making one is never paid by many; [block, part].
   std::vector<const Product*> products;
   for (const Block& block : schedule.blocks)
-    for (const Part& part : parts) products.push_back(&find_product(part.shape(block.rows, inner_threads)));
+    for (const Part& part : parts)
+      products.push_back(&find_product(part.shape(block.rows, inner_threads)));
   const auto run_block = [&](size_t i, Arena& scratch) {
     const ArenaScope scope(scratch);
     const Block& block = schedule.blocks[i];
@@ -95,7 +111,8 @@ void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in, std:
     return;
   }
   parallel_shares(run, shares, [&](size_t share, Arena& scratch) {
-    for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i) run_block(i, scratch);
+    for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i)
+      run_block(i, scratch);
   });
 }
 
@@ -114,13 +131,15 @@ RowProduct row_product_of(const Part& p) {
           .out_stride = p.out.row_bytes / element_size(p.out.dtype)};
 }
 
-// Where every expert has a few rows only, as when a text is written token by token, weights are all that is read: each thread takes an even share of all the
-// matrices' columns, so that the weights of a token's experts stream through once, without a pause between experts.
+// Where every expert has a few rows only, as when a text is written token by token, weights are all
+// that is read: each thread takes an even share of all the matrices' columns, so that the weights
+// of a token's experts stream through once, without a pause between experts.
 bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
   for (const Meeting& m : meetings)
     if (m.group->end - m.group->begin > kMostSingleRows) return false;
   std::vector<RowProduct> products;  // [meetings]
-  std::vector<int64_t> first{0};     // work of the meetings before; a unit of kRowUnit columns takes as much of it as there are inner numbers
+  std::vector<int64_t> first{0};  // work of the meetings before; a unit of kRowUnit columns takes
+                                  // as much of it as there are inner numbers
   int64_t bytes = 0;
   for (const auto& [p, g] : meetings) {
     products.push_back(row_product_of(*p));
@@ -137,7 +156,9 @@ bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
       const Group& g = *meetings[i].group;
       // Units that begin in this share.
       const int64_t inner = p.in.cols(), units = (first[i + 1] - first[i]) / inner;
-      const auto unit_at = [&](int64_t work) { return work <= first[i] ? 0 : std::min((work - first[i] + inner - 1) / inner, units); };
+      const auto unit_at = [&](int64_t work) {
+        return work <= first[i] ? 0 : std::min((work - first[i] + inner - 1) / inner, units);
+      };
       const int64_t begin = unit_at(mine.begin), end = unit_at(mine.end);
       if (begin >= end) continue;
       const ArenaScope scope(scratch);
@@ -147,7 +168,8 @@ bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
       product.packed = p.w.at(g.expert);
       product.out = static_cast<char*>(p.out.data) + block.row * p.out.row_bytes;
       const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
-      for (int64_t r = 0; r < block.rows; ++r) product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
+      for (int64_t r = 0; r < block.rows; ++r)
+        product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
       run_rows(product, begin, end);
     }
   };
@@ -157,7 +179,8 @@ bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
 }
 
 // All parts are quantised, or none is.
-void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups,
+              int threads) {
   if (groups.empty()) return;
   std::vector<Meeting> meetings;
   meetings.reserve(groups.size() * parts.size());
@@ -167,7 +190,8 @@ void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<c
   else if (!multiply_rows(run, meetings)) multiply_blocks(run, parts, one_in, groups, threads);
 }
 
-void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups, int threads) {
+void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in,
+                      std::span<const Group> groups, int threads) {
   std::vector<CallWeight*> weights;
   std::vector<int64_t> experts;
   weights.reserve(parts.size());
@@ -176,7 +200,8 @@ void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in, std::span
   for (const Group& g : groups) experts.push_back(g.expert);
   pack_within_budget(run, weights, experts);
   const auto is_packed = [&](const Group& g) {
-    return std::all_of(weights.begin(), weights.end(), [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
+    return std::all_of(weights.begin(), weights.end(),
+                       [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
   };
   std::vector<Group> packed, passing;
   packed.reserve(groups.size());
@@ -201,14 +226,16 @@ struct Asked {
   GatheredRows in;
 };
 
-// A call that was checked: the parts whose weights are not quantised, those whose are, and the groups that all of them meet.
+// A call that was checked: the parts whose weights are not quantised, those whose are, and the
+// groups that all of them meet.
 struct Checked {
   std::vector<Part> parts, quantised;
   std::vector<Group> groups;
   int threads = 1;
 };
 
-// Both directions: `forward` goes from I to O. `add`: to what stands in the output. `wide`: the product is f32 whatever the input is.
+// Both directions: `forward` goes from I to O. `add`: to what stands in the output. `wide`: the
+// product is f32 whatever the input is.
 struct Kind {
   const char* op;
   bool forward = true, add = false, wide = false;
@@ -219,11 +246,14 @@ Bank check_asked(const Kind& kind, const Asked& a, Offsets offsets) {
   const auto [op, forward, add, wide] = kind;
   const Bank bank = checked_bank(op, a.w);
   const Tensor &out = a.out, &in = a.in.x;
-  const bool fits = !out.empty() && !in.empty() && is_float(in) && in.cols() == (forward ? bank.in : bank.out) &&
+  const bool fits = !out.empty() && !in.empty() && is_float(in) &&
+                    in.cols() == (forward ? bank.in : bank.out) &&
                     out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
-  const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
+  const bool out_dtype_fits =
+      out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
   need(fits && out_dtype_fits, op,
-       forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]" : "dx [R, I] f32 or dy's dtype, dy [R, O]",
+       forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]"
+               : "dx [R, I] f32 or dy's dtype, dy [R, O]",
        {{forward ? "y" : "dx", out}, {forward ? "x" : "dy", in}, {a.w.name.c_str(), a.w.value}});
   need_listed(op, a.in);
   check_offsets(op, bank, a.in.rows(), offsets, a.w);
@@ -235,36 +265,45 @@ Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, 
   choose_isa();
   Checked checked;
   auto& [parts, quantised, groups, threads] = checked;
-  (kind.forward && !asked.empty() && is_quantised(asked.front().w.value.dtype) ? quantised : parts).reserve(asked.size());
+  (kind.forward && !asked.empty() && is_quantised(asked.front().w.value.dtype) ? quantised : parts)
+      .reserve(asked.size());
   for (const Asked& a : asked) {
     const Bank bank = check_asked(kind, a, offsets);
     if (a.in.rows() == 0) return {};
     const DType compute = kind.wide ? DType::f32 : compute_dtype(a.in.x.dtype);
     if (kind.forward && is_quantised(a.w.value.dtype)) {
-      quantised.push_back({a.out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), kind.add, compute});
+      quantised.push_back(
+          {a.out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), kind.add, compute});
     } else {
       const bool add = kind.add || (!kind.forward && !parts.empty());
-      parts.push_back({a.out, a.in, call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add, compute});
+      parts.push_back(
+          {a.out, a.in,
+           call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add,
+           compute});
     }
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
-    if (offsets[e] < offsets[e + 1]) groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
+    if (offsets[e] < offsets[e + 1])
+      groups.push_back({static_cast<int64_t>(e), offsets[e], offsets[e + 1]});
   return checked;
 }
 
 void multiply_checked(Run& run, Checked& checked, bool forward) {
   for (std::vector<Part>* together : {&checked.parts, &checked.quantised})
-    if (!together->empty()) multiply_packing(run, *together, forward, checked.groups, checked.threads);
+    if (!together->empty())
+      multiply_packing(run, *together, forward, checked.groups, checked.threads);
 }
 
-void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
+void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked,
+                      Offsets offsets) {
   const ArenaScope scope(run.scratch);
   Checked checked = check_call(run, kind, asked, offsets);
   multiply_checked(run, checked, kind.forward);
 }
 
-// All of the calls' products at once, where all are of one kind, find room for their copies, and are quantised or have few rows; else nothing is multiplied.
+// All of the calls' products at once, where all are of one kind, find room for their copies, and
+// are quantised or have few rows; else nothing is multiplied.
 bool multiply_together(Run& run, std::vector<Checked>& calls) {
   std::vector<Meeting> meetings;
   bool quantised = false, plain = false;
@@ -297,9 +336,12 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
 
 }  // namespace
 
-void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) { checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets); }
+void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
+  checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets);
+}
 
-void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
+void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredRows x,
+                    Offsets offsets) {
   std::vector<Asked> asked;
   asked.reserve(operands.size());
   for (const Operand& o : operands) asked.push_back({o.w, o.y, x});
@@ -322,11 +364,13 @@ void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
 
 void matmul_forward_f32(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
   const Kind kind{.op = "matmul_forward_f32", .wide = true};
-  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype)) return checked_multiply(run, kind, {{w, y, x}}, offsets);
+  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype))
+    return checked_multiply(run, kind, {{w, y, x}}, offsets);
   const Bank bank = check_asked(kind, {w, y, x}, offsets);
-  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out), [&](int64_t begin, int64_t end, int) {
-    narrow_multiply(y, x, w.expert(0), {begin, end});
-  });
+  parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out),
+               [&](int64_t begin, int64_t end, int) {
+                 narrow_multiply(y, x, w.expert(0), {begin, end});
+               });
 }
 
 void matmul_dx(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offsets) {
@@ -340,7 +384,8 @@ void matmul_dx(Run& run, Tensor dx, std::initializer_list<Operand> operands, Off
 }
 
 void matmul_dx_acc(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offsets) {
-  checked_multiply(run, {.op = "matmul_dx_acc", .forward = false, .add = true}, {{w, dx, dy}}, offsets);
+  checked_multiply(run, {.op = "matmul_dx_acc", .forward = false, .add = true}, {{w, dx, dy}},
+                   offsets);
 }
 
 }  // namespace moe::ops

@@ -1,6 +1,8 @@
-// The gradient of a matrix: w.grad [O, I] += dy^T [O, R] x [R, I], over groups of rows. dy is turned block by block into scratch; x is packed as the right
-// operand, once for all matrices that share it; both are padded with zero rows. A group that one thread owns is packed by that thread right before its
-// products, into the cache; groups that several threads share, or too few groups, are packed ahead, a wave of rows at a time, for the same reason.
+// The gradient of a matrix: w.grad [O, I] += dy^T [O, R] x [R, I], over groups of rows. dy is
+// turned block by block into scratch; x is packed as the right operand, once for all matrices that
+// share it; both are padded with zero rows. A group that one thread owns is packed by that thread
+// right before its products, into the cache; groups that several threads share, or too few groups,
+// are packed ahead, a wave of rows at a time, for the same reason.
 #include <vector>
 
 #include "ops/cpu/gemm/products.h"
@@ -16,7 +18,8 @@ struct Gradient {
   GatheredRows dy;
 };
 
-// A stretch of one group's rows, summed by one product: w.grad[group] += dy[row..]^T x[row..]. `padded` rows stand in the product, the added ones zero.
+// A stretch of one group's rows, summed by one product: w.grad[group] += dy[row..]^T x[row..].
+// `padded` rows stand in the product, the added ones zero.
 struct Stretch {
   int64_t group, row, rows, padded;
   const PackLayout* layout;
@@ -51,15 +54,18 @@ void plan_stretches(DwPlan& plan, const Bank& bank, Offsets offsets) {
   plan.first_stretch.push_back(0);
   for (int64_t e = 0; e < bank.experts; ++e) {
     for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kDwInnerRows) {
-      const int64_t rows = std::min(kDwInnerRows, offsets[e + 1] - row), padded = round_up(rows, step);
-      plan.stretches.push_back({e, row, rows, padded, &weights_layout(padded, bank.in, plan.compute)});
+      const int64_t rows = std::min(kDwInnerRows, offsets[e + 1] - row),
+                    padded = round_up(rows, step);
+      plan.stretches.push_back(
+          {e, row, rows, padded, &weights_layout(padded, bank.in, plan.compute)});
     }
     plan.first_stretch.push_back(plan.stretches.size());
   }
 }
 
 // Tasks in order, shared out so that every thread gets about the same number of rows times outputs.
-void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets offsets, int threads) {
+void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets offsets,
+                int threads) {
   const int64_t groups = groups_with_rows(offsets);
   int64_t outputs = 0, total = 0, done = 0;
   for (const Gradient& g : gradients) outputs += g.bank.out;
@@ -70,7 +76,8 @@ void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets of
     if (offsets[e + 1] == offsets[e]) continue;
     for (const Gradient& g : gradients)
       for (int64_t o = 0; o < g.bank.out; o += block) {
-        const int64_t take = std::min(block, g.bank.out - o), cost = (offsets[e + 1] - offsets[e]) * take;
+        const int64_t take = std::min(block, g.bank.out - o),
+                      cost = (offsets[e + 1] - offsets[e]) * take;
         plan.tasks.push_back({&g, static_cast<int64_t>(e), o, take, cost});
         total += cost;
       }
@@ -78,7 +85,9 @@ void plan_tasks(DwPlan& plan, const std::vector<Gradient>& gradients, Offsets of
   size_t next = 0;
   for (int t = 0; t <= threads; ++t) {
     // A task belongs to the thread in whose share its middle lies.
-    while (next < plan.tasks.size() && (t == threads || 2 * done + plan.tasks[next].cost <= 2 * total * t / threads)) done += plan.tasks[next++].cost;
+    while (next < plan.tasks.size() &&
+           (t == threads || 2 * done + plan.tasks[next].cost <= 2 * total * t / threads))
+      done += plan.tasks[next++].cost;
     plan.first_task.push_back(next);
   }
 }
@@ -94,11 +103,14 @@ void pack_piece(const DwPlan& plan, const Stretch& s, void* packed, int64_t bloc
   pack_straight(packed, *s.layout, plan.compute, source_of(plan.x, s.row, 0), s.rows, block, hints);
 }
 
-// Whether a group is packed ahead by all threads: when it lies in more than one share, or there are few groups.
+// Whether a group is packed ahead by all threads: when it lies in more than one share, or there are
+// few groups.
 std::vector<bool> packed_ahead(const DwPlan& plan) {
   std::vector<bool> ahead(plan.first_stretch.size() - 1, plan.few);
   for (size_t task : plan.first_task) {
-    if (task == 0 || task >= plan.tasks.size() || plan.tasks[task].group != plan.tasks[task - 1].group) continue;
+    if (task == 0 || task >= plan.tasks.size() ||
+        plan.tasks[task].group != plan.tasks[task - 1].group)
+      continue;
     ahead[static_cast<size_t>(plan.tasks[task].group)] = true;
   }
   return ahead;
@@ -116,13 +128,15 @@ void pack_ahead(Run& run, DwPlan& plan) {
     for (int64_t b = 0; b < row_blocks(*s.layout); ++b) pieces.emplace_back(i, b);
   }
   if (pieces.empty()) return;
-  const int64_t grain = std::max<int64_t>(1, kGrainElements * static_cast<int64_t>(pieces.size()) / elements);
-  parallel_for(run.threads, static_cast<int64_t>(pieces.size()), grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto [index, block] = pieces[static_cast<size_t>(i)];
-      pack_piece(plan, plan.stretches[index], plan.stretches[index].packed, block);
-    }
-  });
+  const int64_t grain =
+      std::max<int64_t>(1, kGrainElements * static_cast<int64_t>(pieces.size()) / elements);
+  parallel_for(run.threads, static_cast<int64_t>(pieces.size()), grain,
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const auto [index, block] = pieces[static_cast<size_t>(i)];
+                   pack_piece(plan, plan.stretches[index], plan.stretches[index].packed, block);
+                 }
+               });
 }
 
 // packed[i]: the i-th stretch of the task's group.
@@ -133,12 +147,14 @@ void run_task(const DwPlan& plan, const Task& task, std::span<void* const> packe
   for (size_t i = 0; i < packed.size(); ++i) {
     const ArenaScope scope(scratch);
     const Stretch& s = plan.stretches[first + i];
-    void* turned = scratch.alloc_bytes(static_cast<size_t>(task.outputs * s.padded) * size_of(plan.compute));
-    transpose(turned, plan.compute, source_of(g.dy, s.row, task.output), s.rows, task.outputs, s.padded,
-              scratch.alloc_bytes(transpose_scratch_bytes(task.outputs)));
+    void* turned =
+        scratch.alloc_bytes(static_cast<size_t>(task.outputs * s.padded) * size_of(plan.compute));
+    transpose(turned, plan.compute, source_of(g.dy, s.row, task.output), s.rows, task.outputs,
+              s.padded, scratch.alloc_bytes(transpose_scratch_bytes(task.outputs)));
     // A gradient that counts as zero is written by its group's first stretch.
     const bool add = !g.w->grad_is_zero || s.row > plan.offsets[static_cast<size_t>(task.group)];
-    const Product& product = find_product({task.outputs, s.padded, g.bank.in, plan.compute, DType::f32, add, 1});
+    const Product& product =
+        find_product({task.outputs, s.padded, g.bank.in, plan.compute, DType::f32, add, 1});
     product.run(out, turned, packed[i], scratch.alloc_bytes(product.scratch_bytes()));
   }
 }
@@ -149,17 +165,20 @@ void run_share(const DwPlan& plan, size_t share, Arena& scratch) {
     const ArenaScope scope(scratch);
     const int64_t group = plan.tasks[i].group;
     packed.clear();
-    for (size_t k = plan.first_stretch[static_cast<size_t>(group)]; k < plan.first_stretch[static_cast<size_t>(group) + 1]; ++k) {
+    for (size_t k = plan.first_stretch[static_cast<size_t>(group)];
+         k < plan.first_stretch[static_cast<size_t>(group) + 1]; ++k) {
       const Stretch& s = plan.stretches[k];
       packed.push_back(s.packed != nullptr ? s.packed : scratch.alloc_bytes(s.layout->bytes));
       if (s.packed != nullptr) continue;
       for (int64_t b = 0; b < row_blocks(*s.layout); ++b) pack_piece(plan, s, packed.back(), b);
     }
-    for (; i < end && plan.tasks[i].group == group; ++i) run_task(plan, plan.tasks[i], packed, scratch);
+    for (; i < end && plan.tasks[i].group == group; ++i)
+      run_task(plan, plan.tasks[i], packed, scratch);
   }
 }
 
-// Where the waves end: at ends of stretches, so that cutting changes no sum. One wave where there are groups enough for every thread to own some.
+// Where the waves end: at ends of stretches, so that cutting changes no sum. One wave where there
+// are groups enough for every thread to own some.
 std::vector<int64_t> wave_ends(Offsets offsets, bool few, int64_t row_bytes) {
   int64_t in_wave = 0;
   std::vector<int64_t> ends;
@@ -176,7 +195,8 @@ std::vector<int64_t> wave_ends(Offsets offsets, bool few, int64_t row_bytes) {
   return ends;
 }
 
-void run_wave(Run& run, const std::vector<Gradient>& gradients, GatheredRows x, Offsets offsets, bool few, int64_t begin, int64_t end, int threads) {
+void run_wave(Run& run, const std::vector<Gradient>& gradients, GatheredRows x, Offsets offsets,
+              bool few, int64_t begin, int64_t end, int threads) {
   const ArenaScope scope(run.scratch);
   std::vector<int64_t> clipped(offsets.begin(), offsets.end());
   for (int64_t& offset : clipped) offset = std::clamp(offset, begin, end);
@@ -192,7 +212,8 @@ void run_wave(Run& run, const std::vector<Gradient>& gradients, GatheredRows x, 
   plan_stretches(plan, gradients.front().bank, clipped);
   plan_tasks(plan, gradients, clipped, threads);
   pack_ahead(run, plan);
-  parallel_shares(run, threads, [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
+  parallel_shares(run, threads,
+                  [&](size_t share, Arena& scratch) { run_share(plan, share, scratch); });
 }
 
 void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offsets offsets) {
@@ -202,14 +223,18 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offse
   for (Gradient& g : gradients) {
     g.bank = checked_bank(op, *g.w);
     const Tensor& dy = g.dy.x;
-    const bool fits = !x.x.empty() && !dy.empty() && is_float(x.x) && is_float(dy) && x.cols() == g.bank.in && dy.cols() == g.bank.out &&
-                      x.rows() == g.dy.rows() && dy.dtype == gradients.front().dy.x.dtype;
-    need(fits, op, "dy [R, O], x [R, I]", {{"dy", dy}, {"x", x.x}, {g.w->name.c_str(), g.w->value}});
+    const bool fits = !x.x.empty() && !dy.empty() && is_float(x.x) && is_float(dy) &&
+                      x.cols() == g.bank.in && dy.cols() == g.bank.out && x.rows() == g.dy.rows() &&
+                      dy.dtype == gradients.front().dy.x.dtype;
+    need(fits, op, "dy [R, O], x [R, I]",
+         {{"dy", dy}, {"x", x.x}, {g.w->name.c_str(), g.w->value}});
     need_listed(op, g.dy);
     check_offsets(op, g.bank, x.rows(), offsets, *g.w);
     need(g.w->grad.empty() ||
-             (g.w->value.dtype == DType::f32 && !g.w->is_bound() && g.w->grad.dtype == DType::f32 && g.w->grad.dense() && g.w->grad.shape == g.w->value.shape),
-         op, "a gradient f32 of the weight's shape", {{"grad", g.w->grad}, {g.w->name.c_str(), g.w->value}});
+             (g.w->value.dtype == DType::f32 && !g.w->is_bound() && g.w->grad.dtype == DType::f32 &&
+              g.w->grad.dense() && g.w->grad.shape == g.w->value.shape),
+         op, "a gradient f32 of the weight's shape",
+         {{"grad", g.w->grad}, {g.w->name.c_str(), g.w->value}});
   }
   std::erase_if(gradients, [](const Gradient& g) { return g.w->grad.empty(); });
   if (gradients.empty() || x.rows() == 0) return;
@@ -223,14 +248,17 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offse
   for (const Gradient& g : gradients) {
     const Tensor& grad = g.w->grad;
     for (size_t e = 0; g.w->grad_is_zero && e + 1 < offsets.size(); ++e)
-      if (offsets[e] == offsets[e + 1]) zero(run, grad.rank == 3 ? grad.at(static_cast<int64_t>(e)) : grad);
+      if (offsets[e] == offsets[e + 1])
+        zero(run, grad.rank == 3 ? grad.at(static_cast<int64_t>(e)) : grad);
     g.w->grad_is_zero = false;
   }
 }
 
 }  // namespace
 
-void matmul_dw(Run& run, Param& w, GatheredRows dy, GatheredRows x, Offsets offsets) { checked_dw(run, {{&w, {}, dy}}, x, offsets); }
+void matmul_dw(Run& run, Param& w, GatheredRows dy, GatheredRows x, Offsets offsets) {
+  checked_dw(run, {{&w, {}, dy}}, x, offsets);
+}
 
 void matmul_dw(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Gradient> gradients;

@@ -1,4 +1,5 @@
-// Lanes lie along the inner dimension. Each element is one vector of running sums over it in ascending order, then the sum of its lanes.
+// Lanes lie along the inner dimension. Each element is one vector of running sums over it in
+// ascending order, then the sum of its lanes.
 #include "ops/cpu/gemm/narrow_product.h"
 
 #include "ops/cpu/targets.h"
@@ -21,7 +22,8 @@ constexpr int kNarrowColumns = 4;
 constexpr int kNarrowRows = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // so that the sums fit the registers
 
 template <int kRows, int kColumns, class X, class W>
-HWY_INLINE void NarrowTile(float* const* y, const X* const* x, const W* w, int64_t stride, int64_t inner) {
+HWY_INLINE void NarrowTile(float* const* y, const X* const* x, const W* w, int64_t stride,
+                           int64_t inner) {
   const DF32 d;
   VF32 sum[kRows][kColumns];
 #pragma GCC unroll 4

@@ -6,11 +6,12 @@
 
 namespace moe::ops {
 
-// The most columns for which this pays: oneDNN's blocks are of 64, and a row alone would read every line of one for a few numbers of it.
+// The most columns for which this pays: oneDNN's blocks are of 64, and a row alone would read every
+// line of one for a few numbers of it.
 constexpr int64_t kMostNarrowColumns = 32;
 
-// y[r,o] = sum_i x[r,i] w[o,i] for r in `rows`; every sum is made in the same order whatever stands beside it.
-// y [R,O] f32; x [R,I] f32 or bf16; w [O,I] f32, bf16 or f16
+// y[r,o] = sum_i x[r,i] w[o,i] for r in `rows`; every sum is made in the same order whatever stands
+// beside it. y [R,O] f32; x [R,I] f32 or bf16; w [O,I] f32, bf16 or f16
 void narrow_multiply(Tensor y, const GatheredRows& x, Tensor w, Span rows);
 
 }  // namespace moe::ops

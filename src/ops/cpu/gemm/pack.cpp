@@ -1,4 +1,5 @@
-// Packing for oneDNN. Transposition works on 32-bit words: an f32, or two neighbouring bf16 of the inner dimension, which the layout keeps together.
+// Packing for oneDNN. Transposition works on 32-bit words: an f32, or two neighbouring bf16 of the
+// inner dimension, which the layout keeps together.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,19 +27,24 @@ HWY_INLINE void Put(hn::Vec<D> v, D d, uint32_t* p) {
 }
 
 #if HWY_TARGET <= HWY_AVX3
-// Sixteen by sixteen words, each line of memory read once and written once: rows that lie a multiple of 4 KiB apart share one set of the first-level cache
-// and would push each other out between two visits. First four by four inside each 128-bit block, then the blocks.
+// Sixteen by sixteen words, each line of memory read once and written once: rows that lie a
+// multiple of 4 KiB apart share one set of the first-level cache and would push each other out
+// between two visits. First four by four inside each 128-bit block, then the blocks.
 template <bool kStream>
-HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride) {
+HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride,
+                            const uint32_t* HWY_RESTRICT in, int64_t in_stride) {
   const hn::FixedTag<uint32_t, 16> d;
   const hn::FixedTag<uint64_t, 8> d64;
   hn::Vec<decltype(d)> t[16];  // block b of t[4 q + i]: column 4 b + i of rows 4 q .. 4 q + 3
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q) {
     const uint32_t* p = in + 4 * q * in_stride;
-    const auto r0 = hn::LoadU(d, p), r1 = hn::LoadU(d, p + in_stride), r2 = hn::LoadU(d, p + 2 * in_stride), r3 = hn::LoadU(d, p + 3 * in_stride);
-    const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)), low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-    const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)), high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+    const auto r0 = hn::LoadU(d, p), r1 = hn::LoadU(d, p + in_stride),
+               r2 = hn::LoadU(d, p + 2 * in_stride), r3 = hn::LoadU(d, p + 3 * in_stride);
+    const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1)),
+               low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+    const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1)),
+               high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
     t[4 * q] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
     t[4 * q + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
     t[4 * q + 2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
@@ -47,8 +53,10 @@ HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride, cons
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const auto a = t[i], b = t[4 + i], c = t[8 + i], e = t[12 + i];
-    const auto even_ab = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a), odd_ab = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
-    const auto even_ce = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(e), c), odd_ce = hn::OddEvenBlocks(e, hn::SwapAdjacentBlocks(c));
+    const auto even_ab = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a),
+               odd_ab = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+    const auto even_ce = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(e), c),
+               odd_ce = hn::OddEvenBlocks(e, hn::SwapAdjacentBlocks(c));
     Put<kStream>(hn::ConcatLowerLower(d, even_ce, even_ab), d, out + i * out_stride);
     Put<kStream>(hn::ConcatLowerLower(d, odd_ce, odd_ab), d, out + (4 + i) * out_stride);
     Put<kStream>(hn::ConcatUpperUpper(d, even_ce, even_ab), d, out + (8 + i) * out_stride);
@@ -58,9 +66,11 @@ HWY_INLINE void Transpose16(uint32_t* HWY_RESTRICT out, int64_t out_stride, cons
 #endif
 
 #if HWY_TARGET != HWY_SCALAR
-HWY_INLINE void Transpose4(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride) {
+HWY_INLINE void Transpose4(uint32_t* HWY_RESTRICT out, int64_t out_stride,
+                           const uint32_t* HWY_RESTRICT in, int64_t in_stride) {
   const hn::FixedTag<uint32_t, 4> d;
-  const auto r0 = hn::LoadU(d, in), r1 = hn::LoadU(d, in + in_stride), r2 = hn::LoadU(d, in + 2 * in_stride), r3 = hn::LoadU(d, in + 3 * in_stride);
+  const auto r0 = hn::LoadU(d, in), r1 = hn::LoadU(d, in + in_stride),
+             r2 = hn::LoadU(d, in + 2 * in_stride), r3 = hn::LoadU(d, in + 3 * in_stride);
   const auto low02 = hn::InterleaveLower(d, r0, r2), low13 = hn::InterleaveLower(d, r1, r3);
   const auto high02 = hn::InterleaveUpper(d, r0, r2), high13 = hn::InterleaveUpper(d, r1, r3);
   hn::StoreU(hn::InterleaveLower(d, low02, low13), d, out);
@@ -70,9 +80,12 @@ HWY_INLINE void Transpose4(uint32_t* HWY_RESTRICT out, int64_t out_stride, const
 }
 #endif
 
-// out(j, i) = in(i, j), rows and cols of `in`. To stream, `out` and its stride are whole cache lines.
+// out(j, i) = in(i, j), rows and cols of `in`. To stream, `out` and its stride are whole cache
+// lines.
 template <bool kStream>
-HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, const uint32_t* HWY_RESTRICT in, int64_t in_stride, int64_t rows, int64_t cols) {
+HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride,
+                               const uint32_t* HWY_RESTRICT in, int64_t in_stride, int64_t rows,
+                               int64_t cols) {
   const auto at = [&](int64_t r, int64_t c) { return in + r * in_stride + c; };
   const auto word = [&](int64_t r, int64_t c) {  // a file may put pairs of bf16 at any even address
     uint32_t w;
@@ -83,7 +96,8 @@ HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, c
 #if HWY_TARGET <= HWY_AVX3
   const int64_t tiled_cols = cols / 16 * 16;
   for (; r + 16 <= rows; r += 16) {
-    for (int64_t c = 0; c < tiled_cols; c += 16) Transpose16<kStream>(out + c * out_stride + r, out_stride, at(r, c), in_stride);
+    for (int64_t c = 0; c < tiled_cols; c += 16)
+      Transpose16<kStream>(out + c * out_stride + r, out_stride, at(r, c), in_stride);
     for (int64_t c = tiled_cols; c < cols; ++c)
       for (int64_t i = r; i < r + 16; ++i) out[c * out_stride + i] = word(i, c);
   }
@@ -91,7 +105,8 @@ HWY_INLINE void TransposeWords(uint32_t* HWY_RESTRICT out, int64_t out_stride, c
 #if HWY_TARGET != HWY_SCALAR
   const int64_t whole_cols = cols / 4 * 4;
   for (; r + 4 <= rows; r += 4) {
-    for (int64_t c = 0; c < whole_cols; c += 4) Transpose4(out + c * out_stride + r, out_stride, at(r, c), in_stride);
+    for (int64_t c = 0; c < whole_cols; c += 4)
+      Transpose4(out + c * out_stride + r, out_stride, at(r, c), in_stride);
     for (int64_t c = whole_cols; c < cols; ++c)
       for (int64_t i = r; i < r + 4; ++i) out[c * out_stride + i] = word(i, c);
   }
@@ -104,7 +119,8 @@ template <bool kStream = false, class To, class From>
 HWY_INLINE void ConvertRow(To* HWY_RESTRICT out, const From* HWY_RESTRICT in, int64_t n) {
   const DF32 d;
   ForColumns(d, n, [&](int64_t c, auto part) HWY_ATTR {
-    if constexpr (kStream && std::is_same_v<decltype(part), Whole>) hn::Stream(Load(d, in + c, part), d, out + c);
+    if constexpr (kStream && std::is_same_v<decltype(part), Whole>)
+      hn::Stream(Load(d, in + c, part), d, out + c);
     else Store(Load(d, in + c, part), d, out + c, part);
   });
 }
@@ -146,22 +162,26 @@ HWY_INLINE const T* At(const Source& s, int64_t row, int64_t col) {
   return static_cast<const T*>(s.data) + (s.row != nullptr ? s.row[row] : row) * s.stride + col;
 }
 
-// Fetches what the next call will read while this one computes, a few lines at a time: masters larger than the cache then arrive at the speed of memory.
+// Fetches what the next call will read while this one computes, a few lines at a time: masters
+// larger than the cache then arrive at the speed of memory.
 class Ahead {
  public:
-  explicit Ahead(const PackHints& hints) : at_(static_cast<const char*>(hints.next)), end_(at_ + hints.next_bytes) {}
+  explicit Ahead(const PackHints& hints)
+      : at_(static_cast<const char*>(hints.next)), end_(at_ + hints.next_bytes) {}
   HWY_INLINE void fetch(int64_t bytes) {
-    for (const char* stop = std::min(at_ + bytes, end_); at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
+    for (const char* stop = std::min(at_ + bytes, end_); at_ < stop; at_ += 64)
+      __builtin_prefetch(at_, 0, 2);
   }
 
  private:
   const char *at_, *end_;
 };
 
-// [rows, take] numbers from row `first`, column k on as words of the layout, kWords apart: f32, or pairs of bf16.
+// [rows, take] numbers from row `first`, column k on as words of the layout, kWords apart: f32, or
+// pairs of bf16.
 template <class T>
-HWY_INLINE void FillWords(uint32_t* words, int64_t words_stride, bool halves, const Source& source, int64_t first, int64_t k, int64_t rows, int64_t take,
-                          Ahead& ahead) {
+HWY_INLINE void FillWords(uint32_t* words, int64_t words_stride, bool halves, const Source& source,
+                          int64_t first, int64_t k, int64_t rows, int64_t take, Ahead& ahead) {
   for (int64_t i = 0; i < rows; ++i) {
     ahead.fetch(take * static_cast<int64_t>(sizeof(T)));
     uint32_t* to = words + i * words_stride;
@@ -171,42 +191,52 @@ HWY_INLINE void FillWords(uint32_t* words, int64_t words_stride, bool halves, co
       continue;
     }
     if (take % 2 != 0) to[take / 2] = 0;
-    if constexpr (std::is_same_v<T, bf16>) std::memcpy(to, from, static_cast<size_t>(take) * sizeof(bf16));
+    if constexpr (std::is_same_v<T, bf16>)
+      std::memcpy(to, from, static_cast<size_t>(take) * sizeof(bf16));
     else ConvertRow(reinterpret_cast<bf16*>(to), from, take);
   }
 }
 
 template <bool kStream, class T>
-void PackTransposedBlock(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
+void PackTransposedBlock(void* packed, const PackLayout& l, DType dtype, const Source& source,
+                         int64_t block, const PackHints& hints) {
   const bool halves = dtype == DType::bf16;
   const int64_t first = block * l.n_block, n = std::min(l.n_block, l.cols - first);
   constexpr int64_t kRows = 64, kWords = 16;
   const int64_t pair = halves ? 2 : 1;
-  // Rows that are already words of the layout are turned where they lie. (A row of bf16 pairs begins at a word if the rows' distance is even.)
-  const bool direct = halves ? std::is_same_v<T, bf16> && source.stride % 2 == 0 : std::is_same_v<T, float>;
+  // Rows that are already words of the layout are turned where they lie. (A row of bf16 pairs
+  // begins at a word if the rows' distance is even.)
+  const bool direct =
+      halves ? std::is_same_v<T, bf16> && source.stride % 2 == 0 : std::is_same_v<T, float>;
   alignas(64) uint32_t words[kRows * kWords];
   Ahead ahead(hints);
   for (int64_t k = 0; k < l.inner; k += l.k_block) {
     const int64_t depth = std::min(l.k_block, l.inner - k), whole = depth / pair * pair;
-    auto* out =
-        reinterpret_cast<uint32_t*>(static_cast<char*>(packed) + (k / l.k_block * l.k_stride + block * l.n_stride) * static_cast<int64_t>(size_of(dtype)));
-    if (n < l.n_block || depth < l.k_block) std::memset(out, 0, static_cast<size_t>(l.k_block * l.n_block) * size_of(dtype));
+    auto* out = reinterpret_cast<uint32_t*>(static_cast<char*>(packed) +
+                                            (k / l.k_block * l.k_stride + block * l.n_stride) *
+                                                static_cast<int64_t>(size_of(dtype)));
+    if (n < l.n_block || depth < l.k_block)
+      std::memset(out, 0, static_cast<size_t>(l.k_block * l.n_block) * size_of(dtype));
     for (int64_t r = 0; r < n; r += kRows) {
       const int64_t rows = std::min(kRows, n - r);
       if (direct) {
         ahead.fetch(rows * depth * static_cast<int64_t>(sizeof(T)));
-        TransposeWords<kStream>(out + r, l.n_block, reinterpret_cast<const uint32_t*>(At<T>(source, first + r, k)), source.stride / pair, rows, whole / pair);
+        TransposeWords<kStream>(out + r, l.n_block,
+                                reinterpret_cast<const uint32_t*>(At<T>(source, first + r, k)),
+                                source.stride / pair, rows, whole / pair);
       }
       for (int64_t c = direct ? whole : 0; c < depth; c += kWords * pair) {
         const int64_t take = std::min(kWords * pair, depth - c);
         FillWords<T>(words, kWords, halves, source, first + r, k + c, rows, take, ahead);
-        TransposeWords<kStream>(out + c / pair * l.n_block + r, l.n_block, words, kWords, rows, (take + pair - 1) / pair);
+        TransposeWords<kStream>(out + c / pair * l.n_block + r, l.n_block, words, kWords, rows,
+                                (take + pair - 1) / pair);
       }
     }
   }
 }
 
-void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const Source& source, int64_t block, const PackHints& hints) {
+void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const Source& source,
+                    int64_t block, const PackHints& hints) {
   WithWeight(source.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     if (hints.stream) PackTransposedBlock<true, T>(packed, layout, dtype, source, block, hints);
@@ -215,11 +245,15 @@ void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const S
 }
 
 template <bool kStream, class T>
-HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block,
+HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype,
+                                 const Source& source, int64_t source_rows, int64_t block,
                                  const PackHints& hints) {
-  const int64_t k0 = block * l.k_block, depth = std::clamp<int64_t>(source_rows - k0, 0, l.k_block), size = static_cast<int64_t>(size_of(dtype));
+  const int64_t k0 = block * l.k_block, depth = std::clamp<int64_t>(source_rows - k0, 0, l.k_block),
+                size = static_cast<int64_t>(size_of(dtype));
   char* const blocks = static_cast<char*>(packed) + block * l.k_stride * size;
-  if (l.cols % l.n_block != 0) std::memset(blocks + l.cols / l.n_block * l.n_stride * size, 0, static_cast<size_t>(l.k_block * l.n_block * size));
+  if (l.cols % l.n_block != 0)
+    std::memset(blocks + l.cols / l.n_block * l.n_stride * size, 0,
+                static_cast<size_t>(l.k_block * l.n_block * size));
   Ahead ahead(hints);
   // Whole rows one after the other, as memory is read fastest, not block by block.
   for (int64_t k = 0; k < l.k_block; k += l.pair)
@@ -228,15 +262,20 @@ HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype,
       char* row = blocks + (first / l.n_block * l.n_stride + k * l.n_block) * size;
       ahead.fetch(l.pair * n * static_cast<int64_t>(sizeof(T)));
       if (k >= depth) std::memset(row, 0, static_cast<size_t>(l.n_block * l.pair * size));
-      else if (dtype == DType::f32) ConvertRow<kStream>(reinterpret_cast<float*>(row), At<T>(source, k0 + k, first), n);
-      else PairRows<kStream>(reinterpret_cast<uint32_t*>(row), At<T>(source, k0 + k, first), k + 1 < depth ? At<T>(source, k0 + k + 1, first) : nullptr, n);
+      else if (dtype == DType::f32)
+        ConvertRow<kStream>(reinterpret_cast<float*>(row), At<T>(source, k0 + k, first), n);
+      else
+        PairRows<kStream>(reinterpret_cast<uint32_t*>(row), At<T>(source, k0 + k, first),
+                          k + 1 < depth ? At<T>(source, k0 + k + 1, first) : nullptr, n);
     }
 }
 
-void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& source, int64_t source_rows, int64_t block, const PackHints& hints) {
+void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& source,
+                  int64_t source_rows, int64_t block, const PackHints& hints) {
   WithWeight(source.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    if (hints.stream) PackStraightRows<true, T>(packed, l, dtype, source, source_rows, block, hints);
+    if (hints.stream)
+      PackStraightRows<true, T>(packed, l, dtype, source, source_rows, block, hints);
     else PackStraightRows<false, T>(packed, l, dtype, source, source_rows, block, hints);
   });
 }
@@ -244,11 +283,13 @@ void PackStraight(void* packed, const PackLayout& l, DType dtype, const Source& 
 // Asks for a row that is read soon: rows apart from each other the processor does not foresee.
 HWY_INLINE void FetchRow(const Source& s, int64_t row, int64_t cols) {
   const int64_t size = static_cast<int64_t>(size_of(s.dtype));
-  const char* at = static_cast<const char*>(s.data) + (s.row != nullptr ? s.row[row] : row) * s.stride * size;
+  const char* at =
+      static_cast<const char*>(s.data) + (s.row != nullptr ? s.row[row] : row) * s.stride * size;
   for (int64_t byte = 0; byte < cols * size; byte += 64) __builtin_prefetch(at + byte, 0, 2);
 }
 
-void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64_t cols, int64_t padded_rows, void* scratch) {
+void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64_t cols,
+               int64_t padded_rows, void* scratch) {
   constexpr int64_t kWords = 16;
   auto* words = static_cast<uint32_t*>(scratch);
   const int64_t step = dtype == DType::bf16 ? 2 : 1, stride = padded_rows / step;
@@ -257,34 +298,43 @@ void Transpose(void* out, DType dtype, const Source& source, int64_t rows, int64
     const int64_t take = std::min(kWords * step, rows - r);
     for (int64_t i = r + take; i < std::min(r + 2 * take, rows); ++i) FetchRow(source, i, cols);
     if (dtype == DType::f32 && source.dtype == DType::f32 && source.row == nullptr) {
-      TransposeWords<false>(target + r, stride, At<uint32_t>(source, r, 0), source.stride, take, cols);
+      TransposeWords<false>(target + r, stride, At<uint32_t>(source, r, 0), source.stride, take,
+                            cols);
       continue;
     }
     for (int64_t i = 0; i < take; i += step) {
       uint32_t* row = words + i / step * cols;
       WithFloat(source.dtype, [&](auto element) HWY_ATTR {
         using T = decltype(element);
-        if (dtype == DType::f32) ConvertRow(reinterpret_cast<float*>(row), At<T>(source, r + i, 0), cols);
-        else PairRows<false>(row, At<T>(source, r + i, 0), r + i + 1 < rows ? At<T>(source, r + i + 1, 0) : nullptr, cols);
+        if (dtype == DType::f32)
+          ConvertRow(reinterpret_cast<float*>(row), At<T>(source, r + i, 0), cols);
+        else
+          PairRows<false>(row, At<T>(source, r + i, 0),
+                          r + i + 1 < rows ? At<T>(source, r + i + 1, 0) : nullptr, cols);
       });
     }
     TransposeWords<false>(target + r / step, stride, words, cols, (take + step - 1) / step, cols);
   }
   const int64_t done = (rows + step - 1) / step;
   if (done < stride)
-    for (int64_t c = 0; c < cols; ++c) std::fill(target + c * stride + done, target + (c + 1) * stride, 0u);
+    for (int64_t c = 0; c < cols; ++c)
+      std::fill(target + c * stride + done, target + (c + 1) * stride, 0u);
 }
 
-void ConvertMatrix(void* out, DType out_dtype, int64_t out_stride, const Source& source, int64_t rows, int64_t cols, bool add) {
+void ConvertMatrix(void* out, DType out_dtype, int64_t out_stride, const Source& source,
+                   int64_t rows, int64_t cols, bool add) {
   const DF32 d;
   WithFloat(out_dtype, [&](auto to) HWY_ATTR {
     WithFloat(source.dtype, [&](auto from) HWY_ATTR {
       for (int64_t r = 0; r < rows; ++r) {
         auto* row = static_cast<decltype(to)*>(out) + r * out_stride;
         const auto* in = At<decltype(from)>(source, r, 0);
-        if (std::is_same_v<decltype(to), decltype(from)> && !add) std::memcpy(row, in, static_cast<size_t>(cols) * sizeof(to));
+        if (std::is_same_v<decltype(to), decltype(from)> && !add)
+          std::memcpy(row, in, static_cast<size_t>(cols) * sizeof(to));
         else if (add)
-          ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(Load(d, row + c, part), Load(d, in + c, part)), d, row + c, part); });
+          ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+            Store(hn::Add(Load(d, row + c, part), Load(d, in + c, part)), d, row + c, part);
+          });
         else ConvertRow(row, in, cols);
       }
     });
@@ -303,24 +353,33 @@ HWY_EXPORT(PackStraight);
 HWY_EXPORT(Transpose);
 HWY_EXPORT(ConvertMatrix);
 
-int64_t column_blocks(const PackLayout& layout) { return (layout.cols + layout.n_block - 1) / layout.n_block; }
-int64_t row_blocks(const PackLayout& layout) { return (layout.inner + layout.k_block - 1) / layout.k_block; }
+int64_t column_blocks(const PackLayout& layout) {
+  return (layout.cols + layout.n_block - 1) / layout.n_block;
+}
+int64_t row_blocks(const PackLayout& layout) {
+  return (layout.inner + layout.k_block - 1) / layout.k_block;
+}
 
-void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t n_block_index, const PackHints& hints) {
+void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source,
+                     int64_t n_block_index, const PackHints& hints) {
   HWY_DYNAMIC_DISPATCH(PackTransposed)(packed, layout, dtype, source, n_block_index, hints);
 }
 
-void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source, int64_t source_rows, int64_t k_block_index, const PackHints& hints) {
-  HWY_DYNAMIC_DISPATCH(PackStraight)(packed, layout, dtype, source, source_rows, k_block_index, hints);
+void pack_straight(void* packed, const PackLayout& layout, DType dtype, Source source,
+                   int64_t source_rows, int64_t k_block_index, const PackHints& hints) {
+  HWY_DYNAMIC_DISPATCH(PackStraight)
+  (packed, layout, dtype, source, source_rows, k_block_index, hints);
 }
 
 void finish_streams() { hwy::FlushStream(); }
 
-void transpose(void* out, DType dtype, Source source, int64_t rows, int64_t cols, int64_t padded_rows, void* scratch) {
+void transpose(void* out, DType dtype, Source source, int64_t rows, int64_t cols,
+               int64_t padded_rows, void* scratch) {
   HWY_DYNAMIC_DISPATCH(Transpose)(out, dtype, source, rows, cols, padded_rows, scratch);
 }
 
-void convert_matrix(void* out, DType out_dtype, int64_t out_stride, Source source, int64_t rows, int64_t cols, bool add) {
+void convert_matrix(void* out, DType out_dtype, int64_t out_stride, Source source, int64_t rows,
+                    int64_t cols, bool add) {
   HWY_DYNAMIC_DISPATCH(ConvertMatrix)(out, out_dtype, out_stride, source, rows, cols, add);
 }
 

@@ -27,19 +27,23 @@ PackedWeight::Copies& PackedWeight::of(DType dtype, bool forward) {
 
 int64_t PackedWeight::expert_bytes() {
   int64_t bytes = blocks.bytes();
-  for (Copies* copies : {&f32_forward, &f32_backward, &bf16_forward, &bf16_backward}) bytes += copies->experts.bytes();
+  for (Copies* copies : {&f32_forward, &f32_backward, &bf16_forward, &bf16_backward})
+    bytes += copies->experts.bytes();
   return bytes;
 }
 
 PackedWeight& packed_weight(const Param& w) {
   Derived::Content* kept = w.derived.get();
-  return static_cast<PackedWeight&>(kept != nullptr ? *kept : w.derived.keep(std::make_unique<PackedWeight>()));
+  return static_cast<PackedWeight&>(
+      kept != nullptr ? *kept : w.derived.keep(std::make_unique<PackedWeight>()));
 }
 
 void limit_copies(std::span<Param* const> params, std::optional<int64_t> bytes) {
   if (params.empty()) return;
   const std::shared_ptr<CopyBudget> first = packed_weight(*params[0]).budget;
-  if (first && std::all_of(params.begin(), params.end(), [&](const Param* w) { return packed_weight(*w).budget == first; })) return first->set_limit(bytes);
+  if (first && std::all_of(params.begin(), params.end(),
+                           [&](const Param* w) { return packed_weight(*w).budget == first; }))
+    return first->set_limit(bytes);
   const auto budget = std::make_shared<CopyBudget>(bytes);
   for (const Param* w : params) {
     PackedWeight& weight = packed_weight(*w);

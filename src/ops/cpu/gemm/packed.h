@@ -1,5 +1,6 @@
-// The copies that products keep of a weight, in the layout and dtype they want: where they lie, of which version of the value they are, and how much memory
-// those of weights that are only read may take together (ops/memory.h). A cache: what is dropped or behind is packed again.
+// The copies that products keep of a weight, in the layout and dtype they want: where they lie, of
+// which version of the value they are, and how much memory those of weights that are only read may
+// take together (ops/memory.h). A cache: what is dropped or behind is packed again.
 #pragma once
 
 #include <atomic>
@@ -14,14 +15,17 @@
 
 namespace moe::ops {
 
-// What the copies of several weights may take together, of all threads that multiply with them. What does not fit is packed anew each time it is used.
+// What the copies of several weights may take together, of all threads that multiply with them.
+// What does not fit is packed anew each time it is used.
 class CopyBudget {
  public:
   explicit CopyBudget(std::optional<int64_t> limit) { set_limit(limit); }
   // Bytes; absent: half of what is free when the next copy is made.
   void set_limit(std::optional<int64_t> bytes) { limit_ = bytes.value_or(kHalfOfWhatIsFree); }
   // Whether there might be room; has_room() knows, for who holds the lock of packing.
-  bool may_have_room(int64_t bytes) const { return limit_ == kHalfOfWhatIsFree || used_ + bytes <= limit_; }
+  bool may_have_room(int64_t bytes) const {
+    return limit_ == kHalfOfWhatIsFree || used_ + bytes <= limit_;
+  }
   bool has_room(int64_t bytes);
   void add(int64_t bytes) { used_ += bytes; }
 
@@ -30,13 +34,15 @@ class CopyBudget {
   std::atomic<int64_t> limit_, used_ = 0;
 };
 
-// Copies of single experts, each made when rows first meet it, in room reserved for all of them. Threads write under a lock and look without one: `begun` tells
-// that the rest stands, a version that the copy does; both are read and written as atomics (std::atomic_ref).
+// Copies of single experts, each made when rows first meet it, in room reserved for all of them.
+// Threads write under a lock and look without one: `begun` tells that the rest stands, a version
+// that the copy does; both are read and written as atomics (std::atomic_ref).
 struct ExpertCopies {
   bool begun = false;
   Pages room;
   int64_t expert_bytes = 0;
-  std::vector<uint64_t> version;  // [E] of the value that is packed; 0: never packed, and no memory taken
+  std::vector<uint64_t>
+      version;  // [E] of the value that is packed; 0: never packed, and no memory taken
 
   // Of the value that an expert's copy was made of. What it tells of may be read afterwards.
   uint64_t version_of(int64_t expert) {
@@ -53,7 +59,8 @@ struct WholeCopy {
   uint64_t version = 0;  // 0: never packed
 };
 
-// What a weight keeps. One that is trained is packed as a whole, since every step packs it anew; one that is only read, an expert at a time.
+// What a weight keeps. One that is trained is packed as a whole, since every step packs it anew;
+// one that is only read, an expert at a time.
 struct PackedWeight final : Derived::Content {
   struct Copies {
     WholeCopy whole;

@@ -16,7 +16,8 @@ namespace {
 constexpr int kLargeOrder = 9;  // 2 MiB in pages of 4 KiB, as an exponent of 2
 constexpr int64_t kLargePage = int64_t{2} << 20;
 
-// What lies free in large pages now: /proc/buddyinfo counts free blocks of 2^0, 2^1, ... pages for each zone of memory. 0 where there is no such file.
+// What lies free in large pages now: /proc/buddyinfo counts free blocks of 2^0, 2^1, ... pages for
+// each zone of memory. 0 where there is no such file.
 int64_t free_large_bytes() {
   std::ifstream file("/proc/buddyinfo");
   int64_t bytes = 0;
@@ -31,7 +32,8 @@ int64_t free_large_bytes() {
   return bytes;
 }
 
-// How much may still be asked for: a part of what was free at first, because others take memory too and the smallest zones are not for us.
+// How much may still be asked for: a part of what was free at first, because others take memory too
+// and the smallest zones are not for us.
 std::atomic<int64_t>& large_bytes_left() {
   static std::atomic<int64_t> left(free_large_bytes() / 4 * 3);
   return left;
@@ -46,7 +48,8 @@ bool take_large(int64_t bytes) {
 }  // namespace
 
 Pages::Pages(size_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return;
   data_ = static_cast<char*>(p);
   bytes_ = bytes;
@@ -61,7 +64,9 @@ Pages::~Pages() {
 }
 
 Pages::Pages(Pages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), large_(std::exchange(other.large_, false)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      large_(std::exchange(other.large_, false)) {}
 
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);

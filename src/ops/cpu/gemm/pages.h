@@ -1,6 +1,8 @@
-// Address space for something large that is filled in part and later: memory is taken page by page when it is first written, and given back as a whole. mmap,
-// because malloc's memory cannot be reserved without being promised. Large pages, which make reading a tenth faster, are asked for only as far as the system
-// has them ready: where it has to make room for them, filling takes several times as long.
+// Address space for something large that is filled in part and later: memory is taken page by page
+// when it is first written, and given back as a whole. mmap, because malloc's memory cannot be
+// reserved without being promised. Large pages, which make reading a tenth faster, are asked for
+// only as far as the system has them ready: where it has to make room for them, filling takes
+// several times as long.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The parts of one call of a product, between matmul.cpp, which checks and packs, and the ways of multiplying them.
+// The parts of one call of a product, between matmul.cpp, which checks and packs, and the ways of
+// multiplying them.
 #pragma once
 
 #include <span>
@@ -15,7 +16,8 @@ struct Group {
   int64_t units() const { return round_up(end - begin, kUnit) / kUnit; }
 };
 
-// One matrix of a call. Forward it reads the rows all factors share and has an output of its own; backward the other way round.
+// One matrix of a call. Forward it reads the rows all factors share and has an output of its own;
+// backward the other way round.
 struct Part {
   Tensor out;       // [R, N]
   GatheredRows in;  // [R, K]
@@ -24,10 +26,15 @@ struct Part {
   DType compute;
 
   bool direct_in() const { return !in.listed() && in.x.dense() && in.x.dtype == compute; }
-  // Else the product goes to a dense copy in scratch, because `out` is a slice of columns or of another dtype.
-  bool direct_out() const { return out.dense() && (out.dtype == DType::f32 || out.dtype == compute); }
+  // Else the product goes to a dense copy in scratch, because `out` is a slice of columns or of
+  // another dtype.
+  bool direct_out() const {
+    return out.dense() && (out.dtype == DType::f32 || out.dtype == compute);
+  }
   DType product_dtype() const { return direct_out() ? out.dtype : DType::f32; }
-  ProductShape shape(int64_t rows, int threads) const { return {rows, in.cols(), out.cols(), compute, product_dtype(), add && direct_out(), threads}; }
+  ProductShape shape(int64_t rows, int threads) const {
+    return {rows, in.cols(), out.cols(), compute, product_dtype(), add && direct_out(), threads};
+  }
 };
 
 // The rows of a group at one matrix. Parts of one call may have groups of their own.

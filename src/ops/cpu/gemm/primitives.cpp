@@ -25,9 +25,13 @@ const dnnl::engine& engine() {
   return e;
 }
 
-memory::data_type type_of(DType dtype) { return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32; }
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
 
-memory::desc dense(int64_t rows, int64_t cols, DType dtype) { return {{rows, cols}, type_of(dtype), memory::dims{cols, 1}}; }
+memory::desc dense(int64_t rows, int64_t cols, DType dtype) {
+  return {{rows, cols}, type_of(dtype), memory::dims{cols, 1}};
+}
 
 dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memory::desc& weights) {
   dnnl::primitive_attr attr;
@@ -39,10 +43,12 @@ dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memor
   }
   // oneDNN sizes its work for the number of threads seen at creation.
   const ThreadLimit limit(onednn::threads_of_one_sum(s.inner, s.cols, s.threads));
-  return onednn::describe_matmul(engine(), dense(s.rows, s.cols, s.out), dense(s.rows, s.inner, s.in), weights, attr);
+  return onednn::describe_matmul(engine(), dense(s.rows, s.cols, s.out),
+                                 dense(s.rows, s.inner, s.in), weights, attr);
 }
 
-// A layout and its oneDNN description. oneDNN's favourite does not depend on M, so it is asked once, with the largest block of rows.
+// A layout and its oneDNN description. oneDNN's favourite does not depend on M, so it is asked
+// once, with the largest block of rows.
 struct Weights {
   memory::desc desc;
   PackLayout layout;
@@ -56,7 +62,9 @@ bool read_blocks(const memory::desc& desc, DType dtype, PackLayout& layout) {
   layout.n_stride = strides[1];
   // Blocks of k, in each columns, and for bf16 in each column a pair of k.
   const bool pairs = dtype == DType::bf16;
-  if (dimensions != (pairs ? memory::dims{0, 1, 0} : memory::dims{0, 1}) || (pairs && sizes[2] != 2)) return false;
+  if (dimensions != (pairs ? memory::dims{0, 1, 0} : memory::dims{0, 1}) ||
+      (pairs && sizes[2] != 2))
+    return false;
   layout.pair = pairs ? 2 : 1;
   layout.k_block = sizes[0] * layout.pair;
   layout.n_block = sizes[1];
@@ -69,7 +77,9 @@ Weights choose_weights(int64_t inner, int64_t cols, DType dtype) {
   Weights w;
   w.layout.inner = inner;
   w.layout.cols = cols;
-  w.desc = describe_product(shape, memory::desc({inner, cols}, type_of(dtype), memory::format_tag::any)).weights_desc();
+  w.desc =
+      describe_product(shape, memory::desc({inner, cols}, type_of(dtype), memory::format_tag::any))
+          .weights_desc();
   if (read_blocks(w.desc, dtype, w.layout)) return w;
   w.desc = dense(inner, cols, dtype);
   w.layout = {inner, cols, inner, cols, 0, 0, 1, w.desc.get_size()};
@@ -100,11 +110,14 @@ class Cache {
 const Weights& find_weights(int64_t inner, int64_t cols, DType dtype) {
   using Key = std::tuple<int64_t, int64_t, DType>;
   static auto& cache = *new Cache<Key, Weights>;
-  return cache.get({inner, cols, dtype}, [&] { return std::make_unique<const Weights>(choose_weights(inner, cols, dtype)); });
+  return cache.get({inner, cols, dtype}, [&] {
+    return std::make_unique<const Weights>(choose_weights(inner, cols, dtype));
+  });
 }
 
 [[noreturn]] void fail_product(const ProductShape& s, const char* what) {
-  fail("oneDNN cannot make the product [{}, {}] x [{}, {}] of {} into {}: {}", s.rows, s.inner, s.inner, s.cols, name_of(s.in), name_of(s.out), what);
+  fail("oneDNN cannot make the product [{}, {}] x [{}, {}] of {} into {}: {}", s.rows, s.inner,
+       s.inner, s.cols, name_of(s.in), name_of(s.out), what);
 }
 
 }  // namespace
@@ -125,7 +138,8 @@ Product::Product(const ProductShape& shape) {
   }
 }
 
-// oneDNN's descriptions of a product's operands. Making them costs some twenty allocations, so each thread keeps its own and points them at those of the call.
+// oneDNN's descriptions of a product's operands. Making them costs some twenty allocations, so each
+// thread keeps its own and points them at those of the call.
 struct Product::Operands {
   memory in, weights, out, scratch;
   std::array<dnnl_exec_arg_t, 4> args;
@@ -135,7 +149,10 @@ struct Product::Operands {
         weights(p.weights_, engine(), nullptr),
         out(p.out_, engine(), nullptr),
         scratch(p.scratch_, engine(), nullptr),
-        args{{{DNNL_ARG_SRC, in.get()}, {DNNL_ARG_WEIGHTS, weights.get()}, {DNNL_ARG_DST, out.get()}, {DNNL_ARG_SCRATCHPAD, scratch.get()}}} {}
+        args{{{DNNL_ARG_SRC, in.get()},
+              {DNNL_ARG_WEIGHTS, weights.get()},
+              {DNNL_ARG_DST, out.get()},
+              {DNNL_ARG_SCRATCHPAD, scratch.get()}}} {}
 };
 
 void Product::run(void* out, const void* in, const void* w, void* scratch) const {
@@ -147,7 +164,8 @@ void Product::run(void* out, const void* in, const void* w, void* scratch) const
   operands.weights.set_data_handle(const_cast<void*>(w));
   operands.out.set_data_handle(out);
   operands.scratch.set_data_handle(scratch);
-  if (dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(operands.args.size()), operands.args.data()) != dnnl_success)
+  if (dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(operands.args.size()),
+                             operands.args.data()) != dnnl_success)
     fail("oneDNN failed in a product");
 }
 
@@ -162,7 +180,8 @@ const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype) {
   try {
     return find_weights(inner, cols, dtype).layout;
   } catch (const dnnl::error& e) {
-    fail("oneDNN cannot choose a layout for weights [{}, {}] in {}: {}", inner, cols, name_of(dtype), e.what());
+    fail("oneDNN cannot choose a layout for weights [{}, {}] in {}: {}", inner, cols,
+         name_of(dtype), e.what());
   }
 }
 

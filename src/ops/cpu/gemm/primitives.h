@@ -1,5 +1,6 @@
-// oneDNN matrix products out = in * w, created once per shape and kept for the life of the process, and the layout they want w in.
-// What is not here: how rows are cut into shapes and given to threads (matmul.cpp), how weights are rearranged (pack.cpp).
+// oneDNN matrix products out = in * w, created once per shape and kept for the life of the process,
+// and the layout they want w in. What is not here: how rows are cut into shapes and given to
+// threads (matmul.cpp), how weights are rearranged (pack.cpp).
 #pragma once
 
 #include <omp.h>
@@ -13,8 +14,9 @@
 
 namespace moe::ops {
 
-// Where element (k, n) of w lies: blocks of k_block x n_block, in a block k in groups of `pair`, then n, then k within its group.
-// Rows and columns that pad the last blocks are zero. A plain row-major matrix is one block with pair 1. Strides are in elements.
+// Where element (k, n) of w lies: blocks of k_block x n_block, in a block k in groups of `pair`,
+// then n, then k within its group. Rows and columns that pad the last blocks are zero. A plain
+// row-major matrix is one block with pair 1. Strides are in elements.
 struct PackLayout {
   int64_t inner = 0, cols = 0;         // K, N
   int64_t k_block = 0, n_block = 0;    // n_block is also the distance between groups of k
@@ -31,11 +33,13 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-// One oneDNN primitive. Several threads may run the same one at once: all its working memory is the caller's scratch.
+// One oneDNN primitive. Several threads may run the same one at once: all its working memory is the
+// caller's scratch.
 class Product {
  public:
   explicit Product(const ProductShape& shape);
-  // out [rows, cols], in [rows, inner] dense, w in weights_layout(inner, cols, in), scratch of scratch_bytes(), 64-byte aligned.
+  // out [rows, cols], in [rows, inner] dense, w in weights_layout(inner, cols, in), scratch of
+  // scratch_bytes(), 64-byte aligned.
   void run(void* out, const void* in, const void* w, void* scratch) const;
   size_t scratch_bytes() const { return scratch_.get_size(); }
   bool keeps_row_bits() const { return keeps_row_bits_; }
@@ -49,14 +53,18 @@ class Product {
   bool keeps_row_bits_ = false, in_tiles_ = false;
 };
 
-// Both are thread-safe, build on first request and answer from a cache after that; the references live as long as the process.
+// Both are thread-safe, build on first request and answer from a cache after that; the references
+// live as long as the process.
 const Product& find_product(ProductShape shape);
 const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype);
 
-// Sets how many threads oneDNN's own loops may use, for the calling thread, until it goes out of scope.
+// Sets how many threads oneDNN's own loops may use, for the calling thread, until it goes out of
+// scope.
 class ThreadLimit {
  public:
-  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) {
+    omp_set_num_threads(threads);
+  }
   ~ThreadLimit() { omp_set_num_threads(before_); }
   ThreadLimit(const ThreadLimit&) = delete;
   ThreadLimit& operator=(const ThreadLimit&) = delete;

@@ -1,4 +1,5 @@
-// The packed copies of a weight: where they lie, when they are packed, and how an optimizer refreshes them block by block while it writes the master.
+// The packed copies of a weight: where they lie, when they are packed, and how an optimizer
+// refreshes them block by block while it writes the master.
 #pragma once
 
 #include <array>
@@ -22,12 +23,14 @@ struct WholeCopy;  // packed.h
 // Bytes from one expert's copy to the next.
 int64_t packed_expert_bytes(const Bank& bank, DType dtype, bool forward);
 
-// All experts of a weight that is trained, one after another, for products in `dtype`; packed now, under a lock, if the copy's version is behind. `forward`:
-// w(k, n) = value(n, k), K = I, N = O. Otherwise w(k, n) = value(k, n), K = O, N = I.
+// All experts of a weight that is trained, one after another, for products in `dtype`; packed now,
+// under a lock, if the copy's version is behind. `forward`: w(k, n) = value(n, k), K = I, N = O.
+// Otherwise w(k, n) = value(k, n), K = O, N = I.
 const char* packed_bank(Run& run, Param& w, const Bank& bank, DType dtype, bool forward);
 
-// Packs the copies that a weight has, block by block: rows of one expert, as many as all layouts take whole. A block is read once, from the cache where an
-// optimizer has just written it, and serves every copy.
+// Packs the copies that a weight has, block by block: rows of one expert, as many as all layouts
+// take whole. A block is read once, from the cache where an optimizer has just written it, and
+// serves every copy.
 class Repacker {
  public:
   enum class Which {
@@ -40,8 +43,9 @@ class Repacker {
   int64_t blocks() const { return bank_.experts * blocks_each_; }
   int64_t block_elements() const { return block_rows_ * bank_.in; }
   Span rows(int64_t block) const;  // of the whole matrix [E*O, I]
-  // Any block on any thread, once its rows are written. `fetch_next`: the next block's rows, which this thread packs next, are brought into the cache. After
-  // its last block a thread calls finish_streams().
+  // Any block on any thread, once its rows are written. `fetch_next`: the next block's rows, which
+  // this thread packs next, are brought into the cache. After its last block a thread calls
+  // finish_streams().
   void pack(int64_t block, bool fetch_next) const;
   void done(const Param& param) const;  // the copies are of param's version
 

@@ -23,19 +23,26 @@ namespace {
 #define MOE_ROWS_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 constexpr int64_t kBlockColumns = 64;  // four vectors of 16
-constexpr int64_t kAheadBytes = 4096;  // what lies this far ahead is fetched: the hardware stops at each page
+constexpr int64_t kAheadBytes =
+    4096;  // what lies this far ahead is fetched: the hardware stops at each page
 
 // Words of 32 bits: an f32, or a pair of bf16.
 MOE_ROWS_TARGET inline __m512 fused(__m512 sum, __m512 weights, uint32_t word, bool halves) {
   const __m512i all = _mm512_set1_epi32(static_cast<int>(word));
-  return halves ? _mm512_dpbf16_ps(sum, (__m512bh)all, (__m512bh)weights) : _mm512_fmadd_ps(_mm512_castsi512_ps(all), weights, sum);
+  return halves ? _mm512_dpbf16_ps(sum, (__m512bh)all, (__m512bh)weights)
+                : _mm512_fmadd_ps(_mm512_castsi512_ps(all), weights, sum);
 }
 
-MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int64_t column, __m512 sum) {
-  const auto mask = static_cast<__mmask16>(p.layout->cols - column >= 16 ? 0xFFFF : (1 << std::max<int64_t>(0, p.layout->cols - column)) - 1);
+MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int64_t column,
+                                          __m512 sum) {
+  const auto mask = static_cast<__mmask16>(
+      p.layout->cols - column >= 16 ? 0xFFFF
+                                    : (1 << std::max<int64_t>(0, p.layout->cols - column)) - 1);
   const int64_t at = row * p.out_stride + column;
   if (p.out_dtype == DType::f32) _mm512_mask_storeu_ps(static_cast<float*>(p.out) + at, mask, sum);
-  else _mm256_mask_storeu_epi16(static_cast<bf16*>(p.out) + at, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+  else
+    _mm256_mask_storeu_epi16(static_cast<bf16*>(p.out) + at, mask,
+                             (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
 // kVectors vectors of columns of one block, from unit `unit` on, for kRows rows.
@@ -43,7 +50,9 @@ template <int kRows, bool kHalves, int kVectors>
 MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
   constexpr int64_t kStep = kHalves ? 2 : 1, kUnitsEach = kBlockColumns / kRowUnit;
   const PackLayout& l = *p.layout;
-  const char* weights = static_cast<const char*>(p.packed) + unit / kUnitsEach * l.n_stride * (kHalves ? 2 : 4) + unit % kUnitsEach * kRowUnit * 4;
+  const char* weights = static_cast<const char*>(p.packed) +
+                        unit / kUnitsEach * l.n_stride * (kHalves ? 2 : 4) +
+                        unit % kUnitsEach * kRowUnit * 4;
   __m512 total[kRows][kVectors] = {};
   for (int64_t k = 0; k < l.inner; k += p.stretch) {
     __m512 sum[kRows][kVectors];
@@ -66,7 +75,8 @@ MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
       }
     }
     for (int r = 0; r < kRows; ++r)
-      for (int v = 0; v < kVectors; ++v) total[r][v] = k == 0 ? sum[r][v] : _mm512_add_ps(total[r][v], sum[r][v]);
+      for (int v = 0; v < kVectors; ++v)
+        total[r][v] = k == 0 ? sum[r][v] : _mm512_add_ps(total[r][v], sum[r][v]);
   }
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kVectors; ++v) store_columns(p, r, unit * kRowUnit + v * 16, total[r][v]);
@@ -74,7 +84,8 @@ MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
 
 template <int kRows, bool kHalves>
 void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  // Whole blocks are read as they lie; a share may begin or end in the middle of one. Of a narrow matrix, such as a router's, only the columns that it has.
+  // Whole blocks are read as they lie; a share may begin or end in the middle of one. Of a narrow
+  // matrix, such as a router's, only the columns that it has.
   for (int64_t unit = begin; unit < end;) {
     if (p.layout->cols - unit * kRowUnit <= kRowUnit / 2) unit_rows<kRows, kHalves, 1>(p, unit++);
     else if (unit % 2 == 0 && unit + 2 <= end) {
@@ -96,7 +107,8 @@ void some_rows(const RowProduct& p, int64_t begin, int64_t end) {
   }
 }
 
-// Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without gaps.
+// Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without
+// gaps.
 bool fits(const PackLayout& l, DType dtype) {
   const int64_t pair = dtype == DType::bf16 ? 2 : 1;
   return l.n_block == kBlockColumns && l.pair == pair && l.k_stride == l.k_block * l.n_block;
@@ -109,12 +121,15 @@ int64_t find_stretch(int64_t inner, DType dtype) {
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
   const Product& product = find_product({kRows, inner, kCols, dtype, DType::f32, false, 1});
   if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
-  if (product.in_tiles()) return inner;  // bits that vary with the number of rows cannot be matched, so that any length is as good
+  if (product.in_tiles())
+    return inner;  // bits that vary with the number of rows cannot be matched, so that any length
+                   // is as good
   if (!product.keeps_row_bits()) return 0;
   Arena memory;
   const auto noise = [&](int64_t n, uint64_t seed) {
     auto* x = memory.alloc(DType::f32, {n}).as<float>();
-    for (int64_t i = 0; i < n; ++i) x[i] = uniform(RngKey::from_seed(seed), static_cast<uint64_t>(i)) - 0.5f;
+    for (int64_t i = 0; i < n; ++i)
+      x[i] = uniform(RngKey::from_seed(seed), static_cast<uint64_t>(i)) - 0.5f;
     return x;
   };
   const float *w = noise(kCols * inner, 1), *x = noise(kRows * inner, 2);
@@ -128,7 +143,8 @@ int64_t find_stretch(int64_t inner, DType dtype) {
     run_rows({.layout = &layout,
               .dtype = dtype,
               .stretch = stretch,
-              .row = {rows, static_cast<const char*>(rows) + inner * static_cast<int64_t>(size_of(dtype))},
+              .row = {rows, static_cast<const char*>(rows) +
+                                inner * static_cast<int64_t>(size_of(dtype))},
               .rows = kRows,
               .packed = packed,
               .out = got.data(),

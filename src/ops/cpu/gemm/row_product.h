@@ -1,7 +1,9 @@
-// Products of one to four rows with packed weights. oneDNN's calls are made for many rows; here the weights stream through once at the speed of memory, any
-// range of columns at a time, so that threads share one row's work evenly. The bits are oneDNN's: each output is a chain of fused multiplications in the order
-// of k, cut into stretches whose sums are added, and the length of a stretch is found by asking oneDNN (sum_stretch). Where no length explains its bits,
-// or the machine has no AVX-512, there are no such products.
+// Products of one to four rows with packed weights. oneDNN's calls are made for many rows; here the
+// weights stream through once at the speed of memory, any range of columns at a time, so that
+// threads share one row's work evenly. The bits are oneDNN's: each output is a chain of fused
+// multiplications in the order of k, cut into stretches whose sums are added, and the length of a
+// stretch is found by asking oneDNN (sum_stretch). Where no length explains its bits, or the
+// machine has no AVX-512, there are no such products.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,8 @@ namespace moe::ops {
 constexpr int64_t kMostSingleRows = 4;
 constexpr int64_t kRowUnit = 32;  // columns that threads share out
 
-// Numbers of k that oneDNN sums before it adds to what stands; 0: unknown, so that run_rows() may not be used.
+// Numbers of k that oneDNN sums before it adds to what stands; 0: unknown, so that run_rows() may
+// not be used.
 int64_t sum_stretch(int64_t inner, DType dtype);
 
 struct RowProduct {

@@ -17,16 +17,21 @@
 namespace moe::ops {
 namespace {
 
-// Those that can be trained: they lie in memory as f32, one expert after another, and may change every step.
+// Those that can be trained: they lie in memory as f32, one expert after another, and may change
+// every step.
 bool packs_as_a_whole(const Param& w) { return w.value.dtype == DType::f32 && !w.is_bound(); }
 
 int64_t copy_bytes(const Bank& bank, Copy copy, DType dtype) {
-  if (copy == Copy::blocks) return static_cast<int64_t>(quant_panels_bytes(dtype, bank.out, bank.in));
+  if (copy == Copy::blocks)
+    return static_cast<int64_t>(quant_panels_bytes(dtype, bank.out, bank.in));
   return packed_expert_bytes(bank, dtype, copy == Copy::forward);
 }
 
-// Copies that are f32 on their way to another layout are made of what was dequantised, which no budget foresees: they are never kept.
-bool may_be_kept(const CallWeight& c) { return !is_quantised(c.w->value.dtype) || c.copy == Copy::blocks; }
+// Copies that are f32 on their way to another layout are made of what was dequantised, which no
+// budget foresees: they are never kept.
+bool may_be_kept(const CallWeight& c) {
+  return !is_quantised(c.w->value.dtype) || c.copy == Copy::blocks;
+}
 
 // One expert of one weight, cut into pieces that any thread may do.
 struct Job {
@@ -39,26 +44,37 @@ struct Job {
 
 Job job_of(const CallWeight& c, int64_t expert, char* out) {
   const Tensor rows = c.w->expert(expert);
-  if (c.copy == Copy::blocks) return {&c, out, {rows.data, rows.dtype, c.bank.in}, nullptr, quant_groups(c.bank.out)};
+  if (c.copy == Copy::blocks)
+    return {&c, out, {rows.data, rows.dtype, c.bank.in}, nullptr, quant_groups(c.bank.out)};
   const bool forward = c.copy == Copy::forward;
-  const PackLayout& layout = weights_layout(forward ? c.bank.in : c.bank.out, forward ? c.bank.out : c.bank.in, c.dtype);
-  return {&c, out, {rows.data, rows.dtype, c.bank.in}, &layout, forward ? column_blocks(layout) : row_blocks(layout)};
+  const PackLayout& layout =
+      weights_layout(forward ? c.bank.in : c.bank.out, forward ? c.bank.out : c.bank.in, c.dtype);
+  return {&c,
+          out,
+          {rows.data, rows.dtype, c.bank.in},
+          &layout,
+          forward ? column_blocks(layout) : row_blocks(layout)};
 }
 
 // The source's rows of one piece.
 Span rows_of(const Job& job, int64_t piece) {
   const Copy copy = job.weight->copy;
-  const int64_t step = copy == Copy::blocks ? kQuantColumns : copy == Copy::forward ? job.layout->n_block : job.layout->k_block;
-  return {std::min(piece * step, job.weight->bank.out), std::min((piece + 1) * step, job.weight->bank.out)};
+  const int64_t step = copy == Copy::blocks    ? kQuantColumns
+                       : copy == Copy::forward ? job.layout->n_block
+                                               : job.layout->k_block;
+  return {std::min(piece * step, job.weight->bank.out),
+          std::min((piece + 1) * step, job.weight->bank.out)};
 }
 
 // Copies of this size together do not stay in the caches until they are used.
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
-void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream) {
+void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece,
+               bool stream) {
   const CallWeight& c = *job.weight;
   if (c.copy == Copy::blocks) {
-    quant_pack(job.out, c.dtype, job.source.data, bytes_of(c.dtype, c.bank.in), c.bank.out, c.bank.in, {piece, piece + 1});
+    quant_pack(job.out, c.dtype, job.source.data, bytes_of(c.dtype, c.bank.in), c.bank.out,
+               c.bank.in, {piece, piece + 1});
     return;
   }
   PackHints hints{.next = nullptr, .next_bytes = 0, .stream = stream && streams(*job.layout)};
@@ -68,7 +84,8 @@ void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_
     hints.next = static_cast<const char*>(next_job->source.data) + rows.begin * row_bytes;
     hints.next_bytes = (rows.end - rows.begin) * row_bytes;
   }
-  if (c.copy == Copy::forward) pack_transposed(job.out, *job.layout, c.dtype, job.source, piece, hints);
+  if (c.copy == Copy::forward)
+    pack_transposed(job.out, *job.layout, c.dtype, job.source, piece, hints);
   else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, c.bank.out, piece, hints);
 }
 
@@ -81,13 +98,17 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
     elements += job.weight->bank.out * job.weight->bank.in;
   }
   if (jobs.empty()) return;
-  const int64_t grain = std::max<int64_t>(1, kGrainElements * first.back() / std::max<int64_t>(1, elements));
+  const int64_t grain =
+      std::max<int64_t>(1, kGrainElements * first.back() / std::max<int64_t>(1, elements));
   parallel_for(run.threads, first.back(), grain, [&](int64_t begin, int64_t end, int) {
-    auto j = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) - first.begin()) - 1;
+    auto j =
+        static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) - first.begin()) -
+        1;
     for (int64_t i = begin; i < end; ++i) {
       const size_t here = j;
       if (i + 1 == first[j + 1]) ++j;
-      run_piece(jobs[here], i - first[here], i + 1 < end ? &jobs[j] : nullptr, i + 1 - first[j], bytes >= kStreamBytes);
+      run_piece(jobs[here], i - first[here], i + 1 < end ? &jobs[j] : nullptr, i + 1 - first[j],
+                bytes >= kStreamBytes);
     }
     finish_streams();
   });
@@ -95,12 +116,14 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
 
 // An expert's copy of the value as it is now, or null. Takes no lock.
 const char* find_copy(const CallWeight& c, int64_t expert) {
-  return c.kept->version_of(expert) == c.w->version ? c.kept->room.data() + expert * c.expert_bytes : nullptr;
+  return c.kept->version_of(expert) == c.w->version ? c.kept->room.data() + expert * c.expert_bytes
+                                                    : nullptr;
 }
 
 // Whether there might be room for the copy; only who holds the lock knows.
 bool may_find_room(const CallWeight& c, int64_t expert) {
-  return c.budget == nullptr || c.budget->may_have_room(c.expert_bytes) || c.kept->version_of(expert) != 0;
+  return c.budget == nullptr || c.budget->may_have_room(c.expert_bytes) ||
+         c.kept->version_of(expert) != 0;
 }
 
 // Room for one more copy, or null. For who holds the lock.
@@ -135,7 +158,9 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
   const bool quantised = is_quantised(w.value.dtype);
   if (wide && !quantised && w.value.rank == 2 && w.value.rows() <= kMostNarrowColumns) return {};
   const Bank bank = bank_of(w);
-  const int64_t expert = quantised ? copy_bytes(bank, Copy::blocks, w.value.dtype) : copy_bytes(bank, Copy::forward, compute_dtype(wide ? DType::f32 : x));
+  const int64_t expert =
+      quantised ? copy_bytes(bank, Copy::blocks, w.value.dtype)
+                : copy_bytes(bank, Copy::forward, compute_dtype(wide ? DType::f32 : x));
   return {expert, bank.experts * expert};
 }
 
@@ -146,16 +171,19 @@ CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
     c.whole = packed_bank(run, w, c.bank, dtype, copy == Copy::forward);
   } else {
     PackedWeight& weight = packed_weight(w);
-    c.kept = copy == Copy::blocks ? &weight.blocks : &weight.of(dtype, copy == Copy::forward).experts;
+    c.kept =
+        copy == Copy::blocks ? &weight.blocks : &weight.of(dtype, copy == Copy::forward).experts;
     c.budget = weight.budget.get();
     const auto experts = static_cast<size_t>(c.bank.experts);
-    c.experts = {static_cast<const char**>(run.scratch.alloc_bytes(experts * sizeof(const char*))), experts};
+    c.experts = {static_cast<const char**>(run.scratch.alloc_bytes(experts * sizeof(const char*))),
+                 experts};
     std::fill(c.experts.begin(), c.experts.end(), nullptr);
   }
   return c;
 }
 
-void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
+                        std::span<const int64_t> experts) {
   std::vector<CallExpert> missing;
   for (const int64_t e : experts)
     for (CallWeight* c : weights) {
@@ -181,10 +209,12 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::spa
   }
   run_jobs(run, jobs);
   for (const CallExpert& p : packed)
-    std::atomic_ref(p.weight->kept->version[static_cast<size_t>(p.expert)]).store(p.weight->w->version, std::memory_order_release);
+    std::atomic_ref(p.weight->kept->version[static_cast<size_t>(p.expert)])
+        .store(p.weight->w->version, std::memory_order_release);
 }
 
-void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts) {
+void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,
+                       std::span<const int64_t> experts) {
   std::vector<Job> jobs;
   for (const int64_t e : experts)
     for (CallWeight* c : weights) {
@@ -193,12 +223,15 @@ void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span
       c->experts[static_cast<size_t>(e)] = out;
       Job job = job_of(*c, e, out);
       if (is_quantised(job.source.dtype) && c->copy != Copy::blocks) {
-        auto* wide = static_cast<float*>(run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
+        auto* wide = static_cast<float*>(
+            run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
         const auto* rows = static_cast<const char*>(job.source.data);
         const DType from = job.source.dtype;
-        parallel_for(run.threads, c->bank.out, row_grain(c->bank.in), [&](int64_t begin, int64_t end, int) {
-          dequantise(wide + begin * c->bank.in, rows + begin * bytes_of(from, c->bank.in), from, (end - begin) * c->bank.in);
-        });
+        parallel_for(
+            run.threads, c->bank.out, row_grain(c->bank.in), [&](int64_t begin, int64_t end, int) {
+              dequantise(wide + begin * c->bank.in, rows + begin * bytes_of(from, c->bank.in), from,
+                         (end - begin) * c->bank.in);
+            });
         job.source = {wide, DType::f32, c->bank.in};
       }
       jobs.push_back(job);

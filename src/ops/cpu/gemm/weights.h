@@ -1,5 +1,6 @@
-// Where the experts' packed copies lie that one call of a product reads. A weight that is trained is packed as a whole (repack.h); one that only lies in a file
-// is packed an expert at a time when rows first meet it, and the copies of all weights together stay within one limit (ops/memory.h).
+// Where the experts' packed copies lie that one call of a product reads. A weight that is trained
+// is packed as a whole (repack.h); one that only lies in a file is packed an expert at a time when
+// rows first meet it, and the copies of all weights together stay within one limit (ops/memory.h).
 #pragma once
 
 #include <span>
@@ -28,17 +29,27 @@ struct CallWeight {
   ExpertCopies* kept = nullptr;      // where it is looked for and kept
   CopyBudget* budget = nullptr;      // null: no limit
 
-  // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in f32.
-  int64_t scratch_bytes() const { return expert_bytes + (is_quantised(w->value.dtype) && copy != Copy::blocks ? bank.out * bank.in * 4 : 0); }
-  const char* at(int64_t e) const { return whole != nullptr ? whole + e * expert_bytes : experts[static_cast<size_t>(e)]; }
+  // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in
+  // f32.
+  int64_t scratch_bytes() const {
+    return expert_bytes +
+           (is_quantised(w->value.dtype) && copy != Copy::blocks ? bank.out * bank.in * 4 : 0);
+  }
+  const char* at(int64_t e) const {
+    return whole != nullptr ? whole + e * expert_bytes : experts[static_cast<size_t>(e)];
+  }
 };
 
 // A weight of a call; what it holds is gone when the caller rewinds scratch.
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
-// Finds the copies of these experts, and packs those that are missing as far as the budget reaches. Work is shared over experts and blocks of columns. Threads
-// that run one model at the same time wait for each other only while a copy is made.
-void pack_within_budget(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
-// Packs what is still missing of these experts into scratch, where it stays until the caller rewinds it.
-void pack_into_scratch(Run& run, std::span<CallWeight* const> weights, std::span<const int64_t> experts);
+// Finds the copies of these experts, and packs those that are missing as far as the budget reaches.
+// Work is shared over experts and blocks of columns. Threads that run one model at the same time
+// wait for each other only while a copy is made.
+void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
+                        std::span<const int64_t> experts);
+// Packs what is still missing of these experts into scratch, where it stays until the caller
+// rewinds it.
+void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,
+                       std::span<const int64_t> experts);
 
 }  // namespace moe::ops

@@ -1,5 +1,6 @@
-// Products with quantised weights over groups of rows: rows of x become records of signed bytes once for all matrices and experts of the call, then threads
-// take groups of columns, so that each expert's weights are read by one thread once, whether it has one row or hundreds.
+// Products with quantised weights over groups of rows: rows of x become records of signed bytes
+// once for all matrices and experts of the call, then threads take groups of columns, so that each
+// expert's weights are read by one thread once, whether it has one row or hundreds.
 #include <algorithm>
 
 #include "ops/cpu/gemm/parts.h"
@@ -40,10 +41,14 @@ class RecordedRows {
   const char* records_of(const GatheredRows& x) {
     const int64_t rows = x.rows(), in = x.cols();
     for (const auto& [of, records] : made_)
-      if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == rows && of.cols() == in) return records;
+      if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == rows &&
+          of.cols() == in)
+        return records;
     auto* records = static_cast<char*>(run_.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
     const Source source = source_of(x, 0, 0);
-    parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) { quant_rows(records, source, in, {begin, end}); });
+    parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) {
+      quant_rows(records, source, in, {begin, end});
+    });
     made_.push_back({x, records});
     return records;
   }
@@ -64,21 +69,25 @@ struct Stretch {
   int64_t end() const { return before + cost * columns(); }
   // The columns that begin in a share of all costs.
   Span in(Span share) const {
-    const auto column = [&](int64_t at) { return at <= before ? 0 : std::min((at - before + cost - 1) / cost, columns()); };
+    const auto column = [&](int64_t at) {
+      return at <= before ? 0 : std::min((at - before + cost - 1) / cost, columns());
+    };
     return {column(share.begin), column(share.end)};
   }
   const char* panel(int64_t column) const {
-    return part->w.at(group->expert) + column * static_cast<int64_t>(quant_group_bytes(part->w.dtype, part->w.bank.in));
+    return part->w.at(group->expert) +
+           column * static_cast<int64_t>(quant_group_bytes(part->w.dtype, part->w.bank.in));
   }
 };
 
 void run_stretch(const Stretch& s, Span columns, QuantNext next) {
   const Part& p = *s.part;
   const int64_t row = s.group->begin;
-  const QuantOut out{static_cast<char*>(p.out.data) + row * p.out.row_bytes, p.out.dtype, p.out.row_bytes / element_size(p.out.dtype), p.add};
+  const QuantOut out{static_cast<char*>(p.out.data) + row * p.out.row_bytes, p.out.dtype,
+                     p.out.row_bytes / element_size(p.out.dtype), p.add};
   const char* records = s.x.row != nullptr ? s.x.data : s.x.data + row * s.x.bytes;
-  quant_multiply(out, records, s.x.row != nullptr ? s.x.row + row : nullptr, s.group->end - row, p.w.at(s.group->expert), p.w.dtype, p.w.bank.out, p.w.bank.in,
-                 columns, next);
+  quant_multiply(out, records, s.x.row != nullptr ? s.x.row + row : nullptr, s.group->end - row,
+                 p.w.at(s.group->expert), p.w.dtype, p.w.bank.out, p.w.bank.in, columns, next);
 }
 
 // A pair of groups is multiplied together.
@@ -95,7 +104,9 @@ void run_share(std::span<const Stretch> stretches, Span share) {
   };
   for (size_t i = from(0), then; i < stretches.size(); i = then) {
     then = from(i + 1);
-    run_stretch(stretches[i], stretches[i].in(share), then < stretches.size() ? first_panels(stretches[then], stretches[then].in(share)) : QuantNext{});
+    run_stretch(stretches[i], stretches[i].in(share),
+                then < stretches.size() ? first_panels(stretches[then], stretches[then].in(share))
+                                        : QuantNext{});
   }
 }
 
@@ -108,13 +119,16 @@ void multiply_quantised(Run& run, std::span<const Meeting> meetings) {
   stretches.reserve(meetings.size());
   int64_t total = 0;
   for (const auto& [p, g] : meetings) {
-    stretches.push_back({p, g, rows.of(p->in), (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
+    stretches.push_back(
+        {p, g, rows.of(p->in), (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
     total = stretches.back().end();
   }
-  constexpr int64_t kWorthThreads = int64_t{1} << 16;  // cost of 64 Ki numbers of weights, about 5 microseconds
-  parallel_for(run.threads, run.threads, total < kWorthThreads ? run.threads : 1, [&](int64_t begin, int64_t end, int) {
-    run_share(stretches, {total * begin / run.threads, total * end / run.threads});
-  });
+  constexpr int64_t kWorthThreads =
+      int64_t{1} << 16;  // cost of 64 Ki numbers of weights, about 5 microseconds
+  parallel_for(run.threads, run.threads, total < kWorthThreads ? run.threads : 1,
+               [&](int64_t begin, int64_t end, int) {
+                 run_share(stretches, {total * begin / run.threads, total * end / run.threads});
+               });
 }
 
 }  // namespace moe::ops

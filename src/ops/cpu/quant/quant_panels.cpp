@@ -1,5 +1,5 @@
-// Rearranges blocks of GGUF (github ggml-org/ggml, src/ggml-common.h for where their bits lie) into panels. Bits move as words of four bytes, one number a
-// byte.
+// Rearranges blocks of GGUF (github ggml-org/ggml, src/ggml-common.h for where their bits lie) into
+// panels. Bits move as words of four bytes, one number a byte.
 #include "ops/cpu/quant/quant_panels.h"
 
 #include <algorithm>
@@ -39,7 +39,8 @@ struct Place {
   void put_byte(int64_t i, uint8_t b) const { scales[i * 16 + column] = b; }
 
   void put_nibbles(const Words& v) const {
-    for (int i = 0; i < 4; ++i) put_word(i, (v.step[i] & kNibbles) | (v.step[4 + i] & kNibbles) << 4);
+    for (int i = 0; i < 4; ++i)
+      put_word(i, (v.step[i] & kNibbles) | (v.step[4 + i] & kNibbles) << 4);
   }
   void put_fifth_bits(const Words& v) const {
     uint32_t w = 0;
@@ -73,11 +74,13 @@ void pack_block(const uint8_t* block, const Place& to) {
       to.put_word(4, w);
       rest += 4;
     }
-    for (int i = 0; i < 4; ++i) to.put_word(i, word_at(rest + 4 * i));  // a nibble's fellow is 16 numbers further in both
+    for (int i = 0; i < 4; ++i)
+      to.put_word(i, word_at(rest + 4 * i));  // a nibble's fellow is 16 numbers further in both
   }
 }
 
-// Six-bit scale and min of sub-block j out of 12 bytes: four of them whole, of the others the upper two bits lie above the first four.
+// Six-bit scale and min of sub-block j out of 12 bytes: four of them whole, of the others the upper
+// two bits lie above the first four.
 void scale_and_min(const uint8_t* packed, int j, uint8_t& scale, uint8_t& min) {
   if (j < 4) {
     scale = packed[j] & 63;
@@ -88,7 +91,8 @@ void scale_and_min(const uint8_t* packed, int j, uint8_t& scale, uint8_t& min) {
   }
 }
 
-// Block j of a super-block of q4_k or q5_k: f16 d, dmin, 12 bytes of scales, (q5_k) 32 bytes of fifth bits, 128 bytes of nibbles.
+// Block j of a super-block of q4_k or q5_k: f16 d, dmin, 12 bytes of scales, (q5_k) 32 bytes of
+// fifth bits, 128 bytes of nibbles.
 void pack_block_k45(const uint8_t* super, bool five, int j, const Place& to) {
   uint8_t scale, min;
   scale_and_min(super + 4, j, scale, min);
@@ -105,7 +109,8 @@ void pack_block_k45(const uint8_t* super, bool five, int j, const Place& to) {
   if (five) to.put_fifth_bits(v);
 }
 
-// Block j of a super-block of q6_k: 128 bytes of nibbles, 64 of upper bits, 16 signed scales, f16 d. Each half of it is four blocks.
+// Block j of a super-block of q6_k: 128 bytes of nibbles, 64 of upper bits, 16 signed scales, f16
+// d. Each half of it is four blocks.
 void pack_block_k6(const uint8_t* super, int j, const Place& to) {
   to.put_byte(0, super[192 + 2 * j]);
   to.put_byte(1, super[192 + 2 * j + 1]);
@@ -114,7 +119,8 @@ void pack_block_k6(const uint8_t* super, int j, const Place& to) {
   const uint8_t* upper = super + 128 + j / 4 * 32;
   Words v;
   for (int s = 0; s < 8; ++s)
-    v.step[s] = (word_at(nibbles + 4 * s) >> (in_half / 2 * 4) & kNibbles) | (word_at(upper + 4 * s) >> 2 * in_half & 0x03030303u) << 4;
+    v.step[s] = (word_at(nibbles + 4 * s) >> (in_half / 2 * 4) & kNibbles) |
+                (word_at(upper + 4 * s) >> 2 * in_half & 0x03030303u) << 4;
   to.put_nibbles(v);
   to.put_upper_bits(v);
 }
@@ -134,22 +140,27 @@ void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t 
   for (int64_t b = 0; b < blocks; ++b) {
     const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes, column};
     if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
-    else if constexpr (kFormat.is_k) pack_block_k45(source, kType == DType::q5_k, static_cast<int>(b), to);
+    else if constexpr (kFormat.is_k)
+      pack_block_k45(source, kType == DType::q5_k, static_cast<int>(b), to);
     else pack_block<kType>(source + b * block_of(kType).bytes, to);
   }
 }
 
 template <DType kType>
-void pack_groups(uint8_t* panels, const uint8_t* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups) {
+void pack_groups(uint8_t* panels, const uint8_t* rows, int64_t row_bytes, int64_t out, int64_t in,
+                 Span groups) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  const int64_t blocks = in / kQuantBlock, group_bytes = static_cast<int64_t>(quant_group_bytes(kType, in));
+  const int64_t blocks = in / kQuantBlock,
+                group_bytes = static_cast<int64_t>(quant_group_bytes(kType, in));
   for (int64_t g = groups.begin; g < groups.end; ++g) {
     const int64_t first = g * kQuantColumns, columns = std::min(kQuantColumns, out - first);
     uint8_t* chunk = panels + g * group_bytes;
     if (columns < kQuantColumns) std::memset(chunk, 0, static_cast<size_t>(group_bytes));
     for (int64_t b = 0; b < blocks; b += kChunkBlocks) {
       const int64_t n = std::min(kChunkBlocks, blocks - b);
-      for (int64_t c = 0; c < columns; ++c) pack_column<kType>(chunk, rows + (first + c) * row_bytes + bytes_of(kType, b * kQuantBlock), c, n);
+      for (int64_t c = 0; c < columns; ++c)
+        pack_column<kType>(chunk, rows + (first + c) * row_bytes + bytes_of(kType, b * kQuantBlock),
+                           c, n);
       chunk += chunk_bytes(kFormat, n);
     }
   }
@@ -160,10 +171,12 @@ void pack_groups(uint8_t* panels, const uint8_t* rows, int64_t row_bytes, int64_
 size_t quant_group_bytes(DType dtype, int64_t in) {
   const PanelFormat format = panel_format(dtype);
   const int64_t blocks = in / kQuantBlock, tail = blocks % kChunkBlocks;
-  return static_cast<size_t>(blocks / kChunkBlocks * chunk_bytes(format, kChunkBlocks) + (tail > 0 ? chunk_bytes(format, tail) : 0));
+  return static_cast<size_t>(blocks / kChunkBlocks * chunk_bytes(format, kChunkBlocks) +
+                             (tail > 0 ? chunk_bytes(format, tail) : 0));
 }
 
-void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, int64_t out, int64_t in, Span groups) {
+void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, int64_t out,
+                int64_t in, Span groups) {
   auto* to = static_cast<uint8_t*>(panels);
   const auto* from = static_cast<const uint8_t*>(rows);
   switch (dtype) {

@@ -1,12 +1,17 @@
-// Where a weight lies in the panels of a product with quantised weights (quant_product.h): what the packer writes and the kernels read.
+// Where a weight lies in the panels of a product with quantised weights (quant_product.h): what the
+// packer writes and the kernels read.
 //
-// A group is 16 columns. Along the inner numbers it is cut into chunks of 256, the last one perhaps shorter, one after another, so that a product reads one
-// stream. A chunk holds its scales, then the bits of its blocks of 32 inner numbers. Step s of a block is its numbers 4s..4s+3; 64 bytes hold a step of all
-// columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never negative:
-//   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i below those of step 4 + i; then
-//   q5_*: 64 bytes, bit s of each is the fifth bit of step s;    q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
-// Scales: q8_0, q4_0, q5_0: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; k-types, for a chunk: f16 d[16], dmin[16] (q6_k: unused), then for each
-// block two rows of 16 bytes: scale and min, or (q6_k, signed) the scales of its two halves.
+// A group is 16 columns. Along the inner numbers it is cut into chunks of 256, the last one perhaps
+// shorter, one after another, so that a product reads one stream. A chunk holds its scales, then
+// the bits of its blocks of 32 inner numbers. Step s of a block is its numbers 4s..4s+3; 64 bytes
+// hold a step of all columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never
+// negative:
+//   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i
+//   below those of step 4 + i; then q5_*: 64 bytes, bit s of each is the fifth bit of step s; q6_k:
+//   2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
+// Scales: q8_0, q4_0, q5_0: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; k-types, for a
+// chunk: f16 d[16], dmin[16] (q6_k: unused), then for each block two rows of 16 bytes: scale and
+// min, or (q6_k, signed) the scales of its two halves.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +46,12 @@ constexpr PanelFormat panel_format(DType dtype) {
 }
 
 // Bytes before the bits of a chunk of so many blocks: whole cache lines.
-constexpr int64_t chunk_scale_bytes(const PanelFormat& f, int64_t blocks) { return ((f.is_k ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64; }
-constexpr int64_t chunk_bytes(const PanelFormat& f, int64_t blocks) { return chunk_scale_bytes(f, blocks) + blocks * f.block_bytes; }
+constexpr int64_t chunk_scale_bytes(const PanelFormat& f, int64_t blocks) {
+  return ((f.is_k ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64;
+}
+constexpr int64_t chunk_bytes(const PanelFormat& f, int64_t blocks) {
+  return chunk_scale_bytes(f, blocks) + blocks * f.block_bytes;
+}
 
 // A block of a row of x, each half of 16 numbers with its own scale and sum.
 struct alignas(64) QuantRecord {
@@ -53,7 +62,8 @@ struct alignas(64) QuantRecord {
   int32_t unused[3];
 };
 static_assert(sizeof(QuantRecord) == 64);
-// One record more than there are blocks: rows a power of two apart would fall into the same few sets of the cache.
+// One record more than there are blocks: rows a power of two apart would fall into the same few
+// sets of the cache.
 constexpr int64_t record_stride(int64_t in) { return in / kQuantBlock + 1; }
 
 // The kernels by instruction set, one meaning; quant_multiply chooses.

@@ -1,6 +1,7 @@
-// Products with quantised weights: the choice of the kernel, rows of x as records, and the kernels of machines without integer dot products of bytes
-// (quant_vnni.cpp has those). There a block of weights is unpacked into the cache once for all rows, and bytes are widened to 16 bits, whose products and sums
-// are exact. Loops over plain arrays are for the compiler to vectorise.
+// Products with quantised weights: the choice of the kernel, rows of x as records, and the kernels
+// of machines without integer dot products of bytes (quant_vnni.cpp has those). There a block of
+// weights is unpacked into the cache once for all rows, and bytes are widened to 16 bits, whose
+// products and sums are exact. Loops over plain arrays are for the compiler to vectorise.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -30,11 +31,16 @@ namespace HWY_NAMESPACE {
 using DRow = hn::CappedTag<float, 16>;
 using DSum = hn::Rebind<int32_t, DRow>;
 
-constexpr int64_t kTogether = 8;               // blocks whose scales are taken together: a division of vectors takes little longer than one of numbers
-constexpr int32_t kInfinityBits = 0x7F800000;  // of floats that are not negative the order of the bits is the order of the numbers, and NaNs come beyond it
+constexpr int64_t kTogether = 8;  // blocks whose scales are taken together: a division of vectors
+                                  // takes little longer than one of numbers
+constexpr int32_t kInfinityBits =
+    0x7F800000;  // of floats that are not negative the order of the bits is the order of the
+                 // numbers, and NaNs come beyond it
 
-// The halves' largest magnitudes, as bits, to what the bytes are multiplied by and were divided by. NaN where a number is not finite.
-HWY_INLINE void TakeScales(float* HWY_RESTRICT scale, float* HWY_RESTRICT inverse, const int32_t* HWY_RESTRICT top) {
+// The halves' largest magnitudes, as bits, to what the bytes are multiplied by and were divided by.
+// NaN where a number is not finite.
+HWY_INLINE void TakeScales(float* HWY_RESTRICT scale, float* HWY_RESTRICT inverse,
+                           const int32_t* HWY_RESTRICT top) {
   const DRow d;
   const DSum di;
   constexpr float kLeast = 1e-36f;  // below it 127 / amax may be infinite
@@ -43,14 +49,17 @@ HWY_INLINE void TakeScales(float* HWY_RESTRICT scale, float* HWY_RESTRICT invers
     const auto amax = hn::BitCast(d, bits), full = hn::Set(d, 127.0f);
     const auto some = hn::Gt(amax, hn::Set(d, kLeast));
     const auto finite = hn::RebindMask(d, hn::Lt(bits, hn::Set(di, kInfinityBits)));
-    hn::Store(hn::IfThenElse(finite, hn::IfThenElseZero(some, hn::Div(amax, full)), hn::Set(d, std::numeric_limits<float>::quiet_NaN())), d, scale + i);
+    hn::Store(hn::IfThenElse(finite, hn::IfThenElseZero(some, hn::Div(amax, full)),
+                             hn::Set(d, std::numeric_limits<float>::quiet_NaN())),
+              d, scale + i);
     hn::Store(hn::IfThenElseZero(some, hn::Div(full, amax)), d, inverse + i);
   }
 }
 
 // 16 numbers to bytes; what it returns sums to the sum of the bytes.
 template <class T>
-HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, const T* HWY_RESTRICT x, float inverse, bool finite) {
+HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, const T* HWY_RESTRICT x,
+                                      float inverse, bool finite) {
   const DRow d;
   const hn::Rebind<int8_t, DRow> bytes;
   auto sum = hn::Zero(DSum());
@@ -68,7 +77,8 @@ HWY_INLINE hn::Vec<DSum> QuantiseHalf(int8_t* HWY_RESTRICT q, const T* HWY_RESTR
 
 // At most kTogether blocks.
 template <class T>
-HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTRICT x, int64_t blocks) {
+HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTRICT x,
+                               int64_t blocks) {
   const DRow d;
   const DSum di;
   alignas(64) int32_t top[2 * kTogether] = {};
@@ -76,14 +86,17 @@ HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTR
   for (int64_t h = 0; h < 2 * blocks; ++h) {
     auto most = hn::Zero(di);
     for (size_t i = 0; i < 16; i += hn::Lanes(d))
-      most = hn::Max(most, hn::And(hn::BitCast(di, LoadF32(d, x + 16 * h + static_cast<int64_t>(i))), hn::Set(di, 0x7FFFFFFF)));
+      most =
+          hn::Max(most, hn::And(hn::BitCast(di, LoadF32(d, x + 16 * h + static_cast<int64_t>(i))),
+                                hn::Set(di, 0x7FFFFFFF)));
     top[h] = hn::GetLane(hn::MaxOfLanes(di, most));
   }
   TakeScales(scale, inverse, top);
   for (int64_t b = 0; b < blocks; ++b) {
     QuantRecord& to = out[b];
     const auto first = QuantiseHalf(to.q, x + 32 * b, inverse[2 * b], top[2 * b] < kInfinityBits);
-    const auto second = QuantiseHalf(to.q + 16, x + 32 * b + 16, inverse[2 * b + 1], top[2 * b + 1] < kInfinityBits);
+    const auto second = QuantiseHalf(to.q + 16, x + 32 * b + 16, inverse[2 * b + 1],
+                                     top[2 * b + 1] < kInfinityBits);
     // Both sums in one: each fits into 16 bits.
     const int32_t both = hn::GetLane(hn::SumOfLanes(di, hn::Add(first, hn::ShiftLeft<16>(second))));
     const int32_t sum = static_cast<int16_t>(both & 0xFFFF), rest = (both - sum) / 65536;
@@ -91,20 +104,23 @@ HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTR
     to.scale[1] = scale[2 * b + 1];
     to.minus_sum[0] = -sum;
     to.minus_sum[1] = -rest;
-    to.scaled_sum = std::fma(to.scale[1], static_cast<float>(rest), to.scale[0] * static_cast<float>(sum));
+    to.scaled_sum =
+        std::fma(to.scale[1], static_cast<float>(rest), to.scale[0] * static_cast<float>(sum));
   }
 }
 
 template <class T>
 HWY_INLINE void QuantiseRow(QuantRecord* out, const T* x, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; b += kTogether) QuantiseBlocks(out + b, x + b * kQuantBlock, std::min(kTogether, blocks - b));
+  for (int64_t b = 0; b < blocks; b += kTogether)
+    QuantiseBlocks(out + b, x + b * kQuantBlock, std::min(kTogether, blocks - b));
 }
 
 void QuantiseRows(QuantRecord* out, const Source& x, int64_t in, Span rows) {
   const int64_t blocks = in / kQuantBlock, stride = record_stride(in);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t at = (x.row != nullptr ? x.row[r] : r) * x.stride;
-    if (x.dtype == DType::bf16) QuantiseRow(out + r * stride, static_cast<const bf16*>(x.data) + at, blocks);
+    if (x.dtype == DType::bf16)
+      QuantiseRow(out + r * stride, static_cast<const bf16*>(x.data) + at, blocks);
     else QuantiseRow(out + r * stride, static_cast<const float*>(x.data) + at, blocks);
   }
 }
@@ -116,11 +132,14 @@ constexpr int64_t kTileRows = 16;
 
 // A block of all columns, ready for any number of rows.
 struct alignas(64) Unpacked {
-  int16_t even[8 * 32], odd[8 * 32];                 // of each step's four bytes, the first and third, the second and fourth
-  float first[kLanes], second[kLanes], min[kLanes];  // scales; of q6_k one for each half; min with its sign
+  int16_t even[8 * 32],
+      odd[8 * 32];  // of each step's four bytes, the first and third, the second and fourth
+  float first[kLanes], second[kLanes],
+      min[kLanes];  // scales; of q6_k one for each half; min with its sign
 };
 
-HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT bits, DType dtype) {
+HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT bits,
+                            DType dtype) {
   if (dtype == DType::q8_0) {
     std::memcpy(q, bits, 512);
     return;
@@ -131,7 +150,8 @@ HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT
   for (int s = 0; (one || two) && s < 8; ++s) {
     const uint8_t* upper = bits + 256 + (two ? s / 4 * 64 : 0);
     const int shift = two ? 2 * (s % 4) : s, mask = two ? 3 : 1;
-    for (int i = 0; i < 64; ++i) q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (upper[i] >> shift & mask) << 4);
+    for (int i = 0; i < 64; ++i)
+      q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (upper[i] >> shift & mask) << 4);
   }
 }
 
@@ -140,7 +160,9 @@ HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
   const hn::CappedTag<float, kLanes> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> half;
   for (size_t n = 0; n < kLanes; n += hn::Lanes(d))
-    hn::Store(hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves) + n)), d, out + n);
+    hn::Store(
+        hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves) + n)), d,
+        out + n);
 }
 #else
 HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
@@ -152,7 +174,8 @@ HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
 }
 #endif
 
-HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype, const float* d, const float* dmin) {
+HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype,
+                       const float* d, const float* dmin) {
   uint8_t q[512];
   UnpackBytes(q, bits, dtype);
   uint16_t pairs[256];
@@ -163,23 +186,29 @@ HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits
     WidenHalves(out.first, scales);
     if (panel_format(dtype).has_min) WidenHalves(out.min, scales + 32);
   } else if (dtype == DType::q6_k) {
-    for (int64_t n = 0; n < kLanes; ++n) out.first[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[n]));
-    for (int64_t n = 0; n < kLanes; ++n) out.second[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[kLanes + n]));
+    for (int64_t n = 0; n < kLanes; ++n)
+      out.first[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[n]));
+    for (int64_t n = 0; n < kLanes; ++n)
+      out.second[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[kLanes + n]));
   } else {
     for (int64_t n = 0; n < kLanes; ++n) out.first[n] = d[n] * static_cast<float>(scales[n]);
-    for (int64_t n = 0; n < kLanes; ++n) out.min[n] = (0.0f - dmin[n]) * static_cast<float>(scales[kLanes + n]);
+    for (int64_t n = 0; n < kLanes; ++n)
+      out.min[n] = (0.0f - dmin[n]) * static_cast<float>(scales[kLanes + n]);
   }
 }
 
 // What the offset of the weights has put into the sum of a half, taken back.
-HWY_INLINE int32_t start_of(const QuantRecord& x, int half, int offset_shift) { return offset_shift < 0 ? 0 : x.minus_sum[half] * (1 << offset_shift); }
+HWY_INLINE int32_t start_of(const QuantRecord& x, int half, int offset_shift) {
+  return offset_shift < 0 ? 0 : x.minus_sum[half] * (1 << offset_shift);
+}
 
 // acc += a block, by the law of quant_product.h; all 16 columns.
 #if HWY_TARGET <= HWY_AVX2
 using DI32 = hn::CappedTag<int32_t, kLanes>;
 constexpr size_t kParts = kLanes / hn::MaxLanes(DI32());
 
-HWY_INLINE void SumHalf(hn::Vec<DI32> (&sum)[kParts], const Unpacked& w, const QuantRecord& x, int half, int offset_shift) {
+HWY_INLINE void SumHalf(hn::Vec<DI32> (&sum)[kParts], const Unpacked& w, const QuantRecord& x,
+                        int half, int offset_shift) {
   const DI32 d;
   const hn::Repartition<int16_t, DI32> d16;
   for (size_t p = 0; p < kParts; ++p) sum[p] = hn::Set(d, start_of(x, half, offset_shift));
@@ -189,7 +218,8 @@ HWY_INLINE void SumHalf(hn::Vec<DI32> (&sum)[kParts], const Unpacked& w, const Q
     std::memcpy(&four, x.q + 4 * s, 4);
     const auto bytes = hn::BitCast(d16, hn::Set(d, four));
     const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)), odd = hn::ShiftRight<8>(bytes);
-    for (size_t p = 0; p < kParts; ++p) {  // on x86 lane i of 32 bits gets the products of its own two halves
+    for (size_t p = 0; p < kParts;
+         ++p) {  // on x86 lane i of 32 bits gets the products of its own two halves
       const size_t at = static_cast<size_t>(s) * 32 + p * hn::Lanes(d16);
       sum[p] = hn::ReorderWidenMulAccumulate(d, hn::Load(d16, w.even + at), even, sum[p], unused);
       sum[p] = hn::ReorderWidenMulAccumulate(d, hn::Load(d16, w.odd + at), odd, sum[p], unused);
@@ -197,7 +227,8 @@ HWY_INLINE void SumHalf(hn::Vec<DI32> (&sum)[kParts], const Unpacked& w, const Q
   }
 }
 
-HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x, DType dtype) {
+HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x,
+                         DType dtype) {
   const PanelFormat f = panel_format(dtype);
   const hn::Rebind<float, DI32> df;
   hn::Vec<DI32> first[kParts], second[kParts];
@@ -206,16 +237,19 @@ HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const Quant
   const auto x0 = hn::Set(df, x.scale[0]), x1 = hn::Set(df, x.scale[1]);
   for (size_t p = 0; p < kParts; ++p) {
     const size_t at = p * hn::Lanes(df);
-    const auto part = hn::Mul(x0, hn::ConvertTo(df, first[p])), rest = hn::ConvertTo(df, second[p]), w0 = hn::Load(df, w.first + at);
+    const auto part = hn::Mul(x0, hn::ConvertTo(df, first[p])), rest = hn::ConvertTo(df, second[p]),
+               w0 = hn::Load(df, w.first + at);
     auto sum = hn::Load(df, acc + at);
-    if (dtype == DType::q6_k) sum = hn::MulAdd(hn::Load(df, w.second + at), hn::Mul(x1, rest), hn::MulAdd(w0, part, sum));
+    if (dtype == DType::q6_k)
+      sum = hn::MulAdd(hn::Load(df, w.second + at), hn::Mul(x1, rest), hn::MulAdd(w0, part, sum));
     else sum = hn::MulAdd(w0, hn::MulAdd(x1, rest, part), sum);
     if (f.has_min) sum = hn::MulAdd(hn::Load(df, w.min + at), hn::Set(df, x.scaled_sum), sum);
     hn::Store(sum, df, acc + at);
   }
 }
 #else
-HWY_INLINE int32_t SumHalf(const Unpacked& w, int64_t n, const QuantRecord& x, int half, int offset_shift) {
+HWY_INLINE int32_t SumHalf(const Unpacked& w, int64_t n, const QuantRecord& x, int half,
+                           int offset_shift) {
   int32_t sum = start_of(x, half, offset_shift);
   for (int64_t s = 4 * half; s < 4 * half + 4; ++s) {
     const int8_t* q = x.q + 4 * s;
@@ -225,11 +259,14 @@ HWY_INLINE int32_t SumHalf(const Unpacked& w, int64_t n, const QuantRecord& x, i
   return sum;
 }
 
-HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x, DType dtype) {
+HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const QuantRecord& x,
+                         DType dtype) {
   const PanelFormat f = panel_format(dtype);
   for (int64_t n = 0; n < kLanes; ++n) {
-    const float part = x.scale[0] * static_cast<float>(SumHalf(w, n, x, 0, f.offset_shift)), rest = static_cast<float>(SumHalf(w, n, x, 1, f.offset_shift));
-    if (dtype == DType::q6_k) acc[n] = std::fma(w.second[n], x.scale[1] * rest, std::fma(w.first[n], part, acc[n]));
+    const float part = x.scale[0] * static_cast<float>(SumHalf(w, n, x, 0, f.offset_shift)),
+                rest = static_cast<float>(SumHalf(w, n, x, 1, f.offset_shift));
+    if (dtype == DType::q6_k)
+      acc[n] = std::fma(w.second[n], x.scale[1] * rest, std::fma(w.first[n], part, acc[n]));
     else acc[n] = std::fma(w.first[n], std::fma(x.scale[1], rest, part), acc[n]);
     if (f.has_min) acc[n] = std::fma(w.min[n], x.scaled_sum, acc[n]);
   }
@@ -254,7 +291,8 @@ void MultiplyTile(const QuantTask& task, Span rows, int64_t group, const uint8_t
   const uint8_t* chunk = panel;
   for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
     const int64_t n = std::min(kChunkBlocks, blocks - begin);
-    const uint8_t *scales = chunk + (f.is_k ? kSuperBytes : 0), *bits = chunk + chunk_scale_bytes(f, n);
+    const uint8_t *scales = chunk + (f.is_k ? kSuperBytes : 0),
+                  *bits = chunk + chunk_scale_bytes(f, n);
     if (f.is_k) {
       WidenHalves(d, chunk);
       WidenHalves(dmin, chunk + 32);
@@ -271,8 +309,12 @@ void MultiplyTile(const QuantTask& task, Span rows, int64_t group, const uint8_t
   const int64_t column = group * kLanes, columns = std::min(kLanes, task.out_cols - column);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t at = r * task.out.stride + column;
-    if (task.out.dtype == DType::f32) StoreColumns(static_cast<float*>(task.out.data) + at, acc[r - rows.begin], columns, task.out.add);
-    else StoreColumns(static_cast<bf16*>(task.out.data) + at, acc[r - rows.begin], columns, task.out.add);
+    if (task.out.dtype == DType::f32)
+      StoreColumns(static_cast<float*>(task.out.data) + at, acc[r - rows.begin], columns,
+                   task.out.add);
+    else
+      StoreColumns(static_cast<bf16*>(task.out.data) + at, acc[r - rows.begin], columns,
+                   task.out.add);
   }
 }
 
@@ -280,7 +322,8 @@ void MultiplyPlain(const QuantTask& task) {
   const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
   const auto* panels = reinterpret_cast<const uint8_t*>(task.panels);
   for (int64_t g = task.groups.begin; g < task.groups.end; ++g)
-    for (int64_t r = 0; r < task.rows; r += kTileRows) MultiplyTile(task, {r, std::min(r + kTileRows, task.rows)}, g, panels + g * group_bytes);
+    for (int64_t r = 0; r < task.rows; r += kTileRows)
+      MultiplyTile(task, {r, std::min(r + kTileRows, task.rows)}, g, panels + g * group_bytes);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -295,30 +338,45 @@ HWY_EXPORT(QuantiseRows);
 HWY_EXPORT(MultiplyPlain);
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 }  // namespace
 
 bool has_vnni() {
   choose_isa();
 #if defined(__x86_64__)
-  static const bool has = (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512vnni");
+  static const bool has =
+      (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512vnni");
   return has;
 #else
   return false;
 #endif
 }
 
-size_t quant_rows_bytes(int64_t rows, int64_t in) { return static_cast<size_t>(rows * record_stride(in)) * sizeof(QuantRecord); }
+size_t quant_rows_bytes(int64_t rows, int64_t in) {
+  return static_cast<size_t>(rows * record_stride(in)) * sizeof(QuantRecord);
+}
 
 void quant_rows(void* quantised, Source x, int64_t in, Span rows) {
   choose_isa();
   HWY_DYNAMIC_DISPATCH(QuantiseRows)(static_cast<QuantRecord*>(quantised), x, in, rows);
 }
 
-void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows, const void* panels, DType dtype, int64_t out_cols, int64_t in,
-                    Span groups, QuantNext next) {
-  const QuantTask task{out, static_cast<const QuantRecord*>(quantised), row, rows, static_cast<const char*>(panels), dtype, out_cols, in, groups, next};
+void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows,
+                    const void* panels, DType dtype, int64_t out_cols, int64_t in, Span groups,
+                    QuantNext next) {
+  const QuantTask task{out,
+                       static_cast<const QuantRecord*>(quantised),
+                       row,
+                       rows,
+                       static_cast<const char*>(panels),
+                       dtype,
+                       out_cols,
+                       in,
+                       groups,
+                       next};
   if (has_vnni()) quant_multiply_vnni(task);
   else HWY_DYNAMIC_DISPATCH(MultiplyPlain)(task);
 }
@@ -337,7 +395,8 @@ double measure_peak_int8(Run& run, double seconds) {
     int64_t done = 0;
     do done += vnni_loop(kRounds, sink);
     while (seconds_since(start) < seconds);
-    rates[static_cast<size_t>(omp_get_thread_num())] = static_cast<double>(done) / seconds_since(start);
+    rates[static_cast<size_t>(omp_get_thread_num())] =
+        static_cast<double>(done) / seconds_since(start);
   }
   double total = 0;
   for (const double rate : rates) total += rate;

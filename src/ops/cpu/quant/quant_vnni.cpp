@@ -1,8 +1,11 @@
-// Products with quantised weights where AVX-512 has integer dot products (VPDPBUSD: 16 lanes of four unsigned by signed bytes); Highway 1.0.3 has no name for
-// them. A tile is up to 4 rows by two groups of columns (or 8 by one): a step of the weights is unpacked once for all rows, whose bytes come as broadcasts of
-// four and serve both groups. Each row and group holds three registers: the output, the sum of a half and what the first half gave; a larger tile would not
-// fit. For a block a row and a group need 8 dot products, a multiplication and two fmas on the same two units, so 8/11 = 73% of the peak of dot products is
-// the bound (8/12 = 67% with a minimum, and for q6_k). The law is in quant_product.h.
+// Products with quantised weights where AVX-512 has integer dot products (VPDPBUSD: 16 lanes of
+// four unsigned by signed bytes); Highway 1.0.3 has no name for them. A tile is up to 4 rows by two
+// groups of columns (or 8 by one): a step of the weights is unpacked once for all rows, whose bytes
+// come as broadcasts of four and serve both groups. Each row and group holds three registers: the
+// output, the sum of a half and what the first half gave; a larger tile would not fit. For a block
+// a row and a group need 8 dot products, a multiplication and two fmas on the same two units, so
+// 8/11 = 73% of the peak of dot products is the bound (8/12 = 67% with a minimum, and for q6_k).
+// The law is in quant_product.h.
 #include "ops/cpu/quant/quant_panels.h"
 
 #if defined(__x86_64__)
@@ -27,7 +30,8 @@ constexpr int kMostTileRows = 8, kMostPairRows = 4;
 // Rows whose records stay in the second cache while all columns pass.
 constexpr int64_t kCachedBytes = int64_t{400} << 10;
 
-// Nothing of the standard library that is no template of this file's types: the linker could keep the copy made here for machines without these instructions.
+// Nothing of the standard library that is no template of this file's types: the linker could keep
+// the copy made here for machines without these instructions.
 HWY_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 template <class T, class P>
 HWY_INLINE T load_as(const P* p) {
@@ -42,22 +46,30 @@ HWY_INLINE __m512i step_of(const char* bits) {
   if constexpr (kType == DType::q8_0) return _mm512_loadu_si512(bits + kStep * 64);
   constexpr int kAndOr = 0xEA;  // (a & b) | c
   const __m512i both = _mm512_loadu_si512(bits + kStep % 4 * 64);
-  const __m512i lower = _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
+  const __m512i lower =
+      _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
   if constexpr (kType == DType::q5_0 || kType == DType::q5_1 || kType == DType::q5_k) {
     constexpr int kLeft = kStep < 4 ? 4 - kStep : 0, kRight = kStep < 4 ? 0 : kStep - 4;
-    const __m512i fifth = _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256), kLeft), kRight);
+    const __m512i fifth =
+        _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256), kLeft), kRight);
     return _mm512_ternarylogic_epi32(fifth, _mm512_set1_epi8(0x10), lower, kAndOr);
   }
   if constexpr (kType == DType::q6_k) {
-    constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0, kRight = kAt < 4 ? 0 : kAt - 4;
-    const __m512i upper = _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256 + kStep / 4 * 64), kLeft), kRight);
+    constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0,
+                  kRight = kAt < 4 ? 0 : kAt - 4;
+    const __m512i upper = _mm512_srli_epi16(
+        _mm512_slli_epi16(_mm512_loadu_si512(bits + 256 + kStep / 4 * 64), kLeft), kRight);
     return _mm512_ternarylogic_epi32(upper, _mm512_set1_epi8(0x30), lower, kAndOr);
   }
   return lower;
 }
 
-HWY_INLINE __m512 halves(const char* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-HWY_INLINE __m128i bytes(const char* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+HWY_INLINE __m512 halves(const char* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+HWY_INLINE __m128i bytes(const char* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 
 // Of a block: `first` and, of q6_k, `second` for its halves; `min` with its sign.
 struct Scales {
@@ -70,7 +82,8 @@ HWY_INLINE Scales scales_of(const char* p, __m512 d, __m512 minus_dmin) {
     const __m512 second = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p + 16))));
     return {_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p)))), second, d};
   } else if constexpr (kFormat.is_k) {
-    const __m512 min = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p + 16))));
+    const __m512 min =
+        _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p + 16))));
     return {_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p)))), d, min};
   } else {
     return {halves(p), d, kFormat.has_min ? halves(p + 32) : d};
@@ -84,7 +97,8 @@ HWY_INLINE __m512i start_at(int32_t minus_sum) {
   else return _mm512_slli_epi32(_mm512_set1_epi32(minus_sum), kShift);
 }
 
-// What a tile is working on: rows at their block, groups at the bits and scales of theirs (d and minus_dmin: a k-type's of the chunk).
+// What a tile is working on: rows at their block, groups at the bits and scales of theirs (d and
+// minus_dmin: a k-type's of the chunk).
 template <int kRows, int kGroups>
 struct Tile {
   const QuantRecord* x[kRows];
@@ -101,7 +115,8 @@ HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, 
   MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = step_of<kType, kStep>(tile.bits[g]);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512i four = _mm512_set1_epi32(load_as<int32_t>(tile.x[r]->q + 4 * kStep));
-    MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = _mm512_dpbusd_epi32(sum[g][r], w[g], four);
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] =
+        _mm512_dpbusd_epi32(sum[g][r], w[g], four);
   }
 }
 
@@ -118,7 +133,8 @@ HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows], const Tile<kRows, 
   multiply_step<kType, 4 * kHalf + 3>(sum, tile);
 }
 
-// Adds a block to the tile. Its scales are read only when they are needed: until then there is no register for them.
+// Adds a block to the tile. Its scales are read only when they are needed: until then there is no
+// register for them.
 template <DType kType, int kRows, int kGroups>
 HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
   constexpr bool kTwoScales = kType == DType::q6_k;
@@ -128,10 +144,12 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
   multiply_half<kType, 0>(sum, tile);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[0]);
-    MOE_UNROLL for (int g = 0; g < kGroups; ++g) part[g][r] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum[g][r]));
+    MOE_UNROLL for (int g = 0; g < kGroups; ++g) part[g][r] =
+        _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum[g][r]));
   }
   multiply_half<kType, 1>(sum, tile);
-  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = scales_of<kType>(tile.scales[g], tile.d[g], tile.minus_dmin[g]);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] =
+      scales_of<kType>(tile.scales[g], tile.d[g], tile.minus_dmin[g]);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[1]);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
@@ -140,14 +158,16 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
         tile.acc[g][r] = _mm512_fmadd_ps(w[g].first, part[g][r], tile.acc[g][r]);
         tile.acc[g][r] = _mm512_fmadd_ps(w[g].second, _mm512_mul_ps(scale, rest), tile.acc[g][r]);
       } else {
-        tile.acc[g][r] = _mm512_fmadd_ps(w[g].first, _mm512_fmadd_ps(scale, rest, part[g][r]), tile.acc[g][r]);
+        tile.acc[g][r] =
+            _mm512_fmadd_ps(w[g].first, _mm512_fmadd_ps(scale, rest, part[g][r]), tile.acc[g][r]);
       }
     }
   }
   if constexpr (panel_format(kType).has_min) {
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const __m512 scaled_sum = _mm512_set1_ps(tile.x[r]->scaled_sum);
-      MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] = _mm512_fmadd_ps(w[g].min, scaled_sum, tile.acc[g][r]);
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] =
+          _mm512_fmadd_ps(w[g].min, scaled_sum, tile.acc[g][r]);
     }
   }
 }
@@ -156,24 +176,30 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
 HWY_INLINE __m256i round_to_bf16(__m512 v) {
   const __m512i u = _mm512_castps_si512(v), upper = _mm512_srli_epi32(u, 16);
   const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
   return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
 }
 
-HWY_INLINE void store(const QuantOut& out, int64_t row, int64_t column, __mmask16 columns, __m512 v) {
+HWY_INLINE void store(const QuantOut& out, int64_t row, int64_t column, __mmask16 columns,
+                      __m512 v) {
   if (out.dtype == DType::f32) {
     float* p = static_cast<float*>(out.data) + row * out.stride + column;
     if (out.add) v = _mm512_add_ps(_mm512_maskz_loadu_ps(columns, p), v);
     _mm512_mask_storeu_ps(p, columns, v);
   } else {
     uint16_t* p = static_cast<uint16_t*>(out.data) + row * out.stride + column;
-    if (out.add) v = _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(columns, p)), 16)), v);
+    if (out.add)
+      v = _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(
+                            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(columns, p)), 16)),
+                        v);
     _mm256_mask_storeu_epi16(p, columns, round_to_bf16(v));
   }
 }
 
-// What one call of a tile's kernel does: rows from `row` on, columns of the groups from `group` on, whose panels begin at `panel`.
+// What one call of a tile's kernel does: rows from `row` on, columns of the groups from `group` on,
+// whose panels begin at `panel`.
 struct TileTask {
   int64_t row, group;
   const char* panel;
@@ -184,24 +210,31 @@ struct TileTask {
 template <DType kType, int kRows, int kGroups>
 void multiply_tile(const QuantTask& task, const TileTask& at) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in), group_bytes = static_cast<int64_t>(quant_group_bytes(kType, task.in));
+  const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in),
+                group_bytes = static_cast<int64_t>(quant_group_bytes(kType, task.in));
   Tile<kRows, kGroups> tile;
-  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] = task.x + (task.row != nullptr ? task.row[at.row + r] : at.row + r) * stride;
-  MOE_UNROLL for (int g = 0; g < kGroups; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.acc[g][r] = _mm512_setzero_ps();
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] =
+      task.x + (task.row != nullptr ? task.row[at.row + r] : at.row + r) * stride;
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r)
+      tile.acc[g][r] = _mm512_setzero_ps();
   const char *chunk = at.panel, *next = at.next;
   for (int64_t left = blocks; left > 0; left -= kChunkBlocks) {
     const int64_t n = smaller(kChunkBlocks, left), scale_bytes = chunk_scale_bytes(kFormat, n);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
       tile.d[g] = tile.minus_dmin[g] = _mm512_setzero_ps();
       if constexpr (kFormat.is_k) tile.d[g] = halves(chunk + g * group_bytes);
-      if constexpr (kFormat.is_k && kFormat.has_min) tile.minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
+      if constexpr (kFormat.is_k && kFormat.has_min)
+        tile.minus_dmin[g] =
+            _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
     }
     for (int64_t b = 0; b < n; ++b) {
       MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
         tile.bits[g] = chunk + g * group_bytes + scale_bytes + b * kFormat.block_bytes;
-        tile.scales[g] = chunk + g * group_bytes + (kFormat.is_k ? kSuperBytes : 0) + b * kFormat.scale_bytes;
+        tile.scales[g] =
+            chunk + g * group_bytes + (kFormat.is_k ? kSuperBytes : 0) + b * kFormat.scale_bytes;
       }
-      for (int64_t line = 0; line < at.next_step; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+      for (int64_t line = 0; line < at.next_step; line += 64)
+        _mm_prefetch(next + line, _MM_HINT_T1);
       next += at.next_step;
       multiply_block<kType>(tile);
       MOE_UNROLL for (int r = 0; r < kRows; ++r)++ tile.x[r];
@@ -209,24 +242,29 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
     chunk += chunk_bytes(kFormat, n);
   }
   MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-    const int64_t column = (at.group + g) * kQuantColumns, columns = smaller(kQuantColumns, task.out_cols - column);
+    const int64_t column = (at.group + g) * kQuantColumns,
+                  columns = smaller(kQuantColumns, task.out_cols - column);
     const auto mask = static_cast<__mmask16>((1u << columns) - 1);
-    MOE_UNROLL for (int r = 0; r < kRows; ++r) store(task.out, at.row + r, column, mask, tile.acc[g][r]);
+    MOE_UNROLL for (int r = 0; r < kRows; ++r)
+        store(task.out, at.row + r, column, mask, tile.acc[g][r]);
   }
 }
 
 using TileKernel = void (*)(const QuantTask&, const TileTask&);
-// By rows - 1. A pair of groups shares the broadcasts, of which a core reads only as many as it multiplies.
+// By rows - 1. A pair of groups shares the broadcasts, of which a core reads only as many as it
+// multiplies.
 struct TileKernels {
   TileKernel one[kMostTileRows], pair[kMostPairRows];
 };
 
 template <DType kType, int... kOne, int... kPair>
-constexpr TileKernels kernels(std::integer_sequence<int, kOne...>, std::integer_sequence<int, kPair...>) {
+constexpr TileKernels kernels(std::integer_sequence<int, kOne...>,
+                              std::integer_sequence<int, kPair...>) {
   return {{&multiply_tile<kType, kOne + 1, 1>...}, {&multiply_tile<kType, kPair + 1, 2>...}};
 }
 template <DType kType>
-constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, kMostTileRows>(), std::make_integer_sequence<int, kMostPairRows>());
+constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, kMostTileRows>(),
+                                                std::make_integer_sequence<int, kMostPairRows>());
 
 const TileKernels& kernels_of(DType dtype) {
   switch (dtype) {
@@ -246,22 +284,31 @@ const TileKernels& kernels_of(DType dtype) {
 void quant_multiply_vnni(const QuantTask& task) {
   const TileKernels& tiles = kernels_of(task.dtype);
   const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
-  const int64_t blocks = task.in / kQuantBlock, record_bytes = record_stride(task.in) * static_cast<int64_t>(sizeof(QuantRecord));
-  const int64_t fit = kCachedBytes / record_bytes, together = fit < kMostTileRows ? kMostTileRows : fit;
+  const int64_t blocks = task.in / kQuantBlock,
+                record_bytes = record_stride(task.in) * static_cast<int64_t>(sizeof(QuantRecord));
+  const int64_t fit = kCachedBytes / record_bytes,
+                together = fit < kMostTileRows ? kMostTileRows : fit;
   for (int64_t first = 0; first < task.rows; first += together) {
     const int64_t rows = smaller(together, task.rows - first);
     for (int64_t g = task.groups.begin, step; g < task.groups.end; g += step) {
       step = g + 1 < task.groups.end ? 2 : 1;
-      const int64_t most = step == 2 ? kMostPairRows : kMostTileRows, count = (rows + most - 1) / most;
+      const int64_t most = step == 2 ? kMostPairRows : kMostTileRows,
+                    count = (rows + most - 1) / most;
       const char* panel = task.panels + g * group_bytes;
-      // What comes after these panels: the ones behind them, the first ones where further rows begin, and in the end what the caller reads next.
+      // What comes after these panels: the ones behind them, the first ones where further rows
+      // begin, and in the end what the caller reads next.
       const bool last = g + step >= task.groups.end, again = last && first + rows < task.rows;
-      const char* next = !last ? panel + step * group_bytes : again ? task.panels + task.groups.begin * group_bytes : task.next.data;
-      const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes, next_step = (ahead / count / blocks + 63) / 64 * 64;
-      for (int64_t t = 0; t < count; ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
+      const char* next = !last   ? panel + step * group_bytes
+                         : again ? task.panels + task.groups.begin * group_bytes
+                                 : task.next.data;
+      const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes,
+                    next_step = (ahead / count / blocks + 63) / 64 * 64;
+      for (int64_t t = 0; t < count;
+           ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
         const int64_t tile_rows = mine.end - mine.begin, fetched = t * next_step * blocks;
-        const TileTask at{first + mine.begin, g, panel, next + fetched, fetched < ahead ? next_step : 0};
+        const TileTask at{first + mine.begin, g, panel, next + fetched,
+                          fetched < ahead ? next_step : 0};
         (step == 2 ? tiles.pair : tiles.one)[tile_rows - 1](task, at);
       }
     }

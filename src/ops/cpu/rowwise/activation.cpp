@@ -1,6 +1,8 @@
-// The hidden layer of an expert: activation, gate and combine weight in one pass. Values a row has in bf16 are widened, computed in f32 and rounded once.
-// Activations and derivatives: silu x s with s = 1/(1+e^-x): s (1 + x (1 - s)); gelu x Phi(x): Phi + x phi(x), phi the normal density;
-// gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2 (1 - t^2) k (1 + 0.134145 x^2); relu: [x > 0].
+// The hidden layer of an expert: activation, gate and combine weight in one pass. Values a row has
+// in bf16 are widened, computed in f32 and rounded once. Activations and derivatives: silu x s with
+// s = 1/(1+e^-x): s (1 + x (1 - s)); gelu x Phi(x): Phi + x phi(x), phi the normal density;
+// gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2 (1 - t^2)
+// k (1 + 0.134145 x^2); relu: [x > 0].
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -28,12 +30,14 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
   } else if constexpr (act == Act::gelu) {
     const VF32 phi = hn::MulAdd(half, Erf(d, hn::Mul(x, hn::Set(d, 0.707106781f))), half);
     if (slope != nullptr) {
-      const VF32 density = hn::Mul(hn::Set(d, 0.398942280f), Exp(d, hn::Mul(hn::Mul(x, x), hn::Set(d, -0.5f))));
+      const VF32 density =
+          hn::Mul(hn::Set(d, 0.398942280f), Exp(d, hn::Mul(hn::Mul(x, x), hn::Set(d, -0.5f))));
       *slope = hn::MulAdd(x, density, phi);
     }
     return hn::Mul(x, phi);
   } else if constexpr (act == Act::gelu_tanh) {
-    // Held at 1e4, where t is +-1 and the bracket with t^2 is 0, so that no square overflows and makes 0 * infinity.
+    // Held at 1e4, where t is +-1 and the bracket with t^2 is 0, so that no square overflows and
+    // makes 0 * infinity.
     const VF32 k = hn::Set(d, 0.797884561f), square = hn::Min(hn::Mul(x, x), hn::Set(d, 1e4f));
     const VF32 t = Tanh(d, hn::Mul(hn::Mul(k, x), hn::MulAdd(square, hn::Set(d, 0.044715f), one)));
     const VF32 side = hn::MulAdd(half, t, half);  // (1 + t) / 2
@@ -55,15 +59,17 @@ void ActRow(A* hidden, const A* gate, const A* up, float weight, int64_t cols) n
   const VF32 w = hn::Set(d, weight);
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 u = Load(d, up + c, part);
-    const VF32 h = gate != nullptr ? hn::Mul(Activate<act>(d, Load(d, gate + c, part), nullptr), u) : Activate<act>(d, u, nullptr);
+    const VF32 h = gate != nullptr ? hn::Mul(Activate<act>(d, Load(d, gate + c, part), nullptr), u)
+                                   : Activate<act>(d, u, nullptr);
     Store(hn::Mul(w, h), d, hidden + c, part);
   });
 }
 
-// With a = act(gate), h = a up, and e = weight dhidden:  dup = e a;  dgate = e up act'(gate);  hidden = weight h.  Returns sum_f dhidden h.
-// Without a gate h = act(up) and dup = e act'(up).
+// With a = act(gate), h = a up, and e = weight dhidden:  dup = e a;  dgate = e up act'(gate);
+// hidden = weight h.  Returns sum_f dhidden h. Without a gate h = act(up) and dup = e act'(up).
 template <Act act, class A>
-float ActRowBackward(A* dgate, A* dup, A* hidden, const A* dhidden, const A* gate, const A* up, float weight, int64_t cols) noexcept {
+float ActRowBackward(A* dgate, A* dup, A* hidden, const A* dhidden, const A* gate, const A* up,
+                     float weight, int64_t cols) noexcept {
   const DF32 d;
   const VF32 w = hn::Set(d, weight);
   return SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
@@ -103,25 +109,29 @@ HWY_INLINE A* RowOrNull(const Tensor& t, int64_t r) {
   return t.empty() ? nullptr : t.row<A>(r);
 }
 
-void ActRows(Tensor hidden, Tensor gate, Tensor up, const float* weight, Act act, int64_t begin, int64_t end) {
+void ActRows(Tensor hidden, Tensor gate, Tensor up, const float* weight, Act act, int64_t begin,
+             int64_t end) {
   WithFloat(up.dtype, [&](auto of_a) HWY_ATTR {
     WithAct(act, [&](auto of_act) HWY_ATTR {
       using A = decltype(of_a);
       for (int64_t r = begin; r < end; ++r) {
-        ActRow<decltype(of_act)::value, A>(hidden.row<A>(r), RowOrNull<A>(gate, r), up.row<A>(r), weight != nullptr ? weight[r] : 1.0f, up.cols());
+        ActRow<decltype(of_act)::value, A>(hidden.row<A>(r), RowOrNull<A>(gate, r), up.row<A>(r),
+                                           weight != nullptr ? weight[r] : 1.0f, up.cols());
       }
     });
   });
 }
 
-void ActRowsBackward(Tensor dgate, Tensor dup, Tensor hidden, float* dweight, Tensor dhidden, Tensor gate, Tensor up, const float* weight, Act act,
-                     int64_t begin, int64_t end) {
+void ActRowsBackward(Tensor dgate, Tensor dup, Tensor hidden, float* dweight, Tensor dhidden,
+                     Tensor gate, Tensor up, const float* weight, Act act, int64_t begin,
+                     int64_t end) {
   WithFloat(up.dtype, [&](auto of_a) HWY_ATTR {
     WithAct(act, [&](auto of_act) HWY_ATTR {
       using A = decltype(of_a);
       for (int64_t r = begin; r < end; ++r) {
-        const float sum = ActRowBackward<decltype(of_act)::value, A>(RowOrNull<A>(dgate, r), dup.row<A>(r), hidden.row<A>(r), dhidden.row<A>(r),
-                                                                     RowOrNull<A>(gate, r), up.row<A>(r), weight != nullptr ? weight[r] : 1.0f, up.cols());
+        const float sum = ActRowBackward<decltype(of_act)::value, A>(
+            RowOrNull<A>(dgate, r), dup.row<A>(r), hidden.row<A>(r), dhidden.row<A>(r),
+            RowOrNull<A>(gate, r), up.row<A>(r), weight != nullptr ? weight[r] : 1.0f, up.cols());
         if (dweight != nullptr) dweight[r] = sum;
       }
     });
@@ -149,27 +159,35 @@ int64_t act_grain(int64_t cols) { return std::max<int64_t>(1, row_grain(cols) / 
 void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   choose_isa();
   need(fits(hidden, up) && is_float(up) && (gate.empty() || fits(gate, up)), "ffn_act_forward",
-       "hidden, gate (or none) and up of one shape and dtype, f32 or bf16", {{"hidden", hidden}, {"gate", gate}, {"up", up}});
-  need(weight.empty() || is_vector(weight, up.rows()), "ffn_act_forward", "weight [R] f32 or none", {{"weight", weight}, {"up", up}});
+       "hidden, gate (or none) and up of one shape and dtype, f32 or bf16",
+       {{"hidden", hidden}, {"gate", gate}, {"up", up}});
+  need(weight.empty() || is_vector(weight, up.rows()), "ffn_act_forward", "weight [R] f32 or none",
+       {{"weight", weight}, {"up", up}});
   const float* w = weight.empty() ? nullptr : weight.as<float>();
   parallel_for(run.threads, up.rows(), act_grain(up.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(ActRows)(hidden, gate, up, w, act, begin, end);
   });
 }
 
-void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act) {
+void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight,
+                      Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   choose_isa();
   const char* op = "ffn_act_backward";
-  need(is_float(up) && fits(dup, up) && fits(hidden, up) && fits(dhidden, up), op, "dup, hidden, dhidden and up of one shape and dtype, f32 or bf16",
+  need(is_float(up) && fits(dup, up) && fits(hidden, up) && fits(dhidden, up), op,
+       "dup, hidden, dhidden and up of one shape and dtype, f32 or bf16",
        {{"dup", dup}, {"hidden", hidden}, {"dhidden", dhidden}, {"up", up}});
-  need(gate.empty() ? dgate.empty() : fits(gate, up) && fits(dgate, up), op, "gate and dgate like up, or neither",
-       {{"dgate", dgate}, {"gate", gate}, {"up", up}});
-  need(weight.empty() ? dweight.empty() : is_vector(weight, up.rows()) && (dweight.empty() || is_vector(dweight, up.rows())), op,
-       "weight and dweight [R] f32, or no dweight, or neither", {{"dweight", dweight}, {"weight", weight}, {"up", up}});
+  need(gate.empty() ? dgate.empty() : fits(gate, up) && fits(dgate, up), op,
+       "gate and dgate like up, or neither", {{"dgate", dgate}, {"gate", gate}, {"up", up}});
+  need(weight.empty()
+           ? dweight.empty()
+           : is_vector(weight, up.rows()) && (dweight.empty() || is_vector(dweight, up.rows())),
+       op, "weight and dweight [R] f32, or no dweight, or neither",
+       {{"dweight", dweight}, {"weight", weight}, {"up", up}});
   const float* w = weight.empty() ? nullptr : weight.as<float>();
   float* dw = dweight.empty() ? nullptr : dweight.as<float>();
   parallel_for(run.threads, up.rows(), act_grain(up.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(ActRowsBackward)(dgate, dup, hidden, dw, dhidden, gate, up, w, act, begin, end);
+    HWY_DYNAMIC_DISPATCH(ActRowsBackward)
+    (dgate, dup, hidden, dw, dhidden, gate, up, w, act, begin, end);
   });
 }
 

@@ -1,4 +1,5 @@
-// Bias of a bank of experts, forward and backward. Vectors run along the columns of one row; the gradient sums rows in blocks, the blocks in double.
+// Bias of a bank of experts, forward and backward. Vectors run along the columns of one row; the
+// gradient sums rows in blocks, the blocks in double.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,7 +23,9 @@ template <class T>
 void BiasRow(T* HWY_RESTRICT y, const float* HWY_RESTRICT b, float weight, int64_t cols) noexcept {
   const DF32 d;
   const VF32 scale = hn::Set(d, weight);
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::MulAdd(scale, Load(d, b + c, part), Load(d, y + c, part)), d, y + c, part); });
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    Store(hn::MulAdd(scale, Load(d, b + c, part), Load(d, y + c, part)), d, y + c, part);
+  });
 }
 
 template <class T>
@@ -34,13 +37,16 @@ HWY_INLINE const T* RowOf(const GatheredRows& rows, int64_t r) {
 template <class T>
 float BiasDot(const T* HWY_RESTRICT dy, const float* HWY_RESTRICT b, int64_t cols) noexcept {
   const DF32 d;
-  return SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return hn::Mul(Load(d, dy + c, part), Load(d, b + c, part)); });
+  return SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    return hn::Mul(Load(d, dy + c, part), Load(d, b + c, part));
+  });
 }
 
 void ForwardRows(const Tensor& y, const float* b, const float* weight, int64_t begin, int64_t end) {
   WithFloat(y.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    for (int64_t r = begin; r < end; ++r) BiasRow(y.row<T>(r), b, weight != nullptr ? weight[r] : 1.0f, y.cols());
+    for (int64_t r = begin; r < end; ++r)
+      BiasRow(y.row<T>(r), b, weight != nullptr ? weight[r] : 1.0f, y.cols());
   });
 }
 
@@ -54,7 +60,8 @@ void DotRows(float* dweight, const GatheredRows& dy, const float* b, int64_t beg
 constexpr int64_t kColumns = 256;  // of the gradient that one task sums
 
 // db[c] += sum over rows of weight[r] dy[r, c], columns [first, first + cols) of at most kColumns.
-void SumRows(float* db, const GatheredRows& dy, const float* weight, int64_t begin, int64_t end, int64_t first, int64_t cols) {
+void SumRows(float* db, const GatheredRows& dy, const float* weight, int64_t begin, int64_t end,
+             int64_t first, int64_t cols) {
   constexpr int64_t kRows = 64;
   double total[kColumns] = {};
   WithFloat(dy.x.dtype, [&](auto element) HWY_ATTR {
@@ -65,8 +72,10 @@ void SumRows(float* db, const GatheredRows& dy, const float* weight, int64_t beg
       for (int64_t r = r0; r < std::min(end, r0 + kRows); ++r) {
         const VF32 scale = hn::Set(d, weight != nullptr ? weight[r] : 1.0f);
         const T* row = RowOf<T>(dy, r) + first;
-        ForColumns(d, cols,
-                   [&](int64_t c, auto part) HWY_ATTR { Store(hn::MulAdd(scale, Load(d, row + c, part), Load(d, block + c, part)), d, block + c, part); });
+        ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+          Store(hn::MulAdd(scale, Load(d, row + c, part), Load(d, block + c, part)), d, block + c,
+                part);
+        });
       }
       for (int64_t c = 0; c < cols; ++c) total[c] += block[c];
     }
@@ -86,23 +95,28 @@ HWY_EXPORT(ForwardRows);
 HWY_EXPORT(DotRows);
 HWY_EXPORT(SumRows);
 
-void check_bias(const char* op, const Param& bias, const GatheredRows& rows, const Tensor& weight, std::span<const int64_t> offsets) {
+void check_bias(const char* op, const Param& bias, const GatheredRows& rows, const Tensor& weight,
+                std::span<const int64_t> offsets) {
   const Tensor &b = bias.value, &y = rows.x;
-  const bool has_bias = !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
-  need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op, "rows [R, O] f32 or bf16, bias [O] or [E, O] f32",
-       {{"rows", y}, {bias.name.c_str(), b}});
+  const bool has_bias =
+      !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
+  need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op,
+       "rows [R, O] f32 or bf16, bias [O] or [E, O] f32", {{"rows", y}, {bias.name.c_str(), b}});
   need_listed(op, rows);
-  need(weight.empty() || is_vector(weight, rows.rows()), op, "weight [R] f32 or none", {{"weight", weight}, {"rows", y}});
-  const bool fits = offsets.size() == static_cast<size_t>(b.rows()) + 1 && offsets.front() == 0 && offsets.back() == rows.rows() &&
-                    std::is_sorted(offsets.begin(), offsets.end());
-  need(fits, op, "offsets [E + 1] that rise from 0 to the number of rows", {{"rows", y}, {bias.name.c_str(), b}});
+  need(weight.empty() || is_vector(weight, rows.rows()), op, "weight [R] f32 or none",
+       {{"weight", weight}, {"rows", y}});
+  const bool fits = offsets.size() == static_cast<size_t>(b.rows()) + 1 && offsets.front() == 0 &&
+                    offsets.back() == rows.rows() && std::is_sorted(offsets.begin(), offsets.end());
+  need(fits, op, "offsets [E + 1] that rise from 0 to the number of rows",
+       {{"rows", y}, {bias.name.c_str(), b}});
 }
 
 const float* pointer_or_null(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
 // f(group, begin, end) for each group's part of the rows a thread owns.
 template <class F>
-void for_group_rows(const Run& run, const GatheredRows& y, std::span<const int64_t> offsets, F&& f) {
+void for_group_rows(const Run& run, const GatheredRows& y, std::span<const int64_t> offsets,
+                    F&& f) {
   parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
     for (size_t e = 0; e + 1 < offsets.size(); ++e) {
       const int64_t from = std::max(begin, offsets[e]), to = std::min(end, offsets[e + 1]);
@@ -113,7 +127,8 @@ void for_group_rows(const Run& run, const GatheredRows& y, std::span<const int64
 
 }  // namespace
 
-void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight, std::span<const int64_t> offsets) {
+void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight,
+                      std::span<const int64_t> offsets) {
   choose_isa();
   check_bias("bias_forward_acc", bias, y, weight, offsets);
   const float* w = pointer_or_null(weight);
@@ -122,18 +137,22 @@ void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight, std:
   });
 }
 
-void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight, std::span<const int64_t> offsets) {
+void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, Tensor weight,
+                   std::span<const int64_t> offsets) {
   choose_isa();
   const char* op = "bias_backward";
   check_bias(op, bias, dy, weight, offsets);
-  need(dweight_acc.empty() || is_vector(dweight_acc, dy.rows()), op, "dweight [R] f32 or none", {{"dweight", dweight_acc}, {"dy", dy.x}});
+  need(dweight_acc.empty() || is_vector(dweight_acc, dy.rows()), op, "dweight [R] f32 or none",
+       {{"dweight", dweight_acc}, {"dy", dy.x}});
   if (!dweight_acc.empty())
     for_group_rows(run, dy, offsets, [&](int64_t e, int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(DotRows)(dweight_acc.as<float>(), dy, bias.value.row<float>(e), begin, end);
+      HWY_DYNAMIC_DISPATCH(DotRows)
+      (dweight_acc.as<float>(), dy, bias.value.row<float>(e), begin, end);
     });
   if (bias.grad.empty() || dy.rows() == 0) return;
   settle_grad(run, bias);
-  need(bias.grad.dtype == DType::f32 && bias.grad.dense() && bias.grad.shape == bias.value.shape, op, "a gradient f32 of the bias's shape",
+  need(bias.grad.dtype == DType::f32 && bias.grad.dense() && bias.grad.shape == bias.value.shape,
+       op, "a gradient f32 of the bias's shape",
        {{"grad", bias.grad}, {bias.name.c_str(), bias.value}});
   constexpr int64_t kColumns = HWY_NAMESPACE::kColumns;
   const float* w = pointer_or_null(weight);
@@ -143,7 +162,9 @@ void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, T
     for (int64_t i = begin; i < end; ++i) {
       const int64_t e = i / pieces, first = i % pieces * kColumns;
       if (offsets[e] == offsets[e + 1]) continue;
-      HWY_DYNAMIC_DISPATCH(SumRows)(bias.grad.row<float>(e), dy, w, offsets[e], offsets[e + 1], first, std::min(kColumns, dy.cols() - first));
+      HWY_DYNAMIC_DISPATCH(SumRows)
+      (bias.grad.row<float>(e), dy, w, offsets[e], offsets[e + 1], first,
+       std::min(kColumns, dy.cols() - first));
     }
   });
 }

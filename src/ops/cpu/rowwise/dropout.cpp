@@ -1,5 +1,6 @@
-// Dropout. Element i = r * D + c keeps its value when u(i) >= p, where u(i) is word i mod 4 of Philox at counter i / 4, its upper 24 bits read as a
-// number in [0, 1). So a draw depends on (key, i) alone: the backward and a recomputation meet the same mask, for any number of threads.
+// Dropout. Element i = r * D + c keeps its value when u(i) >= p, where u(i) is word i mod 4 of
+// Philox at counter i / 4, its upper 24 bits read as a number in [0, 1). So a draw depends on (key,
+// i) alone: the backward and a recomputation meet the same mask, for any number of threads.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -32,13 +33,16 @@ HWY_INLINE void Multiply(DU32 d, VU32 a, VU32 m, VU32& high, VU32& low) {
   low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
 
-// Words 4 * Lanes of consecutive counters, in the order of elements; the same bits as philox() of core/rng.h gives.
+// Words 4 * Lanes of consecutive counters, in the order of elements; the same bits as philox() of
+// core/rng.h gives.
 HWY_INLINE void DrawWords(DU32 d, uint64_t key, uint64_t counter, uint32_t* HWY_RESTRICT words) {
   const VU32 m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
-  const uint32_t first = static_cast<uint32_t>(counter), upper = static_cast<uint32_t>(counter >> 32);
+  const uint32_t first = static_cast<uint32_t>(counter),
+                 upper = static_cast<uint32_t>(counter >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   VU32 c0 = hn::Add(hn::Set(d, first), hn::Iota(d, 0)), c2 = hn::Zero(d), c3 = c2;
-  VU32 c1 = hn::IfThenElse(hn::Lt(c0, hn::Set(d, first)), hn::Set(d, upper + 1), hn::Set(d, upper));  // the lower word may wrap within the vector
+  VU32 c1 = hn::IfThenElse(hn::Lt(c0, hn::Set(d, first)), hn::Set(d, upper + 1),
+                           hn::Set(d, upper));  // the lower word may wrap within the vector
   for (int round = 0; round < 10; ++round) {
     VU32 high0, low0, high1, low1;
     Multiply(d, c0, m0, high0, low0);
@@ -55,7 +59,8 @@ HWY_INLINE void DrawWords(DU32 d, uint64_t key, uint64_t counter, uint32_t* HWY_
 #endif
 
 template <class X, class Y>
-void DropoutRange(Y* y, const X* x, int64_t index, int64_t count, uint32_t threshold, float scale, RngKey key) noexcept {
+void DropoutRange(Y* y, const X* x, int64_t index, int64_t count, uint32_t threshold, float scale,
+                  RngKey key) noexcept {
   const auto one = [&](int64_t c) HWY_ATTR {
     const uint64_t i = static_cast<uint64_t>(index + c);
     const float kept = (philox(key, i / 4)[i % 4] >> 8) >= threshold ? to_f32(x[c]) * scale : 0.0f;
@@ -72,18 +77,23 @@ void DropoutRange(Y* y, const X* x, int64_t index, int64_t count, uint32_t thres
   for (; c + block <= count; c += block) {
     DrawWords(du, key.value, static_cast<uint64_t>(index + c) / 4, words);
     for (int64_t i = 0; i < block; i += lanes) {
-      const auto keep = hn::Not(hn::Lt(hn::ShiftRight<8>(hn::Load(du, words + i)), hn::Set(du, threshold)));
-      StoreF32(hn::IfThenElseZero(hn::RebindMask(d, keep), hn::Mul(LoadF32(d, x + c + i), hn::Set(d, scale))), d, y + c + i);
+      const auto keep =
+          hn::Not(hn::Lt(hn::ShiftRight<8>(hn::Load(du, words + i)), hn::Set(du, threshold)));
+      StoreF32(hn::IfThenElseZero(hn::RebindMask(d, keep),
+                                  hn::Mul(LoadF32(d, x + c + i), hn::Set(d, scale))),
+               d, y + c + i);
     }
   }
 #endif
   for (; c < count; ++c) one(c);
 }
 
-void DropoutSpan(Tensor y, Tensor x, int64_t row, int64_t col, int64_t count, uint32_t threshold, float scale, RngKey key) {
+void DropoutSpan(Tensor y, Tensor x, int64_t row, int64_t col, int64_t count, uint32_t threshold,
+                 float scale, RngKey key) {
   WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
     WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
-      DropoutRange(y.row<decltype(of_y)>(row) + col, x.row<decltype(of_x)>(row) + col, row * x.cols() + col, count, threshold, scale, key);
+      DropoutRange(y.row<decltype(of_y)>(row) + col, x.row<decltype(of_x)>(row) + col,
+                   row * x.cols() + col, count, threshold, scale, key);
     });
   });
 }
@@ -102,7 +112,8 @@ HWY_EXPORT(DropoutSpan);
 
 void dropout(Run& run, Tensor y, Tensor x, float p, RngKey key) {
   choose_isa();
-  need(same_matrix(x, y) && is_float(x) && is_float(y), "dropout", "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
+  need(same_matrix(x, y) && is_float(x) && is_float(y), "dropout",
+       "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
   need(p >= 0 && p < 1, "dropout", "a probability p in [0, 1)", {{"x", x}});
   if (p == 0 || key.empty()) {
     if (x.data != y.data || x.dtype != y.dtype) cast(run, y, x);

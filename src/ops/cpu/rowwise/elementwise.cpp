@@ -22,7 +22,9 @@ void CastSpan(Tensor y, Tensor x, int64_t row, int64_t col, int64_t count) {
     WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
       auto* to = y.row<decltype(of_y)>(row) + col;
       const auto* from = x.row<decltype(of_x)>(row) + col;
-      ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR { Store(Load(DF32(), from + c, part), DF32(), to + c, part); });
+      ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR {
+        Store(Load(DF32(), from + c, part), DF32(), to + c, part);
+      });
     });
   });
 }
@@ -34,8 +36,10 @@ void AddSpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t cou
         auto* sum = y.row<decltype(of_y)>(row) + col;
         const auto* left = a.row<decltype(of_a)>(row) + col;
         const auto* right = b.row<decltype(of_b)>(row) + col;
-        ForColumns(DF32(), count,
-                   [&](int64_t c, auto part) HWY_ATTR { Store(hn::Add(Load(DF32(), left + c, part), Load(DF32(), right + c, part)), DF32(), sum + c, part); });
+        ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR {
+          Store(hn::Add(Load(DF32(), left + c, part), Load(DF32(), right + c, part)), DF32(),
+                sum + c, part);
+        });
       });
     });
   });
@@ -56,32 +60,38 @@ HWY_EXPORT(AddSpan);
 
 void cast(Run& run, Tensor y, Tensor x) {
   choose_isa();
-  need(same_matrix(x, y) && is_float(x) && is_float(y), "cast", "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
+  need(same_matrix(x, y) && is_float(x) && is_float(y), "cast", "x and y of one shape, f32 or bf16",
+       {{"y", y}, {"x", x}});
   if (x.dtype == y.dtype) {  // copied as bytes: even a NaN keeps its bits
     const int64_t width = static_cast<int64_t>(size_of(x.dtype));
     for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
-      std::memmove(static_cast<char*>(y.data) + row * y.row_bytes + col * width, static_cast<const char*>(x.data) + row * x.row_bytes + col * width,
+      std::memmove(static_cast<char*>(y.data) + row * y.row_bytes + col * width,
+                   static_cast<const char*>(x.data) + row * x.row_bytes + col * width,
                    static_cast<size_t>(count * width));
     });
     return;
   }
-  for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) { HWY_DYNAMIC_DISPATCH(CastSpan)(y, x, row, col, count); });
+  for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
+    HWY_DYNAMIC_DISPATCH(CastSpan)(y, x, row, col, count);
+  });
 }
 
 void add(Run& run, Tensor y, Tensor a, Tensor b) {
   choose_isa();
-  need(same_matrix(a, b) && same_matrix(a, y) && is_float(a) && is_float(b) && is_float(y), "add", "y, a and b of one shape, f32 or bf16",
-       {{"y", y}, {"a", a}, {"b", b}});
-  for_spans(run, y, y.dense() && a.dense() && b.dense(), [&](int64_t row, int64_t col, int64_t count) {
-    HWY_DYNAMIC_DISPATCH(AddSpan)(y, a, b, row, col, count);
-  });
+  need(same_matrix(a, b) && same_matrix(a, y) && is_float(a) && is_float(b) && is_float(y), "add",
+       "y, a and b of one shape, f32 or bf16", {{"y", y}, {"a", a}, {"b", b}});
+  for_spans(run, y, y.dense() && a.dense() && b.dense(),
+            [&](int64_t row, int64_t col, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(AddSpan)(y, a, b, row, col, count);
+            });
 }
 
 void zero(Run& run, Tensor y) {
   need(!y.empty(), "zero", "a tensor", {{"y", y}});
   const int64_t width = static_cast<int64_t>(size_of(y.dtype));
   for_spans(run, y, y.dense(), [&](int64_t row, int64_t col, int64_t count) {
-    std::memset(static_cast<char*>(y.data) + row * y.row_bytes + col * width, 0, static_cast<size_t>(count * width));
+    std::memset(static_cast<char*>(y.data) + row * y.row_bytes + col * width, 0,
+                static_cast<size_t>(count * width));
   });
 }
 

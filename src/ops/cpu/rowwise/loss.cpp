@@ -1,4 +1,5 @@
-// Cross-entropy over rows of f32 logits, and the divergence from a teacher's. The maximum is taken out before any exponential, so no logit overflows.
+// Cross-entropy over rows of f32 logits, and the divergence from a teacher's. The maximum is taken
+// out before any exponential, so no logit overflows.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,11 +24,14 @@ float LogSumExp(const float* x, int64_t cols) noexcept {
   const DF32 d;
   const float most = MaxColumns(d, x, cols);
   const VF32 shift = hn::Set(d, most);
-  const float sum = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return Keep(d, Exp(d, hn::Sub(Load(d, x + c, part), shift)), part); });
+  const float sum = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    return Keep(d, Exp(d, hn::Sub(Load(d, x + c, part), shift)), part);
+  });
   return most + std::log(sum);
 }
 
-void CrossEntropyRows(float* nll, float* lse, Tensor logits, const int32_t* targets, int64_t begin, int64_t end) {
+void CrossEntropyRows(float* nll, float* lse, Tensor logits, const int32_t* targets, int64_t begin,
+                      int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float* x = logits.row<float>(r);
     lse[r] = LogSumExp(x, logits.cols());
@@ -37,72 +41,93 @@ void CrossEntropyRows(float* nll, float* lse, Tensor logits, const int32_t* targ
 
 // dlogits_v = scale (e^(x_v - lse) - [v = target])
 template <class A>
-void CrossEntropyRowBackward(A* dx, const float* x, float lse, int32_t target, float scale, int64_t cols) noexcept {
+void CrossEntropyRowBackward(A* dx, const float* x, float lse, int32_t target, float scale,
+                             int64_t cols) noexcept {
   const DF32 d;
   if (target == kIgnoreTarget) {
-    ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Zero(d), d, dx + c, part); });
+    ForColumns(d, cols,
+               [&](int64_t c, auto part) HWY_ATTR { Store(hn::Zero(d), d, dx + c, part); });
     return;
   }
-  // Taken before dx is written, which may be x. expm1 keeps the digits of a target that is nearly certain.
-  const float at_target = scale * static_cast<float>(std::expm1(static_cast<double>(x[target]) - lse));
+  // Taken before dx is written, which may be x. expm1 keeps the digits of a target that is nearly
+  // certain.
+  const float at_target =
+      scale * static_cast<float>(std::expm1(static_cast<double>(x[target]) - lse));
   const VF32 shift = hn::Set(d, lse), factor = hn::Set(d, scale);
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Mul(factor, Exp(d, hn::Sub(Load(d, x + c, part), shift))), d, dx + c, part); });
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    Store(hn::Mul(factor, Exp(d, hn::Sub(Load(d, x + c, part), shift))), d, dx + c, part);
+  });
   if constexpr (std::is_same_v<A, bf16>) dx[target] = to_bf16(at_target);
   else dx[target] = at_target;
 }
 
-void CrossEntropyRowsBackward(Tensor dlogits, Tensor logits, const float* lse, const int32_t* targets, float scale, int64_t begin, int64_t end) {
+void CrossEntropyRowsBackward(Tensor dlogits, Tensor logits, const float* lse,
+                              const int32_t* targets, float scale, int64_t begin, int64_t end) {
   WithFloat(dlogits.dtype, [&](auto of_a) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
-      CrossEntropyRowBackward(dlogits.row<decltype(of_a)>(r), logits.row<float>(r), lse[r], targets[r], scale, logits.cols());
+      CrossEntropyRowBackward(dlogits.row<decltype(of_a)>(r), logits.row<float>(r), lse[r],
+                              targets[r], scale, logits.cols());
     }
   });
 }
 
-// sum_v p_v ((t_v - lse_t) - (s_v - lse_s)): differences of logits first, so that a teacher who agrees gives exactly 0.
-float Divergence(const float* teacher, float teacher_lse, const float* student, float student_lse, int64_t cols) noexcept {
+// sum_v p_v ((t_v - lse_t) - (s_v - lse_s)): differences of logits first, so that a teacher who
+// agrees gives exactly 0.
+float Divergence(const float* teacher, float teacher_lse, const float* student, float student_lse,
+                 int64_t cols) noexcept {
   const DF32 d;
   const VF32 of_teacher = hn::Set(d, teacher_lse), of_student = hn::Set(d, student_lse);
   return SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    const VF32 log_p = hn::Sub(Load(d, teacher + c, part), of_teacher), log_q = hn::Sub(Load(d, student + c, part), of_student);
+    const VF32 log_p = hn::Sub(Load(d, teacher + c, part), of_teacher),
+               log_q = hn::Sub(Load(d, student + c, part), of_student);
     return Keep(d, hn::Mul(Exp(d, log_p), hn::Sub(log_p, log_q)), part);
   });
 }
 
-void DivergenceRows(float* kl, float* teacher_lse, Tensor teacher, Tensor logits, const float* lse, const int32_t* targets, int64_t begin, int64_t end) {
+void DivergenceRows(float* kl, float* teacher_lse, Tensor teacher, Tensor logits, const float* lse,
+                    const int32_t* targets, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float* t = teacher.row<float>(r);
     teacher_lse[r] = LogSumExp(t, teacher.cols());
-    kl[r] = targets[r] == kIgnoreTarget ? 0.0f : Divergence(t, teacher_lse[r], logits.row<float>(r), lse[r], logits.cols());
+    kl[r] = targets[r] == kIgnoreTarget
+                ? 0.0f
+                : Divergence(t, teacher_lse[r], logits.row<float>(r), lse[r], logits.cols());
   }
 }
 
 // dlogits_v = scale (q_v - share p_v - (1 - share) [v = target])
 template <class A>
-void DivergenceRowBackward(A* dx, const float* x, float lse, const float* t, float teacher_lse, int32_t target, float scale, float share,
-                           int64_t cols) noexcept {
+void DivergenceRowBackward(A* dx, const float* x, float lse, const float* t, float teacher_lse,
+                           int32_t target, float scale, float share, int64_t cols) noexcept {
   const DF32 d;
   if (target == kIgnoreTarget) {
-    ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Zero(d), d, dx + c, part); });
+    ForColumns(d, cols,
+               [&](int64_t c, auto part) HWY_ATTR { Store(hn::Zero(d), d, dx + c, part); });
     return;
   }
-  // At the target, before dx is written, which may be x: (q - 1) - share (p - 1), each of which keeps its digits.
-  const double q1 = std::expm1(static_cast<double>(x[target]) - lse), p1 = std::expm1(static_cast<double>(t[target]) - teacher_lse);
+  // At the target, before dx is written, which may be x: (q - 1) - share (p - 1), each of which
+  // keeps its digits.
+  const double q1 = std::expm1(static_cast<double>(x[target]) - lse),
+               p1 = std::expm1(static_cast<double>(t[target]) - teacher_lse);
   const float at_target = static_cast<float>(scale * (q1 - share * p1));
-  const VF32 shift = hn::Set(d, lse), teacher_shift = hn::Set(d, teacher_lse), factor = hn::Set(d, scale), weight = hn::Set(d, share);
+  const VF32 shift = hn::Set(d, lse), teacher_shift = hn::Set(d, teacher_lse),
+             factor = hn::Set(d, scale), weight = hn::Set(d, share);
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    const VF32 p = Exp(d, hn::Sub(Load(d, t + c, part), teacher_shift)), q = Exp(d, hn::Sub(Load(d, x + c, part), shift));
+    const VF32 p = Exp(d, hn::Sub(Load(d, t + c, part), teacher_shift)),
+               q = Exp(d, hn::Sub(Load(d, x + c, part), shift));
     Store(hn::Mul(factor, hn::NegMulAdd(weight, p, q)), d, dx + c, part);
   });
   if constexpr (std::is_same_v<A, bf16>) dx[target] = to_bf16(at_target);
   else dx[target] = at_target;
 }
 
-void DivergenceRowsBackward(Tensor dlogits, Tensor logits, const float* lse, Tensor teacher, const float* teacher_lse, const int32_t* targets, float scale,
+void DivergenceRowsBackward(Tensor dlogits, Tensor logits, const float* lse, Tensor teacher,
+                            const float* teacher_lse, const int32_t* targets, float scale,
                             float share, int64_t begin, int64_t end) {
   WithFloat(dlogits.dtype, [&](auto of_a) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
-      DivergenceRowBackward(dlogits.row<decltype(of_a)>(r), logits.row<float>(r), lse[r], teacher.row<float>(r), teacher_lse[r], targets[r], scale, share,
+      DivergenceRowBackward(dlogits.row<decltype(of_a)>(r), logits.row<float>(r), lse[r],
+                            teacher.row<float>(r), teacher_lse[r], targets[r], scale, share,
                             logits.cols());
     }
   });
@@ -122,67 +147,93 @@ HWY_EXPORT(DivergenceRows);
 HWY_EXPORT(DivergenceRowsBackward);
 
 void need_targets(const char* op, const Tensor& logits, std::span<const int32_t> targets) {
-  if (static_cast<int64_t>(targets.size()) != logits.rows()) fail("{}: {} targets for logits {}", op, targets.size(), describe(logits));
+  if (static_cast<int64_t>(targets.size()) != logits.rows())
+    fail("{}: {} targets for logits {}", op, targets.size(), describe(logits));
   for (size_t n = 0; n < targets.size(); ++n) {
     if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= logits.cols())) {
-      fail("{}: target {} of row {} is not a column of logits {}", op, targets[n], n, describe(logits));
+      fail("{}: target {} of row {} is not a column of logits {}", op, targets[n], n,
+           describe(logits));
     }
   }
 }
 
 }  // namespace
 
-void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits, std::span<const int32_t> targets) {
+void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
+                           std::span<const int32_t> targets) {
   choose_isa();
   const char* op = "cross_entropy_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0, op, "logits [N,V] f32", {{"logits", logits}});
-  need(is_vector(nll, logits.rows()) && is_vector(lse, logits.rows()), op, "nll and lse [N] f32", {{"nll", nll}, {"lse", lse}, {"logits", logits}});
+  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0, op, "logits [N,V] f32",
+       {{"logits", logits}});
+  need(is_vector(nll, logits.rows()) && is_vector(lse, logits.rows()), op, "nll and lse [N] f32",
+       {{"nll", nll}, {"lse", lse}, {"logits", logits}});
   need_targets(op, logits, targets);
-  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(CrossEntropyRows)(nll.as<float>(), lse.as<float>(), logits, targets.data(), begin, end);
-  });
+  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
+                 (nll.as<float>(), lse.as<float>(), logits, targets.data(), begin, end);
+               });
 }
 
-void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, std::span<const int32_t> targets, float scale) {
+void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
+                            std::span<const int32_t> targets, float scale) {
   choose_isa();
   const char* op = "cross_entropy_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits), op, "logits [N,V] f32 and dlogits of its shape, f32 or bf16",
+  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits), op,
+       "logits [N,V] f32 and dlogits of its shape, f32 or bf16",
        {{"dlogits", dlogits}, {"logits", logits}});
   need(is_vector(lse, logits.rows()), op, "lse [N] f32", {{"lse", lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op, "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
+  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
+       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
   need_targets(op, logits, targets);
-  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(CrossEntropyRowsBackward)(dlogits, logits, lse.as<float>(), targets.data(), scale, begin, end);
-  });
+  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(CrossEntropyRowsBackward)
+                 (dlogits, logits, lse.as<float>(), targets.data(), scale, begin, end);
+               });
 }
 
-void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits, Tensor lse, std::span<const int32_t> targets) {
+void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits,
+                        Tensor lse, std::span<const int32_t> targets) {
   choose_isa();
   const char* op = "divergence_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0 && same_matrix(teacher, logits) && teacher.dtype == DType::f32, op,
-       "teacher and logits [N,V] f32", {{"teacher", teacher}, {"logits", logits}});
-  need(is_vector(kl, logits.rows()) && is_vector(teacher_lse, logits.rows()) && is_vector(lse, logits.rows()), op, "kl, teacher_lse and lse [N] f32",
+  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0 &&
+           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
+       op, "teacher and logits [N,V] f32", {{"teacher", teacher}, {"logits", logits}});
+  need(is_vector(kl, logits.rows()) && is_vector(teacher_lse, logits.rows()) &&
+           is_vector(lse, logits.rows()),
+       op, "kl, teacher_lse and lse [N] f32",
        {{"kl", kl}, {"teacher_lse", teacher_lse}, {"lse", lse}, {"logits", logits}});
   need_targets(op, logits, targets);
-  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(DivergenceRows)(kl.as<float>(), teacher_lse.as<float>(), teacher, logits, lse.as<float>(), targets.data(), begin, end);
-  });
+  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(DivergenceRows)
+                 (kl.as<float>(), teacher_lse.as<float>(), teacher, logits, lse.as<float>(),
+                  targets.data(), begin, end);
+               });
 }
 
-void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher, Tensor teacher_lse, std::span<const int32_t> targets, float scale,
+void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher,
+                         Tensor teacher_lse, std::span<const int32_t> targets, float scale,
                          float share) {
   choose_isa();
   const char* op = "divergence_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits) && same_matrix(teacher, logits) && teacher.dtype == DType::f32, op,
-       "logits and teacher [N,V] f32 and dlogits of their shape, f32 or bf16", {{"dlogits", dlogits}, {"logits", logits}, {"teacher", teacher}});
-  need(is_vector(lse, logits.rows()) && is_vector(teacher_lse, logits.rows()), op, "lse and teacher_lse [N] f32",
+  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits) &&
+           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
+       op, "logits and teacher [N,V] f32 and dlogits of their shape, f32 or bf16",
+       {{"dlogits", dlogits}, {"logits", logits}, {"teacher", teacher}});
+  need(is_vector(lse, logits.rows()) && is_vector(teacher_lse, logits.rows()), op,
+       "lse and teacher_lse [N] f32",
        {{"lse", lse}, {"teacher_lse", teacher_lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op, "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
+  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
+       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
   need_targets(op, logits, targets);
-  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(DivergenceRowsBackward)
-    (dlogits, logits, lse.as<float>(), teacher, teacher_lse.as<float>(), targets.data(), scale, share, begin, end);
-  });
+  parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(DivergenceRowsBackward)
+                 (dlogits, logits, lse.as<float>(), teacher, teacher_lse.as<float>(),
+                  targets.data(), scale, share, begin, end);
+               });
 }
 
 }  // namespace moe::ops

@@ -1,5 +1,6 @@
-// RMS norm and layer norm, forward and backward. Vectors run along the columns of one row, so a row's bits depend on that row alone.
-// Statistics, sums and parameter gradients are f32; x, y, dx and dy are f32 or bf16 each on its own.
+// RMS norm and layer norm, forward and backward. Vectors run along the columns of one row, so a
+// row's bits depend on that row alone. Statistics, sums and parameter gradients are f32; x, y, dx
+// and dy are f32 or bf16 each on its own.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,7 +21,8 @@ namespace HWY_NAMESPACE {
 
 // rstd = 1 / sqrt(mean(x^2) + eps);  y = x * rstd * w
 template <class X, class Y>
-void RmsNormRow(Y* HWY_RESTRICT y, float* rstd, const X* HWY_RESTRICT x, const float* HWY_RESTRICT w, float eps, int64_t cols) noexcept {
+void RmsNormRow(Y* HWY_RESTRICT y, float* rstd, const X* HWY_RESTRICT x,
+                const float* HWY_RESTRICT w, float eps, int64_t cols) noexcept {
   const DF32 d;
   const float squares = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 v = Load(d, x + c, part);
@@ -28,16 +30,20 @@ void RmsNormRow(Y* HWY_RESTRICT y, float* rstd, const X* HWY_RESTRICT x, const f
   });
   *rstd = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
   const VF32 scale = hn::Set(d, *rstd);
-  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Mul(hn::Mul(Load(d, x + c, part), scale), Load(d, w + c, part)), d, y + c, part); });
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    Store(hn::Mul(hn::Mul(Load(d, x + c, part), scale), Load(d, w + c, part)), d, y + c, part);
+  });
 }
 
 // With g = dy w and n = x rstd:  dx = rstd (g - n mean(g n));  dw += dy n
 template <class DX, class DY, class X>
-void RmsNormRowBackward(DX* dx, float* dw, const DY* dy, const X* x, const float* w, float rstd, int64_t cols) noexcept {
+void RmsNormRowBackward(DX* dx, float* dw, const DY* dy, const X* x, const float* w, float rstd,
+                        int64_t cols) noexcept {
   const DF32 d;
   const VF32 scale = hn::Set(d, rstd);
   const float sum = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    return hn::Mul(hn::Mul(Load(d, dy + c, part), Load(d, w + c, part)), hn::Mul(Load(d, x + c, part), scale));
+    return hn::Mul(hn::Mul(Load(d, dy + c, part), Load(d, w + c, part)),
+                   hn::Mul(Load(d, x + c, part), scale));
   });
   const VF32 mean = hn::Set(d, sum / static_cast<float>(cols));
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
@@ -48,12 +54,15 @@ void RmsNormRowBackward(DX* dx, float* dw, const DY* dy, const X* x, const float
   });
 }
 
-// mean, then rstd = 1 / sqrt(mean((x - mean)^2) + eps) in a second pass, which does not cancel;  y = (x - mean) rstd w + b
+// mean, then rstd = 1 / sqrt(mean((x - mean)^2) + eps) in a second pass, which does not cancel;  y
+// = (x - mean) rstd w + b
 template <class X, class Y>
-void LayerNormRow(Y* HWY_RESTRICT y, float* mean, float* rstd, const X* HWY_RESTRICT x, const float* HWY_RESTRICT w, const float* HWY_RESTRICT b, float eps,
+void LayerNormRow(Y* HWY_RESTRICT y, float* mean, float* rstd, const X* HWY_RESTRICT x,
+                  const float* HWY_RESTRICT w, const float* HWY_RESTRICT b, float eps,
                   int64_t cols) noexcept {
   const DF32 d;
-  *mean = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return Load(d, x + c, part); }) / static_cast<float>(cols);
+  *mean = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return Load(d, x + c, part); }) /
+          static_cast<float>(cols);
   const VF32 centre = hn::Set(d, *mean);
   const float squares = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 v = Keep(d, hn::Sub(Load(d, x + c, part), centre), part);
@@ -62,24 +71,32 @@ void LayerNormRow(Y* HWY_RESTRICT y, float* mean, float* rstd, const X* HWY_REST
   *rstd = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
   const VF32 scale = hn::Set(d, *rstd);
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    const VF32 n = hn::Mul(hn::Sub(Load(d, x + c, part), centre), scale), weight = Load(d, w + c, part);
-    Store(b != nullptr ? hn::MulAdd(n, weight, Load(d, b + c, part)) : hn::Mul(n, weight), d, y + c, part);
+    const VF32 n = hn::Mul(hn::Sub(Load(d, x + c, part), centre), scale),
+               weight = Load(d, w + c, part);
+    Store(b != nullptr ? hn::MulAdd(n, weight, Load(d, b + c, part)) : hn::Mul(n, weight), d, y + c,
+          part);
   });
 }
 
-// With g = dy w and n = (x - mean) rstd:  dx = rstd (g - mean(g) - n mean(g n));  dw += dy n;  db += dy
+// With g = dy w and n = (x - mean) rstd:  dx = rstd (g - mean(g) - n mean(g n));  dw += dy n;  db
+// += dy
 template <class DX, class DY, class X>
-void LayerNormRowBackward(DX* dx, float* dw, float* db, const DY* dy, const X* x, const float* w, float mean, float rstd, int64_t cols) noexcept {
+void LayerNormRowBackward(DX* dx, float* dw, float* db, const DY* dy, const X* x, const float* w,
+                          float mean, float rstd, int64_t cols) noexcept {
   const DF32 d;
   const VF32 centre = hn::Set(d, mean), scale = hn::Set(d, rstd);
-  const float sum_g = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { return hn::Mul(Load(d, dy + c, part), Load(d, w + c, part)); });
+  const float sum_g = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    return hn::Mul(Load(d, dy + c, part), Load(d, w + c, part));
+  });
   const float sum_gn = SumColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 n = hn::Mul(hn::Sub(Load(d, x + c, part), centre), scale);
     return hn::Mul(hn::Mul(Load(d, dy + c, part), Load(d, w + c, part)), n);
   });
-  const VF32 mean_g = hn::Set(d, sum_g / static_cast<float>(cols)), mean_gn = hn::Set(d, sum_gn / static_cast<float>(cols));
+  const VF32 mean_g = hn::Set(d, sum_g / static_cast<float>(cols)),
+             mean_gn = hn::Set(d, sum_gn / static_cast<float>(cols));
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
-    const VF32 grad = Load(d, dy + c, part), n = hn::Mul(hn::Sub(Load(d, x + c, part), centre), scale);
+    const VF32 grad = Load(d, dy + c, part),
+               n = hn::Mul(hn::Sub(Load(d, x + c, part), centre), scale);
     const VF32 g = hn::Mul(grad, Load(d, w + c, part));
     if (dw != nullptr) Store(hn::MulAdd(grad, n, Load(d, dw + c, part)), d, dw + c, part);
     if (db != nullptr) Store(hn::Add(grad, Load(d, db + c, part)), d, db + c, part);
@@ -87,41 +104,49 @@ void LayerNormRowBackward(DX* dx, float* dw, float* db, const DY* dy, const X* x
   });
 }
 
-void RmsNormRows(Tensor y, float* rstd, Tensor x, const float* w, float eps, int64_t begin, int64_t end) {
+void RmsNormRows(Tensor y, float* rstd, Tensor x, const float* w, float eps, int64_t begin,
+                 int64_t end) {
   WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
     WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
-      for (int64_t r = begin; r < end; ++r) RmsNormRow(y.row<decltype(of_y)>(r), rstd + r, x.row<decltype(of_x)>(r), w, eps, x.cols());
+      for (int64_t r = begin; r < end; ++r)
+        RmsNormRow(y.row<decltype(of_y)>(r), rstd + r, x.row<decltype(of_x)>(r), w, eps, x.cols());
     });
   });
 }
 
-void RmsNormRowsBackward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* w, const float* rstd, int64_t begin, int64_t end) {
+void RmsNormRowsBackward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* w,
+                         const float* rstd, int64_t begin, int64_t end) {
   WithFloat(dx.dtype, [&](auto of_dx) HWY_ATTR {
     WithFloat(dy.dtype, [&](auto of_dy) HWY_ATTR {
       WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
         for (int64_t r = begin; r < end; ++r) {
-          RmsNormRowBackward(dx.row<decltype(of_dx)>(r), dw, dy.row<decltype(of_dy)>(r), x.row<decltype(of_x)>(r), w, rstd[r], x.cols());
+          RmsNormRowBackward(dx.row<decltype(of_dx)>(r), dw, dy.row<decltype(of_dy)>(r),
+                             x.row<decltype(of_x)>(r), w, rstd[r], x.cols());
         }
       });
     });
   });
 }
 
-void LayerNormRows(Tensor y, float* mean, float* rstd, Tensor x, const float* w, const float* b, float eps, int64_t begin, int64_t end) {
+void LayerNormRows(Tensor y, float* mean, float* rstd, Tensor x, const float* w, const float* b,
+                   float eps, int64_t begin, int64_t end) {
   WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
     WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
-      for (int64_t r = begin; r < end; ++r) LayerNormRow(y.row<decltype(of_y)>(r), mean + r, rstd + r, x.row<decltype(of_x)>(r), w, b, eps, x.cols());
+      for (int64_t r = begin; r < end; ++r)
+        LayerNormRow(y.row<decltype(of_y)>(r), mean + r, rstd + r, x.row<decltype(of_x)>(r), w, b,
+                     eps, x.cols());
     });
   });
 }
 
-void LayerNormRowsBackward(Tensor dx, float* dw, float* db, Tensor dy, Tensor x, const float* w, const float* mean, const float* rstd, int64_t begin,
-                           int64_t end) {
+void LayerNormRowsBackward(Tensor dx, float* dw, float* db, Tensor dy, Tensor x, const float* w,
+                           const float* mean, const float* rstd, int64_t begin, int64_t end) {
   WithFloat(dx.dtype, [&](auto of_dx) HWY_ATTR {
     WithFloat(dy.dtype, [&](auto of_dy) HWY_ATTR {
       WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
         for (int64_t r = begin; r < end; ++r) {
-          LayerNormRowBackward(dx.row<decltype(of_dx)>(r), dw, db, dy.row<decltype(of_dy)>(r), x.row<decltype(of_x)>(r), w, mean[r], rstd[r], x.cols());
+          LayerNormRowBackward(dx.row<decltype(of_dx)>(r), dw, db, dy.row<decltype(of_dy)>(r),
+                               x.row<decltype(of_x)>(r), w, mean[r], rstd[r], x.cols());
         }
       });
     });
@@ -150,9 +175,12 @@ const float* widened(Run& run, const Tensor& w) {
   return wide;
 }
 
-bool is_weight(const Tensor& w, int64_t cols) { return !w.empty() && is_float(w) && w.dense() && w.numel() == cols; }
+bool is_weight(const Tensor& w, int64_t cols) {
+  return !w.empty() && is_float(w) && w.dense() && w.numel() == cols;
+}
 
-// Parameter gradients of rows shared among threads: each thread sums its rows into its own copy, and the copies are added in thread order.
+// Parameter gradients of rows shared among threads: each thread sums its rows into its own copy,
+// and the copies are added in thread order.
 class GradPartials {
  public:
   GradPartials(Run& run, Param& param) : threads_(run.threads) {
@@ -180,7 +208,8 @@ class GradPartials {
 void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps) {
   choose_isa();
   const char* op = "rms_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
+  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
+       {{"y", y}, {"x", x}});
   need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
   need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
   const ArenaScope scope(run.scratch);
@@ -193,49 +222,64 @@ void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& we
 void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd) {
   choose_isa();
   const char* op = "rms_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op, "dx, dy and x of one shape, f32 or bf16",
-       {{"dx", dx}, {"dy", dy}, {"x", x}});
+  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
+       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
   need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
   need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
-  need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op, "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
+  need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op,
+       "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
   const ArenaScope scope(run.scratch);
   const float* w = widened(run, weight.value);
   const GradPartials dw(run, weight);
-  parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int thread) {
-    HWY_DYNAMIC_DISPATCH(RmsNormRowsBackward)(dx, dw.of(thread), dy, x, w, rstd.as<float>(), begin, end);
-  });
+  parallel_for(run.threads, x.rows(), row_grain(x.cols()),
+               [&](int64_t begin, int64_t end, int thread) {
+                 HWY_DYNAMIC_DISPATCH(RmsNormRowsBackward)
+                 (dx, dw.of(thread), dy, x, w, rstd.as<float>(), begin, end);
+               });
   dw.add_up();
 }
 
-void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight, const Param& bias, float eps) {
+void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
+                        const Param& bias, float eps) {
   choose_isa();
   const char* op = "layer_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32", {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()) && (!bias.present() || is_weight(bias.value, x.cols())), op, "weight [D], and bias [D] or none",
+  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
+       {{"y", y}, {"x", x}});
+  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
+       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
+  need(is_weight(weight.value, x.cols()) && (!bias.present() || is_weight(bias.value, x.cols())),
+       op, "weight [D], and bias [D] or none",
        {{"weight", weight.value}, {"bias", bias.value}, {"x", x}});
   const ArenaScope scope(run.scratch);
   const float *w = widened(run, weight.value), *b = widened(run, bias.value);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(LayerNormRows)(y, mean.as<float>(), rstd.as<float>(), x, w, b, eps, begin, end);
+    HWY_DYNAMIC_DISPATCH(LayerNormRows)
+    (y, mean.as<float>(), rstd.as<float>(), x, w, b, eps, begin, end);
   });
 }
 
-void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x, Tensor mean, Tensor rstd) {
+void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
+                         Tensor mean, Tensor rstd) {
   choose_isa();
   const char* op = "layer_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op, "dx, dy and x of one shape, f32 or bf16",
-       {{"dx", dx}, {"dy", dy}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32", {{"mean", mean}, {"rstd", rstd}, {"x", x}});
+  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
+       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
+  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
+       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
   need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
-  need((weight.grad.empty() || is_vector(weight.grad, x.cols())) && (bias.grad.empty() || is_vector(bias.grad, x.cols())), op,
-       "gradients of weight and bias [D] f32 or none", {{"weight", weight.grad}, {"bias", bias.grad}, {"x", x}});
+  need((weight.grad.empty() || is_vector(weight.grad, x.cols())) &&
+           (bias.grad.empty() || is_vector(bias.grad, x.cols())),
+       op, "gradients of weight and bias [D] f32 or none",
+       {{"weight", weight.grad}, {"bias", bias.grad}, {"x", x}});
   const ArenaScope scope(run.scratch);
   const float* w = widened(run, weight.value);
   const GradPartials dw(run, weight), db(run, bias);
-  parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int thread) {
-    HWY_DYNAMIC_DISPATCH(LayerNormRowsBackward)(dx, dw.of(thread), db.of(thread), dy, x, w, mean.as<float>(), rstd.as<float>(), begin, end);
-  });
+  parallel_for(run.threads, x.rows(), row_grain(x.cols()),
+               [&](int64_t begin, int64_t end, int thread) {
+                 HWY_DYNAMIC_DISPATCH(LayerNormRowsBackward)
+                 (dx, dw.of(thread), db.of(thread), dy, x, w, mean.as<float>(), rstd.as<float>(),
+                  begin, end);
+               });
   dw.add_up();
   db.add_up();
 }

@@ -1,4 +1,5 @@
-// Clipping's sum of squares, and AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) with the order of operations of PyTorch's.
+// Clipping's sum of squares, and AdamW (Loshchilov and Hutter, "Decoupled Weight Decay
+// Regularization", 2019) with the order of operations of PyTorch's.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -30,7 +31,8 @@ double SquaresOf(const X* x, int64_t count) noexcept {
   const auto wide = [&](int64_t c) HWY_ATTR { return hn::PromoteTo(d64, LoadF32(d, x + c)); };
   int64_t c = 0;
   for (; c + 4 * lanes <= count; c += 4 * lanes) {
-    const auto v0 = wide(c), v1 = wide(c + lanes), v2 = wide(c + 2 * lanes), v3 = wide(c + 3 * lanes);
+    const auto v0 = wide(c), v1 = wide(c + lanes), v2 = wide(c + 2 * lanes),
+               v3 = wide(c + 3 * lanes);
     s0 = hn::MulAdd(v0, v0, s0);
     s1 = hn::MulAdd(v1, v1, s1);
     s2 = hn::MulAdd(v2, v2, s2);
@@ -44,20 +46,26 @@ double SquaresOf(const X* x, int64_t count) noexcept {
 void SumSquaresBlocks(double* sums, Tensor x, int64_t block, int64_t begin, int64_t end) {
   WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
     for (int64_t b = begin; b < end; ++b) {
-      sums[b] = SquaresOf(x.as<decltype(of_x)>() + b * block, HWY_MIN(block, x.numel() - b * block));
+      sums[b] =
+          SquaresOf(x.as<decltype(of_x)>() + b * block, HWY_MIN(block, x.numel() - b * block));
     }
   });
 }
 
-// g = grad_scale * grad;  value *= decay;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g^2;  value -= rate m / (sqrt(v) / root + eps)
-// with decay = 1 - lr wd, rate = lr / (1 - beta1^step), root = sqrt(1 - beta2^step).
-void AdamWSpan(float* value, float* m, float* v, const float* grad, const AdamW& opt, double rate, double root, int64_t count) {
+// g = grad_scale * grad;  value *= decay;  m += (1 - beta1) (g - m);  v = beta2 v + (1 - beta2)
+// g^2;  value -= rate m / (sqrt(v) / root + eps) with decay = 1 - lr wd, rate = lr / (1 -
+// beta1^step), root = sqrt(1 - beta2^step).
+void AdamWSpan(float* value, float* m, float* v, const float* grad, const AdamW& opt, double rate,
+               double root, int64_t count) {
   const DF32 d;
-  const VF32 decay = hn::Set(d, static_cast<float>(1.0 - static_cast<double>(opt.lr) * opt.weight_decay));
-  const VF32 clip = hn::Set(d, opt.grad_scale), keep2 = hn::Set(d, opt.beta2), eps = hn::Set(d, opt.eps);
+  const VF32 decay =
+      hn::Set(d, static_cast<float>(1.0 - static_cast<double>(opt.lr) * opt.weight_decay));
+  const VF32 clip = hn::Set(d, opt.grad_scale), keep2 = hn::Set(d, opt.beta2),
+             eps = hn::Set(d, opt.eps);
   const VF32 new1 = hn::Set(d, static_cast<float>(1.0 - static_cast<double>(opt.beta1)));
   const VF32 new2 = hn::Set(d, static_cast<float>(1.0 - static_cast<double>(opt.beta2)));
-  const VF32 step = hn::Set(d, static_cast<float>(rate)), root2 = hn::Set(d, static_cast<float>(root));
+  const VF32 step = hn::Set(d, static_cast<float>(rate)),
+             root2 = hn::Set(d, static_cast<float>(root));
   ForColumns(d, count, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 g = hn::Mul(Load(d, grad + c, part), clip), m0 = Load(d, m + c, part);
     const VF32 m1 = hn::MulAdd(new1, hn::Sub(g, m0), m0);
@@ -85,11 +93,13 @@ HWY_EXPORT(AdamWSpan);
 
 double sum_squares(Run& run, Tensor x) {
   choose_isa();
-  need(!x.empty() && is_float(x) && x.dense(), "sum_squares", "a tensor without gaps, f32 or bf16", {{"x", x}});
+  need(!x.empty() && is_float(x) && x.dense(), "sum_squares", "a tensor without gaps, f32 or bf16",
+       {{"x", x}});
   constexpr int64_t kBlock = 4096;
   const int64_t blocks = (x.numel() + kBlock - 1) / kBlock;
   const ArenaScope scope(run.scratch);
-  double* sums = static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(blocks) * sizeof(double)));
+  double* sums =
+      static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(blocks) * sizeof(double)));
   parallel_for(run.threads, blocks, kGrainElements / kBlock, [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(SumSquaresBlocks)(sums, x, kBlock, begin, end);
   });
@@ -108,7 +118,8 @@ void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   settle_grad(run, param);
   const Tensor value = param.value, grad = param.grad;
   for (const Tensor& t : {value, m, v, grad}) {
-    need(same_matrix(t, value) && t.dtype == DType::f32 && t.dense(), "adamw_step", "value, m, v and grad f32 of one shape without gaps",
+    need(same_matrix(t, value) && t.dtype == DType::f32 && t.dense(), "adamw_step",
+         "value, m, v and grad f32 of one shape without gaps",
          {{"value", value}, {"m", m}, {"v", v}, {"grad", grad}});
   }
   need(opt.step >= 1, "adamw_step", "a step of 1 or more", {{"value", value}});
@@ -116,20 +127,24 @@ void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   const double rate = opt.lr / (1.0 - std::pow(static_cast<double>(opt.beta1), step));
   const double root = std::sqrt(1.0 - std::pow(static_cast<double>(opt.beta2), step));
   const auto update = [&](int64_t first, int64_t count) {
-    HWY_DYNAMIC_DISPATCH(AdamWSpan)(value.as<float>() + first, m.as<float>() + first, v.as<float>() + first, grad.as<float>() + first, opt, rate, root, count);
+    HWY_DYNAMIC_DISPATCH(AdamWSpan)
+    (value.as<float>() + first, m.as<float>() + first, v.as<float>() + first,
+     grad.as<float>() + first, opt, rate, root, count);
   };
   const Repacker repacker(param, Repacker::Which::in_use);
   if (repacker.idle()) {
-    for_spans(run, value, true, [&](int64_t, int64_t first, int64_t count) { update(first, count); });
+    for_spans(run, value, true,
+              [&](int64_t, int64_t first, int64_t count) { update(first, count); });
   } else {
-    parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()), [&](int64_t begin, int64_t end, int) {
-      for (int64_t block = begin; block < end; ++block) {
-        const Span rows = repacker.rows(block);
-        update(rows.begin * value.cols(), (rows.end - rows.begin) * value.cols());
-        repacker.pack(block, false);
-      }
-      finish_streams();
-    });
+    parallel_for(run.threads, repacker.blocks(), row_grain(repacker.block_elements()),
+                 [&](int64_t begin, int64_t end, int) {
+                   for (int64_t block = begin; block < end; ++block) {
+                     const Span rows = repacker.rows(block);
+                     update(rows.begin * value.cols(), (rows.end - rows.begin) * value.cols());
+                     repacker.pack(block, false);
+                   }
+                   finish_streams();
+                 });
   }
   param.touched();
   repacker.done(param);

@@ -1,5 +1,5 @@
-// Softmax and logsumexp over rows of f32 logits with their adjoints. The maximum is taken out before any exponential, so no logit overflows; a row with a NaN
-// or +inf is NaN throughout.
+// Softmax and logsumexp over rows of f32 logits with their adjoints. The maximum is taken out
+// before any exponential, so no logit overflows; a row with a NaN or +inf is NaN throughout.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,8 +18,9 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-// s_c = e^(z_c - m) / sum, lse = m + log(sum), m = max_c z_c. Divided, not multiplied by the reciprocal: equal logits then have equal scores that add up to 1
-// where 1 / cols is a number of f32.  s may be null, or z
+// s_c = e^(z_c - m) / sum, lse = m + log(sum), m = max_c z_c. Divided, not multiplied by the
+// reciprocal: equal logits then have equal scores that add up to 1 where 1 / cols is a number of
+// f32.  s may be null, or z
 float SoftmaxRow(float* s, const float* z, int64_t cols) noexcept {
   const DF32 d;
   const float most = MaxColumns(d, z, cols);
@@ -31,7 +32,9 @@ float SoftmaxRow(float* s, const float* z, int64_t cols) noexcept {
   });
   if (s != nullptr) {
     const VF32 whole = hn::Set(d, sum);
-    ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR { Store(hn::Div(Load(d, s + c, part), whole), d, s + c, part); });
+    ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Div(Load(d, s + c, part), whole), d, s + c, part);
+    });
   }
   return most + std::log(sum);
 }
@@ -44,27 +47,33 @@ void SoftmaxRows(Tensor s, float* lse, Tensor z, int64_t begin, int64_t end) {
 }
 
 // dz_c = s_c (ds_c - <ds, s> + dlse)
-void SoftmaxRowsBackward(Tensor dz, Tensor ds, const float* dlse, Tensor s, int64_t begin, int64_t end) {
+void SoftmaxRowsBackward(Tensor dz, Tensor ds, const float* dlse, Tensor s, int64_t begin,
+                         int64_t end) {
   const DF32 d;
   for (int64_t n = begin; n < end; ++n) {
     const float *dy = ds.row<float>(n), *y = s.row<float>(n);
     float* dx = dz.row<float>(n);
-    const float dot = SumColumns(d, s.cols(), [&](int64_t c, auto part) HWY_ATTR { return hn::Mul(Load(d, dy + c, part), Load(d, y + c, part)); });
+    const float dot = SumColumns(d, s.cols(), [&](int64_t c, auto part) HWY_ATTR {
+      return hn::Mul(Load(d, dy + c, part), Load(d, y + c, part));
+    });
     const VF32 shift = hn::Set(d, dlse != nullptr ? dot - dlse[n] : dot);
-    ForColumns(d, s.cols(),
-               [&](int64_t c, auto part) HWY_ATTR { Store(hn::Mul(Load(d, y + c, part), hn::Sub(Load(d, dy + c, part), shift)), d, dx + c, part); });
+    ForColumns(d, s.cols(), [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Mul(Load(d, y + c, part), hn::Sub(Load(d, dy + c, part), shift)), d, dx + c, part);
+    });
   }
 }
 
 // dz_c += dlse e^(z_c - lse)
-void LogSumExpRowsBackward(Tensor dz, const float* dlse, Tensor z, const float* lse, int64_t begin, int64_t end) {
+void LogSumExpRowsBackward(Tensor dz, const float* dlse, Tensor z, const float* lse, int64_t begin,
+                           int64_t end) {
   const DF32 d;
   for (int64_t n = begin; n < end; ++n) {
     const float* x = z.row<float>(n);
     float* dx = dz.row<float>(n);
     const VF32 shift = hn::Set(d, lse[n]), factor = hn::Set(d, dlse[n]);
     ForColumns(d, z.cols(), [&](int64_t c, auto part) HWY_ATTR {
-      Store(hn::MulAdd(factor, Exp(d, hn::Sub(Load(d, x + c, part), shift)), Load(d, dx + c, part)), d, dx + c, part);
+      Store(hn::MulAdd(factor, Exp(d, hn::Sub(Load(d, x + c, part), shift)), Load(d, dx + c, part)),
+            d, dx + c, part);
     });
   }
 }
@@ -82,7 +91,8 @@ HWY_EXPORT(SoftmaxRowsBackward);
 HWY_EXPORT(LogSumExpRowsBackward);
 
 bool is_f32(const Tensor& t) { return !t.empty() && t.dtype == DType::f32 && t.cols() > 0; }
-// An exponential, and what a short row costs beside its elements, weigh as much as eight elements of a copy.
+// An exponential, and what a short row costs beside its elements, weigh as much as eight elements
+// of a copy.
 int64_t softmax_grain(int64_t cols) { return row_grain(8 * cols); }
 const float* values_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
@@ -91,31 +101,40 @@ const float* values_of(const Tensor& t) { return t.empty() ? nullptr : t.as<floa
 void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
   choose_isa();
   const char* op = "softmax_forward";
-  need(is_f32(z) && (s.empty() || (is_f32(s) && same_matrix(s, z))), op, "z [N,E] f32 and s of its shape", {{"s", s}, {"z", z}});
+  need(is_f32(z) && (s.empty() || (is_f32(s) && same_matrix(s, z))), op,
+       "z [N,E] f32 and s of its shape", {{"s", s}, {"z", z}});
   need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
-  parallel_for(run.threads, z.rows(), softmax_grain(z.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(SoftmaxRows)(s, lse.empty() ? nullptr : lse.as<float>(), z, begin, end);
-  });
+  parallel_for(run.threads, z.rows(), softmax_grain(z.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(SoftmaxRows)
+                 (s, lse.empty() ? nullptr : lse.as<float>(), z, begin, end);
+               });
 }
 
 void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
   choose_isa();
   const char* op = "softmax_backward";
-  need(is_f32(dz) && is_f32(ds) && is_f32(s) && same_matrix(dz, s) && same_matrix(ds, s), op, "dz, ds and s [N,E] f32", {{"dz", dz}, {"ds", ds}, {"s", s}});
+  need(is_f32(dz) && is_f32(ds) && is_f32(s) && same_matrix(dz, s) && same_matrix(ds, s), op,
+       "dz, ds and s [N,E] f32", {{"dz", dz}, {"ds", ds}, {"s", s}});
   need(dlse.empty() || is_vector(dlse, s.rows()), op, "dlse [N] f32", {{"dlse", dlse}, {"s", s}});
-  parallel_for(run.threads, s.rows(), softmax_grain(s.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(SoftmaxRowsBackward)(dz, ds, values_of(dlse), s, begin, end);
-  });
+  parallel_for(run.threads, s.rows(), softmax_grain(s.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(SoftmaxRowsBackward)(dz, ds, values_of(dlse), s, begin, end);
+               });
 }
 
 void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor lse) {
   choose_isa();
   const char* op = "logsumexp_backward_acc";
-  need(is_f32(dz) && is_f32(z) && same_matrix(dz, z), op, "dz and z [N,E] f32", {{"dz", dz}, {"z", z}});
-  need(is_vector(dlse, z.rows()) && is_vector(lse, z.rows()), op, "dlse and lse [N] f32", {{"dlse", dlse}, {"lse", lse}, {"z", z}});
-  parallel_for(run.threads, z.rows(), softmax_grain(z.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(LogSumExpRowsBackward)(dz, dlse.as<float>(), z, lse.as<float>(), begin, end);
-  });
+  need(is_f32(dz) && is_f32(z) && same_matrix(dz, z), op, "dz and z [N,E] f32",
+       {{"dz", dz}, {"z", z}});
+  need(is_vector(dlse, z.rows()) && is_vector(lse, z.rows()), op, "dlse and lse [N] f32",
+       {{"dlse", dlse}, {"lse", lse}, {"z", z}});
+  parallel_for(run.threads, z.rows(), softmax_grain(z.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(LogSumExpRowsBackward)
+                 (dz, dlse.as<float>(), z, lse.as<float>(), begin, end);
+               });
 }
 
 }  // namespace moe::ops

@@ -1,8 +1,11 @@
-"""Puts libmoe.so, the command moe and the types of options into the wheel: of the installation MOE_PREFIX names, or built from the sources of moe.cpp.
+"""Puts libmoe.so, the command moe and the types of options into the wheel: of the installation
+MOE_PREFIX names, or built from the sources of moe.cpp.
 
-The sources are the checkout around this folder; a source distribution has them in engine/. They are built in MOE_BUILD (default: build/release of the sources,
-so that what is compiled there already is not compiled again). MOE_NOTICES names a folder of texts to put beside them: the licences of bundled libraries.
-The wheel runs with every Python 3 but only on the machine's system and processor: its tag is py3-none-PLATFORM. scripts/wheel.sh makes one for any Linux.
+The sources are the checkout around this folder; a source distribution has them in engine/. They are
+built in MOE_BUILD (default: build/release of the sources, so that what is compiled there already is
+not compiled again). MOE_NOTICES names a folder of texts to put beside them: the licences of bundled
+libraries. The wheel runs with every Python 3 but only on the machine's system and processor: its
+tag is py3-none-PLATFORM. scripts/wheel.sh makes one for any Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ TARGETS = ("moe_shared", "moe")
 def version() -> str:
     lists = REPOSITORY / "CMakeLists.txt"
     if not lists.is_file():
-        raise SystemExit(f"{lists} is not there: the wheel is built inside a checkout of moe.cpp, whose version it takes")
+        raise SystemExit(
+            f"{lists} is not there: the wheel is built inside a checkout of moe.cpp, whose version it takes"
+        )
     found = re.search(r"project\(moe_cpp\s+VERSION\s+([0-9.]+)", lists.read_text(encoding="utf-8"))
     if found is None:
         raise SystemExit(f"{lists} names no version of project moe_cpp")
@@ -46,20 +51,33 @@ def installed(prefix: Path) -> tuple[Path, Path]:
     command = prefix / "bin" / COMMAND
     if not libraries or not command.is_file():
         absent = LIBRARY + " lies under its lib" if not libraries else COMMAND + " lies in its bin"
-        raise SystemExit(f"MOE_PREFIX is {prefix}, but no {absent}: run cmake --install there, or leave MOE_PREFIX out")
+        raise SystemExit(
+            f"MOE_PREFIX is {prefix}, but no {absent}: run cmake --install there, or leave MOE_PREFIX out"
+        )
     return libraries[0], command
 
 
 def built(build: Path) -> tuple[Path, Path]:
     if shutil.which("cmake") is None:
-        raise SystemExit("cmake is missing: run scripts/deps.sh of moe.cpp, or name an installation by MOE_PREFIX")
+        raise SystemExit(
+            "cmake is missing: run scripts/deps.sh of moe.cpp, or name an installation by MOE_PREFIX"
+        )
     # A folder already configured keeps its generator and its options.
     if not (build / "CMakeCache.txt").is_file():
         ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DMOE_TESTS=OFF", "-DMOE_BENCH=OFF", "-DMOE_TOGETHER=ON"]
-        subprocess.run(["cmake", "-S", str(REPOSITORY), "-B", str(build), *ninja, *options], check=True)
+        options = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            "-DMOE_TESTS=OFF",
+            "-DMOE_BENCH=OFF",
+            "-DMOE_TOGETHER=ON",
+        ]
+        subprocess.run(
+            ["cmake", "-S", str(REPOSITORY), "-B", str(build), *ninja, *options], check=True
+        )
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-    subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", *TARGETS], check=True)
+    subprocess.run(
+        ["cmake", "--build", str(build), "--parallel", jobs, "--target", *TARGETS], check=True
+    )
     for name in (LIBRARY, COMMAND):
         if not (build / name).exists():
             raise SystemExit(f"{build} was built, but {name} is not in it")
@@ -102,13 +120,23 @@ class BuildPackage(build_py):
     """Copies the modules, then the library, the command and the licences beside them."""
 
     def run(self) -> None:
-        shutil.rmtree(Path(self.build_lib) / "moe_cpp", ignore_errors=True)  # of an earlier build, which may hold what is no more
+        shutil.rmtree(
+            Path(self.build_lib) / "moe_cpp", ignore_errors=True
+        )  # of an earlier build, which may hold what is no more
         super().run()
         if "MOE_PREFIX" in os.environ:
             library, command = installed(Path(os.environ["MOE_PREFIX"]).expanduser())
         else:
-            library, command = built(Path(os.environ.get("MOE_BUILD", REPOSITORY / "build" / "release")).expanduser().absolute())
-        package = Path(self.get_package_dir("moe_cpp")) if self.editable_mode else Path(self.build_lib) / "moe_cpp"
+            library, command = built(
+                Path(os.environ.get("MOE_BUILD", REPOSITORY / "build" / "release"))
+                .expanduser()
+                .absolute()
+            )
+        package = (
+            Path(self.get_package_dir("moe_cpp"))
+            if self.editable_mode
+            else Path(self.build_lib) / "moe_cpp"
+        )
         shutil.copyfile(library, package / LIBRARY)  # of a chain of links the file itself
         (package / "options.pyi").write_text(option_stub(library), encoding="utf-8")
         (package / "bin").mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""What the tests share: a text, a model trained on it by this package, and the command to compare with (BIN, or the repository's build/release/moe)."""
+"""What the tests share: a text, a model trained on it by this package, and the command to compare
+with (BIN, or the repository's build/release/moe)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pytest
 from tiny import TINY, text_of
 
 import moe_cpp as moe
+
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,7 +39,9 @@ def shared(folder: Path) -> Iterator[moe.Model]:
 
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    path = Path(os.environ.get("BIN", Path(__file__).resolve().parents[2] / "build" / "release" / "moe")).absolute()
+    path = Path(
+        os.environ.get("BIN", Path(__file__).resolve().parents[2] / "build" / "release" / "moe")
+    ).absolute()
     assert path.is_file(), f"{path} is not there: build it, or name the command by BIN"
     return path
 
@@ -47,7 +51,9 @@ def command(binary: Path) -> Callable[..., Any]:
     """Runs `moe ... --json` and returns what it printed."""
 
     def run(*arguments: object) -> Any:
-        done = subprocess.run([binary, *map(str, arguments), "--json"], capture_output=True, check=False)
+        done = subprocess.run(
+            [binary, *map(str, arguments), "--json"], capture_output=True, check=False
+        )
         assert done.returncode == 0, done.stderr.decode()
         return json.loads(done.stdout)
 

@@ -48,7 +48,10 @@ def test_ids_of_any_integer_dtype_order_and_stride(shared: moe.Model, ids: Any) 
         ("the", "not text"),
         (b"the", "not text"),
         (None, "dtype object"),
-        ([1, 256], r"ids\[1\] is 256, and token ids are 0 to 255"),  # one more than the vocabulary has
+        (
+            [1, 256],
+            r"ids\[1\] is 256, and token ids are 0 to 255",
+        ),  # one more than the vocabulary has
     ],
 )
 def test_ids_that_are_refused(shared: moe.Model, ids: Any, says: str) -> None:
@@ -74,8 +77,14 @@ def test_no_ids(shared: moe.Model) -> None:
 
 @pytest.mark.parametrize("text", [None, 5, ["the"], np.array([1])])
 def test_texts_that_are_none(shared: moe.Model, text: Any) -> None:
-    for name, call in (("text", shared.encode), ("prompt", shared.generate), ("prompt", shared.stream)):
-        with pytest.raises(moe.Error, match=f"{name} must be str or bytes, not {type(text).__name__}") as caught:
+    for name, call in (
+        ("text", shared.encode),
+        ("prompt", shared.generate),
+        ("prompt", shared.stream),
+    ):
+        with pytest.raises(
+            moe.Error, match=f"{name} must be str or bytes, not {type(text).__name__}"
+        ) as caught:
             call(text)
         assert caught.value.usage
 
@@ -113,7 +122,9 @@ def test_options_of_generate_that_are_refused(shared: moe.Model, options: Any, s
 
 
 def test_options_may_be_numpys(shared: moe.Model) -> None:
-    ours = shared.generate("the ", tokens=np.int64(20), temperature=np.float32(0.5), seed=np.uint8(3))  # type: ignore[arg-type]
+    ours = shared.generate(
+        "the ", tokens=np.int64(20), temperature=np.float32(0.5), seed=np.uint8(3)
+    )  # type: ignore[arg-type]
     assert ours == shared.generate("the ", tokens=20, temperature=0.5, seed=3)
 
 
@@ -121,7 +132,12 @@ def test_folders_that_are_refused(tmp_path: Path, shared: moe.Model) -> None:
     with pytest.raises(moe.Error, match="nowhere") as caught:
         moe.load(tmp_path / "nowhere")
     assert not caught.value.usage
-    refused: list[tuple[Any, str]] = [(5, "folder must be a path"), ("", "folder is empty"), ("a\x00b", "zero byte"), (b"x", "folder must be a path")]
+    refused: list[tuple[Any, str]] = [
+        (5, "folder must be a path"),
+        ("", "folder is empty"),
+        ("a\x00b", "zero byte"),
+        (b"x", "folder must be a path"),
+    ]
     calls: list[Callable[[Any], object]] = [moe.load, shared.save]
     for folder, says in refused:
         for call in calls:
@@ -138,7 +154,10 @@ def test_a_broken_folder_leaves_no_model(tmp_path: Path, folder: Path) -> None:
         moe.load(tmp_path)
 
 
-@pytest.mark.parametrize(("options", "says"), [({"dtype": "f16"}, "f16"), ({"threads": -1}, "threads"), ({"threads": "all"}, "threads")])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"dtype": "f16"}, "f16"), ({"threads": -1}, "threads"), ({"threads": "all"}, "threads")],
+)
 def test_options_of_load_that_are_refused(folder: Path, options: Any, says: str) -> None:
     with pytest.raises(moe.Error, match=says) as caught:
         moe.load(folder, **options)
@@ -156,7 +175,20 @@ def test_save_refuses_a_dtype_and_a_file_in_the_way(shared: moe.Model, tmp_path:
 
 
 def test_a_sequence_beyond_learned_positions(tmp_path: Path, text_file: Path) -> None:
-    moe.train(text_file, tmp_path / "m", recipe="nanomoe", layers=2, width=16, heads=2, experts=4, context=16, batch=2, steps=1, warmup=0, threads=1)
+    moe.train(
+        text_file,
+        tmp_path / "m",
+        recipe="nanomoe",
+        layers=2,
+        width=16,
+        heads=2,
+        experts=4,
+        context=16,
+        batch=2,
+        steps=1,
+        warmup=0,
+        threads=1,
+    )
     with moe.load(tmp_path / "m", threads=1) as model:
         assert model.logits([1] * 16).shape == (16, 256)
         for call in (model.logits, model.routing):

@@ -25,25 +25,61 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(z - np.log(np.exp(z).sum(axis=-1, keepdims=True)))
 
 
-def test_info_is_what_the_command_prints(shared: moe.Model, folder: Path, command: Callable[..., Any]) -> None:
+def test_info_is_what_the_command_prints(
+    shared: moe.Model, folder: Path, command: Callable[..., Any]
+) -> None:
     assert shared.info == command("inspect", folder)
     assert shared.folder == str(folder)
 
 
 def test_repr_names_folder_recipe_and_size(shared: moe.Model, folder: Path) -> None:
-    assert repr(shared) == f"<moe_cpp.Model {str(folder)!r}: recipe olmoe, 2 of 4 experts, 2 layers, {shared.info['parameters']['total']:,} parameters>"
+    assert (
+        repr(shared)
+        == f"<moe_cpp.Model {str(folder)!r}: recipe olmoe, 2 of 4 experts, 2 layers, {shared.info['parameters']['total']:,} parameters>"
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63])
-def test_generate_is_the_commands_text(shared: moe.Model, folder: Path, command: Callable[..., Any], seed: int) -> None:
-    ours = shared.generate("the small ", tokens=60, temperature=1.1, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.2, seed=seed)
-    sampling = ["--temperature", 1.1, "--top-k", 0, "--top-p", 1, "--min-p", 0, "--repeat-penalty", 1.2, "--seed", seed]
+def test_generate_is_the_commands_text(
+    shared: moe.Model, folder: Path, command: Callable[..., Any], seed: int
+) -> None:
+    ours = shared.generate(
+        "the small ",
+        tokens=60,
+        temperature=1.1,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        repeat_penalty=1.2,
+        seed=seed,
+    )
+    sampling = [
+        "--temperature",
+        1.1,
+        "--top-k",
+        0,
+        "--top-p",
+        1,
+        "--min-p",
+        0,
+        "--repeat-penalty",
+        1.2,
+        "--seed",
+        seed,
+    ]
     theirs = command("generate", folder, "-p", "the small ", "-n", 60, *sampling)
-    assert (ours.text, ours.tokens, ours.prompt_tokens, ours.finish) == (theirs["text"], theirs["tokens"], theirs["prompt_tokens"], theirs["finish"])
+    assert (ours.text, ours.tokens, ours.prompt_tokens, ours.finish) == (
+        theirs["text"],
+        theirs["tokens"],
+        theirs["prompt_tokens"],
+        theirs["finish"],
+    )
     assert str(ours) == ours.text
 
 
-def test_defaults_are_the_commands(shared: moe.Model, folder: Path, command: Callable[..., Any]) -> None:
+def test_defaults_are_the_commands(
+    shared: moe.Model, folder: Path, command: Callable[..., Any]
+) -> None:
     assert shared.generate("the ").text == command("generate", folder, "-p", "the ")["text"]
 
 
@@ -57,13 +93,18 @@ def test_generate_stops_before_a_text(shared: moe.Model) -> None:
 
 
 def test_generate_takes_bytes(shared: moe.Model) -> None:
-    assert shared.generate("größer ".encode(), tokens=20).text == shared.generate("größer ", tokens=20).text
+    assert (
+        shared.generate("größer ".encode(), tokens=20).text
+        == shared.generate("größer ", tokens=20).text
+    )
     assert shared.generate(b"\xff\x00 the ", tokens=5).prompt_tokens == 7
 
 
 def test_on_text_gets_the_text_and_can_end_it(shared: moe.Model) -> None:
     pieces: list[str] = []
-    whole = shared.generate("the ", tokens=80, temperature=1.5, top_k=0, seed=2, on_text=pieces.append)
+    whole = shared.generate(
+        "the ", tokens=80, temperature=1.5, top_k=0, seed=2, on_text=pieces.append
+    )
     assert "".join(pieces) == whole.text
     assert len(pieces) > 10
     few: list[str] = []
@@ -128,10 +169,23 @@ def test_a_stream_raises_what_went_wrong(shared: moe.Model) -> None:
 
 
 @pytest.mark.parametrize("window", [16, 64])
-def test_score_is_the_commands(shared: moe.Model, folder: Path, text_file: Path, command: Callable[..., Any], window: int) -> None:
+def test_score_is_the_commands(
+    shared: moe.Model, folder: Path, text_file: Path, command: Callable[..., Any], window: int
+) -> None:
     ours = shared.score(text_file.read_text(encoding="utf-8"), window=window)
-    theirs = command("score", folder, "--text", text_file, "--window", window, "--threads", 1, "--per-token")
-    for name in ("nats_per_token", "perplexity", "bits_per_byte", "tokens", "windows", "window", "routing", "causal"):
+    theirs = command(
+        "score", folder, "--text", text_file, "--window", window, "--threads", 1, "--per-token"
+    )
+    for name in (
+        "nats_per_token",
+        "perplexity",
+        "bits_per_byte",
+        "tokens",
+        "windows",
+        "window",
+        "routing",
+        "causal",
+    ):
         assert getattr(ours, name) == theirs[name], name
     scored = ours.windows * window
     assert ours.ids[:scored].tolist() == theirs["ids"]
@@ -140,7 +194,9 @@ def test_score_is_the_commands(shared: moe.Model, folder: Path, text_file: Path,
     assert np.isnan(ours.logprobs[scored:]).all()
     assert ours.logprobs.dtype == np.float32
     assert ours.logprobs.shape == ours.ids.shape
-    assert ours.nats_per_token == pytest.approx(-np.nanmean(ours.logprobs.astype(np.float64)), rel=1e-6)
+    assert ours.nats_per_token == pytest.approx(
+        -np.nanmean(ours.logprobs.astype(np.float64)), rel=1e-6
+    )
 
 
 def test_score_of_ids_and_of_some_windows(shared: moe.Model) -> None:
@@ -159,7 +215,9 @@ def test_logits_agree_with_the_scores_logprobs(shared: moe.Model) -> None:
     assert logits.shape == (ids.size, shared.info["vocab"])
     assert logits.dtype == np.float32
     logprobs = log_softmax(logits)[np.arange(ids.size - 1), ids[1:]]
-    np.testing.assert_allclose(logprobs, shared.score(ids, window=ids.size).logprobs[1:], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        logprobs, shared.score(ids, window=ids.size).logprobs[1:], rtol=0, atol=1e-5
+    )
 
 
 def test_logits_do_not_depend_on_later_tokens(shared: moe.Model) -> None:
@@ -201,7 +259,20 @@ def test_logits_and_routing_of_numpy(tmp_path: Path, text_file: Path, recipe: st
 
 
 def test_hash_routing_is_the_recipes_on_the_same_ids(tmp_path: Path, text_file: Path) -> None:
-    moe.train(text_file, tmp_path / "m", recipe="hash", layers=1, width=16, heads=2, experts=4, context=16, batch=2, steps=1, warmup=0, threads=1)
+    moe.train(
+        text_file,
+        tmp_path / "m",
+        recipe="hash",
+        layers=1,
+        width=16,
+        heads=2,
+        experts=4,
+        context=16,
+        batch=2,
+        steps=1,
+        warmup=0,
+        threads=1,
+    )
     with moe.load(tmp_path / "m", threads=1) as model:
         ids = model.encode("the large expert")
         routing = model.routing(ids)
@@ -211,7 +282,19 @@ def test_hash_routing_is_the_recipes_on_the_same_ids(tmp_path: Path, text_file: 
 
 
 def test_a_dense_model_routes_nothing(tmp_path: Path, text_file: Path) -> None:
-    moe.train(text_file, tmp_path / "m", recipe="dense", layers=1, width=16, heads=2, context=16, batch=2, steps=1, warmup=0, threads=1)
+    moe.train(
+        text_file,
+        tmp_path / "m",
+        recipe="dense",
+        layers=1,
+        width=16,
+        heads=2,
+        context=16,
+        batch=2,
+        steps=1,
+        warmup=0,
+        threads=1,
+    )
     with moe.load(tmp_path / "m", threads=1) as model:
         assert model.routing([1, 2, 3]).experts.shape == (0, 3, 0)
         assert "dense" in repr(model)
@@ -230,7 +313,11 @@ def test_encode_and_decode(shared: moe.Model, text: str) -> None:
 def test_bytes_that_are_no_text(shared: moe.Model) -> None:
     assert shared.decode_bytes(shared.encode(b"\xff\xfe\x00")) == b"\xff\xfe\x00"
     assert shared.decode([0xE5, 0xAD]) == "\ufffd"
-    assert shared.encode(bytearray(b"ab")).tolist() == shared.encode(memoryview(b"ab")).tolist() == [97, 98]
+    assert (
+        shared.encode(bytearray(b"ab")).tolist()
+        == shared.encode(memoryview(b"ab")).tolist()
+        == [97, 98]
+    )
 
 
 def test_save_and_load_give_the_same_model(shared: moe.Model, tmp_path: Path) -> None:
@@ -247,7 +334,9 @@ def test_save_and_load_give_the_same_model(shared: moe.Model, tmp_path: Path) ->
 
 def test_bf16_products(folder: Path, shared: moe.Model) -> None:
     with moe.load(folder, threads=1, dtype="bf16") as model:
-        assert model.score("the small router " * 20).nats_per_token == pytest.approx(shared.score("the small router " * 20).nats_per_token, rel=0.02)
+        assert model.score("the small router " * 20).nats_per_token == pytest.approx(
+            shared.score("the small router " * 20).nats_per_token, rel=0.02
+        )
 
 
 def test_a_closed_model_says_so(folder: Path) -> None:
@@ -257,7 +346,12 @@ def test_a_closed_model_says_so(folder: Path) -> None:
     model.close()
     assert model.closed
     assert "closed" in repr(model)
-    for call in (lambda: model.encode("x"), lambda: model.generate("x"), lambda: model.logits([1]), lambda: model.save("x")):
+    for call in (
+        lambda: model.encode("x"),
+        lambda: model.generate("x"),
+        lambda: model.logits([1]),
+        lambda: model.save("x"),
+    ):
         with pytest.raises(moe.Error, match="closed") as caught:
             call()
         assert caught.value.usage
@@ -268,7 +362,9 @@ def test_a_model_is_not_copied(shared: moe.Model) -> None:
         copy.copy(shared)
 
 
-def test_threads_take_turns_on_one_model_and_work_at_once_on_two(folder: Path, shared: moe.Model) -> None:
+def test_threads_take_turns_on_one_model_and_work_at_once_on_two(
+    folder: Path, shared: moe.Model
+) -> None:
     expected = [shared.generate("the ", tokens=40, seed=seed).text for seed in range(4)]
     found: dict[tuple[int, int], str] = {}
     with moe.load(folder, threads=1) as other:
@@ -277,7 +373,9 @@ def test_threads_take_turns_on_one_model_and_work_at_once_on_two(folder: Path, s
             for seed in range(4):
                 found[place, seed] = model.generate("the ", tokens=40, seed=seed).text
 
-        threads = [threading.Thread(target=work, args=(i, (shared, other)[i % 2])) for i in range(6)]
+        threads = [
+            threading.Thread(target=work, args=(i, (shared, other)[i % 2])) for i in range(6)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,4 +1,5 @@
-"""Sessions: a text that is gone on with against the same text read whole, and several of one model at the same time."""
+"""Sessions: a text that is gone on with against the same text read whole, and several of one model
+at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def test_prefill_in_pieces_is_the_models_logits(shared: moe.Model) -> None:
         assert len(session) == 0
         session.prefill(ids[:5])
         assert session.prefill(ids[5:8], rows=0).shape == (0, whole.shape[1])
-        np.testing.assert_allclose(session.prefill(ids[8:], rows=3), whole[-3:], rtol=1e-4, atol=1e-5)  # in bits with AVX-512
+        np.testing.assert_allclose(
+            session.prefill(ids[8:], rows=3), whole[-3:], rtol=1e-4, atol=1e-5
+        )  # in bits with AVX-512
         assert len(session) == ids.size
 
 
@@ -43,7 +46,9 @@ def test_a_session_goes_on_with_what_it_wrote(shared: moe.Model) -> None:
 def test_a_full_session_says_what_to_do(shared: moe.Model) -> None:
     with shared.session(capacity=12) as session:
         assert session.generate("the ", tokens=50).tokens == 8
-        with pytest.raises(moe.Error, match="its capacity is 12; truncate it, or open one with a larger capacity"):
+        with pytest.raises(
+            moe.Error, match="its capacity is 12; truncate it, or open one with a larger capacity"
+        ):
             session.prefill([1, 2])
         assert len(session) == 12
 
@@ -81,7 +86,9 @@ def test_a_session_outlives_its_model(folder: Path, shared: moe.Model) -> None:
     session.close()
 
 
-def test_two_sessions_of_one_model_in_two_threads_give_the_bits_of_one_after_the_other(folder: Path) -> None:
+def test_two_sessions_of_one_model_in_two_threads_give_the_bits_of_one_after_the_other(
+    folder: Path,
+) -> None:
     def work(model: moe.Model, prompt: str) -> tuple[str, NDArray[np.float32]]:
         with model.session(capacity=500, threads=1) as session:
             logits = session.prefill(model.encode(prompt * 20), rows=5)
@@ -95,7 +102,11 @@ def test_two_sessions_of_one_model_in_two_threads_give_the_bits_of_one_after_the
         with moe.load(folder, threads=1) as model:  # whose weights nobody has packed yet
             found: dict[int, tuple[str, NDArray[np.float32]]] = {}
 
-            def run(place: int, model: moe.Model = model, found: dict[int, tuple[str, NDArray[np.float32]]] = found) -> None:
+            def run(
+                place: int,
+                model: moe.Model = model,
+                found: dict[int, tuple[str, NDArray[np.float32]]] = found,
+            ) -> None:
                 found[place] = work(model, prompts[place])
 
             threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]

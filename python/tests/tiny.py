@@ -24,4 +24,7 @@ TINY: dict[str, Any] = {
 def text_of(words: int, seed: int) -> str:
     draw = np.random.default_rng(seed)
     known = "the a small large expert router token learns routes reads writes and then größer 字 line".split()
-    return " ".join(known[i] for i in np.minimum(draw.geometric(0.2, words) - 1, len(known) - 1)) + "\n"
+    return (
+        " ".join(known[i] for i in np.minimum(draw.geometric(0.2, words) - 1, len(known) - 1))
+        + "\n"
+    )

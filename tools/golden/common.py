@@ -1,12 +1,17 @@
-"""What the golden scripts share: the ten AdamW steps, the losses' bookkeeping, the margins and the two files of a golden.
+"""What the golden scripts share: the ten AdamW steps, the losses' bookkeeping, the margins and the
+two files of a golden.
 
-A golden is NAME.safetensors (initial weights under the names of the model folder, "ids" and "targets" [steps,B,T] int32, "logits" of
-step 0 [B,T,V], "grad.<weight name>" of step 0 before clipping, f32) and NAME.json: recipe, seed, config (Hugging Face key names), hyper
-(optimizer, losses), steps (one object each: loss, ce, balance, z, grad_norm before clipping, their values per MoE layer, dropped pairs, and margin,
-the smallest gap between the router's k+1 best logits), routing of step 0 (experts and kept [N][k], counts [E]) and final_norm (each weight's
-L2 norm after the last step). Weights are drawn in f32 and every run is computed in f64, so that the files hold the mathematics and not one
-machine's rounding. One tensor's final_norm is loose in f32: the key part of a c_attn.bias has gradient 0 in exact arithmetic.
+A golden is NAME.safetensors (initial weights under the names of the model folder, "ids" and
+"targets" [steps,B,T] int32, "logits" of step 0 [B,T,V], "grad.<weight name>" of step 0 before
+clipping, f32) and NAME.json: recipe, seed, config (Hugging Face key names), hyper (optimizer,
+losses), steps (one object each: loss, ce, balance, z, grad_norm before clipping, their values per
+MoE layer, dropped pairs, and margin, the smallest gap between the router's k+1 best logits),
+routing of step 0 (experts and kept [N][k], counts [E]) and final_norm (each weight's L2 norm after
+the last step). Weights are drawn in f32 and every run is computed in f64, so that the files hold
+the mathematics and not one machine's rounding. One tensor's final_norm is loose in f32: the key
+part of a c_attn.bias has gradient 0 in exact arithmetic.
 """
+
 import json
 import math
 import os
@@ -18,8 +23,9 @@ from safetensors.torch import load_file, save_file
 
 MIN_MARGIN_FIRST = 1e-3  # of step 0: its gradients are compared tensor by tensor
 MIN_MARGIN_LATER = 2e-4  # of the other steps: their losses are compared within 1e-4
-# The smallest gradient at step 0 that is not 0 in exact arithmetic. AdamW's first step is g / (|g| + eps): beside a gradient that rounding makes another one it
-# is another step, and the run is no longer this one.
+# The smallest gradient at step 0 that is not 0 in exact arithmetic. AdamW's first step is g / (|g|
+# + eps): beside a gradient that rounding makes another one it is another step, and the run is no
+# longer this one.
 MIN_GRADIENT = 1e-7
 EXACT_ZERO = 1e-12
 
@@ -46,29 +52,40 @@ def choice_margin(logits, k):
 
 
 def draw_tokens(seed, steps, batch, context, vocab):
-    """Token ids and next-token targets, both [steps,B,T] int32, from a chain whose next token is mostly a function of the last."""
+    """Token ids and next-token targets, both [steps,B,T] int32, from a chain whose next token is
+    mostly a function of the last."""
     rng = np.random.default_rng(seed)
     follow = rng.permutation(vocab)
     rows = np.empty((steps, batch, context + 1), dtype=np.int32)
     rows[..., 0] = rng.integers(0, vocab, size=(steps, batch))
     for t in range(context):
         jump = rng.random((steps, batch)) < 0.4
-        rows[..., t + 1] = np.where(jump, rng.integers(0, vocab, size=(steps, batch)), follow[rows[..., t]])
+        rows[..., t + 1] = np.where(
+            jump, rng.integers(0, vocab, size=(steps, batch)), follow[rows[..., t]]
+        )
     return torch.from_numpy(rows[..., :-1].copy()), torch.from_numpy(rows[..., 1:].copy())
 
 
 def run_steps(model, hyper, ids, targets, losses, decayed):
     """hyper["steps"] AdamW steps at a constant rate.
 
-    losses(step, ids, targets) gives loss, ce, balance, z (scalars), balance_per_layer, z_per_layer, logits, margin and routing;
-    decayed(name, parameter) says which parameters weight decay moves. Returns the step records and step 0's logits, gradients, routing.
+    losses(step, ids, targets) gives loss, ce, balance, z (scalars), balance_per_layer, z_per_layer,
+    logits, margin and routing; decayed(name, parameter) says which parameters weight decay moves.
+    Returns the step records and step 0's logits, gradients, routing.
     """
     groups = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[bool(decayed(name, parameter))].append(parameter)
     optimizer = torch.optim.AdamW(
-        [{"params": groups[True], "weight_decay": hyper["weight_decay"]}, {"params": groups[False], "weight_decay": 0.0}],
-        lr=hyper["lr"], betas=(hyper["beta1"], hyper["beta2"]), eps=hyper["eps"], foreach=False)
+        [
+            {"params": groups[True], "weight_decay": hyper["weight_decay"]},
+            {"params": groups[False], "weight_decay": 0.0},
+        ],
+        lr=hyper["lr"],
+        betas=(hyper["beta1"], hyper["beta2"]),
+        eps=hyper["eps"],
+        foreach=False,
+    )
     records, first = [], {}
     for step in range(hyper["steps"]):
         out = losses(step, ids[step].long(), targets[step].long())
@@ -78,16 +95,34 @@ def run_steps(model, hyper, ids, targets, losses, decayed):
         optimizer.zero_grad(set_to_none=False)
         out["loss"].backward()
         if step == 0:
-            first = {"logits": out["logits"].detach().clone(), "routing": out["routing"],
-                     "grads": {n: p.grad.detach().clone() for n, p in model.named_parameters()}}
+            first = {
+                "logits": out["logits"].detach().clone(),
+                "routing": out["routing"],
+                "grads": {n: p.grad.detach().clone() for n, p in model.named_parameters()},
+            }
             assert_conditioned(first["grads"])
-        norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), hyper["clip"], foreach=False)
-        records.append({
-            "loss": number(out["loss"]), "ce": number(out["ce"]), "balance": number(out["balance"]), "z": number(out["z"]),
-            "grad_norm": number(norm), "balance_per_layer": [number(x) for x in out["balance_per_layer"]],
-            "z_per_layer": [number(x) for x in out["z_per_layer"]],
-            "dropped": sum(1 for layer in out["routing"] for row in layer["kept"] for kept in row if not kept),
-            "margin": number(out["margin"])})
+        norm = torch.nn.utils.clip_grad_norm_(
+            list(model.parameters()), hyper["clip"], foreach=False
+        )
+        records.append(
+            {
+                "loss": number(out["loss"]),
+                "ce": number(out["ce"]),
+                "balance": number(out["balance"]),
+                "z": number(out["z"]),
+                "grad_norm": number(norm),
+                "balance_per_layer": [number(x) for x in out["balance_per_layer"]],
+                "z_per_layer": [number(x) for x in out["z_per_layer"]],
+                "dropped": sum(
+                    1
+                    for layer in out["routing"]
+                    for row in layer["kept"]
+                    for kept in row
+                    if not kept
+                ),
+                "margin": number(out["margin"]),
+            }
+        )
         optimizer.step()
     if not all(math.isfinite(r["loss"]) for r in records):
         raise AssertionError("a golden run diverged")
@@ -103,7 +138,8 @@ def assert_conditioned(grads):
 
 
 def assert_useful(grads, routing):
-    """A golden in which a tensor has no gradient, or an expert no token, would prove nothing about it."""
+    """A golden in which a tensor has no gradient, or an expert no token, would prove nothing about
+    it."""
     for name, grad in grads.items():
         if float(grad.double().norm()) == 0.0:
             raise MarginTooSmall(f"{name} has no gradient at step 0")
@@ -123,7 +159,8 @@ def write(folder, name, tensors, meta):
 
 
 def dump(value):
-    """JSON with one key of the outer object a line, short lists unbroken: small, and a diff that can be read."""
+    """JSON with one key of the outer object a line, short lists unbroken: small, and a diff that
+    can be read."""
     lines = []
     for key, item in value.items():
         if isinstance(item, list) and item and isinstance(item[0], dict):
@@ -141,7 +178,9 @@ def until_drawn(make, first_seed, tries=400):
             return make(seed)
         except MarginTooSmall:
             continue
-    raise AssertionError(f"no seed in {first_seed}..{first_seed + tries - 1} has the margins asked for")
+    raise AssertionError(
+        f"no seed in {first_seed}..{first_seed + tries - 1} has the margins asked for"
+    )
 
 
 def _worst_tensor(fresh, kept):
@@ -150,11 +189,16 @@ def _worst_tensor(fresh, kept):
     for name, want in kept.items():
         got = fresh[name]
         if got.dtype != want.dtype or got.shape != want.shape:
-            return math.inf, f"{name} {tuple(got.shape)} {got.dtype}, committed {tuple(want.shape)} {want.dtype}"
+            return (
+                math.inf,
+                f"{name} {tuple(got.shape)} {got.dtype}, committed {tuple(want.shape)} {want.dtype}",
+            )
         if want.dtype == torch.int32:
             error = 0.0 if torch.equal(got, want) else math.inf
         else:
-            error = float((got.double() - want.double()).norm() / max(float(want.double().norm()), 1e-30))
+            error = float(
+                (got.double() - want.double()).norm() / max(float(want.double().norm()), 1e-30)
+            )
         if not error <= worst:
             worst, where = error, name
     return worst, where
@@ -170,7 +214,9 @@ def _worst_json(fresh, kept, path=""):
     if isinstance(kept, dict):
         if list(fresh) != list(kept):
             return math.inf, path + " (keys)"
-        pairs = [_worst_json(fresh[k], v, f"{path}.{k}") for k, v in kept.items() if k != "made_with"]
+        pairs = [
+            _worst_json(fresh[k], v, f"{path}.{k}") for k, v in kept.items() if k != "made_with"
+        ]
     elif isinstance(kept, list):
         if len(fresh) != len(kept):
             return math.inf, path + " (length)"

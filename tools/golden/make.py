@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Makes every golden file of tests/data/golden, or with --check makes them again elsewhere and compares with the committed ones.
+"""Makes every golden file of tests/data/golden, or with --check makes them again elsewhere and
+compares with the committed ones.
 
 Equal means: the same files, tensors, ids and choices; numbers within 1e-5, norm-wise for a tensor.
 """
+
 import argparse
 import os
 import sys
@@ -14,7 +16,9 @@ import quant
 import recipes
 import rope
 
-FOLDER = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "data", "golden"))
+FOLDER = os.path.normpath(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "data", "golden")
+)
 TOLERANCE = 1e-5
 
 
@@ -31,19 +35,30 @@ def check():
     differences, files = 0, 0
     with common.temporary_folder() as fresh:
         make_all(fresh)
-        names = {n for n in os.listdir(fresh)} | {n for n in os.listdir(FOLDER) if n.endswith((".json", ".safetensors"))}
+        names = {n for n in os.listdir(fresh)} | {
+            n for n in os.listdir(FOLDER) if n.endswith((".json", ".safetensors"))
+        }
         for name in sorted(names):
-            worst, where = common.compare_files(os.path.join(fresh, name), os.path.join(FOLDER, name))
+            worst, where = common.compare_files(
+                os.path.join(fresh, name), os.path.join(FOLDER, name)
+            )
             good = worst <= TOLERANCE
             differences, files = differences + (not good), files + 1
-            print(f"{'same' if good else 'DIFFERENT'}  {name}: largest difference {worst:.2e}{' at ' + where if worst else ''}", flush=True)
+            print(
+                f"{'same' if good else 'DIFFERENT'}  {name}: largest difference {worst:.2e}{' at ' + where if worst else ''}",
+                flush=True,
+            )
     print(f"{files - differences} of {files} golden files made again equal the committed ones")
     return 1 if differences else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the committed files instead of writing them")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare with the committed files instead of writing them",
+    )
     if parser.parse_args().check:
         return check()
     os.makedirs(FOLDER, exist_ok=True)

@@ -1,10 +1,14 @@
-"""nanoMoE's model in PyTorch, written from its description (docs/recipes.md: nanomoe), and the golden runs made with it.
+"""nanoMoE's model in PyTorch, written from its description (docs/recipes.md: nanomoe), and the
+golden runs made with it.
 
-Facts kept from github.com/wolfecameron/nanoMoE: the state-dict names, pre-norm blocks, layer i is MoE when i mod stride = 0, softmax over
-the chosen logits only, choice-major capacity over the whole micro-batch, no renormalisation after a drop, balance over the top-k-masked
-probabilities, z-loss on the noisy logits, both losses summed over the MoE layers. Different on purpose: experts gather their rows instead
-of dense dispatch tensors, the noise is an argument, and capacity=None routes without dropping (what `moe score` does).
+Facts kept from github.com/wolfecameron/nanoMoE: the state-dict names, pre-norm blocks, layer i is
+MoE when i mod stride = 0, softmax over the chosen logits only, choice-major capacity over the whole
+micro-batch, no renormalisation after a drop, balance over the top-k-masked probabilities, z-loss on
+the noisy logits, both losses summed over the MoE layers. Different on purpose: experts gather their
+rows instead of dense dispatch tensors, the noise is an argument, and capacity=None routes without
+dropping (what `moe score` does).
 """
+
 import math
 from dataclasses import asdict, dataclass
 
@@ -57,7 +61,10 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, time, width = x.shape
-        q, k, v = (part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=-1))
+        q, k, v = (
+            part.view(batch, time, self.heads, -1).transpose(1, 2)
+            for part in self.c_attn(x).split(width, dim=-1)
+        )
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // self.heads)
         future = torch.ones(time, time, dtype=torch.bool).triu(1)
         mixed = scores.masked_fill(future, -math.inf).softmax(-1) @ v
@@ -75,7 +82,8 @@ class DenseFFN(nn.Module):
 
 
 class Router(nn.Module):
-    """Chooses for x [N,D]; self.last holds what the losses and the golden read of the latest forward."""
+    """Chooses for x [N,D]; self.last holds what the losses and the golden read of the latest
+    forward."""
 
     def __init__(self, c):
         super().__init__()
@@ -91,14 +99,24 @@ class Router(nn.Module):
         chosen_logits, chosen = logits.topk(k, dim=-1)  # [N,k]
         weights = chosen_logits.softmax(-1)  # [N,k]
         hits = F.one_hot(chosen, experts)  # [N,k,E]
-        # Rank of every pair at its expert: all first choices in token order, then all second choices.
+        # Rank of every pair at its expert: all first choices in token order, then all second
+        # choices.
         by_choice = hits.transpose(0, 1).reshape(k * tokens, experts)
         ranks = ((by_choice.cumsum(0) - 1) * by_choice).sum(-1).view(k, tokens).t()  # [N,k]
         kept = torch.ones_like(ranks, dtype=torch.bool) if capacity is None else ranks < capacity
-        masked = torch.zeros_like(logits).scatter(-1, chosen, weights)  # [N,E], zero outside the choice
+        masked = torch.zeros_like(logits).scatter(
+            -1, chosen, weights
+        )  # [N,E], zero outside the choice
         load = hits.sum(1).to(logits.dtype).mean(0)  # [E], sums to k; a constant
-        self.last = {"logits": logits, "chosen": chosen, "kept": kept, "weights": weights, "counts": hits.sum((0, 1)),
-                     "balance": experts * (masked.mean(0) * load).sum(), "z": logits.logsumexp(-1).square().mean()}
+        self.last = {
+            "logits": logits,
+            "chosen": chosen,
+            "kept": kept,
+            "weights": weights,
+            "counts": hits.sum((0, 1)),
+            "balance": experts * (masked.mean(0) * load).sum(),
+            "z": logits.logsumexp(-1).square().mean(),
+        }
         return chosen, weights, kept
 
 
@@ -130,7 +148,11 @@ class MoE(nn.Module):
     def forward(self, x, dropless, noise):
         flat = x.reshape(-1, x.shape[-1])
         c = self.c
-        capacity = None if dropless else capacity_of(flat.shape[0], c.top_k, c.train_capacity, c.n_exp, c.min_capacity)
+        capacity = (
+            None
+            if dropless
+            else capacity_of(flat.shape[0], c.top_k, c.train_capacity, c.n_exp, c.min_capacity)
+        )
         chosen, weights, kept = self.router(flat, capacity, noise)
         y = torch.zeros_like(flat)
         for e in range(c.n_exp):
@@ -159,17 +181,25 @@ class NanoMoE(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(c.vocab_size, c.n_embd),
-            "wpe": nn.Embedding(c.block_size, c.n_embd),
-            "h": nn.ModuleList([Block(c, c.n_exp > 1 and i % c.stride == 0) for i in range(c.n_layer)]),
-            "ln_f": LayerNorm(c.n_embd, c.bias),
-        })
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(c.vocab_size, c.n_embd),
+                "wpe": nn.Embedding(c.block_size, c.n_embd),
+                "h": nn.ModuleList(
+                    [Block(c, c.n_exp > 1 and i % c.stride == 0) for i in range(c.n_layer)]
+                ),
+                "ln_f": LayerNorm(c.n_embd, c.bias),
+            }
+        )
         self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False)
         self.lm_head.weight = self.transformer["wte"].weight
 
     def moe_layers(self):
-        return [(i, block.mlp) for i, block in enumerate(self.transformer["h"]) if isinstance(block.mlp, MoE)]
+        return [
+            (i, block.mlp)
+            for i, block in enumerate(self.transformer["h"])
+            if isinstance(block.mlp, MoE)
+        ]
 
     def forward(self, ids, dropless=False, noise=None):
         """ids [B,T]; noise [MoE layers,N,E] or None. Returns logits [B,T,V]."""
@@ -184,7 +214,8 @@ class NanoMoE(nn.Module):
 
 
 def draw_weights(model, seed):
-    """Weights wide enough that experts differ and margins are clear; no parameter stays at 0 or 1, so that each is tested."""
+    """Weights wide enough that experts differ and margins are clear; no parameter stays at 0 or 1,
+    so that each is tested."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -210,40 +241,93 @@ def _losses(model, balance_coef, z_coef, noise):
         ce = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         balance = sum(r["balance"] for _, r in last)
         z = sum(r["z"] for _, r in last)
-        routing = [{"layer": i, "experts": r["chosen"].tolist(), "kept": r["kept"].int().tolist(), "counts": r["counts"].tolist()}
-                   for i, r in last]
-        return {"loss": ce + balance_coef * balance + z_coef * z, "ce": ce, "balance": balance, "z": z, "logits": logits,
-                "balance_per_layer": [r["balance"] for _, r in last], "z_per_layer": [r["z"] for _, r in last],
-                "margin": min(common.choice_margin(r["logits"], model.c.top_k) for _, r in last), "routing": routing}
+        routing = [
+            {
+                "layer": i,
+                "experts": r["chosen"].tolist(),
+                "kept": r["kept"].int().tolist(),
+                "counts": r["counts"].tolist(),
+            }
+            for i, r in last
+        ]
+        return {
+            "loss": ce + balance_coef * balance + z_coef * z,
+            "ce": ce,
+            "balance": balance,
+            "z": z,
+            "logits": logits,
+            "balance_per_layer": [r["balance"] for _, r in last],
+            "z_per_layer": [r["z"] for _, r in last],
+            "margin": min(common.choice_margin(r["logits"], model.c.top_k) for _, r in last),
+            "routing": routing,
+        }
 
     return evaluate
 
 
 def _folder_config(c):
-    """The model's config in the key names of a model folder; "nanomoe" repeats it in nanoMoE's own names."""
-    return {"model_type": "moe_cpp", "recipe": "nanomoe", "vocab_size": c.vocab_size, "hidden_size": c.n_embd, "num_hidden_layers": c.n_layer,
-            "num_attention_heads": c.n_head, "num_key_value_heads": c.n_head, "intermediate_size": 4 * c.n_embd,
-            "moe_intermediate_size": 4 * c.n_embd, "max_position_embeddings": c.block_size, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
-            "tie_word_embeddings": True, "attention_bias": c.bias, "mlp_bias": c.bias, "norm_bias": c.bias, "num_experts": c.n_exp,
-            "num_experts_per_tok": c.top_k, "moe_every": c.stride, "capacity_factor": c.train_capacity, "min_capacity": c.min_capacity,
-            "noisy_top_k": c.use_noisy_top_k, "nanomoe": asdict(c)}
+    """The model's config in the key names of a model folder; "nanomoe" repeats it in nanoMoE's own
+    names."""
+    return {
+        "model_type": "moe_cpp",
+        "recipe": "nanomoe",
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "num_key_value_heads": c.n_head,
+        "intermediate_size": 4 * c.n_embd,
+        "moe_intermediate_size": 4 * c.n_embd,
+        "max_position_embeddings": c.block_size,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "attention_bias": c.bias,
+        "mlp_bias": c.bias,
+        "norm_bias": c.bias,
+        "num_experts": c.n_exp,
+        "num_experts_per_tok": c.top_k,
+        "moe_every": c.stride,
+        "capacity_factor": c.train_capacity,
+        "min_capacity": c.min_capacity,
+        "noisy_top_k": c.use_noisy_top_k,
+        "nanomoe": asdict(c),
+    }
 
 
 def _engine_noise(seed, steps, layers, tokens, experts):
-    """[steps, MoE layers, N, E]: what the engine draws under the key from_seed(seed).fold(step) for the router of each layer (src/moe/pass.h, Site)."""
+    """[steps, MoE layers, N, E]: what the engine draws under the key from_seed(seed).fold(step) for
+    the router of each layer (src/moe/pass.h, Site)."""
     router_noise = 2
     out = torch.empty(steps, len(layers), tokens, experts)
     for step in range(steps):
         for at, layer in enumerate(layers):
-            key = philox.fold(philox.fold(philox.fold(philox.from_seed(seed), step), layer), router_noise)
-            out[step, at] = torch.tensor([philox.normal(key, i) for i in range(tokens * experts)]).view(tokens, experts)
+            key = philox.fold(
+                philox.fold(philox.fold(philox.from_seed(seed), step), layer), router_noise
+            )
+            out[step, at] = torch.tensor(
+                [philox.normal(key, i) for i in range(tokens * experts)]
+            ).view(tokens, experts)
     return out
 
 
 def make(folder, name, config, first_seed, batch=4, steps=10):
-    hyper = {"steps": steps, "batch": batch, "context": config.block_size, "lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8,
-             "weight_decay": 0.1, "decay": "matrices", "clip": 1.0, "balance_coef": 0.01, "z_coef": 0.001,
-             "balance_form": "nanomoe", "layer_reduce": "sum"}
+    hyper = {
+        "steps": steps,
+        "batch": batch,
+        "context": config.block_size,
+        "lr": 2e-3,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "decay": "matrices",
+        "clip": 1.0,
+        "balance_coef": 0.01,
+        "z_coef": 0.001,
+        "balance_form": "nanomoe",
+        "layer_reduce": "sum",
+    }
 
     def attempt(seed):
         model = NanoMoE(config)
@@ -253,28 +337,73 @@ def make(folder, name, config, first_seed, batch=4, steps=10):
         ids, targets = common.draw_tokens(seed, steps, batch, config.block_size, config.vocab_size)
         noise = None
         if config.use_noisy_top_k:
-            noise = _engine_noise(seed, steps, [i for i in range(config.n_layer) if i % config.stride == 0], batch * config.block_size, config.n_exp)
+            noise = _engine_noise(
+                seed,
+                steps,
+                [i for i in range(config.n_layer) if i % config.stride == 0],
+                batch * config.block_size,
+                config.n_exp,
+            )
         records, first = common.run_steps(
-            model, hyper, ids, targets, _losses(model, hyper["balance_coef"], hyper["z_coef"], noise),
+            model,
+            hyper,
+            ids,
+            targets,
+            _losses(model, hyper["balance_coef"], hyper["z_coef"], noise),
             # nanoGPT's groups; the bank's biases are 3-D and still biases.
-            lambda n, p: p.dim() >= 2 and not n.endswith("bias"))
+            lambda n, p: p.dim() >= 2 and not n.endswith("bias"),
+        )
         common.assert_useful(first["grads"], first["routing"])
         if records[0]["dropped"] == 0:
             raise common.MarginTooSmall("no pair is dropped at step 0")
-        capacity = capacity_of(batch * config.block_size, config.top_k, config.train_capacity, config.n_exp, config.min_capacity)
-        assert all(sum(row[j] for row in layer["kept"] for j in range(config.top_k)) == sum(min(n, capacity) for n in layer["counts"])
-                   for layer in first["routing"]), "kept pairs are not those under capacity"
+        capacity = capacity_of(
+            batch * config.block_size,
+            config.top_k,
+            config.train_capacity,
+            config.n_exp,
+            config.min_capacity,
+        )
+        assert all(
+            sum(row[j] for row in layer["kept"] for j in range(config.top_k))
+            == sum(min(n, capacity) for n in layer["counts"])
+            for layer in first["routing"]
+        ), "kept pairs are not those under capacity"
         tensors = dict(weights, ids=ids, targets=targets, logits=first["logits"])
         tensors.update({"grad." + n: g for n, g in first["grads"].items()})
-        common.write(folder, name, tensors, {
-            "golden": name, "tensors": name + ".safetensors", "recipe": "nanomoe", "made_with": {"torch": torch.__version__}, "seed": seed,
-            "config": _folder_config(config), "hyper": dict(hyper, capacity=capacity), "steps": records, "routing": first["routing"],
-            "final_norm": {n: common.number(p.norm()) for n, p in model.named_parameters()}})
+        common.write(
+            folder,
+            name,
+            tensors,
+            {
+                "golden": name,
+                "tensors": name + ".safetensors",
+                "recipe": "nanomoe",
+                "made_with": {"torch": torch.__version__},
+                "seed": seed,
+                "config": _folder_config(config),
+                "hyper": dict(hyper, capacity=capacity),
+                "steps": records,
+                "routing": first["routing"],
+                "final_norm": {n: common.number(p.norm()) for n, p in model.named_parameters()},
+            },
+        )
 
     common.until_drawn(attempt, first_seed)
 
 
 def make_all(folder):
     make(folder, "nanomoe_bias", NanoMoEConfig(train_capacity=0.85), first_seed=1)
-    make(folder, "nanomoe_nobias", NanoMoEConfig(bias=False, n_head=2, n_exp=6, train_capacity=1.0), first_seed=1001)
-    make(folder, "nanomoe_noise", NanoMoEConfig(vocab_size=32, n_layer=1, n_exp=4, n_head=2, train_capacity=0.9, use_noisy_top_k=True), first_seed=2001)
+    make(
+        folder,
+        "nanomoe_nobias",
+        NanoMoEConfig(bias=False, n_head=2, n_exp=6, train_capacity=1.0),
+        first_seed=1001,
+    )
+    make(
+        folder,
+        "nanomoe_noise",
+        NanoMoEConfig(
+            vocab_size=32, n_layer=1, n_exp=4, n_head=2, train_capacity=0.9, use_noisy_top_k=True
+        ),
+        first_seed=2001,
+    )

@@ -1,4 +1,5 @@
-"""The engine's counter-based random numbers (src/core/rng.h), transcribed: Philox 4x32-10 (Salmon et al., SC11) under keys folded by splitmix64."""
+"""The engine's counter-based random numbers (src/core/rng.h), transcribed: Philox 4x32-10 (Salmon
+et al., SC11) under keys folded by splitmix64."""
 
 import math
 

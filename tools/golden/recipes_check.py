@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Routes the same random cases by `moe route` and by the oracles of routing_cases.py, and compares: experts, kept, counts, dropped and capacity
-exactly; weights, losses, metrics and every gradient within 2e-5 of the norm. One line a row; fails on any difference.
+"""Routes the same random cases by `moe route` and by the oracles of routing_cases.py, and compares:
+experts, kept, counts, dropped and capacity exactly; weights, losses, metrics and every gradient
+within 2e-5 of the norm. One line a row; fails on any difference.
 
-    recipes_check.py --bin build/release/moe [--cases 200] [--rows switch,gshard] [--seed 1] [--jobs 2]
+    recipes_check.py --bin build/release/moe [--cases 200] [--rows switch,gshard] [--seed 1] [--jobs
+    2]
 """
+
 import argparse
 import json
 import os
@@ -19,12 +22,25 @@ from routing_cases import EXACT, largest_difference, make_case
 from routing_rows import ROWS
 
 TOLERANCE = 2e-5
-FLAGS = {"recipe": "--recipe", "top_k": "--top-k", "capacity_factor": "--capacity-factor", "expert_groups": "--expert-groups",
-         "groups_kept": "--groups-kept", "routed_scale": "--routed-scaling-factor", "experts": "--experts", "eval": "--eval",
-         "norm_topk_prob": "--norm-topk-prob", "balance_over": "--balance-over"}
-GROUPS = {"weights": ("weights",), "losses": ("balance", "z", "device", "communication", "importance", "load"),
-          "metrics": ("max_vio", "cv2", "entropy"), "dlogits": ("dlogits", "dclean", "dsigma", "dscale"),
-          "dx": ("dx", "dweight", "dup_weight", "dlogit_bias", "dnoise_weight")}
+FLAGS = {
+    "recipe": "--recipe",
+    "top_k": "--top-k",
+    "capacity_factor": "--capacity-factor",
+    "expert_groups": "--expert-groups",
+    "groups_kept": "--groups-kept",
+    "routed_scale": "--routed-scaling-factor",
+    "experts": "--experts",
+    "eval": "--eval",
+    "norm_topk_prob": "--norm-topk-prob",
+    "balance_over": "--balance-over",
+}
+GROUPS = {
+    "weights": ("weights",),
+    "losses": ("balance", "z", "device", "communication", "importance", "load"),
+    "metrics": ("max_vio", "cv2", "entropy"),
+    "dlogits": ("dlogits", "dclean", "dsigma", "dscale"),
+    "dx": ("dx", "dweight", "dup_weight", "dlogit_bias", "dnoise_weight"),
+}
 
 
 def command(binary, options, stages, folder):
@@ -46,7 +62,13 @@ def routed(binary, options, stages, inputs):
         with open(path, "w", encoding="utf-8") as out:
             json.dump({"cases": inputs}, out)
         line = command(binary, options, stages, folder) + ["--logits", path, "--json"]
-        done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+        done = subprocess.run(
+            line,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
         if done.returncode != 0:
             return None, " ".join(line) + "\n" + done.stderr.strip()
         return json.loads(done.stdout)["cases"], ""
@@ -83,7 +105,9 @@ def check_row(row, binary, cases, seed):
         batches.setdefault(json.dumps([case["options"], case["stages"]]), []).append(case)
     worst, wrong = {group: 0.0 for group in GROUPS}, []
     for group in batches.values():
-        replies, error = routed(binary, group[0]["options"], group[0]["stages"], [case["input"] for case in group])
+        replies, error = routed(
+            binary, group[0]["options"], group[0]["stages"], [case["input"] for case in group]
+        )
         if replies is None or len(replies) != len(group):
             wrong.append((group[0]["name"], [error or "not as many replies as cases"]))
             continue
@@ -100,11 +124,22 @@ def corners_of(case):
     want, given = case["want"], case["input"]
     tokens, counts = len(want["experts"]), want["counts"]
     rows = given.get("logits") or given.get("x") or []
-    return [name for name, there in {
-        "T=1": tokens == 1, "K=E": all(len(row) == len(counts) for row in want["experts"]), "idle expert": 0 in counts,
-        "equal logits": any(len(set(row)) < len(row) for row in given.get("logits", [])), "equal tokens": len({tuple(r) for r in rows}) < len(rows),
-        "drops": want["dropped"] > 0, "no room": want["capacity"] == 0, "sequences": len(given.get("sequences", [0])) > 1, "draws": "draw" in given,
-        "x": "x" in given}.items() if there]
+    return [
+        name
+        for name, there in {
+            "T=1": tokens == 1,
+            "K=E": all(len(row) == len(counts) for row in want["experts"]),
+            "idle expert": 0 in counts,
+            "equal logits": any(len(set(row)) < len(row) for row in given.get("logits", [])),
+            "equal tokens": len({tuple(r) for r in rows}) < len(rows),
+            "drops": want["dropped"] > 0,
+            "no room": want["capacity"] == 0,
+            "sequences": len(given.get("sequences", [0])) > 1,
+            "draws": "draw" in given,
+            "x": "x" in given,
+        }.items()
+        if there
+    ]
 
 
 def main():
@@ -118,11 +153,19 @@ def main():
     rows = args.rows.split(",") if args.rows else list(ROWS)
     failed, total = 0, 0
     with ProcessPoolExecutor(args.jobs) as pool:
-        for row, cases, peers, corners, worst, wrong in pool.map(check_row, rows, *([v] * len(rows) for v in (args.bin, args.cases, args.seed))):
+        for row, cases, peers, corners, worst, wrong in pool.map(
+            check_row, rows, *([v] * len(rows) for v in (args.bin, args.cases, args.seed))
+        ):
             total, failed = total + cases, failed + len(wrong)
             shown = "  ".join(f"{name} {value:.0e}" for name, value in worst.items())
-            print(f"{'same' if not wrong else 'DIFFERENT'}  {row:19} {cases} cases, {peers} by transformers  {shown}", flush=True)
-            print(f"      {'':19} " + ", ".join(f"{name} {count}" for name, count in corners.items()), flush=True)
+            print(
+                f"{'same' if not wrong else 'DIFFERENT'}  {row:19} {cases} cases, {peers} by transformers  {shown}",
+                flush=True,
+            )
+            print(
+                f"      {'':19} " + ", ".join(f"{name} {count}" for name, count in corners.items()),
+                flush=True,
+            )
             for name, faults in wrong[:8]:
                 print(f"      {name}: {'; '.join(faults)[:1500]}", flush=True)
     print(f"{total - failed} of {total} routings by moe route equal the oracles'")

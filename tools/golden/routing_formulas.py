@@ -1,12 +1,16 @@
-"""Routing worked in float64 torch from the papers' formulas (docs/recipes.md), for the golden cases and the live comparison with `moe route`.
+"""Routing worked in float64 torch from the papers' formulas (docs/recipes.md), for the golden cases
+and the live comparison with `moe route`.
 
-`answer(spec, case)` takes the stages in the JSON form of `moe recipes --json` (complete_spec fills in what is left out) and one input of
-`moe route`; it gives the command's reply, with "dlogits" and so on from autograd over the formulas, everything discrete being a constant.
-Numbers stay Python floats of full precision. Ties: higher score first, then the lower index.
+`answer(spec, case)` takes the stages in the JSON form of `moe recipes --json` (complete_spec fills
+in what is left out) and one input of `moe route`; it gives the command's reply, with "dlogits" and
+so on from autograd over the formulas, everything discrete being a constant. Numbers stay Python
+floats of full precision. Ties: higher score first, then the lower index.
 
-A near tie, which f32 could decide otherwise, raises NearTie with the tokens to draw again. An exact tie is wanted and allowed where the two
-values come from the same numbers by the same steps, which their `origin` tells: the same logit (and bias) of one token, or equal rows.
+A near tie, which f32 could decide otherwise, raises NearTie with the tokens to draw again. An exact
+tie is wanted and allowed where the two values come from the same numbers by the same steps, which
+their `origin` tells: the same logit (and bias) of one token, or equal rows.
 """
+
 import math
 from fractions import Fraction
 
@@ -19,18 +23,57 @@ MARGIN = 1e-3
 RENORM_FLOOR = 1e-20
 
 DEFAULTS = {
-    "none": {}, "jitter": {"eps": 1e-2}, "learned": {"floor": 0.0}, "linear": {"bias": False}, "analytic": {}, "softmax": {},
-    "sigmoid": {}, "raw": {},
-    "top_k": {"bias": None}, "grouped_top_k": {"groups": 1, "keep": 1, "group_top": 1, "bias": None},
-    "expert_choice": {"factor": 2.0, "scope": "micro_batch"}, "threshold_choice": {}, "hash": {"map": "random", "seed": 0},
-    "scores": {"renormalise": "never", "scale": 1.0}, "token_softmax": {}, "one": {}, "one_plus_scaled": {},
-    "all": {}, "threshold": {"least": 0.2, "relative": False}, "random": {"full": 0.5}, "dropless": {},
-    "buffer": {"factor": 1.25, "count_choices": True, "rounding": "floor", "minimum": 4, "at_most_tokens": False, "order": "choice_major",
-               "scope": "micro_batch", "skipped_take_room": False},
+    "none": {},
+    "jitter": {"eps": 1e-2},
+    "learned": {"floor": 0.0},
+    "linear": {"bias": False},
+    "analytic": {},
+    "softmax": {},
+    "sigmoid": {},
+    "raw": {},
+    "top_k": {"bias": None},
+    "grouped_top_k": {"groups": 1, "keep": 1, "group_top": 1, "bias": None},
+    "expert_choice": {"factor": 2.0, "scope": "micro_batch"},
+    "threshold_choice": {},
+    "hash": {"map": "random", "seed": 0},
+    "scores": {"renormalise": "never", "scale": 1.0},
+    "token_softmax": {},
+    "one": {},
+    "one_plus_scaled": {},
+    "all": {},
+    "threshold": {"least": 0.2, "relative": False},
+    "random": {"full": 0.5},
+    "dropless": {},
+    "buffer": {
+        "factor": 1.25,
+        "count_choices": True,
+        "rounding": "floor",
+        "minimum": 4,
+        "at_most_tokens": False,
+        "order": "choice_major",
+        "scope": "micro_batch",
+        "skipped_take_room": False,
+    },
 }
-STAGES = {"noise": "none", "logits": "linear", "score": "softmax", "select": "top_k", "weigh": "scores", "second": "all", "capacity": "dropless"}
-LOSSES = {"balance": {"counts": "all_choices", "probs": "scores", "scope": "micro_batch", "shares": "own"},
-          "device": {"devices": 1, "at_most": 1, "scope": "micro_batch"}, "communication": {"devices": 1, "at_most": 1, "scope": "micro_batch"}}
+STAGES = {
+    "noise": "none",
+    "logits": "linear",
+    "score": "softmax",
+    "select": "top_k",
+    "weigh": "scores",
+    "second": "all",
+    "capacity": "dropless",
+}
+LOSSES = {
+    "balance": {
+        "counts": "all_choices",
+        "probs": "scores",
+        "scope": "micro_batch",
+        "shares": "own",
+    },
+    "device": {"devices": 1, "at_most": 1, "scope": "micro_batch"},
+    "communication": {"devices": 1, "at_most": 1, "scope": "micro_batch"},
+}
 
 
 class NearTie(Exception):
@@ -45,7 +88,11 @@ def complete_spec(given):
     for stage, usual in STAGES.items():
         value = given.get(stage, usual)
         value = {"type": value} if isinstance(value, str) else dict(value)
-        name = "threshold_choice" if stage == "select" and value["type"] == "threshold" else value["type"]
+        name = (
+            "threshold_choice"
+            if stage == "select" and value["type"] == "threshold"
+            else value["type"]
+        )
         spec[stage] = {**DEFAULTS[name], **value}
     losses = {}
     for name, value in given.get("losses", {}).items():
@@ -57,11 +104,14 @@ def complete_spec(given):
 
 
 def settled(values):
-    """Numbers to decide by: equal inputs may differ in the last bit, where a vector loop and its remainder round differently."""
+    """Numbers to decide by: equal inputs may differ in the last bit, where a vector loop and its
+    remainder round differently."""
     return [settled(v) for v in values] if isinstance(values, list) else float(f"{values:.12g}")
 
 
-# ---- near ties ----------------------------------------------------------------------------------------------------------------------------
+# ---- near ties
+# ----------------------------------------------------------------------------------------------------------------------------
+
 
 def check_gap(a, b, what):
     """a, b: (value, origin, token)."""
@@ -70,7 +120,8 @@ def check_gap(a, b, what):
 
 
 def ranked(entries, what, first=None):
-    """Indices of entries [(value, origin, token)] by falling value, then index; the order of the `first` first ones must be sure."""
+    """Indices of entries [(value, origin, token)] by falling value, then index; the order of the
+    `first` first ones must be sure."""
     order = sorted(range(len(entries)), key=lambda i: (-entries[i][0], i))
     tied = False
     for at, (i, j) in enumerate(zip(order, order[1:])):
@@ -89,21 +140,28 @@ def first_of(entries, count, what):
     return order[:count]
 
 
-# ---- scopes -------------------------------------------------------------------------------------------------------------------------------
+# ---- scopes
+# -------------------------------------------------------------------------------------------------------------------------------
+
 
 def scopes_of(scope, sequences, tokens):
     """[(begin, end)]: the whole micro-batch, every sequence, or groups of so many tokens."""
     if scope == "micro_batch":
         return [(0, tokens)]
-    lengths = sequences if scope == "sequence" else [scope["group"]] * (-(-tokens // scope["group"]))
+    lengths = (
+        sequences if scope == "sequence" else [scope["group"]] * (-(-tokens // scope["group"]))
+    )
     ends = [min(sum(lengths[: i + 1]), tokens) for i in range(len(lengths))]
     return list(zip([0] + ends[:-1], ends))
 
 
-# ---- select -------------------------------------------------------------------------------------------------------------------------------
+# ---- select
+# -------------------------------------------------------------------------------------------------------------------------------
+
 
 def top_k(spec, scores, bias, k, origins):
-    """[N][k]: DeepSeek-V3 eq. 16 (bias), DeepSeek-V2 sec. 2.2.2 (groups; members of other groups are -inf)."""
+    """[N][k]: DeepSeek-V3 eq. 16 (bias), DeepSeek-V2 sec. 2.2.2 (groups; members of other groups
+    are -inf)."""
     rows = []
     for n, row in enumerate(scores):
         entries = [(s + b, (o, b), n) for s, b, o in zip(row, bias, origins[n])]
@@ -111,9 +169,11 @@ def top_k(spec, scores, bias, k, origins):
         if spec["type"] == "grouped_top_k":
             size, groups = len(row) // spec["groups"], []
             for g in range(spec["groups"]):
-                best = sorted(entries[g * size: (g + 1) * size], key=lambda entry: -entry[0])
+                best = sorted(entries[g * size : (g + 1) * size], key=lambda entry: -entry[0])
                 best_now = best[: spec["group_top"]]
-                groups.append((sum(entry[0] for entry in best_now), tuple(entry[1] for entry in best_now), n))
+                groups.append(
+                    (sum(entry[0] for entry in best_now), tuple(entry[1] for entry in best_now), n)
+                )
             kept = first_of(groups, spec["keep"], "groups")
             allowed = [e for e in allowed if e // size in kept]
         order = ranked([entries[e] for e in allowed], "scores", k)
@@ -122,14 +182,17 @@ def top_k(spec, scores, bias, k, origins):
 
 
 def expert_choice(spec, scores, sequences, origins):
-    """Sets of tokens for each expert, as rows [N] of chosen experts in falling score order, and the mean cutoff (Zhou et al. 2022, sec. 3.2)."""
+    """Sets of tokens for each expert, as rows [N] of chosen experts in falling score order, and the
+    mean cutoff (Zhou et al. 2022, sec. 3.2)."""
     tokens, experts = len(scores), len(scores[0])
     taken = [set() for _ in range(tokens)]
     for begin, end in scopes_of(spec["scope"], sequences, tokens):
         n = end - begin
         count = max(1, min(n, math.floor(Fraction(str(spec["factor"])) * n / experts)))
         for e in range(experts):
-            entries = [(scores[t][e], (tuple(origins[t]), origins[t][e]), t) for t in range(begin, end)]
+            entries = [
+                (scores[t][e], (tuple(origins[t]), origins[t][e]), t) for t in range(begin, end)
+            ]
             for i in first_of(entries, count, "cutoffs"):
                 taken[begin + i].add(e)
     return by_score(scores, taken, origins)
@@ -153,7 +216,8 @@ def threshold_choice(scores, threshold, origins):
 
 
 def hash_choice(spec, ids, experts, k):
-    """Roller et al. 2021: (id + i) mod E, or the first k of a permutation of the experts drawn from (seed, id)."""
+    """Roller et al. 2021: (id + i) mod E, or the first k of a permutation of the experts drawn from
+    (seed, id)."""
     if spec["map"] == "modulo":
         return [[(token + i) % experts for i in range(k)] for token in ids]
     rows = []
@@ -166,10 +230,13 @@ def hash_choice(spec, ids, experts, k):
     return rows
 
 
-# ---- weigh --------------------------------------------------------------------------------------------------------------------------------
+# ---- weigh
+# --------------------------------------------------------------------------------------------------------------------------------
+
 
 def weigh(spec, scores, rows, sequences, scope, scale=None):
-    """One tensor of weights per token, before any drop; not yet divided where that happens after it. scale [E] of one_plus_scaled."""
+    """One tensor of weights per token, before any drop; not yet divided where that happens after
+    it. scale [E] of one_plus_scaled."""
     kind = spec["type"]
     if kind == "one":
         return [torch.ones(len(row), dtype=torch.float64) for row in rows]
@@ -179,7 +246,10 @@ def weigh(spec, scores, rows, sequences, scope, scale=None):
             for e in range(scores.shape[1]):
                 tokens = [n for n in range(begin, end) if e in rows[n]]
                 if tokens:
-                    dense = dense.index_put((torch.tensor(tokens), torch.full((len(tokens),), e)), scores[tokens, e].softmax(0))
+                    dense = dense.index_put(
+                        (torch.tensor(tokens), torch.full((len(tokens),), e)),
+                        scores[tokens, e].softmax(0),
+                    )
         return [dense[n, row] for n, row in enumerate(rows)]
     weights = [scores[n, row] for n, row in enumerate(rows)]
     if kind == "one_plus_scaled":
@@ -192,7 +262,9 @@ def weigh(spec, scores, rows, sequences, scope, scale=None):
     return weights
 
 
-# ---- second choice and capacity -----------------------------------------------------------------------------------------------------------
+# ---- second choice and capacity
+# -----------------------------------------------------------------------------------------------------------
+
 
 def second_goes(spec, weights, n, key):
     """Whether the second choice of token n is sent."""
@@ -227,7 +299,14 @@ def places(order, rows, weights, begin, end, key, origins):
     """(token, choice) of a scope in the order in which they ask for room."""
     tokens, widest = range(begin, end), max((len(rows[n]) for n in range(begin, end)), default=0)
     pairs = [(n, i) for n in tokens for i in range(len(rows[n]))]
-    entries = {pair: (settled(weights[pair[0]][pair[1]].item()), (tuple(origins[pair[0]]), pair[1]), pair[0]) for pair in pairs}
+    entries = {
+        pair: (
+            settled(weights[pair[0]][pair[1]].item()),
+            (tuple(origins[pair[0]]), pair[1]),
+            pair[0],
+        )
+        for pair in pairs
+    }
     if order == "token_major":
         return pairs
     if order == "by_weight":
@@ -242,7 +321,10 @@ def places(order, rows, weights, begin, end, key, origins):
         by_choice = {i: [n for n in sequence if n in by_choice[i]] for i in by_choice}
     elif order == "random" and key is not None:
         drawn = philox.fold(key, 2)
-        by_choice = {i: sorted(by_choice[i], key=lambda n: (philox.uniform(drawn, i * len(rows) + n), n)) for i in by_choice}
+        by_choice = {
+            i: sorted(by_choice[i], key=lambda n: (philox.uniform(drawn, i * len(rows) + n), n))
+            for i in by_choice
+        }
     return [(n, i) for i in range(widest) for n in by_choice[i]]
 
 
@@ -263,7 +345,9 @@ def keep(spec, rows, sent, weights, sequences, experts, k, key, origins):
     return kept, capacities
 
 
-# ---- losses -------------------------------------------------------------------------------------------------------------------------------
+# ---- losses
+# -------------------------------------------------------------------------------------------------------------------------------
+
 
 def pair_counts(rows, experts):
     counts = [0] * experts
@@ -274,13 +358,16 @@ def pair_counts(rows, experts):
 
 
 def balance_loss(spec, scores, weights, rows, k, sequences, step_counts, origins):
-    """Table A18 in canonical form: E sum_e f_e P_e per scope, f_e the share of the counted choices, P_e the mean probability."""
+    """Table A18 in canonical form: E sum_e f_e P_e per scope, f_e the share of the counted choices,
+    P_e the mean probability."""
     tokens, experts = scores.shape
     probs = scores
     if spec["probs"] == "chosen_weights":
         probs = torch.zeros_like(scores)
         for n, row in enumerate(rows):
-            probs = probs.index_put((torch.full((len(row),), n), torch.tensor(row, dtype=torch.long)), weights[n])
+            probs = probs.index_put(
+                (torch.full((len(row),), n), torch.tensor(row, dtype=torch.long)), weights[n]
+            )
     elif spec["probs"] == "normalised_scores":
         probs = scores / scores.sum(1, keepdim=True)
     counted = rows
@@ -294,12 +381,16 @@ def balance_loss(spec, scores, weights, rows, k, sequences, step_counts, origins
         if spec["shares"] != "own" and step_counts:
             given = torch.tensor(step_counts, dtype=torch.float64)
             counts = given + counts if spec["shares"] == "running" else given
-        total = total + (end - begin) * experts * (counts / counts.sum() * probs[begin:end].mean(0)).sum()
+        total = (
+            total
+            + (end - begin) * experts * (counts / counts.sum() * probs[begin:end].mean(0)).sum()
+        )
     return total / tokens
 
 
 def device_loss(spec, scores, rows, sequences, communication):
-    """DeepSeekMoE sec. 3.3 (device) and DeepSeek-V2 eq. 29-31 (communication), per scope, probabilities s / sum s."""
+    """DeepSeekMoE sec. 3.3 (device) and DeepSeek-V2 eq. 29-31 (communication), per scope,
+    probabilities s / sum s."""
     tokens, experts = scores.shape
     size, total = experts // spec["devices"], 0
     probs = scores / scores.sum(1, keepdim=True)
@@ -311,7 +402,9 @@ def device_loss(spec, scores, rows, sequences, communication):
                 reached = sum(1 for row in rows[begin:end] if any(e // size == d for e in row))
                 load.append(spec["devices"] / (spec["at_most"] * n) * reached)
             else:
-                load.append(sum(experts * c / sum(counts) for c in counts[d * size: (d + 1) * size]) / size)
+                load.append(
+                    sum(experts * c / sum(counts) for c in counts[d * size : (d + 1) * size]) / size
+                )
         per_device = probs[begin:end].mean(0).reshape(spec["devices"], size).sum(1)
         total = total + n * (torch.tensor(load, dtype=torch.float64) * per_device).sum()
     return total / tokens
@@ -330,7 +423,8 @@ def importance_loss(weights, rows, experts):
 
 
 def load_loss(noisy, clean, sigma, rows, k):
-    """tensor2tensor's _prob_in_top_k: the chance of being chosen when one expert's noise is drawn again, through both thresholds."""
+    """tensor2tensor's _prob_in_top_k: the chance of being chosen when one expert's noise is drawn
+    again, through both thresholds."""
     tokens, experts = noisy.shape
     if sigma is None or k == experts:
         return cv_squared(torch.tensor(pair_counts(rows, experts), dtype=torch.float64))
@@ -339,7 +433,9 @@ def load_loss(noisy, clean, sigma, rows, k):
         order = sorted(range(experts), key=lambda e: (-noisy[n, e].item(), e))
         thr_in, thr_out = noisy[n, order[k]], noisy[n, order[k - 1]]
         inside = noisy[n].detach() > thr_in.detach()
-        chance.append(torch.special.ndtr((clean[n] - torch.where(inside, thr_in, thr_out)) / sigma[n]))
+        chance.append(
+            torch.special.ndtr((clean[n] - torch.where(inside, thr_in, thr_out)) / sigma[n])
+        )
     return cv_squared(torch.stack(chance).sum(0))
 
 
@@ -347,15 +443,18 @@ def z_loss(logits):
     return (torch.logsumexp(logits, 1) ** 2).mean()
 
 
-# ---- the whole ----------------------------------------------------------------------------------------------------------------------------
+# ---- the whole
+# ----------------------------------------------------------------------------------------------------------------------------
+
 
 def double(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
 class Logits:
-    """The router's logits and what leads to them. `noisy`, `clean`, `sigma` are leaves: `clean` and `sigma` where a loss reads them directly.
-    `origins` [N][E] tell logits that must be equal from those that happen to be near."""
+    """The router's logits and what leads to them. `noisy`, `clean`, `sigma` are leaves: `clean` and
+    `sigma` where a loss reads them directly. `origins` [N][E] tell logits that must be equal from
+    those that happen to be near."""
 
     def __init__(self, spec, case, key):
         noise = double(case["noise"]) if "noise" in case else None
@@ -365,14 +464,25 @@ class Logits:
             leaves, seen = {"dx": x, "dweight": weight}, x
             if spec["noise"]["type"] == "jitter" and key is not None:
                 eps, width = spec["noise"]["eps"], x.shape[1]
-                factors = [[1 + eps * (2 * philox.uniform(key, n * width + d) - 1) for d in range(width)] for n in range(x.shape[0])]
+                factors = [
+                    [1 + eps * (2 * philox.uniform(key, n * width + d) - 1) for d in range(width)]
+                    for n in range(x.shape[0])
+                ]
                 seen, exact = x * double(factors), False
             clean = self._of_x(spec["logits"], case, seen, weight, leaves)
             noisy = clean
             if spec["noise"]["type"] == "learned" and "noise_weight" in case:
                 leaves["dnoise_weight"] = double(case["noise_weight"]).requires_grad_()
                 if key is not None:
-                    noise = double([[float(philox.normal(key, n * clean.shape[1] + e)) for e in range(clean.shape[1])] for n in range(x.shape[0])])
+                    noise = double(
+                        [
+                            [
+                                float(philox.normal(key, n * clean.shape[1] + e))
+                                for e in range(clean.shape[1])
+                            ]
+                            for n in range(x.shape[0])
+                        ]
+                    )
                 if noise is not None:
                     sigma = F.softplus(seen @ leaves["dnoise_weight"].T) + spec["noise"]["floor"]
                     noisy, exact = clean + sigma * noise, False
@@ -387,17 +497,28 @@ class Logits:
                 noisy = clean + (noise if sigma is None else sigma * noise)
         self.noisy = noisy.detach().clone().requires_grad_()
         if self.origins is None:
-            self.origins = noisy.tolist() if exact else [[(n, e) for e in range(noisy.shape[1])] for n in range(noisy.shape[0])]
+            self.origins = (
+                noisy.tolist()
+                if exact
+                else [[(n, e) for e in range(noisy.shape[1])] for n in range(noisy.shape[0])]
+            )
         load, of_clean = spec["losses"].get("load"), spec["losses"].get("z_of_clean")
-        self.clean = clean.detach().clone().requires_grad_() if noise is not None and (load or of_clean) else self.noisy
+        self.clean = (
+            clean.detach().clone().requires_grad_()
+            if noise is not None and (load or of_clean)
+            else self.noisy
+        )
         self.sigma = sigma.detach().clone().requires_grad_() if sigma is not None and load else None
 
     def _of_x(self, stage, case, seen, weight, leaves):
-        """Linear, or CMoE's (arXiv 2502.04416, sec. 4.3) |silu(x . g_e) (x . u_e)|, without a gate |silu(x . u_e)|."""
+        """Linear, or CMoE's (arXiv 2502.04416, sec. 4.3) |silu(x . g_e) (x . u_e)|, without a gate
+        |silu(x . u_e)|."""
         if stage["type"] == "linear":
             if not stage["bias"]:
                 return seen @ weight.T
-            leaves["dlogit_bias"] = double(case.get("logit_bias") or [0.0] * weight.shape[0]).requires_grad_()
+            leaves["dlogit_bias"] = double(
+                case.get("logit_bias") or [0.0] * weight.shape[0]
+            ).requires_grad_()
             return seen @ weight.T + leaves["dlogit_bias"]
         gate, up = seen @ weight.T, None
         if "up_weight" in case:
@@ -406,7 +527,9 @@ class Logits:
         hidden = F.silu(gate) if up is None else F.silu(gate) * up
         if (hidden == 0).any():  # where |h| has no gradient
             raise NearTie({n for n, row in enumerate(hidden.tolist()) if 0.0 in row}, "logits of 0")
-        self.origins = [list(zip(*row)) for row in zip(gate.tolist(), (gate if up is None else up).tolist())]
+        self.origins = [
+            list(zip(*row)) for row in zip(gate.tolist(), (gate if up is None else up).tolist())
+        ]
         return hidden.abs()
 
     def gradients(self, total, more):
@@ -416,16 +539,31 @@ class Logits:
             leaves["dclean"] = self.clean
         if self.sigma is not None:
             leaves["dsigma"] = self.sigma
-        out = _gradients(total, None, leaves) if total.requires_grad else {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        out = (
+            _gradients(total, None, leaves)
+            if total.requires_grad
+            else {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        )
         if self.wires is not None:
             inputs, *ends = self.wires
-            starts = [(end, out[name]) for end, name in zip(ends, ("dlogits", "dclean", "dsigma")) if name in out]
+            starts = [
+                (end, out[name])
+                for end, name in zip(ends, ("dlogits", "dclean", "dsigma"))
+                if name in out
+            ]
             out.update(_gradients([end for end, _ in starts], [g for _, g in starts], inputs))
         return {name: g.tolist() for name, g in out.items()}
 
 
 def _gradients(ends, given, leaves):
-    return dict(zip(leaves, torch.autograd.grad(ends, list(leaves.values()), given, allow_unused=True, materialize_grads=True)))
+    return dict(
+        zip(
+            leaves,
+            torch.autograd.grad(
+                ends, list(leaves.values()), given, allow_unused=True, materialize_grads=True
+            ),
+        )
+    )
 
 
 def metrics(counts):
@@ -433,12 +571,16 @@ def metrics(counts):
         return {"max_vio": None, "cv2": None, "entropy": None}
     mean = sum(counts) / len(counts)
     shares = [c / sum(counts) for c in counts]
-    return {"max_vio": max(counts) / mean - 1, "cv2": sum((c - mean) ** 2 for c in counts) / len(counts) / mean ** 2,
-            "entropy": -sum(q * math.log(q) for q in shares if q > 0) / math.log(len(counts))}
+    return {
+        "max_vio": max(counts) / mean - 1,
+        "cv2": sum((c - mean) ** 2 for c in counts) / len(counts) / mean**2,
+        "entropy": -sum(q * math.log(q) for q in shares if q > 0) / math.log(len(counts)),
+    }
 
 
 def answer(spec, case, k, experts=None):
-    """The reply of `moe route`. k: choices of a token, not read where experts choose; experts: of hash routing, which no matrix tells."""
+    """The reply of `moe route`. k: choices of a token, not read where experts choose; experts: of
+    hash routing, which no matrix tells."""
     spec = complete_spec(spec)
     select, losses = spec["select"], spec["losses"]
     key = philox.from_seed(case["seed"]) if case.get("draw") else None
@@ -448,7 +590,11 @@ def answer(spec, case, k, experts=None):
     tokens, experts = z.noisy.shape
     sequences = case.get("sequences") or [tokens]
     kind = spec["score"]["type"]
-    scores = {"softmax": lambda: z.noisy.softmax(1), "sigmoid": z.noisy.sigmoid, "raw": lambda: z.noisy}[kind]()
+    scores = {
+        "softmax": lambda: z.noisy.softmax(1),
+        "sigmoid": z.noisy.sigmoid,
+        "raw": lambda: z.noisy,
+    }[kind]()
     values = settled(scores.tolist())
     origins = z.origins
     bias = case.get("bias") or [0.0] * experts
@@ -469,12 +615,23 @@ def answer(spec, case, k, experts=None):
     own = dict(scores=scores, rows=rows)
     value = {"z": z_loss(z.clean if losses.get("z_of_clean") else z.noisy)}
     if "balance" in losses:
-        value["balance"] = balance_loss(losses["balance"], weights=weights, k=k, sequences=sequences, step_counts=case.get("step_counts"),
-                                        origins=origins, **own)
+        value["balance"] = balance_loss(
+            losses["balance"],
+            weights=weights,
+            k=k,
+            sequences=sequences,
+            step_counts=case.get("step_counts"),
+            origins=origins,
+            **own,
+        )
     if "device" in losses:
-        value["device"] = device_loss(losses["device"], sequences=sequences, communication=False, **own)
+        value["device"] = device_loss(
+            losses["device"], sequences=sequences, communication=False, **own
+        )
     if "communication" in losses:
-        value["communication"] = device_loss(losses["communication"], sequences=sequences, communication=True, **own)
+        value["communication"] = device_loss(
+            losses["communication"], sequences=sequences, communication=True, **own
+        )
     if losses.get("importance"):
         value["importance"] = importance_loss(weights, rows, experts)
     if losses.get("load"):
@@ -488,13 +645,18 @@ def answer(spec, case, k, experts=None):
 
 
 def _place(spec, rows, weights, sequences, experts, k, key, origins):
-    """Second choice, capacity, and the weights as they are returned (a list of tensors under "returned")."""
+    """Second choice, capacity, and the weights as they are returned (a list of tensors under
+    "returned")."""
     sent = [[True] * len(row) for row in rows]
     if spec["second"]["type"] != "all":
         for n, row in enumerate(rows):
             sent[n][1] = second_goes(spec["second"], weights[n], n, key)
-    counts = pair_counts([[e for e, s in zip(row, flags) if s] for row, flags in zip(rows, sent)], experts)
-    kept, capacities = keep(spec["capacity"], rows, sent, weights, sequences, experts, k, key, origins)
+    counts = pair_counts(
+        [[e for e, s in zip(row, flags) if s] for row, flags in zip(rows, sent)], experts
+    )
+    kept, capacities = keep(
+        spec["capacity"], rows, sent, weights, sequences, experts, k, key, origins
+    )
     returned = []
     for w, flags in zip(weights, kept):
         w = w * torch.tensor(flags, dtype=torch.float64)
@@ -502,8 +664,16 @@ def _place(spec, rows, weights, sequences, experts, k, key, origins):
             w = w / (w.sum() + RENORM_FLOOR)
         returned.append(w)
     capacity = capacities[0] if capacities and len(set(capacities)) == 1 else capacities
-    return {"experts": rows, "weights": [w.tolist() for w in returned], "kept": kept, "counts": counts,
-            "dropped": sum(map(sum, sent)) - sum(map(sum, kept)), "capacity": capacity, **metrics(counts), "returned": returned}
+    return {
+        "experts": rows,
+        "weights": [w.tolist() for w in returned],
+        "kept": kept,
+        "counts": counts,
+        "dropped": sum(map(sum, sent)) - sum(map(sum, kept)),
+        "capacity": capacity,
+        **metrics(counts),
+        "returned": returned,
+    }
 
 
 def _total(returned, case, value):
@@ -519,6 +689,15 @@ def _total(returned, case, value):
 def _hash_answer(spec, case, k, experts):
     rows = hash_choice(spec["select"], case["ids"], experts, k)
     weights = weigh(spec["weigh"], None, rows, [len(rows)], "micro_batch")
-    reply = _place(spec, rows, weights, case.get("sequences") or [len(rows)], experts, k, None, [[(n,)] for n in range(len(rows))])
+    reply = _place(
+        spec,
+        rows,
+        weights,
+        case.get("sequences") or [len(rows)],
+        experts,
+        k,
+        None,
+        [[(n,)] for n in range(len(rows))],
+    )
     del reply["returned"]
     return reply

@@ -1,18 +1,23 @@
-"""The same routing by transformers' own modules, the source of truth for the rows that have one. Each peer gives what its module computes:
-experts, weights, kept, the balance and z losses in canonical form, and the gradients to logits, x and the router's weight by autograd
-through the module. A module sees logits as hidden states under an identity matrix.
+"""The same routing by transformers' own modules, the source of truth for the rows that have one.
+Each peer gives what its module computes: experts, weights, kept, the balance and z losses in
+canonical form, and the gradients to logits, x and the router's weight by autograd through the
+module. A module sees logits as hidden states under an identity matrix.
 
-Known deviations, handled here:
-- torch.topk promises no order of equal values, and equal logits may get scores that differ in the last bit; inside a module topk and argmax
+Known deviations, handled here: - torch.topk promises no order of equal values, and equal logits may
+get scores that differ in the last bit; inside a module topk and argmax
   are a stable sort of values rounded at the twelfth decimal.
-- the modules mask other groups with 0 (DeepSeek-V2, harmless: its scores are positive) or, in this version, -inf (DeepSeek-V3).
-- their losses are over the whole call with its own counts, so cases over sequences or with other counts take only the rest from them;
-  load_balancing_loss_func is K when balanced (Mixtral, OLMoE, Qwen); Switch's is 1. Switch's counts are taken before its capacity mask here.
-- DeepSeekMoE has no module; its gating is DeepSeek-V2's without groups ("greedy"), its expert-level loss OLMoE's in canonical form.
-- NLLB-MoE forgets to renormalise under its random second policy, so it stands for GShard only where every second choice is sent. Its
+- the modules mask other groups with 0 (DeepSeek-V2, harmless: its scores are positive) or, in this
+version, -inf (DeepSeek-V3). - their losses are over the whole call with its own counts, so cases
+over sequences or with other counts take only the rest from them;
+  load_balancing_loss_func is K when balanced (Mixtral, OLMoE, Qwen); Switch's is 1. Switch's counts
+  are taken before its capacity mask here.
+- DeepSeekMoE has no module; its gating is DeepSeek-V2's without groups ("greedy"), its expert-level
+loss OLMoE's in canonical form. - NLLB-MoE forgets to renormalise under its random second policy, so
+it stands for GShard only where every second choice is sent. Its
   capacity is set to ours: its own is 2 ceil(S/E). One call is one group.
 - the modules ask for f32 by name (router weights, softmax); inside a module those names mean f64.
 """
+
 import contextlib
 from types import SimpleNamespace
 
@@ -30,7 +35,9 @@ from routing_formulas import capacity_of, double, scopes_of
 
 
 def stable_topk(values, k, dim=-1, largest=True, sorted=True):
-    order = torch.sort(values.detach().round(decimals=12), dim=dim, descending=largest, stable=True).indices.narrow(dim, 0, k)
+    order = torch.sort(
+        values.detach().round(decimals=12), dim=dim, descending=largest, stable=True
+    ).indices.narrow(dim, 0, k)
     return values.gather(dim, order), order
 
 
@@ -41,8 +48,14 @@ def first_argmax(values, dim=-1):
 @contextlib.contextmanager
 def in_double():
     """Inside, equal values keep their order and single precision is double."""
-    replaced = [(torch, "topk", stable_topk), (torch.Tensor, "topk", stable_topk), (torch, "argmax", first_argmax),
-                (torch, "float32", torch.float64), (torch, "float", torch.float64), (torch.Tensor, "float", torch.Tensor.double)]
+    replaced = [
+        (torch, "topk", stable_topk),
+        (torch.Tensor, "topk", stable_topk),
+        (torch, "argmax", first_argmax),
+        (torch, "float32", torch.float64),
+        (torch, "float", torch.float64),
+        (torch.Tensor, "float", torch.Tensor.double),
+    ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
@@ -58,7 +71,9 @@ def _inputs(case):
     logits = double(case["x"] if "x" in case else case["logits"])
     if "noise" in case:
         logits = logits + double(case["noise"])
-    weight = double(case["weight"]) if "x" in case else torch.eye(logits.shape[1], dtype=torch.float64)
+    weight = (
+        double(case["weight"]) if "x" in case else torch.eye(logits.shape[1], dtype=torch.float64)
+    )
     return logits.requires_grad_(), weight
 
 
@@ -70,17 +85,32 @@ def _set_weight(linear, weight):
 def _config(case, k, **more):
     experts = len(case["weight"]) if "x" in case else len(case["logits"][0])
     width = len(case["weight"][0]) if "x" in case else experts
-    return SimpleNamespace(num_experts=experts, num_local_experts=experts, hidden_size=width, num_experts_per_tok=k, **more)
+    return SimpleNamespace(
+        num_experts=experts,
+        num_local_experts=experts,
+        hidden_size=width,
+        num_experts_per_tok=k,
+        **more,
+    )
 
 
 def _finish(case, hidden, matrix, logits, weights, kept, experts, value):
     """The reply; logits is a list of pieces along the tokens."""
-    reply = {"experts": experts, "weights": [w.tolist() for w in weights], "kept": kept, **{n: float(v.detach()) for n, v in value.items()}}
+    reply = {
+        "experts": experts,
+        "weights": [w.tolist() for w in weights],
+        "kept": kept,
+        **{n: float(v.detach()) for n, v in value.items()},
+    }
     if "dweights" not in case and "coef" not in case or set(case.get("coef", {})) - set(value):
-        return reply  # where a loss is asked for that the module does not have: its choice and weights
+        return (
+            reply  # where a loss is asked for that the module does not have: its choice and weights
+        )
     total = sum((w * double(d)).sum() for w, d in zip(weights, case.get("dweights", [])))
     total = total + sum(c * value[name] for name, c in case.get("coef", {}).items())
-    *pieces, of_hidden, of_matrix = torch.autograd.grad(total, logits + [hidden, matrix], allow_unused=True, materialize_grads=True)
+    *pieces, of_hidden, of_matrix = torch.autograd.grad(
+        total, logits + [hidden, matrix], allow_unused=True, materialize_grads=True
+    )
     reply["dlogits"] = torch.cat([piece.reshape(-1, piece.shape[-1]) for piece in pieces]).tolist()
     if "x" in case:
         reply["dx"], reply["dweight"] = of_hidden.tolist(), of_matrix.tolist()
@@ -99,7 +129,11 @@ def _token_choice(router_class, loss, **config):
         more = {**config, "norm_topk_prob": spec["weigh"]["renormalise"] == "before_drop"}
         if "n_group" in more:
             select = spec["select"]
-            more.update(n_group=select.get("groups", 1), topk_group=select.get("keep", 1), routed_scaling_factor=spec["weigh"]["scale"])
+            more.update(
+                n_group=select.get("groups", 1),
+                topk_group=select.get("keep", 1),
+                routed_scaling_factor=spec["weigh"]["scale"],
+            )
         hidden, weight = _inputs(case)
         router = router_class(_config(case, k, **more))
         matrix = _set_weight(router, weight)
@@ -109,7 +143,16 @@ def _token_choice(router_class, loss, **config):
         value = {"z": switch.router_z_loss_func(logits.unsqueeze(0))}
         if loss is not None and own_loss(spec, case, "micro_batch"):
             value["balance"] = loss((logits,), logits.shape[1], k) / k
-        return _finish(case, hidden, matrix, [logits], list(weights), [[True] * k] * len(indices), indices.tolist(), value)
+        return _finish(
+            case,
+            hidden,
+            matrix,
+            [logits],
+            list(weights),
+            [[True] * k] * len(indices),
+            indices.tolist(),
+            value,
+        )
 
     return peer
 
@@ -119,9 +162,22 @@ def switch_peer(spec, case, k):
         return None
     hidden, weight = _inputs(case)
     tokens = len(hidden)
-    capacity = tokens if spec["capacity"]["type"] == "dropless" else capacity_of(spec["capacity"], tokens, len(weight), k)
-    router = switch.SwitchTransformersTop1Router(_config(case, k, expert_capacity=capacity, router_bias=False, router_jitter_noise=0.0,
-                                                         router_ignore_padding_tokens=False, router_dtype="float64"))
+    capacity = (
+        tokens
+        if spec["capacity"]["type"] == "dropless"
+        else capacity_of(spec["capacity"], tokens, len(weight), k)
+    )
+    router = switch.SwitchTransformersTop1Router(
+        _config(
+            case,
+            k,
+            expert_capacity=capacity,
+            router_bias=False,
+            router_jitter_noise=0.0,
+            router_ignore_padding_tokens=False,
+            router_dtype="float64",
+        )
+    )
     matrix = _set_weight(router.classifier, weight)
     dispatched, prob, logits = router(hidden.unsqueeze(0))
     chosen = torch.argmax(logits.softmax(-1), -1)
@@ -130,28 +186,60 @@ def switch_peer(spec, case, k):
     if own_loss(spec, case, "micro_batch"):
         value["balance"] = switch.load_balancing_loss_func(logits.softmax(-1), chosen)
     weights = list(prob[0] * kept.unsqueeze(-1))
-    return _finish(case, hidden, matrix, [logits], weights, kept.unsqueeze(-1).tolist(), chosen[0].unsqueeze(-1).tolist(), value)
+    return _finish(
+        case,
+        hidden,
+        matrix,
+        [logits],
+        weights,
+        kept.unsqueeze(-1).tolist(),
+        chosen[0].unsqueeze(-1).tolist(),
+        value,
+    )
 
 
 def nllb_peer(spec, case, k):
     """GShard's gating, group by group; the gates are read from the module's combine weights."""
-    if case.get("draw") and spec["second"]["type"] == "random" or spec["second"]["type"] == "threshold":
+    if (
+        case.get("draw")
+        and spec["second"]["type"] == "random"
+        or spec["second"]["type"] == "threshold"
+    ):
         return None
     hidden, weight = _inputs(case)
     matrix, weights, kept, experts, every = torch.nn.Parameter(weight), [], [], [], []
     scope, losses = "sequence", []
     for begin, end in scopes_of(scope, case.get("sequences") or [len(hidden)], len(hidden)):
-        capacity = end - begin if spec["capacity"]["type"] == "dropless" else capacity_of(spec["capacity"], end - begin, len(weight), k)
-        router = NllbMoeTop2Router(_config(case, k, expert_capacity=capacity, router_bias=False, router_dtype="float64",
-                                           router_ignore_padding_tokens=False, second_expert_policy="all",
-                                           normalize_router_prob_before_dropping=True, batch_prioritized_routing=False,
-                                           moe_eval_capacity_token_fraction=-1.0))
+        capacity = (
+            end - begin
+            if spec["capacity"]["type"] == "dropless"
+            else capacity_of(spec["capacity"], end - begin, len(weight), k)
+        )
+        router = NllbMoeTop2Router(
+            _config(
+                case,
+                k,
+                expert_capacity=capacity,
+                router_bias=False,
+                router_dtype="float64",
+                router_ignore_padding_tokens=False,
+                second_expert_policy="all",
+                normalize_router_prob_before_dropping=True,
+                batch_prioritized_routing=False,
+                moe_eval_capacity_token_fraction=-1.0,
+            )
+        )
         router.classifier.weight = matrix
         _, combine, logits = router(hidden[begin:end])
         probs = logits.softmax(-1)
         chosen = stable_topk(probs, 2)[1]
-        # Counts of first choices: NLLB's own loss counts both, GShard's and Mesh's the first only, which is Switch's function.
-        losses.append((end - begin) / len(hidden) * switch.load_balancing_loss_func(probs.unsqueeze(0), chosen[:, :1].T))
+        # Counts of first choices: NLLB's own loss counts both, GShard's and Mesh's the first only,
+        # which is Switch's function.
+        losses.append(
+            (end - begin)
+            / len(hidden)
+            * switch.load_balancing_loss_func(probs.unsqueeze(0), chosen[:, :1].T)
+        )
         every.append(logits)
         experts += chosen.tolist()
         weights += list(combine.gather(1, chosen))
@@ -167,15 +255,22 @@ PEERS = {
     "olmoe": _token_choice(olmoe.OlmoeTopKRouter, olmoe.load_balancing_loss_func),
     "qwen2-moe": _token_choice(qwen2_moe.Qwen2MoeTopKRouter, qwen2_moe.load_balancing_loss_func),
     "qwen3-moe": _token_choice(qwen3_moe.Qwen3MoeTopKRouter, qwen3_moe.load_balancing_loss_func),
-    "deepseek-moe": _token_choice(DeepseekV2TopkRouter, olmoe.load_balancing_loss_func, n_group=1, topk_method="greedy"),
-    "deepseek-v2": _token_choice(DeepseekV2TopkRouter, None, n_group=1, topk_method="group_limited_greedy"),
+    "deepseek-moe": _token_choice(
+        DeepseekV2TopkRouter, olmoe.load_balancing_loss_func, n_group=1, topk_method="greedy"
+    ),
+    "deepseek-v2": _token_choice(
+        DeepseekV2TopkRouter, None, n_group=1, topk_method="group_limited_greedy"
+    ),
     "deepseek-v3": _token_choice(DeepseekV3TopkRouter, None, n_group=1),
-    "switch": switch_peer, "gshard": nllb_peer, "glam": nllb_peer,
+    "switch": switch_peer,
+    "gshard": nllb_peer,
+    "glam": nllb_peer,
 }
 
 
 def by_transformers(row, spec, case, k):
-    """What the row's module says of a complete spec, or None where it has none or its meaning is another."""
+    """What the row's module says of a complete spec, or None where it has none or its meaning is
+    another."""
     if row not in PEERS:
         return None
     with in_double():

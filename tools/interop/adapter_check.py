@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Adapters and PEFT, in both directions, on tiny random models of transformers: what `moe train --tune lora` leaves is loaded by PEFT onto the model it started
-from and gives the log-probabilities of the tuned model, and what PEFT saves, merged by `moe convert --adapter`, gives PEFT's.
+"""Adapters and PEFT, in both directions, on tiny random models of transformers: what `moe train
+--tune lora` leaves is loaded by PEFT onto the model it started from and gives the log-probabilities
+of the tuned model, and what PEFT saves, merged by `moe convert --adapter`, gives PEFT's.
 """
+
 import argparse
 import os
 import sys
@@ -27,29 +29,69 @@ def logprobs(path):
 
 
 def base_of(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True, attn_implementation="eager")
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, attn_implementation="eager"
+    )
 
 
 def compare(name, model, before, after):
     moved = float((logprobs(after) - logprobs(before)).abs().mean())
     model.eval()
-    equal = scores.compare(name, lambda ids: model(ids, use_cache=False).logits, after, architectures.WINDOW) == 0
+    equal = (
+        scores.compare(
+            name, lambda ids: model(ids, use_cache=False).logits, after, architectures.WINDOW
+        )
+        == 0
+    )
     print(f"{name}: the adapter moves a prediction by {moved:.2f} nats (at least {MOVED})")
     return equal and moved >= MOVED
 
 
 def ours_in_peft(moe, folder, before):
     out = folder + ".tuned"
-    moe.run("train", "--from", folder, "--data", moe.train_text, "--out", out, "--tune", "lora", "--lora-rank", 4, "--lora-alpha", 8, "--context", 64, "--batch", 4,
-            "--steps", 20, "--warmup", 0, "--lr", 1e-2, "--dtype", "f32", "--no-report")
+    moe.run(
+        "train",
+        "--from",
+        folder,
+        "--data",
+        moe.train_text,
+        "--out",
+        out,
+        "--tune",
+        "lora",
+        "--lora-rank",
+        4,
+        "--lora-alpha",
+        8,
+        "--context",
+        64,
+        "--batch",
+        4,
+        "--steps",
+        20,
+        "--warmup",
+        0,
+        "--lr",
+        1e-2,
+        "--dtype",
+        "f32",
+        "--no-report",
+    )
     model = peft.PeftModel.from_pretrained(base_of(folder), os.path.join(out, "adapter"))
     return compare("ours in peft " + peft.__version__, model, before, moe.score(out))
 
 
 def peft_in_ours(moe, family, folder, before):
     adapter, merged = folder + ".peft", folder + ".merged"
-    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=True, target_modules=TARGETS[family], rank_pattern={TARGETS[family][0]: 6}, task_type="CAUSAL_LM",
-                             fan_in_fan_out=family == "gpt2")
+    config = peft.LoraConfig(
+        r=4,
+        lora_alpha=6,
+        use_rslora=True,
+        target_modules=TARGETS[family],
+        rank_pattern={TARGETS[family][0]: 6},
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=family == "gpt2",
+    )
     model = peft.get_peft_model(base_of(folder), config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -62,7 +104,9 @@ def peft_in_ours(moe, family, folder, before):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     architectures.add_arguments(parser)
     args = parser.parse_args()
     moe = architectures.Moe(args)

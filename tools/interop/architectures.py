@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Tiny random models of every family as transformers writes them (deepseek: as its reference does), and what `moe` makes of them: the log-probabilities
-of 512 tokens in one piece and token by token, the experts that were chosen, the same from a GGUF file, and what `moe` saves, loaded back by transformers. One
-process, because loading transformers takes longer than all of that. Prints a line or more for each model and at last how many passed.
+"""Tiny random models of every family as transformers writes them (deepseek: as its reference does),
+and what `moe` makes of them: the log-probabilities of 512 tokens in one piece and token by token,
+the experts that were chosen, the same from a GGUF file, and what `moe` saves, loaded back by
+transformers. One process, because loading transformers takes longer than all of that. Prints a line
+or more for each model and at last how many passed.
 """
+
 import argparse
 import json
 import os
@@ -19,57 +22,153 @@ from safetensors.torch import save_file
 import deepseek_reference
 import scores
 
-MARGIN = 1e-5          # routers that are nearer than this to choosing another expert may do so
-MAY_DIFFER = 0.001     # of the tokens of a layer
-LOGITS = 1e-6          # of what was saved and loaded back
+MARGIN = 1e-5  # routers that are nearer than this to choosing another expert may do so
+MAY_DIFFER = 0.001  # of the tokens of a layer
+LOGITS = 1e-6  # of what was saved and loaded back
 WINDOW = 512
 
-SIZES = dict(vocab_size=256, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+SIZES = dict(
+    vocab_size=256,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=1024,
+)
 DENSE = dict(SIZES, intermediate_size=64)
-EXPERTS = dict(SIZES, intermediate_size=64, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
-LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+EXPERTS = dict(
+    SIZES, intermediate_size=64, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=4.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
 
 CASES = {
     "llama": ("LlamaConfig", DENSE),
-    "llama-biases": ("LlamaConfig", dict(DENSE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=16)),
-    "llama-linear": ("LlamaConfig", dict(DENSE, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0))),
+    "llama-biases": (
+        "LlamaConfig",
+        dict(DENSE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=16),
+    ),
+    "llama-linear": (
+        "LlamaConfig",
+        dict(DENSE, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+    ),
     "llama-llama3": ("LlamaConfig", dict(DENSE, rope_parameters=LLAMA3)),
     "llama-yarn": ("LlamaConfig", dict(DENSE, rope_parameters=YARN)),
     "mistral": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
     "mistral-window": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=100)),
     "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
-    "qwen2-windows": ("Qwen2Config", dict(DENSE, num_hidden_layers=3, use_sliding_window=True, sliding_window=100, max_window_layers=1)),
+    "qwen2-windows": (
+        "Qwen2Config",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=100,
+            max_window_layers=1,
+        ),
+    ),
     "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
     "gpt2": ("GPT2Config", dict(vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=1024)),
-    "olmoe": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3, num_key_value_heads=4)),
-    "olmoe-shared-kv": ("OlmoeConfig", dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3)),
-    "mixtral": ("MixtralConfig", dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
+    "olmoe": (
+        "OlmoeConfig",
+        dict(
+            SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3, num_key_value_heads=4
+        ),
+    ),
+    "olmoe-shared-kv": (
+        "OlmoeConfig",
+        dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3),
+    ),
+    "mixtral": (
+        "MixtralConfig",
+        dict(
+            SIZES,
+            intermediate_size=24,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+            sliding_window=None,
+        ),
+    ),
     "qwen2_moe": ("Qwen2MoeConfig", dict(EXPERTS, shared_expert_intermediate_size=40)),
-    "qwen2_moe-sparse": ("Qwen2MoeConfig", dict(EXPERTS, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], shared_expert_intermediate_size=40)),
+    "qwen2_moe-sparse": (
+        "Qwen2MoeConfig",
+        dict(
+            EXPERTS,
+            num_hidden_layers=4,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+            shared_expert_intermediate_size=40,
+        ),
+    ),
     "qwen3_moe": ("Qwen3MoeConfig", dict(EXPERTS, head_dim=16, norm_topk_prob=True)),
-    "deepseek": (None, dict(DENSE, num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2,
-                            first_k_dense_replace=1, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax", aux_loss_alpha=0.001, seq_aux=True,
-                            hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, attention_bias=False, tie_word_embeddings=False,
-                            model_type="deepseek", architectures=["DeepseekForCausalLM"])),
+    "deepseek": (
+        None,
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            n_shared_experts=2,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+            norm_topk_prob=False,
+            scoring_func="softmax",
+            aux_loss_alpha=0.001,
+            seq_aux=True,
+            hidden_act="silu",
+            rms_norm_eps=1e-6,
+            rope_theta=10000.0,
+            rope_scaling=None,
+            attention_bias=False,
+            tie_word_embeddings=False,
+            model_type="deepseek",
+            architectures=["DeepseekForCausalLM"],
+        ),
+    ),
 }
-# What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in moe.cpp's own form.
-NOT_FOR_LLAMA_CPP = {"mistral-window": "window", "qwen2-windows": "window", "olmoe-shared-kv": "heads share keys and values", "qwen2_moe-sparse": "is dense"}
+# What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
+# moe.cpp's own form.
+NOT_FOR_LLAMA_CPP = {
+    "mistral-window": "window",
+    "qwen2-windows": "window",
+    "olmoe-shared-kv": "heads share keys and values",
+    "qwen2_moe-sparse": "is dense",
+}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def randomise(model):
-    """Numbers that make every part count: fresh norms are one, biases zero and logits nearly so, and a mistake in them would not show. An embedding that is the
-    head too is drawn smaller: logits of 30 and more would be compared to the last bits of f32."""
+    """Numbers that make every part count: fresh norms are one, biases zero and logits nearly so,
+    and a mistake in them would not show. An embedding that is the head too is drawn smaller: logits
+    of 30 and more would be compared to the last bits of f32."""
     generator = torch.Generator().manual_seed(2)
-    embedding = 0.2 if getattr(getattr(model, "config", None), "tie_word_embeddings", False) else 0.5
+    embedding = (
+        0.2 if getattr(getattr(model, "config", None), "tie_word_embeddings", False) else 0.5
+    )
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             drawn = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 parameter.add_(0.2 * drawn)
             else:
-                parameter.copy_((embedding if "embed" in name or "wte" in name else 0.5 if name.endswith("gate.weight") else 0.2) * drawn)
+                parameter.copy_(
+                    (
+                        embedding
+                        if "embed" in name or "wte" in name
+                        else 0.5
+                        if name.endswith("gate.weight")
+                        else 0.2
+                    )
+                    * drawn
+                )
 
 
 def write(case, folder, tokenizer, dtype, shard):
@@ -79,13 +178,19 @@ def write(case, folder, tokenizer, dtype, shard):
     if name:
         model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**sizes))
         randomise(model)
-        model.to(DTYPES[dtype]).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+        model.to(DTYPES[dtype]).save_pretrained(
+            folder, **({"max_shard_size": shard} if shard else {})
+        )
     else:
         model = deepseek_reference.DeepSeekMoe(sizes)
         randomise(model)
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump(sizes, file, indent=2)
-        save_file({n: t.detach().to(DTYPES[dtype]).contiguous() for n, t in model.state_dict().items()}, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+        save_file(
+            {n: t.detach().to(DTYPES[dtype]).contiguous() for n, t in model.state_dict().items()},
+            os.path.join(folder, "model.safetensors"),
+            {"format": "pt"},
+        )
     shutil.copy(tokenizer, os.path.join(folder, "tokenizer.json"))
 
 
@@ -95,15 +200,22 @@ def is_deepseek(folder):
 
 
 class Reference:
-    """logits(ids [1,T]) [1,T,V] and, after it, router probabilities {layer: [T,E]}; f32 whatever the folder holds."""
+    """logits(ids [1,T]) [1,T,V] and, after it, router probabilities {layer: [T,E]}; f32 whatever
+    the folder holds."""
 
     def __init__(self, folder):
         self.probs = {}
         if is_deepseek(folder):
             self.model = deepseek_reference.load(folder)
             return
-        self.model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, local_files_only=True,
-                                                                            attn_implementation="eager", experts_implementation="eager")
+        self.model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            output_loading_info=True,
+            local_files_only=True,
+            attn_implementation="eager",
+            experts_implementation="eager",
+        )
         wrong = {kind: sorted(names)[:4] for kind, names in info.items() if names}
         if wrong:
             raise SystemExit(f"{folder}: transformers did not take every tensor: {wrong}")
@@ -112,7 +224,11 @@ class Reference:
         for index, layer in enumerate(getattr(self.model.base_model, "layers", [])):
             gate = getattr(layer.mlp, "gate", None)
             if gate is not None:
-                gate.register_forward_hook(lambda gate, x, _, index=index: self.probs.__setitem__(index, (x[0].reshape(-1, gate.weight.shape[1]) @ gate.weight.T).softmax(-1)))
+                gate.register_forward_hook(
+                    lambda gate, x, _, index=index: self.probs.__setitem__(
+                        index, (x[0].reshape(-1, gate.weight.shape[1]) @ gate.weight.T).softmax(-1)
+                    )
+                )
 
     def logits(self, ids):
         with torch.no_grad():
@@ -124,7 +240,8 @@ class Reference:
 
 
 def compare_record(reference, path):
-    """Every token's experts are the K largest probabilities; those whose K-th and next are nearer than MARGIN may be others and are listed."""
+    """Every token's experts are the K largest probabilities; those whose K-th and next are nearer
+    than MARGIN may be others and are listed."""
     with safe_open(path, framework="numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     ids, bounds = tensors["ids"], tensors["bounds"]
@@ -143,23 +260,34 @@ def compare_record(reference, path):
             tokens += len(ours)
             for token in numpy.flatnonzero((ours != theirs).any(1)):
                 differing += 1
-                lines.append(f"layer {layer} token {begin + token}: {ours[token].tolist()} here, {theirs[token].tolist()} there, margin {margin[token]:.1e}")
+                lines.append(
+                    f"layer {layer} token {begin + token}: {ours[token].tolist()} here, {theirs[token].tolist()} there, margin {margin[token]:.1e}"
+                )
                 if margin[token] >= MARGIN:
                     raise SystemExit("another choice: " + lines[-1])
     for line in lines:
         print(line)
-    print(f"choices of {tokens} tokens of {len(layers)} layers: {differing} differ, each within {MARGIN:.0e} (allowed {MAY_DIFFER:.1%} of them)")
+    print(
+        f"choices of {tokens} tokens of {len(layers)} layers: {differing} differ, each within {MARGIN:.0e} (allowed {MAY_DIFFER:.1%} of them)"
+    )
     return 0 if differing <= MAY_DIFFER * tokens else 1
 
 
 def same(folder, saved, ids_path, window):
     ids, _ = scores.read(ids_path, window)
-    with open(os.path.join(saved, "config.json"), encoding="utf-8") as a, open(os.path.join(folder, "config.json"), encoding="utf-8") as b:
+    with (
+        open(os.path.join(saved, "config.json"), encoding="utf-8") as a,
+        open(os.path.join(folder, "config.json"), encoding="utf-8") as b,
+    ):
         types = json.load(a)["model_type"], json.load(b)["model_type"]
     if types[0] != types[1]:
         raise SystemExit(f"{saved} is {types[0]}, {folder} is {types[1]}")
-    worst = float((Reference(saved).logits(ids[:1]) - Reference(folder).logits(ids[:1])).abs().max())
-    print(f"{types[0]} as we save it: largest difference of a logit {worst:.1e} (allowed {LOGITS:.0e})")
+    worst = float(
+        (Reference(saved).logits(ids[:1]) - Reference(folder).logits(ids[:1])).abs().max()
+    )
+    print(
+        f"{types[0]} as we save it: largest difference of a logit {worst:.1e} (allowed {LOGITS:.0e})"
+    )
     return 0 if worst <= LOGITS else 1
 
 
@@ -168,37 +296,92 @@ class Moe:
 
     def __init__(self, args):
         """args: as add_arguments has them."""
-        self.binary, self.work, self.text, self.train_text = args.bin, args.work, args.text, args.train_text
+        self.binary, self.work, self.text, self.train_text = (
+            args.bin,
+            args.work,
+            args.text,
+            args.train_text,
+        )
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         os.makedirs(self.work, exist_ok=True)
 
     def run(self, *args, to=None):
-        done = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.binary, *map(str, args)], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
-            raise SystemExit(f"moe {' '.join(map(str, args))}: exit {done.returncode}: {done.stderr.strip()}")
+            raise SystemExit(
+                f"moe {' '.join(map(str, args))}: exit {done.returncode}: {done.stderr.strip()}"
+            )
         if to:
             with open(to, "w", encoding="utf-8") as file:
                 file.write(done.stdout)
         return to
 
     def score(self, model, *more):
-        return self.run("score", model, "--text", self.text, "--window", WINDOW, "--dtype", "f32", "--per-token", "--json", *more, to=model + ".json")
+        return self.run(
+            "score",
+            model,
+            "--text",
+            self.text,
+            "--window",
+            WINDOW,
+            "--dtype",
+            "f32",
+            "--per-token",
+            "--json",
+            *more,
+            to=model + ".json",
+        )
 
     def record(self, model):
-        self.run("score", model, "--text", self.text, "--window", WINDOW, "--dtype", "f32", "--record", model + ".record")
+        self.run(
+            "score",
+            model,
+            "--text",
+            self.text,
+            "--window",
+            WINDOW,
+            "--dtype",
+            "f32",
+            "--record",
+            model + ".record",
+        )
         return model + ".record"
 
     def saved(self, model):
         """The folder as it is written again before the first step of a training."""
         out = model + ".saved"
-        self.run("train", "--from", model, "--data", self.train_text, "--out", out, "--context", 64, "--batch", 1, "--steps", 1, "--warmup", 0, "--save-every", 1,
-                 "--dtype", "f32")
+        self.run(
+            "train",
+            "--from",
+            model,
+            "--data",
+            self.train_text,
+            "--out",
+            out,
+            "--context",
+            64,
+            "--batch",
+            1,
+            "--steps",
+            1,
+            "--warmup",
+            0,
+            "--save-every",
+            1,
+            "--dtype",
+            "f32",
+        )
         return os.path.join(out, "checkpoint-0")
 
     def gguf(self, model):
         """The model as a GGUF file, and why llama.cpp does not run that; None where it does."""
-        with open(self.run("convert", model, model + ".gguf", "--json", to=model + ".convert.json"), encoding="utf-8") as file:
+        with open(
+            self.run("convert", model, model + ".gguf", "--json", to=model + ".convert.json"),
+            encoding="utf-8",
+        ) as file:
             return model + ".gguf", json.load(file).get("not_for_llama_cpp")
 
 
@@ -211,16 +394,26 @@ def check_case(moe, case, dtype, shard, tokenizer):
     reference = Reference(folder)
     name = "the reference" if is_deepseek(folder) else "transformers " + transformers.__version__
     good = scores.compare(name, reference.logits, moe.score(folder), WINDOW) == 0
-    good &= scores.compare(name + ", token by token", reference.logits, moe.score(folder, "--chunk", 1), WINDOW) == 0
+    good &= (
+        scores.compare(
+            name + ", token by token", reference.logits, moe.score(folder, "--chunk", 1), WINDOW
+        )
+        == 0
+    )
     if reference.probs:
         good &= compare_record(reference, moe.record(folder)) == 0
     if dtype != "f32":
         return good
     good &= same(folder, moe.saved(folder), folder + ".json", WINDOW) == 0
     gguf, reason = moe.gguf(folder)
-    if (reason is None) != (case not in NOT_FOR_LLAMA_CPP) or NOT_FOR_LLAMA_CPP.get(case, "") not in (reason or ""):
+    if (reason is None) != (case not in NOT_FOR_LLAMA_CPP) or NOT_FOR_LLAMA_CPP.get(
+        case, ""
+    ) not in (reason or ""):
         raise SystemExit(f"{gguf}: not for llama.cpp because: {reason}")
-    return good and scores.compare(name + ", from GGUF", reference.logits, moe.score(gguf), WINDOW) == 0
+    return (
+        good
+        and scores.compare(name + ", from GGUF", reference.logits, moe.score(gguf), WINDOW) == 0
+    )
 
 
 def add_arguments(parser):
@@ -232,15 +425,28 @@ def add_arguments(parser):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_arguments(parser)
-    parser.add_argument("cases", nargs="*", metavar="CASE[:DTYPE[:SHARD]]", help="default: all in f32, three in the halves, one in shards")
+    parser.add_argument(
+        "cases",
+        nargs="*",
+        metavar="CASE[:DTYPE[:SHARD]]",
+        help="default: all in f32, three in the halves, one in shards",
+    )
     args = parser.parse_args()
     moe = Moe(args)
-    cases = args.cases or [*CASES, *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")), "qwen3_moe:bf16:100KB"]
+    cases = args.cases or [
+        *CASES,
+        *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")),
+        "qwen3_moe:bf16:100KB",
+    ]
     failed = []
     for case in cases:
-        name, dtype, shard = (case.split(":") + ["f32", None])[:2] + [(case.split(":") + [None, None, None])[2]]
+        name, dtype, shard = (case.split(":") + ["f32", None])[:2] + [
+            (case.split(":") + [None, None, None])[2]
+        ]
         print(f"{case}:", flush=True)
         try:
             good = check_case(moe, name, dtype, shard, args.tokenizer)
@@ -249,7 +455,10 @@ def main():
             good = False
         if not good:
             failed.append(case)
-    print(f"{len(cases) - len(failed)} of {len(cases)} models as they should be" + (f", not {', '.join(failed)}" if failed else ""))
+    print(
+        f"{len(cases) - len(failed)} of {len(cases)} models as they should be"
+        + (f", not {', '.join(failed)}" if failed else "")
+    )
     return 1 if failed else 0
 
 

@@ -1,6 +1,9 @@
-"""The first DeepSeekMoE in PyTorch, f32, as the paper and the code that lies with its weights define it (arXiv 2401.06066; huggingface
-deepseek-ai/deepseek-moe-16b-base, modeling_deepseek.py): Llama's attention; a dense first layer or several; then softmax over the routed experts, the K largest,
-not renormalised unless the config says so, plus shared experts that are one FFN. Written for this project; names of tensors and keys are the checkpoint's."""
+"""The first DeepSeekMoE in PyTorch, f32, as the paper and the code that lies with its weights
+define it (arXiv 2401.06066; huggingface deepseek-ai/deepseek-moe-16b-base, modeling_deepseek.py):
+Llama's attention; a dense first layer or several; then softmax over the routed experts, the K
+largest, not renormalised unless the config says so, plus shared experts that are one FFN. Written
+for this project; names of tensors and keys are the checkpoint's."""
+
 import json
 import math
 import os
@@ -50,7 +53,9 @@ class Moe(nn.Module):
     def __init__(self, config):
         super().__init__()
         inner = config["moe_intermediate_size"]
-        self.experts = nn.ModuleList(Ffn(config["hidden_size"], inner) for _ in range(config["n_routed_experts"]))
+        self.experts = nn.ModuleList(
+            Ffn(config["hidden_size"], inner) for _ in range(config["n_routed_experts"])
+        )
         self.gate = Gate(config)
         if config.get("n_shared_experts"):
             self.shared_experts = Ffn(config["hidden_size"], inner * config["n_shared_experts"])
@@ -72,7 +77,11 @@ class Moe(nn.Module):
 class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        width, self.heads, self.groups = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
+        width, self.heads, self.groups = (
+            config["hidden_size"],
+            config["num_attention_heads"],
+            config["num_key_value_heads"],
+        )
         self.head = width // self.heads
         bias = config["attention_bias"]
         self.q_proj = nn.Linear(width, self.heads * self.head, bias=bias)
@@ -83,7 +92,10 @@ class Attention(nn.Module):
 
     def rotate(self, x):  # [B,H,T,C]: the halves of a head are the two coordinates
         half = self.head // 2
-        angles = torch.outer(torch.arange(x.shape[2], dtype=torch.float32), self.theta ** (-torch.arange(half, dtype=torch.float32) / half))
+        angles = torch.outer(
+            torch.arange(x.shape[2], dtype=torch.float32),
+            self.theta ** (-torch.arange(half, dtype=torch.float32) / half),
+        )
         cos, sin = angles.cos(), angles.sin()
         a, b = x[..., :half], x[..., half:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -91,11 +103,16 @@ class Attention(nn.Module):
     def forward(self, x):
         batch, tokens, _ = x.shape
         split = lambda y, heads: y.view(batch, tokens, heads, self.head).transpose(1, 2)
-        q, k = self.rotate(split(self.q_proj(x), self.heads)), self.rotate(split(self.k_proj(x), self.groups))
+        q, k = (
+            self.rotate(split(self.q_proj(x), self.heads)),
+            self.rotate(split(self.k_proj(x), self.groups)),
+        )
         v = split(self.v_proj(x), self.groups)
         k, v = (y.repeat_interleave(self.heads // self.groups, 1) for y in (k, v))
         scores = q @ k.transpose(2, 3) / math.sqrt(self.head)
-        scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), float("-inf"))
+        scores = scores.masked_fill(
+            torch.ones(tokens, tokens, dtype=torch.bool).triu(1), float("-inf")
+        )
         return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, -1))
 
 
@@ -106,7 +123,10 @@ class Layer(nn.Module):
         routes = index >= config["first_k_dense_replace"] and index % config["moe_layer_freq"] == 0
         self.self_attn = Attention(config)
         self.mlp = Moe(config) if routes else Ffn(width, config["intermediate_size"])
-        self.input_layernorm, self.post_attention_layernorm = RmsNorm(width, eps), RmsNorm(width, eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            RmsNorm(width, eps),
+            RmsNorm(width, eps),
+        )
 
     def forward(self, x):
         x = x + self.self_attn(self.input_layernorm(x))
@@ -122,7 +142,8 @@ class Body(nn.Module):
 
 
 class DeepSeekMoe(nn.Module):
-    """forward(ids [B,T]) gives logits [B,T,V]; router_probs() what the MoE layers' routers said in it, {layer: [B*T,E]}."""
+    """forward(ids [B,T]) gives logits [B,T,V]; router_probs() what the MoE layers' routers said in
+    it, {layer: [B*T,E]}."""
 
     def __init__(self, config):
         super().__init__()
@@ -137,12 +158,21 @@ class DeepSeekMoe(nn.Module):
         return self.lm_head(self.model.norm(x))
 
     def router_probs(self):
-        return {i: layer.mlp.probs for i, layer in enumerate(self.model.layers) if isinstance(layer.mlp, Moe)}
+        return {
+            i: layer.mlp.probs
+            for i, layer in enumerate(self.model.layers)
+            if isinstance(layer.mlp, Moe)
+        }
 
 
 def load(folder):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     model = DeepSeekMoe(config)
-    model.load_state_dict({name: tensor.float() for name, tensor in load_file(os.path.join(folder, "model.safetensors")).items()})
+    model.load_state_dict(
+        {
+            name: tensor.float()
+            for name, tensor in load_file(os.path.join(folder, "model.safetensors")).items()
+        }
+    )
     return model.eval()

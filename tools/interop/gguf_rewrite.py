@@ -1,5 +1,7 @@
-"""Writes a GGUF file again with the `gguf` package: the same metadata and tensors, in the reverse order and at another alignment. What `moe` makes of both
-must be the same: its writer is then read by theirs, and its reader reads what theirs writes. Usage: gguf_rewrite.py IN OUT"""
+"""Writes a GGUF file again with the `gguf` package: the same metadata and tensors, in the reverse
+order and at another alignment. What `moe` makes of both must be the same: its writer is then read
+by theirs, and its reader reads what theirs writes. Usage: gguf_rewrite.py IN OUT"""
+
 import sys
 
 import numpy as np
@@ -16,7 +18,9 @@ def rewrite(source, target):
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key == "general.architecture":
             continue
-        if field.types == [GGUFValueType.ARRAY]:  # an empty list, which the package cannot write; byte-level tokenizers have no merges
+        if field.types == [
+            GGUFValueType.ARRAY
+        ]:  # an empty list, which the package cannot write; byte-level tokenizers have no merges
             continue
         of_list = field.types[1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(key, field.contents(), field.types[0], of_list)
@@ -32,7 +36,11 @@ def rewrite(source, target):
     again = GGUFReader(target)
     for tensor in reader.tensors:
         other = next(t for t in again.tensors if t.name == tensor.name)
-        if other.tensor_type != tensor.tensor_type or list(other.shape) != list(tensor.shape) or not np.array_equal(other.data, tensor.data):
+        if (
+            other.tensor_type != tensor.tensor_type
+            or list(other.shape) != list(tensor.shape)
+            or not np.array_equal(other.data, tensor.data)
+        ):
             raise SystemExit(f"tensor {tensor.name} did not survive")
     print(f"{source}: {len(reader.tensors)} tensors and the metadata written again")
 

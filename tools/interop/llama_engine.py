@@ -1,18 +1,41 @@
-"""llama.cpp as an oracle: logits, perplexity, greedy tokens and its own quantiser, through llama-cpp-python (pinned in tools/requirements-llama.txt)."""
+"""llama.cpp as an oracle: logits, perplexity, greedy tokens and its own quantiser, through
+llama-cpp-python (pinned in tools/requirements-llama.txt)."""
+
 import ctypes
 import math
 
 import llama_cpp
 import numpy as np
 
-FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "bf16": 32}
+FILE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q8_0": 7,
+    "q5_0": 8,
+    "q5_1": 9,
+    "q4_k_s": 14,
+    "q4_k_m": 15,
+    "q5_k_s": 16,
+    "q5_k_m": 17,
+    "q6_k": 18,
+    "bf16": 32,
+}
 
 
 class Engine:
     def __init__(self, path, context, threads=2, batch=512):
         self.path = str(path)
-        self.llama = llama_cpp.Llama(model_path=self.path, n_ctx=context, n_batch=batch, n_threads=threads, n_threads_batch=threads, logits_all=True,
-                                     verbose=False)
+        self.llama = llama_cpp.Llama(
+            model_path=self.path,
+            n_ctx=context,
+            n_batch=batch,
+            n_threads=threads,
+            n_threads_batch=threads,
+            logits_all=True,
+            verbose=False,
+        )
 
     def tokenize(self, text):
         """Ids of a text (bytes) in one piece, no token added."""
@@ -22,16 +45,22 @@ class Engine:
         """[n, V] f32; a view until the next call."""
         self.llama.reset()
         self.llama.eval(list(ids))
-        return self.llama.scores[:len(ids)]
+        return self.llama.scores[: len(ids)]
 
     def cross_entropy(self, ids):
         """Mean over the n - 1 predictions of a window."""
         logits, total = self.logits(ids), 0.0
         for begin in range(0, len(ids) - 1, 128):
-            rows = logits[begin:min(begin + 128, len(ids) - 1)].astype(np.float64)
+            rows = logits[begin : min(begin + 128, len(ids) - 1)].astype(np.float64)
             top = rows.max(axis=1)
-            targets = np.asarray(ids[begin + 1:begin + 1 + len(rows)])
-            total += float((top + np.log(np.exp(rows - top[:, None]).sum(axis=1)) - rows[np.arange(len(rows)), targets]).sum())
+            targets = np.asarray(ids[begin + 1 : begin + 1 + len(rows)])
+            total += float(
+                (
+                    top
+                    + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+                    - rows[np.arange(len(rows)), targets]
+                ).sum()
+            )
         return total / (len(ids) - 1)
 
     def perplexity(self, windows):
@@ -55,5 +84,10 @@ def quantise(source, target, name, threads=2):
     """llama.cpp's own quantiser."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread, params.ftype = threads, FILE_TYPES[name]
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+    if (
+        llama_cpp.llama_model_quantize(
+            str(source).encode(), str(target).encode(), ctypes.byref(params)
+        )
+        != 0
+    ):
         raise SystemExit(f"llama.cpp could not quantise {source} to {name}")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Reads a routing record of `moe score --record` with safetensors and NumPy and holds it against transformers' own routing of the same ids, f32: the experts of
-every token are the largest router logits, in that order, and the weights are the softmax probabilities transformers gives them."""
+"""Reads a routing record of `moe score --record` with safetensors and NumPy and holds it against
+transformers' own routing of the same ids, f32: the experts of every token are the largest router
+logits, in that order, and the weights are the softmax probabilities transformers gives them."""
+
 import argparse
 import sys
 
@@ -31,41 +33,81 @@ def main():
     args = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, local_files_only=True).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        args.model, dtype=torch.float32, local_files_only=True
+    ).eval()
     config = model.config
     tensors, metadata = read(args.record)
-    fail_unless(metadata["routing_record"] == "1", f"{args.record}: version {metadata['routing_record']}")
+    fail_unless(
+        metadata["routing_record"] == "1", f"{args.record}: version {metadata['routing_record']}"
+    )
     layers, k = config.num_hidden_layers, config.num_experts_per_tok
-    fail_unless((int(metadata["layers"]), int(metadata["experts"]), int(metadata["slots"])) == (layers, config.num_experts, k),
-                f"{args.record}: {metadata} is not of {args.model}")
+    fail_unless(
+        (int(metadata["layers"]), int(metadata["experts"]), int(metadata["slots"]))
+        == (layers, config.num_experts, k),
+        f"{args.record}: {metadata} is not of {args.model}",
+    )
     ids, bounds = tensors["ids"], tensors["bounds"]
-    fail_unless(bounds[0] == 0 and bounds[-1] == len(ids) and set(numpy.diff(bounds)) == {int(metadata["window"])}, f"bounds {bounds}")
+    fail_unless(
+        bounds[0] == 0
+        and bounds[-1] == len(ids)
+        and set(numpy.diff(bounds)) == {int(metadata["window"])},
+        f"bounds {bounds}",
+    )
     fail_unless(len(tensors) == 2 + 2 * layers, f"{sorted(tensors)}")
 
     pairs, worst, ties = 0, 0.0, 0
     for begin, end in zip(bounds[:-1], bounds[1:]):
         with torch.no_grad():
-            out = model(torch.from_numpy(ids[begin:end].astype(numpy.int64))[None], use_cache=False, output_router_logits=True)
+            out = model(
+                torch.from_numpy(ids[begin:end].astype(numpy.int64))[None],
+                use_cache=False,
+                output_router_logits=True,
+            )
         for layer, logits in enumerate(out.router_logits):
-            experts, weights = tensors[f"layers.{layer}.experts"][begin:end], tensors[f"layers.{layer}.weights"][begin:end]
-            fail_unless(experts.dtype == numpy.int32 and weights.dtype == numpy.float32 and experts.shape == weights.shape == (end - begin, k), "shapes")
-            # Newer versions give probabilities under this name; a softmax of either ranks alike, and their logarithms are logits.
+            experts, weights = (
+                tensors[f"layers.{layer}.experts"][begin:end],
+                tensors[f"layers.{layer}.weights"][begin:end],
+            )
+            fail_unless(
+                experts.dtype == numpy.int32
+                and weights.dtype == numpy.float32
+                and experts.shape == weights.shape == (end - begin, k),
+                "shapes",
+            )
+            # Newer versions give probabilities under this name; a softmax of either ranks alike,
+            # and their logarithms are logits.
             scores = logits.reshape(end - begin, -1)
-            probs = scores if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-4).all()) else scores.softmax(-1)
+            probs = (
+                scores
+                if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-4).all())
+                else scores.softmax(-1)
+            )
             ranked = numpy.take_along_axis(probs.log().numpy(), experts, 1)
             wanted = probs.log().topk(k).values.numpy()
             ties += int((ranked != wanted).sum())
-            fail_unless(numpy.abs(ranked - wanted).max() <= TIE, f"layer {layer}: transformers ranks other experts first")
+            fail_unless(
+                numpy.abs(ranked - wanted).max() <= TIE,
+                f"layer {layer}: transformers ranks other experts first",
+            )
             theirs = numpy.take_along_axis(probs.numpy(), experts, 1)
             if config.norm_topk_prob:
                 theirs = theirs / theirs.sum(-1, keepdims=True)
-                fail_unless(numpy.abs(weights.sum(-1) - 1).max() <= TOLERANCE, f"layer {layer}: renormalised weights do not add up to 1")
+                fail_unless(
+                    numpy.abs(weights.sum(-1) - 1).max() <= TOLERANCE,
+                    f"layer {layer}: renormalised weights do not add up to 1",
+                )
             else:
-                fail_unless(bool((weights.sum(-1) < 1).all()), f"layer {layer}: probabilities of {k} of {config.num_experts} experts add up to 1 or more")
+                fail_unless(
+                    bool((weights.sum(-1) < 1).all()),
+                    f"layer {layer}: probabilities of {k} of {config.num_experts} experts add up to 1 or more",
+                )
             worst = max(worst, float(numpy.abs(theirs - weights).max()))
             pairs += experts.size
-    print(f"transformers {transformers.__version__}: {pairs} choices of {layers} layers alike ({ties} of them ties within {TIE:.0e}), "
-          f"largest difference of a weight {worst:.2e} (allowed {TOLERANCE:.0e})")
+    print(
+        f"transformers {transformers.__version__}: {pairs} choices of {layers} layers alike ({ties} of them ties within {TIE:.0e}), "
+        f"largest difference of a weight {worst:.2e} (allowed {TOLERANCE:.0e})"
+    )
     return 0 if worst <= TOLERANCE else 1
 
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Compares `moe` with llama.cpp on the same files and the same tokens.
 
-  smollm2_check.py score   --bin MOE MODEL.gguf TEXT      perplexity of a GGUF file, and that both cut the text into the same tokens
-  smollm2_check.py greedy  --bin MOE MODEL.gguf           32 tokens after each of five prompts
-  smollm2_check.py export  --bin MOE FOLDER TEXT          a model trained here, converted to several types: llama.cpp runs them, with equal perplexity
-  smollm2_check.py quality --bin MOE MODEL TEXT           what quantising costs: our quantiser in our engine, llama.cpp's in llama.cpp
+smollm2_check.py score   --bin MOE MODEL.gguf TEXT      perplexity of a GGUF file, and that both cut
+the text into the same tokens smollm2_check.py greedy  --bin MOE MODEL.gguf           32 tokens
+after each of five prompts smollm2_check.py export  --bin MOE FOLDER TEXT          a model trained
+here, converted to several types: llama.cpp runs them, with equal perplexity smollm2_check.py
+quality --bin MOE MODEL TEXT           what quantising costs: our quantiser in our engine,
+llama.cpp's in llama.cpp
 """
+
 import argparse
 import json
 import math
@@ -20,8 +23,8 @@ import numpy as np
 import llama_engine
 
 TOLERANCE = 0.005  # of perplexities, relative
-GAP = 0.05         # of logits, where the greedy token may differ
-CACHE = "f16"      # what llama.cpp keeps keys and values in
+GAP = 0.05  # of logits, where the greedy token may differ
+CACHE = "f16"  # what llama.cpp keeps keys and values in
 TOKENS = 32
 PROMPTS = [
     "The capital of France is",
@@ -36,38 +39,58 @@ def moe(binary, *words):
     """The JSON object that a verb prints."""
     done = subprocess.run([binary, *map(str, words), "--json"], capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"moe {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        raise SystemExit(
+            f"moe {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        )
     return json.loads(done.stdout)
 
 
 def our_score(args, model, per_token=True):
-    return moe(args.bin, "score", model, "--text", args.text, "--window", args.window, "--windows", args.windows, "--dtype", "f32",
-               *(["--per-token"] if per_token else []))
+    return moe(
+        args.bin,
+        "score",
+        model,
+        "--text",
+        args.text,
+        "--window",
+        args.window,
+        "--windows",
+        args.windows,
+        "--dtype",
+        "f32",
+        *(["--per-token"] if per_token else []),
+    )
 
 
 def their_perplexity(args, model, ids):
     engine = llama_engine.Engine(model, args.window)
-    windows = [ids[begin:begin + args.window] for begin in range(0, len(ids), args.window)]
+    windows = [ids[begin : begin + args.window] for begin in range(0, len(ids), args.window)]
     perplexity = engine.perplexity(windows)
     engine.close()
     return perplexity
 
 
 def difference(ours, theirs):
-    return f"perplexity {ours:.4f} here, {theirs:.4f} in llama.cpp, {100 * (ours / theirs - 1):+.3f}%"
+    return (
+        f"perplexity {ours:.4f} here, {theirs:.4f} in llama.cpp, {100 * (ours / theirs - 1):+.3f}%"
+    )
 
 
 def check_score(args):
     ours = our_score(args, args.model)
     engine = llama_engine.Engine(args.model, 8)
-    theirs = engine.tokenize(pathlib.Path(args.text).read_bytes())[:len(ours["ids"])]
+    theirs = engine.tokenize(pathlib.Path(args.text).read_bytes())[: len(ours["ids"])]
     engine.close()
     wrong = next((i for i, (a, b) in enumerate(zip(ours["ids"], theirs)) if a != b), None)
     if wrong is not None or len(theirs) != len(ours["ids"]):
-        raise SystemExit(f"the texts are cut differently: from token {wrong} on {ours['ids'][wrong:wrong + 5]} here, {theirs[wrong:wrong + 5]} in llama.cpp")
+        raise SystemExit(
+            f"the texts are cut differently: from token {wrong} on {ours['ids'][wrong : wrong + 5]} here, {theirs[wrong : wrong + 5]} in llama.cpp"
+        )
     reference = their_perplexity(args, args.model, ours["ids"])
-    print(f"{ours['windows']} windows of {ours['window']}, {len(theirs)} equal ids: {difference(ours['perplexity'], reference)} "
-          f"(allowed {100 * TOLERANCE}%)")
+    print(
+        f"{ours['windows']} windows of {ours['window']}, {len(theirs)} equal ids: {difference(ours['perplexity'], reference)} "
+        f"(allowed {100 * TOLERANCE}%)"
+    )
     return abs(ours["perplexity"] / reference - 1) <= TOLERANCE
 
 
@@ -80,16 +103,37 @@ def gap_at(path, ids, ours):
 
 
 def first_partings(args, path):
-    """For each prompt (prompt, its ids, our tokens up to and with the first that differs, llama.cpp's there or None, how far its logit lies above ours)."""
+    """For each prompt (prompt, its ids, our tokens up to and with the first that differs,
+    llama.cpp's there or None, how far its logit lies above ours)."""
     engine = llama_engine.Engine(path, 256)
     for prompt in PROMPTS:
-        ours = moe(args.bin, "generate", path, "-p", prompt, "-n", TOKENS, "--temperature", 0, "--dtype", "f32", "--cache-dtype", CACHE)
+        ours = moe(
+            args.bin,
+            "generate",
+            path,
+            "-p",
+            prompt,
+            "-n",
+            TOKENS,
+            "--temperature",
+            0,
+            "--dtype",
+            "f32",
+            "--cache-dtype",
+            CACHE,
+        )
         found = prompt, ours["prompt_ids"], ours["ids"], None, 0.0
         logits = engine.next_logits(ours["prompt_ids"])
         for step, token in enumerate(ours["ids"]):
             best = int(logits.argmax())
             if token != best:
-                found = prompt, ours["prompt_ids"], ours["ids"][:step + 1], best, float(logits[best] - logits[token])
+                found = (
+                    prompt,
+                    ours["prompt_ids"],
+                    ours["ids"][: step + 1],
+                    best,
+                    float(logits[best] - logits[token]),
+                )
                 break
             logits = engine.extend(token)
         yield found
@@ -97,9 +141,10 @@ def first_partings(args, path):
 
 
 def check_greedy(args):
-    """The same weights as f16 must give llama.cpp's tokens but for ties. In the quantised file both engines round the rows of a product to 8 bits, each in its own
-    way, and llama.cpp's own logits move by some tenths with the way a text is fed to it: there the gaps are printed, also with its text fed in one piece and
-    with the weights as f16, and not judged; perplexity is."""
+    """The same weights as f16 must give llama.cpp's tokens but for ties. In the quantised file both
+    engines round the rows of a product to 8 bits, each in its own way, and llama.cpp's own logits
+    move by some tenths with the way a text is fed to it: there the gaps are printed, also with its
+    text fed in one piece and with the weights as f16, and not judged; perplexity is."""
     good = True
     with tempfile.TemporaryDirectory() as work:
         plain = f"{work}/plain.gguf"
@@ -108,8 +153,10 @@ def check_greedy(args):
             verdict = f"{len(ours)} tokens equal"
             if best is not None:
                 ids = prompt_ids + ours[:-1]
-                verdict = (f"{len(ours) - 1} tokens equal, then {ours[-1]} here and {best} in llama.cpp; its logits are {gap:.4f} apart, fed in one piece "
-                           f"{gap_at(args.model, ids, ours[-1]):.4f}, with weights of f16 {gap_at(plain, ids, ours[-1]):.4f}")
+                verdict = (
+                    f"{len(ours) - 1} tokens equal, then {ours[-1]} here and {best} in llama.cpp; its logits are {gap:.4f} apart, fed in one piece "
+                    f"{gap_at(args.model, ids, ours[-1]):.4f}, with weights of f16 {gap_at(plain, ids, ours[-1]):.4f}"
+                )
             print(f"as it is, {prompt[:40]!r}: {verdict}", flush=True)
         for prompt, _, ours, best, gap in first_partings(args, plain):
             verdict = f"{len(ours)} tokens equal"
@@ -117,7 +164,9 @@ def check_greedy(args):
                 verdict = f"{len(ours) - 1} tokens equal, then {ours[-1]} here and {best} in llama.cpp; its logits are {gap:.4f} apart (allowed {GAP})"
             good = good and gap < GAP
             print(f"as f16, {prompt[:40]!r}: {verdict}", flush=True)
-    print(f"{len(PROMPTS)} prompts, {TOKENS} tokens each, as f16: {'equal' if good else 'DIFFERENT'} but for ties")
+    print(
+        f"{len(PROMPTS)} prompts, {TOKENS} tokens each, as f16: {'equal' if good else 'DIFFERENT'} but for ties"
+    )
     return good
 
 
@@ -140,30 +189,42 @@ def check_export(args):
             good = good and abs(ours["perplexity"] / theirs - 1) <= TOLERANCE
             types = ", ".join(sorted({row["to"] for row in account["tensors"]}))
             print(f"{name} ({types}): {difference(ours['perplexity'], theirs)}")
-    print(f"{', '.join(args.types)}: perplexities {'within' if good else 'NOT within'} {100 * TOLERANCE}% of llama.cpp's")
+    print(
+        f"{', '.join(args.types)}: perplexities {'within' if good else 'NOT within'} {100 * TOLERANCE}% of llama.cpp's"
+    )
     return good
 
 
 def weight_error(path, truth):
-    """Root of the mean square of what quantising changed, over the quantised tensors, relative to the numbers' own."""
+    """Root of the mean square of what quantising changed, over the quantised tensors, relative to
+    the numbers' own."""
     wrong = total = 0.0
     for tensor in gguf.GGUFReader(path).tensors:
         if tensor.tensor_type in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
             continue
         got = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
         want = truth[tensor.name]
-        wrong, total = wrong + float(((got - want) ** 2).sum()), total + float((want ** 2).sum())
+        wrong, total = wrong + float(((got - want) ** 2).sum()), total + float((want**2).sum())
     return math.sqrt(wrong / total)
 
 
 def other_types(mine, other):
-    """(name, type here, type there) of the tensors whose types the two quantisers chose differently."""
-    here, there = ({t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors} for path in (mine, other))
-    return [(name, here.get(name), there.get(name)) for name in sorted(here | there) if here.get(name) != there.get(name)]
+    """(name, type here, type there) of the tensors whose types the two quantisers chose
+    differently."""
+    here, there = (
+        {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+        for path in (mine, other)
+    )
+    return [
+        (name, here.get(name), there.get(name))
+        for name in sorted(here | there)
+        if here.get(name) != there.get(name)
+    ]
 
 
 def check_quality(args):
-    """Of each type: that it is given to the same tensors, and the rise over the engine's own perplexity of the file that both quantisers start from."""
+    """Of each type: that it is given to the same tensors, and the rise over the engine's own
+    perplexity of the file that both quantisers start from."""
     good = True
     with tempfile.TemporaryDirectory() as work:
         base = f"{work}/base.gguf"
@@ -176,21 +237,33 @@ def check_quality(args):
             mine, other = f"{work}/ours-{name}.gguf", f"{work}/theirs-{name}.gguf"
             convert(args, base, mine, *asked(name))
             llama_engine.quantise(base, other, name)
-            differ = [f"{tensor}: {ours} here, {theirs} there" for tensor, ours, theirs in other_types(mine, other)]
+            differ = [
+                f"{tensor}: {ours} here, {theirs} there"
+                for tensor, ours, theirs in other_types(mine, other)
+            ]
             good = good and not differ
-            ours, theirs = our_score(args, mine, False)["perplexity"], their_perplexity(args, other, start["ids"])
+            ours, theirs = (
+                our_score(args, mine, False)["perplexity"],
+                their_perplexity(args, other, start["ids"]),
+            )
             crossed = our_score(args, other, False)["perplexity"]
             rise, their_rise = ours / ours0 - 1, theirs / theirs0 - 1
             good = good and rise <= their_rise
-            print(f"{name}: {ours:.4f} here, {theirs:.4f} in llama.cpp; rises {100 * rise:+.4f}% and {100 * their_rise:+.4f}%; llama.cpp's file here "
-                  f"{100 * (crossed / ours0 - 1):+.4f}%; error of weights {weight_error(mine, truth):.6f} and {weight_error(other, truth):.6f}; "
-                  f"{len(differ)} tensors of another type{': ' if differ else ''}{'; '.join(differ[:5])}")
-    print(f"{', '.join(args.types)} raise perplexity {'no more' if good else 'MORE'} than in llama.cpp")
+            print(
+                f"{name}: {ours:.4f} here, {theirs:.4f} in llama.cpp; rises {100 * rise:+.4f}% and {100 * their_rise:+.4f}%; llama.cpp's file here "
+                f"{100 * (crossed / ours0 - 1):+.4f}%; error of weights {weight_error(mine, truth):.6f} and {weight_error(other, truth):.6f}; "
+                f"{len(differ)} tensors of another type{': ' if differ else ''}{'; '.join(differ[:5])}"
+            )
+    print(
+        f"{', '.join(args.types)} raise perplexity {'no more' if good else 'MORE'} than in llama.cpp"
+    )
     return good
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["score", "greedy", "export", "quality"])
     parser.add_argument("model")
     parser.add_argument("text", nargs="?")
@@ -200,7 +273,12 @@ def main():
     parser.add_argument("--types", nargs="+", default=["q8_0", "q5_0"])
     parser.add_argument("--base", default="f16", help="what is quantised")
     args = parser.parse_args()
-    check = {"score": check_score, "greedy": check_greedy, "export": check_export, "quality": check_quality}[args.what]
+    check = {
+        "score": check_score,
+        "greedy": check_greedy,
+        "export": check_export,
+        "quality": check_quality,
+    }[args.what]
     return 0 if check(args) else 1
 
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Compares `moe`'s BPE with Hugging Face `tokenizers`, id by id.
 
-  --write TEXT      10,000 lines of mixed text, the same each time: code, emoji, Chinese, German, French, random Unicode
-  --learn FOLDER    a tokenizer.json as --family has it, learned by `tokenizers` from --text
-  --shards FOLDER   compares what `moe tokenize --tokenizer MODEL` wrote there of --text with what `tokenizers` makes of MODEL/tokenizer.json
-  --ids SCORES      compares what `moe score FOLDER --text TEXT --window W --per-token --json` read with what `tokenizers` makes of FOLDER/tokenizer.json
+--write TEXT      10,000 lines of mixed text, the same each time: code, emoji, Chinese, German,
+French, random Unicode
+--learn FOLDER    a tokenizer.json as --family has it, learned by `tokenizers` from --text
+--shards FOLDER   compares what `moe tokenize --tokenizer MODEL` wrote there of --text with what
+`tokenizers` makes of MODEL/tokenizer.json --ids SCORES      compares what `moe score FOLDER --text
+TEXT --window W --per-token --json` read with what `tokenizers` makes of FOLDER/tokenizer.json
 """
+
 import argparse
 import json
 import os
@@ -16,17 +19,55 @@ import unicodedata
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 LINES = 10000
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GERMAN = "der die das große Straße über für können müssen Mäuse Öl ändern Übung weiß daß heißt schön Prüfung Donaudampfschiffahrtsgesellschaft".split()
 FRENCH = "l'été où ça élève naïve cœur garçon déjà français qu'il aujourd'hui s'il être même château forêt à côté".split()
 ENGLISH = "I'm you've it's don't WE'LL the router takes experts of a model and she'd learn tokens o'clock THE'S".split()
-CODE = ["for (int i = 0; i < n; ++i) {", "\treturn x->y[i] * 0x1F;", "    if a_b != c['d']:", "}\r", "// ----====----", "#include <vector>", "x = \"\\u00e9\" + '\\n'",
-        "std::map<std::string, int64_t>::iterator it;", "    def __init__(self, *args, **kwargs):", "SELECT * FROM t WHERE a = 12345 AND b <= 6.78e-9;"]
+CODE = [
+    "for (int i = 0; i < n; ++i) {",
+    "\treturn x->y[i] * 0x1F;",
+    "    if a_b != c['d']:",
+    "}\r",
+    "// ----====----",
+    "#include <vector>",
+    "x = \"\\u00e9\" + '\\n'",
+    "std::map<std::string, int64_t>::iterator it;",
+    "    def __init__(self, *args, **kwargs):",
+    "SELECT * FROM t WHERE a = 12345 AND b <= 6.78e-9;",
+]
 EMOJI = ["😀", "👩‍👩‍👧", "🇩🇪", "👍🏽", "❤️", "🏳️‍🌈", "①", "½", "²", "㈱"]
-SPACES = [" ", " ", " ", "  ", "   ", "\t", "\u00a0", "\u3000", "\u2003", "\u2028", "\u0085", "\u180e", "\u200b", "\r", "\x0b", "\x0c", "\x1c"]
+SPACES = [
+    " ",
+    " ",
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u2028",
+    "\u0085",
+    "\u180e",
+    "\u200b",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+]
 
 
 def any_character(rng):
@@ -43,11 +84,22 @@ def line(rng, kind):
     if kind == 1:
         return "".join(any_character(rng) for _ in range(rng.randrange(1, 40)))
     if kind == 2:
-        return "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(rng.randrange(1, 30))) + rng.choice("。，！?1") + str(rng.randrange(10**6))
+        return (
+            "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(rng.randrange(1, 30)))
+            + rng.choice("。，！?1")
+            + str(rng.randrange(10**6))
+        )
     if kind == 6 and rng.random() < 0.1:
-        return unicodedata.normalize("NFD", " ".join(rng.choices(GERMAN + FRENCH, k=8))) + rng.choice(["  <x> \t", "<x>", " </s>x", "<s> y", " of\u0308l", "각\u11a8", "\u2581a b"])
+        return unicodedata.normalize(
+            "NFD", " ".join(rng.choices(GERMAN + FRENCH, k=8))
+        ) + rng.choice(
+            ["  <x> \t", "<x>", " </s>x", "<s> y", " of\u0308l", "각\u11a8", "\u2581a b"]
+        )
     words = [GERMAN, FRENCH, ENGLISH, EMOJI + ENGLISH][kind - 3]
-    return "".join(rng.choice(words) + (rng.choice(SPACES) if rng.random() < 0.2 else " ") for _ in range(rng.randrange(1, 14)))
+    return "".join(
+        rng.choice(words) + (rng.choice(SPACES) if rng.random() < 0.2 else " ")
+        for _ in range(rng.randrange(1, 14))
+    )
 
 
 def write(path):
@@ -57,7 +109,9 @@ def write(path):
             file.write(line(rng, i % 7) + rng.choice(["\n", "\n", "\n", "\n\n", " \n"]))
 
 
-LETTERS = "".join(chr(c) for c in range(0x530) if unicodedata.category(chr(c)) in ("Lu", "Ll", "Lt"))  # as a class; DeepSeek-LLM's lists more of them
+LETTERS = "".join(
+    chr(c) for c in range(0x530) if unicodedata.category(chr(c)) in ("Lu", "Ll", "Lt")
+)  # as a class; DeepSeek-LLM's lists more of them
 MARK = "\u2581"
 
 
@@ -71,20 +125,62 @@ def byte_level(use_regex=False):
 
 def deepseek_llm():
     letters = re.sub(r"([\[\]\\^-])", r"\\\1", LETTERS)
-    return split("[\r\n]", r"\s?[" + letters + "]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+") + [pre_tokenizers.Digits(True), byte_level()]
+    return split(
+        "[\r\n]",
+        r"\s?[" + letters + "]+",
+        r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-퟿]+",
+    ) + [pre_tokenizers.Digits(True), byte_level()]
 
 
-DEEPSEEK3 = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
+DEEPSEEK3 = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 
 # Over bytes: normalizer, steps that split, ignore_merges, marks, those in front of a text.
 BYTES = {
     "gpt2": (None, [byte_level(True)], False, ["<|endoftext|>"], None),
-    "llama3": (None, split(LLAMA3) + [byte_level()], True, ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "<|begin_of_text|>"),
-    "qwen2": (normalizers.NFC(), split(LLAMA3.replace("{1,3}", "")) + [byte_level()], False, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], None),
-    "smollm2": (None, [pre_tokenizers.Digits(True), byte_level(True)], False, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], None),
-    "olmoe": (normalizers.NFC(), [byte_level(True)], False, ["|||IP_ADDRESS|||", "<|endoftext|>"], None),
-    "deepseek-llm": (normalizers.Sequence([]), deepseek_llm(), False, ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
-    "deepseek-v3": (None, split(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3) + [byte_level()], False, ["<｜begin▁of▁sentence｜>", "<｜User｜>"], "<｜begin▁of▁sentence｜>"),
+    "llama3": (
+        None,
+        split(LLAMA3) + [byte_level()],
+        True,
+        ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"],
+        "<|begin_of_text|>",
+    ),
+    "qwen2": (
+        normalizers.NFC(),
+        split(LLAMA3.replace("{1,3}", "")) + [byte_level()],
+        False,
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        None,
+    ),
+    "smollm2": (
+        None,
+        [pre_tokenizers.Digits(True), byte_level(True)],
+        False,
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        None,
+    ),
+    "olmoe": (
+        normalizers.NFC(),
+        [byte_level(True)],
+        False,
+        ["|||IP_ADDRESS|||", "<|endoftext|>"],
+        None,
+    ),
+    "deepseek-llm": (
+        normalizers.Sequence([]),
+        deepseek_llm(),
+        False,
+        ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
+        "<｜begin▁of▁sentence｜>",
+    ),
+    "deepseek-v3": (
+        None,
+        split(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3) + [byte_level()],
+        False,
+        ["<｜begin▁of▁sentence｜>", "<｜User｜>"],
+        "<｜begin▁of▁sentence｜>",
+    ),
 }
 # Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
 CHARACTERS = {"llama2": None, "mistral": "first", "always": "always", "never": "never"}
@@ -97,42 +193,88 @@ def learn_bytes(text, normalizer, steps, ignore_merges, marks, front):
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
     marks = marks + ["the router", "the router takes"]
-    tokenizer.train([text], trainers.BpeTrainer(vocab_size=3000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=marks, show_progress=False))
+    tokenizer.train(
+        [text],
+        trainers.BpeTrainer(
+            vocab_size=3000,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=marks,
+            show_progress=False,
+        ),
+    )
     # Words that see the normalised text and take the space around them.
-    tokenizer.add_tokens([AddedToken("    ", normalized=True), AddedToken("o\u0308l", normalized=True), AddedToken("<x>", lstrip=True, rstrip=True, normalized=False)])
+    tokenizer.add_tokens(
+        [
+            AddedToken("    ", normalized=True),
+            AddedToken("o\u0308l", normalized=True),
+            AddedToken("<x>", lstrip=True, rstrip=True, normalized=False),
+        ]
+    )
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     if front:
-        template = processors.TemplateProcessing(single=f"{front} $A", pair=f"{front} $A {front} $B", special_tokens=[(front, tokenizer.token_to_id(front))])
+        template = processors.TemplateProcessing(
+            single=f"{front} $A",
+            pair=f"{front} $A {front} $B",
+            special_tokens=[(front, tokenizer.token_to_id(front))],
+        )
         tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, template])
     return tokenizer
 
 
 def learn_characters(text, scheme):
-    """A vocabulary in the order of SentencePiece, where the place is the score, and of each token every way to cut it in two as a merge."""
+    """A vocabulary in the order of SentencePiece, where the place is the score, and of each token
+    every way to cut it in two as a merge."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
-    learner.train([text], trainers.BpeTrainer(vocab_size=2500, limit_alphabet=300, show_progress=False))
-    words = [word for word, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1]) if len(word) > 1] + [MARK * n for n in (16, 8, 4, 2)][::-1]
+    learner.train(
+        [text], trainers.BpeTrainer(vocab_size=2500, limit_alphabet=300, show_progress=False)
+    )
+    words = [
+        word
+        for word, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])
+        if len(word) > 1
+    ] + [MARK * n for n in (16, 8, 4, 2)][::-1]
     words += [word for word in learner.get_vocab() if len(word) == 1]
     words = list(dict.fromkeys(words + [MARK]))
-    vocab = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + words)}
+    vocab = {
+        word: i
+        for i, word in enumerate(
+            ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + words
+        )
+    }
     cuts = [(word[:i], word[i:]) for word in words for i in range(1, len(word))]
     merges = [cut for cut in cuts if cut[0] in vocab and cut[1] in vocab]
     merges.sort(key=lambda cut: (vocab[cut[0] + cut[1]], vocab[cut[0]], vocab[cut[1]]))
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
     strip = [decoders.Strip(" ", 1, 0)] if scheme != "never" else []
     if scheme:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=scheme == "always")
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            prepend_scheme=scheme, split=scheme == "always"
+        )
     else:
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()] + strip)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
-    tokenizer.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in ("<unk>", "<s>", "</s>")])
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]
+        )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()] + strip
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(mark, normalized=False, special=True) for mark in ("<unk>", "<s>", "</s>")]
+    )
     return tokenizer
 
 
 def learn(folder, text, family):
-    tokenizer = learn_bytes(text, *BYTES[family]) if family in BYTES else learn_characters(text, CHARACTERS[family])
+    tokenizer = (
+        learn_bytes(text, *BYTES[family])
+        if family in BYTES
+        else learn_characters(text, CHARACTERS[family])
+    )
     os.makedirs(folder, exist_ok=True)
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
 
@@ -143,11 +285,14 @@ def shard_ids(folder):
         index = json.load(file)
     width = 1 if index["vocab"] <= 1 << 8 else 2 if index["vocab"] <= 1 << 16 else 4
     [shard] = index["shards"]
-    return np.fromfile(os.path.join(folder, shard["file"]), dtype=f"<u{width}", count=shard["tokens"]).tolist()
+    return np.fromfile(
+        os.path.join(folder, shard["file"]), dtype=f"<u{width}", count=shard["tokens"]
+    ).tolist()
 
 
 def without_stripped(text):
-    """What forms over characters, and a mark that strips, do not give back: the mark of a space as such, spaces in front and beside marks."""
+    """What forms over characters, and a mark that strips, do not give back: the mark of a space as
+    such, spaces in front and beside marks."""
     return re.sub(r"\s*(<x>|</?s>)\s*", r"\1", text.replace(MARK, " ").lstrip(" "))
 
 
@@ -158,23 +303,35 @@ def compare(folder, text_path, ours, window):
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     theirs = tokenizer.encode(text, add_special_tokens=False).ids
     if not len(theirs) - window < len(ours) <= len(theirs):
-        raise SystemExit(f"{len(ours)} ids against {len(theirs)} of tokenizers; only a last window of less than {window} may be missing")
+        raise SystemExit(
+            f"{len(ours)} ids against {len(theirs)} of tokenizers; only a last window of less than {window} may be missing"
+        )
     for i, (a, b) in enumerate(zip(ours, theirs)):
         if a != b:
-            around = tokenizer.decode(theirs[max(0, i - 5):i + 5], skip_special_tokens=False)
+            around = tokenizer.decode(theirs[max(0, i - 5) : i + 5], skip_special_tokens=False)
             raise SystemExit(f"id {i} is {a}, tokenizers has {b}, near {ascii(around)}")
     back = tokenizer.decode(theirs, skip_special_tokens=False)
-    composed = tokenizer.normalizer.normalize_str(text) if isinstance(tokenizer.normalizer, normalizers.NFC) else text
+    composed = (
+        tokenizer.normalizer.normalize_str(text)
+        if isinstance(tokenizer.normalizer, normalizers.NFC)
+        else text
+    )
     if without_stripped(back) != without_stripped(composed):
         raise SystemExit("tokenizers does not decode to the text")
     lines = text.count("\n")
     if lines < LINES or len(set(theirs)) < 1000:
-        raise SystemExit(f"{lines} lines and {len(set(theirs))} different ids are too few to show anything")
-    print(f"{len(ours)} ids of {lines} lines, {len(text.encode())} bytes, equal those of tokenizers {tokenizers.__version__}")
+        raise SystemExit(
+            f"{lines} lines and {len(set(theirs))} different ids are too few to show anything"
+        )
+    print(
+        f"{len(ours)} ids of {lines} lines, {len(text.encode())} bytes, equal those of tokenizers {tokenizers.__version__}"
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", metavar="TEXT")
     parser.add_argument("--learn", metavar="FOLDER")
     parser.add_argument("--ids", metavar="SCORES")

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""`moe bench MODEL` against llama.cpp and transformers on the same model files, in turn within one run: a prompt, then tokens one by one.
+"""`moe bench MODEL` against llama.cpp and transformers on the same model files, in turn within one
+run: a prompt, then tokens one by one.
 
-Models: two MoE shapes with random weights (model_files.py) in BF16, Q8_0 and Q4_0, and SmolLM2-135M. transformers runs the bf16 weights of the same numbers.
-Each pair runs ours and then the peer, the next pair the other way round; a pair's figure is the median of its repeats. Prints for each model and peer ours,
-theirs and ours / theirs: the median over pairs and the worst, and the shares of what the machine could do that `moe bench` measured in its runs. Above 1 is
-faster than the peer. Run it on a quiet machine. bench/compare_inference.sh installs the peers and calls this.
+Models: two MoE shapes with random weights (model_files.py) in BF16, Q8_0 and Q4_0, and
+SmolLM2-135M. transformers runs the bf16 weights of the same numbers. Each pair runs ours and then
+the peer, the next pair the other way round; a pair's figure is the median of its repeats. Prints
+for each model and peer ours, theirs and ours / theirs: the median over pairs and the worst, and the
+shares of what the machine could do that `moe bench` measured in its runs. Above 1 is faster than
+the peer. Run it on a quiet machine. bench/compare_inference.sh installs the peers and calls this.
 """
+
 import argparse
 import json
 import os
@@ -23,14 +27,34 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", default="build/release/moe")
     parser.add_argument("--llama-python", required=True, help="python that has llama_cpp and gguf")
-    parser.add_argument("--peers-python", help="python that has transformers; without it only llama.cpp is compared")
-    parser.add_argument("--shapes", nargs="*", choices=("olmoe", "qwen3moe"), default=["olmoe", "qwen3moe"])
-    parser.add_argument("--formats", nargs="*", choices=("bf16", "q8_0", "q4_0"), default=["bf16", "q8_0", "q4_0"])
-    parser.add_argument("--smollm2", help="SmolLM2's GGUF file, compared too, with a prompt of --small-prompt")
-    for name, value in (("prompt", 512), ("small-prompt", 256), ("tokens", 64), ("threads", 2), ("pairs", 3), ("repeats", 2), ("layers", 4)):
+    parser.add_argument(
+        "--peers-python", help="python that has transformers; without it only llama.cpp is compared"
+    )
+    parser.add_argument(
+        "--shapes", nargs="*", choices=("olmoe", "qwen3moe"), default=["olmoe", "qwen3moe"]
+    )
+    parser.add_argument(
+        "--formats", nargs="*", choices=("bf16", "q8_0", "q4_0"), default=["bf16", "q8_0", "q4_0"]
+    )
+    parser.add_argument(
+        "--smollm2", help="SmolLM2's GGUF file, compared too, with a prompt of --small-prompt"
+    )
+    for name, value in (
+        ("prompt", 512),
+        ("small-prompt", 256),
+        ("tokens", 64),
+        ("threads", 2),
+        ("pairs", 3),
+        ("repeats", 2),
+        ("layers", 4),
+    ):
         parser.add_argument("--" + name, type=int, default=value)
-    parser.add_argument("--work", help="where the model files are made, 15 GB; default: a temporary folder")
-    parser.add_argument("--keep", action="store_true", help="leave the model files there, and use those that are")
+    parser.add_argument(
+        "--work", help="where the model files are made, 15 GB; default: a temporary folder"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the model files there, and use those that are"
+    )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -39,14 +63,32 @@ class Peer:
     """A program of this folder that has loaded the model and waits to be asked."""
 
     def __init__(self, python, script, model, args, prompt):
-        self.command = [python, os.path.join(HERE, script), model, "--threads", str(args.threads), "--prompt", str(prompt), "--tokens", str(args.tokens)]
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.command = [
+            python,
+            os.path.join(HERE, script),
+            model,
+            "--threads",
+            str(args.threads),
+            "--prompt",
+            str(prompt),
+            "--tokens",
+            str(args.tokens),
+        ]
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.about = self._read()
 
     def _read(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(self.command)} ended with status {self.process.wait()}: {self.process.stderr.read()[-500:]}")
+            raise SystemExit(
+                f"{' '.join(self.command)} ended with status {self.process.wait()}: {self.process.stderr.read()[-500:]}"
+            )
         return json.loads(line)
 
     def run(self, repeats):
@@ -63,13 +105,31 @@ class Peer:
 
 
 def run_ours(args, model, prompt):
-    command = [args.bin, "bench", model, "--prompt", str(prompt), "--tokens", str(args.tokens), "--threads", str(args.threads), "--repeats", str(args.repeats),
-               "--json"]
+    command = [
+        args.bin,
+        "bench",
+        model,
+        "--prompt",
+        str(prompt),
+        "--tokens",
+        str(args.tokens),
+        "--threads",
+        str(args.threads),
+        "--repeats",
+        str(args.repeats),
+        "--json",
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: status {done.returncode}")
     result = json.loads(done.stdout)
-    return {**result, **{part: statistics.median(result[part + "_tokens_per_second"]["seconds"]) for part in PARTS}}
+    return {
+        **result,
+        **{
+            part: statistics.median(result[part + "_tokens_per_second"]["seconds"])
+            for part in PARTS
+        },
+    }
 
 
 def compare(args, name, model, peer_name, peer, prompt):
@@ -80,25 +140,55 @@ def compare(args, name, model, peer_name, peer, prompt):
             turn[who] = run_ours(args, model, prompt) if who == "ours" else peer.run(args.repeats)
         pairs.append(turn)
     rows = []
-    for part, tokens, share in (("prompt", prompt, "share_of_peak"), ("decode", args.tokens, "share_of_read_rate")):
+    for part, tokens, share in (
+        ("prompt", prompt, "share_of_peak"),
+        ("decode", args.tokens, "share_of_read_rate"),
+    ):
         ratios = [p["theirs"][part] / p["ours"][part] for p in pairs]
-        rows.append({"model": name, "peer": peer_name, "part": part, "ours": statistics.median(tokens / p["ours"][part] for p in pairs),
-                     "theirs": statistics.median(tokens / p["theirs"][part] for p in pairs), "ratio_median": statistics.median(ratios),
-                     "ratio_worst": min(ratios), "share": statistics.median(p["ours"][share] for p in pairs), "share_of": share[len("share_of_"):]})
+        rows.append(
+            {
+                "model": name,
+                "peer": peer_name,
+                "part": part,
+                "ours": statistics.median(tokens / p["ours"][part] for p in pairs),
+                "theirs": statistics.median(tokens / p["theirs"][part] for p in pairs),
+                "ratio_median": statistics.median(ratios),
+                "ratio_worst": min(ratios),
+                "share": statistics.median(p["ours"][share] for p in pairs),
+                "share_of": share[len("share_of_") :],
+            }
+        )
     return rows
 
 
 def show(row, file):
-    print(f"{row['model']:<15} {row['part']:<7} {row['peer']:<13} ours {row['ours']:8.1f}  theirs {row['theirs']:8.1f} tokens/s  "
-          f"ours / theirs {row['ratio_median']:5.2f}, worst {row['ratio_worst']:5.2f}  {100 * row['share']:5.1f}% of the {row['share_of'].replace('_', ' ')}",
-          file=file, flush=True)
+    print(
+        f"{row['model']:<15} {row['part']:<7} {row['peer']:<13} ours {row['ours']:8.1f}  theirs {row['theirs']:8.1f} tokens/s  "
+        f"ours / theirs {row['ratio_median']:5.2f}, worst {row['ratio_worst']:5.2f}  {100 * row['share']:5.1f}% of the {row['share_of'].replace('_', ' ')}",
+        file=file,
+        flush=True,
+    )
 
 
 def model_file(args, work, shape, fmt):
     path = os.path.join(work, f"{shape}-{fmt}" + ("" if fmt == "hf" else ".gguf"))
     if not os.path.exists(path):
-        subprocess.run([args.llama_python, os.path.join(HERE, "model_files.py"), "--shape", shape, "--formats", fmt, "--layers", str(args.layers), "--out", work],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                args.llama_python,
+                os.path.join(HERE, "model_files.py"),
+                "--shape",
+                shape,
+                "--formats",
+                fmt,
+                "--layers",
+                str(args.layers),
+                "--out",
+                work,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     return path
 
 
@@ -116,7 +206,7 @@ def compare_one(args, log, name, model, peers, prompt):
             rows += compare(args, name, model, peer_name, peer, prompt)
         finally:
             peer.close()
-        for row in rows[-len(PARTS):]:
+        for row in rows[-len(PARTS) :]:
             show(row, log)
     return rows
 
@@ -146,8 +236,12 @@ def main():
         raise SystemExit(f"{args.bin} is not built; set --bin")
     log = sys.stderr if args.json else sys.stdout
     load = os.getloadavg()[0]
-    print(f"prompt of {args.prompt} ({args.small_prompt} for smollm2), {args.tokens} tokens, {args.threads} threads, {args.pairs} pairs; "
-          f"load average before: {load:.2f}", file=log, flush=True)
+    print(
+        f"prompt of {args.prompt} ({args.small_prompt} for smollm2), {args.tokens} tokens, {args.threads} threads, {args.pairs} pairs; "
+        f"load average before: {load:.2f}",
+        file=log,
+        flush=True,
+    )
     if args.work:
         os.makedirs(args.work, exist_ok=True)
         rows = compare_all(args, args.work, log)

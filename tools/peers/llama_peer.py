@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""llama.cpp through llama-cpp-python: loads one GGUF, then for each line on standard input reads a prompt of random tokens and decodes some more, and prints one
-JSON object with the seconds of both. Its own defaults: mapped, with the weights repacked as its build for this machine does, flash attention as it chooses."""
+"""llama.cpp through llama-cpp-python: loads one GGUF, then for each line on standard input reads a
+prompt of random tokens and decodes some more, and prints one JSON object with the seconds of both.
+Its own defaults: mapped, with the weights repacked as its build for this machine does, flash
+attention as it chooses."""
+
 import argparse
 import json
 import random
@@ -17,7 +20,9 @@ class Runner:
         ll.llama_log_set(LOG, None)
         ll.llama_backend_init()
         start = time.perf_counter()
-        self.model = ll.llama_load_model_from_file(args.model.encode(), ll.llama_model_default_params())
+        self.model = ll.llama_load_model_from_file(
+            args.model.encode(), ll.llama_model_default_params()
+        )
         if not self.model:
             raise SystemExit(f"llama.cpp cannot load {args.model}")
         params = ll.llama_context_default_params()
@@ -55,8 +60,16 @@ def main():
     args = parser.parse_args()
     runner = Runner(args)
     runner.run(args.prompt, 4)
-    print(json.dumps({"peer": f"llama-cpp-python {ll.__version__}", "load_seconds": runner.load_seconds,
-                      "system": ll.llama_print_system_info().decode().strip()}), flush=True)
+    print(
+        json.dumps(
+            {
+                "peer": f"llama-cpp-python {ll.__version__}",
+                "load_seconds": runner.load_seconds,
+                "system": ll.llama_print_system_info().decode().strip(),
+            }
+        ),
+        flush=True,
+    )
     for _ in sys.stdin:
         print(json.dumps(runner.run(args.prompt, args.tokens)), flush=True)
 

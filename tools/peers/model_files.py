@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of
-the same numbers. Speed does not depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for each format.
+"""Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in
+BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers. Speed does not
+depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
+each format.
 
-GGUF's keys and names: github ggml-org/ggml, docs/gguf.md and gguf-py's constants; the folder's: transformers' olmoe and qwen3_moe.
+GGUF's keys and names: github ggml-org/ggml, docs/gguf.md and gguf-py's constants; the folder's:
+transformers' olmoe and qwen3_moe.
 """
+
 import argparse
 import json
 import os
@@ -17,10 +21,38 @@ POOL = 1 << 24  # numbers
 TYPES = {"bf16": Type.BF16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
 FILE_TYPES = {"bf16": 32, "q8_0": 7, "q4_0": 2}
 
-OLMOE = {"arch": "olmoe", "width": 2048, "heads": 16, "kv_heads": 16, "head_width": 128, "experts": 64, "top_k": 8, "expert_width": 1024, "layers": 4,
-         "vocab": 49152, "context": 4096, "theta": 10000.0, "eps": 1e-5, "qk_norm": 2048}
-QWEN3MOE = {"arch": "qwen3moe", "width": 2048, "heads": 32, "kv_heads": 4, "head_width": 128, "experts": 128, "top_k": 8, "expert_width": 768, "layers": 4,
-            "vocab": 49152, "context": 4096, "theta": 1000000.0, "eps": 1e-6, "qk_norm": 128}
+OLMOE = {
+    "arch": "olmoe",
+    "width": 2048,
+    "heads": 16,
+    "kv_heads": 16,
+    "head_width": 128,
+    "experts": 64,
+    "top_k": 8,
+    "expert_width": 1024,
+    "layers": 4,
+    "vocab": 49152,
+    "context": 4096,
+    "theta": 10000.0,
+    "eps": 1e-5,
+    "qk_norm": 2048,
+}
+QWEN3MOE = {
+    "arch": "qwen3moe",
+    "width": 2048,
+    "heads": 32,
+    "kv_heads": 4,
+    "head_width": 128,
+    "experts": 128,
+    "top_k": 8,
+    "expert_width": 768,
+    "layers": 4,
+    "vocab": 49152,
+    "context": 4096,
+    "theta": 1000000.0,
+    "eps": 1e-6,
+    "qk_norm": 128,
+}
 SHAPES = {"olmoe": OLMOE, "qwen3moe": QWEN3MOE}
 
 
@@ -28,45 +60,67 @@ def vocabulary(size):
     """GPT-2's alphabet of bytes, then pairs of its letters, each of them a merge."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = [chr(b) for b in kept] + [chr(256 + i) for i in range(256 - len(kept))]
-    pairs = [(a, b) for a in alphabet for b in alphabet][:size - 257]
+    pairs = [(a, b) for a in alphabet for b in alphabet][: size - 257]
     return alphabet + [a + b for a, b in pairs] + ["<|endoftext|>"], [f"{a} {b}" for a, b in pairs]
 
 
 def tensors(s):
     """(GGUF's name, transformers' names, shape); a bank has a name for each expert."""
-    d, f, e, q, kv = s["width"], s["expert_width"], s["experts"], s["heads"] * s["head_width"], s["kv_heads"] * s["head_width"]
+    d, f, e, q, kv = (
+        s["width"],
+        s["expert_width"],
+        s["experts"],
+        s["heads"] * s["head_width"],
+        s["kv_heads"] * s["head_width"],
+    )
     yield "token_embd.weight", ["model.embed_tokens.weight"], (s["vocab"], d)
     for i in range(s["layers"]):
         g, h = f"blk.{i}.", f"model.layers.{i}."
         yield g + "attn_norm.weight", [h + "input_layernorm.weight"], (d,)
-        for theirs, ours, rows, cols in (("q", "q", q, d), ("k", "k", kv, d), ("v", "v", kv, d), ("output", "o", d, q)):
+        for theirs, ours, rows, cols in (
+            ("q", "q", q, d),
+            ("k", "k", kv, d),
+            ("v", "v", kv, d),
+            ("output", "o", d, q),
+        ):
             yield f"{g}attn_{theirs}.weight", [f"{h}self_attn.{ours}_proj.weight"], (rows, cols)
         yield g + "attn_q_norm.weight", [h + "self_attn.q_norm.weight"], (s["qk_norm"],)
         yield g + "attn_k_norm.weight", [h + "self_attn.k_norm.weight"], (s["qk_norm"],)
         yield g + "ffn_norm.weight", [h + "post_attention_layernorm.weight"], (d,)
         yield g + "ffn_gate_inp.weight", [h + "mlp.gate.weight"], (e, d)
         for part, rows, cols in (("gate", f, d), ("up", f, d), ("down", d, f)):
-            yield f"{g}ffn_{part}_exps.weight", [f"{h}mlp.experts.{x}.{part}_proj.weight" for x in range(e)], (e, rows, cols)
+            yield (
+                f"{g}ffn_{part}_exps.weight",
+                [f"{h}mlp.experts.{x}.{part}_proj.weight" for x in range(e)],
+                (e, rows, cols),
+            )
     yield "output_norm.weight", ["model.norm.weight"], (d,)
     yield "output.weight", ["lm_head.weight"], (s["vocab"], d)
 
 
 class Pool:
-    """Random numbers in every format; a tensor's matrices are runs of it that begin at places of their own."""
+    """Random numbers in every format; a tensor's matrices are runs of it that begin at places of
+    their own."""
 
     def __init__(self):
-        self.numbers = np.random.default_rng(1).standard_normal(POOL, dtype=np.float32) * np.float32(0.02)
+        self.numbers = np.random.default_rng(1).standard_normal(
+            POOL, dtype=np.float32
+        ) * np.float32(0.02)
         self.packed = {}
 
     def matrix(self, index, rows, cols, fmt):
         if fmt not in self.packed:
-            self.packed[fmt] = quants.quantize(self.numbers.reshape(-1, 256), TYPES[fmt]).reshape(-1).view(np.uint8)
+            self.packed[fmt] = (
+                quants.quantize(self.numbers.reshape(-1, 256), TYPES[fmt])
+                .reshape(-1)
+                .view(np.uint8)
+            )
         data = self.packed[fmt]
         unit = len(data) * 256 // POOL  # bytes of 256 numbers
         begin, size = index * 7919 % (POOL // 256) * unit, rows * cols // 256 * unit
         parts = []
         while size > 0:  # the pool is a ring
-            part = data[begin:begin + size]
+            part = data[begin : begin + size]
             parts.append(part)
             begin, size = 0, size - len(part)
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
@@ -85,7 +139,7 @@ def chunks(pool, index, shape, fmt):
 
 def router(pool, index, shape):
     at = index * 524287 % (POOL - shape[0] * shape[1])
-    return pool.numbers[at:at + shape[0] * shape[1]]
+    return pool.numbers[at : at + shape[0] * shape[1]]
 
 
 def is_router(name):
@@ -149,25 +203,91 @@ def bf16(numbers):
 
 
 def hf_config(s):
-    config = {"vocab_size": s["vocab"], "hidden_size": s["width"], "intermediate_size": s["expert_width"], "num_hidden_layers": s["layers"],
-              "num_attention_heads": s["heads"], "num_key_value_heads": s["kv_heads"], "hidden_act": "silu", "max_position_embeddings": s["context"],
-              "rms_norm_eps": s["eps"], "rope_theta": s["theta"], "rope_scaling": None, "attention_bias": False, "attention_dropout": 0.0,
-              "num_experts": s["experts"], "num_experts_per_tok": s["top_k"], "output_router_logits": False, "router_aux_loss_coef": 0.01,
-              "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "eos_token_id": s["vocab"] - 1, "bos_token_id": None}
+    config = {
+        "vocab_size": s["vocab"],
+        "hidden_size": s["width"],
+        "intermediate_size": s["expert_width"],
+        "num_hidden_layers": s["layers"],
+        "num_attention_heads": s["heads"],
+        "num_key_value_heads": s["kv_heads"],
+        "hidden_act": "silu",
+        "max_position_embeddings": s["context"],
+        "rms_norm_eps": s["eps"],
+        "rope_theta": s["theta"],
+        "rope_scaling": None,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "num_experts": s["experts"],
+        "num_experts_per_tok": s["top_k"],
+        "output_router_logits": False,
+        "router_aux_loss_coef": 0.01,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "eos_token_id": s["vocab"] - 1,
+        "bos_token_id": None,
+    }
     if s["arch"] == "olmoe":
-        return {**config, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "norm_topk_prob": False, "clip_qkv": None}
-    return {**config, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True, "head_dim": s["head_width"],
-            "moe_intermediate_size": s["expert_width"], "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False, "sliding_window": None}
+        return {
+            **config,
+            "model_type": "olmoe",
+            "architectures": ["OlmoeForCausalLM"],
+            "norm_topk_prob": False,
+            "clip_qkv": None,
+        }
+    return {
+        **config,
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "norm_topk_prob": True,
+        "head_dim": s["head_width"],
+        "moe_intermediate_size": s["expert_width"],
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "use_sliding_window": False,
+        "sliding_window": None,
+    }
 
 
 def hf_tokenizer(s):
     words, merges = vocabulary(s["vocab"])
-    special = {"id": len(words) - 1, "content": words[-1], "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [special], "normalizer": None, "pre_tokenizer": level,
-            "post_processor": None, "decoder": level,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-                      "byte_fallback": False, "ignore_merges": False, "vocab": {w: i for i, w in enumerate(words)}, "merges": merges}}
+    special = {
+        "id": len(words) - 1,
+        "content": words[-1],
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [special],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {w: i for i, w in enumerate(words)},
+            "merges": merges,
+        },
+    }
 
 
 def write_folder(path, s, pool):
@@ -200,7 +320,11 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--formats", nargs="+", choices=[*TYPES, "hf"], default=[*TYPES, "hf"])
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--out", required=True, help="files are called OUT/SHAPE-FORMAT.gguf, the folder OUT/SHAPE-hf")
+    parser.add_argument(
+        "--out",
+        required=True,
+        help="files are called OUT/SHAPE-FORMAT.gguf, the folder OUT/SHAPE-hf",
+    )
     args = parser.parse_args()
     shape = {**SHAPES[args.shape], "layers": args.layers}
     os.makedirs(args.out, exist_ok=True)

@@ -1,7 +1,8 @@
 """Python functions called from inside a running call of the library.
 
-An exception cannot pass through C: it is kept, the call is told to end, and it is raised again once the call has returned. Ctrl-C is
-kept the same way: Python would raise KeyboardInterrupt at the callback's first instruction, where nothing can catch it and ctypes drops it.
+An exception cannot pass through C: it is kept, the call is told to end, and it is raised again once
+the call has returned. Ctrl-C is kept the same way: Python would raise KeyboardInterrupt at the
+callback's first instruction, where nothing can catch it and ctypes drops it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 
 class Watched:
-    """A `with` around one call: `ask` runs a function for the library, and leaving raises what was kept."""
+    """A `with` around one call: `ask` runs a function for the library, and leaving raises what was
+    kept."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -38,7 +40,8 @@ class Watched:
             self._error = error
 
     def __enter__(self) -> Watched:
-        # Only the main thread gets signals. A program's own handler is still called; ignored or default dispositions stay.
+        # Only the main thread gets signals. A program's own handler is still called; ignored or
+        # default dispositions stay.
         if threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
@@ -46,7 +49,12 @@ class Watched:
                 signal.signal(signal.SIGINT, self._on_signal)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
         if self._error is not None:

@@ -11,8 +11,8 @@ class Error(Exception):
     Attributes
     ----------
     usage : bool
-        True where something without a meaning was asked for (the command's exit status 2), False where something meaningful failed
-        (its exit status 1).
+        True where something without a meaning was asked for (the command's exit status 2), False
+        where something meaningful failed (its exit status 1).
     """
 
     def __init__(self, message: str, *, usage: bool = False) -> None:

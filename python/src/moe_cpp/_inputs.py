@@ -1,4 +1,5 @@
-"""The door: what callers give becomes what the C interface takes, or is refused in one line that names it."""
+"""The door: what callers give becomes what the C interface takes, or is refused in one line that
+names it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def as_text(value: object, name: str) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            refuse(f"{name} has half a surrogate pair at place {error.start}, which has no UTF-8: give bytes, or a text without it")
+            refuse(
+                f"{name} has half a surrogate pair at place {error.start}, which has no UTF-8: give bytes, or a text without it"
+            )
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     refuse(f"{name} must be str or bytes, not {type(value).__name__}")
@@ -42,7 +45,8 @@ def as_path(value: object, name: str) -> bytes:
 
 
 def _as_array(value: ArrayLike, name: str, dimensions: int) -> NDArray[Any]:
-    """Of any byte order and stride; anything that is not numbers in `dimensions` dimensions is refused."""
+    """Of any byte order and stride; anything that is not numbers in `dimensions` dimensions is
+    refused."""
     shape = " x ".join("NMO"[:dimensions])
     if isinstance(value, (str, bytes, bytearray)):
         refuse(f"{name} must be numbers, not text (encode() makes ids of a text)")
@@ -53,7 +57,9 @@ def _as_array(value: ArrayLike, name: str, dimensions: int) -> NDArray[Any]:
     if array.dtype.kind not in "iuf":
         refuse(f"{name} must be an array of numbers, not of dtype {array.dtype}")
     if array.ndim != dimensions:
-        refuse(f"{name} must have {dimensions} dimension{'s' if dimensions > 1 else ''} [{shape}], not the shape {array.shape}")
+        refuse(
+            f"{name} must have {dimensions} dimension{'s' if dimensions > 1 else ''} [{shape}], not the shape {array.shape}"
+        )
     return array
 
 
@@ -79,7 +85,9 @@ def as_numbers(value: ArrayLike, name: str, dimensions: int) -> list[Any]:
     bad = np.argwhere(~np.isfinite(narrow))
     if bad.size:
         place = tuple(int(i) for i in bad[0])
-        refuse(f"{name}[{', '.join(map(str, place))}] is {array[place]}, and a finite number of 32 bits is needed")
+        refuse(
+            f"{name}[{', '.join(map(str, place))}] is {array[place]}, and a finite number of 32 bits is needed"
+        )
     numbers: list[Any] = narrow.tolist()
     return numbers
 
@@ -102,10 +110,17 @@ def _as_json(value: object, name: str) -> object:
         return {str(key): _as_json(one, f"{name}[{key!r}]") for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [_as_json(one, f"{name}[{i}]") for i, one in enumerate(value)]
-    refuse(f"{name} must be a number, a text, a truth value or a list of these, not {type(value).__name__}")
+    refuse(
+        f"{name} must be a number, a text, a truth value or a list of these, not {type(value).__name__}"
+    )
 
 
 def as_options(options: Mapping[str, object]) -> bytes:
-    """The JSON of options: None is left out, the underscore that keeps a name from being a keyword of Python (from_) too."""
-    given = {name.removesuffix("_"): _as_json(value, name) for name, value in options.items() if value is not None}
+    """The JSON of options: None is left out, the underscore that keeps a name from being a keyword
+    of Python (from_) too."""
+    given = {
+        name.removesuffix("_"): _as_json(value, name)
+        for name, value in options.items()
+        if value is not None
+    }
     return json.dumps(given, ensure_ascii=False, allow_nan=False).encode()

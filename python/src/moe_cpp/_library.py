@@ -1,4 +1,5 @@
-"""libmoe.so as ctypes sees it: where it lies, the signatures of include/moe/moe.h, and its statuses as exceptions.
+"""libmoe.so as ctypes sees it: where it lies, the signatures of include/moe/moe.h, and its statuses
+as exceptions.
 
 ctypes.CDLL releases Python's global lock during a call and takes it again in a callback.
 """
@@ -30,7 +31,15 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_generate": [_HANDLE, c_char_p, c_size_t, c_char_p, ON_TEXT, c_void_p, POINTER(c_void_p)],
     "moe_session_open": [POINTER(_HANDLE), _HANDLE, c_char_p],
     "moe_session_prefill": [_HANDLE, c_void_p, c_size_t, c_size_t, POINTER(c_float)],
-    "moe_session_generate": [_HANDLE, c_char_p, c_size_t, c_char_p, ON_TEXT, c_void_p, POINTER(c_void_p)],
+    "moe_session_generate": [
+        _HANDLE,
+        c_char_p,
+        c_size_t,
+        c_char_p,
+        ON_TEXT,
+        c_void_p,
+        POINTER(c_void_p),
+    ],
     "moe_session_truncate": [_HANDLE, c_size_t],
     "moe_score": [_HANDLE, c_void_p, c_size_t, c_char_p, POINTER(c_float), POINTER(c_void_p)],
     "moe_logits": [_HANDLE, c_void_p, c_size_t, POINTER(c_float)],
@@ -48,16 +57,22 @@ def library_path() -> Path:
     named = os.environ.get("MOE_LIBRARY")
     path = Path(named) if named else Path(__file__).with_name("libmoe.so")
     if not path.is_file():
-        why = "MOE_LIBRARY names it; set it to a libmoe.so or unset it" if named else "build and install the wheel: pip wheel ./python"
+        why = (
+            "MOE_LIBRARY names it; set it to a libmoe.so or unset it"
+            if named
+            else "build and install the wheel: pip wheel ./python"
+        )
         raise ImportError(f"moe_cpp: {path} is not there; {why}")
     return path.resolve()
 
 
 @contextmanager
 def _short_spins() -> Iterator[None]:
-    """As the command does for itself: libgomp's threads, which spin while they wait, slow each other down where the machine does other work.
+    """As the command does for itself: libgomp's threads, which spin while they wait, slow each
+    other down where the machine does other work.
 
-    libgomp reads its environment when it is loaded; what is set already is left, and nothing stays set for the program's children.
+    libgomp reads its environment when it is loaded; what is set already is left, and nothing stays
+    set for the program's children.
     """
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
@@ -76,7 +91,9 @@ def _open(path: Path) -> ctypes.CDLL:
     except OSError as error:
         missing = re.match(r"(\S+): cannot open shared object file: No such file", str(error))
         if missing is None:
-            raise ImportError(f"moe_cpp: {path} cannot be loaded: {error}; build the wheel on the system it shall run on") from None
+            raise ImportError(
+                f"moe_cpp: {path} cannot be loaded: {error}; build the wheel on the system it shall run on"
+            ) from None
         raise ImportError(
             f"moe_cpp: this system has no {missing[1]}, which libmoe.so needs; the wheel of scripts/wheel.sh brings it, "
             "and scripts/deps.sh of the source installs it on Debian; elsewhere build the package on the system it shall run on"

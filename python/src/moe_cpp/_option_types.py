@@ -1,4 +1,5 @@
-"""Which options are keywords of which function, and their types in Python. Imports nothing: setup.py reads it too, before the package can be imported."""
+"""Which options are keywords of which function, and their types in Python. Imports nothing:
+setup.py reads it too, before the package can be imported."""
 
 # By an option's kind (include/moe/moe.h, moe_options).
 TYPES = {
@@ -16,7 +17,8 @@ TYPES = {
     "weighted": "Mapping[str, float]",
 }
 
-# The library's function, and those of its options that are arguments of their own in Python, or are always given.
+# The library's function, and those of its options that are arguments of their own in Python, or are
+# always given.
 FUNCTIONS = {
     "TrainOptions": ("train", ("data", "out")),
     "LoadOptions": ("load", ()),

@@ -1,4 +1,5 @@
-"""Writing a text, which a model and a session do alike: the options, the callback, and what comes of it."""
+"""Writing a text, which a model and a session do alike: the options, the callback, and what comes
+of it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ class Generation:
 
 
 def write_text(
-    writer: Handle, function: Callable[..., int], prompt: Text, options: Mapping[str, object], on_text: Callable[[str], object] | None
+    writer: Handle,
+    function: Callable[..., int],
+    prompt: Text,
+    options: Mapping[str, object],
+    on_text: Callable[[str], object] | None,
 ) -> Generation:
     """Calls moe_generate, or what takes the same arguments, on a handle."""
     wanted = _sampling(options)
@@ -49,7 +54,9 @@ def write_text(
     with writer._use() as handle, Watched() as watched:
 
         def tell(_user: int | None, text: int, size: int) -> int:
-            return watched.ask(on_text or (lambda _: None), ctypes.string_at(text, size).decode("utf-8", "replace"))
+            return watched.ask(
+                on_text or (lambda _: None), ctypes.string_at(text, size).decode("utf-8", "replace")
+            )
 
         reply = call_for_json(function, handle, given, len(given), wanted, ON_TEXT(tell), None)
     return Generation(reply["text"], reply["prompt_tokens"], reply["tokens"], reply["finish"])

@@ -21,7 +21,14 @@ from moe_cpp._handle import Handle
 from moe_cpp._inputs import Folder, Ids, Text, as_ids, as_options, as_path, as_text
 from moe_cpp._library import LIBRARY, call_for_json, check, take_bytes
 from moe_cpp._text import Generation, write_text
-from moe_cpp.options import GenerateOptions, LoadOptions, SaveOptions, ScoreOptions, SessionOptions, takes_options
+from moe_cpp.options import (
+    GenerateOptions,
+    LoadOptions,
+    SaveOptions,
+    ScoreOptions,
+    SessionOptions,
+    takes_options,
+)
 from moe_cpp.session import Session
 
 
@@ -40,7 +47,8 @@ class Score:
     tokens : int
         Tokens predicted: all but the first of each window.
     windows, window : int
-        Whole windows scored, and the tokens of one. Windows do not overlap and the remainder is dropped.
+        Whole windows scored, and the tokens of one. Windows do not overlap and the remainder is
+        dropped.
     routing : str
         "dropless", "as-trained" or "threshold".
     causal : bool
@@ -48,8 +56,8 @@ class Score:
     ids : ndarray of int32 [N]
         The text's tokens.
     logprobs : ndarray of float32 [N]
-        Natural logarithm of the probability of each id given those before it in its window; NaN where there is none (the first of each
-        window, the dropped remainder).
+        Natural logarithm of the probability of each id given those before it in its window; NaN
+        where there is none (the first of each window, the dropped remainder).
     """
 
     nats_per_token: float
@@ -71,7 +79,8 @@ class Routing:
     Attributes
     ----------
     experts : ndarray of int32 [L, N, K]
-        In the order of choice; -1 where a choice was not sent. L counts the layers that have experts.
+        In the order of choice; -1 where a choice was not sent. L counts the layers that have
+        experts.
     weights : ndarray of float32 [L, N, K]
         The combine weights; 0 where a choice was not sent.
     """
@@ -82,13 +91,15 @@ class Routing:
 
 @takes_options("LoadOptions")
 def load(folder: Folder, **options: Unpack[LoadOptions]) -> Model:
-    """Loads a model: a folder (config.json, model.safetensors, tokenizer.json), a .gguf file, or a name of `moe get`.
+    """Loads a model: a folder (config.json, model.safetensors, tokenizer.json), a .gguf file, or a
+    name of `moe get`.
 
     Parameters
     ----------
     folder : path
-        As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe` reads; or a .gguf file, or a name that
-        `moe get` lists and has fetched. What is there under a name comes first.
+        As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe`
+        reads; or a .gguf file, or a name that `moe get` lists and has fetched. What is there under
+        a name comes first.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")
@@ -99,23 +110,35 @@ def load(folder: Folder, **options: Unpack[LoadOptions]) -> Model:
 class Model(Handle):
     """Weights and tokenizer, made by `load`. A context manager: leaving it closes the model.
 
-    Calls from several threads wait for each other; open a `session` for each to work at the same time. A callback must not use its own
-    model (`Error`).
+    Calls from several threads wait for each other; open a `session` for each to work at the same
+    time. A callback must not use its own model (`Error`).
     """
 
     def __init__(self, handle: c_void_p, folder: str) -> None:
         another = "load the folder a second time"
-        super().__init__(handle, LIBRARY.moe_close, kind="model", another=another, closed=f"the model of {folder} is closed; load it again")
+        super().__init__(
+            handle,
+            LIBRARY.moe_close,
+            kind="model",
+            another=another,
+            closed=f"the model of {folder} is closed; load it again",
+        )
         self._folder = folder
         self._info: dict[str, Any] = call_for_json(LIBRARY.moe_inspect, handle)
-        self._vocab, self._moe_layers, self._slots = (int(LIBRARY.moe_size(handle, name)) for name in (b"vocab", b"moe_layers", b"slots"))
+        self._vocab, self._moe_layers, self._slots = (
+            int(LIBRARY.moe_size(handle, name)) for name in (b"vocab", b"moe_layers", b"slots")
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Model is neither copied nor pickled; load the folder again")
 
     def __repr__(self) -> str:
         info = self._info
-        routed = f"recipe {info['recipe']}, {info['top_k']} of {info['experts']} experts, " if info["moe_layers"] else "dense, "
+        routed = (
+            f"recipe {info['recipe']}, {info['top_k']} of {info['experts']} experts, "
+            if info["moe_layers"]
+            else "dense, "
+        )
         state = ", closed" if self.closed else ""
         return f"<moe_cpp.Model {self._folder!r}: {routed}{info['layers']} layers, {info['parameters']['total']:,} parameters{state}>"
 
@@ -133,15 +156,25 @@ class Model(Handle):
         given = as_text(text, "text")
         memory, count = c_void_p(), c_size_t()
         with self._use() as handle:
-            check(LIBRARY.moe_encode(handle, given, len(given), ctypes.byref(memory), ctypes.byref(count)))
-        return np.frombuffer(bytearray(take_bytes(memory, count.value * np.dtype(np.int32).itemsize)), np.int32)
+            check(
+                LIBRARY.moe_encode(
+                    handle, given, len(given), ctypes.byref(memory), ctypes.byref(count)
+                )
+            )
+        return np.frombuffer(
+            bytearray(take_bytes(memory, count.value * np.dtype(np.int32).itemsize)), np.int32
+        )
 
     def decode_bytes(self, ids: ArrayLike) -> bytes:
         """The bytes that ids [N] stand for; part of a character where they end in one."""
         given = self._ids(ids)
         memory, count = c_void_p(), c_size_t()
         with self._use() as handle:
-            check(LIBRARY.moe_decode(handle, given.ctypes.data, given.size, ctypes.byref(memory), ctypes.byref(count)))
+            check(
+                LIBRARY.moe_decode(
+                    handle, given.ctypes.data, given.size, ctypes.byref(memory), ctypes.byref(count)
+                )
+            )
         return take_bytes(memory, count.value)
 
     def decode(self, ids: ArrayLike) -> str:
@@ -149,7 +182,13 @@ class Model(Handle):
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     @takes_options("GenerateOptions")
-    def generate(self, prompt: Text, *, on_text: Callable[[str], object] | None = None, **options: Unpack[GenerateOptions]) -> Generation:
+    def generate(
+        self,
+        prompt: Text,
+        *,
+        on_text: Callable[[str], object] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
         """Continues a text. The same prompt, options and seed give the text `moe generate` gives.
 
         Parameters
@@ -157,14 +196,15 @@ class Model(Handle):
         prompt : str or bytes
             The text to continue.
         on_text : callable
-            Called with text as soon as it is certain, whole characters only. A true value ends the generation; an exception ends it and
-            is raised here.
+            Called with text as soon as it is certain, whole characters only. A true value ends the
+            generation; an exception ends it and is raised here.
         """
         return write_text(self, LIBRARY.moe_generate, prompt, options, on_text)
 
     @takes_options("GenerateOptions")
     def stream(self, prompt: Text, **options: Unpack[GenerateOptions]) -> Stream:
-        """`generate` as an iterator over its text, piece by piece; the model works in a thread of its own and is taken until the end.
+        """`generate` as an iterator over its text, piece by piece; the model works in a thread of
+        its own and is taken until the end.
 
         >>> for text in model.stream("Once upon ", seed=1):
         ...     print(text, end="", flush=True)
@@ -173,7 +213,8 @@ class Model(Handle):
 
     @takes_options("SessionOptions")
     def session(self, **options: Unpack[SessionOptions]) -> Session:
-        """Opens a text under way: what was read and written of it is not read again, and sessions of one model work at the same time."""
+        """Opens a text under way: what was read and written of it is not read again, and sessions
+        of one model work at the same time."""
         wanted = as_options(options)
         handle = c_void_p()
         with self._use() as model:
@@ -182,18 +223,25 @@ class Model(Handle):
 
     @takes_options("ScoreOptions")
     def score(self, text_or_ids: Text | ArrayLike, **options: Unpack[ScoreOptions]) -> Score:
-        """How well the model predicts a text or a sequence of ids [N]; the figures are those of `moe score`.
+        """How well the model predicts a text or a sequence of ids [N]; the figures are those of
+        `moe score`.
 
         Parameters
         ----------
         text_or_ids : str, bytes or integers [N]
             There must be one whole window.
         """
-        ids = self.encode(text_or_ids) if isinstance(text_or_ids, (str, bytes, bytearray, memoryview)) else self._ids(text_or_ids)
+        ids = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, (str, bytes, bytearray, memoryview))
+            else self._ids(text_or_ids)
+        )
         logprobs = np.empty(ids.size, np.float32)
         wanted = as_options(options)
         with self._use() as handle:
-            reply: Mapping[str, Any] = call_for_json(LIBRARY.moe_score, handle, ids.ctypes.data, ids.size, wanted, _floats(logprobs))
+            reply: Mapping[str, Any] = call_for_json(
+                LIBRARY.moe_score, handle, ids.ctypes.data, ids.size, wanted, _floats(logprobs)
+            )
         return Score(
             nats_per_token=reply["nats_per_token"],
             perplexity=reply["perplexity"],
@@ -208,7 +256,8 @@ class Model(Handle):
         )
 
     def logits(self, ids: ArrayLike) -> NDArray[np.float32]:
-        """Logits float32 [N, V] of one sequence of ids [N]: row n is about the id after ids[n]. 4 N V bytes."""
+        """Logits float32 [N, V] of one sequence of ids [N]: row n is about the id after ids[n]. 4 N
+        V bytes."""
         given = self._sequence(ids)
         logits = np.empty((given.size, self._vocab), np.float32)
         with self._use() as handle:
@@ -216,13 +265,18 @@ class Model(Handle):
         return logits
 
     def routing(self, ids: ArrayLike) -> Routing:
-        """The experts, and their weights, that each token of one sequence of ids [N] goes to; L is 0 for a dense model."""
+        """The experts, and their weights, that each token of one sequence of ids [N] goes to; L is
+        0 for a dense model."""
         given = self._sequence(ids)
         shape = (self._moe_layers, given.size, self._slots)
         experts, weights = np.empty(shape, np.int32), np.empty(shape, np.float32)
         with self._use() as handle:
             if experts.size:
-                check(LIBRARY.moe_routing(handle, given.ctypes.data, given.size, _ints(experts), _floats(weights)))
+                check(
+                    LIBRARY.moe_routing(
+                        handle, given.ctypes.data, given.size, _ints(experts), _floats(weights)
+                    )
+                )
         return Routing(experts, weights)
 
     @takes_options("SaveOptions")
@@ -265,7 +319,9 @@ class Stream(Iterator[str]):
         self._queue: queue.SimpleQueue[str | Generation | BaseException] = queue.SimpleQueue()
         stop = threading.Event()
         # The thread holds no reference to this object, so that dropping it is seen.
-        self._thread = threading.Thread(target=_feed, args=(self._queue, stop, model, prompt, sampling), name="moe_cpp stream")
+        self._thread = threading.Thread(
+            target=_feed, args=(self._queue, stop, model, prompt, sampling), name="moe_cpp stream"
+        )
         self._stop = weakref.finalize(self, stop.set)
         self._done = False
         self._thread.start()
@@ -292,14 +348,26 @@ class Stream(Iterator[str]):
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
-def _feed(out: queue.SimpleQueue[str | Generation | BaseException], stop: threading.Event, model: Model, prompt: bytes, sampling: GenerateOptions) -> None:
+def _feed(
+    out: queue.SimpleQueue[str | Generation | BaseException],
+    stop: threading.Event,
+    model: Model,
+    prompt: bytes,
+    sampling: GenerateOptions,
+) -> None:
     def tell(text: str) -> bool:
         out.put(text)
-        # The program waits for its threads when it ends; one that nobody reads any more must not keep it.
+        # The program waits for its threads when it ends; one that nobody reads any more must not
+        # keep it.
         return stop.is_set() or not threading.main_thread().is_alive()
 
     try:

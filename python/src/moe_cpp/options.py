@@ -1,4 +1,5 @@
-"""The options of functions as keyword arguments: their names, types and defaults are the library's own list (moe_options), which the command's --help is made of.
+"""The options of functions as keyword arguments: their names, types and defaults are the library's
+own list (moe_options), which the command's --help is made of.
 
 For type checkers options.pyi says the same; setup.py writes it when the wheel is built.
 """
@@ -18,7 +19,8 @@ from moe_cpp._option_types import FUNCTIONS, TYPES
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _TYPES: dict[str, Any] = {
-    kind: eval(text, {"Any": Any, "Folder": Folder, "Mapping": Mapping, "Sequence": Sequence}) for kind, text in TYPES.items()  # noqa: S307
+    kind: eval(text, {"Any": Any, "Folder": Folder, "Mapping": Mapping, "Sequence": Sequence})
+    for kind, text in TYPES.items()  # noqa: S307
 }
 
 
@@ -54,7 +56,9 @@ def _paragraph(row: Mapping[str, Any]) -> str:
 def _parameter(row: Mapping[str, Any]) -> inspect.Parameter:
     default = _shown_default(row)
     kind = TYPES[row["kind"]] + (" | None" if default is None else "")
-    return inspect.Parameter(keyword_of(row["name"]), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    return inspect.Parameter(
+        keyword_of(row["name"]), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+    )
 
 
 def _documented(doc: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -71,12 +75,19 @@ def _documented(doc: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def takes_options(name: str) -> Callable[[Function], Function]:
-    """Gives a Python function, in place of its **options, the keywords of FUNCTIONS[name]: for help(), signature() and completion."""
+    """Gives a Python function, in place of its **options, the keywords of FUNCTIONS[name]: for
+    help(), signature() and completion."""
     rows = options_of(name)
 
     def give(wrapped: Function) -> Function:
-        own = [p for p in inspect.signature(wrapped).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        wrapped.__signature__ = inspect.signature(wrapped).replace(parameters=[*own, *map(_parameter, rows)])  # type: ignore[attr-defined]
+        own = [
+            p
+            for p in inspect.signature(wrapped).parameters.values()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        wrapped.__signature__ = inspect.signature(wrapped).replace(
+            parameters=[*own, *map(_parameter, rows)]
+        )  # type: ignore[attr-defined]
         wrapped.__doc__ = _documented(inspect.cleandoc(wrapped.__doc__ or ""), rows)
         return wrapped
 
@@ -85,7 +96,12 @@ def takes_options(name: str) -> Callable[[Function], Function]:
 
 def _typed(name: str) -> Any:
     rows = options_of(name)
-    fields = {keyword_of(one): _TYPES[row["kind"]] | None for row in rows for one in [row["name"], *row["also"]] if len(one) > 1}
+    fields = {
+        keyword_of(one): _TYPES[row["kind"]] | None
+        for row in rows
+        for one in [row["name"], *row["also"]]
+        if len(one) > 1
+    }
     return TypedDict(name, fields, total=False)  # type: ignore[operator, misc]
 
 

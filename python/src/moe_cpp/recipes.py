@@ -40,12 +40,13 @@ class RouteResult:
     capacity : int, list of int, or None
         Places of an expert's buffer (of each group of tokens where they differ); None: no buffers.
     losses : dict of str to float
-        Canonical: "balance" is 1 when even, "importance" and "load" are 0; "z" is the mean squared logsumexp.
+        Canonical: "balance" is 1 when even, "importance" and "load" are 0; "z" is the mean squared
+        logsumexp.
     evenness : dict of str to float
         "max_vio" (max / mean - 1 of the counts), "cv2", "entropy" (over that of an even load).
     gradients : dict of str to ndarray of float32
-        "dlogits" [T, E] and, by recipe and input, "dclean", "dsigma" [T, E], "dx" [T, D], "dweight", "dnoise_weight" [E, D]; empty
-        without `coef` and `dweights`.
+        "dlogits" [T, E] and, by recipe and input, "dclean", "dsigma" [T, E], "dx" [T, D],
+        "dweight", "dnoise_weight" [E, D]; empty without `coef` and `dweights`.
     """
 
     experts: NDArray[np.int32]
@@ -125,7 +126,11 @@ def route(
     given["dweights"] = None if dweights is None else _rows(dweights)
     for name, value in arrays.items():
         if value is not None:
-            given[name] = as_ids(value, name).tolist() if name in _COUNTS else as_numbers(value, name, 2 if name in _MATRICES else 1)
+            given[name] = (
+                as_ids(value, name).tolist()
+                if name in _COUNTS
+                else as_numbers(value, name, 2 if name in _MATRICES else 1)
+            )
     reply: Mapping[str, Any] = call_for_json(LIBRARY.moe_route, as_options(given))
     return _result(reply)
 
@@ -147,7 +152,11 @@ def _number(value: float | None) -> float:
 def _result(reply: Mapping[str, Any]) -> RouteResult:
     rows: list[list[int]] = reply["experts"]
     shape = (len(rows), max((len(row) for row in rows), default=0))
-    experts, weights, kept = np.full(shape, -1, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
+    experts, weights, kept = (
+        np.full(shape, -1, np.int32),
+        np.zeros(shape, np.float32),
+        np.zeros(shape, np.bool_),
+    )
     for place, row in enumerate(rows):
         experts[place, : len(row)] = row
         weights[place, : len(row)] = reply["weights"][place]
@@ -166,6 +175,7 @@ def _result(reply: Mapping[str, Any]) -> RouteResult:
 
 
 def recipes() -> list[dict[str, Any]]:
-    """The routing recipes: each one's name, formula, stages, defaults, losses, causality and source, as `moe recipes --json` has them."""
+    """The routing recipes: each one's name, formula, stages, defaults, losses, causality and
+    source, as `moe recipes --json` has them."""
     found: list[dict[str, Any]] = call_for_json(LIBRARY.moe_recipes)
     return found

@@ -1,4 +1,5 @@
-"""A text under way over a loaded model: read, go on, go back, go on elsewhere; each id is computed once."""
+"""A text under way over a loaded model: read, go on, go back, go on elsewhere; each id is computed
+once."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from moe_cpp.options import ContinueOptions, takes_options
 
 
 class Session(Handle):
-    """Made by `Model.session`. A context manager: leaving it closes the session. It keeps the weights: the model may be closed first.
+    """Made by `Model.session`. A context manager: leaving it closes the session. It keeps the
+    weights: the model may be closed first.
 
-    Sessions of one model, and the model beside them, work at the same time in threads of their own; calls of one session wait for each
-    other. A callback must not use its own session (`Error`).
+    Sessions of one model, and the model beside them, work at the same time in threads of their own;
+    calls of one session wait for each other. A callback must not use its own session (`Error`).
 
     >>> with model.session(capacity=2000) as session:
     ...     reply = session.generate("The router ", tokens=20)
@@ -33,7 +35,13 @@ class Session(Handle):
 
     def __init__(self, handle: c_void_p, vocab: int) -> None:
         another = "open another one"
-        super().__init__(handle, LIBRARY.moe_session_close, kind="session", another=another, closed="the session is closed; open another one")
+        super().__init__(
+            handle,
+            LIBRARY.moe_session_close,
+            kind="session",
+            another=another,
+            closed="the session is closed; open another one",
+        )
         self._vocab = vocab
 
     def __reduce__(self) -> NoReturn:
@@ -51,7 +59,8 @@ class Session(Handle):
         return f"<moe_cpp.Session{', closed' if self.closed else ''}>"
 
     def prefill(self, ids: ArrayLike, *, rows: int = 1) -> NDArray[np.float32]:
-        """Adds ids [N] to the text and returns logits float32 [rows, V]: of the id after each of the last `rows` of them."""
+        """Adds ids [N] to the text and returns logits float32 [rows, V]: of the id after each of
+        the last `rows` of them."""
         given = as_ids(ids, limit=self._vocab)
         if given.size == 0:
             refuse("ids is empty: at least one token is needed")
@@ -61,14 +70,25 @@ class Session(Handle):
         with self._use() as handle:
             check(
                 LIBRARY.moe_session_prefill(
-                    handle, given.ctypes.data, given.size, rows, logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+                    handle,
+                    given.ctypes.data,
+                    given.size,
+                    rows,
+                    logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
                 )
             )
         return logits
 
     @takes_options("ContinueOptions")
-    def generate(self, prompt: Text = "", *, on_text: Callable[[str], object] | None = None, **options: Unpack[ContinueOptions]) -> Generation:
-        """Adds a prompt and goes on from there; what was written belongs to the text from then on. It ends where the session is full at the latest.
+    def generate(
+        self,
+        prompt: Text = "",
+        *,
+        on_text: Callable[[str], object] | None = None,
+        **options: Unpack[ContinueOptions],
+    ) -> Generation:
+        """Adds a prompt and goes on from there; what was written belongs to the text from then on.
+        It ends where the session is full at the latest.
 
         Parameters
         ----------

@@ -29,7 +29,8 @@ class TrainResult:
     seconds : float
         Of training, in all.
     ce : float or None
-        Cross-entropy of the last step in nats per token, auxiliary losses apart; None where resume=True found a run that had ended.
+        Cross-entropy of the last step in nats per token, auxiliary losses apart; None where
+        resume=True found a run that had ended.
     eval_ce : float or None
         Of the held-out text, where there is one.
     interrupted : bool
@@ -60,17 +61,20 @@ def train(
     on_step: Callable[[dict[str, Any]], object] | None = None,
     **options: Unpack[TrainOptions],
 ) -> TrainResult:
-    """Trains a model and writes it to a folder, as `moe train` does with the same options: same seed, same weights.
+    """Trains a model and writes it to a folder, as `moe train` does with the same options: same
+    seed, same weights.
 
     Parameters
     ----------
     data : path or sequence of paths
         Text files, or folders of them.
     out : path
-        Folder for the model, its checkpoint and metrics.jsonl. One that holds a model is refused, unless resume=True.
+        Folder for the model, its checkpoint and metrics.jsonl. One that holds a model is refused,
+        unless resume=True.
     on_step : callable
-        Called after each step with that step's line of metrics.jsonl (losses in nats, load of each layer's experts). A true value saves
-        and ends the run; an exception saves, ends it, and is raised here. So does Ctrl-C, as KeyboardInterrupt.
+        Called after each step with that step's line of metrics.jsonl (losses in nats, load of each
+        layer's experts). A true value saves and ends the run; an exception saves, ends it, and is
+        raised here. So does Ctrl-C, as KeyboardInterrupt.
 
     Returns
     -------
@@ -78,8 +82,12 @@ def train(
     """
     if on_step is not None and not callable(on_step):
         refuse(f"on_step must be callable, not {type(on_step).__name__}")
-    if isinstance(data, (bytes, bytearray, memoryview, Mapping)) or not isinstance(data, (str, os.PathLike, Iterable)):
-        refuse(f"data must be a path (str or pathlib.Path) or a list of paths, not {type(data).__name__}")
+    if isinstance(data, (bytes, bytearray, memoryview, Mapping)) or not isinstance(
+        data, (str, os.PathLike, Iterable)
+    ):
+        refuse(
+            f"data must be a path (str or pathlib.Path) or a list of paths, not {type(data).__name__}"
+        )
     sources = [data] if isinstance(data, (str, os.PathLike)) else list(data)
     for place, source in enumerate(sources):
         as_path(source, f"data[{place}]")

@@ -49,6 +49,8 @@ struct Operand {
 //   times the scale stack(...)                  a matrix for sums over its rows: alloc_stacked() is
 //   its memory alloc_gradients(w)          p, ds and ds_keys product(...) block_product() of
 //   elements softmax_gradient<kMasked>() those, of one vector of queries
+// The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
+// needs no calls for its steps.
 template <class Inner>
 struct Workspace {
   using Element = typename Inner::Element;
@@ -184,8 +186,8 @@ float factor_of(const AttentionCall& call) {
 // S = K Q^T and dP = V dO^T of keys [key, key + keys) of the task and `columns` queries from
 // `column` on.
 template <class Inner>
-void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t column,
-                    int64_t columns) {
+HWY_INLINE void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t column,
+                               int64_t columns) {
   Inner::product(keys, columns, w.k.depth, {w.k.rows + key * w.k.ld, w.k.ld, 1},
                  w.q.turned + column, kKeyBlock, w.score + column, kKeyBlock, Written());
   Inner::product(keys, columns, w.v.depth, {w.v.rows + key * w.v.ld, w.v.ld, 1},
@@ -195,8 +197,8 @@ void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_
 // dv += P^T dO and dk += dS^T Q for keys [key + from, key + from + keys), summed over queries
 // [query, queries); `query` is a multiple of the lanes.
 template <class Inner>
-void key_products(const Workspace<Inner>& w, int64_t key, int64_t from, int64_t keys, int64_t query,
-                  int64_t queries) {
+HWY_INLINE void key_products(const Workspace<Inner>& w, int64_t key, int64_t from, int64_t keys,
+                             int64_t query, int64_t queries) {
   constexpr int64_t kNumbers = Inner::kNumbers;
   const int64_t depth = (queries - query + kNumbers - 1) / kNumbers,
                 at = (from * kKeyBlock + query) / kNumbers, row = query / kNumbers;
@@ -210,8 +212,8 @@ void key_products(const Workspace<Inner>& w, int64_t key, int64_t from, int64_t 
 
 // dq += dS K for queries [query, query + queries), summed over keys [key, key + keys).
 template <class Inner>
-void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t query,
-                    int64_t queries) {
+HWY_INLINE void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t query,
+                               int64_t queries) {
   constexpr int64_t kNumbers = Inner::kNumbers;
   Inner::product(queries, w.k.padded, (keys + kNumbers - 1) / kNumbers,
                  {w.ds_keys + query, 1, kKeyBlock}, w.k.stacked + key / kNumbers * w.k.padded,
@@ -220,8 +222,8 @@ void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_
 
 // A key block before the queries' own, seen whole by all of them or, at the window's edge, in part.
 template <class Inner>
-void earlier_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
-                   int64_t queries, Sight sight) {
+HWY_INLINE void earlier_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                              int64_t queries, Sight sight) {
   const bool whole = sight.ahead + queries <= sight.window;
   const int64_t padded = padded_width(queries);
   score_products(w, key, kKeyBlock, 0, padded);
@@ -238,8 +240,8 @@ void earlier_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t
 // keys up to their last query; the products that sum over queries begin, for a panel of keys, at
 // the first query that sees one of them, so no score outside the computed panels is read.
 template <class Inner>
-void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
-                    int64_t queries, Sight sight) {
+HWY_INLINE void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                               int64_t queries, Sight sight) {
   const int64_t lanes = lanes_f32();
   for (int64_t c = 0; c < queries; c += lanes) {
     const int64_t seen = std::min(c + lanes, queries);
@@ -252,7 +254,8 @@ void diagonal_block(const AttentionCall& call, const Workspace<Inner>& w, int64_
 }
 
 template <class Inner>
-void backward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
+HWY_INLINE void backward_task(const AttentionCall& call, const AttentionTask& task,
+                              Arena& scratch) {
   const ArenaScope scope(scratch);
   const int64_t group = call.group(), first = call.kv->bounds[static_cast<size_t>(task.sequence)],
                 length = (task.end - task.begin) / group;

@@ -239,34 +239,37 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
   }
   const bf16* panel = transposed_keys<bf16>(call, task, block.row, x.width);
   const int64_t ahead = (row_ahead - block.row) / kKeyBlock * call.kv_heads * width * kKeyBlock;
-  for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeyBlock)
+  Pair* to = k;
+  for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeyBlock, to += kKeyBlock)
     for (int64_t j = 0; j < kKeyBlock; j += 2 * kLanes) {
       fetch(panel + ahead + j);
       fetch(panel + ahead + kKeyBlock + j);
       store_pairs(
-          k + c / 2 * kKeyBlock + j, _mm512_loadu_si512(panel + j),
+          to + j, _mm512_loadu_si512(panel + j),
           c + 1 < width ? _mm512_loadu_si512(panel + kKeyBlock + j) : _mm512_setzero_si512());
     }
 }
 
 // Zero where a pair has no such key.
 MOE_BF16 void ForwardBf16::load_values(int64_t row_ahead) const {
-  const KvView& kv = *call.kv;
-  const int64_t width = x.value_width;
-  const char* head = static_cast<const char*>(kv.v.data) +
+  const Tensor& from = call.kv->v;
+  const int64_t width = x.value_width, row = block.row, first = block.first, end = block.end,
+                row_bytes = from.row_bytes;
+  const char* head = static_cast<const char*>(from.data) +
                      task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
-  const auto numbers = [&](int64_t row) {
-    return reinterpret_cast<const bf16*>(head + row * kv.v.row_bytes);
+  const auto numbers = [&](int64_t at) {
+    return reinterpret_cast<const bf16*>(head + at * row_bytes);
   };
   const auto seen = [&](int64_t key) {
-    return key < block.first || key >= block.end ? nullptr : numbers(block.row + key);
+    return key < first || key >= end ? nullptr : numbers(row + key);
   };
-  for (int64_t key = block.first & ~int64_t{1}; key < block.end; key += 2) {
+  Pair* to = v + first / 2 * x.value_padded;
+  for (int64_t key = first & ~int64_t{1}; key < end; key += 2, to += x.value_padded) {
     for (int64_t c = 0; c < width; c += 2 * kLanes) {
       fetch(numbers(row_ahead + key) + c);
       fetch(numbers(row_ahead + key + 1) + c);
     }
-    pair_rows(v + key / 2 * x.value_padded, seen(key), seen(key + 1), width);
+    pair_rows(to, seen(key), seen(key + 1), width);
   }
 }
 
@@ -393,8 +396,8 @@ MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionT
   for (const AttentionTask& task : tasks) forward_task<ForwardBf16>(call, task, scratch);
 }
 
-void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
-                   Arena& scratch) {
+MOE_BF16 void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                            Arena& scratch) {
   for (const AttentionTask& task : tasks) backward_task<BackwardBf16>(call, task, scratch);
 }
 

@@ -3,7 +3,7 @@
 // one, and what each product of a token takes alone. Bytes are the weights' that a token touches,
 // as the file holds them.
 //   bench_decode [olmoe|qwen3moe|smollm2|both] [bf16|q8_0|q4_0|f32|f16|q4_1|all] [threads=2]
-//   [tokens=64] [prompt=512]
+//     [tokens=64] [prompt=512]
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -2,7 +2,8 @@
 // width (k F = 4 D) on the same 2,048 tokens, alternating in one run, packing of the weights
 // counted on both sides (every call finds its weights changed, as after an optimizer step).
 //   bench_moe_tax [D=384] [threads=2] [pairs=5] [E k]     prints a row for each (experts, k), or
-//   for the one given, and memory against tokens
+//                                                         for the one given, and memory against
+//                                                         tokens
 #include <fmt/format.h>
 
 #include <algorithm>

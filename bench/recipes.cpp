@@ -1,7 +1,7 @@
 // Every routing recipe on the same text, as bytes: the model of the preset tiny, its active FFN
 // width the same in each row, trained for 300 steps on the default corpus.
-//   bench_recipes [steps=300] [folder=data/corpus] [recipe...]     folder holds train/ and valid/;
-//   prints one table, a line as soon as a recipe is done
+//   bench_recipes [steps=300] [folder=data/corpus] [recipe...]
+//     folder holds train/ and valid/; prints one table, a line as soon as a recipe is done
 // Exits with 1 where a loss is not finite or does not fall.
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // while the active work stays the same. The OLMoE shape at half width; medians of alternating
 // rounds, so that a slow moment hits every point alike.
 //   bench_scaling [threads=2] [rounds=5] [folder=.]     prints three tables, writes scaling.svg
-//   (each axis relative to its first point)
+//                                                       (each axis relative to its first point)
 #include <fmt/format.h>
 
 #include <chrono>

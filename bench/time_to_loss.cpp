@@ -5,10 +5,12 @@
 // arms alternating on a quiet machine. Runs are ordinary folders of `moe train`: interrupted ones
 // go on, finished ones are not run again, so that the figures can be gathered over days.
 //   bench_time_to_loss DIR clock [rounds=9]         times a step of every arm, writes
-//   DIR/clock.json bench_time_to_loss DIR run ARM STEPS [seeds=3]  searches the learning rate until
-//   the best is not at the grid's end, then runs the other seeds at it bench_time_to_loss DIR one
-//   ARM STEPS LR SEED    a single run bench_time_to_loss DIR report                   prints the
-//   tables, writes DIR/time_to_loss.svg and DIR/time_to_loss_ratio.svg
+//                                                   DIR/clock.json
+//   bench_time_to_loss DIR run ARM STEPS [seeds=3]  searches the learning rate until the best is
+//     not at the grid's end, then runs the other seeds at it
+//   bench_time_to_loss DIR one ARM STEPS LR SEED    a single run
+//   bench_time_to_loss DIR report                   prints the tables, writes DIR/time_to_loss.svg
+//                                                   and DIR/time_to_loss_ratio.svg
 // Text: data/corpus (scripts/corpus.sh); threads: one a core it may run on (taskset).
 #include <fmt/format.h>
 

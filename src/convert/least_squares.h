@@ -20,8 +20,8 @@ void solve_ridge(Run&, Tensor rhs, Tensor gram, std::span<const double> ridge);
 
 // Linear maps with a bias from one set of inputs, whose system is factorised once. The map
 // minimises
-//   sum_n ||w x_n + bias - y_n||^2 + ridge * mean(diag C) * N * ||w||^2,   C the covariance of x;
-//   the bias costs nothing.
+//   sum_n ||w x_n + bias - y_n||^2 + ridge * mean(diag C) * N * ||w||^2,
+//     C the covariance of x; the bias costs nothing.
 class LinearFit {
  public:
   LinearFit(Run&, Tensor x, double ridge);  // x [N,D] A; viewed until the last fit

@@ -60,8 +60,8 @@ struct Merged {
 // Usage errors, naming experts: less than two of them; shapes that differ (the field and both
 // values); two with the same FFNs or the same prompts; prompts that are missing or cancel out. The
 // result's weights are views of those of base and experts, which must outlive it.
-//   gate_e = normalised(mean over positive prompts of x - mean over negative ones),   x [D]: what
-//   ffn_norm of the layer gives
+//   gate_e = normalised(mean over positive prompts of x - mean over negative ones),
+//     x [D]: what ffn_norm of the layer gives
 Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptions&);
 
 }  // namespace moe

@@ -48,7 +48,7 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions&);
 // The result's weights are views of those of `dense`, which must outlive it; what is drawn, scaled
 // or has noise is its own.
 //   expert r G + j = rows j F/G .. (j + 1) F/G of gate and up and the same columns of down, times
-//   down_scale = G / sum_i w_i, its bias 1 / sum_i w_i
+//     down_scale = G / sum_i w_i, its bias 1 / sum_i w_i
 // With K a multiple of G the G equal logits of a copy's experts stand together (ties go to the
 // lower index), so a token meets whole copies.
 Upcycled upcycle(Model& dense, const UpcycleOptions&, int threads);

@@ -2,7 +2,7 @@
 // weights, so that another run can be made to take the same ones (moe/stages/replay.h) and other
 // programs can read them. A safetensors file, docs/replay.md:
 //   ids [N] i32, bounds [S+1] i32 (windows); for each MoE layer i of the model: layers.{i}.experts
-//   [N,K] i32, layers.{i}.weights [N,K] f32 (0 where not sent)
+//     [N,K] i32, layers.{i}.weights [N,K] f32 (0 where not sent)
 #pragma once
 
 #include <memory>

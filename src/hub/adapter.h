@@ -4,8 +4,9 @@
 // src/peft/tuners/lora/{config,layer}.py.
 //
 //   base_model.model.<module>.lora_A.weight [r,I], base_model.model.<module>.lora_B.weight [O,r]:
-//   W += alpha / r * B A base_model.model.<name>: a tensor that stands in the place of the model's
-//   own ("modules_to_save")
+//     W += alpha / r * B A
+//   base_model.model.<name>: a tensor that stands in the place of the model's own
+//     ("modules_to_save")
 //
 // Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are
 // stacked: A end to end, B along a diagonal, with a rank_pattern. Where it holds a whole bank of

@@ -6,9 +6,9 @@
 
 namespace moe {
 
-// out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,   a = act(Wgate x + bgate) * (Wup x + bup)
-// (gated: SwiGLU and kin)
-//                                                          a = act(Wup x + bup) (not gated)
+// out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,
+//   a = act(Wgate x + bgate) * (Wup x + bup)   gated: SwiGLU and kin
+//   a = act(Wup x + bup)                       not gated
 // The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept
 // for its gradient.
 struct ExpertBank {

@@ -19,8 +19,8 @@ namespace moe {
 // The stages of one mode. Training and evaluation are two specs of one recipe
 // (moe/recipes/recipes.h). Each stage is a variant; each member carries its own parameters and
 // nothing reads another stage's. Order:
-//   noise -> logits -> score -> select -> weigh -> second -> capacity -> weigh over the kept,   and
-//   beside them the auxiliary losses.
+//   noise -> logits -> score -> select -> weigh -> second -> capacity -> weigh over the kept,
+//     and beside them the auxiliary losses.
 // A member names itself (kName) and lists its parameters (fields), so that JSON, `moe recipes` and
 // the tests need no list of their own (moe/recipes/spec_json.h).
 struct RoutingSpec {

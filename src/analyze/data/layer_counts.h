@@ -42,8 +42,8 @@ class IdCounts {
 
   // Vocabulary specialisation, OLMoE (arXiv 2409.02060) equation 8, as its authors' script works it
   // out:
-  //   mean over the ids v that occur of  max_e N_ve / N_v,   N_v occurrences of v, N_ve those that
-  //   chose e.
+  //   mean over the ids v that occur of  max_e N_ve / N_v,
+  //     N_v occurrences of v, N_ve those that chose e.
   // The mean is not weighted by how often an id occurs. With K > 1 choices every chosen expert
   // counts, so that 1 still means: always the same expert.
   double specialisation() const;
@@ -74,26 +74,30 @@ class LayerCounts {
   // Figures, by the field of LayerStats:
   //   load e            q_e = c_e / P
   //   mass e            sum of the combine weights sent to e over that of all experts
-  //   max_vio           max_e c_e / (P / E) - 1 (MaxVio, arXiv 2408.15664) max_vio_batch     the
-  //   mean over windows of the same of each window's own counts cv2               population
-  //   variance of c over its squared mean: E sum_e c_e^2 / P^2 - 1            (arXiv 1701.06538)
+  //   max_vio           max_e c_e / (P / E) - 1
+  //                     (MaxVio, arXiv 2408.15664)
+  //   max_vio_batch     the mean over windows of the same of each window's own counts
+  //   cv2               population variance of c over its squared mean: E sum_e c_e^2 / P^2 - 1
+  //                     (arXiv 1701.06538)
   //   load_entropy      H / ln E with H = -sum_e q_e ln q_e
   //   effective_experts exp(H)
   //   dead              the number of e with c_e < P / (100 E)
   //   dropped           pairs that found no room / P
   //   unrouted          the share of tokens with no kept pair
   //   router_entropy    mean over n of -sum_e p_ne ln p_ne, over ln E; p_ne = s_ne / sum_e s_ne
-  //   (sigmoid scores do not sum to 1 by themselves) margin            mean over n of min of s_ne
-  //   over C_n - max of s_ne over the rest; tokens that chose none or all are passed over. Below 0
-  //   where a selection
-  //                     bias or groups chose against the scores. Absent where experts choose.
+  //                     (sigmoid scores do not sum to 1 by themselves)
+  //   margin            mean over n of min of s_ne over C_n - max of s_ne over the rest; tokens
+  //                     that chose none or all are passed over. Below 0 where a
+  //                     selection bias or groups chose against the scores. Absent where experts
+  //                     choose.
   //   top_score         mean over n of max_e s_ne
-  //   domain (d, e)     tokens of d that chose e / tokens of d (domain specialisation, OLMoE
-  //   equation 7) coactivation      (i, j): tokens that chose both / c_i; 1 where i = j, 0 where
-  //   c_i = 0               (OLMoE equation 6, over all pairs of C_n; its script
+  //   domain (d, e)     tokens of d that chose e / tokens of d
+  //                     (domain specialisation, OLMoE equation 7)
+  //   coactivation      (i, j): tokens that chose both / c_i; 1 where i = j, 0 where c_i = 0
+  //                     (OLMoE equation 6, over all pairs of C_n; its script
   //                     counts neighbours in the ranking only)
   //   saturation        sum_n |C_n and C'_n| / P with C' of the earlier checkpoint: with K choices
-  //   a token the mean of |..| / K  (OLMoE equation 5)
+  //                     a token the mean of |..| / K  (OLMoE equation 5)
   LayerStats finish() const;
 
  private:

@@ -1,8 +1,8 @@
 // The losses of Shazeer et al. 2017 (arXiv 1701.06538, section 4 and appendix A): CV^2 of the
 // experts' summed weights, and of the load they may expect. An expert's expected load is the number
 // of tokens that would choose it if its own noise alone were drawn again:
-//   load_e = sum_n Phi((clean[n,e] - t[n,e]) / sigma[n,e]),   t[n,e] = the K-th largest noisy logit
-//   among the token's other experts,
+//   load_e = sum_n Phi((clean[n,e] - t[n,e]) / sigma[n,e]),
+//     t[n,e] = the K-th largest noisy logit among the token's other experts,
 // that is the one at rank K+1 where e is above it, the one at rank K otherwise. A threshold is the
 // noisy logit of another expert, so gradients reach that too.
 #include <numbers>

@@ -1,11 +1,13 @@
 // Routing stages as JSON, for the recipe `custom`, for config.json and for `moe recipes --json`.
 // One object; a stage is its name, or {"type": name, parameters}:
 //   {"base": "mixtral", "noise": {"type": "learned", "floor": 0.01}, "score": "softmax",
-//    "select": {"type": "grouped_top_k", "groups": 4, "keep": 2, "group_top": 2, "bias": {"rate":
-//    0.001}}, "weigh": {"type": "scores", "renormalise": "before_drop"}, "second": "all",
+//    "select": {"type": "grouped_top_k", "groups": 4, "keep": 2, "group_top": 2,
+//               "bias": {"rate": 0.001}},
+//    "weigh": {"type": "scores", "renormalise": "before_drop"}, "second": "all",
 //    "capacity": {"type": "buffer", "factor": 1.25, "order": "token_major", "scope": "sequence"},
-//    "capacity_eval": "dropless", "losses": {"balance": {"counts": "all_choices", "probs":
-//    "scores", "scope": {"group": 512}}, "importance": true}}
+//    "capacity_eval": "dropless",
+//    "losses": {"balance": {"counts": "all_choices", "probs": "scores", "scope": {"group": 512}},
+//               "importance": true}}
 // `base` names a recipe whose stages hold where the object says nothing; without it the missing
 // ones are none, softmax, top_k, scores, all, dropless, no losses. That goes down to the
 // parameters: a stage of the base's own type keeps those that the object does not name, and so does

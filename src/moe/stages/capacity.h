@@ -20,7 +20,7 @@ struct Dropless {
 };
 // Each expert keeps at most C pairs of each scope of n tokens:
 //   C = max(minimum, round(factor * (K if count_choices else 1) * n / E)), the rounded number being
-//   at most n where `at_most_tokens`.
+//     at most n where `at_most_tokens`.
 // The factor is the decimal number its user wrote (1.1, not the f32 beside it), and `round` rounds
 // halves to even. The formulas differ between codebases on purpose (docs/recipes.md). Pairs are
 // placed in `order`:
@@ -28,8 +28,9 @@ struct Dropless {
 //   token_major     token by token
 //   by_weight       the highest combine weights first, then the lower token (Megatron's "probs")
 //   batch_priority  tokens by their first choice's weight, then as choice_major (V-MoE; recommended
-//   by ST-MoE below a factor of 1) random          choice by choice in a random order of tokens
-//   (DeepSpeed); token order where nothing may be drawn
+//     by ST-MoE below a factor of 1)
+//   random          choice by choice in a random order of tokens (DeepSpeed); token order where
+//                   nothing may be drawn
 struct BufferCapacity {
   static constexpr std::string_view kName = "buffer";
   enum class Rounding {

@@ -8,7 +8,7 @@
 //   e >= 0      expert e was chosen and sent
 //   -1          nothing was chosen here
 //   -2 - e      expert e was chosen, so that it counts in a renormalised weight and in the losses,
-//   but was not sent: its policy skipped it, or it found no room
+//               but was not sent: its policy skipped it, or it found no room
 #pragma once
 
 #include <cstdint>

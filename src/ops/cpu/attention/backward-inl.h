@@ -44,11 +44,13 @@ struct Operand {
 
 // An inner part has
 //   Element                     what its product multiplies, kNumbers of them at once: numbers that
-//   follow each other along the sum kScaledQueries              whether q is multiplied by the
-//   scale, or what its products give load_rows(...)              rows of a matrix as elements,
-//   times the scale stack(...)                  a matrix for sums over its rows: alloc_stacked() is
-//   its memory alloc_gradients(w)          p, ds and ds_keys product(...) block_product() of
-//   elements softmax_gradient<kMasked>() those, of one vector of queries
+//                               follow each other along the sum
+//   kScaledQueries              whether q is multiplied by the scale, or what its products give
+//   load_rows(...)              rows of a matrix as elements, times the scale
+//   stack(...)                  a matrix for sums over its rows: alloc_stacked() is its memory
+//   alloc_gradients(w)          p, ds and ds_keys
+//   product(...)                block_product() of elements
+//   softmax_gradient<kMasked>() those, of one vector of queries
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
 template <class Inner>

@@ -2,8 +2,8 @@
 // bf16.cpp), in the manner of FlashAttention (Dao et al. 2022, algorithm 1; Milakov and Gimelshein
 // 2018 for the running maximum). A task is up to 64 columns (query, head) that share one key/value
 // head. For each block of 64 keys, with m the running maximum and l the running sum of a column:
-//   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');  l' = l exp(m - m')
-//   + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
+//   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');
+//   l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
 // and at the end o / l and lse = m + log l. A key beyond a column's position or before its window
 // has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not.
 
@@ -109,8 +109,11 @@ const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, i
 // An inner part holds the columns x and its operands, and has
 //   load(block)            the block's keys and values
 //   columns_at_once(whole) columns that make a panel; `whole`: all columns see all of the block's
-//   keys that are seen scores(panel)          s softmax(panel)         p, and m, l and exp(m - m')
-//   move on values(panel)          o' total_of(column)       l
+//                          keys that are seen
+//   scores(panel)          s
+//   softmax(panel)         p, and m, l and exp(m - m') move on
+//   values(panel)          o'
+//   total_of(column)       l
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
 template <class Inner>

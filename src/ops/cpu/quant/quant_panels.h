@@ -7,8 +7,9 @@
 // hold a step of all columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never
 // negative:
 //   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i
-//   below those of step 4 + i; then q5_*: 64 bytes, bit s of each is the fifth bit of step s; q6_k:
-//   2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
+//                              below those of step 4 + i; then
+//   q5_*: 64 bytes, bit s of each is the fifth bit of step s;
+//     q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
 // Scales: q8_0, q4_0, q5_0: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; k-types, for a
 // chunk: f16 d[16], dmin[16] (q6_k: unused), then for each block two rows of 16 bytes: scale and
 // min, or (q6_k, signed) the scales of its two halves.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -69,6 +70,24 @@ std::string quantising_help() {
          "printed (docs/quantisation.md)";
 }
 
+// The folder OUT, made before the work begins, goes again where nothing comes into it.
+class MadeFolder {
+ public:
+  explicit MadeFolder(std::string path)
+      : path_(std::move(path)), was_there_(std::filesystem::exists(path_, ignored_)) {}
+  ~MadeFolder() {
+    if (!was_there_ && std::filesystem::is_directory(path_, ignored_))
+      std::filesystem::remove(path_, ignored_);  // only if it is empty
+  }
+  MadeFolder(const MadeFolder&) = delete;
+  MadeFolder& operator=(const MadeFolder&) = delete;
+
+ private:
+  std::error_code ignored_;
+  std::string path_;
+  bool was_there_;
+};
+
 }  // namespace
 
 FieldList fields(ConvertJob& job) {
@@ -117,6 +136,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
     reply.merged = merge_adapter(before, job.adapter, options.threads);
     callbacks.on_merged(*reply.merged);
   }
+  const MadeFolder made(job.out);
   check_convert_target(in, job.out, before);
   std::optional<VerifyText> text;
   if (!job.verify.empty()) text = read_verify(job.verify, before, job.rule);

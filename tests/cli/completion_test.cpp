@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/command_tree.h"
 #include "cli/verbs.h"
 #include "options/manual.h"
 #include "support/command.h"

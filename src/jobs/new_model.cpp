@@ -47,7 +47,8 @@ NewModel::NewModel(const std::string& out, const Watch& watch)
     remove_parents();
     fail("cannot make the folder {}: {}; choose another one", parent.string(), error.message());
   }
-  std::string name = (parent / ("." + fs::path(out_).filename().string() + ".tmp-XXXXXX")).string();
+  std::string name =
+      (parent / fmt::format(".{}.tmp-XXXXXX", fs::path(out_).filename().string())).string();
   if (mkdtemp(name.data()) == nullptr) {
     const int reason = errno;
     remove_parents();

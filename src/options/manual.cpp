@@ -79,10 +79,12 @@ std::string options_of(const CommandInfo& command, bool own_page) {
 std::string synopsis(const CommandInfo& command) {
   std::string line = bold(command.path);
   for (const OptionInfo& o : command.positionals)
-    line += o.required ? " " + italic(o.names[0]) : " [" + italic(o.names[0]) + "]";
+    line += o.required ? fmt::format(" {}", italic(o.names[0]))
+                       : fmt::format(" [{}]", italic(o.names[0]));
   for (const OptionInfo& o : command.flags)
-    if (o.required) line += " " + bold(o.names.back()) + " " + italic(o.type);
-  if (!command.verbs.empty() && command.positionals.empty()) line += " " + italic("VERB");
+    if (o.required) line += fmt::format(" {} {}", bold(o.names.back()), italic(o.type));
+  if (!command.verbs.empty() && command.positionals.empty())
+    line += fmt::format(" {}", italic("VERB"));
   return line + " [" + italic("OPTION") + "]...\n";
 }
 

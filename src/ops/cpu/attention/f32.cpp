@@ -140,14 +140,14 @@ void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) 
   const auto before = hn::LoadU(d, x.highest + column);
   auto highest = before;
   for (int64_t j = low; j < high; ++j) {
-    auto v = hn::LoadU(d, s + j * x.room);
+    auto score_j = hn::LoadU(d, s + j * x.room);
     if constexpr (kMasked) {
       const auto key = hn::Set(di, static_cast<int32_t>(j));
-      v = hn::IfThenElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))),
-                         minus_infinity, v);
-      hn::StoreU(v, d, s + j * x.room);
+      score_j = hn::IfThenElse(hn::RebindMask(d, hn::Or(hn::Gt(key, last), hn::Lt(key, first))),
+                               minus_infinity, score_j);
+      hn::StoreU(score_j, d, s + j * x.room);
     }
-    highest = hn::Max(highest, v);
+    highest = hn::Max(highest, score_j);
   }
   // A column that has seen nothing yet keeps a maximum of -inf and sums of 0; -inf - -inf must not
   // come about.
@@ -229,10 +229,10 @@ void ForwardByKey<T>::softmax_column(int64_t column, int64_t low, int64_t high) 
   for (int64_t j = low; j < high; j += lanes_f32()) {
     const auto key = hn::Iota(di, static_cast<int32_t>(j));
     const auto hidden = hn::Or(hn::Gt(key, last), hn::Lt(key, first));
-    const auto v =
+    const auto seen =
         hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, -kInfinity), hn::LoadU(d, s + j));
-    hn::StoreU(v, d, s + j);
-    most = hn::Max(most, v);
+    hn::StoreU(seen, d, s + j);
+    most = hn::Max(most, seen);
   }
   const float before = x.highest[column], highest = std::max(before, MaxLanesFixed(d, most));
   const float level = highest == -kInfinity ? 0.0f : highest;

@@ -47,14 +47,14 @@ TEST(QuantPolicy, ProductsFallBackAsLlamaCppDoes) {
 TEST(QuantPolicy, TheHeadKeepsMoreBits) {
   using enum WeightKind;
   for (const DType asked : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k}) {
-    EXPECT_EQ(choice(head, 512, asked), "q6_k!");
-    EXPECT_EQ(choice(head, 576, asked), "q8_0!");
-    EXPECT_EQ(choice(head, 100, asked), "f16!");
+    EXPECT_EQ(choice(lm_head, 512, asked), "q6_k!");
+    EXPECT_EQ(choice(lm_head, 576, asked), "q8_0!");
+    EXPECT_EQ(choice(lm_head, 100, asked), "f16!");
   }
-  EXPECT_EQ(choice(head, 512, DType::q8_0), "q8_0");
-  EXPECT_EQ(choice(head, 512, DType::q6_k), "q6_k");
-  EXPECT_EQ(choice(head, 576, DType::q6_k), "q8_0!");
-  EXPECT_EQ(choice(head, 512, DType::bf16), "bf16");
+  EXPECT_EQ(choice(lm_head, 512, DType::q8_0), "q8_0");
+  EXPECT_EQ(choice(lm_head, 512, DType::q6_k), "q6_k");
+  EXPECT_EQ(choice(lm_head, 576, DType::q6_k), "q8_0!");
+  EXPECT_EQ(choice(lm_head, 512, DType::bf16), "bf16");
 }
 
 TEST(QuantPolicy, SmallThingsStayF32AndFoldersHoldNoBlocks) {

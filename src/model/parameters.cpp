@@ -124,6 +124,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.layer = layer;
   block.placement = c.norm_placement;
   block.dropout = c.dropout;
+  // By these names the trainer files of earlier versions know them.
   list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
   list.attention(block.attention);
   list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");

@@ -90,7 +90,7 @@ TEST(QuantPolicy, KindsOfAModel) {
   };
   for (const char* name :
        {"positions.weight", "layers.1.ffn.router.weight", "layers.1.ffn.shared_gate.weight",
-        "layers.0.attn_norm.weight", "layers.0.attn.q.bias"})
+        "layers.0.norm1.weight", "layers.0.attn.q.bias"})
     EXPECT_TRUE(is_small(name)) << name;
   config.tied = true;
   Model tied(config, Storage::bound);

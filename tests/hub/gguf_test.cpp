@@ -234,7 +234,7 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       const LoadedModel bound = open_model(folder / "a.gguf", {});
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.o.weight")->value.dtype, dtype);
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
-      EXPECT_EQ(param_named(*bound.model, "layers.1.attn_norm.weight")->value.dtype, DType::f32);
+      EXPECT_EQ(param_named(*bound.model, "layers.1.norm1.weight")->value.dtype, DType::f32);
       // Rows of blocks are copied, not quantised again.
       save(folder / "b.gguf", *bound.model, dtype);
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);

@@ -163,7 +163,7 @@ TEST(Twin, JetsAndDualNumbersAgree) {
     auto jets = twin_params<Jet<16>>(model);
     auto duals = twin_params<Dual<double>>(model);
     for (const char* name : {"embed.weight", "layers.0.ffn.router.weight",
-                             "layers.0.ffn.router.noise.weight", "layers.0.attn_norm.weight"}) {
+                             "layers.0.ffn.router.noise.weight", "layers.0.norm1.weight"}) {
       for (size_t i = 0; i < 8; ++i) jets.at(name)[i].d[i + 4] = 1;
       const Jet<16> loss = TwinModel<Jet<16>>(item.config, spec, jets).run(in, c.routing.coef).loss;
       for (size_t i = 0; i < 8; ++i) {

@@ -77,8 +77,8 @@ TEST(Parameters, NamesAndOrder) {
   const Model model(c);
   for (const Param* p : model.params())
     names += fmt::format("{} {}\n", p->name, describe(p->value));
-  const std::string block_of = R"(layers.{0}.attn_norm.weight f32 [8]
-layers.{0}.attn_norm.bias f32 [8]
+  const std::string block_of = R"(layers.{0}.norm1.weight f32 [8]
+layers.{0}.norm1.bias f32 [8]
 layers.{0}.attn.q.weight f32 [8, 8]
 layers.{0}.attn.q.bias f32 [8]
 layers.{0}.attn.k.weight f32 [8, 8]
@@ -89,8 +89,8 @@ layers.{0}.attn.o.weight f32 [8, 8]
 layers.{0}.attn.o.bias f32 [8]
 layers.{0}.attn.q_norm.weight f32 [8]
 layers.{0}.attn.k_norm.weight f32 [8]
-layers.{0}.ffn_norm.weight f32 [8]
-layers.{0}.ffn_norm.bias f32 [8]
+layers.{0}.norm2.weight f32 [8]
+layers.{0}.norm2.bias f32 [8]
 )";
   EXPECT_EQ(names, "embed.weight f32 [9, 8]\npositions.weight f32 [8, 8]\n" +
                        fmt::format(fmt::runtime(block_of), 0) +

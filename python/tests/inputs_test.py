@@ -122,9 +122,12 @@ def test_options_of_generate_that_are_refused(shared: moe.Model, options: Any, s
 
 
 def test_options_may_be_numpys(shared: moe.Model) -> None:
-    ours = shared.generate(
-        "the ", tokens=np.int64(20), temperature=np.float32(0.5), seed=np.uint8(3)
-    )  # type: ignore[arg-type]
+    sampling: dict[str, Any] = {
+        "tokens": np.int64(20),
+        "temperature": np.float32(0.5),
+        "seed": np.uint8(3),
+    }
+    ours = shared.generate("the ", **sampling)
     assert ours == shared.generate("the ", tokens=20, temperature=0.5, seed=3)
 
 

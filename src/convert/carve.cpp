@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 #include "core/error.h"
 #include "core/words.h"
 #include "model/cost.h"

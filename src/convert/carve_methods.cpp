@@ -2,7 +2,7 @@
 // one.
 #include <algorithm>
 
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "options/fields.h"

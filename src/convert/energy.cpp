@@ -10,7 +10,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 #include "convert/least_squares.h"
 #include "convert/transport.h"
 #include "core/threads.h"

@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 #include "convert/least_squares.h"
 #include "core/threads.h"
 

@@ -4,7 +4,7 @@
 // |hidden| stands for them).
 #include <cmath>
 
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 #include "convert/least_squares.h"
 #include "core/threads.h"
 

@@ -6,6 +6,7 @@
 
 #include "hub/configs.h"
 #include "hub/folder/config_json.h"
+#include "hub/gather.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_model.h"
 #include "support/check.h"
@@ -172,13 +173,39 @@ std::vector<double> logits_of(Model& model) {
   return values(out);
 }
 
+// A tensor's rows in one part: as they are where all of them have the wanted type, else f32 for the
+// writer to convert.
+GgufItem item_of(const FileTensor& tensor, DType dtype) {
+  const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) {
+    return piece.param->value.dtype == dtype;
+  });
+  const DType given = as_stored ? dtype : DType::f32;
+  const auto buffer = std::make_shared<std::vector<std::byte>>();
+  return {tensor.name, dtype, tensor.shape, [=](int64_t) {
+            const FileRows walk = rows_of(tensor);
+            Coverage nobody_asks;
+            buffer->resize(static_cast<size_t>(walk.rows * bytes_of(given, walk.cols)));
+            if (as_stored)
+              gather_stored(buffer->data(), tensor, dtype, 0, walk.rows, 2, nobody_asks);
+            else
+              gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, 0, walk.rows, 2,
+                          nobody_asks);
+            return walk.cols == 1 ? Tensor(buffer->data(), given, {walk.rows})
+                                  : Tensor(buffer->data(), given, {walk.rows, walk.cols});
+          }};
+}
+
+// A model as it lies in memory, in one type where that fits a row, as `moe convert` writes one that
+// lies in a file.
 void save(const std::string& path, Model& model, DType dtype = DType::f32) {
-  save_gguf(
-      path, model, *make_tokenizer("bytes"),
-      [&](const FileTensor& t) {
-        return t.shape.back() % block_of(dtype).elements == 0 ? dtype : DType::f32;
-      },
-      2);
+  GgufTarget target = gguf_target(model, *make_tokenizer("bytes"));
+  std::vector<GgufItem> items = std::move(target.tables);
+  for (const FileTensor& tensor : target.tensors) {
+    const bool fits = tensor.shape.back() % block_of(dtype).elements == 0;
+    items.push_back(item_of(tensor, fits && !gguf_wants_f32(model, tensor) ? dtype : DType::f32));
+  }
+  for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
+  write_gguf(path, target.metadata, items, 2);
 }
 
 TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {

@@ -29,7 +29,7 @@ std::vector<std::string> shown_in_row(const Tokenizer& tokenizer, std::span<cons
 
 // A character has at most four bytes, so at most three tokens can be parts of one that is cut.
 WholeCharacters whole_characters(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
-  constexpr size_t kParts = 3;
+  constexpr size_t kFollowing = 3;
   const auto goes_on = [&](int32_t id) {
     const std::string piece = tokenizer.piece(id);
     return !piece.empty() && (static_cast<unsigned char>(piece[0]) & 0xC0) == 0x80;
@@ -40,9 +40,9 @@ WholeCharacters whole_characters(const Tokenizer& tokenizer, std::span<const int
     return !decoder.finish().empty();
   };
   WholeCharacters part{0, ids.size()};
-  while (part.begin < ids.size() && part.begin <= kParts && goes_on(ids[part.begin])) ++part.begin;
-  if (part.begin > kParts || part.begin == ids.size()) part.begin = 0;
-  for (size_t cut = 0; cut <= kParts && part.begin + cut < ids.size(); ++cut)
+  while (part.begin < ids.size() && part.begin <= kFollowing && goes_on(ids[part.begin])) ++part.begin;
+  if (part.begin > kFollowing || part.begin == ids.size()) part.begin = 0;
+  for (size_t cut = 0; cut <= kFollowing && part.begin + cut < ids.size(); ++cut)
     if (!is_cut(ids.subspan(part.begin, ids.size() - cut - part.begin))) {
       part.end = ids.size() - cut;
       break;

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "core/error.h"
-#include "hub/gather.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_vocab.h"
 #include "hub/gguf/quant_policy.h"
@@ -16,35 +15,6 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kAsker = "the file's metadata";
-constexpr int64_t kBlockNumbers = int64_t{1} << 22;  // of a tensor, gathered at a time
-
-// A tensor's rows, some at a time: as they are where all of them have the wanted type, else f32 for
-// the writer to convert.
-GgufItem item_of(const FileTensor& tensor, DType dtype, int threads) {
-  const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) {
-    return piece.param->value.dtype == dtype;
-  });
-  const DType given = as_stored ? dtype : DType::f32;
-  const FileRows walk = rows_of(tensor);
-  const int64_t step =
-      tensor.shape.size() == 1
-          ? walk.rows
-          : std::max<int64_t>(1, kBlockNumbers / walk.cols / walk.step) * walk.step;
-  const auto buffer = std::make_shared<std::vector<std::byte>>();
-  return {tensor.name, dtype, tensor.shape, [=](int64_t part) {
-            const int64_t begin = part * step, end = std::min(begin + step, walk.rows),
-                          n = end - begin;
-            Coverage nobody_asks;
-            buffer->resize(static_cast<size_t>(n * bytes_of(given, walk.cols)));
-            if (as_stored)
-              gather_stored(buffer->data(), tensor, dtype, begin, end, threads, nobody_asks);
-            else
-              gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, begin, end, threads,
-                          nobody_asks);
-            return walk.cols == 1 ? Tensor(buffer->data(), given, {n})
-                                  : Tensor(buffer->data(), given, {n, walk.cols});
-          }};
-}
 
 // llama.h, enum llama_ftype; 1024 says that it was guessed. Of the mixes of a type the usual one,
 // which comes first.
@@ -144,17 +114,6 @@ std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items, con
   if (std::ranges::any_of(numbers, [](const auto& each) { return is_quantised(each.first); }))
     out.push_back({"general.quantization_version", GgufEntry::Type::u32, int64_t{2}});
   return out;
-}
-
-void save_gguf(const std::string& path, Model& model, const Tokenizer& tokenizer,
-               const GgufTypeOf& type_of, int threads) {
-  GgufTarget target = gguf_target(model, tokenizer);
-  std::vector<GgufItem> items = std::move(target.tables);
-  for (const FileTensor& tensor : target.tensors)
-    items.push_back(
-        item_of(tensor, gguf_wants_f32(model, tensor) ? DType::f32 : type_of(tensor), threads));
-  for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
-  write_gguf(path, target.metadata, items, threads);
 }
 
 }  // namespace moe

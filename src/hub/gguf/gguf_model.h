@@ -36,10 +36,4 @@ bool gguf_wants_f32(const Model&, const FileTensor&);
 std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&,
                                          const QuantMix* mix = nullptr);
 
-// The type of a tensor's numbers in the file; not asked where gguf_wants_f32.
-using GgufTypeOf = std::function<DType(const FileTensor&)>;
-// Whole or not at all. Numbers that are in the wanted type already are copied as they are.
-void save_gguf(const std::string& path, Model&, const Tokenizer&, const GgufTypeOf& type_of,
-               int threads = 1);
-
 }  // namespace moe

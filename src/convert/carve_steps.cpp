@@ -1,5 +1,5 @@
 // The partitions as stages, and the experts' weights cut out of the dense ones.
-#include "convert/carving.h"
+#include "convert/carve_steps.h"
 
 #include <algorithm>
 #include <cstring>

@@ -40,7 +40,8 @@ WholeCharacters whole_characters(const Tokenizer& tokenizer, std::span<const int
     return !decoder.finish().empty();
   };
   WholeCharacters part{0, ids.size()};
-  while (part.begin < ids.size() && part.begin <= kFollowing && goes_on(ids[part.begin])) ++part.begin;
+  while (part.begin < ids.size() && part.begin <= kFollowing && goes_on(ids[part.begin]))
+    ++part.begin;
   if (part.begin > kFollowing || part.begin == ids.size()) part.begin = 0;
   for (size_t cut = 0; cut <= kFollowing && part.begin + cut < ids.size(); ++cut)
     if (!is_cut(ids.subspan(part.begin, ids.size() - cut - part.begin))) {

@@ -224,8 +224,8 @@ struct Point {
 
 std::map<std::string, std::vector<Point>> gather(const std::string& dir) {
   const Json clock = read_json(dir + "/clock.json");
-  std::map<std::string, std::map<int64_t, std::map<double, std::map<uint64_t, double>>>>
-      runs;  // arm, steps, rate, seed
+  // arm, steps, rate, seed
+  std::map<std::string, std::map<int64_t, std::map<double, std::map<uint64_t, double>>>> runs;
   for (const auto& entry : fs::directory_iterator(dir + "/runs")) {
     if (!entry.is_directory()) continue;
     const std::string name = entry.path().filename().string();
@@ -306,8 +306,8 @@ void report(const std::string& dir) {
   for (size_t i = 0; i < sparse.size(); ++i) fmt::print("---|");
   fmt::print("\n");
   std::map<std::string, bench::Series> lines;
-  ratios.series.push_back(
-      {"dense", {}});  // the mark to meet, in the colour it has in the other chart
+  // the mark to meet, in the colour it has in the other chart
+  ratios.series.push_back({"dense", {}});
   for (const Point& p : curves.at("dense")) {
     ratios.series.back().points.emplace_back(p.seconds / 60, 1);
     fmt::print("| {:.1f} | {:.4f} |", p.seconds / 60, p.ce);

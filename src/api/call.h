@@ -24,8 +24,8 @@ struct moe_model {
   moe::LoadedModel& loaded;
   moe::Run run;
   moe::MemoryLimits limits;
-  std::shared_ptr<std::atomic<int64_t>> promised =
-      std::make_shared<std::atomic<int64_t>>(0);  // bytes that its sessions have still to fill
+  // bytes that its sessions have still to fill
+  std::shared_ptr<std::atomic<int64_t>> promised = std::make_shared<std::atomic<int64_t>>(0);
 
   moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use)
       : owner(std::make_shared<moe::LoadedModel>(std::move(from))),

@@ -18,8 +18,8 @@ namespace moe::cli {
 namespace {
 
 constexpr int kBarWidth = 20;
-constexpr size_t kWide =
-    100;  // columns that have room for a bar of that width beside a training step's figures
+// columns that have room for a bar of that width beside a training step's figures
+constexpr size_t kWide = 100;
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
 
 size_t columns() {
@@ -59,8 +59,8 @@ std::string progress_text(int64_t done, int64_t total, const std::vector<std::st
   std::string line =
       fmt::format("[{:#<{}}{:.<{}}] {}/{}", "", filled, "", bar - filled, done, total);
   for (const std::string& part : parts) {
-    if (line.size() + 2 + part.size() >= width)
-      break;  // the last column stays free: a line that fills it wraps on some terminals
+    // the last column stays free: a line that fills it wraps on some terminals
+    if (line.size() + 2 + part.size() >= width) break;
     line += "  " + part;
   }
   if (line.size() >= width) line.resize(width - 1);

@@ -58,7 +58,7 @@ std::atomic<bool>& watch_interrupts();
 // Until then they end the command where it stands, with one line: whoever writes files watches
 // first.
 void end_on_interrupts();
-constexpr int kInterrupted =
-    130;  // exit code of what was asked to stop and did, as shells have it (128 + SIGINT)
+// exit code of what was asked to stop and did, as shells have it (128 + SIGINT)
+constexpr int kInterrupted = 130;
 
 }  // namespace moe::cli

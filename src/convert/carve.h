@@ -30,10 +30,10 @@ struct CarveOptions {
   int64_t active = 1;             // A of the E - S others that a token takes
   int64_t experts = 8;            // E slices in all; divides the FFN's width F
   LayerChoice layers;             // those that are carved
-  std::string
-      router;  // another router than the method's own (carve_routers()); empty: the method's
-  std::string
-      fit;  // another fit of the outputs than the method's own (carve_fits()); empty: the method's
+  // another router than the method's own (carve_routers()); empty: the method's
+  std::string router;
+  // another fit of the outputs than the method's own (carve_fits()); empty: the method's
+  std::string fit;
   Profile profile = Profile::cosine;
   int64_t marks = 10;     // K_a: how many neurons of a token are marked
   int64_t window = 2048;  // tokens of a calibration sequence
@@ -57,8 +57,8 @@ struct CarvedLayer {
   int64_t active = 0;      // experts a token takes here
   double shared_mass = 0;  // share of sum |hidden| that lies in the slices always on
   double error = 0;        // ||F_moe(x) - F(x)|| / ||F(x)|| over all tokens
-  double agreement =
-      0;  // share of a token's experts that are among the A of the largest sum |hidden|
+  // share of a token's experts that are among the A of the largest sum |hidden|
+  double agreement = 0;
   double largest_load = 0;  // tokens of the most chosen expert, in times an even share
   double smallest_load = 0;
   double seconds = 0;

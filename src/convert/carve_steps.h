@@ -23,8 +23,8 @@ struct Carving {
   // Where a stage follows the dense model (CarveStages::follows_dense); else empty.
   Tensor target =
       {};  // [N,D] f32 what this layer has to give for the residual stream to become the dense one
-  std::vector<float> token_weight =
-      {};  // [N] 1 / mean square of the dense stream after this layer, their mean 1
+  // [N] 1 / mean square of the dense stream after this layer, their mean 1
+  std::vector<float> token_weight = {};
   Partition partition = {};  // made by the first stage
   std::optional<Marks> known_marks = {};
 

@@ -39,8 +39,8 @@ struct MergeOptions {
   float router_std = 0.02f;
   uint64_t seed = 1;
   int threads = 1;
-  std::function<void(int64_t done, int64_t total)> progress =
-      {};  // told after each prompt; may throw
+  // told after each prompt; may throw
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 struct MergedLayer {

@@ -28,8 +28,8 @@ struct PruneOptions {
   int64_t windows = 8;
   int threads = 1;
   DType compute = DType::f32;  // of the products of the calibration
-  std::function<void(int64_t done, int64_t total)> progress =
-      {};  // told after each window; may throw
+  // told after each window; may throw
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 struct PrunedLayer {

@@ -99,8 +99,8 @@ class Assignment {
         end = s;
     if (end == SIZE_MAX)
       fail("the balanced assignment found no way to even out its loads, which cannot be");
-    std::vector<std::pair<size_t, size_t>>
-        moves;  // (row, to), all chosen before the first move changes an edge
+    // (row, to), all chosen before the first move changes an edge
+    std::vector<std::pair<size_t, size_t>> moves;
     ++load_[end];
     for (; before[end] != SIZE_MAX; end = before[end])
       moves.emplace_back(edge(before[end], end).row, end);

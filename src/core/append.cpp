@@ -34,8 +34,8 @@ void append_all(int fd, std::string_view text, const std::string& path, std::str
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       const int error = errno;
-      [[maybe_unused]] const int whole_again =
-          ftruncate(fd, before.st_size);  // half a line is worse than none
+      // half a line is worse than none
+      [[maybe_unused]] const int whole_again = ftruncate(fd, before.st_size);
       fail("cannot write {}: {}; {}", path, std::strerror(error), way_out);
     }
     done += static_cast<size_t>(wrote);

@@ -167,8 +167,8 @@ AtomicFile::AtomicFile(std::string path, uint64_t expected_bytes)
     fail_write(ENOSPC, expected_);
   if (expected_ <= static_cast<uint64_t>(INT64_MAX) &&
       fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(expected_)) != 0) {
-    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
-      fail_write(errno, expected_);  // others: this file system cannot reserve
+    // others: this file system cannot reserve
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail_write(errno, expected_);
   }
 }
 
@@ -198,8 +198,8 @@ void AtomicFile::write(const void* data, size_t bytes) {
   if (fd_ < 0) fail("cannot write {}: the file is already closed", path_);
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t done = ::write(
-        fd_, from, std::min<size_t>(bytes, size_t{1} << 30));  // Linux takes at most 2 GiB a call
+    // Linux takes at most 2 GiB a call
+    const ssize_t done = ::write(fd_, from, std::min<size_t>(bytes, size_t{1} << 30));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_write(errno, std::max(expected_, written_ + bytes));
     from += done;

@@ -131,8 +131,8 @@ Json parse_json(std::string_view text, const std::string& where, size_t max_byte
   const auto reached = [&] {
     return place(text, static_cast<size_t>(furthest - text.data()), first_line);
   };
-  std::vector<std::set<std::string, std::less<>>>
-      open;  // keys seen in each object around the parser; empty for an array
+  // keys seen in each object around the parser; empty for an array
+  std::vector<std::set<std::string, std::less<>>> open;
   using Event = Json::parse_event_t;
   const auto check = [&](int, Event event, Json& parsed) {
     if (event == Event::object_start || event == Event::array_start) {

@@ -17,8 +17,8 @@
 
 namespace moe {
 
-using Json =
-    nlohmann::json;  // objects are sorted by key, so what is written is the same every time
+// objects are sorted by key, so what is written is the same every time
+using Json = nlohmann::json;
 
 constexpr size_t kJsonMaxDepth = 64;
 constexpr size_t kJsonMaxBytes = size_t{100} << 20;

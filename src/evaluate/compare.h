@@ -46,8 +46,8 @@ struct Comparison {
   // percentile and largest of the tokens.
   double kl = 0, kl_median = 0, kl_high = 0, kl_most = 0;
   double same_top = 0;  // share of places where both find the same token likeliest
-  double rms_change =
-      0;  // of the probability of the token that came: root of the mean of (q - p)^2
+  // of the probability of the token that came: root of the mean of (q - p)^2
+  double rms_change = 0;
   // [L] how far the state after each layer is from what it was: mean over tokens of |h' - h| / |h|.
   // Empty where the two differ in width or number of layers.
   std::vector<double> drift;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view kVersion = "1";
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();  // bounds are of 32 bits
-constexpr int64_t kMaxExperts =
-    int64_t{1} << 20;  // far above any model; keeps a hostile file from asking for memory
+// far above any model; keeps a hostile file from asking for memory
+constexpr int64_t kMaxExperts = int64_t{1} << 20;
 
 std::string experts_name(int64_t layer) { return fmt::format("layers.{}.experts", layer); }
 std::string weights_name(int64_t layer) { return fmt::format("layers.{}.weights", layer); }

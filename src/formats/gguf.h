@@ -52,8 +52,8 @@ class Gguf : public NamedTensors {
   const T& typed(std::string_view key, const char* wanted) const;
 
   MappedFile file_;
-  std::vector<std::unique_ptr<std::byte[]>>
-      copies_;  // own tensors that a file stores at an address their dtype cannot be read from
+  // own tensors that a file stores at an address their dtype cannot be read from
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
 };
 

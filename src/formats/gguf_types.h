@@ -12,8 +12,8 @@
 namespace moe::gguf {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr uint32_t kVersion =
-    3;  // written; 2 differs from it in nothing that a little-endian file shows
+// written; 2 differs from it in nothing that a little-endian file shows
+constexpr uint32_t kVersion = 3;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr std::string_view kAlignmentKey = "general.alignment";
 constexpr int kMaxRank = 4;

@@ -37,8 +37,8 @@ class Safetensors : public NamedTensors {
   void read_index(const std::string& folder, const std::string& index_path);
 
   std::vector<MappedFile> files_;  // own the bytes that the tensors view
-  std::vector<std::unique_ptr<std::byte[]>>
-      copies_;  // own tensors that a file stores at an address their dtype cannot be read from
+  // own tensors that a file stores at an address their dtype cannot be read from
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::map<std::string, std::string> metadata_;
 };
 

@@ -31,8 +31,8 @@ constexpr int64_t kChunk = int64_t{16}
 // A tensor of the target, with what becomes of it.
 struct Planned {
   FileTensor tensor;
-  DType
-      from;  // as its numbers are stored in the source; f32 where they are stored in several types
+  // as its numbers are stored in the source; f32 where they are stored in several types
+  DType from;
   DType to;
   std::string_view why;
   bool as_stored;  // its bytes are taken as they are
@@ -252,8 +252,8 @@ void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector
     const bool last = &p == &plan.back();
     items.push_back({p.tensor.name, p.to, p.tensor.shape, [&, last](int64_t) {
                        const Tensor rows = feed.next(p);
-                       if (last && feed.is_done(p))
-                         feed.settle(plan, out);  // before the file takes its name
+                       // before the file takes its name
+                       if (last && feed.is_done(p)) feed.settle(plan, out);
                        return rows;
                      }});
   }

@@ -97,8 +97,8 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
 FileRows rows_of(const FileTensor& tensor) {
   int64_t rows = 1;
   for (const int64_t n : tensor.shape) rows *= n;
-  if (tensor.shape.size() == 1)
-    return {rows, 1, 1};  // its pieces may be of different lengths, and pairs be single numbers
+  // its pieces may be of different lengths, and pairs be single numbers
+  if (tensor.shape.size() == 1) return {rows, 1, 1};
   rows /= tensor.shape.back();
   return {rows, tensor.shape.back(), is_turned(tensor) ? tensor.shape[tensor.shape.size() - 2] : 1};
 }

@@ -26,8 +26,8 @@ struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<Piece> pieces;
-  bool columns =
-      false;  // pieces stand side by side along the columns, not one after another along the rows
+  // pieces stand side by side along the columns, not one after another along the rows
+  bool columns = false;
   bool alias = false;  // may be missing: a second name of a tied head, or, without pieces, a table
                        // that programs store and nobody needs
 };

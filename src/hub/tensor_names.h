@@ -38,8 +38,8 @@ struct NameRow {
 struct TensorNames {
   std::string_view title;  // for messages
   std::span<const NameRow> rows;
-  std::string_view
-      tied_head;  // under which a tied head may stand a second time; empty: it has no second name
+  // under which a tied head may stand a second time; empty: it has no second name
+  std::string_view tied_head;
   std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow
                                                    // from the config: read over, never written
   std::string_view prefix = {};                    // that some writers leave off every name

@@ -196,8 +196,8 @@ ModelConfig make_config(const WantedModel& w, int64_t vocab, int64_t context) {
   set_experts(c, w, style);
   validate(c);
   set_losses(c.routing, w);
-  constexpr double kMostParameters =
-      1e12;  // far beyond any machine, far below an overflow of sizes
+  // far beyond any machine, far below an overflow of sizes
+  constexpr double kMostParameters = 1e12;
   if (const double size = parameter_count(c); size > kMostParameters)
     fail_usage(
         "this model would have {:.2g} parameters, at most {:.0g} are possible; lower @width, "

@@ -10,8 +10,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxTokens =
-    int64_t{1} << 24;  // keeps positions and the size of the cache far from overflow
+// keeps positions and the size of the cache far from overflow
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
 // Of a session for a prompt and what follows. The last token written takes no room, as nothing
 // follows it. Learned positions end with the context.
@@ -104,8 +104,8 @@ bool Generation::write(int32_t id) {
 Generated Generation::finish() {
   if (out_.finish == "length")
     if (const std::string rest = stream_.finish(); !rest.empty()) emit_(rest);
-  out_.text =
-      stream_.shown();  // of a text that was ended no more: a dialogue goes on with what was seen
+  // of a text that was ended no more: a dialogue goes on with what was seen
+  out_.text = stream_.shown();
   return std::move(out_);
 }
 

@@ -33,8 +33,8 @@ struct Generated {
   int64_t read_tokens = 0;  // of them, those that the session had not read before
   int64_t tokens = 0;
   int64_t proposed = 0,
-          accepted =
-              0;  // tokens guessed by prompt lookup, and those of them that were the ones drawn
+          // tokens guessed by prompt lookup, and those of them that were the ones drawn
+      accepted = 0;
   std::vector<int32_t> prompt_ids, ids;  // [prompt_tokens], [tokens]
   std::string finish;                    // "length", "stop" or "interrupted"
   double prompt_seconds = 0, decode_seconds = 0;

@@ -86,11 +86,9 @@ ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype,
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,
                        const MemoryLimits& limits) {
   MemoryPlan plan{.need = beside, .available = limits.left()};
-  int64_t
-      whole = 0,
-      wanted = 0, used = 0,
-      passing =
-          0;  // copies of owned weights, of mapped ones, those of them that are there, one too many
+  int64_t whole = 0, wanted = 0, used = 0,
+          // copies of owned weights, of mapped ones, those of them that are there, one too many
+      passing = 0;
   for (const ForwardUse& use : uses) {
     const ModelConfig& config = use.model->config();
     plan.weights += mapped_bytes(*use.model);

@@ -23,8 +23,8 @@ std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t ro
   for (int64_t at = 0; at < count; at += kPromptChunk) {
     if (keep && !keep()) return {};
     const int64_t end = std::min(at + kPromptChunk, count),
-                  first = std::min(std::max(at, count - rows),
-                                   end);  // [first,end): whose logits are wanted
+                  // [first,end): whose logits are wanted
+        first = std::min(std::max(at, count - rows), end);
     const int64_t before = std::max<int64_t>(0, first - (count - rows));
     step(logits.subspan(static_cast<size_t>(before * vocab)),
          ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first);

@@ -11,8 +11,8 @@
 
 namespace moe {
 
-constexpr int64_t kPromptChunk =
-    512;  // tokens of a prompt that a forward reads; bounds the memory of a long one
+// tokens of a prompt that a forward reads; bounds the memory of a long one
+constexpr int64_t kPromptChunk = 512;
 
 // Asked before each chunk of a prompt; false: the rest of it is not read. Empty: nobody asks.
 using KeepReading = std::function<bool()>;

@@ -76,8 +76,8 @@ struct ModelTimings {
   double bytes_per_token = 0;                        // of weights that writing one reads
   Peak peak;
   std::string_view products;  // the type that most are computed in
-  double limit = 0,
-         flops = 0;           // of them, operations a second: the peak, and what the prompt came to
+  // of them, operations a second: the peak, and what the prompt came to
+  double limit = 0, flops = 0;
   std::optional<HotSet> hot;  // where it is asked for, or the weights do not fit the memory
   double read() const { return bytes_per_token * speed.decode_rate(); }
 };

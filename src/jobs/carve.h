@@ -10,8 +10,8 @@
 namespace moe {
 
 struct CarveJob : MakeOptions {
-  std::optional<DType>
-      compute;  // of the calibration's products; absent: what the machine multiplies best
+  // of the calibration's products; absent: what the machine multiplies best
+  std::optional<DType> compute;
   CalibrationOptions calibration;
   CarveOptions options;
   CompareJob verify;   // how the result is measured on another text, if it has one

@@ -14,8 +14,8 @@ namespace {
 
 SessionOptions timed_options(const ModelConfig& config, int64_t top_k) {
   SessionOptions options{.top_k_experts = top_k};
-  if (config.moe_layer_count() > 0)
-    options.routing = default_eval(config.routing);  // as the text is read
+  // as the text is read
+  if (config.moe_layer_count() > 0) options.routing = default_eval(config.routing);
   return options;
 }
 
@@ -131,8 +131,8 @@ ConversionReport compare_files(const std::string& before_path, const std::string
         std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
   const ComparedText text = read_compared_text(job, before);
-  std::optional<AtomicFile>
-      page;  // opened before the work, so that a folder that cannot be written to is found at once
+  // opened before the work, so that a folder that cannot be written to is found at once
+  std::optional<AtomicFile> page;
   if (!job.html.empty()) page.emplace(job.html);
   ConversionReport report =
       compare_models({before_path, before}, {after_path, after}, job, text, watch);

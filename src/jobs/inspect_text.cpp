@@ -76,8 +76,8 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
   LoadedModel earlier;
   if (!job.against.empty()) earlier = open_model(job.against, job.memory.limits);
   const Corpus corpus(job.texts, *loaded.tokenizer);
-  std::optional<AtomicFile>
-      page;  // opened before the work, so that a folder that cannot be written to is found at once
+  // opened before the work, so that a folder that cannot be written to is found at once
+  std::optional<AtomicFile> page;
   if (!job.html.empty()) page.emplace(job.html);
   if (!job.pictures.empty()) make_picture_folder(job.pictures);
   Run run(thread_count(job.threads), job.dtype.value_or(natural_dtype(*loaded.model)));

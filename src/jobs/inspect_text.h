@@ -18,8 +18,8 @@ namespace moe {
 struct InspectTextJob {
   std::string model;
   std::vector<std::string> texts;
-  std::string against, html,
-      pictures;  // an earlier checkpoint; a page; a folder for its charts; empty: none
+  // an earlier checkpoint; a page; a folder for its charts; empty: none
+  std::string against, html, pictures;
   RoutingStatsOptions stats;
   std::optional<DType> dtype;  // absent: natural_dtype
   int threads = 0;

@@ -70,8 +70,8 @@ NewModel::~NewModel() {
 
 void NewModel::remove_parents() {
   std::error_code ignored;
-  for (auto p = parents_.rbegin(); p != parents_.rend(); ++p)
-    fs::remove(*p, ignored);  // only if nothing else came into it
+  // only if nothing else came into it
+  for (auto p = parents_.rbegin(); p != parents_.rend(); ++p) fs::remove(*p, ignored);
 }
 
 std::vector<ConvertedRow> NewModel::save(Model& model, const Tokenizer& tokenizer, WantedType type,

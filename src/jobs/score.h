@@ -13,8 +13,8 @@
 namespace moe {
 
 struct ScoreJob {
-  std::string model, text, record,
-      replay;                       // files of routing that are written and read; empty: none
+  // files of routing that are written and read; empty: none
+  std::string model, text, record, replay;
   ScoreOptions score{.window = 0};  // 0: the default
   ComputeOptions compute;
   MemoryOptions memory;

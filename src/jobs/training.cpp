@@ -202,8 +202,8 @@ void Training::fit(int64_t afterwards, const std::atomic<bool>& stop) {
   deadline_ = Deadline{steady_seconds, began_ + 60 * o.minutes, afterwards};
   o.eval_every = asked_eval_every_;  // the default is a share of the steps
   o.steps = fitted_steps(model(), o, *deadline_, *corpus_, held_out(), teacher(), stop);
-  if (!given_.by_caller("warmup") && asked_warmup_ >= o.steps)
-    asked_warmup_.reset();   // a file's gives way
+  // a file's gives way
+  if (!given_.by_caller("warmup") && asked_warmup_ >= o.steps) asked_warmup_.reset();
   o.warmup = asked_warmup_;  // the default is a share of the steps
   o = resolved(o);
   validate(o);

@@ -10,8 +10,8 @@
 namespace moe {
 
 struct UpcycleJob : MakeOptions {
-  WantedRouting
-      routing;  // without a recipe it is the one of models with the same attention, renormalised
+  // without a recipe it is the one of models with the same attention, renormalised
+  WantedRouting routing;
   UpcycleOptions options;
 };
 FieldList fields(UpcycleJob&);

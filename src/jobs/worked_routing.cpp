@@ -236,8 +236,8 @@ int64_t route_experts(const Json& input, const std::string& where) {
   for (const char* key : {"logits", "weight"}) {
     if (!reader.has(key)) continue;
     const Json& value = reader.value(key);
-    const bool rows =
-        std::string_view(key) == "logits";  // an expert a column; in the weight an expert a row
+    // an expert a column; in the weight an expert a row
+    const bool rows = std::string_view(key) == "logits";
     if (!value.is_array() || value.empty() || (rows && (!value[0].is_array() || value[0].empty())))
       fail("{}: \"{}\" must be an array of arrays of numbers", where, key);
     return static_cast<int64_t>(rows ? value[0].size() : value.size());

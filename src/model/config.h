@@ -37,8 +37,8 @@ struct RopeScaling {
   int64_t original_context = 0;                     // llama3 and yarn
   float low_freq_factor = 1, high_freq_factor = 4;  // llama3
   float beta_fast = 32, beta_slow = 1;              // yarn
-  float attention_factor =
-      1;  // yarn: what cosines and sines are multiplied by; the reader of a config works it out
+  // yarn: what cosines and sines are multiplied by; the reader of a config works it out
+  float attention_factor = 1;
   bool truncate = true;  // yarn: the blend's ends are rounded outwards to whole c
 };
 
@@ -46,8 +46,8 @@ struct RopeScaling {
 struct AttentionShape {
   int64_t heads = 1, kv_heads = 1;  // H, G: query head h reads the keys and values of head h G / H
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
-  int64_t rotary_width =
-      0;  // so many of a head's C numbers, the first ones, turn with the position; 0: none
+  // so many of a head's C numbers, the first ones, turn with the position; 0: none
+  int64_t rotary_width = 0;
   int64_t window = 0;  // keys a token sees, itself among them; 0: all before it
 
   int64_t q_width() const { return heads * key_width; }
@@ -59,8 +59,8 @@ struct AttentionShape {
 struct InitOptions {
   float std = 0.02f;
   float cut = 0;  // truncated normal at +-cut standard deviations; 0: plain normal
-  bool scale_residual =
-      false;  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
+  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
+  bool scale_residual = false;
 };
 
 struct ModelConfig {
@@ -81,8 +81,8 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
   int64_t attention_window = 0;  // keys a token sees, itself among them, in layers ...
-  int64_t window_from =
-      0;  // ... from this one on; in those before it, and with a window of 0, all before it
+  // ... from this one on; in those before it, and with a window of 0, all before it
+  int64_t window_from = 0;
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;

@@ -22,8 +22,8 @@ struct PartCounts {
 struct ParamCount {
   PartCounts parts;
   int64_t experts_active = 0;  // of the routed experts, those that a token takes
-  int64_t buffers =
-      0;  // selection biases and thresholds of the routers: not trained by gradient, in no sum
+  // selection biases and thresholds of the routers: not trained by gradient, in no sum
+  int64_t buffers = 0;
 
   int64_t operator[](Part part) const { return parts[part]; }
   int64_t total() const { return std::accumulate(parts.of.begin(), parts.of.end(), int64_t{0}); }
@@ -76,8 +76,8 @@ struct TrainingMemory {
   int64_t masters = 0;    // f32
   int64_t gradients = 0;  // f32
   int64_t moments = 0;    // two, f32
-  int64_t copies =
-      0;  // copies of the matrices in the layout and dtype of the products, one for each direction
+  // copies of the matrices in the layout and dtype of the products, one for each direction
+  int64_t copies = 0;
   int64_t activations = 0;  // what backward needs
   int64_t scratch = 0;      // of the widest moment of backward
 

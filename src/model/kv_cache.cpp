@@ -66,8 +66,8 @@ void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& ro
         auto* rows = static_cast<char*>(
             scratch.alloc_bytes(static_cast<size_t>(ops::kKeyBlock * mine * size)));
         for (int64_t n = 0, run_end = 0; n < count; n = run_end) {
-          const int64_t at = row[static_cast<size_t>(
-              n)];  // rows that follow each other in one block are turned together
+          // rows that follow each other in one block are turned together
+          const int64_t at = row[static_cast<size_t>(n)];
           for (run_end = n;
                run_end < count && row[static_cast<size_t>(run_end)] == at + run_end - n &&
                at % ops::kKeyBlock + run_end - n < ops::kKeyBlock;

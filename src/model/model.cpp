@@ -52,8 +52,8 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
     moe_blocks_.push_back(&block);
   }
   list_output(config_, final_norm_, lm_head_, take);
-  if (storage_ == Storage::bound)
-    ops::limit_copies(params_, {});  // so that no run is without a limit
+  // so that no run is without a limit
+  if (storage_ == Storage::bound) ops::limit_copies(params_, {});
 }
 
 void Model::take(Param& param) {

@@ -41,8 +41,8 @@ struct ModelSaved {
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
   LmHeadSaved lm_head;
-  std::vector<LayerRouting>
-      routing;  // MoE layers in order; none where the pass wants nothing of them
+  // MoE layers in order; none where the pass wants nothing of them
+  std::vector<LayerRouting> routing;
 };
 
 // Where a new model's parameters lie.

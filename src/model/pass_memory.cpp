@@ -61,12 +61,12 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
-  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a +
-                  s.n * c.heads * kF32;  // q, k, v, o; lse
+  // q, k, v, o; lse
+  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
-  return bytes + q + k +
-         s.n * kF32 * (head ? c.heads + c.kv_heads : 2);  // before the norm, and its statistics
+  // before the norm, and its statistics
+  return bytes + q + k + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);
 }
 
 // Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits
@@ -80,8 +80,8 @@ int64_t saved_router(const Sizes& s) {
   const int64_t plan = s.n * kF32 + s.rows(true) * 4 * kF32;  // bounds; token, row, pair, weight
   const bool holds_back = std::holds_alternative<BufferCapacity>(s.spec.capacity) ||
                           !std::holds_alternative<KeepSecond>(s.spec.second);
-  int64_t bytes =
-      plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();  // choice, selected, weights, kept
+  // choice, selected, weights, kept
+  int64_t bytes = plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
@@ -103,8 +103,8 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
 int64_t saved_block(const Sizes& s, int64_t layer) {
   const bool post = s.c.norm_placement == NormPlacement::post;
   const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + (post ? s.stream() : 0));
-  return sublayers + s.stream() + saved_attention(s, layer) +
-         saved_ffn(s, s.c.is_moe(layer));  // the stream between the sublayers
+  // the stream between the sublayers
+  return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));
 }
 
 // Rows laid out at once for the gradient of a single matrix: a wave of them
@@ -151,8 +151,8 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) +
-         scratch_wave(s, s.n, s.c.width);  // dq; dk, dv, do; before the norm; x laid out
+  // dq; dk, dv, do; before the norm; x laid out
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
@@ -217,8 +217,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
 int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
-  const int64_t streams =
-      2 * s.stream() + s.n * c.width * s.a + s.statistics();  // of every block, hidden
+  // of every block, hidden
+  const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();
   const int64_t turns = c.positions == Positions::rope
                             ? (shape.tokens * c.attention(0).rotary_width + s.n) * kF32
                             : 0;

@@ -14,8 +14,8 @@ namespace {
 // Long waves are stretched by `factor`, short ones stay; between them the share of the stretched
 // one grows with the wavelength.
 double llama3(double f, const RopeScaling& s) {
-  const double turns = static_cast<double>(s.original_context) * f /
-                       (2 * std::numbers::pi);  // within the original context
+  // within the original context
+  const double turns = static_cast<double>(s.original_context) * f / (2 * std::numbers::pi);
   if (turns < s.low_freq_factor) return f / s.factor;
   if (turns > s.high_freq_factor) return f;
   const double kept =

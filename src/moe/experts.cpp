@@ -50,8 +50,8 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
   ArenaScope scope(run.scratch);
   const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
-  Tensor hidden =
-      run.scratch.alloc(dtype, {count, width()});  // first its gradient, then itself recomputed
+  // first its gradient, then itself recomputed
+  Tensor hidden = run.scratch.alloc(dtype, {count, width()});
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);
   Tensor dgate = saved.gate.empty() ? Tensor{} : run.scratch.alloc(dtype, {count, width()});
   Tensor dup = run.scratch.alloc(dtype, {count, width()});

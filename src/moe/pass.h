@@ -52,11 +52,11 @@ enum class Site : uint64_t { attention_dropout, ffn_dropout, router };
 
 struct Pass {
   Batch batch = {};
-  const RoutingSpec* routing =
-      nullptr;  // of the mode: training or evaluation; unused by dense layers
+  // of the mode: training or evaluation; unused by dense layers
+  const RoutingSpec* routing = nullptr;
   Keep keep = Keep::nothing;
-  KvCache* cache =
-      nullptr;  // where keys and values go and are read from; null: the batch holds all there are
+  // where keys and values go and are read from; null: the batch holds all there are
+  KvCache* cache = nullptr;
   RngKey key = {};  // of the step and micro-batch; empty: no randomness
   // Counted pairs [E] that other micro-batches of the optimizer step have, for each MoE layer in
   // order (BalanceLoss::Shares); empty: none are known.
@@ -69,8 +69,8 @@ struct Pass {
   // null: nobody asks. Not called again when backward recomputes.
   const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
-  ops::CosSinTable cos_sin =
-      {};  // of the batch's positions: Model::forward fills it; absent where they are not rotary
+  // of the batch's positions: Model::forward fills it; absent where they are not rotary
+  ops::CosSinTable cos_sin = {};
 
   bool draws() const { return !key.empty(); }
   bool goes_back() const { return keep != Keep::nothing; }

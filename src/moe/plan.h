@@ -45,7 +45,7 @@ Tensor return_rows(Run&, Tensor x, const RoutingPlan&, const Rows& rows);
 // y[n] = sum over n's rows, in choice order, in f32; 0 for a token without rows.  y [N,D] f32; x
 // [R,D] f32 or A, one for each of `rows`
 void combine(Run&, Tensor y, Tensor x, const RoutingPlan&, const Rows& rows);
-void combine_acc(Run&, Tensor y, Tensor x, const RoutingPlan&,
-                 const Rows& rows);  // the same added to y
+// the same added to y
+void combine_acc(Run&, Tensor y, Tensor x, const RoutingPlan&, const Rows& rows);
 
 }  // namespace moe

@@ -48,8 +48,8 @@ struct Router {
   Param bias;         // [E] buffer, present with a SelectionBias
   Param threshold;    // [E] buffer, present where experts choose
   int64_t layer = 0;  // of the model
-  int64_t index =
-      0;  // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
+  // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
+  int64_t index = 0;
 
   using Saved = Routing;  // moe/routing.h
 

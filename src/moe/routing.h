@@ -35,9 +35,9 @@ struct Routing {
   int64_t experts = 0;  // E
   int64_t index = 0;    // of the router among the model's
   RngKey key = {};      // of the router's draws; empty: nothing is drawn
-  Tensor bias = {},
-         threshold = {};  // [E] f32 the router's, for the select stage; absent where it has none
-  Tensor scale = {};      // [E] f32 likewise, for the weigh stage
+  // [E] f32 the router's, for the select stage; absent where it has none
+  Tensor bias = {}, threshold = {};
+  Tensor scale = {};  // [E] f32 likewise, for the weigh stage
 
   Tensor x = {};  // [N,D] A, the caller's, or f32 with the jitter in it: as the router saw it
   LogitParams::Saved made = {};
@@ -53,12 +53,12 @@ struct Routing {
                          // recorded one is taken
   std::vector<int64_t> scopes =
       {};  // [S+1] of tokens that experts chose from; empty: all of them together
-  Tensor agreed =
-      {};           // [N] i32, recorded choices that the router made too; absent without a record
-  int64_t own = 0;  // pairs the router would have chosen; only counted with a record
+  // [N] i32, recorded choices that the router made too; absent without a record
+  Tensor agreed = {};
+  int64_t own = 0;      // pairs the router would have chosen; only counted with a record
   Tensor weights = {};  // [N,K] f32, before any drop
-  Tensor kept =
-      {};  // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
+  // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
+  Tensor kept = {};
   int64_t dropped = 0;
   // Where the pass wants them.
   Tensor counts = {};          // [E] i32, pairs after the second-choice policy, before any drop

@@ -109,14 +109,14 @@ void dropout(Run&, Tensor y, Tensor x, float p, RngKey key);
 // How fast each pair of a head cos_sin, and what it is multiplied by on the way (model/rope.h makes
 // it).
 struct RopeFrequencies {
-  std::vector<double>
-      frequency;  // [R/2] radians a position, R <= C being how many of a head's numbers turn
+  // [R/2] radians a position, R <= C being how many of a head's numbers turn
+  std::vector<double> frequency;
   double factor = 1;
 };
 // What a pass turns by, the same in all its layers.
 struct CosSinTable {
-  Tensor
-      table;  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
+  // [U, R] f32: of each position that occurs, cosines and then sines, times the factor
+  Tensor table;
   Tensor slot;  // [N] i32: which of them is a row's
   bool empty() const { return slot.empty(); }
 };
@@ -174,11 +174,11 @@ struct KvView {
              // f32, bf16 or f16
   Tensor v;  // [rows, G*Cv], k's dtype
   std::span<const int64_t> bounds;  // [S+1] query rows
-  std::span<const int64_t>
-      first_row;  // [S], multiples of 64 where keys lie transposed; or none, and then
+  // [S], multiples of 64 where keys lie transposed; or none, and then
+  std::span<const int64_t> first_row;
   std::span<const int32_t> slots = {};  // [S] whose table a sequence has
-  std::span<const std::vector<int32_t>> tables =
-      {};  // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
+  // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
+  std::span<const std::vector<int32_t>> tables = {};
 
   bool keys_transposed() const { return k.rank == 3; }
   int64_t sequences() const { return static_cast<int64_t>(bounds.size()) - 1; }

@@ -84,8 +84,8 @@ void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 struct RoutingPlan {
   std::span<const int32_t> token;    // [R] whose copy a row is
   std::span<const int64_t> offsets;  // [E+1] rows of expert e: [offsets[e], offsets[e+1])
-  std::span<const int32_t>
-      bounds;  // [N+1] token n's rows are row[bounds[n]..bounds[n+1]), in choice order
+  // [N+1] token n's rows are row[bounds[n]..bounds[n+1]), in choice order
+  std::span<const int32_t> bounds;
   std::span<const int32_t> row;   // [R]
   std::span<const int32_t> pair;  // [R] the row's place in matrices [N,K]: n * K + choice rank
   Tensor weight;                  // [R] f32 combine weights

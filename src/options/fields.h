@@ -35,8 +35,8 @@ struct Field {
   };
 
   std::string name;  // with underscores: "min_lr"
-  std::vector<std::string>
-      also;  // other names of it: the letter of a short flag, other projects' spellings
+  // other names of it: the letter of a short flag, other projects' spellings
+  std::vector<std::string> also;
   Kind kind = Kind::text;
   std::string help;                 // a phrase; names of fields in it are marked (core/error.h)
   std::string unit;                 // of a number: "tokens"; empty: none, or the help says it
@@ -47,8 +47,8 @@ struct Field {
 
   bool is_path = false;  // a text, or texts: names of files or folders
   bool required = false;
-  bool positional =
-      false;  // on the command line it stands without a flag; the name is then in capitals
+  // on the command line it stands without a flag; the name is then in capitals
+  bool positional = false;
   bool of_caller = false;   // no file can set it
   bool one_each = false;    // texts: a flag is followed by one of them, and may be repeated
   bool takes_json = false;  // text: an object in JSON stands for its text
@@ -57,8 +57,8 @@ struct Field {
   bool is_mathematics = true;  // of a training run: whether the weights depend on it
 
   std::function<Json()> get;  // null: absent
-  std::function<void(const Json&)>
-      set;  // a value as `get` gives it; throws (usage) for a text that is none of the values
+  // a value as `get` gives it; throws (usage) for a text that is none of the values
+  std::function<void(const Json&)> set;
 };
 
 // How a member of an option struct is read and written.

@@ -235,8 +235,8 @@ void read_options(FieldList& list, const Json& object, const std::string& where,
       }
       fail_usage("{}: no option is called \"{}\"{}", where, printable(key), suggestion(key, known));
     }
-    if (before.has(field->name) || passed_over.contains(field->name))
-      continue;  // who said it before wins
+    // who said it before wins
+    if (before.has(field->name) || passed_over.contains(field->name)) continue;
     const auto [other, is_first] = said.emplace(field->name, key);
     if (!is_first)
       fail_usage("{}: \"{}\" and \"{}\" are names of the same option; leave one out", where,

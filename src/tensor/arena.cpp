@@ -37,8 +37,8 @@ void* Arena::alloc_bytes(size_t bytes) {
           message("out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or "
                   "a smaller model, and in training a smaller @batch or @recompute",
                   want >> 20, capacity() >> 20));
-    if (align == kHugePage)
-      madvise(p, want, MADV_HUGEPAGE);  // a hint: large pages cut the cost of first touch
+    // a hint: large pages cut the cost of first touch
+    if (align == kHugePage) madvise(p, want, MADV_HUGEPAGE);
     chunks_.push_back({std::unique_ptr<char, Free>(static_cast<char*>(p)), want});
     at_.offset = 0;
   }

@@ -322,8 +322,8 @@ class BpeTokenizer : public Tokenizer {
   Splitter splitter_;
   MergeTable table_;
   AddedTokens added_, added_late_;
-  std::vector<std::pair<std::string_view, int32_t>>
-      whole_;  // sorted; empty unless merges are to be ignored
+  // sorted; empty unless merges are to be ignored
+  std::vector<std::pair<std::string_view, int32_t>> whole_;
   // Of a vocabulary over characters, sorted.
   std::vector<std::pair<uint32_t, int32_t>> characters_;
   std::vector<std::pair<std::string_view, int32_t>> by_word_;

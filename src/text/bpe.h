@@ -20,8 +20,8 @@
 namespace moe {
 
 constexpr int64_t kMaxVocab = int64_t{1} << 20;
-inline constexpr std::string_view kSpaceMark =
-    "\u2581";  // what stands for a space in vocabularies over characters
+// what stands for a space in vocabularies over characters
+inline constexpr std::string_view kSpaceMark = "\u2581";
 
 // Spaces become kSpaceMark, one is put in front.
 struct Metaspace {
@@ -55,10 +55,10 @@ struct BpeParts {
   // tells tokens apart by whether they see the normalised text.
   std::vector<AddedToken> added, added_late;
   std::vector<std::string> patterns;  // as tokenizer.json writes them
-  bool ignore_merges =
-      false;  // a piece that is a token as a whole is taken so, whatever the merges
-  std::vector<bool>
-      in_vocab;  // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
+  // a piece that is a token as a whole is taken so, whatever the merges
+  bool ignore_merges = false;
+  // over bytes: the ids that are bytes in the alphabet, so that a piece can be one
+  std::vector<bool> in_vocab;
   std::optional<Characters> characters;
   SpecialIds special;
   std::string json;  // to_json() gives back what was read; empty: it is written when asked for

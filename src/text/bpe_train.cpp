@@ -136,8 +136,8 @@ bool Trainer::most_frequent(int32_t& left, int32_t& right) {
 // result), (result, n) gain one.
 void Trainer::merge(int32_t left, int32_t right, int32_t result) {
   std::vector<uint32_t> places = std::move(pairs_[key_of(left, right)].at);
-  std::sort(places.begin(),
-            places.end());  // from left to right, as encoding merges: of "aaa" the first two
+  // from left to right, as encoding merges: of "aaa" the first two
+  std::sort(places.begin(), places.end());
   for (const uint32_t at : places) {
     Symbol& first = symbols_[at];
     if (first.id != left || first.next == kNone || symbols_[first.next].id != right) continue;
@@ -243,8 +243,8 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec,
   }
   if (std::filesystem::is_directory(spec, ignored)) {
     std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(spec);
-    mark_dialogues(*tokenizer,
-                   false);  // that model knew them, one that takes its tokenizer does not yet
+    // that model knew them, one that takes its tokenizer does not yet
+    mark_dialogues(*tokenizer, false);
     return tokenizer;
   }
   return make_tokenizer(spec);

@@ -15,8 +15,8 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kSystem = "system", kUser = "user", kAssistant = "assistant";
-constexpr size_t kShownRole =
-    40;  // of a role that is not known: what a file says may be of any length
+// of a role that is not known: what a file says may be of any length
+constexpr size_t kShownRole = 40;
 
 constexpr std::string_view kThoughtEnd = "</think>";
 

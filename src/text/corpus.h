@@ -105,8 +105,8 @@ class Corpus {
   size_t segment_of(int64_t i) const;
 
   std::vector<std::shared_ptr<const MappedFile>> mapped_;  // shared by the parts of a split
-  std::vector<std::unique_ptr<const std::vector<char>>>
-      copied_;  // bytes of small files: a process may hold only so many mappings
+  // bytes of small files: a process may hold only so many mappings
+  std::vector<std::unique_ptr<const std::vector<char>>> copied_;
   std::vector<std::unique_ptr<Held>> held_;
   std::unique_ptr<Held> open_;  // not yet a segment
   std::vector<Segment> segments_;

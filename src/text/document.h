@@ -14,8 +14,8 @@ struct ByteSpan {
 struct Document {
   std::string text;
   bool all_trained = true;  // every byte is learned from; else only those of `trained`
-  std::vector<ByteSpan>
-      trained;  // ascending, apart; a token is learned from when its first byte lies in one
+  // ascending, apart; a token is learned from when its first byte lies in one
+  std::vector<ByteSpan> trained;
 };
 
 }  // namespace moe

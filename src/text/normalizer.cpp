@@ -18,8 +18,8 @@ using Places = std::vector<SourceMap::Place>;
 // U+0300 begins with this byte; no character below it is changed by NFC or joins with one before
 // it.
 constexpr unsigned char kFirstMark = 0xCC;
-constexpr utf8proc_ssize_t kMostParts =
-    32;  // of one character's decomposition; Unicode's longest has 4
+// of one character's decomposition; Unicode's longest has 4
+constexpr utf8proc_ssize_t kMostParts = 32;
 
 void decompose(utf8proc_int32_t code, std::vector<utf8proc_int32_t>& codes) {
   utf8proc_int32_t parts[kMostParts];

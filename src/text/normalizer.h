@@ -34,8 +34,8 @@ class SourceMap {
 
  private:
   struct Step {
-    std::vector<Place>
-        places;     // ascending; between two of them bytes follow each other on both sides
+    // ascending; between two of them bytes follow each other on both sides
+    std::vector<Place> places;
     size_t length;  // of the text before the step
   };
   std::vector<Step> steps_;

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kSample = size_t{1} << 20;
 constexpr size_t kLongestRun = size_t{16} << 20;
-constexpr size_t kBlock =
-    size_t{4} << 10;  // that a document is cut into for the split: at least this, at most twice
+// that a document is cut into for the split: at least this, at most twice
+constexpr size_t kBlock = size_t{4} << 10;
 constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }

@@ -29,8 +29,8 @@ struct Skipped {
 
 struct SourceVisitor {
   std::function<void(SourceFile&&)> text;
-  std::function<void(const std::string& folder)>
-      tokens;  // a folder that holds tokens already (text/shards.h)
+  // a folder that holds tokens already (text/shards.h)
+  std::function<void(const std::string& folder)> tokens;
 };
 
 // Visits `paths` in order: files, and folders walked recursively in sorted order (hidden names are

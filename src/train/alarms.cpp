@@ -31,18 +31,18 @@ constexpr double kSameFavourites = 0.8;  // of what the favourites of each step 
 constexpr double kOneSided = 0.85, kNotOneSided = 0.65;
 constexpr double kDead = 0.01, kAlive = 0.05;  // of an even share
 constexpr double kZTimes = 3,
-                 kZOverEven =
-                     2;  // times its lowest, times (ln E)^2, which it is where all logits are 0
+                 // times its lowest, times (ln E)^2, which it is where all logits are 0
+    kZOverEven = 2;
 constexpr double kDropsMore = 0.15;  // of all choices, above the lowest share
 constexpr double kDropsMost = 0.6;   // of the choices that would find room if they were even;
                                      // healthy runs of small batches stay under 0.5
 constexpr int64_t kFigurePatience = 20;
-constexpr double kSpikeDeviations = 6,
-                 kLeastDeviation = 0.02;  // of the usual loss, and nats: curves can be very smooth
+// of the usual loss, and nats: curves can be very smooth
+constexpr double kSpikeDeviations = 6, kLeastDeviation = 0.02;
 constexpr int64_t kSpikePatience = 3;
 constexpr double kDiverging = 1.15, kConverging = 1.05, kDivergingNats = 0.2;
-constexpr double kStalledGain = 0.01,
-                 kLearnedLittle = 0.6;  // of the loss; of ln V, what knowing nothing costs
+// of the loss; of ln V, what knowing nothing costs
+constexpr double kStalledGain = 0.01, kLearnedLittle = 0.6;
 constexpr double kGradientTimes = 5;
 constexpr size_t kUsualSteps = 50, kLevelSteps = 20, kLongSteps = 200, kLeastLongSteps = 60;
 constexpr int64_t kNewNormal = 100;  // what has been strange for so long is what is usual now

@@ -89,8 +89,8 @@ class Watcher {
  private:
   struct Layer {
     std::vector<double> load;  // [E] running mean
-    double top =
-        0;  // running mean of what the K busiest experts of each step get, whichever they are
+    // running mean of what the K busiest experts of each step get, whichever they are
+    double top = 0;
     Latch collapse, one_sided;
     std::vector<Latch> dead;     // [E]
     std::vector<int64_t> quiet;  // [E] steps in a row without tokens to speak of, once it is judged

@@ -11,8 +11,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kTextBytes =
-    16;  // of a token of a micro-batch: id, target, position, and what its row is read through
+// of a token of a micro-batch: id, target, position, and what its row is read through
+constexpr int64_t kTextBytes = 16;
 
 int64_t bytes_of_all(const Model& shapes) {
   int64_t bytes = 0;

@@ -84,8 +84,8 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
 }
 
 std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std::string& where) {
-  if (text.find("\"eval_ce\"") == std::string_view::npos)
-    return std::nullopt;  // most lines: not worth parsing
+  // most lines: not worth parsing
+  if (text.find("\"eval_ce\"") == std::string_view::npos) return std::nullopt;
   try {
     const Json json = parse_json(text, where);
     const JsonReader line(json, where);

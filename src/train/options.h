@@ -64,8 +64,8 @@ struct TrainOptions {
   Tune tune = Tune::all;
   int64_t lora_rank = 8;
   double lora_alpha = 16;  // an adapter counts alpha / rank times
-  double teacher_weight =
-      0.5;  // of the divergence from a teacher in the loss; without a teacher of no meaning
+  // of the divergence from a teacher in the loss; without a teacher of no meaning
+  double teacher_weight = 0.5;
 
   // What follows changes no bit of the weights (threads: only the last ones).
   bool recompute = false;  // keep each block's input only and run its forward again in backward
@@ -74,8 +74,8 @@ struct TrainOptions {
                                       // at the end only; absent: usual_eval_every()
   bool keep_best = false;             // OUT/best holds the weights of the lowest held-out loss
   double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
-  int64_t eval_tokens =
-      65536;        // predictions an evaluation makes at most; 0: all of the held-out text
+  // predictions an evaluation makes at most; 0: all of the held-out text
+  int64_t eval_tokens = 65536;
   int threads = 0;  // 0: all cores
 };
 

@@ -7,8 +7,8 @@ namespace {
 
 constexpr size_t kFewest = 20, kMost = 1000;  // steps of the mean
 constexpr double kSeconds = 20;
-constexpr double kForwardShare =
-    1.0 / 3;  // of a step: its backward computes twice as much (model/cost.h)
+// of a step: its backward computes twice as much (model/cost.h)
+constexpr double kForwardShare = 1.0 / 3;
 
 // Multiples of `every` in (after, until].
 int64_t multiples(int64_t every, int64_t after, int64_t until) {

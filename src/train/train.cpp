@@ -26,8 +26,8 @@ void make_folder(const std::string& folder) {
   if (error) fail("cannot create the folder {}: {}; choose another @out", folder, error.message());
 }
 
-constexpr int64_t kRemembered =
-    1000;  // steps: far more than any running figure of the watcher reaches back
+// steps: far more than any running figure of the watcher reaches back
+constexpr int64_t kRemembered = 1000;
 
 // A resumed run is watched as if it had never stopped: what is usual for it and which alarms are on
 // are learned again from its metrics.

@@ -23,8 +23,8 @@ namespace moe {
 struct Adapter {
   Param* base = nullptr;  // [O,I] or [E,O,I]; with a gradient but without moments
   Tensor frozen;          // W0, of its shape
-  Param a,
-      b;  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
+  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
+  Param a, b;
 };
 
 class Trainable {

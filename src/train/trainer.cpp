@@ -87,12 +87,11 @@ struct Trainer::Sums {
   double nll = 0, kl = 0;
   int64_t predicted = 0;
   double keys = 0;  // the squares of the sequences' lengths
-  double balance = 0, z = 0, device = 0, communication = 0, importance = 0,
-         load = 0;  // over micro-batches and layers
+  // over micro-batches and layers
+  double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;
   std::vector<Layer> layers;
-  std::vector<std::vector<int64_t>>
-      balance_counts;  // [E] a layer; for the step's own micro-batches, whose losses read them
-                       // (Pass::step_counts)
+  // [E] a layer; for the step's own micro-batches, whose losses read them (Pass::step_counts)
+  std::vector<std::vector<int64_t>> balance_counts;
 
   // f(x) for every number that is summed over processes.
   template <class F>
@@ -223,8 +222,8 @@ double Trainer::gradients(Sums& sums) {
   if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
   for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
     micro_batch(a, predicted, sums);
-    if (shares() == BalanceLoss::Shares::running)
-      set_step_counts(sums.balance_counts);  // so far: of the rounds before, of all processes
+    // so far: of the rounds before, of all processes
+    if (shares() == BalanceLoss::Shares::running) set_step_counts(sums.balance_counts);
   }
   trainable_.gather_grads(run_);
   sum_over_processes(sums);

@@ -33,15 +33,15 @@ struct LayerLoad {
 struct StepResult {
   int64_t step = 0;   // steps taken, this one included
   int64_t steps = 0;  // that the run is to take
-  double seconds_left =
-      0;  // until it is over, with evaluations, saves and what comes after; train() knows
+  // until it is over, with evaluations, saves and what comes after; train() knows
+  double seconds_left = 0;
   int64_t tokens = 0;     // read so far
   int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from
                           // and those at the end of a document
   double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
   double ce = 0;          // mean nats per predicted token of this step; 0 where there is none
-  std::optional<double>
-      kl;  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
+  // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
+  std::optional<double> kl;
   // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where
   // the recipe has none. For each_loss (moe/losses/aux_loss.h).
   double balance = 0;  // 1 when balanced
@@ -142,15 +142,15 @@ class Trainer {
   TrainOptions options_;
   comm::Group group_;
   BatchPlan plan_;  // of all processes
-  std::optional<RoutingSpec> train_routing_, eval_routing_,
-      teacher_routing_;  // absent: a dense model
+  // absent: a dense model
+  std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;
   int64_t moe_layers_ = 0;
   Trainable trainable_;
   Optimizer optimizer_;
   Run run_;
   TextBatch text_;  // of the micro-batch under way
-  std::vector<std::vector<int64_t>>
-      step_counts_;  // of Pass, for the micro-batch under way; empty: none are known
+  // of Pass, for the micro-batch under way; empty: none are known
+  std::vector<std::vector<int64_t>> step_counts_;
   int64_t steps_done_ = 0;
   double seconds_ = 0;
 };
@@ -186,8 +186,8 @@ struct TrainCallbacks {
   Spelling spell;  // of the options that alarms name, here and in metrics.jsonl; absent: as fields
   std::function<void(int64_t step, double ce)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
-  std::function<void(const std::string&)>
-      on_metrics;  // each step's line of metrics.jsonl, once it is written
+  // each step's line of metrics.jsonl, once it is written
+  std::function<void(const std::string&)> on_metrics;
   std::function<void(const std::string&)> on_log;  // one line for a person
 };
 

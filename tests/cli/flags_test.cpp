@@ -246,8 +246,8 @@ TEST(MakeConfig, SharedExpertsAreTheRecipes) {
   EXPECT_EQ(c.shared_width, c.expert_width * v2.shared.widths);
   EXPECT_EQ(c.expert_width, 32);  // 8/3 * 96 = 256 over 6 + 2
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).shared_experts, 0);
-  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width,
-            48);  // 256 / 6, to a multiple of 16
+  // 256 / 6, to a multiple of 16
+  EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width, 48);
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-width", "24"}).shared_width, 24);
   EXPECT_EQ(config({"--recipe", "olmoe"}).shared_experts, 0);
   const Recipe& qwen = find_recipe("qwen2-moe");
@@ -274,8 +274,8 @@ TEST(MakeConfig, RoutingFlagsReachTheStages) {
   EXPECT_EQ(std::get<GroupedTopK>(grouped.select).keep, 3);
   EXPECT_EQ(std::get<ChosenScores>(grouped.weigh).scale, 1.5f);
   const RoutingSpec ungrouped = train_spec(config(v3, {"--expert-groups", "1"}).routing);
-  EXPECT_EQ(std::get<GroupedTopK>(ungrouped.select).keep,
-            1);  // not the share of the recipe's eight
+  // not the share of the recipe's eight
+  EXPECT_EQ(std::get<GroupedTopK>(ungrouped.select).keep, 1);
   const std::vector<std::string> olmoe = {"--recipe", "olmoe", "--experts", "8", "--top-k", "2"};
   EXPECT_EQ(
       train_spec(config(olmoe, {"--balance-over", "sequence"}).routing).losses.balance->scope.kind,

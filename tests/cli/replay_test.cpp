@@ -152,8 +152,8 @@ TEST_F(ReplayCommand, RefusesWhatDoesNotFit) {
   refused("a", {"--replay", record_}, 1, {record_, "another text: token 100 is"});
   put(text_, slurp(*made_ / "text.txt") + slurp(*made_ / "text.txt"));
   refused("a", {"--replay", record_, "--windows", "150"}, 1, {record_, "lower --windows to 107"});
-  put(text_,
-      slurp(*made_ / "text.txt").substr(0, 500));  // a part of the text has a part of the windows
+  // a part of the text has a part of the windows
+  put(text_, slurp(*made_ / "text.txt").substr(0, 500));
   EXPECT_EQ(moe_command(score("a", {"--replay", record_})).code, 0);
   EXPECT_EQ(folder_.entries(), std::vector<std::string>{"other.txt"});
 }

@@ -63,8 +63,8 @@ TEST(LeastSquares, FindsALinearRelationAgain) {
   const Tensor x = test::draw(memory, DType::f32, {500, 12}, 5),
                w = test::draw(memory, DType::f32, {3, 12}, 6),
                b = test::draw(memory, DType::f32, {3}, 7);
-  for (int64_t n = 0; n < 500; ++n)
-    x.row<float>(n)[2] += 4;  // a mean that the bias has to answer for
+  // a mean that the bias has to answer for
+  for (int64_t n = 0; n < 500; ++n) x.row<float>(n)[2] += 4;
   const Tensor y = memory.alloc(DType::f32, {500, 3});
   for (int64_t n = 0; n < 500; ++n)
     for (int64_t k = 0; k < 3; ++k) {

@@ -200,8 +200,8 @@ TEST(Merge, Condition) {
   EXPECT_EQ(condition_of(m), INFINITY);
   Siblings s(dense_config());
   s.experts[1].prompts = s.experts[0].prompts;
-  s.experts[1].prompts.positive[0].back() ^=
-      1;  // all but the last token of the first prompt is alike
+  // all but the last token of the first prompt is alike
+  s.experts[1].prompts.positive[0].back() ^= 1;
   const Merged close = merge(s.base(), s.experts, s.options(Gates::hidden_avg));
   ASSERT_EQ(close.layers.size(), 4u);
   EXPECT_GT(close.layers[0].condition, kBadCondition);

@@ -108,8 +108,8 @@ TEST(Partition, RowsThatPointTheSameWayMeet) {
   Tensor rows = test::draw(memory, DType::f32, {32, 16}, 4, 0.05f);
   for (int64_t f = 0; f < 32; ++f) {
     rows.row<float>(f)[f % 4] += 1;
-    for (int64_t d = 0; d < 16; ++d)
-      rows.row<float>(f)[d] *= static_cast<float>(1 + f);  // lengths do not count
+    // lengths do not count
+    for (int64_t d = 0; d < 16; ++d) rows.row<float>(f)[d] *= static_cast<float>(1 + f);
   }
   // Drawn centroids may start two in one group; some seed finds the groups, and no seed tears them
   // more than rows allow.

@@ -17,8 +17,8 @@
 namespace {
 
 constexpr size_t kMaxLines = 800;
-constexpr const char* kPublicHeader =
-    "moe/moe.h";  // lies in include/; only api, which implements it, may include it
+// lies in include/; only api, which implements it, may include it
+constexpr const char* kPublicHeader = "moe/moe.h";
 
 using Table = std::map<std::string, std::set<std::string>>;  // folder -> folders it may include
 using Tree = std::map<std::string, std::string>;             // path below src/ -> text

@@ -113,8 +113,8 @@ std::vector<std::string> code_names_in(const std::string& prose) {
       if (close == std::string::npos) break;
       const std::string code = line.substr(open + 1, close - open - 1);
       open = line.find('`', close + 1);
-      if (code.find('/') != std::string::npos || code.starts_with("--"))
-        continue;  // a path, a flag
+      // a path, a flag
+      if (code.find('/') != std::string::npos || code.starts_with("--")) continue;
       std::string name;
       for (const char c : code + " ") {
         if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') name += c;

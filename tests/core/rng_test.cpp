@@ -103,8 +103,8 @@ TEST(Rng, TruncatedNormalStaysWithinAndSpreads) {
     squares += z * z / n;
     largest = std::max(largest, std::abs(z));
   }
-  EXPECT_NEAR(squares, 0.7737,
-              0.015);  // variance of N(0,1) cut at 2: 1 - 2*2*phi(2) / (2*Phi(2) - 1)
+  // variance of N(0,1) cut at 2: 1 - 2*2*phi(2) / (2*Phi(2) - 1)
+  EXPECT_NEAR(squares, 0.7737, 0.015);
   EXPECT_GT(largest, 1.98);
 }
 

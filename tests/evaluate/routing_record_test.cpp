@@ -111,8 +111,8 @@ TEST(RoutingRecord, HoldsWhatTheLayersDid) {
   RoutingOptions routing = small_routing("mixtral", 4, 2);
   Fixture f(routing);
   f.options.windows = 3;
-  std::vector<std::vector<std::vector<std::pair<int32_t, float>>>> sent(
-      2);  // [layer][token] of (expert, weight), in choice order
+  // [layer][token] of (expert, weight), in choice order
+  std::vector<std::vector<std::vector<std::pair<int32_t, float>>>> sent(2);
   f.options.on_routing = [&](int64_t, int64_t layer, const MoeLayer::Saved& saved) {
     for (int64_t n = 0; n < kWindow; ++n) {
       auto& token = sent[static_cast<size_t>(layer)].emplace_back();

@@ -131,8 +131,8 @@ TEST_F(SafetensorsTest, SameInputSameBytes) {
 }
 
 TEST_F(SafetensorsTest, ConvertsWhileWriting) {
-  const Tensor wide =
-      draw(arena_, DType::f32, {40'000}, 5);  // [40000], more than one block of conversion
+  // [40000], more than one block of conversion
+  const Tensor wide = draw(arena_, DType::f32, {40'000}, 5);
   const Tensor narrow = arena_.alloc(DType::bf16, {40'000});  // [40000]
   for (int i = 0; i < 40'000; ++i) narrow.as<bf16>()[i] = to_bf16(wide.as<float>()[i]);
   const Tensor half = arena_.alloc(DType::f16, {2});  // [2]

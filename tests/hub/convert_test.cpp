@@ -79,8 +79,8 @@ TEST(QuantPolicy, KindsOfAModel) {
   for (const Param* param : model.params()) names[kind_of(model, *param)].push_back(param->name);
   EXPECT_EQ(names[WeightKind::embedding], std::vector<std::string>{"embed.weight"});
   EXPECT_EQ(names[WeightKind::lm_head], std::vector<std::string>{"head.weight"});
-  EXPECT_EQ(names[WeightKind::product].size(),
-            3u * 4 + 3 + 2 * 6);  // q, k, v, o; a dense layer; experts and shared ones of two
+  // q, k, v, o; a dense layer; experts and shared ones of two
+  EXPECT_EQ(names[WeightKind::product].size(), 3u * 4 + 3 + 2 * 6);
   for (const std::string& name : names[WeightKind::product])
     EXPECT_TRUE(name.find("attn.") != name.npos || name.find("experts.") != name.npos ||
                 name.find("shared.") != name.npos)

@@ -238,8 +238,8 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   refused("qwen2_7b", "num_attention_heads", 27, "\"head_dim\" is needed");
   EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", Json::array({"full_attention"}))),
                "\"layer_types\" lists 1 layers");
-  EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window",
-                             true)));  // no layer is beyond max_window_layers
+  // no layer is beyond max_window_layers
+  EXPECT_NO_THROW(parse(with(published("qwen2_7b"), "use_sliding_window", true)));
   std::vector<std::string> types(28, "full_attention");
   types[9] = "sliding_attention";
   EXPECT_FAILS(parse(with(published("qwen2_7b"), "layer_types", types)),

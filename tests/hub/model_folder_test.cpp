@@ -314,8 +314,8 @@ TEST_F(Changed, MissingExtraRenamed) {
   expect_refused(folder_.path() +
                  ": there is no tensor \"model.layers.1.mlp.experts.2.up_proj.weight\", which "
                  "config.json asks for");
-  EXPECT_EQ(message().find("did you mean"),
-            std::string::npos);  // its neighbours are no misspellings of it
+  // its neighbours are no misspellings of it
+  EXPECT_EQ(message().find("did you mean"), std::string::npos);
 
   save(folder_.path(), *model_);
   rewrite(kExpertUp,

@@ -135,8 +135,8 @@ TEST(Generate, EndsBeforeTheFirstStopString) {
 TEST(Generate, WhatOnlyBeginsAStopStringIsHeldBackAndThenShown) {
   Fixture f;
   const std::string whole = f.generate().text;
-  f.options.stop = {whole.substr(whole.size() - 8) +
-                    "x"};  // its beginning is still open when the text ends
+  // its beginning is still open when the text ends
+  f.options.stop = {whole.substr(whole.size() - 8) + "x"};
   std::vector<std::string> pieces;
   const Generated out = f.generate("Once", &pieces);
   EXPECT_EQ(out.text, whole);
@@ -269,8 +269,8 @@ TEST(Generate, ARoutingWithBuffersIsRefused) {
     EXPECT_EQ(f.generate().text, text) << recipe;
   }
   Fixture f(routed_config("olmoe"));
-  f.options.session.routing =
-      EvalRouting::as_trained;  // it never drops, so nothing is seen that comes later
+  // it never drops, so nothing is seen that comes later
+  f.options.session.routing = EvalRouting::as_trained;
   EXPECT_EQ(f.generate().tokens, 12);
   f.options.session.routing = EvalRouting::threshold;
   EXPECT_USAGE(f.generate(), "threshold");

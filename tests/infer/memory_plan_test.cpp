@@ -176,8 +176,8 @@ TEST(MemoryPlan, ABudgetOfNothingGivesTheSameBits) {
 }
 
 TEST(DecodeBytes, CountsActiveExpertsAndOneRowOfTheEmbedding) {
-  ModelConfig config =
-      plain_config();  // width 32, 4 experts of 48, K = 2, two layers, vocabulary 256
+  // width 32, 4 experts of 48, K = 2, two layers, vocabulary 256
+  ModelConfig config = plain_config();
   const auto untied = fresh(config);
   const int64_t expert = 3 * 32 * 48 * 4;
   EXPECT_EQ(decode_bytes(*untied, 2), bytes_of_all(*untied) - 2 * 2 * expert - 255 * 32 * 4);

@@ -241,8 +241,8 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
         tokenizer->encode(std::string(1 + 40 * i, 'a') + "the router sends the router sends");
     r.options.max_tokens = i == 2 ? 250 : static_cast<int64_t>(20 + 15 * i);
     r.options.sampler.seed = i;
-    r.options.sampler.temperature =
-        i == 2 ? 0 : 1;  // the likeliest tokens soon come back to what was said
+    // the likeliest tokens soon come back to what was said
+    r.options.sampler.temperature = i == 2 ? 0 : 1;
     r.options.prompt_lookup = i == 2 ? 8 : 0;
     if (i == 1) r.options.stop = {"e"};
     r.slot = runner.cache().open();

@@ -54,8 +54,8 @@ TEST(RouteGolden, TopKRawAndRenormalised) {
   const Json mixtral = routed("mixtral", golden());
   expect_rows(mixtral.at("weights"),
               {{.731059, .268941}, {.5, .5}, {.731059, .268941}, {.880797, .119203}}, kPrinted);
-  EXPECT_NEAR(mixtral.at("balance").get<double>(), 1.275060,
-              kPrinted);  // canonical: Hugging Face's 2.550119 / K
+  // canonical: Hugging Face's 2.550119 / K
+  EXPECT_NEAR(mixtral.at("balance").get<double>(), 1.275060, kPrinted);
 }
 
 TEST(RouteGolden, SwitchAndNanomoe) {
@@ -64,8 +64,8 @@ TEST(RouteGolden, SwitchAndNanomoe) {
   EXPECT_NEAR(one.at("balance").get<double>(), 1.589734, kPrinted);
   EXPECT_EQ(one.at("capacity"), 4);
   const Json masked = routed("nanomoe", golden());
-  EXPECT_NEAR(masked.at("balance").get<double>(), 2.753225 / 2,
-              kPrinted);  // ours is 1 where nanoMoE's is K
+  // ours is 1 where nanoMoE's is K
+  EXPECT_NEAR(masked.at("balance").get<double>(), 2.753225 / 2, kPrinted);
 }
 
 TEST(RouteGolden, ExpertChoice) {

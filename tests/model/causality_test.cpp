@@ -82,8 +82,8 @@ void expect_causal(Model& model, const RoutingSpec& spec, bool random, bool caus
 TEST(Causality, OfEveryRecipeInTraining) {
   for (const Recipe& recipe : recipes()) {
     RoutingOptions o = options_of(recipe);
-    if (std::holds_alternative<BufferCapacity>(recipe.train.capacity))
-      o.capacity_factor = 0.5f;  // tight, so that 24 tokens show what many do
+    // tight, so that 24 tokens show what many do
+    if (std::holds_alternative<BufferCapacity>(recipe.train.capacity)) o.capacity_factor = 0.5f;
     Model model(config_of(o));
     const RoutingSpec spec = recipe.has_router() ? train_spec(o) : RoutingSpec{};
     expect_causal(

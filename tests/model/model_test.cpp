@@ -287,8 +287,8 @@ TEST(Model, InitialisesByRole) {
     if (p->role == Role::norm) EXPECT_EQ(rms, 1) << p->name;
     if (p->role == Role::bias || p->role == Role::buffer) EXPECT_EQ(rms, 0) << p->name;
     const double std = p->role == Role::residual ? 0.05 / 2 : 0.05;  // sqrt(2 L) = 2
-    if (p->is_matrix())
-      EXPECT_NEAR(rms, std * 0.88, std * 0.25) << p->name;  // 0.88: a normal cut at two deviations
+    // 0.88: a normal cut at two deviations
+    if (p->is_matrix()) EXPECT_NEAR(rms, std * 0.88, std * 0.25) << p->name;
     if (p->is_matrix())
       for (double x : v) EXPECT_LE(std::abs(x), 2 * std + 1e-6) << p->name;
   }

@@ -367,8 +367,8 @@ TEST(Router, DrawsNothingWithoutAKeyAndTheSameAgainWithOne) {
     c.router.forward(c.run, c.x, c.pass(spec), {}, quiet);
     EXPECT_TRUE(same_bits(first.logits, again.logits) && same_bits(first.kept, again.kept)) << name;
     EXPECT_TRUE(quiet.raw.empty() && quiet.sigma.empty() && quiet.clean.empty()) << name;
-    if (std::string(name) == "gshard")
-      EXPECT_FALSE(same_bits(first.kept, quiet.kept));  // the second choices that were not sent
+    // the second choices that were not sent
+    if (std::string(name) == "gshard") EXPECT_FALSE(same_bits(first.kept, quiet.kept));
     else EXPECT_FALSE(same_bits(first.logits, quiet.logits)) << name;
   }
 }

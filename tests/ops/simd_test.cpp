@@ -163,8 +163,8 @@ TEST(Simd, SumsEveryElementOnceForAnyLength) {
   choose_isa();
   std::vector<float> x;
   for (int64_t n = 1; n <= 200; ++n) {
-    x.push_back(
-        static_cast<float>(n));  // whole numbers below 2^24: every order gives the exact sum
+    // whole numbers below 2^24: every order gives the exact sum
+    x.push_back(static_cast<float>(n));
     EXPECT_EQ(HWY_DYNAMIC_DISPATCH(SumAll)(x.data(), n), static_cast<float>(n * (n + 1) / 2));
   }
 }

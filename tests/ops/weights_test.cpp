@@ -205,8 +205,8 @@ TEST_P(Weights, ShareALimit) {
   EXPECT_EQ(ops::copies_taken(both), 4 * each);
   Twins c = draw_twins(arena, dtype, 1, 32, width(64), 9);
   c.weight.bind(c.weight.value);
-  ops::limit_copies(std::array{&b.weight, &c.weight},
-                    3 * each);  // without a, which holds on to its own
+  // without a, which holds on to its own
+  ops::limit_copies(std::array{&b.weight, &c.weight}, 3 * each);
   product(run, c.weight, x_dtype, {0, 2}, true);
   EXPECT_EQ(taken(c.weight), each);
 }

@@ -48,12 +48,12 @@ struct Case {
   bool random = false;                         // draws noise, dropout, second choices and orders
   bool drops = false;                          // must be drawn so that pairs are dropped
   std::function<void(RoutingSpec&)> adjust{};  // what the options cannot say
-  std::function<void(RoutingSpec&)>
-      rival{};  // another routing that the drawn model must tell from this one by its loss
+  // another routing that the drawn model must tell from this one by its loss
+  std::function<void(RoutingSpec&)> rival{};
   std::vector<std::vector<int64_t>> step_counts{};
   bool replayed = false;  // takes drawn choices instead of its own
-  std::string
-      zero{};  // parameters whose gradient, or losses whose value, is 0: their name contains this
+  // parameters whose gradient, or losses whose value, is 0: their name contains this
+  std::string zero{};
 };
 
 inline RoutingSpec spec_of(const Case& item) {
@@ -190,8 +190,8 @@ struct Trained {
   RoutingLosses losses;  // means over MoE layers
   int64_t dropped = 0;
   std::vector<LayerRouting> routing;
-  std::vector<std::vector<int64_t>>
-      agreed;  // [N] for each MoE layer; empty where nothing was replayed
+  // [N] for each MoE layer; empty where nothing was replayed
+  std::vector<std::vector<int64_t>> agreed;
 };
 
 // Forward and backward of one batch whose loss counts `share`; gradients are added to.

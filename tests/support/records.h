@@ -12,8 +12,8 @@ namespace moe::test {
 
 struct Record {
   int64_t slots = 0;
-  std::vector<std::vector<int32_t>>
-      entries;  // [N,K] for each MoE layer in order (moe/stages/replay.h)
+  // [N,K] for each MoE layer in order (moe/stages/replay.h)
+  std::vector<std::vector<int32_t>> entries;
   std::vector<std::vector<int32_t>> agreed;  // [N], where the forward was replaying itself
   int64_t own = 0;
 

@@ -23,8 +23,8 @@ struct TwinInput {
   std::vector<int64_t> bounds;
   RngKey key;                                     // of the step; empty: no randomness
   std::vector<std::vector<int64_t>> step_counts;  // [E] for each MoE layer; empty: none known
-  std::vector<std::vector<std::vector<TwinEntry>>> recorded =
-      {};  // [N][K] for each MoE layer; empty: the routers choose
+  // [N][K] for each MoE layer; empty: the routers choose
+  std::vector<std::vector<std::vector<TwinEntry>>> recorded = {};
 };
 
 template <class T>

@@ -106,8 +106,8 @@ struct TwinEntry {
 // What the router is made of; what its stages do not have is absent.
 template <class T>
 struct TwinRouterParams {
-  const std::vector<T>*weight = nullptr, *up = nullptr, *logit_bias = nullptr,
-        *noise = nullptr;                 // [E,D], [E,D], [E], [E,D]
+  // [E,D], [E,D], [E], [E,D]
+  const std::vector<T>*weight = nullptr, *up = nullptr, *logit_bias = nullptr, *noise = nullptr;
   const std::vector<T>* scale = nullptr;  // [E]
   std::function<T(T)> act = [](T x) { return x * twin::sigmoid(x); };
 };
@@ -118,8 +118,8 @@ struct TwinRouterInput {
   std::vector<int64_t> bounds, step_counts;
   std::vector<double> bias, threshold;
   RngKey key;
-  std::vector<std::vector<TwinEntry>> recorded =
-      {};  // [N][K] choices to take instead of the router's own; empty: it chooses
+  // [N][K] choices to take instead of the router's own; empty: it chooses
+  std::vector<std::vector<TwinEntry>> recorded = {};
 };
 
 // each_loss (moe/losses/aux_loss.h) walks these too.
@@ -131,8 +131,8 @@ struct TwinLosses {
 template <class T>
 struct TwinRoute {
   std::vector<std::vector<size_t>> choice;  // [N][K]
-  Flags selected, sent,
-      kept;  // [N][K] by the select stage; after the second policy; after capacity
+  // [N][K] by the select stage; after the second policy; after capacity
+  Flags selected, sent, kept;
   Matrix<T> before_drop, weights;               // [N][K]; `weights` is 0 where not kept
   std::vector<int64_t> counts, balance_counts;  // [E]
   std::vector<double> cutoff;                   // [E], expert choice only

@@ -250,8 +250,8 @@ TEST(Bpe, LongPiecesTakeNoQuadraticTime) {
 }
 
 TEST(Bpe, WholeCharactersAreShownThoughTokensCutThem) {
-  const auto tokenizer =
-      parse(tokenizer_json({"â Ĥ"}));  // E2 82, the first two bytes of the euro sign
+  // E2 82, the first two bytes of the euro sign
+  const auto tokenizer = parse(tokenizer_json({"â Ĥ"}));
   const auto ids = tokenizer->encode("€");
   ASSERT_EQ(ids.size(), 2u);
   StreamDecoder decoder(*tokenizer);

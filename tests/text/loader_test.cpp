@@ -214,8 +214,8 @@ class Mixed : public ::testing::Test {
 };
 
 TEST_F(Mixed, AnEpochHasTheWindowsOfEachDomainTimesItsWeight) {
-  const BatchPlan plan(corpus_, shape_, Shuffle::epoch, 3,
-                       {{"a", 0.5}, {"b", 2}});  // 10 and 8 windows
+  // 10 and 8 windows
+  const BatchPlan plan(corpus_, shape_, Shuffle::epoch, 3, {{"a", 0.5}, {"b", 2}});
   EXPECT_EQ(plan.windows(), 5 + 16);
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     const auto count = visits(plan, epoch, epoch + 1);

@@ -228,8 +228,8 @@ TEST(Alarms, ADeadExpertAndOneThatIsOnlyRare) {
 
 TEST(Alarms, ManyDeadExpertsAreNotAnAlarmEach) {
   const auto alarms = watch(config_of("olmoe", 64, 8), options_of(), [](StepResult& r) {
-    const auto dead = static_cast<size_t>(
-        std::clamp<int64_t>((r.step - 200) / 20, 0, 20));  // one after the other
+    // one after the other
+    const auto dead = static_cast<size_t>(std::clamp<int64_t>((r.step - 200) / 20, 0, 20));
     for (size_t e = 0; e < dead; ++e) r.layers[0].load[e] = 0;
   });
   EXPECT_EQ(alarms.size(), 5u) << "of 1, 2, 4, 8 and 16\n" << told(alarms);

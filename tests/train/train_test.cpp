@@ -375,8 +375,8 @@ TEST(Train, ALockedFolderIsLeftAlone) {
   s.start(2);
   const Checkpoint checkpoint = load_checkpoint(s.out);
   const std::string metrics = slurp(s.out + "/metrics.jsonl");
-  std::filesystem::rename(s.out + "/trainer-2.safetensors",
-                          folder / "away");  // as when the other run had gone on
+  // as when the other run had gone on
+  std::filesystem::rename(s.out + "/trainer-2.safetensors", folder / "away");
   {
     const RunLock other(s.out);
     EXPECT_FAILS(s.go(*checkpoint.loaded.model, 0, &checkpoint), "another training run");

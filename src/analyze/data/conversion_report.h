@@ -16,8 +16,8 @@ namespace moe {
 
 // What a model is and costs.
 struct ModelCard {
-  std::string name,
-      shape;            // "out/carved"; "30 layers, each 3 of 5 experts of width 192 and 3 shared"
+  // "out/carved"; "30 layers, each 3 of 5 experts of width 192 and 3 shared"
+  std::string name, shape;
   std::string weights;  // the type that most numbers of its matrices have: "q4_1"
   std::string compute;  // the type its activations have: "bf16"
   int64_t parameters = 0, active_parameters = 0;
@@ -46,21 +46,21 @@ struct FrontierPoint {
   SpeedUp speed_up;                         // over the model before, measured in turns
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;
-  bool is_before = false,
-       is_written = false;  // the model before; the one that this report is about
+  // the model before; the one that this report is about
+  bool is_before = false, is_written = false;
 };
 
 struct ConversionReport {
   std::string kind;  // "Comparison", "Carving": what the page calls itself
   std::string text;  // what was read
-  std::vector<std::pair<std::string, std::string>>
-      steps;  // how it was made: a word and what it was
+  // how it was made: a word and what it was
+  std::vector<std::pair<std::string, std::string>> steps;
   ModelCard before, after;
   Comparison figures;
   std::optional<Speed> before_speed, after_speed;  // both or none
   std::vector<ConvertedLayer> layers;              // those that were converted, in order
-  std::vector<FrontierPoint>
-      frontier;  // by rising ffn_share, the model before last; empty without a sweep
+  // by rising ffn_share, the model before last; empty without a sweep
+  std::vector<FrontierPoint> frontier;
 
   // Whether one model was made of the other here, or both were only held against each other.
   bool is_conversion() const { return !steps.empty() || !layers.empty(); }

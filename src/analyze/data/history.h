@@ -10,8 +10,8 @@
 
 namespace moe {
 
-constexpr int64_t kHistoryPoints =
-    512;  // at most; at least half of it once a run has had that many steps
+// at most; at least half of it once a run has had that many steps
+constexpr int64_t kHistoryPoints = 512;
 
 // A last line that a kill cut short is passed over; any other broken line is an error that names
 // it. Steps must not fall. Unknown keys are passed over, and rows without "ce" give only what else

@@ -58,10 +58,10 @@ struct LayerStats {
   // expert has of its occurrences. Of the input's ids, the ids that follow and the ids that the
   // model predicts.
   double vocabulary_input = 0, vocabulary_target = 0, vocabulary_predicted = 0;
-  std::vector<std::vector<TokenAffinity>>
-      favourites;  // [E] input ids that go to the expert more than to any other, best first
-  std::optional<double>
-      saturation;  // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
+  // [E] input ids that go to the expert more than to any other, best first
+  std::vector<std::vector<TokenAffinity>> favourites;
+  // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
+  std::optional<double> saturation;
 };
 
 // A piece of text with what every MoE layer did with each token.

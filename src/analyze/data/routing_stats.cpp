@@ -207,8 +207,8 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
 int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
   const int64_t logits = std::min(std::max<int64_t>(kLogits, c.vocab), window * c.vocab) * 4;
   if (c.moe_layer_count() == 0) return logits;
-  const int64_t rows =
-      window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;  // RoutedRows
+  // RoutedRows
+  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;
   const int64_t counts =
       3 * std::min(c.vocab, kCountedIds) *
       (c.routing.experts * 4 + 8);  // IdCounts of what comes in, follows and is predicted

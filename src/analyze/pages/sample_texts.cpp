@@ -15,8 +15,8 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMostChoices =
-    400'000;  // (layer, token, slot) of all samples together; keeps the page small
+// (layer, token, slot) of all samples together; keeps the page small
+constexpr int64_t kMostChoices = 400'000;
 constexpr int64_t kMostFavourites = 16'000;
 constexpr int kWeightSteps = 4;  // classes w0..w4
 
@@ -90,8 +90,8 @@ std::string sample_html(const SampleText& whole, size_t number, size_t tokens, s
     if (t > 0) surprises += ' ';
     surprises += decimal(nll, 2);
   }
-  if (!part.nll.empty() && std::isfinite(part.nll[0]))
-    nats -= part.nll[0];  // of the first token nothing is known
+  // of the first token nothing is known
+  if (!part.nll.empty() && std::isfinite(part.nll[0])) nats -= part.nll[0];
   const std::string_view unit = bytes ? "byte" : "token";
   std::string says = counted(static_cast<int64_t>(tokens), unit);
   if (tokens < whole.pieces.size())

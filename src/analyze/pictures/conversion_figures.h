@@ -13,10 +13,10 @@ Figure prompt_frontier_figure(const ConversionReport&, const FigureOptions&);
 
 // By layer.
 Figure error_figure(const ConversionReport&, const FigureOptions&);
-Figure agreement_figure(const ConversionReport&,
-                        const FigureOptions&);  // with the choice at random as a level
-Figure active_figure(const ConversionReport&,
-                     const FigureOptions&);  // empty where every layer takes as many experts
+// with the choice at random as a level
+Figure agreement_figure(const ConversionReport&, const FigureOptions&);
+// empty where every layer takes as many experts
+Figure active_figure(const ConversionReport&, const FigureOptions&);
 Figure drift_figure(const ConversionReport&, const FigureOptions&);
 Figure same_choices_figure(const ConversionReport&, const FigureOptions&);
 Figure expert_load_figure(const ConversionReport&, const FigureOptions&);  // of the model after

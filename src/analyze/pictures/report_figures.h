@@ -39,8 +39,8 @@ Figure loss_figure(const TrainingHistory&, const FigureOptions&);
 Figure auxiliary_figure(const TrainingHistory&, const FigureOptions&);
 Figure learning_figure(const TrainingHistory&, const FigureOptions&);
 Figure max_vio_figure(const TrainingHistory&, const FigureOptions&);
-Figure dropped_figure(const TrainingHistory&,
-                      const FigureOptions&);  // empty where nothing was dropped
+// empty where nothing was dropped
+Figure dropped_figure(const TrainingHistory&, const FigureOptions&);
 Figure load_over_time_figure(const TrainingHistory&, const FigureOptions&);
 
 // Of texts.
@@ -50,8 +50,8 @@ Figure domain_figure(const RoutingReport&, const FigureOptions&);
 Figure coactivation_figure(const RoutingReport&, const FigureOptions&);
 Figure vocabulary_figure(const RoutingReport&, const FigureOptions&);
 Figure router_figure(const RoutingReport&, const FigureOptions&);
-Figure saturation_figure(const RoutingReport&,
-                         const FigureOptions&);  // empty without an earlier checkpoint
+// empty without an earlier checkpoint
+Figure saturation_figure(const RoutingReport&, const FigureOptions&);
 
 // The share of a domain's tokens, and of another's choices, that no preference would give.
 double even_domain_share(const RoutingReport&);

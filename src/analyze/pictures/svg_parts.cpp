@@ -16,8 +16,8 @@ Axis make_axis(double low, double high, double from, double to, int wanted, bool
   Axis axis{.low = low, .high = high, .from = from, .to = to};
   if (!(high > low)) {
     const double room = whole ? 0.5 : std::max(std::abs(low) * 0.1, 1e-3);
-    axis.low = low >= 0 ? std::max(0.0, low - room)
-                        : low - room;  // what cannot be negative gets no axis below 0
+    // what cannot be negative gets no axis below 0
+    axis.low = low >= 0 ? std::max(0.0, low - room) : low - room;
     axis.high = low + room;
   }
   const double rough = (axis.high - axis.low) / wanted;

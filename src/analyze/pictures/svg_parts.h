@@ -30,8 +30,8 @@ Axis make_axis(double low, double high, double from, double to, int wanted, bool
 std::string text(double x, double y, std::string_view classes, std::string_view text);
 std::string title(std::string_view text);
 std::string line(double x0, double y0, double x1, double y1, std::string_view classes);
-std::string rect(double x, double y, double width, double height,
-                 std::string_view classes);  // without its end: "<rect ..." for more, then "/>"
+// without its end: "<rect ..." for more, then "/>"
+std::string rect(double x, double y, double width, double height, std::string_view classes);
 
 // Places of labels that want to be at `at`, `gap` apart and within [low, high], in the order given.
 std::vector<double> spread(std::vector<double> at, double gap, double low, double high);

@@ -14,12 +14,11 @@
 namespace moe {
 namespace {
 
-constexpr double kCollapsed =
-    0.7;  // of the way from an even share to all, as the alarms of training have it
+// of the way from an even share to all, as the alarms of training have it
+constexpr double kCollapsed = 0.7;
 constexpr double kPrefers = 1.25;  // times what an expert gets of the domains on average
-constexpr double kManyDropped = 0.25,
-                 kManyDroppedInTraining = 0.65;  // healthy runs of small batches, and of ST-MoE,
-                                                 // which has no room for all, drop up to 60%
+// healthy runs of small batches, and of ST-MoE, which has no room for all, drop up to 60%
+constexpr double kManyDropped = 0.25, kManyDroppedInTraining = 0.65;
 
 // The experts of a layer by falling load.
 std::vector<size_t> by_load(const LayerStats& l) {

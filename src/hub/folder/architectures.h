@@ -18,8 +18,8 @@ namespace moe {
 struct Architecture {
   std::string_view model_type;  // "model_type" of config.json
   std::string_view class_name;  // "architectures" of config.json
-  std::string (*why_not)(
-      const ModelConfig&);  // what of this model it cannot say; empty when it can say all
+  // what of this model it cannot say; empty when it can say all
+  std::string (*why_not)(const ModelConfig&);
   ModelConfig (*read)(const JsonReader&);
   void (*write)(Json&, const ModelConfig&);
   const TensorNames* names;

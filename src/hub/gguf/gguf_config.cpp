@@ -224,8 +224,8 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   size("rope.dimension_count", c.head_width);
   number("rope.freq_base", c.rope_theta);
   const RopeScaling& s = c.rope_scaling;
-  if (s.kind != RopeScaling::Kind::linear && s.kind != RopeScaling::Kind::yarn)
-    return;  // Llama 3's is a tensor
+  // Llama 3's is a tensor
+  if (s.kind != RopeScaling::Kind::linear && s.kind != RopeScaling::Kind::yarn) return;
   out.push_back({prefix + "rope.scaling.type", Type::string,
                  std::string(s.kind == RopeScaling::Kind::linear ? "linear" : "yarn")});
   number("rope.scaling.factor", s.factor);

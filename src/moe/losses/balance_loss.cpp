@@ -186,8 +186,8 @@ Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss
 Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
-  std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1),
-      sent(last.size());  // [D] the token counted last; tokens counted
+  // [D] the token counted last; tokens counted
+  std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1), sent(last.size());
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     std::fill(sent.begin(), sent.end(), 0);
     for (int64_t n = slopes.bounds[s]; n < slopes.bounds[s + 1]; ++n)

@@ -92,8 +92,8 @@ std::vector<double> load_of(Run& run, const Routing& in) {
   ArenaScope scope(run.scratch);
   const Tensor best = best_of(run, in);
   const auto cells = static_cast<size_t>(blocks * in.experts);
-  auto* partial =
-      static_cast<double*>(run.scratch.alloc_bytes(cells * sizeof(double)));  // [blocks,E]
+  // [blocks,E]
+  auto* partial = static_cast<double*>(run.scratch.alloc_bytes(cells * sizeof(double)));
   std::fill_n(partial, cells, 0.0);
   parallel_for(run.threads, blocks, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin * kBlockTokens; n < std::min(tokens, end * kBlockTokens); ++n)

@@ -27,8 +27,8 @@ struct Groups {
 
 // The recipe's share of `groups` groups, and enough of them for k experts.
 int64_t fitted_keep(const GroupedTopK& recipe, int64_t groups, int64_t experts, int64_t k) {
-  const int64_t share =
-      (2 * groups * recipe.keep + recipe.groups) / (2 * recipe.groups);  // rounded
+  // rounded
+  const int64_t share = (2 * groups * recipe.keep + recipe.groups) / (2 * recipe.groups);
   const int64_t size = std::max<int64_t>(1, experts / groups);
   return std::min(groups, std::max({int64_t{1}, share, (k + size - 1) / size}));
 }

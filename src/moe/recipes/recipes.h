@@ -23,8 +23,8 @@ struct RoutingOptions {
   std::string recipe = "dense";
   int64_t experts = 1;
   int64_t top_k = 1;  // where experts choose: the mean number of experts a token gets
-  std::optional<bool>
-      norm_topk_prob;  // renormalise the chosen weights; only where the recipe leaves it open
+  // renormalise the chosen weights; only where the recipe leaves it open
+  std::optional<bool> norm_topk_prob;
   std::optional<float> capacity_factor;       // training; only for recipes with a capacity
   std::optional<float> capacity_factor_eval;  // evaluation "as trained"
   std::optional<int64_t> expert_groups;       // of a grouped selection

@@ -80,8 +80,8 @@ void place_at_random(Placing& place, int64_t begin, int64_t end) {
 // asked for too much are sorted, and those only in part.
 void place_by_weight(Placing& place, int64_t begin, int64_t end) {
   const int64_t k = place.choice.cols();
-  std::vector<int64_t> bounds(place.used.size() + 1,
-                              0);  // [E+1] where an expert's pairs stand in `pairs`
+  // [E+1] where an expert's pairs stand in `pairs`
+  std::vector<int64_t> bounds(place.used.size() + 1, 0);
   const auto each_pair = [&](auto&& f) {
     for (int64_t n = begin; n < end; ++n)
       for (int64_t i = 0; i < k; ++i)

@@ -69,8 +69,8 @@ void check_recorded(Tensor recorded, int64_t tokens, int64_t slots, int64_t expe
         "{} is {}, but {} tokens with {} choices each are routed, which is i32 [{}, {}]; give the "
         "record of these tokens and of a model that routes alike",
         where, describe(recorded), tokens, slots, tokens, slots);
-  std::vector<int64_t> broken(static_cast<size_t>(threads),
-                              tokens);  // the first token that cannot be replayed, by thread
+  // the first token that cannot be replayed, by thread
+  std::vector<int64_t> broken(static_cast<size_t>(threads), tokens);
   parallel_for(threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
     std::vector<char> seen(static_cast<size_t>(experts));
     int64_t& first = broken[static_cast<size_t>(thread)];

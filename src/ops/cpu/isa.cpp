@@ -18,8 +18,8 @@ void choose_isa() {
     if (name == "avx512") {
       dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
     } else if (name == "avx2") {
-      hwy::DisableTargets(
-          static_cast<int64_t>(HWY_AVX2 - 1));  // in Highway a better target has a lower bit
+      // in Highway a better target has a lower bit
+      hwy::DisableTargets(static_cast<int64_t>(HWY_AVX2 - 1));
       dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
     } else {
       fail_usage(

@@ -167,8 +167,8 @@ const char* isa_name() {
 double measure_peak_flops(Run& run, DType dtype, double seconds) {
   choose_isa();
   const bool halves = dtype == DType::bf16 && has_bf16_products(), tiles = halves && has_tiles();
-  constexpr int64_t kRounds = 1 << 16,
-                    kTileRounds = kRounds / 16;  // some half a millisecond or less
+  // some half a millisecond or less
+  constexpr int64_t kRounds = 1 << 16, kTileRounds = kRounds / 16;
   std::vector<double> rates(static_cast<size_t>(run.threads), 0.0);
 #pragma omp parallel num_threads(run.threads)
   {

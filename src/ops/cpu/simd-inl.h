@@ -55,8 +55,8 @@ HWY_INLINE hn::Vec<U32For<D>> RoundBf16(D, hn::Vec<D> v) {
   const auto odd = hn::And(upper, hn::Set(du32, 1));
   const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(du32, 0x7FFF)), odd));
   const auto quiet = hn::Or(upper, hn::Set(du32, 0x40));
-  const auto is_number = hn::RebindMask(
-      du32, hn::Eq(v, v));  // not Ne: Highway's is an ordered comparison, false for NaN
+  // not Ne: Highway's is an ordered comparison, false for NaN
+  const auto is_number = hn::RebindMask(du32, hn::Eq(v, v));
   return hn::IfThenElse(is_number, rounded, quiet);
 }
 template <class D>

@@ -80,12 +80,12 @@ TEST(LayerCounts, VocabularyCountsEveryChoiceAndWeighsIdsAlike) {
   LayerCounts layer(0, 4, 1, true);
   add(layer, routed({0, 1, 2, 3, 2, 1, 0, 1}), {5, 5, 5, 6});
   const LayerStats s = layer.finish();
-  EXPECT_NEAR(s.vocabulary_input, (2.0 / 3 + 1) / 2,
-              kTight);  // 5: experts 1 and 2 twice of 3; 6: always
-  EXPECT_NEAR(s.vocabulary_target, (0.5 + 1) / 2,
-              kTight);  // 5 follows {0,1} and {2,3}; 6 follows {2,1}; nothing follows the last
-  EXPECT_NEAR(s.vocabulary_predicted, 3.0 / 4,
-              kTight);  // 7 at all four tokens, expert 1 at three of them
+  // 5: experts 1 and 2 twice of 3; 6: always
+  EXPECT_NEAR(s.vocabulary_input, (2.0 / 3 + 1) / 2, kTight);
+  // 5 follows {0,1} and {2,3}; 6 follows {2,1}; nothing follows the last
+  EXPECT_NEAR(s.vocabulary_target, (0.5 + 1) / 2, kTight);
+  // 7 at all four tokens, expert 1 at three of them
+  EXPECT_NEAR(s.vocabulary_predicted, 3.0 / 4, kTight);
 }
 
 TEST(LayerCounts, FavouritesNeedTenOccurrences) {
@@ -122,8 +122,8 @@ TEST(LayerCounts, FavouritesStandByShareThenOccurrences) {
 TEST(LayerCounts, ScoresMakeEntropyMarginAndTop) {
   LayerCounts layer(0, 4, 1, true);
   RoutedRows rows = routed({0, 1, 3, 2});
-  rows.scores = {0.5f,  0.25f, 0.125f, 0.125f,
-                 0.25f, 0.5f,  0.5f,   0.75f};  // the second row sums to 2, as sigmoid scores may
+  // the second row sums to 2, as sigmoid scores may
+  rows.scores = {0.5f, 0.25f, 0.125f, 0.125f, 0.25f, 0.5f, 0.5f, 0.75f};
   add(layer, rows, {1, 2});
   const LayerStats s = layer.finish();
   const double first = 0.5 * std::log(2) + 0.25 * std::log(4) + 0.25 * std::log(8);

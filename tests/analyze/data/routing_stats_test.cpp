@@ -83,16 +83,16 @@ TEST(RoutingStats, LawsOfTokenChoice) {
           experts * 1.0 * (s.dead > 0) + kTight);  // a row sums to K where its expert was chosen
       EXPECT_EQ(s.dropped, 0);
       EXPECT_EQ(s.unrouted, 0);
-      EXPECT_GE(s.max_vio_batch,
-                s.max_vio - kTight);  // the mean of maxima is at least the maximum of the mean
+      // the mean of maxima is at least the maximum of the mean
+      EXPECT_GE(s.max_vio_batch, s.max_vio - kTight);
       EXPECT_EQ(s.router_entropy.has_value(), std::string(recipe) != "hash");
       if (s.router_entropy) {
         EXPECT_GT(*s.router_entropy, 0);
         EXPECT_LT(*s.router_entropy, 1);
         EXPECT_LE(*s.top_score, 1);
       }
-      if (std::string(recipe) == "hash")
-        EXPECT_EQ(s.vocabulary_input, 1);  // an id always goes to its experts
+      // an id always goes to its experts
+      if (std::string(recipe) == "hash") EXPECT_EQ(s.vocabulary_input, 1);
       else EXPECT_LE(s.vocabulary_input, 1);
       EXPECT_FALSE(s.saturation);
     }
@@ -176,8 +176,8 @@ TEST(RoutingStats, CapSpreadsWindowsOverTheText) {
   for (const std::string& piece : r.samples[1].pieces) text += piece;
   EXPECT_EQ(text, texts.second.substr(7 * 32, 32));
   EXPECT_EQ(report_of(*model, texts, {.tokens = 1}).domains[0].tokens, 32);
-  EXPECT_EQ(report_of(*model, texts, {.window = 500}).domains[0].tokens,
-            300);  // shorter than a window: one of its own length
+  // shorter than a window: one of its own length
+  EXPECT_EQ(report_of(*model, texts, {.window = 500}).domains[0].tokens, 300);
 }
 
 TEST(RoutingStats, SaturationAgainstItselfAndAnother) {

@@ -256,19 +256,19 @@ TEST(AuxLosses, WorkedExample) {
     return aux_losses_forward(run, worked.in, {}, losses).balance;
   };
   EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 1.275060, 1e-6);  // Megatron, MegaBlocks
-  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 2.550119 / 2,
-              1e-6);  // flaxformer, transformers: uniform is K
+  // flaxformer, transformers: uniform is K
+  EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 2.550119 / 2, 1e-6);
   EXPECT_NEAR(balance(Counts::first_choice, Probs::scores), 1.589734, 1e-6);  // Switch
-  EXPECT_NEAR(balance(Counts::all_choices, Probs::chosen_weights), 2.753225 / 2,
-              1e-6);  // nanoMoE: uniform is K
+  // nanoMoE: uniform is K
+  EXPECT_NEAR(balance(Counts::all_choices, Probs::chosen_weights), 2.753225 / 2, 1e-6);
   EXPECT_NEAR(balance(Counts::unbiased_choices, Probs::normalised_scores), 1.275060, 1e-6);
   AuxLosses shazeer;
   shazeer.importance = shazeer.load = true;
   const RoutingLosses values = aux_losses_forward(run, worked.in, {}, shazeer);
   EXPECT_NEAR(values.load, 0.375, 1e-6);  // counts 4 2 1 1
   double variance = 0;
-  for (double p : {.520330, .192235, .067235, .220199})
-    variance += (p - 0.25) * (p - 0.25) / 4;  // the mean weights
+  // the mean weights
+  for (double p : {.520330, .192235, .067235, .220199}) variance += (p - 0.25) * (p - 0.25) / 4;
   EXPECT_NEAR(values.importance, variance / 0.0625, 1e-5);
   const Tensor lse = run.saved.alloc(DType::f32, {4}), counts = run.saved.alloc(DType::i32, {4});
   EXPECT_NEAR(z_loss(run, lse, worked.in.logits), 7.397051, 1e-5);

@@ -129,8 +129,8 @@ TEST(Capacity, BatchPriorityLooksAtTheFirstWeightOnly) {
                      BufferCapacity{.factor = 1e-6f, .minimum = 1, .order = order}, {});
     return ints(kept);
   };
-  EXPECT_EQ(place(Order::batch_priority),
-            (std::vector<int32_t>{0, 0, 1, 1, 0, 0}));  // tokens 1, 2 (a tie), 0
+  // tokens 1, 2 (a tie), 0
+  EXPECT_EQ(place(Order::batch_priority), (std::vector<int32_t>{0, 0, 1, 1, 0, 0}));
   EXPECT_EQ(place(Order::by_weight), (std::vector<int32_t>{0, 1, 1, 0, 0, 0}));
 }
 
@@ -288,8 +288,8 @@ TEST(Capacity, RandomOrderIsAnotherForEveryKey) {
   const std::vector<int32_t> first = kept_by(1);
   EXPECT_EQ(first, kept_by(1));
   EXPECT_NE(first, kept_by(2));
-  const auto early = std::count(first.begin(), first.begin() + 100,
-                                1);  // of 100 kept; half on average, standard deviation 3.5
+  // of 100 kept; half on average, standard deviation 3.5
+  const auto early = std::count(first.begin(), first.begin() + 100, 1);
   EXPECT_GT(early, 35);
   EXPECT_LT(early, 65);
 }

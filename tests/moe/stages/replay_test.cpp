@@ -35,8 +35,8 @@ TEST(Record, IsReplayedEntryByEntry) {
       replay_choices(run, matrix(choice, 2), matrix(selected, 2), matrix(kept, 2),
                      Tensor(agreed.data(), DType::i32, {4}), matrix(recorded, 2), 5);
   EXPECT_EQ(own, 7);
-  EXPECT_EQ(choice, (Ints{3, 0, 1, 0, 0, 1, 3,
-                          4}));  // a slot without a choice holds an expert that the token has not
+  // a slot without a choice holds an expert that the token has not
+  EXPECT_EQ(choice, (Ints{3, 0, 1, 0, 0, 1, 3, 4}));
   EXPECT_EQ(selected, (Ints{1, 1, 0, 1, 0, 0, 1, 1}));
   EXPECT_EQ(kept, (Ints{1, 0, 0, 1, 0, 0, 0, 1}));
   EXPECT_EQ(agreed, (Ints{1, 1, 0, 2}));

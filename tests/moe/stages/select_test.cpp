@@ -201,8 +201,8 @@ TEST(GroupedTopK, MatchesTheTwinWithBiasAndTies) {
 // All scores below 0: a mask of 0 would send the token into the group that was left out.
 TEST(GroupedTopK, AMaskedGroupIsNeverChosen) {
   moe::Run run(1);
-  float scores[] = {-0.5f, -0.4f, -0.1f,
-                    -9.0f, -0.3f, -0.2f};  // groups of 2; sums -0.9, -9.1, -0.5
+  // groups of 2; sums -0.9, -9.1, -0.5
+  float scores[] = {-0.5f, -0.4f, -0.1f, -9.0f, -0.3f, -0.2f};
   const Tensor s(scores, DType::f32, {1, 6});
   EXPECT_EQ(select(run, s, GroupedTopK{.k = 2, .groups = 3, .keep = 1, .group_top = 2}).experts(0),
             (Row{5, 4}));

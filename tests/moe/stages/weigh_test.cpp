@@ -40,8 +40,8 @@ struct Drawn {
         selected(run.saved.alloc(DType::i32,
                                  {static_cast<int64_t>(c.tokens), static_cast<int64_t>(c.slots)})),
         scale(draw(run.saved, DType::f32, {static_cast<int64_t>(c.experts)}, 15)) {
-    for (int64_t i = 0; i < s.numel(); ++i)
-      s.as<float>()[i] = std::abs(s.as<float>()[i]);  // like probabilities: sums are not near 0
+    // like probabilities: sums are not near 0
+    for (int64_t i = 0; i < s.numel(); ++i) s.as<float>()[i] = std::abs(s.as<float>()[i]);
     for (size_t n = 0; n < c.tokens; ++n) {
       std::vector<int32_t> order(c.experts);
       std::iota(order.begin(), order.end(), 0);
@@ -253,8 +253,8 @@ TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
                y = run.saved.alloc(DType::f32, {20, 3}), dw = run.saved.alloc(DType::f32, {20, 3});
   for (size_t i = 0; i < tokens * k; ++i) {
     w.as<float>()[i] = std::abs(w.as<float>()[i]);
-    kept.as<int32_t>()[i] =
-        i / k != 5 && uniform(RngKey::from_seed(6), i) < 0.6;  // token 5 lost everything
+    // token 5 lost everything
+    kept.as<int32_t>()[i] = i / k != 5 && uniform(RngKey::from_seed(6), i) < 0.6;
   }
   const auto twin = [&](const auto& in) {
     auto out = in;

@@ -169,9 +169,9 @@ void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) 
 template <class T>
 struct ForwardByKey : ForwardF32 {
   const T* kt = nullptr;  // [C, 64]
-  const T* values_at =
-      nullptr;  // row i of the block at values_at[i * ld], where whole vectors can be read
-  BlockB v{};   // else a copy
+  // row i of the block at values_at[i * ld], where whole vectors can be read
+  const T* values_at = nullptr;
+  BlockB v{};  // else a copy
 
   using ForwardF32::ForwardF32;
   int64_t columns_at_once(bool) const { return x.count; }

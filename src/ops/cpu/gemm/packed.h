@@ -41,8 +41,8 @@ struct ExpertCopies {
   bool begun = false;
   Pages room;
   int64_t expert_bytes = 0;
-  std::vector<uint64_t>
-      version;  // [E] of the value that is packed; 0: never packed, and no memory taken
+  // [E] of the value that is packed; 0: never packed, and no memory taken
+  std::vector<uint64_t> version;
 
   // Of the value that an expert's copy was made of. What it tells of may be read afterwards.
   uint64_t version_of(int64_t expert) {

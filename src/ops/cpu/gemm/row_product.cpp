@@ -23,8 +23,8 @@ namespace {
 #define MOE_ROWS_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 constexpr int64_t kBlockColumns = 64;  // four vectors of 16
-constexpr int64_t kAheadBytes =
-    4096;  // what lies this far ahead is fetched: the hardware stops at each page
+// what lies this far ahead is fetched: the hardware stops at each page
+constexpr int64_t kAheadBytes = 4096;
 
 // Words of 32 bits: an f32, or a pair of bf16.
 MOE_ROWS_TARGET inline __m512 fused(__m512 sum, __m512 weights, uint32_t word, bool halves) {
@@ -121,9 +121,8 @@ int64_t find_stretch(int64_t inner, DType dtype) {
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
   const Product& product = find_product({kRows, inner, kCols, dtype, DType::f32, false, 1});
   if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
-  if (product.in_tiles())
-    return inner;  // bits that vary with the number of rows cannot be matched, so that any length
-                   // is as good
+  // bits that vary with the number of rows cannot be matched, so that any length is as good
+  if (product.in_tiles()) return inner;
   if (!product.keeps_row_bits()) return 0;
   Arena memory;
   const auto noise = [&](int64_t n, uint64_t seed) {

@@ -123,8 +123,8 @@ void multiply_quantised(Run& run, std::span<const Meeting> meetings) {
         {p, g, rows.of(p->in), (g->end - g->begin + kFetchRows) * p->w.bank.in, total});
     total = stretches.back().end();
   }
-  constexpr int64_t kWorthThreads =
-      int64_t{1} << 16;  // cost of 64 Ki numbers of weights, about 5 microseconds
+  // cost of 64 Ki numbers of weights, about 5 microseconds
+  constexpr int64_t kWorthThreads = int64_t{1} << 16;
   parallel_for(run.threads, run.threads, total < kWorthThreads ? run.threads : 1,
                [&](int64_t begin, int64_t end, int) {
                  run_share(stretches, {total * begin / run.threads, total * end / run.threads});

@@ -74,8 +74,8 @@ void pack_block(const uint8_t* block, const Place& to) {
       to.put_word(4, w);
       rest += 4;
     }
-    for (int i = 0; i < 4; ++i)
-      to.put_word(i, word_at(rest + 4 * i));  // a nibble's fellow is 16 numbers further in both
+    // a nibble's fellow is 16 numbers further in both
+    for (int i = 0; i < 4; ++i) to.put_word(i, word_at(rest + 4 * i));
   }
 }
 

@@ -132,10 +132,10 @@ constexpr int64_t kTileRows = 16;
 
 // A block of all columns, ready for any number of rows.
 struct alignas(64) Unpacked {
-  int16_t even[8 * 32],
-      odd[8 * 32];  // of each step's four bytes, the first and third, the second and fourth
-  float first[kLanes], second[kLanes],
-      min[kLanes];  // scales; of q6_k one for each half; min with its sign
+  // of each step's four bytes, the first and third, the second and fourth
+  int16_t even[8 * 32], odd[8 * 32];
+  // scales; of q6_k one for each half; min with its sign
+  float first[kLanes], second[kLanes], min[kLanes];
 };
 
 HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT bits,

@@ -28,8 +28,8 @@
 
 namespace moe::ops {
 
-constexpr int64_t kQuantBlock =
-    32;  // inner numbers of a block; each half of them shares a scale of x
+// inner numbers of a block; each half of them shares a scale of x
+constexpr int64_t kQuantBlock = 32;
 constexpr int64_t kQuantColumns = 16;  // columns of a panel, one a lane
 
 // Groups of columns: what threads share out. The last one is padded with weights of zero.

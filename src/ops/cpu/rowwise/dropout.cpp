@@ -41,8 +41,8 @@ HWY_INLINE void DrawWords(DU32 d, uint64_t key, uint64_t counter, uint32_t* HWY_
                  upper = static_cast<uint32_t>(counter >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   VU32 c0 = hn::Add(hn::Set(d, first), hn::Iota(d, 0)), c2 = hn::Zero(d), c3 = c2;
-  VU32 c1 = hn::IfThenElse(hn::Lt(c0, hn::Set(d, first)), hn::Set(d, upper + 1),
-                           hn::Set(d, upper));  // the lower word may wrap within the vector
+  // the lower word may wrap within the vector
+  VU32 c1 = hn::IfThenElse(hn::Lt(c0, hn::Set(d, first)), hn::Set(d, upper + 1), hn::Set(d, upper));
   for (int round = 0; round < 10; ++round) {
     VU32 high0, low0, high1, low1;
     Multiply(d, c0, m0, high0, low0);

@@ -63,3 +63,18 @@ virtual_environment() {
   "$1/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check -r "$2" >&2
   cp "$2" "$1/requirements.txt"
 }
+
+# some_text WORDS: that many words with some structure, the same each time.
+some_text() {
+  awk -v words="$1" '
+    BEGIN {
+      srand(7)
+      known = "the a small large expert router token learns routes reads writes and then of to " \
+              "model line word"
+      n = split(known, w, " ")
+      for (i = 0; i < words; ++i) {
+        r = int(rand() * rand() * n) + 1
+        printf "%s%s", w[r], (i % 11 == 10 ? ".\n" : " ")
+      }
+    }'
+}

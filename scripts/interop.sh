@@ -22,17 +22,7 @@ trap 'rm -rf "$work"' EXIT
 # A text of words with some structure, the same each time, long enough for 20 steps and a few
 # windows to score.
 write_text() {
-  awk '
-    BEGIN {
-      srand(7)
-      words = "the a small large expert router token learns routes reads writes and then of to " \
-              "model line word"
-      n = split(words, w, " ")
-      for (i = 0; i < 6000; ++i) {
-        r = int(rand() * rand() * n) + 1
-        printf "%s%s", w[r], (i % 11 == 10 ? ".\n" : " ")
-      }
-    }' >"$work/text.txt"
+  some_text 6000 >"$work/text.txt"
   head -c 4096 "$work/text.txt" >"$work/score.txt"
 }
 

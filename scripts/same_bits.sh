@@ -5,22 +5,13 @@
 #   scripts/same_bits.sh OLD >old; scripts/same_bits.sh NEW >new; diff old new
 set -euo pipefail
 [ $# = 1 ] || { sed -n 2,5p "$0" >&2; exit 2; }
+. "$(dirname "$0")/checks.sh"
 moe=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-awk '
-  BEGIN {
-    srand(7)
-    words = "the a small large expert router token learns routes reads writes and then of to " \
-            "model line word"
-    n = split(words, w, " ")
-    for (i = 0; i < 12000; ++i) {
-      r = int(rand() * rand() * n) + 1
-      printf "%s%s", w[r], (i % 11 == 10 ? ".\n" : " ")
-    }
-  }' >text.txt
+some_text 12000 >text.txt
 tail -c 8192 text.txt >other.txt
 readonly shape=(
   --layers 2 --width 64 --heads 4 --kv-heads 2 --context 64 --batch 4 --accumulate 2 --steps 6

@@ -16,25 +16,9 @@ class Carve : public ::testing::Test {
     for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
     for (const char* recipe : {"dense", "olmoe"}) {
-      std::vector<std::string> words = {"train",
-                                        "--data",
-                                        *made_ / "text.txt",
-                                        "--out",
-                                        *made_ / recipe,
-                                        "--recipe",
-                                        recipe,
-                                        "--width",
-                                        "64",
-                                        "--heads",
-                                        "2",
-                                        "--layers",
-                                        "2",
-                                        "--context",
-                                        "32",
-                                        "--batch",
-                                        "2",
-                                        "--steps",
-                                        "3"};
+      std::vector<std::string> words = command_line(
+          "train --width 64 --heads 2 --layers 2 --context 32 --batch 2 --steps 3",
+          {"--data", *made_ / "text.txt", "--out", *made_ / recipe, "--recipe", recipe});
       if (std::string(recipe) == "dense") words.insert(words.end(), {"--dense-width", "96"});
       const CommandResult r = moe_command(words);
       ASSERT_EQ(r.code, 0) << r.err;

@@ -17,29 +17,10 @@ class Convert : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
-    const CommandResult r = moe_command({"train",
-                                         "--data",
-                                         *made_ / "text.txt",
-                                         "--out",
-                                         *made_ / "m",
-                                         "--width",
-                                         "64",
-                                         "--heads",
-                                         "2",
-                                         "--layers",
-                                         "1",
-                                         "--experts",
-                                         "4",
-                                         "--top-k",
-                                         "2",
-                                         "--expert-width",
-                                         "32",
-                                         "--context",
-                                         "32",
-                                         "--batch",
-                                         "2",
-                                         "--steps",
-                                         "3"});
+    const CommandResult r =
+        moe_command(command_line("train --width 64 --heads 2 --layers 1 --experts 4 --top-k 2 "
+                                 "--expert-width 32 --context 32 --batch 2 --steps 3",
+                                 {"--data", *made_ / "text.txt", "--out", *made_ / "m"}));
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() {

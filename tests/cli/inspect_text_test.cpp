@@ -28,25 +28,9 @@ class InspectText : public ::testing::Test {
     made_ = nullptr;
   }
   static int train(const std::string& out, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"train",
-                                      "--data",
-                                      *made_ / "texts/one.txt",
-                                      "--out",
-                                      *made_ / out,
-                                      "--width",
-                                      "16",
-                                      "--heads",
-                                      "2",
-                                      "--steps",
-                                      "2",
-                                      "--layers",
-                                      "2",
-                                      "--expert-width",
-                                      "16",
-                                      "--context",
-                                      "16",
-                                      "--batch",
-                                      "2"};
+    std::vector<std::string> words = command_line(
+        "train --width 16 --heads 2 --steps 2 --layers 2 --expert-width 16 --context 16 --batch 2",
+        {"--data", *made_ / "texts/one.txt", "--out", *made_ / out});
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult r = moe_command(words);
     EXPECT_EQ(r.code, 0) << r.err;

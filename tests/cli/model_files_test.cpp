@@ -17,29 +17,10 @@ class ModelFiles : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 50; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
-    const CommandResult r = moe_command({"train",
-                                         "--data",
-                                         *made_ / "text.txt",
-                                         "--out",
-                                         *made_ / "m",
-                                         "--width",
-                                         "16",
-                                         "--heads",
-                                         "2",
-                                         "--layers",
-                                         "1",
-                                         "--experts",
-                                         "4",
-                                         "--top-k",
-                                         "2",
-                                         "--expert-width",
-                                         "16",
-                                         "--context",
-                                         "16",
-                                         "--batch",
-                                         "2",
-                                         "--steps",
-                                         "1"});
+    const CommandResult r =
+        moe_command(command_line("train --width 16 --heads 2 --layers 1 --experts 4 --top-k 2 "
+                                 "--expert-width 16 --context 16 --batch 2 --steps 1",
+                                 {"--data", *made_ / "text.txt", "--out", *made_ / "m"}));
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() {
@@ -149,30 +130,10 @@ TEST_F(ModelFiles, ResumingFromTornMoments) {
   const std::string moments = m_ + "/trainer-1.safetensors";
   ASSERT_TRUE(fs::exists(moments));
   const std::string whole = slurp(moments), model = slurp(m_ + "/model.safetensors");
-  const std::vector<std::string> resume = {"train",
-                                           "--data",
-                                           *made_ / "text.txt",
-                                           "--out",
-                                           m_,
-                                           "--width",
-                                           "16",
-                                           "--heads",
-                                           "2",
-                                           "--layers",
-                                           "1",
-                                           "--experts",
-                                           "4",
-                                           "--top-k",
-                                           "2",
-                                           "--expert-width",
-                                           "16",
-                                           "--context",
-                                           "16",
-                                           "--batch",
-                                           "2",
-                                           "--steps",
-                                           "5",
-                                           "--resume"};
+  const std::vector<std::string> resume = command_line(
+      "train --width 16 --heads 2 --layers 1 --experts 4 --top-k 2 --expert-width 16 --context 16 "
+      "--batch 2 --steps 5 --resume",
+      {"--data", *made_ / "text.txt", "--out", m_});
   put(moments, whole.substr(0, whole.size() / 2));
   expect_refused(resume, 1, {"trainer-1.safetensors"});
   fs::remove(moments);

@@ -15,36 +15,11 @@ class RecoverCommand : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
     put(*made_ / "text.txt", text);
-    const CommandResult r = moe_command({"train",
-                                         "--data",
-                                         *made_ / "text.txt",
-                                         "--out",
-                                         *made_ / "m",
-                                         "--recipe",
-                                         "deepseek-v3",
-                                         "--width",
-                                         "32",
-                                         "--heads",
-                                         "2",
-                                         "--layers",
-                                         "1",
-                                         "--experts",
-                                         "4",
-                                         "--top-k",
-                                         "2",
-                                         "--expert-groups",
-                                         "1",
-                                         "--groups-kept",
-                                         "1",
-                                         "--expert-width",
-                                         "16",
-                                         "--context",
-                                         "32",
-                                         "--batch",
-                                         "2",
-                                         "--steps",
-                                         "3",
-                                         "--no-report"});
+    const CommandResult r =
+        moe_command(command_line("train --recipe deepseek-v3 --width 32 --heads 2 --layers 1 "
+                                 "--experts 4 --top-k 2 --expert-groups 1 --groups-kept 1 "
+                                 "--expert-width 16 --context 32 --batch 2 --steps 3 --no-report",
+                                 {"--data", *made_ / "text.txt", "--out", *made_ / "m"}));
     ASSERT_EQ(r.code, 0) << r.err;
   }
   static void TearDownTestSuite() {

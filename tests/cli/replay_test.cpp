@@ -35,23 +35,9 @@ class ReplayCommand : public ::testing::Test {
     made_ = nullptr;
   }
   static void train(const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"train",
-                                      "--data",
-                                      *made_ / "text.txt",
-                                      "--out",
-                                      *made_ / name,
-                                      "--width",
-                                      "16",
-                                      "--heads",
-                                      "2",
-                                      "--layers",
-                                      "2",
-                                      "--context",
-                                      "16",
-                                      "--batch",
-                                      "2",
-                                      "--steps",
-                                      "1"};
+    std::vector<std::string> words =
+        command_line("train --width 16 --heads 2 --layers 2 --context 16 --batch 2 --steps 1",
+                     {"--data", *made_ / "text.txt", "--out", *made_ / name});
     if (name != "dense") words.insert(words.end(), {"--expert-width", "16", "--top-k", "2"});
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult r = moe_command(words);

@@ -26,30 +26,10 @@ class ResumeCommand : public ::testing::Test {
   }
   std::vector<std::string> train(const std::string& out,
                                  const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"train",
-                                      "--out",
-                                      folder_ / out,
-                                      "--data",
-                                      folder_ / "text.txt",
-                                      "--width",
-                                      "16",
-                                      "--heads",
-                                      "2",
-                                      "--layers",
-                                      "1",
-                                      "--experts",
-                                      "4",
-                                      "--top-k",
-                                      "2",
-                                      "--expert-width",
-                                      "16",
-                                      "--context",
-                                      "32",
-                                      "--batch",
-                                      "2",
-                                      "--threads",
-                                      "1",
-                                      "--no-report"};
+    std::vector<std::string> words = command_line(
+        "train --width 16 --heads 2 --layers 1 --experts 4 --top-k 2 --expert-width 16 --context "
+        "32 --batch 2 --threads 1 --no-report",
+        {"--out", folder_ / out, "--data", folder_ / "text.txt"});
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

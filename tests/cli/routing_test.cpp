@@ -219,31 +219,10 @@ TEST_F(Routing, ModelsThatAreNotCausal) {
   for (int i = 0; i < 100; ++i) text += fmt::format("line {}: every expert takes its tokens\n", i);
   put(folder_ / "text.txt", text);
   const auto train = [&](const std::string& recipe) {
-    const CommandResult r = moe_command({"train",
-                                         "--data",
-                                         folder_ / "text.txt",
-                                         "--out",
-                                         folder_ / recipe,
-                                         "--recipe",
-                                         recipe,
-                                         "--width",
-                                         "16",
-                                         "--heads",
-                                         "2",
-                                         "--layers",
-                                         "2",
-                                         "--experts",
-                                         "4",
-                                         "--top-k",
-                                         "2",
-                                         "--context",
-                                         "16",
-                                         "--batch",
-                                         "2",
-                                         "--steps",
-                                         "3",
-                                         "--threads",
-                                         "1"});
+    const CommandResult r = moe_command(command_line(
+        "train --width 16 --heads 2 --layers 2 --experts 4 --top-k 2 --context 16 --batch 2 "
+        "--steps 3 --threads 1",
+        {"--data", folder_ / "text.txt", "--out", folder_ / recipe, "--recipe", recipe}));
     ASSERT_EQ(r.code, 0) << r.err;
   };
   train("expert-choice");

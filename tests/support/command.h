@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -23,6 +24,15 @@ struct CommandResult {
   int code = -1;         // exit code; 128 + signal when one ended it
   std::string out, err;  // standard output and error
 };
+
+// The words of `line`, apart at single blanks, and `more` behind them: paths and texts.
+inline std::vector<std::string> command_line(const std::string& line,
+                                             const std::vector<std::string>& more = {}) {
+  std::istringstream in(line);
+  std::vector<std::string> words(std::istream_iterator<std::string>(in), {});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 // `meanwhile` is called with the process id while it runs; `input` is its standard input.
 inline CommandResult moe_command(const std::vector<std::string>& words,
@@ -58,10 +68,10 @@ inline std::string small_text(int lines = 100) {
 }
 inline std::vector<std::string> train_small(const std::string& data, const std::string& out,
                                             const std::string& steps) {
-  return {"train", "--data",    data, "--out",     out, "--width",   "16", "--heads",
-          "2",     "--layers",  "2",  "--experts", "4", "--top-k",   "2",  "--expert-width",
-          "16",    "--context", "32", "--batch",   "2", "--threads", "2",  "--lr",
-          "0.01",  "--steps",   steps};
+  return command_line(
+      "train --width 16 --heads 2 --layers 2 --experts 4 --top-k 2 --expert-width 16 --context 32 "
+      "--batch 2 --threads 2 --lr 0.01",
+      {"--data", data, "--out", out, "--steps", steps});
 }
 
 // It failed with `code`, said so in one line that begins "moe: " and contains every part, and

@@ -68,8 +68,8 @@ void matmul_dx(Run&, Tensor dx, std::initializer_list<Operand> operands,
                std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
 void matmul_dx_acc(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
-// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w that is
-// trained is f32.
+// w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w itself is
+// not read and may be of any dtype.
 void matmul_dw(Run&, Param& w, GatheredRows dy, GatheredRows x, std::span<const int64_t> offsets);
 void matmul_dw(Run&, std::initializer_list<Operand> operands, GatheredRows x,
                std::span<const int64_t> offsets);

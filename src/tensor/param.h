@@ -91,6 +91,15 @@ struct Param {
     touched();
   }
   bool is_bound() const { return is_bound_; }
+  // Gives it a gradient in memory that somebody else keeps, whose numbers count as zero. `places`
+  // [E]: where each expert's lies, when they lie apart; such a gradient is reached by
+  // expert_grad() only.
+  void bind_grad(Tensor sums, std::vector<void*> places = {}) {
+    grad = sums;
+    if (!places.empty()) grad.data = places[0];
+    grad_places_ = std::move(places);
+    grad_is_zero = true;
+  }
   // As bind() was given them; empty: one after another in `value`.
   const std::vector<const void*>& places() const { return places_; }
   // [O,I]: matrix e of a bank [E,O,I]; the whole of a matrix [O,I], which is a bank of one.
@@ -99,10 +108,17 @@ struct Param {
     if (!places_.empty()) matrix.data = const_cast<void*>(places_[static_cast<size_t>(e)]);
     return matrix;
   }
+  // [O,I] likewise of the gradient.
+  Tensor expert_grad(int64_t e) const {
+    Tensor matrix = grad.rank == 3 ? grad.at(e) : grad;
+    if (!grad_places_.empty()) matrix.data = grad_places_[static_cast<size_t>(e)];
+    return matrix;
+  }
   void touched() { ++version; }
 
  private:
   std::vector<const void*> places_;
+  std::vector<void*> grad_places_;
   bool is_bound_ = false;
 };
 

@@ -371,14 +371,40 @@ TEST(WeightsOfFewRows, HaveAProductOfTheirOwnWhereBf16Products) {
       EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);
 }
 
-TEST(WeightsOfFiles, RefuseGradientsUnlessTheyAreF32) {
+// Weights and gradients in somebody else's memory, each expert's where it likes.
+TEST(WeightsOfFiles, HaveTheirGradientsWhereTheyAreBound) {
   Arena arena;
-  moe::Run run(1);
-  Twins t = draw_twins(arena, DType::bf16, 1, 8, 16);
-  const Tensor x = draw(arena, DType::f32, {3, 16}, 1), dy = draw(arena, DType::f32, {3, 8}, 2);
-  ops::matmul_dw(run, t.weight, dy, x, Offsets{0, 3});  // frozen
-  t.weight.grad = arena.alloc_zeroed(DType::f32, {1, 8, 16});
-  EXPECT_THROW(ops::matmul_dw(run, t.weight, dy, x, Offsets{0, 3}), Error);
+  moe::Run run(2);
+  constexpr int64_t kExperts = 3, kOut = 8, kIn = 16, kApart = 2 * kOut * kIn;
+  Twins t = draw_twins(arena, DType::bf16, kExperts, kOut, kIn);
+  const Offsets offsets{0, 40, 40, 43};
+  const Tensor x = draw(arena, DType::f32, {43, kIn}, 1),
+               dy = draw(arena, DType::f32, {43, kOut}, 2);
+  ops::matmul_dw(run, t.weight, dy, x, offsets);  // frozen
+  t.master.grad = arena.alloc_zeroed(DType::f32, {kExperts, kOut, kIn});
+  ops::matmul_dw(run, t.master, dy, x, offsets);
+
+  Tensor apart = arena.alloc(DType::f32, {kExperts, 2 * kOut, kIn});
+  std::fill_n(apart.as<float>(), apart.numel(), 7.0f);
+  std::vector<void*> places;
+  for (int64_t e = 0; e < kExperts; ++e) places.push_back(apart.as<float>() + e * kApart);
+  Tensor shape = t.master.grad;
+  shape.data = apart.data;
+  t.weight.bind_grad(shape, places);
+  ops::matmul_dw(run, t.weight, dy, x, offsets);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    EXPECT_TRUE(same_bits(t.weight.expert_grad(e), t.master.grad.at(e)))
+        << "expert " + std::to_string(e);
+    for (int64_t i = kOut * kIn; i < kApart; ++i)
+      ASSERT_EQ(apart.as<float>()[e * kApart + i], 7.0f) << "between the gradients";
+  }
+  t.weight.bind_grad(shape, places);
+  ops::settle_grad(run, t.weight);  // nothing added
+  for (int64_t e = 0; e < kExperts; ++e)
+    for (int64_t i = 0; i < kOut * kIn; ++i) ASSERT_EQ(apart.as<float>()[e * kApart + i], 0.0f);
+  shape.dtype = DType::bf16;
+  t.weight.bind_grad(shape, places);
+  EXPECT_THROW(ops::matmul_dw(run, t.weight, dy, x, offsets), Error) << "gradients are f32";
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ void pack_ahead(Run& run, DwPlan& plan) {
 void run_task(const DwPlan& plan, const Task& task, std::span<void* const> packed, Arena& scratch) {
   const Gradient& g = *task.gradient;
   const size_t first = plan.first_stretch[static_cast<size_t>(task.group)];
-  float* out = g.w->grad.row<float>(task.group * g.bank.out + task.output);
+  float* out = g.w->expert_grad(task.group).row<float>(task.output);
   for (size_t i = 0; i < packed.size(); ++i) {
     const ArenaScope scope(scratch);
     const Stretch& s = plan.stretches[first + i];
@@ -230,9 +230,8 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offse
          {{"dy", dy}, {"x", x.x}, {g.w->name.c_str(), g.w->value}});
     need_listed(op, g.dy);
     check_offsets(op, g.bank, x.rows(), offsets, *g.w);
-    need(g.w->grad.empty() ||
-             (g.w->value.dtype == DType::f32 && !g.w->is_bound() && g.w->grad.dtype == DType::f32 &&
-              g.w->grad.dense() && g.w->grad.shape == g.w->value.shape),
+    need(g.w->grad.empty() || (g.w->grad.dtype == DType::f32 && g.w->grad.dense() &&
+                               g.w->grad.shape == g.w->value.shape),
          op, "a gradient f32 of the weight's shape",
          {{"grad", g.w->grad}, {g.w->name.c_str(), g.w->value}});
   }
@@ -246,10 +245,8 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offse
     begin = end;
   }
   for (const Gradient& g : gradients) {
-    const Tensor& grad = g.w->grad;
     for (size_t e = 0; g.w->grad_is_zero && e + 1 < offsets.size(); ++e)
-      if (offsets[e] == offsets[e + 1])
-        zero(run, grad.rank == 3 ? grad.at(static_cast<int64_t>(e)) : grad);
+      if (offsets[e] == offsets[e + 1]) zero(run, g.w->expert_grad(static_cast<int64_t>(e)));
     g.w->grad_is_zero = false;
   }
 }

@@ -36,8 +36,7 @@ inline Source source_of(const GatheredRows& rows, int64_t row, int64_t col) {
   return {data, rows.x.dtype, stride, rows.row.data() + row};
 }
 
-// Weights of any type but integers; only those that are trained, in one piece of f32, have
-// gradients.
+// Weights of any type but integers.
 inline Bank checked_bank(const char* op, const Param& w) {
   need(w.present() && w.value.dtype != DType::i32 && w.value.dense() &&
            (w.value.rank == 2 || w.value.rank == 3),

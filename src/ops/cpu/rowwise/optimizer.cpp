@@ -109,7 +109,8 @@ double sum_squares(Run& run, Tensor x) {
 }
 
 void settle_grad(Run& run, Param& param) {
-  if (param.grad_is_zero && !param.grad.empty()) zero(run, param.grad);
+  const int64_t parts = param.grad.empty() ? 0 : param.grad.rank == 3 ? param.grad.shape[0] : 1;
+  for (int64_t e = 0; param.grad_is_zero && e < parts; ++e) zero(run, param.expert_grad(e));
   param.grad_is_zero = false;
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/primitives.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/ops.h"
 #include "support/check.h"
 #include "support/dual.h"
@@ -347,6 +348,25 @@ TEST(LawOfRowsHolds, WhereTheMachineHasAvx512) {
 }
 
 // ---- cache and packing --------------------------------------------------------------------------
+
+// A sum in tiles is one chain, whatever rows stand beside it.
+TEST(LawOfRowsHolds, InTiles) {
+  if (!ops::has_tiles()) GTEST_SKIP() << "no AMX here";
+  Arena memory;
+  moe::Run run(2);
+  for (const auto& [out, in] : std::vector<std::pair<int64_t, int64_t>>{{64, 96}, {70, 2100}}) {
+    Param w = draw_param(memory, {1, out, in}, 2);
+    const Tensor x = draw(memory, DType::bf16, {300, in}, 1),
+                 all = memory.alloc(DType::f32, {300, out});
+    ops::matmul_forward(run, all, x, w, Offsets{0, 300});
+    for (const int64_t rows : {5, 16, 17, 31, 47, 257}) {
+      const Tensor some = memory.alloc(DType::f32, {rows, out});
+      ops::matmul_forward(run, some, x.slice_rows(300 - rows, 300), w, Offsets{0, rows});
+      EXPECT_TRUE(same_bits(some, all.slice_rows(300 - rows, 300)))
+          << std::to_string(rows) + " rows";
+    }
+  }
+}
 
 TEST(ProductCache, OnePrimitiveRunsOnAllThreadsAtOnce) {
   for (DType dtype : {DType::f32, DType::bf16}) {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/threads.h"
-#include "ops/cpu/gemm/primitives.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/ops.h"
@@ -133,12 +133,6 @@ int64_t dpbf16_loop(int64_t rounds, float* sink) {
 }
 int64_t tile_loop(int64_t rounds, float* sink) { return dpbf16_loop(rounds, sink); }
 #endif
-
-// Whether bf16 products run in AMX tiles here, and not in vectors.
-bool has_tiles() {
-  return has_bf16_products() &&
-         find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles();
-}
 
 int64_t cache_bytes() {
   const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);

@@ -1,6 +1,7 @@
 // The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of
-// at most 256, one multiple of 16 and an exact tail of 1 to 15, so that at most 31 primitives exist
-// for each width and dtype; no row is padded. A row's bits do not depend on its block, so any cut
+// at most 256. For oneDNN, a multiple of 16 and an exact tail of 1 to 15, so that at most 31
+// primitives exist for each width and dtype and no row is padded; tiles (tile_product.h) take any
+// number. A row's bits do not depend on its block, so any cut
 // is as good as any other. A block meets all the matrices it was given with before the next block
 // comes, so that it is read, or summed into, while it is in the cache. Weights are packed when
 // their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel
@@ -11,6 +12,7 @@
 #include "ops/cpu/gemm/narrow_product.h"
 #include "ops/cpu/gemm/parts.h"
 #include "ops/cpu/gemm/row_product.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/isa.h"
 #include "ops/memory.h"
 
@@ -26,18 +28,21 @@ struct Block {
 struct Schedule {
   std::vector<Block> blocks;
   std::vector<size_t> first;
+
+  int shares() const { return static_cast<int>(first.size()) - 1; }
 };
 
-void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t end) {
+// `tails`: a tail of less than a unit is a block of its own.
+void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t end, bool tails) {
   while (begin < end) {
     int64_t rows = std::min(kMostRows, end - begin);
-    if (rows > kUnit) rows -= rows % kUnit;
+    if (tails && rows > kUnit) rows -= rows % kUnit;
     blocks.push_back({group, begin, rows});
     begin += rows;
   }
 }
 
-Schedule schedule_rows(int threads, std::span<const Group> groups) {
+Schedule schedule_rows(int threads, std::span<const Group> groups, bool tails) {
   int64_t units = 0;
   for (const Group& g : groups) units += g.units();
   const bool together = static_cast<int64_t>(groups.size()) < 2 * threads && units < 4 * threads;
@@ -52,7 +57,7 @@ Schedule schedule_rows(int threads, std::span<const Group> groups) {
       const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here),
                     end = std::clamp<int64_t>(share.end - unit, 0, here);
       cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit,
-               std::min(g.begin + end * kUnit, g.end));
+               std::min(g.begin + end * kUnit, g.end), tails);
       unit += here;
     }
     schedule.first.push_back(schedule.blocks.size());
@@ -85,34 +90,68 @@ void run_part(const Part& p, const Block& block, const Product& product, const v
                    block.rows, out.cols(), p.add);
 }
 
-// `one_in`: all parts read the same rows.
+// f(block, its place, scratch) for every block, with as many threads as the schedule has shares, or
+// one block after the other where all threads share each.
+template <class F>
+void each_block(Run& run, const Schedule& schedule, F&& f) {
+  if (schedule.shares() == 1) {
+    for (size_t i = 0; i < schedule.blocks.size(); ++i) {
+      const ArenaScope scope(run.scratch);
+      f(schedule.blocks[i], i, run.scratch);
+    }
+    return;
+  }
+  parallel_shares(run, schedule.shares(), [&](size_t share, Arena& scratch) {
+    for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i) {
+      const ArenaScope scope(scratch);
+      f(schedule.blocks[i], i, scratch);
+    }
+  });
+}
+
+// `one_in`: all parts read the same rows. layouts [parts]: of their weights, as tiles take them.
+void multiply_tiles(Run& run, const std::vector<Part>& parts, bool one_in,
+                    std::span<const PackLayout* const> layouts, std::span<const Group> groups,
+                    int threads) {
+  const Schedule schedule = schedule_rows(threads, groups, false);
+  const int inner_threads = schedule.shares() == 1 ? threads : 1;
+  each_block(run, schedule, [&](const Block& block, size_t, Arena& scratch) {
+    void* tiles = nullptr;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Part& p = parts[i];
+      if (i == 0 || !one_in) {
+        tiles = scratch.alloc_bytes(static_cast<size_t>(tiled_bytes(block.rows, p.in.cols())));
+        tile_rows(tiles, source_of(p.in, block.row, 0), block.rows, p.in.cols());
+      }
+      const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
+      const TileProduct product{layouts[i], block.rows, out.dtype, p.add};
+      product.run(out.data, source_of(out).stride, tiles, p.w.at(block.group), scratch,
+                  inner_threads);
+    }
+  });
+}
+
 void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
                      std::span<const Group> groups, int threads) {
-  const Schedule schedule = schedule_rows(threads, groups);
-  const int shares = static_cast<int>(schedule.first.size()) - 1;
-  const int inner_threads = shares == 1 ? threads : 1;
+  std::vector<const PackLayout*> layouts;
+  for (const Part& p : parts) layouts.push_back(tile_layout(p.in.cols(), p.out.cols(), p.compute));
+  if (std::find(layouts.begin(), layouts.end(), nullptr) == layouts.end())
+    return multiply_tiles(run, parts, one_in, layouts, groups, threads);
+
+  const Schedule schedule = schedule_rows(threads, groups, true);
+  const int inner_threads = schedule.shares() == 1 ? threads : 1;
   // Found before the threads start, so that making one is never paid by many; [block, part].
   std::vector<const Product*> products;
   for (const Block& block : schedule.blocks)
     for (const Part& part : parts)
       products.push_back(&find_product(part.shape(block.rows, inner_threads)));
-  const auto run_block = [&](size_t i, Arena& scratch) {
-    const ArenaScope scope(scratch);
-    const Block& block = schedule.blocks[i];
+  const ThreadLimit limit(inner_threads);
+  each_block(run, schedule, [&](const Block& block, size_t place, Arena& scratch) {
     const void* in = nullptr;
     for (size_t p = 0; p < parts.size(); ++p) {
       if (p == 0 || !one_in) in = rows_of(parts[p], block, scratch);
-      run_part(parts[p], block, *products[i * parts.size() + p], in, scratch);
+      run_part(parts[p], block, *products[place * parts.size() + p], in, scratch);
     }
-  };
-  if (shares == 1) {
-    const ThreadLimit limit(inner_threads);
-    for (size_t i = 0; i < schedule.blocks.size(); ++i) run_block(i, run.scratch);
-    return;
-  }
-  parallel_shares(run, shares, [&](size_t share, Arena& scratch) {
-    for (size_t i = schedule.first[share]; i < schedule.first[share + 1]; ++i)
-      run_block(i, scratch);
   });
 }
 

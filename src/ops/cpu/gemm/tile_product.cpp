@@ -1,0 +1,177 @@
+#include "ops/cpu/gemm/tile_product.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/threads.h"
+#include "ops/ops.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace moe::ops {
+namespace {
+
+constexpr int64_t kRows = 16, kInner = 32;  // of a tile of the left operand
+constexpr int64_t kTileBytes = kRows * kInner * 2;
+// Steps of 32 numbers whose columns stay in the caches while all rows meet them; sums wait in
+// scratch meanwhile.
+constexpr int64_t kSteps = 64;
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+#if defined(__x86_64__)
+
+// Intel's manual of instruction set extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the
+// bytes of a row of each tile, 48 to 63 its rows.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Sums of 32 x 32, or of 16 x 32 where a1 is null. a0, a1: tiles that follow each other along k; b:
+// 32 columns of blocks of k, `b_block` bytes apart; the four sums at c, `c_stride` bytes a row.
+struct TileStep {
+  const char *a0, *a1, *b;
+  int64_t b_block, b_row, steps;
+  char* c;
+  int64_t c_stride;
+  bool first;
+};
+
+__attribute__((target("amx-tile,amx-bf16"))) void two_by_two(const TileStep& s) {
+  const auto stride = static_cast<long>(s.c_stride);
+  // GCC's tile intrinsics are statements.
+  // clang-format off
+  if (s.first) {
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+  } else {
+    _tile_loadd(0, s.c, stride); _tile_loadd(1, s.c + 64, stride);
+    _tile_loadd(2, s.c + kRows * stride, stride); _tile_loadd(3, s.c + kRows * stride + 64, stride);
+  }
+  const char *a0 = s.a0, *a1 = s.a1, *b = s.b;
+  for (int64_t i = 0; i < s.steps; ++i, a0 += kTileBytes, a1 += kTileBytes, b += s.b_block) {
+    _tile_loadd(4, a0, 64); _tile_loadd(6, b, s.b_row);
+    _tile_loadd(7, b + 64, s.b_row); _tile_loadd(5, a1, 64);
+    _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, s.c, stride); _tile_stored(1, s.c + 64, stride);
+  _tile_stored(2, s.c + kRows * stride, stride); _tile_stored(3, s.c + kRows * stride + 64, stride);
+  // clang-format on
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) void one_by_two(const TileStep& s) {
+  const auto stride = static_cast<long>(s.c_stride);
+  // clang-format off
+  if (s.first) {
+    _tile_zero(0); _tile_zero(1);
+  } else {
+    _tile_loadd(0, s.c, stride); _tile_loadd(1, s.c + 64, stride);
+  }
+  const char *a0 = s.a0, *b = s.b;
+  for (int64_t i = 0; i < s.steps; ++i, a0 += kTileBytes, b += s.b_block) {
+    _tile_loadd(4, a0, 64); _tile_loadd(6, b, s.b_row); _tile_loadd(7, b + 64, s.b_row);
+    _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, s.c, stride); _tile_stored(1, s.c + 64, stride);
+  // clang-format on
+}
+
+__attribute__((target("amx-tile"))) void begin_tiles() {
+  // In memory as a whole: GCC 12's intrinsic names only its first bytes as read.
+  static const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+}
+__attribute__((target("amx-tile"))) void end_tiles() { _tile_release(); }
+
+// Sums [rows, n_block] of one block of columns, `rows` a multiple of 16.
+void sum_block(char* sums, const char* tiles, const char* panel, const PackLayout& l,
+               int64_t rows) {
+  const int64_t steps = round_up(l.inner, kInner) / kInner, row_of_tiles = steps * kTileBytes,
+                c_stride = l.n_block * 4;
+  for (int64_t step = 0; step < steps; step += kSteps)
+    for (int64_t n = 0; n < l.n_block; n += 32)
+      for (int64_t r = 0; r < rows; r += 2 * kRows) {
+        const char* a0 = tiles + r / kRows * row_of_tiles + step * kTileBytes;
+        const TileStep s{.a0 = a0,
+                         .a1 = a0 + row_of_tiles,
+                         .b = panel + step * l.k_stride * 2 + n * 4,
+                         .b_block = l.k_stride * 2,
+                         .b_row = l.n_block * 4,
+                         .steps = std::min(kSteps, steps - step),
+                         .c = sums + r * c_stride + n * 4,
+                         .c_stride = c_stride,
+                         .first = step == 0};
+        if (r + kRows < rows) two_by_two(s);
+        else one_by_two(s);
+      }
+}
+
+#else
+void begin_tiles() {}
+void end_tiles() {}
+void sum_block(char*, const char*, const char*, const PackLayout&, int64_t) {}
+#endif
+
+}  // namespace
+
+bool has_tiles() {
+  static const bool has = has_bf16_products() &&
+                          find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles();
+  return has;
+}
+
+const PackLayout* tile_layout(int64_t inner, int64_t cols, DType dtype) {
+  if (dtype != DType::bf16 || !has_tiles()) return nullptr;
+  const PackLayout& l = weights_layout(inner, cols, dtype);
+  return l.pair == 2 && l.k_block == kInner && l.n_block % 32 == 0 ? &l : nullptr;
+}
+
+int64_t tiled_bytes(int64_t rows, int64_t inner) {
+  return round_up(rows, kRows) * round_up(inner, kInner) * 2;
+}
+
+void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner) {
+  const int64_t steps = round_up(inner, kInner) / kInner, whole = inner / kInner,
+                tail = inner % kInner;
+  for (int64_t r = 0; r < round_up(rows, kRows); ++r) {
+    char* to = static_cast<char*>(tiles) + r / kRows * steps * kTileBytes + r % kRows * 64;
+    if (r >= rows) {
+      for (int64_t i = 0; i < steps; ++i) std::memset(to + i * kTileBytes, 0, 64);
+      continue;
+    }
+    const int64_t row = source.row == nullptr ? r : source.row[r];
+    const char* from = static_cast<const char*>(source.data) + row * source.stride * 2;
+    for (int64_t i = 0; i < whole; ++i) std::memcpy(to + i * kTileBytes, from + i * 64, 64);
+    if (tail == 0) continue;
+    char* last = to + whole * kTileBytes;
+    std::memset(last, 0, 64);
+    std::memcpy(last, from + whole * 64, static_cast<size_t>(tail) * 2);
+  }
+}
+
+void TileProduct::run(void* to, int64_t stride, const void* tiles, const void* packed,
+                      Arena& scratch, int threads) const {
+  const PackLayout& l = *layout;
+  const int64_t padded = round_up(rows, kRows), sums_bytes = padded * l.n_block * 4;
+  const ArenaScope scope(scratch);
+  auto* sums = static_cast<char*>(
+      scratch.alloc_bytes(static_cast<size_t>(threads) * static_cast<size_t>(sums_bytes)));
+  parallel_for(threads, column_blocks(l), 1, [&](int64_t begin, int64_t end, int thread) {
+    char* mine = sums + thread * sums_bytes;
+    begin_tiles();
+    for (int64_t block = begin; block < end; ++block) {
+      sum_block(mine, static_cast<const char*>(tiles),
+                static_cast<const char*>(packed) + block * l.n_stride * 2, l, padded);
+      const int64_t n = block * l.n_block;
+      convert_matrix(static_cast<char*>(to) + bytes_of(out, n), out, stride,
+                     {mine, DType::f32, l.n_block}, rows, std::min(l.n_block, l.cols - n), add);
+    }
+    end_tiles();
+  });
+}
+
+}  // namespace moe::ops

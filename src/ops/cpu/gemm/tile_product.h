@@ -1,0 +1,37 @@
+// Products of bf16 rows in AMX tiles, where the machine has them. A tile holds 16 rows of 64 bytes;
+// one instruction adds 32 products to each of 16 x 16 sums. A sum is one chain in the order of k,
+// 32 at a time, whatever rows stand beside it: the law of rows holds to the bit.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/gemm/pack.h"
+#include "ops/cpu/gemm/primitives.h"
+#include "tensor/arena.h"
+
+namespace moe::ops {
+
+// Whether bf16 is multiplied in tiles here: oneDNN does so, and has asked the system for them.
+bool has_tiles();
+// The layout of these weights where they are multiplied in tiles, else null.
+const PackLayout* tile_layout(int64_t inner, int64_t cols, DType dtype);
+
+// Rows in the shape of tiles: blocks of 16 rows, in each blocks of 32 numbers, zeros where either
+// ends before its block does.
+int64_t tiled_bytes(int64_t rows, int64_t inner);
+// rows: bf16
+void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner);
+
+struct TileProduct {
+  const PackLayout* layout;  // tile_layout()
+  int64_t rows;
+  DType out;  // f32 or bf16
+  bool add;   // out += instead of out =; rounded once
+
+  // to [rows, cols], whose rows lie `stride` elements apart; scratch: of the calling thread, and
+  // threads' own where `threads` share the columns.
+  void run(void* to, int64_t stride, const void* tiles, const void* packed, Arena& scratch,
+           int threads) const;
+};
+
+}  // namespace moe::ops

@@ -11,7 +11,6 @@ namespace moe {
 namespace {
 
 // In the order of the enums' values.
-const std::vector<std::string> kActivations = {"silu", "gelu", "gelu_tanh", "relu"};
 const std::vector<std::string> kQkNorms = {"none", "head", "full"};
 const std::vector<std::string> kNormPlacements = {"pre", "post"};
 
@@ -35,17 +34,6 @@ std::array<LossField, 6> loss_fields(WantedModel& w) {
        {"communication_loss", "communication",
         "balance loss of what groups receive (deepseek-v2; 1 when balanced)",
         &w.communication_loss}}};
-}
-
-// Whether the stages have the loss that each_loss calls so.
-bool has_loss(const RoutingSpec& spec, std::string_view name) {
-  const AuxLosses& l = spec.losses;
-  if (name == "balance") return l.balance.has_value();
-  if (name == "device") return l.device.has_value();
-  if (name == "communication") return l.communication.has_value();
-  if (name == "importance") return l.importance;
-  if (name == "load") return l.load;
-  return needs_logits(spec.select);
 }
 
 // Routed and shared experts, and their widths.
@@ -118,7 +106,7 @@ FieldList fields(WantedModel& w) {
   list.add("dense_width", w.dense_width,
            "FFN width of dense layers; default: 4 D (GELU) or 8/3 D (SwiGLU)")
       .also({"intermediate_size", "n_inner"});
-  list.add_choice("activation", w.activation, kActivations, "silu, gelu, gelu_tanh or relu")
+  list.add_choice("activation", w.activation, activation_names(), "silu, gelu, gelu_tanh or relu")
       .also({"hidden_act"});
   list.add_choice("qk_norm", w.qk_norm, kQkNorms,
                   "none, head or full: RMSNorm of queries and keys");
@@ -155,6 +143,11 @@ void set_losses(RoutingOptions& options, WantedModel w) {
       if (name == loss.name) coef = static_cast<float>(x);
     });
   }
+}
+
+const std::vector<std::string>& activation_names() {
+  static const std::vector<std::string> names = {"silu", "gelu", "gelu_tanh", "relu"};
+  return names;
 }
 
 ModelConfig make_config(const WantedModel& w, int64_t vocab, int64_t context) {

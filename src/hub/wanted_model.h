@@ -35,6 +35,9 @@ struct WantedModel {
 };
 FieldList fields(WantedModel&);
 
+// In the order of ops::Act.
+const std::vector<std::string>& activation_names();
+
 // Names of its fields that say how a model is trained and nothing about the model: the coefficients
 // of the losses.
 bool is_loss_field(std::string_view name);

@@ -123,17 +123,9 @@ Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& p
                 {"counts", std::vector<int32_t>(counts, counts + spec.experts)},
                 {"dropped", saved.dropped},
                 {"capacity", capacity_of(g, spec)}};
-  const auto add_loss = [&](bool present, const char* name, float x) {
-    if (present) reply[name] = shortest_decimal(x);
-  };
-  const AuxLosses& has = spec.losses;
-  const RoutingLosses& value = saved.losses;
-  add_loss(has.balance.has_value(), "balance", value.balance);
-  add_loss(needs_logits(spec.select), "z", value.z);
-  add_loss(has.device.has_value(), "device", value.device);
-  add_loss(has.communication.has_value(), "communication", value.communication);
-  add_loss(has.importance, "importance", value.importance);
-  add_loss(has.load, "load", value.load);
+  each_loss(saved.losses, [&](const char* name, float value) {
+    if (has_loss(spec, name)) reply[name] = shortest_decimal(value);
+  });
   add_metrics(reply, counts, spec.experts);
   return reply;
 }

@@ -17,12 +17,13 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
   for (const auto& [bank, out, rows, saved] : passes) {
     const DType dtype = rows->x.x.dtype;
     const int64_t count = rows->x.rows();
-    *saved = {};
     std::vector<ops::Operand> operands;
-    if (bank->gate.present())
-      operands.push_back(
-          {bank->gate, saved->gate = run.saved.alloc(dtype, {count, bank->width()})});
-    operands.push_back({bank->up, saved->up = run.saved.alloc(dtype, {count, bank->width()})});
+    const auto fill = [&](Param& w, Tensor& y) {
+      if (y.empty()) y = run.saved.alloc(dtype, {count, bank->width()});
+      operands.push_back({w, y});
+    };
+    if (bank->gate.present()) fill(bank->gate, saved->gate);
+    fill(bank->up, saved->up);
     products.push_back({std::move(operands), rows->x, rows->offsets});
   }
   ops::matmul_forward_banks(run, products);

@@ -18,7 +18,7 @@ struct ExpertBank {
   Param down_bias;           // [E,D]
   ops::Act act = ops::Act::silu;
 
-  // Views into the arena given to forward.
+  // Forward fills those that have memory, and takes it from run.saved for the others.
   struct Saved {
     Tensor gate, up;  // [R,F] A, before the activation; gate absent when not gated
   };

@@ -31,6 +31,7 @@ Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
 }  // namespace
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
+  saved.experts = saved.shared = {};
   if (!router) {
     saved.rows = whole(run.saved, x);
     experts.forward(run, y, saved.rows, saved.experts);

@@ -81,6 +81,16 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
 
 }  // namespace
 
+bool has_loss(const RoutingSpec& spec, std::string_view name) {
+  const AuxLosses& l = spec.losses;
+  if (name == "balance") return l.balance.has_value();
+  if (name == "device") return l.device.has_value();
+  if (name == "communication") return l.communication.has_value();
+  if (name == "importance") return l.importance;
+  if (name == "load") return l.load;
+  return needs_logits(spec.select);
+}
+
 void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
   const int64_t tokens = x.rows();
   const std::array<int64_t, 2> all = {0, tokens};

@@ -37,6 +37,9 @@ struct RoutingSpec {
   int64_t slots() const { return slots_per_token(select, experts); }  // K of the matrices [N,K]
 };
 
+// Whether the stages have the loss that each_loss (moe/routing.h) calls so.
+bool has_loss(const RoutingSpec&, std::string_view name);
+
 // Throws (usage) on what has no meaning, with the reason and a valid alternative (docs/recipes.md
 // lists the rules).
 void validate(const RoutingSpec&);

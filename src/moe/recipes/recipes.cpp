@@ -162,20 +162,13 @@ RoutingSpec filled(const Recipe& recipe, const RoutingOptions& options) {
 // A coefficient of a loss that the recipe does not have would be silently nothing. One that only
 // the user's single group of experts takes away may stay.
 void check_coefficients(const Recipe& recipe, const RoutingLosses& coef) {
-  const AuxLosses& l = recipe.train.losses;
-  const auto check = [&](std::string_view name, float value, bool there) {
-    if (!there && value != 0)
+  each_loss(coef, [&](std::string_view name, float value) {
+    if (!has_loss(recipe.train, name) && value != 0)
       fail_usage(
           "recipe '{}' has no {} loss, so its coefficient of {} has no meaning; leave it out (or "
           "give 0), or take another recipe",
           recipe.name, name, value);
-  };
-  check("balance", coef.balance, l.balance.has_value());
-  check("z", coef.z, needs_logits(recipe.train.select));
-  check("device", coef.device, l.device.has_value());
-  check("communication", coef.communication, l.communication.has_value());
-  check("importance", coef.importance, l.importance);
-  check("load", coef.load, l.load);
+  });
 }
 
 std::string_view causality_of(const RoutingSpec& spec) {

@@ -111,6 +111,80 @@ MOE_API moe_status moe_logits(moe_model* model, const int32_t* ids, size_t count
 MOE_API moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32_t* experts,
                                float* weights);
 
+/* ---- one MoE layer, for programs that have the rest of the model ------------------------------
+ *
+ * Routing and experts over arrays in the caller's memory, with their gradients: what moe_cpp.torch
+ * is made of. A call reads and writes the arrays that it is given and keeps none of them; what a
+ * layer keeps are copies of its weights in the layout of the products, each made when tokens first
+ * meet the expert and again when moe_layer_bind() told of new numbers. They take at most half of
+ * the memory that is free; what finds no room is copied at each use. A backward is given what its
+ * forward was given, and routes again: the same seed draws the same.
+ *
+ * Sizes: N tokens, D hidden_size, F moe_intermediate_size, E experts, K slots a token (top_k, and E
+ * where experts choose). */
+typedef struct moe_layer moe_layer;
+typedef enum { MOE_F32 = 0, MOE_BF16 = 1, MOE_I32 = 2, MOE_I64 = 3 } moe_dtype;
+/* Numbers by name, which each function lists. The last dimension lies without gaps; a distance
+ * between rows is taken for matrices of tokens, one between experts for banks. */
+typedef struct {
+  const char* name;
+  void* data;
+  moe_dtype dtype;
+  int rank;          /* 1 to 3 */
+  int64_t shape[3];  /* of the first `rank` dimensions */
+  int64_t stride[3]; /* in elements */
+} moe_array;
+
+/* options: those of moe_route() for the recipe, "hidden_size" (0: logits are routed),
+ * "moe_intermediate_size" (0: no experts), "activation", "gated", "bias", "threads". A layer may be
+ * used by several threads, one call after the other; different layers at the same time. After
+ * fork() the child's calls use one thread. */
+MOE_API moe_status moe_layer_open(moe_layer** layer, const char* options);
+MOE_API void moe_layer_close(moe_layer* layer); /* NULL is allowed */
+/* json: "recipe", "experts", "top_k", "slots", "slots_eval", "params" (name, shape, whether it is
+ * trained), "losses" (those the recipe has, with its coefficients), "loss_order", "needs_ids", and
+ * the recipe's shared experts. */
+MOE_API moe_status moe_layer_inspect(moe_layer* layer, char** json);
+MOE_API moe_status moe_layer_threads(moe_layer* layer, int threads); /* 0: all cores */
+/* Says where parameters lie, by the names of moe_layer_inspect(), until they are bound again; to be
+ * called again when their numbers have changed. Banks [E,F,D] ("experts.gate.weight",
+ * "experts.up.weight") and [E,D,F] ("experts.down.weight") are f32 or bf16, everything else f32.
+ * "experts.gate_up.weight" [E,2F,D] stands for gate and up, the gate's rows first. */
+MOE_API moe_status moe_layer_bind(moe_layer* layer, const moe_array* arrays, size_t count);
+/* Reads "x" [N,D] (f32 or bf16) or "logits" [N,E] f32, or for hash routing "ids" [N]; where they
+ * are given "bounds" [S+1] of sequences (default: one), "recorded" [N,K] choices to take instead
+ * (-1: none; -2 - e: expert e, not sent) and "step_counts" [E] for a balance loss over the
+ * optimizer step. Writes "experts" [N,K] i32 (-1: none), "weights" [N,K] f32 (0 where a choice was
+ * not sent), and where they are given "sent" [N,K] i32 (experts, -1 where not sent), "losses" [6]
+ * f32 in the order of "loss_order", "counts" and "balance_counts" [E] i32, "cutoff" [E] f32 and
+ * "logits_out" [N,E] f32. training: 0 routes as in evaluation. seed: of what the recipe draws; 0:
+ * nothing is drawn. */
+MOE_API moe_status moe_layer_route(moe_layer* layer, const moe_array* arrays, size_t count,
+                                   int training, uint64_t seed);
+/* Reads also "dweights" [N,K] and "dlosses" [6] f32; writes "dx" [N,D] or "dlogits" [N,E] f32, and
+ * "grad." and its name, f32, of each parameter that is given one. */
+MOE_API moe_status moe_layer_route_backward(moe_layer* layer, const moe_array* arrays, size_t count,
+                                            int training, uint64_t seed);
+/* y = sum over a token's experts of weight * FFN(x). Reads "x" [N,D] f32 or bf16, which products
+ * are then computed in, "experts" [N,K] i32 or i64 (not sent: less than 0, or E) and "weights"
+ * [N,K] f32; neither of the two where the layer has one expert, which then takes every token.
+ * Writes "y" [N,D] f32 or bf16, and for a backward "gate" and "up" [N K,F] in x's dtype. */
+MOE_API moe_status moe_layer_experts(moe_layer* layer, const moe_array* arrays, size_t count);
+/* Reads all that and "dy" [N,D] in x's dtype; writes "dx" [N,D] f32 or bf16, and where they are
+ * given "dweights" [N,K] f32 (0 where not sent) and the parameters' "grad.", f32. */
+MOE_API moe_status moe_layer_experts_backward(moe_layer* layer, const moe_array* arrays,
+                                              size_t count);
+/* One product of the experts, for whoever has an activation of their own between two of them: "out"
+ * [R,F] = "rows" [R,D] times each expert's "experts.up.weight", "offsets" [E+1] saying which rows
+ * meet which expert. Its backward reads also "dout" [R,F] and writes "drows" [R,D] and
+ * "grad.experts.up.weight". */
+MOE_API moe_status moe_layer_products(moe_layer* layer, const moe_array* arrays, size_t count);
+MOE_API moe_status moe_layer_products_backward(moe_layer* layer, const moe_array* arrays,
+                                               size_t count);
+/* After an optimizer step: moves the bound "router.bias" against "counts" [E] (sums over the step's
+ * calls) and "router.threshold" towards "cutoff" [E] f32 (their mean). */
+MOE_API moe_status moe_layer_end_step(moe_layer* layer, const moe_array* arrays, size_t count);
+
 /* A recipe worked on given numbers. input: what `moe route --logits` reads, and in it "recipe",
  * "top_k", ... as its flags are called. */
 MOE_API moe_status moe_route(const char* input, char** json);

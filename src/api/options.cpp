@@ -33,6 +33,7 @@ constexpr Function kFunctions[] = {
     {"session_generate", described_continue},
     {"save", [] { return described(SaveOptions()); }},
     {"route", [] { return described(RouteOptions()); }},
+    {"layer_open", [] { return described(LayerOptions()); }},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "evaluate/options.h"
 #include "infer/options.h"
+#include "moe/recipes/wanted_routing.h"
 
 namespace moe::api {
 
@@ -28,6 +29,19 @@ struct SaveOptions {
   DType dtype = DType::f32;  // of the numbers in the file
 };
 FieldList fields(SaveOptions&);
+
+// Of one MoE layer.
+struct LayerOptions {
+  WantedRouting routing;
+  std::optional<EvalRouting> eval;    // absent: the recipe's default
+  int64_t hidden_size = 0;            // D; 0: logits are routed
+  int64_t moe_intermediate_size = 0;  // F; 0: no experts
+  ops::Act activation = ops::Act::silu;
+  std::optional<bool> gated;  // absent: yes
+  bool bias = false;
+  int threads = 0;
+};
+FieldList fields(LayerOptions&);
 
 // Score options whose window is still open.
 ScoreOptions open_score_options();

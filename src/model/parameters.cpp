@@ -128,7 +128,11 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
   list.attention(block.attention);
   list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
-  MoeLayer& ffn = block.ffn;
+  list_ffn(c, layer, block.ffn, on_param);
+}
+
+void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam& on_param) {
+  const List list(c, on_param, layer);
   if (!c.is_moe(layer))
     return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
   const bool down_bias = c.ffn_bias || c.expert_down_bias;

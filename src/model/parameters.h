@@ -62,6 +62,8 @@ bool is_large(const Param&);
 using OnParam = std::function<void(Param&)>;
 void list_input(const ModelConfig&, Param& embedding, Param& positions, const OnParam&);
 void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
+// Of a block its feed-forward layer alone.
+void list_ffn(const ModelConfig&, int64_t layer, MoeLayer&, const OnParam&);
 void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, const OnParam&);
 
 // The list of a config alone, no model being made: each parameter once for all layers that have one

@@ -8,7 +8,8 @@
 # definitions in NumPy. And the other way: tiny random models of every family, written by
 # transformers, give the same log-probabilities here in one piece and token by token, choose the
 # same experts, and load back there as they were; and PEFT loads the adapters that are trained here,
-# and its own are merged here.
+# and its own are merged here; and the layers of moe_cpp.torch equal float64 formulas and the modules
+# of transformers.
 # BIN=path of moe (default build/release/moe); the packages live in
 # ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail
@@ -38,6 +39,13 @@ train_and_compare() {
   "$bin" score "$out" --text "$work/score.txt" --window 32 --per-token --json \
     >"$work/$recipe.json" || return 1
   "$peers/bin/python" "$script" "$out" "$work/$recipe.json" --window 32
+}
+
+# The tests that python_test.sh, whose packages lack PyTorch, skips.
+layers_in_torch() {
+  MOE_LIBRARY=$(realpath "$(dirname "$bin")/libmoe.so") PYTHONPATH=$PWD/python/src \
+    PYTHONDONTWRITEBYTECODE=1 "$peers/bin/python" -m pytest -q -c python/pyproject.toml \
+    --basetemp "$work/tests" python/tests/torch_*_test.py
 }
 
 # encode_and_compare NAME TOKENIZER: encodes 10,000 lines of mixed text through `score` and compares
@@ -141,6 +149,7 @@ if [ -x "$bin" ]; then
   check "20 dialogues by each template in transformers" \
     "$peers/bin/python" tools/interop/chat_check.py --bin "$bin" --model "$work/chat-bpe" \
     --templates "$work/templates"
+  check "layers in PyTorch and transformers" layers_in_torch
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare
   "$bin" train --data "$work/text.txt" --out "$work/bytes" --layers 1 --width 16 --heads 2 \

@@ -12,7 +12,17 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +30,20 @@ from moe_cpp._errors import Error
 
 ON_TEXT = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 ON_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p)
+
+
+class Array(ctypes.Structure):
+    """moe_array."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("dtype", c_int),
+        ("rank", c_int),
+        ("shape", c_int64 * 3),
+        ("stride", c_int64 * 3),
+    )
+
 
 _HANDLE = c_void_p
 _STATUS_FUNCTIONS: dict[str, list[Any]] = {
@@ -47,6 +71,17 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_route": [c_char_p, POINTER(c_void_p)],
     "moe_recipes": [POINTER(c_void_p)],
     "moe_options": [c_char_p, POINTER(c_void_p)],
+    "moe_layer_open": [POINTER(_HANDLE), c_char_p],
+    "moe_layer_inspect": [_HANDLE, POINTER(c_void_p)],
+    "moe_layer_threads": [_HANDLE, c_int],
+    "moe_layer_bind": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_layer_route": [_HANDLE, POINTER(Array), c_size_t, c_int, c_uint64],
+    "moe_layer_route_backward": [_HANDLE, POINTER(Array), c_size_t, c_int, c_uint64],
+    "moe_layer_experts": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_layer_experts_backward": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_layer_products": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_layer_products_backward": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_layer_end_step": [_HANDLE, POINTER(Array), c_size_t],
     "moe_train": [c_char_p, ON_STEP, c_void_p, POINTER(c_void_p)],
 }
 _USAGE = 2
@@ -114,7 +149,7 @@ def _bind(path: Path) -> ctypes.CDLL:
         for name in ("moe_version", "moe_last_error"):
             getattr(library, name).argtypes = []
             getattr(library, name).restype = c_char_p
-        for name in ("moe_free", "moe_close", "moe_session_close"):
+        for name in ("moe_free", "moe_close", "moe_session_close", "moe_layer_close"):
             getattr(library, name).argtypes = [c_void_p]
             getattr(library, name).restype = None
     except AttributeError as error:

@@ -1,0 +1,411 @@
+"""The operators: routing and experts of a layer, each with its gradient, for eager mode and
+torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moe_cpp.torch._engine import Engine
+
+LOSSES = ("balance", "z", "device", "communication", "importance", "load")
+
+
+def _given(**tensors: Tensor | None) -> list[tuple[str, Tensor]]:
+    return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+
+
+def _in_rows(tensor: Tensor) -> Tensor:
+    """Rows may lie apart; the numbers of a row may not."""
+    return tensor if tensor.stride(-1) == 1 or tensor.dim() == 0 else tensor.contiguous()
+
+
+def _like_banks(engine: Engine, prefix: str, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    return [
+        (prefix + name, tensor)
+        for name, tensor in zip(engine.names, tensors, strict=True)
+        if tensor.numel() > 0
+    ]
+
+
+# ---- experts -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("moe_cpp::experts", mutates_args=(), device_types="cpu")
+def _experts(
+    engine: int,
+    x: Tensor,
+    experts: Tensor | None,
+    weights: Tensor | None,
+    params: Sequence[Tensor],
+    save: bool,
+) -> list[Tensor]:
+    """[y [N,D], gate, up [N K,F]], the last two empty unless a backward follows."""
+    layer = Engine.of(engine)
+    layer.bind(_like_banks(layer, "", params))
+    y, gate, up = _shapes(layer, x, weights, save)
+    layer.call(
+        "moe_layer_experts",
+        _given(x=x, experts=experts, weights=weights, y=y)
+        + [(n, t) for n, t in (("gate", gate), ("up", up)) if t.numel() > 0],
+    )
+    return [y, gate, up]
+
+
+def _shapes(layer: Engine, x: Tensor, weights: Tensor | None, save: bool) -> list[Tensor]:
+    rows = x.shape[0] * (1 if weights is None else weights.shape[1]) if save else 0
+    hidden = [rows, layer.expert_width]
+    return [
+        x.new_empty(x.shape),
+        x.new_empty(hidden if layer.gated else [0]),
+        x.new_empty(hidden),
+    ]
+
+
+@_experts.register_fake
+def _(
+    engine: int,
+    x: Tensor,
+    experts: Tensor | None,
+    weights: Tensor | None,
+    params: Sequence[Tensor],
+    save: bool,
+) -> list[Tensor]:
+    return _shapes(Engine.of(engine), x, weights, save)
+
+
+@torch.library.custom_op("moe_cpp::experts_backward", mutates_args=(), device_types="cpu")
+def _experts_backward(
+    engine: int,
+    dy: Tensor,
+    x: Tensor,
+    experts: Tensor | None,
+    weights: Tensor | None,
+    gate: Tensor,
+    up: Tensor,
+    params: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    """[dx [N,D], dweights [N,K], a gradient of each of params], empty where it is not wanted."""
+    layer = Engine.of(engine)
+    layer.bind(_like_banks(layer, "", params))
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dweights = x.new_empty([0]) if weights is None else torch.empty_like(weights)
+    # The engine sums them in f32 whatever the weights are.
+    grads = [
+        torch.empty(p.shape if want else [0], dtype=torch.float32)
+        for p, want in zip(params, wanted, strict=True)
+    ]
+    layer.call(
+        "moe_layer_experts_backward",
+        _given(dy=dy, x=x, experts=experts, weights=weights, up=up, dx=dx)
+        + ([] if weights is None else [("dweights", dweights)])
+        + ([("gate", gate)] if layer.gated else [])
+        + _like_banks(layer, "grad.", grads),
+    )
+    layer.forget()
+    return [dx, dweights, *(g.to(p.dtype) for g, p in zip(grads, params, strict=True))]
+
+
+@_experts_backward.register_fake
+def _(
+    engine: int,
+    dy: Tensor,
+    x: Tensor,
+    experts: Tensor | None,
+    weights: Tensor | None,
+    gate: Tensor,
+    up: Tensor,
+    params: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format),
+        x.new_empty([0]) if weights is None else torch.empty_like(weights),
+        *(p.new_empty(p.shape if want else [0]) for p, want in zip(params, wanted, strict=True)),
+    ]
+
+
+def _experts_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.engine, x, experts, weights, params, _save = inputs
+    _, gate, up = output
+    ctx.count = len(params)
+    ctx.save_for_backward(x, experts, weights, gate, up, *params)
+    ctx.set_materialize_grads(True)
+
+
+def _experts_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    x, experts, weights, gate, up, *params = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[4]
+    dx, dweights, *dparams = _experts_backward(
+        ctx.engine,
+        grads[0].to(x.dtype).contiguous(),
+        x,
+        experts,
+        weights,
+        gate,
+        up,
+        params,
+        [bool(w) for w in wanted],
+    )
+    return (
+        None,
+        dx,
+        None,
+        None if weights is None else dweights,
+        [d if w else None for d, w in zip(dparams, wanted, strict=True)],
+        None,
+    )
+
+
+_experts.register_autograd(_experts_gradient, setup_context=_experts_context)
+
+
+def experts(
+    engine: Engine,
+    x: Tensor,
+    chosen: Tensor | None,
+    weights: Tensor | None,
+    params: Sequence[Tensor],
+) -> Tensor:
+    """x [N,D]; chosen, weights [N,K]; params in the order of engine.names. y [N,D] in x's dtype"""
+    x = _in_rows(x)
+    save = torch.is_grad_enabled() and (
+        x.requires_grad
+        or any(p.requires_grad for p in params)
+        or (weights is not None and weights.requires_grad)
+    )
+    y: Tensor = _experts(engine.number, x, chosen, weights, params, save)[0]
+    return y
+
+
+# ---- one product of the experts ------------------------------------------------------------------
+
+
+@torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
+def _products(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    layer = Engine.of(engine)
+    layer.bind([(layer.names[0], weight)])
+    out = rows.new_empty([rows.shape[0], layer.expert_width])
+    layer.call("moe_layer_products", _given(rows=rows, offsets=offsets, out=out))
+    return out
+
+
+@_products.register_fake
+def _(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    return rows.new_empty([rows.shape[0], Engine.of(engine).expert_width])
+
+
+@torch.library.custom_op("moe_cpp::products_backward", mutates_args=(), device_types="cpu")
+def _products_backward(
+    engine: int, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
+) -> list[Tensor]:
+    """[drows [R,I], the weight's gradient], the latter empty where it is not wanted."""
+    layer = Engine.of(engine)
+    layer.bind([(layer.names[0], weight)])
+    drows = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    grad = torch.empty(weight.shape if wanted else [0], dtype=torch.float32)
+    layer.call(
+        "moe_layer_products_backward",
+        _given(dout=dout, rows=rows, offsets=offsets, drows=drows)
+        + _like_banks(layer, "grad.", [grad]),
+    )
+    layer.forget()
+    return [drows, grad.to(weight.dtype)]
+
+
+@_products_backward.register_fake
+def _(
+    engine: int, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
+) -> list[Tensor]:
+    return [
+        torch.empty_like(rows, memory_format=torch.contiguous_format),
+        weight.new_empty(weight.shape if wanted else [0]),
+    ]
+
+
+def _products_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.engine, rows, offsets, weight = inputs
+    ctx.save_for_backward(rows, offsets, weight)
+
+
+def _products_gradient(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+    rows, offsets, weight = ctx.saved_tensors
+    wanted = bool(ctx.needs_input_grad[3])
+    drows, grad = _products_backward(
+        ctx.engine, dout.to(rows.dtype).contiguous(), rows, offsets, weight, wanted
+    )
+    return None, drows, None, grad if wanted else None
+
+
+_products.register_autograd(_products_gradient, setup_context=_products_context)
+
+
+def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    """rows [R,I] grouped by expert as offsets [E+1] say; weight [E,O,I], the engine's first name.
+    [R,O] in rows' dtype"""
+    if rows.shape[0] == 0:
+        return rows.new_empty([0, engine.expert_width])
+    out: Tensor = _products(engine.number, rows, offsets, weight)
+    return out
+
+
+# ---- routing -------------------------------------------------------------------------------------
+
+_INPUTS = ("x", "logits", "ids", "bounds", "recorded", "step_counts")
+
+
+@torch.library.custom_op("moe_cpp::route", mutates_args=(), device_types="cpu")
+def _route(
+    engine: int, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
+) -> list[Tensor]:
+    """[weights [N,K], losses [6], experts, sent [N,K], counts, balance_counts [E], cutoff [E]].
+    inputs: those of _INPUTS, empty where absent."""
+    layer = Engine.of(engine)
+    layer.bind(_like_banks(layer, "", params))
+    out = _routed(layer, inputs, training)
+    names = ("weights", "losses", "experts", "sent", "counts", "balance_counts", "cutoff")
+    layer.call(
+        "moe_layer_route",
+        _inputs(inputs) + list(zip(names, out, strict=True)),
+        int(training),
+        int(seed),
+    )
+    return out
+
+
+def _inputs(inputs: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    return [(n, t) for n, t in zip(_INPUTS, inputs, strict=True) if t.numel() > 0]
+
+
+def _routed(layer: Engine, inputs: Sequence[Tensor], training: bool) -> list[Tensor]:
+    tokens = next(t.shape[0] for t in inputs if t.numel() > 0)
+    slots = layer.about["slots" if training else "slots_eval"]
+    made = [
+        (torch.float32, [tokens, slots]),
+        (torch.float32, [len(LOSSES)]),
+        (torch.int32, [tokens, slots]),
+        (torch.int32, [tokens, slots]),
+        (torch.int32, [layer.about["experts"]]),
+        (torch.int32, [layer.about["experts"]]),
+        (torch.float32, [layer.about["experts"]]),
+    ]
+    return [inputs[0].new_empty(shape, dtype=dtype) for dtype, shape in made]
+
+
+@_route.register_fake
+def _(
+    engine: int, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
+) -> list[Tensor]:
+    return _routed(Engine.of(engine), inputs, training)
+
+
+@torch.library.custom_op("moe_cpp::route_backward", mutates_args=(), device_types="cpu")
+def _route_backward(
+    engine: int,
+    dweights: Tensor,
+    dlosses: Tensor,
+    inputs: Sequence[Tensor],
+    params: Sequence[Tensor],
+    training: bool,
+    seed: Tensor,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    """[gradient of x or of the logits, a gradient of each of params]."""
+    layer = Engine.of(engine)
+    layer.bind(_like_banks(layer, "", params))
+    out = _route_grads(inputs, params, wanted)
+    of_logits = inputs[1].numel() > 0
+    layer.call(
+        "moe_layer_route_backward",
+        _inputs(inputs)
+        + [("dweights", dweights), ("dlosses", dlosses)]
+        + ([("dlogits" if of_logits else "dx", out[0])] if out[0].numel() > 0 else [])
+        + _like_banks(layer, "grad.", out[1:]),
+        int(training),
+        int(seed),
+    )
+    layer.forget()
+    return out
+
+
+def _route_grads(
+    inputs: Sequence[Tensor], params: Sequence[Tensor], wanted: Sequence[bool]
+) -> list[Tensor]:
+    x, logits = inputs[:2]
+    of = logits if logits.numel() > 0 else x
+    return [
+        of.new_empty(of.shape, dtype=torch.float32),
+        *(p.new_empty(p.shape if want else [0]) for p, want in zip(params, wanted, strict=True)),
+    ]
+
+
+@_route_backward.register_fake
+def _(
+    engine: int,
+    dweights: Tensor,
+    dlosses: Tensor,
+    inputs: Sequence[Tensor],
+    params: Sequence[Tensor],
+    training: bool,
+    seed: Tensor,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    return _route_grads(inputs, params, wanted)
+
+
+def _route_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.engine, given, params, ctx.training, seed = inputs
+    ctx.inputs = len(given)
+    ctx.save_for_backward(seed, *given, *params)
+    ctx.set_materialize_grads(True)
+
+
+def _route_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    seed, *rest = ctx.saved_tensors
+    inputs, params = rest[: ctx.inputs], rest[ctx.inputs :]
+    wanted = ctx.needs_input_grad[2]
+    first, *dparams = _route_backward(
+        ctx.engine,
+        grads[0].contiguous(),
+        grads[1].contiguous(),
+        inputs,
+        params,
+        ctx.training,
+        seed,
+        [bool(w) for w in wanted],
+    )
+    dinputs: list[Tensor | None] = [None] * ctx.inputs
+    place = 1 if inputs[1].numel() > 0 else 0
+    if inputs[place].numel() > 0:
+        dinputs[place] = first.to(inputs[place].dtype)
+    return (
+        None,
+        dinputs,
+        [d if w else None for d, w in zip(dparams, wanted, strict=True)],
+        None,
+        None,
+    )
+
+
+_route.register_autograd(_route_gradient, setup_context=_route_context)
+
+
+def route(
+    engine: Engine,
+    inputs: dict[str, Tensor | None],
+    params: Sequence[Tensor],
+    training: bool,
+    seed: Tensor,
+) -> list[Tensor]:
+    """inputs: x or logits, and what else there is, by the names of moe_layer_route()."""
+    like = inputs.get("x")
+    like = inputs["logits"] if like is None else like
+    assert like is not None
+    absent = like.new_empty([0])
+    given = [absent if inputs.get(n) is None else _in_rows(inputs[n]) for n in _INPUTS]
+    routed: list[Tensor] = _route(engine.number, given, params, training, seed)
+    return routed

@@ -1,0 +1,162 @@
+"""Experts of transformers' models, computed by moe.cpp on the CPU:
+
+>>> import moe_cpp.transformers
+>>> model.set_experts_implementation("moe_cpp")
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from moe_cpp._errors import refuse
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
+except ImportError as error:
+    raise ImportError(
+        f"moe_cpp.transformers needs torch and transformers 5, which have no {error.name}: "
+        "pip install torch transformers"
+    ) from None
+
+from moe_cpp.torch._activations import name_of
+from moe_cpp.torch._engine import Engine
+from moe_cpp.torch._ops import experts, products
+
+
+class _Banks:
+    """A module's weights in the engine's form [E, out, in], whatever form they have there."""
+
+    def __init__(self, module: Any) -> None:
+        self.gated, self.biased = bool(module.has_gate), bool(module.has_bias)
+        self.transposed = bool(module.is_transposed)
+        self.up_name = "gate_up_proj" if self.gated else "up_proj"
+        up, down = tuple(getattr(module, self.up_name).shape), tuple(module.down_proj.shape)
+        if self.transposed:
+            up, down = (up[0], up[2], up[1]), (down[0], down[2], down[1])
+        self.experts, self.hidden, self.width = down
+        self.rows = up[1]
+        if up != (self.experts, (2 if self.gated else 1) * self.width, self.hidden):
+            refuse(
+                f"{type(module).__name__} has experts of {up} and {down} [experts, out, in], which "
+                "do not fit together; choose another experts implementation for this model"
+            )
+        # Copies that lie the other way round, of what and of which version they were made.
+        self._turned: dict[str, tuple[Tensor, int, Tensor]] = {}
+
+    def bank(self, module: Any, name: str) -> Tensor:
+        given: Tensor = getattr(module, name)
+        if not self.transposed:
+            return given
+        if torch.is_grad_enabled() and given.requires_grad:
+            return given.transpose(1, 2).contiguous()
+        source, version = given.detach(), -1 if given.is_inference() else given._version
+        before = self._turned.get(name)
+        if before is None or before[0].data_ptr() != source.data_ptr() or before[1] != version:
+            before = self._turned[name] = (source, version, source.transpose(1, 2).contiguous())
+        return before[2]
+
+
+class _Whole:
+    """Experts that the engine computes as a whole."""
+
+    def __init__(self, module: Any, activation: str) -> None:
+        self.banks = banks = _Banks(module)
+        names = ["experts.gate_up.weight" if banks.gated else "experts.up.weight"]
+        names.append("experts.down.weight")
+        if banks.biased:
+            names += ["experts.gate.bias"] if banks.gated else []
+            names += ["experts.up.bias", "experts.down.bias"]
+        self.engine = Engine(
+            {
+                "experts": banks.experts,
+                "top_k": 1,
+                "hidden_size": banks.hidden,
+                "moe_intermediate_size": banks.width,
+                "activation": activation,
+                "gated": banks.gated,
+                "bias": banks.biased,
+            },
+            names,
+        )
+
+    def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        banks = self.banks
+        params = [banks.bank(module, banks.up_name), banks.bank(module, "down_proj")]
+        if banks.biased:
+            both = getattr(module, banks.up_name + "_bias").float()
+            params += [b.contiguous() for b in both.chunk(2, dim=-1)] if banks.gated else [both]
+            params.append(module.down_proj_bias.float())
+        return experts(self.engine, x, chosen, weights, params)
+
+
+class _Apart:
+    """Experts with something of the model's own between the products: their gate, an activation,
+    a norm. The engine computes the products."""
+
+    def __init__(self, module: Any) -> None:
+        self.banks = banks = _Banks(module)
+
+        def product(width: int, out: int) -> Engine:
+            sizes = {"experts": banks.experts, "hidden_size": width, "moe_intermediate_size": out}
+            return Engine({"top_k": 1, "gated": False, **sizes}, ["experts.up.weight"])
+
+        self.up = product(banks.hidden, banks.rows)
+        self.down = product(banks.width, banks.hidden)
+
+    def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        banks = self.banks
+        slots = chosen.shape[1]
+        # Beyond the last expert stands what is not sent (expert parallelism).
+        expert, order = torch.sort(chosen.reshape(-1).long().clamp(max=banks.experts), stable=True)
+        ends = torch.searchsorted(expert, torch.arange(banks.experts), right=True)
+        offsets = torch.cat([ends.new_zeros(1), ends])
+        if module._is_expert_parallel:
+            sent = int(offsets[-1])
+            expert, order = expert[:sent], order[:sent]
+        rows = products(self.up, x[order // slots], offsets, banks.bank(module, banks.up_name))
+        if banks.biased:
+            rows = rows + getattr(module, banks.up_name + "_bias")[expert].to(rows.dtype)
+        rows = module._apply_gate(rows) if banks.gated else module.act_fn(rows)
+        rows = products(
+            self.down, rows.to(x.dtype).contiguous(), offsets, banks.bank(module, "down_proj")
+        )
+        if banks.biased:
+            rows = rows + module.down_proj_bias[expert].to(rows.dtype)
+        if module.has_post_expert_norm:
+            rows = module.post_expert_norm(rows)
+        weighed = rows * weights.reshape(-1)[order].unsqueeze(-1)
+        y = weighed.new_zeros([x.shape[0] * slots, x.shape[1]]).index_copy(0, order, weighed)
+        return y.view(x.shape[0], slots, x.shape[1]).sum(dim=1)
+
+
+def _prepared(module: Any) -> _Whole | _Apart:
+    own_gate = module.has_gate and type(module)._apply_gate is not _default_apply_gate
+    if own_gate or not module.is_concatenated or module.has_post_expert_norm:
+        return _Apart(module)
+    activation = name_of(module.act_fn)
+    return _Apart(module) if activation is None else _Whole(module, activation)
+
+
+_KNOWN: weakref.WeakKeyDictionary[nn.Module, _Whole | _Apart] = weakref.WeakKeyDictionary()
+
+
+def experts_forward(
+    self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """hidden_states [N,D]; top_k_index, top_k_weights [N,K]: what transformers gives an experts
+    module. Computed in bf16 where hidden_states or autocast is."""
+    known = _KNOWN.get(self)
+    if known is None:
+        known = _KNOWN[self] = _prepared(self)
+    x = hidden_states
+    if torch.is_autocast_enabled("cpu"):
+        x = x.to(torch.get_autocast_dtype("cpu"))
+    if x.shape[0] == 0:
+        return hidden_states
+    return known(self, x, top_k_index, top_k_weights.float()).to(hidden_states.dtype)
+
+
+ALL_EXPERTS_FUNCTIONS.register("moe_cpp", experts_forward)

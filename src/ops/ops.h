@@ -263,9 +263,9 @@ void settle_grad(Run&, Param& param);
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products
                            // run in f32
 // Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels
-// below AVX-512 do not promise it; there it holds to 1e-5. Nor do those that multiply bf16 in AMX
-// tiles: how they cut a sum depends on the number of rows, and a row agrees with itself to the
-// rounding of bf16.
+// below AVX-512 do not promise it; there it holds to 1e-5. Nor do bf16 products where there are AMX
+// tiles: those of one to four rows take vectors, and agree with those of more rows, which keep
+// their bits, to the rounding of bf16.
 bool products_keep_row_bits(DType dtype);
 const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or the compiler's
                          // baseline: "SSE2", with Debian 12's Highway "SCALAR"

@@ -142,8 +142,9 @@ typedef struct {
 MOE_API moe_status moe_layer_open(moe_layer** layer, const char* options);
 MOE_API void moe_layer_close(moe_layer* layer); /* NULL is allowed */
 /* json: "recipe", "experts", "top_k", "slots", "slots_eval", "params" (name, shape, whether it is
- * trained), "losses" (those the recipe has, with its coefficients), "loss_order", "needs_ids", and
- * the recipe's shared experts. */
+ * trained), "losses" (those the recipe has, with its coefficients), "loss_order", "needs_ids",
+ * "running_balance" (the balance loss is over the optimizer step so far: "step_counts" are the
+ * sums of earlier calls' "balance_counts"), and the recipe's shared experts. */
 MOE_API moe_status moe_layer_inspect(moe_layer* layer, char** json);
 MOE_API moe_status moe_layer_threads(moe_layer* layer, int threads); /* 0: all cores */
 /* Says where parameters lie, by the names of moe_layer_inspect(), until they are bound again; to be

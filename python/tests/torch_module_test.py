@@ -4,6 +4,7 @@ processes, and what it refuses."""
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import subprocess
@@ -157,20 +158,22 @@ def test_checkpointing_counts_a_step_once() -> None:
     y = wrapped(x)
     y.float().square().sum().backward()
     assert torch.equal(y.detach(), want[0])
-    assert layer.router._counts is not None and int(layer.router._counts.sum()) == 2 * 9 * 2
+    assert int(layer.router._counts.sum()) == 2 * 9 * 2
     mt.end_step(wrapped)
     assert torch.equal(layer.router.e_score_correction_bias, moved)
 
 
-def test_bias_moves_against_the_load() -> None:
-    layer = layer_of("deepseek-v3")
-    layer(torch.randn(2, 30, 16))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bias_moves_against_the_load(dtype: str) -> None:
+    layer = layer_of("deepseek-v3").to(getattr(torch, dtype))
+    x = torch.randn(2, 30, 16, dtype=getattr(torch, dtype))
+    layer(x)
     counts = layer.routing.counts.float()
     mt.end_step(layer)
     bias = layer.router.e_score_correction_bias
-    assert torch.equal(torch.sign(bias), torch.sign(counts.mean() - counts))
+    assert torch.equal(torch.sign(bias).float(), torch.sign(counts.mean() - counts))
     layer.eval()
-    layer(torch.randn(2, 30, 16))
+    layer(x)
     before = bias.clone()
     mt.end_step(layer)
     assert torch.equal(bias, before)
@@ -193,6 +196,35 @@ def test_compiles_without_a_break(recipe: str) -> None:
     assert torch.allclose(x1.grad, x2.grad, atol=1e-6)
 
 
+def test_compiled_layers_count_their_step() -> None:
+    layer = layer_of("deepseek-v3")
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 9, 16)
+    for _ in range(2):
+        compiled(x).sum().backward()
+    assert int(layer.router._counts.sum()) == 2 * 2 * 9 * 2
+    mt.end_step(compiled)
+    assert layer.router.e_score_correction_bias.abs().max() > 0
+    assert int(layer.router._counts.sum()) == 0
+
+
+def test_a_graph_outlives_its_module() -> None:
+    x = torch.randn(9, 16, requires_grad=True)
+    y = layer_of()(x)
+    gc.collect()
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def test_coefficients_of_the_losses() -> None:
+    layer = layer_of("olmoe")
+    layer(torch.randn(9, 16))
+    wanted = 0.5 * layer.losses["balance"] + 0.001 * layer.losses["z"]
+    assert torch.allclose(mt.aux_loss(layer, balance=0.5), wanted)
+    with pytest.raises(Error, match="no MoE layer of this module has a load loss"):
+        mt.aux_loss(layer, load=1.0)
+
+
 def test_route_alone_is_differentiable() -> None:
     logits = torch.randn(2, 7, 8, requires_grad=True)
     routing = mt.route(logits, "mixtral", 2)
@@ -202,8 +234,12 @@ def test_route_alone_is_differentiable() -> None:
     assert logits.grad is not None and logits.grad.abs().max() > 0
     with pytest.raises(Error, match="reads token ids"):
         mt.route(logits, "hash")
-    with pytest.raises(Error, match="has no bias"):
+    with pytest.raises(Error, match="has no selection_bias"):
         mt.route(logits, "mixtral", selection_bias=torch.zeros(8))
+    with pytest.raises(Error, match="sequences have 9 tokens and logits 14"):
+        mt.route(logits, "mixtral", sequences=[4, 5])
+    with pytest.raises(Error, match="logits must be a tensor"):
+        mt.route([[1.0, 2.0]], "mixtral")
 
 
 def test_threads_and_forked_processes() -> None:
@@ -251,6 +287,11 @@ def test_refusals() -> None:
     layer = layer_of()
     with pytest.raises(Error, match="x has 17 numbers a token; this layer has hidden_size 16"):
         layer(torch.randn(3, 17))
+    with (
+        torch.autocast("cpu", torch.float16),
+        pytest.raises(Error, match="autocast asks for float16"),
+    ):
+        layer(torch.randn(3, 16))
     with pytest.raises(Error, match="float64.*gradcheck"):
         layer(torch.randn(3, 16, dtype=torch.float64))
     with pytest.raises(Error, match="token 1"):

@@ -127,8 +127,8 @@ Json describe(const moe_layer& layer) {
           {"shared_experts", recipe.shared.experts},
           {"shared_widths", recipe.shared.widths},
           {"shared_gate", recipe.shared.gate},
-          {"balance_over_step", layer.train.losses.balance && layer.train.losses.balance->shares !=
-                                                                  BalanceLoss::Shares::own}};
+          {"running_balance", layer.train.losses.balance && layer.train.losses.balance->shares ==
+                                                                BalanceLoss::Shares::running}};
 }
 
 }  // namespace

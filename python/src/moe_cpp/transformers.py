@@ -23,7 +23,7 @@ except ImportError as error:
 
 from moe_cpp.torch._activations import name_of
 from moe_cpp.torch._engine import Engine
-from moe_cpp.torch._ops import experts, products
+from moe_cpp.torch._ops import as_autocast, experts, products
 
 
 class _Banks:
@@ -151,12 +151,11 @@ def experts_forward(
     known = _KNOWN.get(self)
     if known is None:
         known = _KNOWN[self] = _prepared(self)
-    x = hidden_states
-    if torch.is_autocast_enabled("cpu"):
-        x = x.to(torch.get_autocast_dtype("cpu"))
-    if x.shape[0] == 0:
+    if hidden_states.shape[0] == 0:
         return hidden_states
-    return known(self, x, top_k_index, top_k_weights.float()).to(hidden_states.dtype)
+    return known(self, as_autocast(hidden_states), top_k_index, top_k_weights.float()).to(
+        hidden_states.dtype
+    )
 
 
 ALL_EXPERTS_FUNCTIONS.register("moe_cpp", experts_forward)

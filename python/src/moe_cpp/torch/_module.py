@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from moe_cpp._errors import refuse
 from moe_cpp.torch import _pretrained
 from moe_cpp.torch._engine import Engine
-from moe_cpp.torch._ops import experts
+from moe_cpp.torch._ops import as_autocast, experts
 from moe_cpp.torch._routing import Router, Routing
 
 
@@ -77,10 +77,9 @@ class Experts(nn.Module):
         """x [N, D]; chosen [N, K], -1 where nothing is sent, and weights [N, K]; neither where
         there is one expert that takes every token. Computed in bf16 where x or autocast is."""
         dtype = x.dtype
-        if torch.is_autocast_enabled("cpu"):
-            x = x.to(torch.get_autocast_dtype("cpu"))
         if x.shape[0] == 0:
-            return x.to(dtype)
+            return x
+        x = as_autocast(x)
         return experts(self.engine, x, chosen, weights, self.params()).to(dtype)
 
 
@@ -248,18 +247,29 @@ def _layers(module: nn.Module) -> Iterable[MoE]:
     return (m for m in module.modules() if isinstance(m, MoE))
 
 
-def aux_loss(module: nn.Module) -> Tensor:
-    """The auxiliary losses of the last forward with the recipes' coefficients, each a mean over
-    the module's MoE layers, as `moe train` adds them."""
+def aux_loss(module: nn.Module, **coefficients: float) -> Tensor:
+    """The auxiliary losses of the last forward, each a mean over the module's MoE layers times its
+    coefficient, as `moe train` adds them.
+
+    Parameters
+    ----------
+    coefficients : float
+        By a loss's name (balance, z, device, communication, importance, load), in place of the
+        recipe's own.
+    """
     layers = [layer for layer in _layers(module) if layer.routing is not None]
     if not layers:
-        refuse(
-            "no MoE layer of this module was called yet; aux_loss() adds up what its forward left"
-        )
+        refuse("no MoE layer of this module has routed a token; aux_loss() follows a forward")
+    for name in coefficients:
+        if not any(name in layer.losses for layer in layers):
+            refuse(
+                f"no MoE layer of this module has a {name} loss; its layers have "
+                f"{', '.join(sorted({n for layer in layers for n in layer.losses})) or 'none'}"
+            )
     total = torch.zeros(())
     for layer in layers:
         for name, value in layer.losses.items():
-            coef = layer.router.about["losses"][name]
+            coef = coefficients.get(name, layer.router.about["losses"][name])
             if coef != 0:
                 total = total + coef / len(layers) * value
     return total

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from moe_cpp._errors import refuse
 from moe_cpp.torch._engine import Engine
 
 LOSSES = ("balance", "z", "device", "communication", "importance", "load")
@@ -16,6 +17,19 @@ LOSSES = ("balance", "z", "device", "communication", "importance", "load")
 
 def _given(**tensors: Tensor | None) -> list[tuple[str, Tensor]]:
     return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+
+
+def as_autocast(x: Tensor) -> Tensor:
+    """In the dtype that products are computed in: autocast's where it is on."""
+    if not torch.is_autocast_enabled("cpu"):
+        return x
+    dtype = torch.get_autocast_dtype("cpu")
+    if dtype != torch.bfloat16:
+        refuse(
+            f"autocast asks for {str(dtype).removeprefix('torch.')}; moe_cpp computes in float32 "
+            "and bfloat16: torch.autocast('cpu', torch.bfloat16)"
+        )
+    return x.to(dtype)
 
 
 def _in_rows(tensor: Tensor) -> Tensor:
@@ -131,6 +145,7 @@ def _(
 
 def _experts_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.engine, x, experts, weights, params, _save = inputs
+    ctx.layer = Engine.of(ctx.engine)  # lives as long as the graph, its module or not
     _, gate, up = output
     ctx.count = len(params)
     ctx.save_for_backward(x, experts, weights, gate, up, *params)
@@ -229,6 +244,7 @@ def _(
 
 def _products_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.engine, rows, offsets, weight = inputs
+    ctx.layer = Engine.of(ctx.engine)
     ctx.save_for_backward(rows, offsets, weight)
 
 
@@ -359,6 +375,7 @@ def _(
 
 def _route_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.engine, given, params, ctx.training, seed = inputs
+    ctx.layer = Engine.of(ctx.engine)
     ctx.inputs = len(given)
     ctx.save_for_backward(seed, *given, *params)
     ctx.set_materialize_grads(True)

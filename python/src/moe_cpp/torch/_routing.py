@@ -91,11 +91,13 @@ class Router(nn.Module):
                 self.register_parameter(attribute, nn.Parameter(value))
             else:
                 self.register_buffer(attribute, value)
-        # Sums over the calls of an optimizer step; not saved.
-        self._counts: Tensor | None = None
-        self._balance_counts: Tensor | None = None
-        self._cutoff: Tensor | None = None
-        self._calls = 0
+        # Sums over the calls of an optimizer step. No buffers: those would be saved, and
+        # DistributedDataParallel would replace them by one process's.
+        experts = self.engine.about["experts"]
+        self._counts = torch.zeros(experts, dtype=torch.int64)
+        self._balance_counts = torch.zeros(experts, dtype=torch.int64)
+        self._cutoff = torch.zeros(experts)
+        self._calls = torch.zeros((), dtype=torch.int64)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -114,8 +116,8 @@ class Router(nn.Module):
         step_counts: Tensor | None = None,
         seed: int | Tensor | None = None,
     ) -> Routing:
-        if step_counts is None and self.about["balance_over_step"]:
-            step_counts = self._balance_counts
+        if step_counts is None and self.about["running_balance"]:
+            step_counts = self._balance_counts.clone()
         inputs = {
             "x": x,
             "ids": ids,
@@ -131,33 +133,29 @@ class Router(nn.Module):
     @torch.no_grad()
     def _remember(self, routing: Routing) -> None:
         # A forward inside a backward is one that was seen before (torch.utils.checkpoint).
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
             return
-        counts, balance = routing.counts.long(), routing.balance_counts.long()
-        self._counts = counts if self._counts is None else self._counts + counts
-        self._balance_counts = (
-            balance if self._balance_counts is None else self._balance_counts + balance
-        )
-        self._cutoff = routing.cutoff if self._cutoff is None else self._cutoff + routing.cutoff
+        self._counts += routing.counts
+        self._balance_counts += routing.balance_counts
+        self._cutoff += routing.cutoff
         self._calls += 1
 
     @torch.no_grad()
     def end_step(self) -> None:
         """After an optimizer step: moves the buffers of recipes that have them."""
-        if self._calls == 0:
-            return
-        assert self._counts is not None and self._cutoff is not None
-        counts, cutoff = self._counts, self._cutoff / self._calls
+        counts, cutoff, calls = self._counts, self._cutoff, self._calls.float()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(counts)
-            torch.distributed.all_reduce(cutoff, op=torch.distributed.ReduceOp.AVG)
+            for sums in (counts, cutoff, calls):
+                torch.distributed.all_reduce(sums)
         moved = [n for n in ("router.bias", "router.threshold") if n in self.engine.names]
-        if moved:
-            self.engine.end_step(
-                [(n, getattr(self, _ATTRIBUTES[n])) for n in moved], counts, cutoff
-            )
-        self._counts = self._balance_counts = self._cutoff = None
-        self._calls = 0
+        if moved and calls > 0:
+            buffers = [getattr(self, _ATTRIBUTES[name]) for name in moved]
+            precise = [buffer.float() for buffer in buffers]
+            self.engine.end_step(list(zip(moved, precise, strict=True)), counts, cutoff / calls)
+            for buffer, numbers in zip(buffers, precise, strict=True):
+                buffer.copy_(numbers)
+        for sums in (counts, self._balance_counts, cutoff, self._calls):
+            sums.zero_()
 
 
 _LOGIT_ENGINES: dict[str, Engine] = {}
@@ -197,6 +195,8 @@ def route(
     options
         Further ones of the recipe, as `moe_cpp.route` has them.
     """
+    if not isinstance(logits, Tensor) or logits.dim() == 0:
+        refuse("logits must be a tensor [..., experts]; moe_cpp.route takes lists and arrays")
     experts = logits.shape[-1]
     flat = logits.reshape(-1, experts).float()
     asked = {"recipe": recipe, "top_k": top_k, "experts": experts, **options}
@@ -207,17 +207,17 @@ def route(
         engine = _LOGIT_ENGINES[key] = Engine(given)
     if engine.about["needs_ids"]:
         refuse(f"recipe {recipe!r} reads token ids and no logits; MoE has it")
-    vectors = {
-        "router.bias": selection_bias,
-        "router.scale": scale,
-        "router.threshold": threshold,
-    }
-    for name, vector in vectors.items():
-        if vector is not None and name not in engine.names:
-            refuse(f"recipe {recipe!r} has no {name.removeprefix('router.')}; leave it out")
-    params = [torch.zeros(experts) if vectors[n] is None else vectors[n] for n in engine.names]
+    vectors = {"selection_bias": selection_bias, "scale": scale, "threshold": threshold}
+    by_engine = dict(zip(("router.bias", "router.scale", "router.threshold"), vectors, strict=True))
+    for name, keyword in by_engine.items():
+        if vectors[keyword] is not None and name not in engine.names:
+            refuse(f"recipe {recipe!r} has no {keyword}; leave it out")
+    given_vectors = (vectors[by_engine[name]] for name in engine.names)
+    params = [torch.zeros(experts) if v is None else v.float() for v in given_vectors]
     bounds = None
     if sequences is not None:
+        if sum(sequences) != flat.shape[0]:
+            refuse(f"sequences have {sum(sequences)} tokens and logits {flat.shape[0]}")
         bounds = torch.tensor([0, *sequences], dtype=torch.int64).cumsum(0)
     inputs = {
         "logits": flat,
@@ -225,4 +225,4 @@ def route(
         "recorded": recorded,
         "step_counts": step_counts,
     }
-    return run(engine, inputs, [p.float() for p in params if p is not None], training, seed)
+    return run(engine, inputs, params, training, seed)

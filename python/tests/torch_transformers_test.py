@@ -4,6 +4,10 @@ own implementations: logits, gradients, generation, and what is refused."""
 from __future__ import annotations
 
 import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +215,16 @@ def test_what_is_not_computed_is_refused() -> None:
     model.set_experts_implementation("moe_cpp")
     with pytest.raises(moe_cpp.Error, match="float16; moe_cpp computes in float32 and bfloat16"):
         model(input_ids=_IDS)
+
+
+def test_the_programs_of_the_page_run() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 3
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "\n".join(blocks)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,6 +282,44 @@ with torch.no_grad():
 def test_a_forked_process_computes_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], timeout=120, check=False, env=os.environ)
     assert done.returncode == 0
+
+
+_DISTRIBUTED = """
+import sys, torch, torch.distributed as dist, moe_cpp.torch as mt
+rank, place = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=2)
+torch.manual_seed(0)
+layer = mt.MoE(16, 24, 8, 2, "deepseek-v3")
+model = torch.nn.parallel.DistributedDataParallel(layer)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(1 + rank)
+for step in range(3):
+    y = model(torch.randn(2, 9, 16))
+    (y.square().sum() + mt.aux_loss(model)).backward()
+    optimizer.step(), optimizer.zero_grad(), mt.end_step(model)
+mine = [layer.experts.down_proj.detach(), layer.router.e_score_correction_bias]
+for tensor in mine:
+    all_ = [torch.empty_like(tensor) for _ in range(2)]
+    dist.all_gather(all_, tensor.contiguous())
+    assert torch.equal(all_[0], all_[1])
+assert mine[1].abs().max() > 0
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_train_one_layer(tmp_path: Path) -> None:
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", _DISTRIBUTED, str(rank), str(tmp_path / "meet")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for run in runs:
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
 
 
 def test_refusals() -> None:

@@ -124,8 +124,8 @@ MOE_API moe_status moe_routing(moe_model* model, const int32_t* ids, size_t coun
  * where experts choose). */
 typedef struct moe_layer moe_layer;
 typedef enum { MOE_F32 = 0, MOE_BF16 = 1, MOE_I32 = 2, MOE_I64 = 3 } moe_dtype;
-/* Numbers by name, which each function lists. The last dimension lies without gaps; a distance
- * between rows is taken for matrices of tokens, one between experts for banks. */
+/* Numbers by name, which each function lists. They lie without gaps, but for the experts of a bank,
+ * which may lie apart, and whole numbers, which may lie anyhow. */
 typedef struct {
   const char* name;
   void* data;

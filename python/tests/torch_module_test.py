@@ -57,6 +57,8 @@ def test_any_leading_shape_and_layout() -> None:
     again, again_grads = gradients(layer, apart)
     assert torch.equal(again, y) and torch.equal(again_grads["x"], grads["x"])
     assert torch.equal(flat_grads["experts.down_proj"], grads["experts.down_proj"])
+    wide = torch.cat([x.reshape(60, 16), torch.full((60, 16), torch.nan)], dim=1)
+    assert torch.equal(layer(wide[:, :16], bounds=torch.tensor([0, 60])).view_as(y), y)
     assert layer(torch.empty(2, 0, 16)).shape == (2, 0, 16)
     assert layer(torch.randn(16)).shape == (16,)
 

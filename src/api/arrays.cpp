@@ -102,13 +102,13 @@ Tensor Arrays::view(const moe_array& a, Dtypes dtypes, int64_t dense_from) const
   Tensor t(a.data != nullptr ? a.data : &nothing, *dtype, {a.shape[a.rank - 1]});
   t.rank = a.rank;
   std::copy_n(a.shape, a.rank, t.shape.begin());
-  t.row_bytes = bytes_of(*dtype, a.rank == 2 && a.shape[0] > 1 ? a.stride[0] : t.cols());
+  t.row_bytes = bytes_of(*dtype, t.cols());
   return t;
 }
 
 Tensor Arrays::find(std::string_view name, Dtypes dtypes, Shape shape) {
   const moe_array* a = look(name, shape);
-  return a == nullptr ? Tensor{} : view(*a, dtypes, a->rank == 2 ? 1 : 0);
+  return a == nullptr ? Tensor{} : view(*a, dtypes, 0);
 }
 
 Tensor Arrays::take(std::string_view name, Dtypes dtypes, Shape shape) {

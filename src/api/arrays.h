@@ -35,7 +35,7 @@ class Arrays {
   Arrays(const moe_array* arrays, size_t count, const char* function);
 
   bool has(std::string_view name) const;
-  // Rows of one dimension or two, of one of these dtypes; absent: empty.
+  // Of one of these dtypes, without gaps; absent: empty.
   Tensor find(std::string_view name, Dtypes dtypes, Shape shape);
   // The same, which must be there.
   Tensor take(std::string_view name, Dtypes dtypes, Shape shape);

@@ -47,7 +47,6 @@ void bind_one(Arrays& arrays, const std::string& name, Param& p, Dtypes dtypes, 
   const Tensor t = p.value.rank == 2 ? arrays.find(name, dtypes, {s[0], s[1]})
                                      : arrays.find(name, dtypes, {s[0]});
   if (t.empty()) return;
-  if (!t.dense()) fail_usage("{} has gaps between its rows; pass a contiguous copy", name);
   bind(p, t, {});
 }
 

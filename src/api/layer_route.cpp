@@ -55,8 +55,9 @@ RouteCall::RouteCall(moe_layer& layer, Run& run, Arrays& arrays, bool training, 
                                    std::numeric_limits<int32_t>::min(), experts - 1);
       !r.empty())
     recorded.push_back(r);
-  pass = {.batch = {.ids = {ids.as<int32_t>(), static_cast<size_t>(ids.empty() ? 0 : ids.numel())},
-                    .bounds = bounds},
+  std::span<const int32_t> token_ids;
+  if (!ids.empty()) token_ids = {ids.as<int32_t>(), static_cast<size_t>(n)};
+  pass = {.batch = {.ids = token_ids, .bounds = bounds},
           .routing = &spec,
           .keep = Keep::all,
           .step_counts = step_counts,

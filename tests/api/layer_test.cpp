@@ -257,6 +257,9 @@ TEST(ApiLayer, RefusesWhatDoesNotFit) {
   call[0].stride[1] = 2;
   refused(call, "x has gaps or lies transposed");
   call = c.forward();
+  call[2].stride[0] = 5;
+  refused(call, "weights has gaps or lies transposed (dimension 0 has a stride of 5, not 2)");
+  call = c.forward();
   call[0].dtype = MOE_I64;
   refused(call, "x is i64; f32 or bf16 is needed");
   call = c.forward();

@@ -120,9 +120,7 @@ class _Apart:
         if banks.biased:
             rows = rows + getattr(module, banks.up_name + "_bias")[expert].to(rows.dtype)
         rows = module._apply_gate(rows) if banks.gated else module.act_fn(rows)
-        rows = products(
-            self.down, rows.to(x.dtype).contiguous(), offsets, banks.bank(module, "down_proj")
-        )
+        rows = products(self.down, rows.to(x.dtype), offsets, banks.bank(module, "down_proj"))
         if banks.biased:
             rows = rows + module.down_proj_bias[expert].to(rows.dtype)
         if module.has_post_expert_norm:

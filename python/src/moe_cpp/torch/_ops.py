@@ -32,11 +32,6 @@ def as_autocast(x: Tensor) -> Tensor:
     return x.to(dtype)
 
 
-def _in_rows(tensor: Tensor) -> Tensor:
-    """Rows may lie apart; the numbers of a row may not."""
-    return tensor if tensor.stride(-1) == 1 or tensor.dim() == 0 else tensor.contiguous()
-
-
 def _like_banks(engine: Engine, prefix: str, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     return [
         (prefix + name, tensor)
@@ -187,7 +182,8 @@ def experts(
     params: Sequence[Tensor],
 ) -> Tensor:
     """x [N,D]; chosen, weights [N,K]; params in the order of engine.names. y [N,D] in x's dtype"""
-    x = _in_rows(x)
+    x = x.contiguous()
+    weights = None if weights is None else weights.contiguous()
     save = torch.is_grad_enabled() and (
         x.requires_grad
         or any(p.requires_grad for p in params)
@@ -265,7 +261,7 @@ def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> T
     [R,O] in rows' dtype"""
     if rows.shape[0] == 0:
         return rows.new_empty([0, engine.expert_width])
-    out: Tensor = _products(engine.number, rows, offsets, weight)
+    out: Tensor = _products(engine.number, rows.contiguous(), offsets, weight)
     return out
 
 
@@ -423,6 +419,6 @@ def route(
     like = inputs["logits"] if like is None else like
     assert like is not None
     absent = like.new_empty([0])
-    given = [absent if inputs.get(n) is None else _in_rows(inputs[n]) for n in _INPUTS]
+    given = [absent if inputs.get(n) is None else inputs[n].contiguous() for n in _INPUTS]
     routed: list[Tensor] = _route(engine.number, given, params, training, seed)
     return routed

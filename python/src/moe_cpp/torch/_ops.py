@@ -419,6 +419,7 @@ def route(
     like = inputs["logits"] if like is None else like
     assert like is not None
     absent = like.new_empty([0])
-    given = [absent if inputs.get(n) is None else inputs[n].contiguous() for n in _INPUTS]
+    found = (inputs.get(name) for name in _INPUTS)
+    given = [absent if tensor is None else tensor.contiguous() for tensor in found]
     routed: list[Tensor] = _route(engine.number, given, params, training, seed)
     return routed

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 40;  // of a size: products of three stay in 64 bits
 
-std::optional<DType> float_dtype(moe_dtype dtype) {
+std::optional<DType> tensor_dtype(moe_dtype dtype) {
   switch (dtype) {
     case MOE_F32: return DType::f32;
     case MOE_BF16: return DType::bf16;
@@ -63,11 +63,6 @@ const moe_array* Arrays::look(std::string_view name) {
   return nullptr;
 }
 
-bool Arrays::has(std::string_view name) const {
-  return std::any_of(arrays_.begin(), arrays_.end(),
-                     [&](const moe_array& a) { return name == a.name; });
-}
-
 const moe_array* Arrays::look(std::string_view name, Shape shape) {
   const moe_array* a = look(name);
   if (a == nullptr) return nullptr;
@@ -83,7 +78,7 @@ const moe_array* Arrays::look(std::string_view name, Shape shape) {
 
 // Dimensions from `dense_from` on must lie without gaps.
 Tensor Arrays::view(const moe_array& a, Dtypes dtypes, int64_t dense_from) const {
-  const std::optional<DType> dtype = float_dtype(a.dtype);
+  const std::optional<DType> dtype = tensor_dtype(a.dtype);
   if (!dtype || std::find(dtypes.begin(), dtypes.end(), *dtype) == dtypes.end()) {
     std::string wanted;
     for (DType d : dtypes) wanted += (wanted.empty() ? "" : " or ") + std::string(name_of(d));
@@ -126,12 +121,16 @@ BankArray Arrays::find_bank(std::string_view name, Dtypes dtypes, Shape shape) {
   return bank;
 }
 
+void Arrays::need_whole(const moe_array& a) const {
+  if (a.dtype != MOE_I32 && a.dtype != MOE_I64)
+    fail_usage("{}: {} is {}; i32 or i64 is needed", function_, a.name, dtype_text(a.dtype));
+}
+
 Tensor Arrays::find_whole(Arena& arena, std::string_view name, Shape shape, int64_t low,
                           int64_t high) {
   const moe_array* a = look(name, shape);
   if (a == nullptr) return {};
-  if (a->dtype != MOE_I32 && a->dtype != MOE_I64)
-    fail_usage("{}: {} is {}; i32 or i64 is needed", function_, name, dtype_text(a->dtype));
+  need_whole(*a);
   const int64_t rows = a->rank == 2 ? a->shape[0] : 1, cols = a->shape[a->rank - 1];
   Tensor out =
       a->rank == 2 ? arena.alloc(DType::i32, {rows, cols}) : arena.alloc(DType::i32, {cols});
@@ -152,8 +151,7 @@ std::vector<int64_t> Arrays::wholes(std::string_view name, int64_t size) {
   const moe_array* a = look(name, {size});
   std::vector<int64_t> out;
   if (a == nullptr) return out;
-  if (a->dtype != MOE_I32 && a->dtype != MOE_I64)
-    fail_usage("{}: {} is {}; i32 or i64 is needed", function_, name, dtype_text(a->dtype));
+  need_whole(*a);
   for (int64_t i = 0; i < a->shape[0]; ++i) out.push_back(whole_at(*a, i * a->stride[0]));
   return out;
 }

@@ -34,13 +34,12 @@ class Arrays {
   // `function`: opens every message.
   Arrays(const moe_array* arrays, size_t count, const char* function);
 
-  bool has(std::string_view name) const;
   // Of one of these dtypes, without gaps; absent: empty.
   Tensor find(std::string_view name, Dtypes dtypes, Shape shape);
   // The same, which must be there.
   Tensor take(std::string_view name, Dtypes dtypes, Shape shape);
   BankArray find_bank(std::string_view name, Dtypes dtypes, Shape shape);
-  // Whole numbers of low to high, of 32 bits or 64: a view, or a copy in `arena`. Absent: empty.
+  // Whole numbers of low to high, of 32 bits or 64: a copy in `arena`. Absent: empty.
   Tensor find_whole(Arena& arena, std::string_view name, Shape shape, int64_t low, int64_t high);
   // [n] of 64 bits, of those or of 32.
   std::vector<int64_t> wholes(std::string_view name, int64_t size);
@@ -50,6 +49,7 @@ class Arrays {
   const moe_array* look(std::string_view name);
   // With the shape checked.
   const moe_array* look(std::string_view name, Shape shape);
+  void need_whole(const moe_array&) const;
   Tensor view(const moe_array&, Dtypes dtypes, int64_t dense_from) const;
 
   std::span<const moe_array> arrays_;

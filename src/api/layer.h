@@ -46,6 +46,19 @@ class BorrowedRun {
   std::unique_ptr<Run> run_;
 };
 
+// A function that works on arrays: body(layer, run, arrays), one call of a layer at a time.
+template <class Body>
+moe_status called(moe_layer* layer, const moe_array* arrays, size_t count, const char* function,
+                  Body&& body) {
+  return guarded([&] {
+    moe_layer& l = need(layer, function);
+    const std::lock_guard lock(l.busy);
+    Arrays given_arrays(arrays, count, function);
+    BorrowedRun run(l.threads, DType::f32);
+    body(l, *run, given_arrays);
+  });
+}
+
 // Binds the parameters' gradients to the arrays that are called "grad." and their names, for as
 // long as this lives; what no product wrote is zeros in the end.
 class BoundGrads {

@@ -146,18 +146,6 @@ void products_backward(moe_layer& layer, Run& run, Arrays& arrays) {
   grads.settle(run);
 }
 
-template <class Body>
-moe_status called(moe_layer* layer, const moe_array* arrays, size_t count, const char* function,
-                  Body&& body) {
-  return guarded([&] {
-    moe_layer& l = need(layer, function);
-    const std::lock_guard lock(l.busy);
-    Arrays given_arrays(arrays, count, function);
-    BorrowedRun run(l.threads, DType::f32);
-    body(l, *run, given_arrays);
-  });
-}
-
 }  // namespace
 }  // namespace moe::api
 

@@ -1,9 +1,9 @@
 // The routing of a layer's tokens.
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "api/layer.h"
-#include "moe/stages/capacity.h"
 #include "ops/ops.h"
 
 namespace moe::api {
@@ -148,18 +148,6 @@ void route_backward(moe_layer& layer, Run& run, Arrays& arrays, bool training, u
   grads.settle(run);
 }
 
-template <class Body>
-moe_status called(moe_layer* layer, const moe_array* arrays, size_t count, const char* function,
-                  int training, uint64_t seed, Body&& body) {
-  return guarded([&] {
-    moe_layer& l = need(layer, function);
-    const std::lock_guard lock(l.busy);
-    Arrays given_arrays(arrays, count, function);
-    BorrowedRun run(l.threads, DType::f32);
-    body(l, *run, given_arrays, training != 0, seed);
-  });
-}
-
 }  // namespace
 }  // namespace moe::api
 
@@ -170,12 +158,16 @@ extern "C" {
 
 moe_status moe_layer_route(moe_layer* layer, const moe_array* arrays, size_t count, int training,
                            uint64_t seed) {
-  return called(layer, arrays, count, "moe_layer_route", training, seed, route_forward);
+  return called(layer, arrays, count, "moe_layer_route", [&](moe_layer& l, Run& run, Arrays& a) {
+    route_forward(l, run, a, training != 0, seed);
+  });
 }
 
 moe_status moe_layer_route_backward(moe_layer* layer, const moe_array* arrays, size_t count,
                                     int training, uint64_t seed) {
-  return called(layer, arrays, count, "moe_layer_route_backward", training, seed, route_backward);
+  return called(
+      layer, arrays, count, "moe_layer_route_backward",
+      [&](moe_layer& l, Run& run, Arrays& a) { route_backward(l, run, a, training != 0, seed); });
 }
 
 moe_status moe_layer_end_step(moe_layer* layer, const moe_array* arrays, size_t count) {

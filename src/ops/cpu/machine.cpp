@@ -103,16 +103,9 @@ __attribute__((target("avx512f,avx512bf16"))) int64_t dpbf16_loop(int64_t rounds
 }
 
 // The same in AMX tiles: an instruction adds 32 products to each of 16 x 16 sums. Six chains hide
-// its latency. oneDNN has asked the system for the tiles. Intel's manual of instruction set
-// extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the bytes of a row of each tile, 48 to
-// 63 its rows.
+// its latency. oneDNN has asked the system for the tiles.
 __attribute__((target("amx-tile,amx-bf16"))) int64_t tile_loop(int64_t rounds, float* sink) {
-  struct alignas(64) {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } shape;
-  _tile_loadconfig(&shape);
+  _tile_loadconfig(&kFullTiles);
   // GCC's tile intrinsics are statements.
   // clang-format off
   _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);

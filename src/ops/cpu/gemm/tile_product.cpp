@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/threads.h"
-#include "ops/ops.h"
+#include "ops/cpu/gemm/products.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,17 +18,7 @@ constexpr int64_t kTileBytes = kRows * kInner * 2;
 // scratch meanwhile.
 constexpr int64_t kSteps = 64;
 
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 #if defined(__x86_64__)
-
-// Intel's manual of instruction set extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the
-// bytes of a row of each tile, 48 to 63 its rows.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // Sums of 32 x 32, or of 16 x 32 where a1 is null. a0, a1: tiles that follow each other along k; b:
 // 32 columns of blocks of k, `b_block` bytes apart; the four sums at c, `c_stride` bytes a row.
@@ -80,11 +69,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void one_by_two(const TileStep& s) 
   // clang-format on
 }
 
-__attribute__((target("amx-tile"))) void begin_tiles() {
-  // In memory as a whole: GCC 12's intrinsic names only its first bytes as read.
-  static const TileShapes shapes;
-  _tile_loadconfig(&shapes);
-}
+__attribute__((target("amx-tile"))) void begin_tiles() { _tile_loadconfig(&kFullTiles); }
 __attribute__((target("amx-tile"))) void end_tiles() { _tile_release(); }
 
 // Sums [rows, n_block] of one block of columns, `rows` a multiple of 16.

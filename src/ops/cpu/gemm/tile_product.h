@@ -11,6 +11,16 @@
 
 namespace moe::ops {
 
+// What the tiles are set to: eight of 16 rows of 64 bytes. Intel's manual of instruction set
+// extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the bytes of a row of each tile, 48 to
+// 63 its rows. A constant in memory, since GCC 12's intrinsic names only its first bytes as read.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+inline constexpr TileShapes kFullTiles;
+
 // Whether bf16 is multiplied in tiles here: oneDNN does so, and has asked the system for them.
 bool has_tiles();
 // The layout of these weights where they are multiplied in tiles, else null.

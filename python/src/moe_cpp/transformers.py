@@ -21,6 +21,7 @@ except ImportError as error:
         "pip install torch transformers"
     ) from None
 
+from moe_cpp.torch import _bank
 from moe_cpp.torch._activations import name_of
 from moe_cpp.torch._engine import Engine
 from moe_cpp.torch._ops import as_autocast, experts, products
@@ -64,31 +65,23 @@ class _Whole:
 
     def __init__(self, module: Any, activation: str) -> None:
         self.banks = banks = _Banks(module)
-        names = ["experts.gate_up.weight" if banks.gated else "experts.up.weight"]
-        names.append("experts.down.weight")
-        if banks.biased:
-            names += ["experts.gate.bias"] if banks.gated else []
-            names += ["experts.up.bias", "experts.down.bias"]
-        self.engine = Engine(
-            {
-                "experts": banks.experts,
-                "top_k": 1,
-                "hidden_size": banks.hidden,
-                "moe_intermediate_size": banks.width,
-                "activation": activation,
-                "gated": banks.gated,
-                "bias": banks.biased,
-            },
-            names,
+        self.engine = _bank.engine_of(
+            banks.experts,
+            banks.hidden,
+            banks.width,
+            activation=activation,
+            gated=banks.gated,
+            bias=banks.biased,
         )
 
     def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         banks = self.banks
-        params = [banks.bank(module, banks.up_name), banks.bank(module, "down_proj")]
-        if banks.biased:
-            both = getattr(module, banks.up_name + "_bias").float()
-            params += [b.contiguous() for b in both.chunk(2, dim=-1)] if banks.gated else [both]
-            params.append(module.down_proj_bias.float())
+        weights_of = (banks.bank(module, name) for name in (banks.up_name, "down_proj"))
+        biases = (
+            getattr(module, name + "_bias") if banks.biased else None
+            for name in (banks.up_name, "down_proj")
+        )
+        params = _bank.params_of(self.engine, *weights_of, *biases)
         return experts(self.engine, x, chosen, weights, params)
 
 

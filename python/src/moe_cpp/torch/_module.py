@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
-from moe_cpp.torch import _pretrained
-from moe_cpp.torch._engine import Engine
+from moe_cpp.torch import _bank, _pretrained
 from moe_cpp.torch._ops import as_autocast, experts
 from moe_cpp.torch._routing import Router, Routing
 
@@ -35,7 +34,6 @@ class Experts(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.num_experts, self.gated = num_experts, gated
         width = moe_intermediate_size
         rows = 2 * width if gated else width
         self._up = "gate_up_proj" if gated else "up_proj"
@@ -46,32 +44,14 @@ class Experts(nn.Module):
             banks["down_proj_bias"] = (num_experts, hidden_size)
         for name, shape in banks.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-        names = ["experts.gate_up.weight" if gated else "experts.up.weight", "experts.down.weight"]
-        if bias:
-            names += ["experts.gate.bias"] if gated else []
-            names += ["experts.up.bias", "experts.down.bias"]
-        self.bias = bias
-        self.engine = Engine(
-            {
-                "experts": num_experts,
-                "top_k": 1,
-                "hidden_size": hidden_size,
-                "moe_intermediate_size": width,
-                "activation": activation,
-                "gated": gated,
-                "bias": bias,
-            },
-            names,
+        self.engine = _bank.engine_of(
+            num_experts, hidden_size, width, activation=activation, gated=gated, bias=bias
         )
 
     def params(self) -> list[Tensor]:
         """In the order of the engine's names."""
-        params = [getattr(self, self._up), self.down_proj]
-        if self.bias:
-            both = getattr(self, self._up + "_bias").float()
-            params += [b.contiguous() for b in both.chunk(2, dim=-1)] if self.gated else [both]
-            params.append(self.down_proj_bias.float())
-        return params
+        biases = (getattr(self, name, None) for name in (self._up + "_bias", "down_proj_bias"))
+        return _bank.params_of(self.engine, getattr(self, self._up), self.down_proj, *biases)
 
     def forward(self, x: Tensor, chosen: Tensor | None, weights: Tensor | None) -> Tensor:
         """x [N, D]; chosen [N, K], -1 where nothing is sent, and weights [N, K]; neither where

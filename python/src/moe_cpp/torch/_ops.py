@@ -12,8 +12,6 @@ from torch import Tensor
 from moe_cpp._errors import refuse
 from moe_cpp.torch._engine import Engine
 
-LOSSES = ("balance", "z", "device", "communication", "importance", "load")
-
 
 def _given(**tensors: Tensor | None) -> list[tuple[str, Tensor]]:
     return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
@@ -37,6 +35,22 @@ def _like_banks(engine: Engine, prefix: str, tensors: Sequence[Tensor]) -> list[
         (prefix + name, tensor)
         for name, tensor in zip(engine.names, tensors, strict=True)
         if tensor.numel() > 0
+    ]
+
+
+def _input_grads(x: Tensor, weights: Tensor | None) -> list[Tensor]:
+    """Room for those of x and of the weights, which may be absent."""
+    absent = x.new_empty([0])
+    return [x.new_empty(x.shape), absent if weights is None else torch.empty_like(weights)]
+
+
+def _param_grads(
+    params: Sequence[Tensor], wanted: Sequence[bool], dtype: torch.dtype | None = None
+) -> list[Tensor]:
+    """Room for those of params, of their dtype or another; empty where they are not wanted."""
+    return [
+        p.new_empty(p.shape if want else [0], dtype=dtype)
+        for p, want in zip(params, wanted, strict=True)
     ]
 
 
@@ -101,13 +115,9 @@ def _experts_backward(
     """[dx [N,D], dweights [N,K], a gradient of each of params], empty where it is not wanted."""
     layer = Engine.of(engine)
     layer.bind(_like_banks(layer, "", params))
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dweights = x.new_empty([0]) if weights is None else torch.empty_like(weights)
+    dx, dweights = _input_grads(x, weights)
     # The engine sums them in f32 whatever the weights are.
-    grads = [
-        torch.empty(p.shape if want else [0], dtype=torch.float32)
-        for p, want in zip(params, wanted, strict=True)
-    ]
+    grads = _param_grads(params, wanted, torch.float32)
     layer.call(
         "moe_layer_experts_backward",
         _given(dy=dy, x=x, experts=experts, weights=weights, up=up, dx=dx)
@@ -131,18 +141,13 @@ def _(
     params: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> list[Tensor]:
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format),
-        x.new_empty([0]) if weights is None else torch.empty_like(weights),
-        *(p.new_empty(p.shape if want else [0]) for p, want in zip(params, wanted, strict=True)),
-    ]
+    return [*_input_grads(x, weights), *_param_grads(params, wanted)]
 
 
 def _experts_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.engine, x, experts, weights, params, _save = inputs
-    ctx.layer = Engine.of(ctx.engine)  # lives as long as the graph, its module or not
+    engine, x, experts, weights, params, _save = inputs
+    ctx.layer = Engine.of(engine)  # lives as long as the graph, its module or not
     _, gate, up = output
-    ctx.count = len(params)
     ctx.save_for_backward(x, experts, weights, gate, up, *params)
     ctx.set_materialize_grads(True)
 
@@ -151,7 +156,7 @@ def _experts_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     x, experts, weights, gate, up, *params = ctx.saved_tensors
     wanted = ctx.needs_input_grad[4]
     dx, dweights, *dparams = _experts_backward(
-        ctx.engine,
+        ctx.layer.number,
         grads[0].to(x.dtype).contiguous(),
         x,
         experts,
@@ -239,8 +244,8 @@ def _(
 
 
 def _products_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.engine, rows, offsets, weight = inputs
-    ctx.layer = Engine.of(ctx.engine)
+    engine, rows, offsets, weight = inputs
+    ctx.layer = Engine.of(engine)
     ctx.save_for_backward(rows, offsets, weight)
 
 
@@ -248,7 +253,7 @@ def _products_gradient(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     rows, offsets, weight = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[3])
     drows, grad = _products_backward(
-        ctx.engine, dout.to(rows.dtype).contiguous(), rows, offsets, weight, wanted
+        ctx.layer.number, dout.to(rows.dtype).contiguous(), rows, offsets, weight, wanted
     )
     return None, drows, None, grad if wanted else None
 
@@ -298,7 +303,7 @@ def _routed(layer: Engine, inputs: Sequence[Tensor], training: bool) -> list[Ten
     slots = layer.about["slots" if training else "slots_eval"]
     made = [
         (torch.float32, [tokens, slots]),
-        (torch.float32, [len(LOSSES)]),
+        (torch.float32, [len(layer.about["loss_order"])]),
         (torch.int32, [tokens, slots]),
         (torch.int32, [tokens, slots]),
         (torch.int32, [layer.about["experts"]]),
@@ -351,7 +356,7 @@ def _route_grads(
     of = logits if logits.numel() > 0 else x
     return [
         of.new_empty(of.shape, dtype=torch.float32),
-        *(p.new_empty(p.shape if want else [0]) for p, want in zip(params, wanted, strict=True)),
+        *_param_grads(params, wanted),
     ]
 
 
@@ -370,8 +375,8 @@ def _(
 
 
 def _route_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.engine, given, params, ctx.training, seed = inputs
-    ctx.layer = Engine.of(ctx.engine)
+    engine, given, params, ctx.training, seed = inputs
+    ctx.layer = Engine.of(engine)
     ctx.inputs = len(given)
     ctx.save_for_backward(seed, *given, *params)
     ctx.set_materialize_grads(True)
@@ -382,7 +387,7 @@ def _route_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     inputs, params = rest[: ctx.inputs], rest[ctx.inputs :]
     wanted = ctx.needs_input_grad[2]
     first, *dparams = _route_backward(
-        ctx.engine,
+        ctx.layer.number,
         grads[0].contiguous(),
         grads[1].contiguous(),
         inputs,

@@ -69,8 +69,8 @@ def run(
         engine, inputs, params, training, seed
     )
     named = {
-        name: losses[_ops.LOSSES.index(name)]
-        for name in _ops.LOSSES
+        name: losses[place]
+        for place, name in enumerate(engine.about["loss_order"])
         if name in engine.about["losses"]
     }
     return Routing(

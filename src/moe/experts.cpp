@@ -16,10 +16,10 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
   std::vector<ops::BankOperands> products;
   for (const auto& [bank, out, rows, saved] : passes) {
     const DType dtype = rows->x.x.dtype;
-    const int64_t count = rows->x.rows();
+    const int64_t count = rows->x.rows(), width = bank->width();
     std::vector<ops::Operand> operands;
     const auto fill = [&](Param& w, Tensor& y) {
-      if (y.empty()) y = run.saved.alloc(dtype, {count, bank->width()});
+      if (y.empty()) y = run.saved.alloc(dtype, {count, width});
       operands.push_back({w, y});
     };
     if (bank->gate.present()) fill(bank->gate, saved->gate);

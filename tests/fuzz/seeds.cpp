@@ -24,6 +24,7 @@
 #include "moe/recipes/spec_json.h"
 #include "support/learned_bpe.h"
 #include "tensor/arena.h"
+#include "text/chat.h"
 #include "text/ggml_vocab.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
@@ -222,6 +223,21 @@ void shards_seeds(const std::string& folder) {
   put(folder, "ends", numbers);
 }
 
+void jinja_seeds(const std::string& folder) {
+  put(folder, "chatml", chat_template_jinja());
+  put(folder, "statements",
+      "{%- set ns = namespace(a=1) -%}\n{% macro m(x, y='d') %}{{ x ~ y }}{% endmacro %}\n"
+      "{% for m in messages[::-1] if m.role != 'system' %}{% set ns.a = ns.a + loop.index0 %}"
+      "{% if loop.last %}{% break %}{% elif not ns %}{% continue %}{% else %}{{ m.content }}"
+      "{% endif %}{% else %}-{% endfor %}{# a #}{% generation %}{{ m(ns.a) }}{% endgeneration %}");
+  put(folder, "expressions",
+      "{{ {'a': [1, 2.5, none]} | tojson(indent=2) }}{{ 'x'.split('y')[-1] | trim | upper }}"
+      "{{ (1 + 2) * 3 // 4 % 5 ** 2 < 6 and 'a' in 'abc' or not true }}{{ '%s' is string }}"
+      "{{ messages | map(attribute='role') | join(', ') }}{{ range(3) | list | sort }}"
+      "{{ raise_exception('\\u00e9') if tools is defined and tools else strftime_now('%d') }}"
+      "{% raw %}{{ }}{% endraw %}{% set a, b = 1, 2 %}{% set c %}d{% endset %}");
+}
+
 void config_seeds(const std::string& folder) {
   put(folder, "plain", config_to_json(test::small_config()));
   put(folder, "olmoe", config_to_json(test::small_olmoe()));
@@ -343,6 +359,7 @@ int main(int argc, char** argv) {
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::ggml_vocab_seeds(out + "/ggml_vocab");
     moe::shards_seeds(out + "/shards");
+    moe::jinja_seeds(out + "/jinja");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");

@@ -10,6 +10,7 @@ import os
 import sys
 
 import common
+import jinja
 import nanomoe
 import olmoe
 import quant
@@ -29,6 +30,7 @@ def make_all(folder):
     olmoe.make_all(folder)
     quant.make_all(folder)
     rope.make_all(folder)
+    jinja.make_all(folder)
 
 
 def check():

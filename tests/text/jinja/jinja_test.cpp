@@ -1,0 +1,87 @@
+// The interpreter against jinja2 (tools/golden/jinja.py), and its bounds.
+#include "text/jinja/jinja.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::time_t kNoonOfTheSecondDay = 36 * 3600;  // in every zone 2 January 1970, or nearly
+
+std::string render(const std::string& source, const jinja::Variables& variables = {}) {
+  return jinja::Template(source).render(variables, {.now = kNoonOfTheSecondDay}).text;
+}
+
+TEST(Jinja, EveryPieceAsJinja2) {
+  const OrderedJson golden =
+      OrderedJson::parse(std::ifstream(std::string(MOE_TEST_DATA) + "/golden/jinja.json"));
+  jinja::Variables context;
+  for (const auto& [name, value] : golden["context"].items())
+    context.emplace_back(name, jinja::from_json(value));
+  ASSERT_GT(golden["pieces"].size(), 70u);
+  for (const OrderedJson& piece : golden["pieces"]) {
+    const std::string source = piece["template"];
+    if (piece.contains("refused")) EXPECT_FAILS(render(source, context), "chat template, line 1: ");
+    else EXPECT_EQ(render(source, context), piece["text"]) << source;
+  }
+}
+
+TEST(Jinja, SaysWhereSomethingIsWrong) {
+  EXPECT_FAILS(render("a\n\n{{ x | nope }}"), "line 3: the filter nope is not known");
+  EXPECT_FAILS(render("\n{% for x in y %}"), "line 2: {% endfor %} is missing");
+  EXPECT_FAILS(render("{% extends 'x' %}"), "{% extends %} is not known here");
+  EXPECT_FAILS(render("{{ 'a }}"), "a string does not end");
+  EXPECT_FAILS(render("\n{# a"), "line 2: a comment does not end");
+  EXPECT_FAILS(render("{% if true %}\n{{ a.b.c }}{% endif %}"), "line 2: a is undefined");
+  EXPECT_FAILS(render("{% macro m() %}\n{{ 1 / 0 }}{% endmacro %}\n{{ m() }}"), "line 2: ");
+  EXPECT_FAILS(render("{{ raise_exception('a\\n\\nb') }}"), "line 1: the template refuses: a  b");
+  EXPECT_FAILS(render("{{ raise_exception('a' * 9999) }}"), "aaa...");
+  EXPECT_FAILS(render("{{ 'É' | upper }}"), "beyond ASCII");
+  EXPECT_FAILS(render("{{ 9223372036854775807 + 1 }}"), "64 bits");
+}
+
+TEST(Jinja, TellsWhereGenerationsStand) {
+  const auto out = jinja::Template(
+                       "ab{% generation %}c{{ 1 }}{% endgeneration %}d"
+                       "{% generation %}{% endgeneration %}")
+                       .render({}, {});
+  EXPECT_EQ(out.text, "abc1d");
+  ASSERT_EQ(out.generations.size(), 2u);
+  EXPECT_EQ(out.generations[0], (std::pair<size_t, size_t>{2, 4}));
+  EXPECT_EQ(out.generations[1], (std::pair<size_t, size_t>{5, 5}));
+}
+
+TEST(Jinja, WhatATemplateMayTakeIsBounded) {
+  EXPECT_FAILS(render("{% for a in range(9999999) %}{% endfor %}"), "more than");
+  EXPECT_FAILS(
+      render("{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}"),
+      "more than");
+  EXPECT_FAILS(render("{% set ns = namespace(t='0123456789') %}{% for i in range(99) %}"
+                      "{% set ns.t = ns.t ~ ns.t %}{% endfor %}"),
+               "MiB");
+  EXPECT_FAILS(render("{{ 'a' * 99999999999 }}"), "steps");
+  EXPECT_FAILS(render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "40 deep");
+  std::string deep, wide = "{{ 1";
+  for (int i = 0; i < 10000; ++i) {
+    deep += "(";
+    wide += " + 1";
+  }
+  EXPECT_FAILS(render("{{ " + deep + "1" + std::string(10000, ')') + " }}"), "inside each other");
+  EXPECT_FAILS(render(wide + " }}"), "too long");
+  EXPECT_FAILS(render(std::string(2 << 20, 'a')), "1 MiB");
+}
+
+// A namespace that holds itself is let go all the same (the address sanitizer watches).
+TEST(Jinja, NamespacesMayHoldThemselves) {
+  EXPECT_EQ(
+      render("{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n] %}{{ n.n.l[0].n == n }}"),
+      "True");
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -31,7 +31,8 @@ Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateO
   validate(options_);
   check_asked_for(model.config(), options_.session.routing);
   // A model that begins another message has ended its reply.
-  options_.stop.insert(options_.stop.end(), template_.stops.begin(), template_.stops.end());
+  const std::vector<std::string>& stops = template_.stops();
+  options_.stop.insert(options_.stop.end(), stops.begin(), stops.end());
 }
 
 std::vector<Message> Dialogue::messages_from(size_t turn) const {
@@ -47,7 +48,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
     std::vector<Message> messages;
     if (!system.empty()) messages.push_back({"system", system});
     messages.push_back({"user", ""});
-    return static_cast<int64_t>(tokenizer_.encode(chat_prompt(messages, template_)).size());
+    return static_cast<int64_t>(tokenizer_.encode(template_.prompt(messages)).size());
   };
   const std::string limit =
       fmt::format("of the model's context of {} a prompt may take {}", context_, most);
@@ -67,7 +68,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
 Dialogue::Prompt Dialogue::fit_prompt() {
   const int64_t most = context_ - room_for_reply(context_, options_.max_tokens);
   for (size_t first = first_;; first += kTurn) {
-    Prompt prompt{chat_prompt(messages_from(first), template_), {}};
+    Prompt prompt{template_.prompt(messages_from(first)), {}};
     prompt.ids = tokenizer_.encode(prompt.text);
     if (static_cast<int64_t>(prompt.ids.size()) <= most) {
       first_ = first;
@@ -122,7 +123,7 @@ Reply Dialogue::ask_again(const EmitText& emit, const KeepReading& keep) {
 }
 
 void Dialogue::set_system(const std::string& text) {
-  if (!text.empty()) check_messages(std::vector<Message>{{"system", text}}, template_);
+  if (!text.empty()) template_.check(std::vector<Message>{{"system", text}});
   system_ = text;
 }
 

@@ -1,6 +1,5 @@
-// Dialogues as text, by a template (text/chat_template.h): ChatML where nothing else is asked for,
-// which most open chat models know
-// (<|im_start|>ROLE\nCONTENT<|im_end|>\n).
+// Dialogues to train on, in ChatML, which most open chat models know
+// (<|im_start|>ROLE\nCONTENT<|im_end|>\n), and what a tokenizer's config says of dialogues.
 #pragma once
 
 #include <span>
@@ -13,23 +12,16 @@
 
 namespace moe {
 
-struct Message {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
-};
-
 inline constexpr const char* kMessageBegin = "<|im_start|>";
 inline constexpr const char* kMessageEnd = "<|im_end|>";  // where generation of a reply stops
 
-// Usage errors: no message, an unknown role (nearest offered), a system message that is not the
-// first or that the template cannot say, content that holds what parts messages.
-void check_messages(std::span<const Message>, const ChatTemplate& = chatml());
-// The whole dialogue; trained are the assistant's contents, each with what ends it.
-Document chat_document(std::span<const Message>, const ChatTemplate& = chatml());
-// The dialogue so far and the opening of the assistant's next message.
-std::string chat_prompt(std::span<const Message>, const ChatTemplate& = chatml());
-// ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives chat_prompt's
-// bytes.
+// What `moe train` writes, and what stands in where a model has no template.
+const ChatTemplate& chatml();
+// The whole dialogue in ChatML; trained are the assistant's contents, each with what ends it. Usage
+// errors: as ChatTemplate::check().
+Document chat_document(std::span<const Message>);
+// ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives the
+// same bytes.
 std::string chat_template_jinja();
 
 // A model's folder says by its tokenizer_config.json that it was trained on dialogues.

@@ -1,53 +1,53 @@
-// The templates by which open chat models were trained to read dialogues, recognised by the Jinja
-// text that comes with a model. A new family is a row of the table in chat_template.cpp.
+// How a model writes dialogues: the Jinja template that came with it, run (text/jinja/). What parts
+// messages, and what ends a reply, is read off what it writes around known messages.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
 
 namespace moe {
 
-// What stands around messages. "content" below is a message's text.
-struct ChatTemplate {
-  enum class System {
-    message,     // stands as a message of its own
-    first_user,  // inside the first user's message, before its content
-    last_user,   // inside the dialogue's last message, if that is the user's
-    none,        // cannot be said
-  };
-  struct Marks {
-    std::string open, close;
-  };
-
-  std::string name;
-  std::string begin;  // of a dialogue
-  System system_as = System::message;
-  Marks system, user;
-  std::string reply_open, reply_end, reply_after;  // reply_end is what a model learns to end with
-  std::string ask;  // opens the reply that is asked for; reply_open without the spaces that a model
-                    // writes itself
-  bool trim = false;                   // contents lose the white space around them
-  bool trim_reply = false;             // replies do
-  bool drop_thoughts = false;          // of replies only what stands behind </think>
-  bool end_plain = false;              // reply_after is left out behind a last message
-  bool always_system = false;          // also where there is none to say
-  std::string default_system;          // where a dialogue has none
-  std::vector<std::string> forbidden;  // parts messages, so it may not stand inside one
-  std::vector<std::string> stops;      // a model that writes one has ended its reply
+struct Message {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
 };
 
-// What `moe train` writes and what stands in where a model has no template.
-const ChatTemplate& chatml();
+// What the template calls bos_token and eos_token; undefined there where empty.
+struct ChatTokens {
+  std::string bos, eos;
+};
 
-std::vector<std::string> chat_template_names();
-// By the template of the tokenizer's config; chatml() where there is none. Fails, naming those
-// known, where no row recognises it.
+class ChatTemplate {
+ public:
+  // Fails, naming the template's line, where it is none, uses what is not known here, or does not
+  // write the messages it is given.
+  ChatTemplate(std::string_view jinja, ChatTokens tokens);
+
+  // The dialogue so far and the opening of the assistant's next message. Usage errors: no message,
+  // an unknown role (nearest offered), a system message that is not the first, a content that holds
+  // a mark, what the template itself refuses.
+  std::string prompt(std::span<const Message>) const;
+  void check(std::span<const Message>) const;
+
+  // What parts messages, so that it may not stand inside one.
+  const std::vector<std::string>& marks() const { return marks_; }
+  // A model that writes one has ended its reply.
+  const std::vector<std::string>& stops() const { return stops_; }
+
+ private:
+  std::string render(std::span<const Message>, bool ask) const;
+
+  jinja::Template template_;
+  ChatTokens tokens_;
+  std::vector<std::string> marks_, stops_;
+};
+
+// Of the tokenizer's config; ChatML where there is none. Fails as ChatTemplate does.
 ChatTemplate chat_template(const Tokenizer& tokenizer);
-// `bos` and `eos`: what the tokenizer calls them; empty where it has none.
-ChatTemplate recognize_template(std::string_view jinja, const std::string& bos,
-                                const std::string& eos);
 
 }  // namespace moe

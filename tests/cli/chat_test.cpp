@@ -81,7 +81,7 @@ TEST_F(Chat, AnswersEachLineOfAPipe) {
 
 TEST_F(Chat, TheFirstReplyIsWhatGenerateWrites) {
   const std::string prompt =
-      chat_prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});
+      chatml().prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});
   const CommandResult r = moe_command({"generate", model(), "-p", prompt, "-n", "20", "--seed", "3",
                                        "--stop", kMessageEnd, "--stop", kMessageBegin});
   EXPECT_EQ(prompt + chat("hello\n", {"--system", "Be brief."}).out, r.out);
@@ -160,9 +160,14 @@ TEST_F(Chat, SaysWhatTheModelIsNot) {
   put(config, Json{{"chat_template", chat_template_jinja()}}.dump());
   EXPECT_EQ(chat("").err, "");
   put(config, R"({"chat_template": "{{ '<start_of_turn>' + messages[0]['content'] }}"})");
-  expect_refused({"chat", model()}, 1,
-                 {"chat template is not known", "ChatML", "Llama 3", "Mistral"});
-  put(config, R"({"chat_template": "{{ '<|start_header_id|><|eot_id|>' }}"})");
+  expect_refused({"chat", model()}, 1, {"does not write the messages it is given"});
+  put(config, R"({"chat_template": "a\n{% include 'x' %}"})");
+  expect_refused({"chat", model()}, 1, {"chat template, line 2", "{% include %} is not known"});
+  put(config, Json{{"chat_template",
+                    "{% for m in messages %}<|start_header_id|>{{ m.role }}"
+                    "<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>"
+                    "{% endfor %}"}}
+                  .dump());
   EXPECT_EQ(chat("").err, "");
   EXPECT_NE(chat(" Hi \n", {"--json"})
                 .out.find(R"(<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>)"),

@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<Message> messages = {{"user", std::string(bytes.substr(0, cut))},
                                          {std::string(bytes.substr(0, 9)), std::string(bytes)}};
   fuzz::accept_or_refuse([&] {
-    const std::string prompt = chat_prompt(std::span(messages).first(1));
+    const std::string prompt = chatml().prompt(std::span(messages).first(1));
     const std::string whole = chat_document(messages).text;
     fuzz::demand(messages[1].role != "assistant" || whole.starts_with(prompt));
     const std::string line = jsonl_line(messages);

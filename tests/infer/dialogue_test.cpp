@@ -34,7 +34,7 @@ struct Fixture {
     Session session(*model, run, 4096);
     GenerateOptions o = options;
     o.sampler.seed = seed;
-    return generate(session, *tokenizer, tokenizer->encode(chat_prompt(messages)), o, kAll);
+    return generate(session, *tokenizer, tokenizer->encode(chatml().prompt(messages)), o, kAll);
   }
 };
 

@@ -1,6 +1,9 @@
-// Each family's dialogues to the byte, and by what its template is known. The Jinja texts here are
-// ours: tools/interop/chat_check.py has transformers run such texts and compares.
+// How models write dialogues: families' templates against transformers' own rendering
+// (tools/golden/jinja.py), and what is read off them.
 #include "text/chat_template.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "support/files.h"
 #include "text/chat.h"
@@ -8,139 +11,106 @@
 namespace moe::test {
 namespace {
 
-const std::vector<Message> kTalk = {
-    {"system", "Be brief."}, {"user", " Hi "}, {"assistant", " Hello "}, {"user", "2?"}};
+using OrderedJson = nlohmann::ordered_json;
 
-ChatTemplate of(std::string_view jinja) { return recognize_template(jinja, "<s>", "</s>"); }
-std::string prompt(const ChatTemplate& t) { return chat_prompt(kTalk, t); }
-std::string without_system(const ChatTemplate& t) {
-  return chat_prompt(std::span(kTalk).subspan(3), t);
+OrderedJson golden() {
+  return OrderedJson::parse(std::ifstream(std::string(MOE_TEST_DATA) + "/golden/jinja.json"));
 }
 
-TEST(ChatTemplate, ChatMLMayHaveASystemMessageOfItsOwn) {
-  const ChatTemplate plain = of(chat_template_jinja());
-  EXPECT_EQ(plain.name, "ChatML");
-  EXPECT_EQ(without_system(plain), "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n");
-  const ChatTemplate smollm =
-      of("{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are \\'S\\', a "
-         "model<|im_end|>\\n' }}{% endif %}");
-  EXPECT_EQ(without_system(smollm),
-            "<|im_start|>system\nYou are 'S', a "
-            "model<|im_end|>\n<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(prompt(smollm), chat_prompt(kTalk));
-  // Qwen2.5 has the words in an else, behind literals that only open the message.
-  const ChatTemplate qwen =
-      of("{{- '<|im_start|>system\\n' }}{{- '<|im_start|>system\\n' + x + '<|im_end|>\\n' }}{{- "
-         "\"<|im_start|>system\\nI'm Q<|im_end|>\\n\" }}");
-  EXPECT_EQ(qwen.default_system, "I'm Q");
+std::string template_of(const std::string& family) {
+  const OrderedJson all = golden();
+  for (const OrderedJson& entry : all["families"])
+    if (entry["family"] == family) return entry["template"];
+  ADD_FAILURE() << family;
+  return "";
+}
+ChatTemplate of(const std::string& family) { return {template_of(family), {"<s>", "</s>"}}; }
+
+bool holds(const std::vector<std::string>& list, const std::string& text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-TEST(ChatTemplate, ThoughtsOfEarlierRepliesAreLeftOut) {
-  const ChatTemplate qwen3 =
-      of("{{ '<|im_start|>' + m.content.split('</think>')[-1].lstrip('\\n') + '<|im_end|>' }}");
-  const std::vector<Message> talk = {
-      {"user", "a"}, {"assistant", "<think>\nb\n</think>\n\n c\n"}, {"user", "d"}};
-  EXPECT_EQ(chat_prompt(talk, qwen3),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n "
-            "c\n<|im_end|>\n<|im_start|>user\nd<|im_end|>\n<|im_start|>assistant\n");
-  const ChatTemplate thinking =
-      of("{{ '<|im_start|><|im_end|></think>' }}{{- '<|im_start|>assistant\\n<think>\\n' }}");
-  EXPECT_TRUE(chat_prompt(talk, thinking).ends_with("<|im_start|>assistant\n<think>\n"));
+TEST(ChatTemplate, WritesWhatTransformersWrites) {
+  int64_t written = 0, refused = 0;
+  const OrderedJson all = golden();
+  for (const OrderedJson& entry : all["families"]) {
+    // the golden file has a day of its own
+    if (entry["template"].get<std::string>().find("strftime_now") != std::string::npos) continue;
+    std::vector<Message> talk;
+    for (const OrderedJson& message : entry["messages"])
+      talk.push_back({message["role"], message["content"]});
+    const ChatTemplate t(entry["template"].get<std::string>(), {"<s>", "</s>"});
+    SCOPED_TRACE(entry["family"]);
+    if (entry.contains("refused")) {
+      EXPECT_FAILS(t.prompt(talk), "");
+      ++refused;
+    } else {
+      EXPECT_EQ(t.prompt(talk), entry["text"]);
+      ++written;
+    }
+  }
+  EXPECT_GT(written, 40);
+  EXPECT_LT(refused, written / 10);
 }
 
-TEST(ChatTemplate, Llama3TrimsAndBegins) {
-  const ChatTemplate t = of("{{ bos_token + '<|start_header_id|>' + '<|eot_id|>' }}");
-  EXPECT_EQ(prompt(t),
-            "<s><|start_header_id|>system<|end_header_id|>\n\nBe "
-            "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>"
-            "user<|end_header_id|>\n\n2?<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  const ChatTemplate dated =
-      of("{{ '<|start_header_id|><|eot_id|>Cutting Knowledge Date: December 2023\\nToday Date: ' + "
-         "date_string }}");
-  EXPECT_TRUE(without_system(dated).starts_with(
-      "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
-      "Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user"));
-}
-
-TEST(ChatTemplate, Llama2PutsTheSystemMessageIntoTheFirstQuestion) {
-  const ChatTemplate t =
-      of("{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ '<<SYS>>' + eos_token }}");
-  EXPECT_EQ(t.name, "Llama 2");
-  EXPECT_EQ(prompt(t),
-            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello </s><s>[INST] 2? [/INST]");
-  EXPECT_EQ(without_system(t), "<s>[INST] 2? [/INST]");
-  const Document document = chat_document(std::span(kTalk).first(3), t);
-  ASSERT_EQ(document.trained.size(), 1u);
-  EXPECT_EQ(document.text.substr(static_cast<size_t>(document.trained[0].begin)), "Hello </s>");
-}
-
-TEST(ChatTemplate, MistralsSpacesAreThoseOfTheTemplate) {
-  const ChatTemplate v1 =
-      of("{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + "
-         "eos_token + ' ' }}");
-  EXPECT_EQ(chat_prompt(std::span(kTalk).subspan(1), v1),
-            "<s>[INST]  Hi  [/INST] Hello </s> [INST] 2? [/INST]");
-  EXPECT_FAILS(prompt(v1), "has no place for a system message");
-  const ChatTemplate v1_later =
-      of("{{ bos_token }}{{ ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' "
-         "[/INST]' }}{{ ' ' + message['content'] + eos_token }}");
-  EXPECT_EQ(prompt(v1_later), "<s> [INST] Be brief.\n\n Hi  [/INST]  Hello </s> [INST] 2? [/INST]");
-  const ChatTemplate v3 =
-      of("{{ bos_token }}{% if loop.last and system_message %}{{ '[INST] ' + message['content'] + "
-         "'[/INST]' }}{{ ' ' + message['content']|trim + eos_token }}");
-  EXPECT_EQ(prompt(v3), "<s>[INST]  Hi [/INST] Hello</s>[INST] Be brief.\n\n2?[/INST]");
-  const ChatTemplate tekken =
-      of("{{ bos_token }}{% if loop.last and system_message %}{{ '[INST]' + message['content'] + "
-         "'[/INST]' }}{{ message['content'] + eos_token }}");
-  EXPECT_EQ(prompt(tekken), "<s>[INST] Hi [/INST] Hello </s>[INST]Be brief.\n\n2?[/INST]");
-}
-
-TEST(ChatTemplate, DeepSeekTuluAndZephyr) {
-  const ChatTemplate deepseek =
-      of("{{ bos_token }}{{ 'User: ' + message['content'] + '\\n\\n' }}{{ 'Assistant: ' + "
-         "message['content'] + eos_token }}{{ 'Assistant:' }}");
-  EXPECT_EQ(prompt(deepseek),
-            "<s>Be brief.\n\nUser:  Hi \n\nAssistant:  Hello </s>User: 2?\n\nAssistant:");
-  const ChatTemplate tulu =
-      of("{{ bos_token }}{{ '<|user|>\\n' + message['content'] + '\\n' }}{{ '<|assistant|>\\n' + "
-         "message['content'] + eos_token + '\\n' }}");
-  EXPECT_EQ(prompt(tulu),
-            "<s><|system|>\nBe brief.\n<|user|>\n Hi \n<|assistant|>\n Hello "
-            "</s>\n<|user|>\n2?\n<|assistant|>\n");
-  EXPECT_TRUE(chat_document(std::span(kTalk).first(3), tulu).text.ends_with(" Hello </s>"));
-  const ChatTemplate zephyr =
-      of("{{ '<|user|>\\n' + message['content'] + eos_token }}\n{{ '<|assistant|>\\n' + "
-         "message['content'] + eos_token }}\n");
-  EXPECT_EQ(prompt(zephyr),
-            "<|system|>\nBe brief.</s>\n<|user|>\n Hi </s>\n<|assistant|>\n Hello "
-            "</s>\n<|user|>\n2?</s>\n<|assistant|>\n");
+TEST(ChatTemplate, ReadsMarksAndStopsOffTheTemplate) {
+  struct Case {
+    const char* family;
+    std::vector<std::string> marks, stops;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"chatml", {"<|im_start|>", "<|im_end|>"}, {"<|im_end|>", "</s>"}},
+           {"llama3", {"<|start_header_id|>", "<|eot_id|>", "<s>"}, {"<|eot_id|>"}},
+           {"llama2", {"[INST]", "[/INST]", "<s>", "</s>"}, {"[INST]", "</s>"}},
+           {"mistral-v3", {"[INST]", "[/INST]", "</s>"}, {"[INST]", "</s>"}},
+           {"deepseek", {"\n\nAssistant:", "</s>"}, {"</s>"}},
+           {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {"<|im_end|>", "</s>"}},
+           {"zephyr", {"<|user|>", "<|assistant|>", "</s>"}, {"<|user|>", "</s>"}}}) {
+    const ChatTemplate t = of(c.family);
+    for (const std::string& mark : c.marks) EXPECT_TRUE(holds(t.marks(), mark)) << c.family << mark;
+    for (const std::string& stop : c.stops) EXPECT_TRUE(holds(t.stops(), stop)) << c.family << stop;
+  }
+  EXPECT_FALSE(holds(of("llama2").marks(), "<|im_end|>"));
+  // what a model writes into its replies parts no messages
+  const ChatTemplate thinks(
+      "{% for m in messages %}<|{{ m.role }}|>{{ '<think></think>' if m.role == 'assistant' }}"
+      "{{ m.content }}<|end|>{% endfor %}",
+      {});
+  EXPECT_EQ(thinks.marks(), (std::vector<std::string>{"<|end|>", "<|user|>", "<|assistant|>"}));
+  EXPECT_EQ(thinks.stops(), (std::vector<std::string>{"<|end|>", "<|user|>"}));
 }
 
 TEST(ChatTemplate, MarksMayNotStandInAMessage) {
-  const ChatTemplate t = of("{{ bos_token + '[INST] ' + '[/INST]' + '<<SYS>>' + eos_token }}");
-  for (const std::string mark : {"[INST]", "[/INST]", "<<SYS>>", "<s>", "</s>"})
-    EXPECT_FAILS(chat_prompt(std::vector<Message>{{"user", "a " + mark}}, t),
-                 "message 1 holds " + mark);
-  EXPECT_NO_THROW(chat_prompt(std::vector<Message>{{"user", "<|im_end|>"}}, t));
+  const ChatTemplate t = of("llama2");
+  for (const std::string mark : {"[INST]", "[/INST]", "<s>", "</s>"})
+    EXPECT_FAILS(t.prompt(std::vector<Message>{{"user", "a " + mark}}), "message 1 holds " + mark);
+  EXPECT_NO_THROW(t.prompt(std::vector<Message>{{"user", "<|im_end|>"}}));
 }
 
-TEST(ChatTemplate, WhatIsNotKnownIsRefused) {
-  EXPECT_FAILS(of("{{ '<start_of_turn>user' }}"),
-               "not known; known are those of Llama 3, ChatML, Llama 2, Mistral, Tulu, DeepSeek");
-  EXPECT_FAILS(of("{{ '[SYSTEM_PROMPT] [INST] [/INST]' }}"), "not known");
-  EXPECT_FAILS(recognize_template("{{ '[INST] [/INST]' }}", "", ""), "its tokenizer names none");
-  EXPECT_FAILS(of(""), "not known");
+TEST(ChatTemplate, SaysWhatTheTemplateRefuses) {
+  const ChatTemplate t(
+      "{% for m in messages %}{% if m.role == 'system' %}\n"
+      "{{ raise_exception('no system here') }}{% endif %}[{{ m.content }}]{% endfor %}",
+      {});
+  EXPECT_FAILS(t.prompt(std::vector<Message>{{"system", "a"}, {"user", "b"}}),
+               "line 2: the template refuses: no system here");
+  EXPECT_FAILS(ChatTemplate("{{ bos_token.x }}", {}), "bos_token is undefined");
+  EXPECT_FAILS(ChatTemplate("", {}), "does not write the messages");
+  EXPECT_FAILS(ChatTemplate("{{ messages[0].content | pprint }}", {}), "the filter pprint");
 }
 
 TEST(ChatTemplate, ATokenizersOwnIsTaken) {
   const auto tokenizer = make_tokenizer("bytes");
-  EXPECT_EQ(chat_template(*tokenizer).name, "ChatML");
-  tokenizer->set_config_json(
-      R"({"eos_token": {"content": "</s>"}, "chat_template": [{"name": "rag", "template": "?"}, {"name": "default", "template": "[INST] [/INST]"}]})");
-  EXPECT_EQ(chat_template(*tokenizer).name, "Mistral");
-  EXPECT_EQ(chat_template(*tokenizer).reply_end, "</s>");
+  const std::vector<Message> talk = {{"user", "a"}};
+  EXPECT_EQ(chat_template(*tokenizer).prompt(talk), chatml().prompt(talk));
+  OrderedJson config{{"eos_token", {{"content", "</s>"}}},
+                     {"chat_template",
+                      {{{"name", "rag"}, {"template", "?"}},
+                       {{"name", "default"}, {"template", template_of("tulu")}}}}};
+  config["bos_token"] = "<s>";
+  tokenizer->set_config_json(config.dump());
+  EXPECT_TRUE(holds(chat_template(*tokenizer).stops(), "</s>"));
+  EXPECT_TRUE(chat_template(*tokenizer).prompt(talk).ends_with("<|user|>\na\n<|assistant|>\n"));
   tokenizer->set_config_json(R"({"chat_template": 1})");
   EXPECT_FAILS(chat_template(*tokenizer), "neither a text nor a list");
 }

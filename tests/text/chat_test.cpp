@@ -44,13 +44,13 @@ TEST(Chat, RepliesAreLearnedWithTheirEnd) {
 TEST(Chat, APromptIsTheDocumentUpToTheReply) {
   for (const size_t before : {2u, 4u}) {
     const Document document = chat_document(std::span(kDialogue).first(before + 1));
-    EXPECT_EQ(chat_prompt(std::span(kDialogue).first(before)),
+    EXPECT_EQ(chatml().prompt(std::span(kDialogue).first(before)),
               document.text.substr(0, static_cast<size_t>(document.trained.back().begin)));
   }
 }
 
 TEST(Chat, RefusesWhatTheTemplateCannotSay) {
-  const auto check = [](std::vector<Message> messages) { check_messages(messages); };
+  const auto check = [](std::vector<Message> messages) { chatml().check(messages); };
   EXPECT_FAILS(check({}), "at least one message");
   EXPECT_FAILS(check({{"user", "a"}, {"asistant", "b"}}),
                "message 2: the role \"asistant\" is not known; did you mean \"assistant\"?");
@@ -61,7 +61,7 @@ TEST(Chat, RefusesWhatTheTemplateCannotSay) {
   EXPECT_FAILS(check({{"user", "a <|im_start|>"}}), "message 1 holds <|im_start|>");
   EXPECT_FAILS(chat_document(std::vector<Message>{{"user", "<|im_end|>"}}),
                "message 1 holds <|im_end|>");
-  EXPECT_FAILS(chat_prompt(std::vector<Message>{{"tool", "a"}}), "\"tool\"");
+  EXPECT_FAILS(chatml().prompt(std::vector<Message>{{"tool", "a"}}), "\"tool\"");
 }
 
 TEST(Chat, TheJinjaTemplateHasTheMarks) {

@@ -17,6 +17,7 @@ using EKind = Expr::Kind;
 using SKind = Statement::Kind;
 
 constexpr int kDeepestCalls = 40;  // of macros
+constexpr int kDeepest = 1000;     // statements and expressions under way: each takes some stack
 
 // Names that were set; what is not found here is looked for outside.
 struct Scope {
@@ -94,11 +95,13 @@ class Renderer final : public Host {
                                           : nullptr;
     if (methods != nullptr)
       if (const auto found = methods->find(name); found != methods->end())
-        return Function{name, [this, x, row = *found](const Arguments& given) {
+        return Function{name,
+                        [this, x, row = *found](const Arguments& given) {
                           if (x.safe()) fail_safe(row.first);
                           work_on(x);
                           return row.second({*this, row.first, x, given});
-                        }};
+                        },
+                        x.depth()};
     if (x.dict())
       if (const Value* found = x.dict()->find(name)) return *found;
     if (x.space())
@@ -134,6 +137,12 @@ class Renderer final : public Host {
   template <class F>
   auto at(int line, F&& f) -> decltype(f()) {
     step();
+    if (depth_ >= kDeepest) fail("more than {} steps inside each other", kDeepest);
+    struct Level {
+      int& depth;
+      explicit Level(int& d) : depth(d) { ++depth; }
+      ~Level() { --depth; }
+    } level(depth_);
     try {
       return f();
     } catch (const Error& e) {
@@ -602,7 +611,7 @@ class Renderer final : public Host {
   Rendered rendered_;
   int64_t steps_ = 0;
   size_t spent_ = 0;
-  int calls_ = 0;
+  int calls_ = 0, depth_ = 0;
   bool located_ = false;
 };
 

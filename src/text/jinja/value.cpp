@@ -11,7 +11,7 @@
 namespace moe::jinja {
 namespace {
 
-constexpr int kDeepest = 64;  // of values inside values, when they are written
+constexpr int kDeepest = 64;  // of values inside values
 
 std::string real_text(double x) {
   if (std::isnan(x)) return "nan";
@@ -77,24 +77,22 @@ std::string json_string(std::string_view text, bool ascii) {
   return out + '"';
 }
 
-std::string repr_within(const Value& x, int depth) {
-  if (depth > kDeepest) fail("values lie more than {} deep in each other", kDeepest);
+std::string repr_of(const Value& x) {
   if (x.text()) return quoted(*x.text());
   if (const Sequence* s = x.sequence()) {
     if (s->form == Sequence::Form::stream)
       fail("{} cannot be written; list makes a list of it", x.type());
     const bool tuple = s->form == Sequence::Form::tuple;
     std::string out(1, tuple ? '(' : '[');
-    for (size_t i = 0; i < s->items.size(); ++i)
-      out += (i > 0 ? ", " : "") + repr_within(s->items[i], depth + 1);
+    for (size_t i = 0; i < s->items.size(); ++i) out += (i > 0 ? ", " : "") + repr_of(s->items[i]);
     if (tuple && s->items.size() == 1) out += ',';
     return out + (tuple ? ')' : ']');
   }
   if (const Dict* d = x.dict()) {
     std::string out = "{";
     for (size_t i = 0; i < d->entries.size(); ++i)
-      out += (i > 0 ? ", " : "") + repr_within(d->entries[i].first, depth + 1) + ": " +
-             repr_within(d->entries[i].second, depth + 1);
+      out +=
+          (i > 0 ? ", " : "") + repr_of(d->entries[i].first) + ": " + repr_of(d->entries[i].second);
     return out + "}";
   }
   if (x.undefined()) return "Undefined";
@@ -124,7 +122,6 @@ struct JsonWriter {
     out += close;
   }
   void write(const Value& x, int depth) {
-    if (depth > kDeepest) fail("values lie more than {} deep in each other", kDeepest);
     if (x.none()) out += "null";
     else if (x.boolean()) out += *x.boolean() ? "true" : "false";
     else if (x.integer()) out += std::to_string(*x.integer());
@@ -159,6 +156,29 @@ const Value* Dict::find(const Value& key) const {
   for (const auto& [name, value] : entries)
     if (name == key) return &value;
   return nullptr;
+}
+
+Value::Value(Sequence x) {
+  int deepest = 0;
+  for (const Value& item : x.items) deepest = std::max(deepest, item.depth());
+  set_depth(deepest);
+  held_ = std::make_shared<const Sequence>(std::move(x));
+}
+Value::Value(Dict x) {
+  int deepest = 0;
+  for (const auto& [key, item] : x.entries)
+    deepest = std::max({deepest, key.depth(), item.depth()});
+  set_depth(deepest);
+  held_ = std::make_shared<const Dict>(std::move(x));
+}
+Value::Value(Function x) {
+  set_depth(x.holds);
+  held_ = std::make_shared<const Function>(std::move(x));
+}
+
+void Value::set_depth(int of_held) {
+  if (of_held >= kDeepest) fail("values lie more than {} deep in each other", kDeepest);
+  depth_ = of_held + 1;
 }
 
 double Value::as_double() const {
@@ -228,11 +248,11 @@ std::string to_text(const Value& x) {
   if (x.integer()) return std::to_string(*x.integer());
   if (x.real()) return real_text(*x.real());
   if (x.text()) return *x.text();
-  if (x.sequence() || x.dict()) return repr_within(x, 0);
+  if (x.sequence() || x.dict()) return repr_of(x);
   fail("{} cannot be written as text", x.type());
 }
 
-std::string to_repr(const Value& x) { return repr_within(x, 0); }
+std::string to_repr(const Value& x) { return repr_of(x); }
 
 std::string to_json(const Value& x, const JsonStyle& style) {
   JsonWriter writer{style, {}};

@@ -46,6 +46,7 @@ struct Arguments {
 struct Function {
   std::string name;
   std::function<Value(const Arguments&)> call;
+  int holds = 0;  // depth() of what it is bound to
 };
 
 class Value {
@@ -57,10 +58,11 @@ class Value {
   Value(double x) : held_(x) {}
   Value(std::string x) : held_(std::make_shared<const std::string>(std::move(x))) {}
   Value(const char* x) : Value(std::string(x)) {}
-  Value(Sequence x) : held_(std::make_shared<const Sequence>(std::move(x))) {}
+  // These fail where values lie too deep in each other: letting go of them takes stack.
+  Value(Sequence x);
   Value(List x) : Value(Sequence{std::move(x)}) {}
-  Value(Dict x) : held_(std::make_shared<const Dict>(std::move(x))) {}
-  Value(Function x) : held_(std::make_shared<const Function>(std::move(x))) {}
+  Value(Dict x);
+  Value(Function x);
   explicit Value(Namespace* x) : held_(x) {}
   static Value of_size(size_t n) { return static_cast<int64_t>(n); }
   static Value tuple(List items) { return of_form(std::move(items), Sequence::Form::tuple); }
@@ -79,6 +81,8 @@ class Value {
   const int64_t* integer() const { return std::get_if<int64_t>(&held_); }
   const double* real() const { return std::get_if<double>(&held_); }
   bool safe() const { return safe_; }
+  // How many lists, dicts and functions lie in each other here.
+  int depth() const { return depth_; }
   const std::string* text() const { return shared<std::string>(); }
   const Sequence* sequence() const { return shared<Sequence>(); }
   const Dict* dict() const { return shared<Dict>(); }
@@ -97,6 +101,7 @@ class Value {
   friend bool operator==(const Value& a, const Value& b);
 
  private:
+  void set_depth(int of_held);
   template <class T>
   const T* shared() const {
     const auto* found = std::get_if<std::shared_ptr<const T>>(&held_);
@@ -108,6 +113,7 @@ class Value {
                std::shared_ptr<const Function>, Namespace*>
       held_;
   bool safe_ = false;
+  int depth_ = 0;
 };
 
 // < 0, 0, > 0 as Python orders numbers, texts and sequences of them; fails where it has no order.

@@ -73,6 +73,15 @@ TEST(Jinja, WhatATemplateMayTakeIsBounded) {
   }
   EXPECT_FAILS(render("{{ " + deep + "1" + std::string(10000, ')') + " }}"), "inside each other");
   EXPECT_FAILS(render(wide + " }}"), "too long");
+  std::string sum = "m()";  // deep in each other by both
+  for (int i = 0; i < 490; ++i) sum += " + 1";
+  EXPECT_FAILS(render("{% macro m() %}{{ " + sum + " }}{% endmacro %}{{ m() }}"),
+               "inside each other");
+  for (const std::string next : {"[ns.l]", "{1: ns.l}", "[ns.l.index]", "ns.l.count"})
+    EXPECT_FAILS(render("{% set ns = namespace(l=[]) %}{% for i in range(99999) %}"
+                        "{% set ns.l = " +
+                        next + " %}{% endfor %}"),
+                 next == "ns.l.count" ? "" : "deep in each other");
   EXPECT_FAILS(render(std::string(2 << 20, 'a')), "1 MiB");
 }
 

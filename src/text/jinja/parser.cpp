@@ -15,8 +15,8 @@ namespace {
 using Kind = Token::Kind;
 using SKind = Statement::Kind;
 
-constexpr int kDeepest = 200;  // tags and brackets inside each other
-constexpr int kHighest = 500;  // of an expression's tree: a long sum leans to one side
+constexpr int kDeepestSyntax = 200;  // tags and brackets inside each other
+constexpr int kHighest = 500;        // of an expression's tree: a long sum leans to one side
 
 class Parser {
  public:
@@ -57,9 +57,10 @@ class Parser {
   struct Deeper {
     int& depth;
     Deeper(int& d, int line) : depth(d) {
-      if (++depth > kDeepest) {
+      if (++depth > kDeepestSyntax) {
         --depth;
-        fail_at(line, fmt::format("more than {} tags and brackets inside each other", kDeepest));
+        fail_at(line,
+                fmt::format("more than {} tags and brackets inside each other", kDeepestSyntax));
       }
     }
     ~Deeper() { --depth; }

@@ -16,8 +16,8 @@ namespace {
 using EKind = Expr::Kind;
 using SKind = Statement::Kind;
 
-constexpr int kDeepestCalls = 40;  // of macros
-constexpr int kDeepest = 1000;     // statements and expressions under way: each takes some stack
+constexpr int kDeepestCalls = 40;    // of macros
+constexpr int kDeepestSteps = 1000;  // statements and expressions under way: each takes some stack
 
 // Names that were set; what is not found here is looked for outside.
 struct Scope {
@@ -137,7 +137,7 @@ class Renderer final : public Host {
   template <class F>
   auto at(int line, F&& f) -> decltype(f()) {
     step();
-    if (depth_ >= kDeepest) fail("more than {} steps inside each other", kDeepest);
+    if (depth_ >= kDeepestSteps) fail("more than {} steps inside each other", kDeepestSteps);
     struct Level {
       int& depth;
       explicit Level(int& d) : depth(d) { ++depth; }

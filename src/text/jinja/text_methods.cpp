@@ -122,7 +122,7 @@ Value remove_end(const Call& c) {
   return self(c);
 }
 
-Value replace(const Call& c) {
+Value replace_in_text(const Call& c) {
   c.only(3, {"old", "new", "count"});
   const std::string from = text_of(c, c.need(0, "old")), to = text_of(c, c.need(1, "new"));
   int64_t most = integer_of(c, c.get(2, "count", int64_t{-1}));
@@ -158,7 +158,7 @@ Value count(const Call& c) {
   return found;
 }
 
-Value join(const Call& c) {
+Value join_texts(const Call& c) {
   c.only(1, {});
   std::string out;
   bool first = true;
@@ -171,7 +171,7 @@ Value join(const Call& c) {
   return out;
 }
 
-bool is_digit(char x) { return x >= '0' && x <= '9'; }
+bool ascii_digit(char x) { return x >= '0' && x <= '9'; }
 
 // {} and {0} and {name}, without a format behind a colon.
 Value format(const Call& c) {
@@ -189,7 +189,7 @@ Value format(const Call& c) {
     if (end == std::string::npos) fail("format(): a bracket stands alone");
     std::string name = text.substr(i + 1, end - i - 1);
     if (name.empty()) name = std::to_string(next++);
-    const bool by_place = std::all_of(name.begin(), name.end(), is_digit) && name.size() < 4;
+    const bool by_place = std::all_of(name.begin(), name.end(), ascii_digit) && name.size() < 4;
     const Value* found = by_place ? c.find(std::stoul(name), "") : c.find(~size_t{0}, name);
     if (found == nullptr) fail("format(): {{{}}} is not known here", name);
     out += to_text(*found);
@@ -206,7 +206,7 @@ Value capitalize(const Call& c) {
 }
 
 // Python's: a letter behind one that is none is raised.
-Value title(const Call& c) {
+Value title_of_text(const Call& c) {
   std::string out = lowered(self(c));
   bool inside = false;
   for (char& x : out) {
@@ -223,9 +223,9 @@ Value all_are(const Call& c) {
   need_ascii(self(c), c.name);
   return !self(c).empty() && std::all_of(self(c).begin(), self(c).end(), kBelongs);
 }
-bool is_alpha(char x) { return (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z'); }
-bool is_alnum(char x) { return is_digit(x) || is_alpha(x); }
-bool is_space(char x) { return x == ' ' || (x >= '\t' && x <= '\r') || (x >= 28 && x <= 31); }
+bool ascii_alpha(char x) { return (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z'); }
+bool ascii_alnum(char x) { return ascii_digit(x) || ascii_alpha(x); }
+bool ascii_space(char x) { return x == ' ' || (x >= '\t' && x <= '\r') || (x >= 28 && x <= 31); }
 
 }  // namespace
 
@@ -256,23 +256,23 @@ const Table& text_methods() {
       {"endswith", begins_or_ends<false>},
       {"removeprefix", remove_end<true>},
       {"removesuffix", remove_end<false>},
-      {"replace", replace},
+      {"replace", replace_in_text},
       {"find", find<false, false>},
       {"rfind", find<true, false>},
       {"index", find<false, true>},
       {"rindex", find<true, true>},
       {"count", count},
       {"format", format},
-      {"join", join},
+      {"join", join_texts},
       {"upper", [](const Call& c) -> Value { return raised(self(c)); }},
       {"lower", [](const Call& c) -> Value { return lowered(self(c)); }},
       {"capitalize", capitalize},
-      {"title", title},
-      {"isdigit", all_are<is_digit>},
-      {"isnumeric", all_are<is_digit>},
-      {"isalpha", all_are<is_alpha>},
-      {"isalnum", all_are<is_alnum>},
-      {"isspace", all_are<is_space>},
+      {"title", title_of_text},
+      {"isdigit", all_are<ascii_digit>},
+      {"isnumeric", all_are<ascii_digit>},
+      {"isalpha", all_are<ascii_alpha>},
+      {"isalnum", all_are<ascii_alnum>},
+      {"isspace", all_are<ascii_space>},
   };
   return table;
 }

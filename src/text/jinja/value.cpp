@@ -11,7 +11,7 @@
 namespace moe::jinja {
 namespace {
 
-constexpr int kDeepest = 64;  // of values inside values
+constexpr int kDeepestValue = 64;  // of values inside values
 
 std::string real_text(double x) {
   if (std::isnan(x)) return "nan";
@@ -35,7 +35,7 @@ int32_t code_of(std::string_view character) {
 }
 
 // Python takes single quotes unless the text has those and no double ones.
-std::string quoted(std::string_view text) {
+std::string python_quoted(std::string_view text) {
   const bool twice =
       text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = twice ? '"' : '\'';
@@ -78,7 +78,7 @@ std::string json_string(std::string_view text, bool ascii) {
 }
 
 std::string repr_of(const Value& x) {
-  if (x.text()) return quoted(*x.text());
+  if (x.text()) return python_quoted(*x.text());
   if (const Sequence* s = x.sequence()) {
     if (s->form == Sequence::Form::stream)
       fail("{} cannot be written; list makes a list of it", x.type());
@@ -177,7 +177,7 @@ Value::Value(Function x) {
 }
 
 void Value::set_depth(int of_held) {
-  if (of_held >= kDeepest) fail("values lie more than {} deep in each other", kDeepest);
+  if (of_held >= kDeepestValue) fail("values lie more than {} deep in each other", kDeepestValue);
   depth_ = of_held + 1;
 }
 

@@ -121,10 +121,10 @@ constexpr const char* kWanted<std::vector<double>> = "an array of numbers";
 template <>
 constexpr const char* kWanted<std::vector<std::string>> = "an array of strings";
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& where, size_t max_bytes,
-                size_t first_line) {
+// `most_keys`: of one object.
+template <class AnyJson>
+AnyJson parse_checked(std::string_view text, const std::string& where, size_t max_bytes,
+                      size_t first_line, size_t most_keys) {
   if (text.size() > max_bytes)
     fail("{}: {} bytes of JSON are more than the {} allowed", where, text.size(), max_bytes);
   const char* furthest = text.data();
@@ -133,8 +133,8 @@ Json parse_json(std::string_view text, const std::string& where, size_t max_byte
   };
   // keys seen in each object around the parser; empty for an array
   std::vector<std::set<std::string, std::less<>>> open;
-  using Event = Json::parse_event_t;
-  const auto check = [&](int, Event event, Json& parsed) {
+  using Event = typename AnyJson::parse_event_t;
+  const auto check = [&](int, Event event, AnyJson& parsed) {
     if (event == Event::object_start || event == Event::array_start) {
       if (open.size() == kJsonMaxDepth)
         fail("{}: {}: nested deeper than {} levels", where, reached(), kJsonMaxDepth);
@@ -142,21 +142,35 @@ Json parse_json(std::string_view text, const std::string& where, size_t max_byte
     } else if (event == Event::object_end || event == Event::array_end) {
       open.pop_back();
     } else if (event == Event::key &&
-               !open.back().insert(parsed.get_ref<const std::string&>()).second) {
+               !open.back().insert(parsed.template get_ref<const std::string&>()).second) {
       fail("{}: {}: the key \"{}\" stands twice in one object", where, reached(),
-           printable(parsed.get_ref<const std::string&>()));
+           printable(parsed.template get_ref<const std::string&>()));
+    } else if (event == Event::key && open.back().size() > most_keys) {
+      fail("{}: {}: an object has more than {} keys", where, reached(), most_keys);
     }
     return true;
   };
   try {
-    return Json::parse(CountingIterator{text.data(), &furthest},
-                       CountingIterator{text.data() + text.size(), &furthest}, check);
+    return AnyJson::parse(CountingIterator{text.data(), &furthest},
+                          CountingIterator{text.data() + text.size(), &furthest}, check);
   } catch (const Json::parse_error& e) {
     fail("{}: {}: {}", where, place(text, std::min(e.byte, text.size()), first_line),
          reason_of(e.what()));
   } catch (const Json::exception& e) {
     fail("{}: {}: {}", where, reached(), reason_of(e.what()));
   }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, size_t max_bytes,
+                size_t first_line) {
+  return parse_checked<Json>(text, where, max_bytes, first_line, SIZE_MAX);
+}
+
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where, size_t max_bytes,
+                               size_t first_line) {
+  return parse_checked<OrderedJson>(text, where, max_bytes, first_line, kJsonMostOrderedKeys);
 }
 
 Json read_json(const std::string& path, size_t max_bytes) {

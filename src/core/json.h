@@ -19,6 +19,8 @@ namespace moe {
 
 // objects are sorted by key, so what is written is the same every time
 using Json = nlohmann::json;
+// objects keep the order of their keys, for what is handed on as it was written
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kJsonMaxDepth = 64;
 constexpr size_t kJsonMaxBytes = size_t{100} << 20;
@@ -27,6 +29,11 @@ constexpr size_t kJsonMaxBytes = size_t{100} << 20;
 // the file the text begins.
 Json parse_json(std::string_view text, const std::string& where, size_t max_bytes = kJsonMaxBytes,
                 size_t first_line = 1);
+// The same with the order of keys kept; an object may have so many keys, as each is looked for
+// among all before it.
+constexpr size_t kJsonMostOrderedKeys = 1024;
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
+                               size_t max_bytes = kJsonMaxBytes, size_t first_line = 1);
 Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
 
 // The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01,

@@ -50,6 +50,56 @@ std::vector<std::string> marks_in(std::string_view text) {
   return found;
 }
 
+// </x> behind a question where no <x> was written: the template has the model open a thought with
+// it, which parts no messages.
+void erase_unopened(std::vector<std::string>& marks, std::string_view text) {
+  std::erase_if(marks, [&](std::string mark) {
+    if (!mark.starts_with("</")) return false;
+    return text.find(mark.erase(1, 1)) == std::string_view::npos;
+  });
+}
+
+jinja::Value value_of(std::span<const Message> messages) {
+  jinja::List list;
+  for (const auto& [role, content] : messages)
+    list.emplace_back(jinja::Dict{{{"role", role}, {"content", content}}});
+  return list;
+}
+
+// A question, a call with what came of it, and the tool. Mistral's templates want ids of nine
+// letters.
+ChatRequest known_call(bool arguments_as_text, bool empty_content) {
+  using jinja::Dict, jinja::List, jinja::Value;
+  const Dict arguments{{{"aneedle", "avalue"}}};
+  const Value given = arguments_as_text ? Value(R"({"aneedle": "avalue"})") : Value(arguments);
+  const Dict call{{{"id", "callabcde"},
+                   {"type", "function"},
+                   {"function", Dict{{{"name", "atoola"}, {"arguments", given}}}}}};
+  const Dict parameters{
+      {{"type", "object"}, {"properties", Dict{{{"aparameter", Dict{{{"type", "string"}}}}}}}}};
+  const Dict function{
+      {{"name", "atoola"}, {"description", "Atasking"}, {"parameters", parameters}}};
+  ChatRequest request;
+  request.tools = List{Dict{{{"type", "function"}, {"function", function}}}};
+  request.messages = List{Dict{{{"role", "user"}, {"content", "Aquestiona"}}},
+                          Dict{{{"role", "assistant"},
+                                {"content", empty_content ? Value("") : Value()},
+                                {"tool_calls", List{call}}}},
+                          Dict{{{"role", "tool"},
+                                {"name", "atoola"},
+                                {"tool_call_id", "callabcde"},
+                                {"content", "Aresulta"}}}};
+  request.ask = false;
+  return request;
+}
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
+    ++count;
+  return count;
+}
+
 std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id) {
   return id ? tokenizer.piece(*id) : "";
 }
@@ -60,7 +110,20 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
     : template_(jinja), tokens_(std::move(tokens)) {
   const std::vector<Message> talk = {
       {"user", "Aquestiona"}, {"assistant", "Aanswera"}, {"user", "Aseconda"}};
-  const std::string text = render(talk, false);
+  ChatRequest known;
+  known.messages = value_of(talk);
+  known.ask = false;
+  std::string text;
+  try {
+    text = run(known).text;
+  } catch (const Error&) {
+    known.tools = known_call(false, false).tools;  // some are made for tools only
+    try {
+      text = run(known).text;
+    } catch (const Error&) {
+    }
+    if (text.empty()) throw;
+  }
   const size_t question = text.find(talk[0].content), answer = text.find(talk[1].content),
                second = text.find(talk[2].content);
   if (second == std::string::npos || answer > second || question > answer)
@@ -71,8 +134,10 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
   };
   const std::string_view asks = between(question, 0, answer), ends = between(answer, 1, second);
   stops_ = marks_ = marks_in(ends);
-  for (std::string& mark : marks_in(asks)) add(marks_, std::move(mark));
-  if (marks_in(asks).empty()) {
+  std::vector<std::string> before_reply = marks_in(asks);
+  erase_unopened(before_reply, text);
+  for (const std::string& mark : before_reply) add(marks_, mark);
+  if (before_reply.empty()) {
     const size_t last = asks.find_last_not_of(' ');  // words, such as "\n\nAssistant:"
     if (asks.find_first_not_of(" \n") != std::string_view::npos)
       add(marks_, std::string(asks.substr(0, last + 1)));
@@ -80,19 +145,57 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
   for (const std::string* token : {&tokens_.bos, &tokens_.eos})
     if (!token->empty() && text.find(*token) != std::string::npos) add(marks_, *token);
   add(stops_, tokens_.eos);
+  style_ = call_style();
 }
 
-std::string ChatTemplate::render(std::span<const Message> messages, bool ask) const {
-  jinja::List list;
-  for (const auto& [role, content] : messages)
-    list.emplace_back(jinja::Dict{{{"role", role}, {"content", content}}});
-  jinja::Variables variables = {{"messages", std::move(list)},
-                                {"tools", {}},
+// Takes the way in which a call comes out whole: a template may join the arguments to a text, or
+// write what Python makes of a dict, or "None". Some write no calls; those must stand None, or not.
+CallStyle ChatTemplate::call_style() const {
+  struct Trial {
+    bool written = false, whole = false;
+    size_t nones = 0;
+  };
+  const auto trial = [&](bool as_text, bool empty) -> Trial {
+    try {
+      const std::string text = run(known_call(as_text, empty)).text;
+      const auto holds = [&](const char* part) { return text.find(part) != std::string::npos; };
+      const bool whole =
+          holds("aneedle") && holds("avalue") && !holds("'aneedle'") && !holds("\\\"aneedle");
+      return {true, whole, count_of(text, "None")};
+    } catch (const Error&) {
+      return {};
+    }
+  };
+  const Trial none = trial(false, false), empty = trial(false, true);
+  const CallStyle fallback{false, empty.written && !none.written};
+  if (none.whole && (!empty.whole || none.nones <= empty.nones)) return {false, false};
+  if (empty.whole) return {false, true};
+  const Trial text_none = trial(true, false), text_empty = trial(true, true);
+  if (text_none.whole && (!text_empty.whole || text_none.nones <= text_empty.nones))
+    return {true, false};
+  return text_empty.whole ? CallStyle{true, true} : fallback;
+}
+
+jinja::Rendered ChatTemplate::run(const ChatRequest& request) const {
+  jinja::Variables variables = {{"messages", request.messages},
+                                {"tools", request.tools},
                                 {"documents", {}},
-                                {"add_generation_prompt", ask}};
+                                {"add_generation_prompt", request.ask}};
   if (!tokens_.bos.empty()) variables.emplace_back("bos_token", tokens_.bos);
   if (!tokens_.eos.empty()) variables.emplace_back("eos_token", tokens_.eos);
-  return template_.render(variables, {.now = std::time(nullptr)}).text;
+  variables.insert(variables.end(), request.extra.begin(), request.extra.end());
+  return template_.render(variables, {.now = std::time(nullptr)});
+}
+
+std::string ChatTemplate::render(const ChatRequest& request) const {
+  refuse_marks(request, marks_);
+  ChatRequest taken = request;
+  try {
+    taken.messages = styled(request.messages, style_);
+    return run(taken).text;
+  } catch (const Error& e) {
+    fail_usage("{}", e.what());
+  }
 }
 
 void ChatTemplate::check(std::span<const Message> messages) const {
@@ -115,7 +218,9 @@ void ChatTemplate::check(std::span<const Message> messages) const {
 
 std::string ChatTemplate::prompt(std::span<const Message> messages) const {
   check(messages);
-  return render(messages, true);
+  ChatRequest request;
+  request.messages = value_of(messages);
+  return run(request).text;
 }
 
 ChatTemplate chat_template(const Tokenizer& tokenizer) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/chat_request.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
 
@@ -33,6 +34,9 @@ class ChatTemplate {
   // a mark, what the template itself refuses.
   std::string prompt(std::span<const Message>) const;
   void check(std::span<const Message>) const;
+  // A request, as transformers' apply_chat_template writes it. Usage errors: a text that holds a
+  // mark, what the template itself refuses or has no use for.
+  std::string render(const ChatRequest&) const;
 
   // What parts messages, so that it may not stand inside one.
   const std::vector<std::string>& marks() const { return marks_; }
@@ -40,10 +44,12 @@ class ChatTemplate {
   const std::vector<std::string>& stops() const { return stops_; }
 
  private:
-  std::string render(std::span<const Message>, bool ask) const;
+  jinja::Rendered run(const ChatRequest&) const;
+  CallStyle call_style() const;
 
   jinja::Template template_;
   ChatTokens tokens_;
+  CallStyle style_;
   std::vector<std::string> marks_, stops_;
 };
 

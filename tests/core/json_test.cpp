@@ -45,6 +45,22 @@ TEST(ParseJson, DepthAndSizeAreLimited) {
   EXPECT_FAILS(parse_json("[1, 2]", "x", 5), "6 bytes of JSON are more than the 5 allowed");
 }
 
+TEST(ParseJson, TheOrderOfKeysIsKeptWhereItIsAskedFor) {
+  const std::string text = R"({"z":1,"a":{"y":[],"b":2.5}})";
+  EXPECT_EQ(parse_ordered_json(text, "x").dump(), text);
+  EXPECT_FAILS(parse_ordered_json("{\"a\": 1, \"a\": 2}", "x"), "the key \"a\" stands twice");
+  EXPECT_FAILS(parse_ordered_json(std::string(100, '['), "x"), "nested deeper");
+  EXPECT_FAILS(parse_ordered_json("[1, 2]", "x", 5), "more than the 5 allowed");
+  const auto wide = [](size_t keys) {
+    std::string out = "{\"\": 0";
+    for (size_t i = 1; i < keys; ++i) out += fmt::format(", \"{}\": 0", i);
+    return out + "}";
+  };
+  EXPECT_NO_THROW(parse_ordered_json(wide(kJsonMostOrderedKeys), "x"));
+  EXPECT_FAILS(parse_ordered_json(wide(kJsonMostOrderedKeys + 1), "x"), "more than 1024 keys");
+  EXPECT_NO_THROW(parse(wide(kJsonMostOrderedKeys + 1)));
+}
+
 TEST(ParseJson, FromAFile) {
   TempFolder folder;
   put(folder / "a.json", "{\"a\": }");

@@ -78,6 +78,13 @@ TEST(ChatTemplate, ReadsMarksAndStopsOffTheTemplate) {
       {});
   EXPECT_EQ(thinks.marks(), (std::vector<std::string>{"<|end|>", "<|user|>", "<|assistant|>"}));
   EXPECT_EQ(thinks.stops(), (std::vector<std::string>{"<|end|>", "<|user|>"}));
+  const ChatTemplate ends_a_thought(
+      "{% for m in messages %}<{{ m.role }}>{{ '</think>' if m.role == 'assistant' }}"
+      "{{ m.content }}</{{ m.role }}>{% endfor %}",
+      {});
+  EXPECT_FALSE(holds(ends_a_thought.marks(), "</think>"));
+  for (const char* mark : {"<user>", "</user>", "<assistant>", "</assistant>"})
+    EXPECT_TRUE(holds(ends_a_thought.marks(), mark)) << mark;
 }
 
 TEST(ChatTemplate, MarksMayNotStandInAMessage) {
@@ -95,6 +102,10 @@ TEST(ChatTemplate, SaysWhatTheTemplateRefuses) {
   EXPECT_FAILS(t.prompt(std::vector<Message>{{"system", "a"}, {"user", "b"}}),
                "line 2: the template refuses: no system here");
   EXPECT_FAILS(ChatTemplate("{{ bos_token.x }}", {}), "bos_token is undefined");
+  // made for tools only
+  const ChatTemplate tools(
+      "{% for t in tools %}{% endfor %}{% for m in messages %}[{{ m.content }}]{% endfor %}", {});
+  EXPECT_FAILS(tools.prompt(std::vector<Message>{{"user", "b"}}), "None has no items");
   EXPECT_FAILS(ChatTemplate("", {}), "does not write the messages");
   EXPECT_FAILS(ChatTemplate("{{ messages[0].content | pprint }}", {}), "the filter pprint");
 }

@@ -40,7 +40,6 @@ struct Scope {
   }
 };
 
-[[noreturn]] void fail_overflow() { fail("a whole number leaves the 64 bits that it has here"); }
 int64_t plus(int64_t x, int64_t y) {
   int64_t out = 0;
   if (__builtin_add_overflow(x, y, &out)) fail_overflow();

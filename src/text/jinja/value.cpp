@@ -252,6 +252,8 @@ std::string to_text(const Value& x) {
   fail("{} cannot be written as text", x.type());
 }
 
+void fail_overflow() { fail("a whole number leaves the 64 bits that it has here"); }
+
 std::string to_repr(const Value& x) { return repr_of(x); }
 
 std::string to_json(const Value& x, const JsonStyle& style) {

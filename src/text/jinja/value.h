@@ -137,11 +137,15 @@ size_t character_count(std::string_view text);
 // The `place`-th one, empty behind the last.
 std::string_view character_of(std::string_view text, size_t place);
 
+[[noreturn]] void fail_overflow();  // a whole number beyond 64 bits
+
 // The order of keys is that of the text it was read from only where `json` is of an ordered type.
 template <class AnyJson>
 Value from_json(const AnyJson& json) {
   if (json.is_null()) return {};
   if (json.is_boolean()) return json.template get<bool>();
+  if (json.is_number_unsigned() && json.template get<uint64_t>() > uint64_t{INT64_MAX})
+    fail_overflow();
   if (json.is_number_integer()) return json.template get<int64_t>();
   if (json.is_number()) return json.template get<double>();
   if (json.is_string()) return json.template get<std::string>();

@@ -1,0 +1,283 @@
+#include "text/chat_request.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+#include "core/nearest.h"
+
+namespace moe {
+namespace {
+
+constexpr size_t kShownName = 40;  // of what a client sends: it may be long
+constexpr size_t kMostArguments = size_t{16} << 20;
+
+const std::vector<std::string>& request_roles() {
+  static const std::vector<std::string> roles = {"system", "developer", "user", "assistant",
+                                                 "tool"};
+  return roles;
+}
+
+// A part of the request and its name there.
+struct Field {
+  const OrderedJson& json;
+  std::string name;
+
+  // Null where there is none, or where it is null.
+  const OrderedJson* find(const char* key) const {
+    const auto found = json.find(key);
+    return found == json.end() || found->is_null() ? nullptr : &*found;
+  }
+  Field at(const char* key) const {
+    const OrderedJson* found = find(key);
+    if (found == nullptr) fail_usage("{}.{} is missing", name, key);
+    return {*found, fmt::format("{}.{}", name, key)};
+  }
+  Field at(size_t i) const { return {json[i], fmt::format("{}[{}]", name, i)}; }
+
+  const Field& object() const {
+    if (!json.is_object()) fail_usage("{} must be an object", name);
+    return *this;
+  }
+  const Field& list() const {
+    if (!json.is_array()) fail_usage("{} must be a list", name);
+    return *this;
+  }
+  const std::string& text() const {
+    if (!json.is_string()) fail_usage("{} must be a string", name);
+    return json.get_ref<const std::string&>();
+  }
+  void only(const std::vector<std::string>& known) const {
+    if (std::find(known.begin(), known.end(), text()) != known.end()) return;
+    const std::string shown = printable(text(), kShownName);
+    fail_usage("{}: \"{}\" is not known here{}", name, shown, suggestion(shown, known));
+  }
+  void text_if_there(const char* key) const {
+    if (find(key) != nullptr) at(key).text();
+  }
+};
+
+std::string joined_parts(const Field& content) {
+  std::string all;
+  for (size_t i = 0; i < content.json.size(); ++i) {
+    const Field part = content.at(i).object();
+    const Field type = part.at("type");
+    if (type.text() != "text")
+      fail_usage("{} is \"{}\", and only parts of the type \"text\" can be read", type.name,
+                 printable(type.text(), kShownName));
+    if (i > 0) all += '\n';
+    all += part.at("text").text();
+  }
+  return all;
+}
+
+void check_calls(const Field& calls) {
+  calls.list();
+  for (size_t i = 0; i < calls.json.size(); ++i) {
+    const Field call = calls.at(i).object();
+    call.text_if_there("id");
+    if (call.find("type") != nullptr) call.at("type").only({"function"});
+    const Field function = call.at("function").object();
+    function.at("name").text();
+    const OrderedJson* arguments = function.find("arguments");
+    if (arguments != nullptr && !arguments->is_string() && !arguments->is_object())
+      fail_usage("{}.arguments must be a string or an object", function.name);
+  }
+}
+
+// Checks a message in form and gives what its content is for the template; nothing for None.
+std::optional<std::string> checked_content(const Field& message) {
+  const Field role = message.at("role");
+  role.only(request_roles());
+  message.text_if_there("name");
+  message.text_if_there("tool_call_id");
+  if (message.find("function_call") != nullptr)
+    fail_usage("{}.function_call is not known here; tool_calls has its place", message.name);
+  const bool assistant = role.text() == "assistant";
+  bool calls = false;
+  if (message.find("tool_calls") != nullptr) {
+    const Field given = message.at("tool_calls");
+    check_calls(given);
+    calls = !given.json.empty();
+    if (calls && !assistant) fail_usage("{} is for the role \"assistant\" only", given.name);
+  }
+  if (message.find("content") == nullptr) {
+    if (calls) return std::nullopt;
+    if (assistant && message.json.contains("content")) return "";
+  }
+  const Field content = message.at("content");
+  if (content.json.is_array()) return joined_parts(content);
+  if (!content.json.is_string())
+    fail_usage("{} must be a string, or a list of parts of the type \"text\"", content.name);
+  return content.text();
+}
+
+jinja::Value message_of(const Field& message) {
+  const std::optional<std::string> content = checked_content(message);
+  const jinja::Value text = content ? jinja::Value(*content) : jinja::Value();
+  jinja::Dict out;
+  bool written = false;
+  for (const auto& [key, value] : message.json.items()) {
+    if (key == "content") {
+      out.entries.emplace_back(key, text);
+      written = true;
+    } else if (key != "tool_calls" || !value.empty()) {
+      out.entries.emplace_back(key, jinja::from_json(value));
+    }
+  }
+  if (!written) out.entries.emplace_back("content", text);
+  return out;
+}
+
+void check_tool(const Field& tool) {
+  tool.object().at("type").only({"function"});
+  const Field function = tool.at("function").object();
+  function.at("name").text();
+  function.text_if_there("description");
+  if (function.find("parameters") != nullptr) function.at("parameters").object();
+}
+
+// What the values refuse, such as depth, is the client's doing.
+template <class Make>
+auto usage(const std::string& name, Make&& make) {
+  try {
+    return make();
+  } catch (const Error& e) {
+    if (e.kind() == Error::Kind::usage) throw;
+    fail_usage("{}{}{}", name, name.empty() ? "" : ": ", e.what());
+  }
+}
+
+jinja::Variables extra_of(const Field& extra) {
+  static constexpr std::string_view kOwn[] = {"messages", "tools", "add_generation_prompt",
+                                              "bos_token", "eos_token"};
+  extra.object();
+  jinja::Variables out;
+  for (const auto& [key, value] : extra.json.items()) {
+    if (std::find(std::begin(kOwn), std::end(kOwn), key) != std::end(kOwn))
+      fail_usage("{}.{} cannot be set there", extra.name, key);
+    out.emplace_back(key, jinja::from_json(value));
+  }
+  return out;
+}
+
+void refuse_marks_in(const jinja::Value& x, std::span<const std::string> marks,
+                     const std::string& name) {
+  const auto check = [&](const std::string& text) {
+    for (const std::string& mark : marks)
+      if (text.find(mark) != std::string::npos)
+        fail_usage("{} holds {}, which parts messages and may not stand inside one",
+                   printable(name, 200), printable(mark));
+  };
+  if (x.text()) check(*x.text());
+  if (x.sequence())
+    for (size_t i = 0; i < x.sequence()->items.size(); ++i)
+      refuse_marks_in(x.sequence()->items[i], marks, fmt::format("{}[{}]", name, i));
+  if (x.dict())
+    for (const auto& [key, value] : x.dict()->entries) {
+      const std::string inside = fmt::format("{}.{}", name, to_text(key));
+      refuse_marks_in(key, marks, inside);
+      refuse_marks_in(value, marks, inside);
+    }
+}
+
+// ---- styles -------------------------------------------------------------------------------------
+
+jinja::Value arguments_in_style(const jinja::Value& given, bool as_text) {
+  if (given.none()) return as_text ? jinja::Value("{}") : jinja::Value(jinja::Dict{});
+  if (as_text) return given.text() ? given : jinja::Value(to_json(given, {}));
+  if (given.text() == nullptr) return given;
+  try {
+    const OrderedJson parsed = parse_ordered_json(*given.text(), "arguments", kMostArguments);
+    return parsed.is_object() ? jinja::from_json(parsed) : given;
+  } catch (const Error&) {
+    return given;  // a model may have written them, and templates can show what is no JSON
+  }
+}
+
+jinja::Dict with(const jinja::Dict& all, const char* key, jinja::Value value) {
+  jinja::Dict out = all;
+  for (auto& entry : out.entries)
+    if (entry.first == jinja::Value(key)) {
+      entry.second = std::move(value);
+      return out;
+    }
+  out.entries.emplace_back(key, std::move(value));
+  return out;
+}
+
+jinja::Value call_in_style(const jinja::Value& call, const CallStyle& style) {
+  const jinja::Value* function = call.dict()->find("function");
+  const jinja::Value* given = function->dict()->find("arguments");
+  return with(*call.dict(), "function",
+              with(*function->dict(), "arguments",
+                   arguments_in_style(given == nullptr ? jinja::Value() : *given,
+                                      style.arguments_as_text)));
+}
+
+}  // namespace
+
+ChatRequest chat_request(const OrderedJson& body) {
+  if (!body.is_object()) fail_usage("the request must be an object");
+  const auto of_body = [&](const char* key) -> std::optional<Field> {
+    const auto found = body.find(key);
+    if (found == body.end() || found->is_null()) return std::nullopt;
+    return Field{*found, key};
+  };
+  ChatRequest request;
+  const std::optional<Field> messages = of_body("messages");
+  if (!messages) fail_usage("messages is missing");
+  if (messages->list().json.empty()) fail_usage("messages is empty; a dialogue needs at least one");
+  jinja::List list;
+  for (size_t i = 0; i < messages->json.size(); ++i) {
+    const Field message = messages->at(i).object();
+    list.push_back(usage(message.name, [&] { return message_of(message); }));
+  }
+  request.messages = usage("messages", [&] { return jinja::Value(std::move(list)); });
+  if (const std::optional<Field> tools = of_body("tools"); tools && !tools->list().json.empty()) {
+    for (size_t i = 0; i < tools->json.size(); ++i) check_tool(tools->at(i));
+    request.tools = usage("tools", [&] { return jinja::from_json(tools->json); });
+  }
+  if (const std::optional<Field> extra = of_body("chat_template_kwargs"))
+    request.extra = usage(extra->name, [&] { return extra_of(*extra); });
+  if (const std::optional<Field> ask = of_body("add_generation_prompt")) {
+    if (!ask->json.is_boolean()) fail_usage("{} must be true or false", ask->name);
+    request.ask = ask->json.get<bool>();
+  }
+  return request;
+}
+
+ChatRequest parse_chat_request(const std::string& text, const std::string& where) {
+  return chat_request(usage("", [&] { return parse_ordered_json(text, where); }));
+}
+
+void refuse_marks(const ChatRequest& request, std::span<const std::string> marks) {
+  refuse_marks_in(request.messages, marks, "messages");
+  refuse_marks_in(request.tools, marks, "tools");
+  for (const auto& [name, value] : request.extra)
+    refuse_marks_in(value, marks, "chat_template_kwargs." + name);
+}
+
+jinja::Value styled(const jinja::Value& messages, const CallStyle& style) {
+  jinja::List out;
+  for (const jinja::Value& message : messages.sequence()->items) {
+    const jinja::Value* calls = message.dict()->find("tool_calls");
+    if (calls == nullptr || calls->sequence() == nullptr) {
+      out.push_back(message);
+      continue;
+    }
+    jinja::List shaped;
+    for (const jinja::Value& call : calls->sequence()->items)
+      shaped.push_back(call_in_style(call, style));
+    jinja::Dict made = with(*message.dict(), "tool_calls", std::move(shaped));
+    const jinja::Value* content = made.find("content");
+    if (content == nullptr || !content->truth())
+      made = with(made, "content", style.empty_content ? jinja::Value("") : jinja::Value());
+    out.emplace_back(std::move(made));
+  }
+  return out;
+}
+
+}  // namespace moe

@@ -1,0 +1,38 @@
+// What a client of OpenAI's form asks for: messages as JSON objects, tools, and what else the
+// template knows. Its texts and the order of its keys are kept, as templates write both.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "core/json.h"
+#include "text/jinja/jinja.h"
+
+namespace moe {
+
+struct ChatRequest {
+  jinja::Value messages;   // a list of dicts; a content is a text or None
+  jinja::Value tools;      // a list of dicts, else None
+  jinja::Variables extra;  // further variables of the template, such as enable_thinking
+  bool ask = true;         // add_generation_prompt
+};
+
+// Of an object's "messages", "tools", "chat_template_kwargs" and "add_generation_prompt"; other
+// keys are not looked at. Usage errors name the field: messages[2].content. A content that is a
+// list of texts becomes one text with a line end between each two.
+ChatRequest chat_request(const OrderedJson& body);
+// The same of a text, which is parsed within bounds; `where` opens the messages of its parser.
+ChatRequest parse_chat_request(const std::string& text, const std::string& where);
+
+// A usage error where a text or a key in the request holds one of `marks`.
+void refuse_marks(const ChatRequest&, std::span<const std::string> marks);
+
+// How a template takes an assistant's message that calls tools.
+struct CallStyle {
+  bool arguments_as_text = false;  // else a dict, where they are an object
+  bool empty_content = false;      // content "" where there is none, else None
+};
+// The messages as a template of this style takes them.
+jinja::Value styled(const jinja::Value& messages, const CallStyle&);
+
+}  // namespace moe

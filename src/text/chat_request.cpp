@@ -21,7 +21,7 @@ const std::vector<std::string>& request_roles() {
 }
 
 // A part of the request and its name there.
-struct Field {
+struct RequestField {
   const OrderedJson& json;
   std::string name;
 
@@ -30,18 +30,18 @@ struct Field {
     const auto found = json.find(key);
     return found == json.end() || found->is_null() ? nullptr : &*found;
   }
-  Field at(const char* key) const {
+  RequestField at(const char* key) const {
     const OrderedJson* found = find(key);
     if (found == nullptr) fail_usage("{}.{} is missing", name, key);
     return {*found, fmt::format("{}.{}", name, key)};
   }
-  Field at(size_t i) const { return {json[i], fmt::format("{}[{}]", name, i)}; }
+  RequestField at(size_t i) const { return {json[i], fmt::format("{}[{}]", name, i)}; }
 
-  const Field& object() const {
+  const RequestField& object() const {
     if (!json.is_object()) fail_usage("{} must be an object", name);
     return *this;
   }
-  const Field& list() const {
+  const RequestField& list() const {
     if (!json.is_array()) fail_usage("{} must be a list", name);
     return *this;
   }
@@ -59,11 +59,11 @@ struct Field {
   }
 };
 
-std::string joined_parts(const Field& content) {
+std::string joined_parts(const RequestField& content) {
   std::string all;
   for (size_t i = 0; i < content.json.size(); ++i) {
-    const Field part = content.at(i).object();
-    const Field type = part.at("type");
+    const RequestField part = content.at(i).object();
+    const RequestField type = part.at("type");
     if (type.text() != "text")
       fail_usage("{} is \"{}\", and only parts of the type \"text\" can be read", type.name,
                  printable(type.text(), kShownName));
@@ -73,13 +73,13 @@ std::string joined_parts(const Field& content) {
   return all;
 }
 
-void check_calls(const Field& calls) {
+void check_calls(const RequestField& calls) {
   calls.list();
   for (size_t i = 0; i < calls.json.size(); ++i) {
-    const Field call = calls.at(i).object();
+    const RequestField call = calls.at(i).object();
     call.text_if_there("id");
     if (call.find("type") != nullptr) call.at("type").only({"function"});
-    const Field function = call.at("function").object();
+    const RequestField function = call.at("function").object();
     function.at("name").text();
     const OrderedJson* arguments = function.find("arguments");
     if (arguments != nullptr && !arguments->is_string() && !arguments->is_object())
@@ -88,8 +88,8 @@ void check_calls(const Field& calls) {
 }
 
 // Checks a message in form and gives what its content is for the template; nothing for None.
-std::optional<std::string> checked_content(const Field& message) {
-  const Field role = message.at("role");
+std::optional<std::string> checked_content(const RequestField& message) {
+  const RequestField role = message.at("role");
   role.only(request_roles());
   message.text_if_there("name");
   message.text_if_there("tool_call_id");
@@ -98,7 +98,7 @@ std::optional<std::string> checked_content(const Field& message) {
   const bool assistant = role.text() == "assistant";
   bool calls = false;
   if (message.find("tool_calls") != nullptr) {
-    const Field given = message.at("tool_calls");
+    const RequestField given = message.at("tool_calls");
     check_calls(given);
     calls = !given.json.empty();
     if (calls && !assistant) fail_usage("{} is for the role \"assistant\" only", given.name);
@@ -107,14 +107,14 @@ std::optional<std::string> checked_content(const Field& message) {
     if (calls) return std::nullopt;
     if (assistant && message.json.contains("content")) return "";
   }
-  const Field content = message.at("content");
+  const RequestField content = message.at("content");
   if (content.json.is_array()) return joined_parts(content);
   if (!content.json.is_string())
     fail_usage("{} must be a string, or a list of parts of the type \"text\"", content.name);
   return content.text();
 }
 
-jinja::Value message_of(const Field& message) {
+jinja::Value checked_message(const RequestField& message) {
   const std::optional<std::string> content = checked_content(message);
   const jinja::Value text = content ? jinja::Value(*content) : jinja::Value();
   jinja::Dict out;
@@ -131,9 +131,9 @@ jinja::Value message_of(const Field& message) {
   return out;
 }
 
-void check_tool(const Field& tool) {
+void check_tool(const RequestField& tool) {
   tool.object().at("type").only({"function"});
-  const Field function = tool.at("function").object();
+  const RequestField function = tool.at("function").object();
   function.at("name").text();
   function.text_if_there("description");
   if (function.find("parameters") != nullptr) function.at("parameters").object();
@@ -141,7 +141,7 @@ void check_tool(const Field& tool) {
 
 // What the values refuse, such as depth, is the client's doing.
 template <class Make>
-auto usage(const std::string& name, Make&& make) {
+auto as_usage(const std::string& name, Make&& make) {
   try {
     return make();
   } catch (const Error& e) {
@@ -150,7 +150,7 @@ auto usage(const std::string& name, Make&& make) {
   }
 }
 
-jinja::Variables extra_of(const Field& extra) {
+jinja::Variables extra_of(const RequestField& extra) {
   static constexpr std::string_view kOwn[] = {"messages", "tools", "add_generation_prompt",
                                               "bos_token", "eos_token"};
   extra.object();
@@ -197,7 +197,7 @@ jinja::Value arguments_in_style(const jinja::Value& given, bool as_text) {
   }
 }
 
-jinja::Dict with(const jinja::Dict& all, const char* key, jinja::Value value) {
+jinja::Dict with_entry(const jinja::Dict& all, const char* key, jinja::Value value) {
   jinja::Dict out = all;
   for (auto& entry : out.entries)
     if (entry.first == jinja::Value(key)) {
@@ -211,38 +211,39 @@ jinja::Dict with(const jinja::Dict& all, const char* key, jinja::Value value) {
 jinja::Value call_in_style(const jinja::Value& call, const CallStyle& style) {
   const jinja::Value* function = call.dict()->find("function");
   const jinja::Value* given = function->dict()->find("arguments");
-  return with(*call.dict(), "function",
-              with(*function->dict(), "arguments",
-                   arguments_in_style(given == nullptr ? jinja::Value() : *given,
-                                      style.arguments_as_text)));
+  return with_entry(*call.dict(), "function",
+                    with_entry(*function->dict(), "arguments",
+                               arguments_in_style(given == nullptr ? jinja::Value() : *given,
+                                                  style.arguments_as_text)));
 }
 
 }  // namespace
 
 ChatRequest chat_request(const OrderedJson& body) {
   if (!body.is_object()) fail_usage("the request must be an object");
-  const auto of_body = [&](const char* key) -> std::optional<Field> {
+  const auto of_body = [&](const char* key) -> std::optional<RequestField> {
     const auto found = body.find(key);
     if (found == body.end() || found->is_null()) return std::nullopt;
-    return Field{*found, key};
+    return RequestField{*found, key};
   };
   ChatRequest request;
-  const std::optional<Field> messages = of_body("messages");
+  const std::optional<RequestField> messages = of_body("messages");
   if (!messages) fail_usage("messages is missing");
   if (messages->list().json.empty()) fail_usage("messages is empty; a dialogue needs at least one");
   jinja::List list;
   for (size_t i = 0; i < messages->json.size(); ++i) {
-    const Field message = messages->at(i).object();
-    list.push_back(usage(message.name, [&] { return message_of(message); }));
+    const RequestField message = messages->at(i).object();
+    list.push_back(as_usage(message.name, [&] { return checked_message(message); }));
   }
-  request.messages = usage("messages", [&] { return jinja::Value(std::move(list)); });
-  if (const std::optional<Field> tools = of_body("tools"); tools && !tools->list().json.empty()) {
+  request.messages = as_usage("messages", [&] { return jinja::Value(std::move(list)); });
+  if (const std::optional<RequestField> tools = of_body("tools");
+      tools && !tools->list().json.empty()) {
     for (size_t i = 0; i < tools->json.size(); ++i) check_tool(tools->at(i));
-    request.tools = usage("tools", [&] { return jinja::from_json(tools->json); });
+    request.tools = as_usage("tools", [&] { return jinja::from_json(tools->json); });
   }
-  if (const std::optional<Field> extra = of_body("chat_template_kwargs"))
-    request.extra = usage(extra->name, [&] { return extra_of(*extra); });
-  if (const std::optional<Field> ask = of_body("add_generation_prompt")) {
+  if (const std::optional<RequestField> extra = of_body("chat_template_kwargs"))
+    request.extra = as_usage(extra->name, [&] { return extra_of(*extra); });
+  if (const std::optional<RequestField> ask = of_body("add_generation_prompt")) {
     if (!ask->json.is_boolean()) fail_usage("{} must be true or false", ask->name);
     request.ask = ask->json.get<bool>();
   }
@@ -250,7 +251,7 @@ ChatRequest chat_request(const OrderedJson& body) {
 }
 
 ChatRequest parse_chat_request(const std::string& text, const std::string& where) {
-  return chat_request(usage("", [&] { return parse_ordered_json(text, where); }));
+  return chat_request(as_usage("", [&] { return parse_ordered_json(text, where); }));
 }
 
 void refuse_marks(const ChatRequest& request, std::span<const std::string> marks) {
@@ -271,10 +272,10 @@ jinja::Value styled(const jinja::Value& messages, const CallStyle& style) {
     jinja::List shaped;
     for (const jinja::Value& call : calls->sequence()->items)
       shaped.push_back(call_in_style(call, style));
-    jinja::Dict made = with(*message.dict(), "tool_calls", std::move(shaped));
+    jinja::Dict made = with_entry(*message.dict(), "tool_calls", std::move(shaped));
     const jinja::Value* content = made.find("content");
     if (content == nullptr || !content->truth())
-      made = with(made, "content", style.empty_content ? jinja::Value("") : jinja::Value());
+      made = with_entry(made, "content", style.empty_content ? jinja::Value("") : jinja::Value());
     out.emplace_back(std::move(made));
   }
   return out;

@@ -59,7 +59,7 @@ void erase_unopened(std::vector<std::string>& marks, std::string_view text) {
   });
 }
 
-jinja::Value value_of(std::span<const Message> messages) {
+jinja::Value messages_value(std::span<const Message> messages) {
   jinja::List list;
   for (const auto& [role, content] : messages)
     list.emplace_back(jinja::Dict{{{"role", role}, {"content", content}}});
@@ -107,11 +107,11 @@ std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
-    : template_(jinja), tokens_(std::move(tokens)) {
+    : template_(jinja), tokens_(std::move(tokens)), calls_(tool_call_form(jinja)) {
   const std::vector<Message> talk = {
       {"user", "Aquestiona"}, {"assistant", "Aanswera"}, {"user", "Aseconda"}};
   ChatRequest known;
-  known.messages = value_of(talk);
+  known.messages = messages_value(talk);
   known.ask = false;
   std::string text;
   try {
@@ -219,7 +219,7 @@ void ChatTemplate::check(std::span<const Message> messages) const {
 std::string ChatTemplate::prompt(std::span<const Message> messages) const {
   check(messages);
   ChatRequest request;
-  request.messages = value_of(messages);
+  request.messages = messages_value(messages);
   return run(request).text;
 }
 

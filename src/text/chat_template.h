@@ -10,6 +10,7 @@
 #include "text/chat_request.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
+#include "text/tool_calls.h"
 
 namespace moe {
 
@@ -42,6 +43,8 @@ class ChatTemplate {
   const std::vector<std::string>& marks() const { return marks_; }
   // A model that writes one has ended its reply.
   const std::vector<std::string>& stops() const { return stops_; }
+  // How a model with this template writes its calls.
+  ToolCallForm calls() const { return calls_; }
 
  private:
   jinja::Rendered run(const ChatRequest&) const;
@@ -50,6 +53,7 @@ class ChatTemplate {
   jinja::Template template_;
   ChatTokens tokens_;
   CallStyle style_;
+  ToolCallForm calls_;
   std::vector<std::string> marks_, stops_;
 };
 

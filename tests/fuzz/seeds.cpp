@@ -28,6 +28,7 @@
 #include "text/ggml_vocab.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
+#include "text/tool_calls.h"
 
 namespace moe {
 namespace {
@@ -238,6 +239,43 @@ void jinja_seeds(const std::string& folder) {
       "{% raw %}{{ }}{% endraw %}{% set a, b = 1, 2 %}{% set c %}d{% endset %}");
 }
 
+void chat_request_seeds(const std::string& folder) {
+  put(folder, "tools",
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+ {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1, 2.5, null]}"}}]},
+ {"role": "tool", "tool_call_id": "1", "name": "f", "content": "<|end|>"}], "tools": [{"type": "function", "function":
+ {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {}}}}}],
+ "chat_template_kwargs": {"mood": ["x", {"y": true}]}, "add_generation_prompt": false})");
+  put(folder, "plain",
+      R"({"model": "m", "messages": [{"content": "\u00e9", "role": "developer"}]})");
+}
+
+// A byte for the form, one for how much is there, and the reply.
+void tool_calls_seeds(const std::string& folder) {
+  const auto form = [](ToolCallForm x) { return std::string(1, static_cast<char>(x)) + "\x80"; };
+  put(folder, "hermes",
+      form(ToolCallForm::hermes) +
+          "<think>a</think> b\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+          "</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": \"{}\"}</tool_call> c");
+  put(folder, "llama3",
+      form(ToolCallForm::llama3) + R"(<|python_tag|>{"name": "f", "parameters": {"a": 1}})");
+  put(folder, "mistral",
+      form(ToolCallForm::mistral) + R"([TOOL_CALLS] [{"name": "f", "arguments": {}}])");
+  put(folder, "mistral_args",
+      form(ToolCallForm::mistral) + "a[TOOL_CALLS]f[CALL_ID]1[ARGS]{}[TOOL_CALLS]g[ARGS]{}");
+  put(folder, "deepseek",
+      form(ToolCallForm::deepseek) +
+          "a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```"
+          "<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+          "<｜tool▁calls▁end｜>");
+  put(folder, "kimi",
+      form(ToolCallForm::kimi) +
+          "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+          "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>");
+  put(folder, "nemotron",
+      form(ToolCallForm::nemotron) + R"(<TOOLCALL>[{"name": "f"}, {"name": "g"}]</TOOLCALL>)");
+}
+
 void config_seeds(const std::string& folder) {
   put(folder, "plain", config_to_json(test::small_config()));
   put(folder, "olmoe", config_to_json(test::small_olmoe()));
@@ -360,6 +398,8 @@ int main(int argc, char** argv) {
     moe::ggml_vocab_seeds(out + "/ggml_vocab");
     moe::shards_seeds(out + "/shards");
     moe::jinja_seeds(out + "/jinja");
+    moe::chat_request_seeds(out + "/chat_request");
+    moe::tool_calls_seeds(out + "/tool_calls");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");

@@ -1,0 +1,268 @@
+#include "text/tool_calls.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace moe {
+namespace {
+
+using Calls = std::optional<std::vector<ToolCall>>;
+using std::string_view;
+
+constexpr size_t kMostCallBytes = size_t{16} << 20;
+constexpr string_view kSpace = " \t\r\n";
+constexpr string_view kPythonTag = "<|python_tag|>";
+
+string_view trimmed_left(string_view text) {
+  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
+}
+string_view trimmed_right(string_view text) {
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
+string_view trimmed(string_view text) { return trimmed_left(trimmed_right(text)); }
+
+bool take_prefix(string_view& text, string_view prefix) {
+  if (prefix.empty() || !text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// What stands before `mark`, which goes too; nothing where there is no mark.
+std::optional<string_view> take_until(string_view& text, string_view mark) {
+  const size_t at = text.find(mark);
+  if (at == string_view::npos) return std::nullopt;
+  const string_view before = text.substr(0, at);
+  text.remove_prefix(at + mark.size());
+  return before;
+}
+
+// ---- what stands in a call ----------------------------------------------------------------------
+
+std::optional<OrderedJson> json_of(string_view text) {
+  try {
+    return parse_ordered_json(text, "call", kMostCallBytes);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Some models write the object once more as a text.
+std::optional<std::string> arguments_of(const OrderedJson& given) {
+  if (given.is_object()) return given.dump();
+  if (!given.is_string()) return std::nullopt;
+  const auto& text = given.get_ref<const std::string&>();
+  const auto inside = json_of(text);
+  return inside && inside->is_object() ? std::optional(text) : std::nullopt;
+}
+
+Calls one_call(string_view name, string_view arguments) {
+  const auto given = json_of(trimmed(arguments));
+  name = trimmed(name);
+  if (name.empty() || name.find_first_of(kSpace) != string_view::npos || !given ||
+      !given->is_object())
+    return std::nullopt;
+  return std::vector<ToolCall>{{std::string(name), given->dump()}};
+}
+
+std::optional<ToolCall> call_of(const OrderedJson& object, bool needs_arguments) {
+  if (!object.is_object()) return std::nullopt;
+  const auto name = object.find("name");
+  if (name == object.end() || !name->is_string() || name->empty()) return std::nullopt;
+  ToolCall call{name->get<std::string>(), "{}"};
+  if (call.name.empty()) return std::nullopt;
+  for (const char* key : {"arguments", "parameters"})
+    if (const auto given = object.find(key); given != object.end() && !given->is_null()) {
+      auto text = arguments_of(*given);
+      if (!text) return std::nullopt;
+      call.arguments = std::move(*text);
+      return call;
+    }
+  return needs_arguments ? std::nullopt : std::optional(std::move(call));
+}
+
+// {"name": ..., "arguments": {...}}, or a list of such.
+Calls json_calls(string_view body) {
+  const auto json = json_of(trimmed(body));
+  if (!json || (json->is_array() && json->empty())) return std::nullopt;
+  std::vector<ToolCall> calls;
+  for (const OrderedJson& each : json->is_array() ? *json : OrderedJson::array({*json})) {
+    auto call = call_of(each, false);
+    if (!call) return std::nullopt;
+    calls.push_back(std::move(*call));
+  }
+  return calls;
+}
+
+Calls llama3_call(string_view body) {
+  const auto json = json_of(body);
+  auto call = json ? call_of(*json, true) : std::nullopt;
+  if (!call) return std::nullopt;
+  return std::vector<ToolCall>{std::move(*call)};
+}
+
+Calls mistral_calls(string_view body) {
+  body = trimmed_left(body);
+  if (body.starts_with('[') || body.starts_with('{')) return json_calls(body);
+  auto name = take_until(body, "[ARGS]");
+  if (!name) return std::nullopt;
+  return one_call(name->substr(0, name->find("[CALL_ID]")), body);
+}
+
+// NAME<sep>{...}, or function<sep>NAME and the object as a block of code.
+Calls deepseek_call(string_view body) {
+  const auto first = take_until(body, "<｜tool▁sep｜>");
+  if (!first) return std::nullopt;
+  if (trimmed(*first) != "function") return one_call(*first, body);
+  const auto name = take_until(body, "```json");
+  body = trimmed_right(body);
+  if (!name || !body.ends_with("```")) return std::nullopt;
+  body.remove_suffix(3);
+  return one_call(*name, body);
+}
+
+// functions.NAME:NUMBER, the mark and the object.
+Calls kimi_call(string_view body) {
+  auto name = take_until(body, "<|tool_call_argument_begin|>");
+  if (!name) return std::nullopt;
+  *name = trimmed(*name);
+  take_prefix(*name, "functions.");
+  return one_call(name->substr(0, name->rfind(':')), body);
+}
+
+// ---- families -----------------------------------------------------------------------------------
+
+struct Family {
+  ToolCallForm form;
+  string_view told_by;      // stands in the template
+  string_view begin, end;   // around a call; without an end it goes on to the next or the reply's
+  string_view group, done;  // around all of them
+  Calls (*read)(string_view body);
+};
+
+// In the order in which templates are searched.
+constexpr Family kFamilies[] = {
+    {ToolCallForm::deepseek, "<｜tool▁call▁begin｜>", "<｜tool▁call▁begin｜>",
+     "<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_call},
+    {ToolCallForm::kimi, "<|tool_call_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>",
+     "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_call},
+    {ToolCallForm::mistral, "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", "", mistral_calls},
+    {ToolCallForm::granite3, "<|tool_call|>", "<|tool_call|>", "", "", "", json_calls},
+    {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls},
+    // Others write each argument in a mark of its own between these.
+    {ToolCallForm::none, "<function=", "", "", "", "", nullptr},
+    {ToolCallForm::none, "<arg_key>", "", "", "", "", nullptr},
+    {ToolCallForm::none, "<invoke name=", "", "", "", "", nullptr},
+    {ToolCallForm::hermes, "<tool_call>", "<tool_call>", "</tool_call>", "", "", json_calls},
+    {ToolCallForm::llama3, R"({"name": function name, "parameters": )", "", "", "", "",
+     llama3_call},
+};
+
+const Family* family_of(ToolCallForm form) {
+  for (const Family& row : kFamilies)
+    if (row.form == form && row.read != nullptr) return &row;
+  return nullptr;
+}
+
+// Behind a thought that opens the reply; nothing while it goes on.
+std::optional<size_t> behind_thought(string_view text) {
+  constexpr string_view kOpen = "<think>", kClose = "</think>";
+  if (!trimmed_left(text).starts_with(kOpen)) return 0;
+  const size_t end = text.find(kClose);
+  if (end == string_view::npos) return std::nullopt;
+  return end + kClose.size();
+}
+
+// What stands around the calls, without the marks and white space beside them.
+std::string around_calls(const Family& family, const std::vector<string_view>& around) {
+  std::string content;
+  for (size_t i = 0; i < around.size(); ++i) {
+    string_view part = around[i];
+    if (i > 0) {
+      part = trimmed_left(part);
+      if (take_prefix(part, family.done)) part = trimmed_left(part);
+    }
+    if (i + 1 < around.size()) {
+      part = trimmed_right(part);
+      if (!family.group.empty() && part.ends_with(family.group)) {
+        part.remove_suffix(family.group.size());
+        part = trimmed_right(part);
+      }
+    }
+    if (part.empty()) continue;
+    if (!content.empty()) content += '\n';
+    content += part;
+  }
+  return content;
+}
+
+ParsedReply whole_reply(const Family& family, string_view text) {
+  string_view body = trimmed(text);
+  if (take_prefix(body, kPythonTag)) body = trimmed_left(body);
+  if (Calls calls = family.read(body)) return {"", std::move(*calls)};
+  return {std::string(text), {}};
+}
+
+// Where `mark` begins in text[from, ...), or may begin at its end.
+size_t mark_or_part(string_view text, string_view mark, size_t from) {
+  if (mark.empty()) return text.size();
+  const size_t found = text.find(mark, from);
+  if (found != string_view::npos) return found;
+  for (size_t size = std::min(mark.size() - 1, text.size() - from); size > 0; --size)
+    if (text.ends_with(mark.substr(0, size))) return text.size() - size;
+  return text.size();
+}
+
+}  // namespace
+
+ToolCallForm tool_call_form(string_view jinja) {
+  for (const Family& row : kFamilies)
+    if (jinja.find(row.told_by) != string_view::npos) return row.form;
+  return ToolCallForm::none;
+}
+
+ParsedReply parse_reply(ToolCallForm form, string_view text) {
+  const Family* family = family_of(form);
+  const std::optional<size_t> from = behind_thought(text);
+  if (family == nullptr || !from) return {std::string(text), {}};
+  if (family->begin.empty()) return whole_reply(*family, text);
+  std::vector<ToolCall> calls;
+  std::vector<string_view> around;
+  size_t done = 0, end = 0;
+  for (size_t at = text.find(family->begin, *from); at != string_view::npos;) {
+    const size_t body = at + family->begin.size();
+    const string_view closing = family->end.empty() ? family->begin : family->end;
+    if (end < body) end = std::min(text.find(closing, body), text.size());
+    size_t next = body;
+    if (Calls found = family->read(text.substr(body, end - body))) {
+      for (ToolCall& call : *found) calls.push_back(std::move(call));
+      around.push_back(text.substr(done, at - done));
+      done = next = family->end.empty() ? end : std::min(end + closing.size(), text.size());
+    }
+    at = text.find(family->begin, next);
+  }
+  if (calls.empty()) return {std::string(text), {}};
+  around.push_back(text.substr(done));
+  return {around_calls(*family, around), std::move(calls)};
+}
+
+size_t content_prefix(ToolCallForm form, string_view text) {
+  const Family* family = family_of(form);
+  const std::optional<size_t> from = behind_thought(text);
+  if (family == nullptr || !from) return text.size();
+  if (family->begin.empty()) {
+    const string_view begin = trimmed_left(text);
+    const bool may_call = begin.empty() || begin.starts_with('{') ||
+                          begin.starts_with(kPythonTag) || kPythonTag.starts_with(begin);
+    return may_call ? 0 : text.size();
+  }
+  const size_t mark =
+      std::min(mark_or_part(text, family->begin, *from), mark_or_part(text, family->group, *from));
+  return trimmed_right(text.substr(0, mark)).size();
+}
+
+}  // namespace moe

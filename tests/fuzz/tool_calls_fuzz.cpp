@@ -1,0 +1,30 @@
+// Replies with calls of tools: every form takes any text, and what is shown of a reply under way
+// stays its content. The first byte chooses the form, the second how much is there already.
+#include "text/tool_calls.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "fuzz/fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace moe;
+  if (size < 2) return 0;
+  constexpr int kForms = static_cast<int>(ToolCallForm::kimi) + 1;
+  const auto form = static_cast<ToolCallForm>(data[0] % kForms);
+  const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  const ParsedReply parsed = parse_reply(form, text);
+  fuzz::demand(!parsed.calls.empty() || parsed.content == text);
+  fuzz::demand(form != ToolCallForm::none || parsed.calls.empty());
+  for (const ToolCall& call : parsed.calls) {
+    fuzz::demand(!call.name.empty());
+    fuzz::demand(parse_json(call.arguments, "arguments").is_object());
+  }
+  for (const std::string_view part : {text.substr(0, text.size() * data[1] / 256), text}) {
+    const size_t shown = content_prefix(form, part);
+    fuzz::demand(shown <= part.size());
+    fuzz::demand(std::string_view(parsed.content).starts_with(part.substr(0, shown)));
+  }
+  (void)tool_call_form(text);
+  return 0;
+}

@@ -1,0 +1,178 @@
+// Calls of tools in replies: the forms of the families, what is no call, and what may be shown of a
+// reply under way.
+#include "text/tool_calls.h"
+
+#include <gtest/gtest.h>
+
+#include "text/chat_template.h"
+
+namespace moe::test {
+namespace {
+
+struct Reply {
+  ToolCallForm form;
+  std::string text, content;
+  std::vector<std::string> calls;  // name and arguments
+};
+
+std::vector<std::string> names_of(const ParsedReply& reply) {
+  std::vector<std::string> out;
+  for (const ToolCall& call : reply.calls) out.push_back(call.name + call.arguments);
+  return out;
+}
+
+const std::vector<Reply>& replies() {
+  using enum ToolCallForm;
+  static const std::vector<Reply> all = {
+      {hermes,
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"z\": 1.0, \"a\": \"é\"}}\n</tool_call>",
+       "",
+       {R"(f{"z":1.0,"a":"é"})"}},
+      {hermes,
+       " Let me see.\n\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n"
+       "<tool_call>{\"name\": \"g\"}</tool_call>\nDone. ",
+       " Let me see.\nDone. ",
+       {"f{}", "g{}"}},
+      {hermes, R"(<tool_call>{"name": "f", "arguments": "{\"a\": 1}"})", "", {R"(f{"a": 1})"}},
+      {hermes,
+       "<think>\nI <tool_call>{\"name\": \"f\"}</tool_call>\n</think>\n\n"
+       "<tool_call>{\"name\": \"g\"}</tool_call>",
+       "<think>\nI <tool_call>{\"name\": \"f\"}</tool_call>\n</think>",
+       {"g{}"}},
+      {hermes,
+       "<tool_call> no </tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
+       "<tool_call> no </tool_call>",
+       {"g{}"}},
+      {llama3,
+       " {\"name\": \"f\", \"parameters\": {\"a\": [1, null]}}\n",
+       "",
+       {R"(f{"a":[1,null]})"}},
+      {llama3, R"(<|python_tag|>{"type": "function", "name": "f", "parameters": {}})", "", {"f{}"}},
+      {mistral,
+       R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}])",
+       "",
+       {R"(f{"a":1})", "g{}"}},
+      {mistral,
+       R"(Wait. [TOOL_CALLS]f[ARGS]{"a": "]"}[TOOL_CALLS]g[CALL_ID]abcdefghi[ARGS]{})",
+       "Wait.",
+       {R"(f{"a":"]"})", "g{}"}},
+      {deepseek,
+       "So:\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+       "```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n"
+       "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+       "So:",
+       {R"(f{"a":1})", "g{}"}},
+      {deepseek,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
+       "<｜tool▁calls▁end｜>",
+       "",
+       {R"(f{"a":1})"}},
+      {granite3, R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1}}])", "", {R"(f{"a":1})"}},
+      {nemotron,
+       R"(Hm<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</TOOLCALL>)",
+       "Hm",
+       {R"(f{"a":1})", "g{}"}},
+      {kimi,
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+       "<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1"
+       "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+       "",
+       {R"(f{"a":1})", "g{}"}},
+  };
+  return all;
+}
+
+TEST(ToolCalls, EveryFormIsTakenOutOfAReply) {
+  for (const Reply& reply : replies()) {
+    const ParsedReply parsed = parse_reply(reply.form, reply.text);
+    EXPECT_EQ(parsed.content, reply.content) << reply.text;
+    EXPECT_EQ(names_of(parsed), reply.calls) << reply.text;
+  }
+}
+
+TEST(ToolCalls, WhatIsNoCallStaysContent) {
+  using enum ToolCallForm;
+  const std::vector<std::pair<ToolCallForm, std::string>> contents = {
+      {none, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)"},
+      {hermes, " Hello. \n"},
+      {hermes, R"({"name": "f", "arguments": {}})"},
+      {hermes, R"(<tool_call>{"name": "f", "arguments": {}} and</tool_call>)"},
+      {hermes, R"(<tool_call>{"name": "f", "arguments": [1]}</tool_call>)"},
+      {hermes, R"(<tool_call>{"name": "f", "arguments": "a"}</tool_call>)"},
+      {hermes, R"(<tool_call>{"name": 1, "arguments": {}}</tool_call>)"},
+      {hermes, R"(<tool_call>{"name": "", "arguments": {}}</tool_call>)"},
+      {hermes, R"(<tool_call>{"arguments": {}}</tool_call>)"},
+      {hermes, R"(<tool_call>{"name": "f", "name": "g"}</tool_call>)"},
+      {hermes, "<tool_call></tool_call>"},
+      {hermes, "<tool_call>[]</tool_call>"},
+      {hermes, "<tool_call>{\"name\": \"f\", \"arg"},
+      {hermes, "<tool_call>" + std::string(100'000, '[')},
+      {hermes, "<think><tool_call>{\"name\": \"f\"}</tool_call>"},
+      {llama3, R"({"name": "Bob", "age": 7})"},
+      {llama3, R"(Use {"name": "f", "parameters": {}})"},
+      {llama3, R"({"name": "f", "parameters": {}} as said)"},
+      {llama3, "<|python_tag|>print(1)"},
+      {mistral, "[TOOL_CALLS] and so on"},
+      {mistral, "[TOOL_CALLS]f[ARGS]1"},
+      {mistral, "[TOOL_CALLS]a name[ARGS]{}"},
+      {mistral, R"([TOOL_CALLS] [{"name": "f", "arguments": {}}] there)"},
+      {deepseek, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{}<｜tool▁call▁end｜>"},
+      {deepseek, "<｜tool▁call▁begin｜>f<｜tool▁call▁end｜>"},
+      {kimi, "<|tool_call_begin|>functions.f:0{}<|tool_call_end|>"},
+  };
+  for (const auto& [form, text] : contents) {
+    const ParsedReply parsed = parse_reply(form, text);
+    EXPECT_EQ(parsed.content, text);
+    EXPECT_TRUE(parsed.calls.empty()) << text;
+  }
+}
+
+TEST(ToolCalls, NothingOfACallIsShownBeforeItIsWhole) {
+  for (const Reply& reply : replies())
+    for (size_t size = 0; size <= reply.text.size(); ++size) {
+      const size_t shown = content_prefix(reply.form, reply.text.substr(0, size));
+      ASSERT_LE(shown, size);
+      EXPECT_TRUE(reply.content.starts_with(reply.text.substr(0, shown)))
+          << reply.text << " up to " << size << " shows " << shown;
+    }
+  using enum ToolCallForm;
+  const auto shown = [](ToolCallForm form, const std::string& text) {
+    return text.substr(0, content_prefix(form, text));
+  };
+  EXPECT_EQ(shown(hermes, "Hello. <tool"), "Hello.");
+  EXPECT_EQ(shown(hermes, "Hello. <tool_"), "Hello.");
+  EXPECT_EQ(shown(hermes, "Hello. <toil>"), "Hello. <toil>");
+  EXPECT_EQ(shown(hermes, "Hello <tool_call> there"), "Hello");
+  EXPECT_EQ(shown(hermes, "<think> a <tool_call> b"), "<think> a <tool_call> b");
+  EXPECT_EQ(shown(hermes, "<think> a </think> b <"), "<think> a </think> b");
+  EXPECT_EQ(shown(none, "Hello <tool_call> "), "Hello <tool_call> ");
+  EXPECT_EQ(shown(deepseek, "So <｜tool▁calls"), "So");
+  EXPECT_EQ(shown(llama3, "Hello {"), "Hello {");
+  EXPECT_EQ(shown(llama3, " {"), "");
+  EXPECT_EQ(shown(llama3, "<|pyth"), "");
+  EXPECT_EQ(shown(llama3, "<|pyro"), "<|pyro");
+}
+
+TEST(ToolCalls, TheTemplateTellsTheForm) {
+  using enum ToolCallForm;
+  const std::vector<std::pair<std::string, ToolCallForm>> templates = {
+      {"", none},
+      {"{{ '<tool_call>\\n' }}", hermes},
+      {"<tool_call>\\n<function=name>\\n<parameter=x>", none},
+      {"<tool_call>name\\n<arg_key>", none},
+      {"[TOOL_CALLS][{", mistral},
+      {"Respond in the format {\"name\": function name, \"parameters\": dictionary", llama3},
+      {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", deepseek},
+      {"<|tool_calls_section_begin|><|tool_call_begin|>", kimi},
+      {"<|tool_call|>", granite3},
+      {"<TOOLCALL>", nemotron}};
+  for (const auto& [text, form] : templates) EXPECT_EQ(tool_call_form(text), form) << text;
+  EXPECT_EQ(ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+                         "{# <tool_call> #}",
+                         {})
+                .calls(),
+            hermes);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -4,7 +4,7 @@
 # those of its oracle, and what `moe train` writes loads in transformers (olmoe) and in nanoMoE's
 # model with equal log-probabilities, a routing record says what transformers' router does,
 # `tokenizers` encodes as `moe` does, the chat template of a model folder makes of 20 dialogues the
-# prompts that `moe chat` makes, and the figures of `moe inspect --text` are those of OLMoE's
+# prompts that `moe chat` makes and of 200 the mask that `moe tokenize` makes, and the figures of `moe inspect --text` are those of OLMoE's
 # definitions in NumPy. And the other way: tiny random models of every family, written by
 # transformers, give the same log-probabilities here in one piece and token by token, choose the
 # same experts, and load back there as they were; and PEFT loads the adapters that are trained here,
@@ -149,6 +149,9 @@ if [ -x "$bin" ]; then
   check "20 dialogues by each template in transformers" \
     "$peers/bin/python" tools/interop/chat_check.py --bin "$bin" --model "$work/chat-bpe" \
     --templates "$work/templates"
+  check "what is learned of 200 dialogues in transformers" \
+    "$peers/bin/python" tools/interop/chat_check.py --bin "$bin" --model "$work/chat-bpe" \
+    --masks "$work" --data "$work/dialogues.jsonl"
   check "layers in PyTorch and transformers" layers_in_torch
   check "nanomoe in nanoMoE's model" train_and_compare nanomoe tools/interop/nanomoe_load.py
   check "the figures of a report in NumPy" report_and_compare

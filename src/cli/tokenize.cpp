@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +51,11 @@ int run_tokenize(Flags& f) {
   if (f.job.paths.empty()) fail_usage("--data is missing: name a text file or a folder of them");
   f.job.threads = thread_count(f.job.threads);
   ProgressLine screen;
-  const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(f.tokenizer, f.job.paths);
+  std::error_code ignored;
+  // A model's own is taken with its template, by which dialogues are written for it.
+  const std::unique_ptr<Tokenizer> tokenizer = std::filesystem::is_directory(f.tokenizer, ignored)
+                                                   ? load_tokenizer(f.tokenizer)
+                                                   : choose_tokenizer(f.tokenizer, f.job.paths);
   const std::atomic<bool>& stop = watch_interrupts();  // only now: learning a tokenizer looks at no
                                                        // flag and leaves nothing behind
   const TokenizeResult result = tokenize(f.job, *tokenizer, [&](int64_t done, int64_t total) {

@@ -219,7 +219,13 @@ void Training::read_texts() {
     if (!options_.eval_data.empty()) held_out_.emplace(options_.eval_data, tokenizer());
   }
   domain_shares(*corpus_, options_.train.context, options_.train.mix);
-  if (!checkpoint_ && corpus_->untrained() > 0) mark_dialogues(*fresh_.tokenizer);
+  if (!checkpoint_) {
+    const bool talks = corpus_->untrained() > 0;
+    // A new model may take the tokenizer of tokens, which has the template of another one.
+    if (!talks && options_.from.empty()) mark_dialogues(*fresh_.tokenizer, false);
+    if (talks && dialogues_of(*fresh_.tokenizer) == Dialogues::none)
+      mark_dialogues(*fresh_.tokenizer);
+  }
   if (!checkpoint_) return;
   const DataPrint print = data_print(*corpus_, options_.train.mix);
   if (is_done()) return check_same_text(*checkpoint_, print);

@@ -2,6 +2,7 @@
 // where the vocabulary has them, else plain text.
 #include "text/chat.h"
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -41,6 +42,18 @@ Document chat_document(std::span<const Message> messages) {
     document.text += '\n';
   }
   return document;
+}
+
+DialogueWriter dialogue_writer(const Tokenizer& tokenizer) {
+  return [&tokenizer,
+          made = std::shared_ptr<const ChatTemplate>()](std::span<const Message> messages) mutable {
+    if (made == nullptr) {
+      const std::string jinja = chat_template_of(tokenizer);
+      if (jinja.empty() || jinja == chat_template_jinja()) return chat_document(messages);
+      made = std::make_shared<const ChatTemplate>(chat_template(tokenizer));
+    }
+    return made->document(messages);
+  };
 }
 
 std::string chat_template_jinja() {

@@ -2,6 +2,7 @@
 // (<|im_start|>ROLE\nCONTENT<|im_end|>\n), and what a tokenizer's config says of dialogues.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,11 +16,15 @@ namespace moe {
 inline constexpr const char* kMessageBegin = "<|im_start|>";
 inline constexpr const char* kMessageEnd = "<|im_end|>";  // where generation of a reply stops
 
-// What `moe train` writes, and what stands in where a model has no template.
+// What `moe train` writes for a model that has no template, and what stands in for one.
 const ChatTemplate& chatml();
 // The whole dialogue in ChatML; trained are the assistant's contents, each with what ends it. Usage
 // errors: as ChatTemplate::check().
 Document chat_document(std::span<const Message>);
+// How the dialogues of a model with this tokenizer are written to train on: by its own template,
+// which is read when the first comes, else in ChatML. The tokenizer outlives the writer.
+using DialogueWriter = std::function<Document(std::span<const Message>)>;
+DialogueWriter dialogue_writer(const Tokenizer& tokenizer);
 // ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives the
 // same bytes.
 std::string chat_template_jinja();

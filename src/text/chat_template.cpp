@@ -115,11 +115,11 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
   known.ask = false;
   std::string text;
   try {
-    text = run(known).text;
+    text = run(known, 0).text;
   } catch (const Error&) {
     known.tools = known_call(false, false).tools;  // some are made for tools only
     try {
-      text = run(known).text;
+      text = run(known, 0).text;
     } catch (const Error&) {
     }
     if (text.empty()) throw;
@@ -157,7 +157,7 @@ CallStyle ChatTemplate::call_style() const {
   };
   const auto trial = [&](bool as_text, bool empty) -> Trial {
     try {
-      const std::string text = run(known_call(as_text, empty)).text;
+      const std::string text = run(known_call(as_text, empty), 0).text;
       const auto holds = [&](const char* part) { return text.find(part) != std::string::npos; };
       const bool whole =
           holds("aneedle") && holds("avalue") && !holds("'aneedle'") && !holds("\\\"aneedle");
@@ -176,7 +176,15 @@ CallStyle ChatTemplate::call_style() const {
   return text_empty.whole ? CallStyle{true, true} : fallback;
 }
 
-jinja::Rendered ChatTemplate::run(const ChatRequest& request) const {
+jinja::Rendered ChatTemplate::run(std::span<const Message> messages, bool ask,
+                                  std::time_t now) const {
+  ChatRequest request;
+  request.messages = messages_value(messages);
+  request.ask = ask;
+  return run(request, now);
+}
+
+jinja::Rendered ChatTemplate::run(const ChatRequest& request, std::time_t now) const {
   jinja::Variables variables = {{"messages", request.messages},
                                 {"tools", request.tools},
                                 {"documents", {}},
@@ -184,7 +192,7 @@ jinja::Rendered ChatTemplate::run(const ChatRequest& request) const {
   if (!tokens_.bos.empty()) variables.emplace_back("bos_token", tokens_.bos);
   if (!tokens_.eos.empty()) variables.emplace_back("eos_token", tokens_.eos);
   variables.insert(variables.end(), request.extra.begin(), request.extra.end());
-  return template_.render(variables, {.now = std::time(nullptr)});
+  return template_.render(variables, {.now = now});
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
@@ -192,7 +200,7 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
   ChatRequest taken = request;
   try {
     taken.messages = styled(request.messages, style_);
-    return run(taken).text;
+    return run(taken, std::time(nullptr)).text;
   } catch (const Error& e) {
     fail_usage("{}", e.what());
   }
@@ -218,9 +226,7 @@ void ChatTemplate::check(std::span<const Message> messages) const {
 
 std::string ChatTemplate::prompt(std::span<const Message> messages) const {
   check(messages);
-  ChatRequest request;
-  request.messages = messages_value(messages);
-  return run(request).text;
+  return run(messages, true, std::time(nullptr)).text;
 }
 
 ChatTemplate chat_template(const Tokenizer& tokenizer) {

@@ -2,12 +2,14 @@
 // messages, and what ends a reply, is read off what it writes around known messages.
 #pragma once
 
+#include <ctime>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "text/chat_request.h"
+#include "text/document.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
 #include "text/tool_calls.h"
@@ -38,6 +40,11 @@ class ChatTemplate {
   // A request, as transformers' apply_chat_template writes it. Usage errors: a text that holds a
   // mark, what the template itself refuses or has no use for.
   std::string render(const ChatRequest&) const;
+  // The whole dialogue to train on. Trained are what {% generation %} encloses, in a template that
+  // has it; else each reply, from where prompt() ends to behind what ends it. Fails where the two
+  // do not go together: a reply would be learned behind what a model never reads. strftime_now
+  // gives the same day always, so that a dialogue has the same bytes on every day.
+  Document document(std::span<const Message>) const;
 
   // What parts messages, so that it may not stand inside one.
   const std::vector<std::string>& marks() const { return marks_; }
@@ -47,7 +54,8 @@ class ChatTemplate {
   ToolCallForm calls() const { return calls_; }
 
  private:
-  jinja::Rendered run(const ChatRequest&) const;
+  jinja::Rendered run(const ChatRequest&, std::time_t now) const;
+  jinja::Rendered run(std::span<const Message>, bool ask, std::time_t now) const;
   CallStyle call_style() const;
 
   jinja::Template template_;

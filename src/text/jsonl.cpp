@@ -28,12 +28,12 @@ constexpr size_t kShownKeys = 12;
       keys.empty() ? "no keys" : printable(fmt::format("{}", fmt::join(keys, ", ")), 400));
 }
 
-Document dialogue_of(const JsonReader& object) {
+Document dialogue_of(const JsonReader& object, const DialogueWriter& write) {
   std::vector<Message> messages;
   for (const JsonReader& message : object.objects("messages"))
     messages.push_back({message.get<std::string>("role"), message.get<std::string>("content")});
   try {
-    Document document = chat_document(messages);
+    Document document = write(messages);
     if (document.trained.empty())
       fail("no message has the role \"assistant\", so there is no reply to learn");
     return document;
@@ -42,12 +42,12 @@ Document dialogue_of(const JsonReader& object) {
   }
 }
 
-Document document_of(const Json& line, const std::string& where) {
+Document document_of(const Json& line, const std::string& where, const DialogueWriter& write) {
   const JsonReader object(line, where);
   const bool text = object.has("text"), messages = object.has("messages");
   if (text && messages)
     fail("{}: \"text\" and \"messages\" are both there; a document is one of them", where);
-  if (messages) return dialogue_of(object);
+  if (messages) return dialogue_of(object, write);
   if (!text) fail_without_text(object);
   Document document;
   document.text = object.get<std::string>("text");
@@ -56,8 +56,8 @@ Document document_of(const Json& line, const std::string& where) {
 
 }  // namespace
 
-JsonlReader::JsonlReader(std::string_view bytes, std::string where)
-    : rest_(bytes), where_(std::move(where)) {
+JsonlReader::JsonlReader(std::string_view bytes, std::string where, DialogueWriter write)
+    : rest_(bytes), where_(std::move(where)), write_(std::move(write)) {
   if (rest_.starts_with(kByteOrderMark)) rest_.remove_prefix(kByteOrderMark.size());
 }
 
@@ -70,8 +70,8 @@ bool JsonlReader::next(Document& document) {
     const std::string where = fmt::format("{}: line {}", where_, line_);
     if (line.size() > kJsonMaxBytes)
       fail("{}: it has {} bytes; a line may have {}", where, line.size(), kJsonMaxBytes);
-    document =
-        document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)), where);
+    document = document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)),
+                           where, write_);
     if (!document.text.empty()) return true;
   }
   return false;

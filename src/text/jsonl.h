@@ -16,7 +16,7 @@ namespace moe {
 class JsonlReader {
  public:
   // `bytes` outlive the reader; `where` (the file's path) opens every message.
-  JsonlReader(std::string_view bytes, std::string where);
+  JsonlReader(std::string_view bytes, std::string where, DialogueWriter write = chat_document);
   // The next document, false at the end. Fails naming file, line and what is wrong with it; a
   // dialogue that holds no reply is wrong too, as nothing could be learned from it.
   bool next(Document& document);
@@ -25,6 +25,7 @@ class JsonlReader {
  private:
   std::string_view rest_;
   std::string where_;
+  DialogueWriter write_;
   int64_t line_ = 0;
 };
 

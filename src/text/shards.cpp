@@ -265,6 +265,9 @@ const TokensIndex& TokensWriter::finish() {
   if (out_) close_shard();
   begin_file("", "");
   write_atomically(folder_ + "/tokenizer.json", tokenizer_.to_json());
+  // A model that is made for these tokens is asked by the template that wrote their dialogues.
+  if (!tokenizer_.config_json().empty())
+    write_atomically(folder_ + "/tokenizer_config.json", tokenizer_.config_json());
   write_atomically(folder_ + "/" + kTokensIndex, to_json(index_));
   return index_;
 }

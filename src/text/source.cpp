@@ -172,9 +172,9 @@ void emit_document(Document&& document, double hold_out,
   });
 }
 
-void each_line(const std::string& path, std::string_view bytes, double hold_out,
-               const std::function<void(TextRun&&)>& emit) {
-  JsonlReader reader(bytes, path);
+void each_line(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
+               double hold_out, const std::function<void(TextRun&&)>& emit) {
+  JsonlReader reader(bytes, path, dialogue_writer(tokenizer));
   Document document;
   while (reader.next(document)) {
     emit_document(std::move(document), hold_out, emit);
@@ -242,7 +242,7 @@ int64_t source_bytes(const std::vector<std::string>& paths) {
 
 void each_run(const std::string& path, std::string_view text, const Tokenizer& tokenizer,
               double hold_out, const std::function<void(TextRun&&)>& emit) {
-  if (is_jsonl(path)) return each_line(path, text, hold_out, emit);
+  if (is_jsonl(path)) return each_line(path, text, tokenizer, hold_out, emit);
   if (hold_out <= 0) return emit_text(text, 0, text.size(), false, emit);
   const std::string mark = tokenizer.eos_id() ? tokenizer.piece(*tokenizer.eos_id()) : "";
   each_side(text, mark, hold_out, [&](size_t begin, size_t end, bool held_out) {

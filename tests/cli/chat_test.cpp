@@ -9,6 +9,7 @@
 #include "support/command.h"
 #include "text/chat.h"
 #include "text/jsonl.h"
+#include "text/shards.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -219,6 +220,35 @@ TEST_F(Chat, TrainingOnDialoguesIsKeptInTheFolder) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "was not trained on dialogues",
                       moe_command({"chat", plain}).err)
       << "a tokenizer taken over knows no dialogues";
+
+  // Further training writes dialogues by the model's own template and keeps it.
+  const std::string own =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
+      "{{ '<assistant>' if add_generation_prompt }}";
+  Json config = read_json(talk + "/tokenizer_config.json");
+  config["chat_template"] = own;
+  put(talk + "/tokenizer_config.json", config.dump());
+  const std::string further = *folder_ / "further", tokens = *folder_ / "tokens";
+  const auto train_further = [&](const std::string& data, const std::string& out) {
+    return moe_command({"train", "--data", data, "--out", out, "--from", talk, "--context", "32",
+                        "--batch", "2", "--steps", "1", "--threads", "2"});
+  };
+  const CommandResult trained = train_further(*folder_ / "talk.jsonl", further);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(chat_template_of(*load_tokenizer(further)), own);
+  const CommandResult tokenized = moe_command(
+      {"tokenize", "--data", *folder_ / "talk.jsonl", "--tokenizer", talk, "--out", tokens});
+  ASSERT_EQ(tokenized.code, 0) << tokenized.err;
+  EXPECT_EQ(chat_template_of(*load_tokenizer(tokens)), own);
+  int64_t bytes = 0;
+  for (int i = 0; i < 60; ++i)
+    bytes += static_cast<int64_t>(
+        fmt::format("<user>what is {0}?</user><assistant>{0} is what it is</assistant>", i).size());
+  EXPECT_EQ(read_tokens_index(tokens).bytes(), bytes);
+  put(*folder_ / "bad.jsonl",
+      jsonl_line(std::vector<Message>{{"user", "a"}, {"assistant", "b</user>"}}));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "bad.jsonl: line 1: message 2 holds </user>",
+                      train_further(*folder_ / "bad.jsonl", further + "2").err);
 }
 
 // A process whose output comes through a pipe that keeps its writes apart, or through a terminal on

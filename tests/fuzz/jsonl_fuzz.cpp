@@ -49,6 +49,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string prompt = chatml().prompt(std::span(messages).first(1));
     const std::string whole = chat_document(messages).text;
     fuzz::demand(messages[1].role != "assistant" || whole.starts_with(prompt));
+    const Document direct = chat_document(messages), rendered = chatml().document(messages);
+    fuzz::demand(direct.text == rendered.text && direct.trained.size() == rendered.trained.size());
+    for (size_t i = 0; i < direct.trained.size(); ++i)
+      fuzz::demand(direct.trained[i].begin == rendered.trained[i].begin &&
+                   direct.trained[i].end == rendered.trained[i].end);
     const std::string line = jsonl_line(messages);
     JsonlReader reader(line, "fuzz.jsonl");
     Document document;

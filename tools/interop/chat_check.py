@@ -6,6 +6,8 @@ apply_chat_template, by the template in the model's folder.
 --bin MOE --model FOLDER     talks with the model 20 times and compares text and ids
 --templates WORK             the same for the templates of tools/golden/chat_templates.py, put
 into a copy of the model below WORK
+--masks WORK --data DATA     what of DATA's dialogues is learned from, by a template that says so
+with {% generation %}: ids and mask of `moe tokenize` are those of return_assistant_tokens_mask
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -22,6 +25,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from chat_templates import TEMPLATES  # noqa: E402
 
 DIALOGUES = 20
+# A reply begins and ends at a mark, so no token is part of it by half.
+GENERATION = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '<|im_end|>' }}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
+    "{{ '<|im_start|>assistant<|im_end|>' if add_generation_prompt }}"
+)
 SAYINGS = [
     "Hello!",
     " what is  2 + 2? ",
@@ -131,6 +141,62 @@ def compare_templates(binary, folder, work):
         compare(binary, copy)
 
 
+def shard_documents(folder):
+    """Of each document of a folder that `moe tokenize` wrote (src/text/shards.h) in one shard: ids,
+    and for each whether it is learned from."""
+    with open(os.path.join(folder, "tokens.json"), encoding="utf-8") as file:
+        [shard] = json.load(file)["shards"]
+    with open(os.path.join(folder, shard["file"]), "rb") as file:
+        data = file.read()
+    width, tokens, ends, spans = struct.unpack("<4Q", data[-56:-24])
+    form = {1: "B", 2: "H", 4: "I"}[width]
+    ids = struct.unpack(f"<{tokens}{form}", data[: tokens * width])
+    at = -(-tokens * width // 8) * 8
+    numbers = struct.unpack(f"<{ends + 2 * spans}I", data[at : at + 4 * (ends + 2 * spans)])
+    learned = [1] * tokens
+    for begin, end in zip(numbers[ends::2], numbers[ends + 1 :: 2]):
+        learned[begin:end] = [0] * (end - begin)
+    begins = (0,) + numbers[: ends - 1]
+    return [(ids[b:e], learned[b:e]) for b, e in zip(begins, numbers[:ends])]
+
+
+def compare_masks(binary, folder, data, work):
+    model, tokens = os.path.join(work, "masks"), os.path.join(work, "masks-tokens")
+    for path in (model, tokens):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(folder, model)
+    path = os.path.join(model, "tokenizer_config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    config["chat_template"] = GENERATION
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    subprocess.run(
+        [binary, "tokenize", "--data", data, "--tokenizer", model, "--out", tokens], check=True
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    with open(data, encoding="utf-8", newline="\n") as file:
+        dialogues = [json.loads(line)["messages"] for line in file]
+    documents = shard_documents(tokens)
+    if len(documents) != len(dialogues):
+        raise SystemExit(f"{len(documents)} documents of {len(dialogues)} dialogues")
+    trained = total = 0
+    for i, (messages, (ids, learned)) in enumerate(zip(dialogues, documents)):
+        theirs = tokenizer.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
+        if list(ids) != list(theirs["input_ids"]):
+            raise SystemExit(f"dialogue {i}: other ids than transformers'")
+        if list(learned) != list(theirs["assistant_masks"]):
+            raise SystemExit(f"dialogue {i}: {learned} against {theirs['assistant_masks']}")
+        trained += sum(learned)
+        total += len(learned)
+    print(
+        f"{len(dialogues)} dialogues: of {total} tokens the same {trained} are learned from as by "
+        f"the mask of transformers {transformers.__version__}"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -139,10 +205,14 @@ def main():
     parser.add_argument("--bin")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--templates", metavar="WORK")
+    parser.add_argument("--masks", metavar="WORK")
+    parser.add_argument("--data")
     args = parser.parse_args()
     if args.write:
         write(args.write)
-    if args.templates:
+    if args.masks:
+        compare_masks(os.path.abspath(args.bin), args.model, args.data, args.masks)
+    elif args.templates:
         compare_templates(os.path.abspath(args.bin), args.model, args.templates)
     elif args.model:
         compare(os.path.abspath(args.bin), args.model)

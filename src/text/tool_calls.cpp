@@ -15,14 +15,14 @@ using Calls = std::optional<std::vector<ToolCall>>;
 using std::string_view;
 
 constexpr size_t kMostCallBytes = size_t{16} << 20;
-constexpr string_view kSpace = " \t\r\n";
+constexpr string_view kReplySpace = " \t\r\n";
 constexpr string_view kPythonTag = "<|python_tag|>";
 
 string_view trimmed_left(string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
+  return text.substr(std::min(text.find_first_not_of(kReplySpace), text.size()));
 }
 string_view trimmed_right(string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+  return text.substr(0, text.find_last_not_of(kReplySpace) + 1);
 }
 string_view trimmed(string_view text) { return trimmed_left(trimmed_right(text)); }
 
@@ -63,7 +63,7 @@ std::optional<std::string> arguments_of(const OrderedJson& given) {
 Calls one_call(string_view name, string_view arguments) {
   const auto given = json_of(trimmed(arguments));
   name = trimmed(name);
-  if (name.empty() || name.find_first_of(kSpace) != string_view::npos || !given ||
+  if (name.empty() || name.find_first_of(kReplySpace) != string_view::npos || !given ||
       !given->is_object())
     return std::nullopt;
   return std::vector<ToolCall>{{std::string(name), given->dump()}};

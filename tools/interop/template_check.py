@@ -4,7 +4,8 @@ of them, set up as transformers sets it up.
 
 --bin MOE --model FOLDER --templates FOLDER --work FOLDER
 
-Every *.jinja of --templates is put into a copy of the model below --work and writes six dialogues.
+Every *.jinja of --templates is put into a copy of the model below --work and writes six dialogues;
+the model's vocabulary has <|endoftext|>, as one of bpe:SIZE has.
 Each has to give the same text, or be refused by both, or be refused here by name; the last may be
 one in twenty. A message that calls tools may be written in several ways (its arguments as a text or
 an object, its content null or empty), and each template takes its own: the text has to be that of

@@ -64,16 +64,19 @@ std::string chat_template_jinja() {
       kMessageBegin, kMessageEnd, kMessageBegin);
 }
 
-std::string chat_template_of(const Tokenizer& tokenizer) {
+std::string chat_template_of(const Tokenizer& tokenizer, const std::string& name) {
+  constexpr const char* kDefault = "default";
   const Json config = config_of(tokenizer);
   const auto found = config.find(kTemplate);
   if (found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_array())
+  if (found->is_string()) return name == kDefault ? found->get<std::string>() : "";
+  if (found->is_array()) {
     for (const Json& named : *found)
-      if (named.is_object() && named.value("name", Json()) == "default" &&
-          named.contains("template") && named["template"].is_string())
+      if (named.is_object() && named.value("name", Json()) == name && named.contains("template") &&
+          named["template"].is_string())
         return named["template"];
+    if (name != kDefault) return "";
+  }
   fail("{}: its {} is neither a text nor a list with a default", kConfig, kTemplate);
 }
 

@@ -36,8 +36,9 @@ enum class Dialogues {
   other,   // one with other marks
 };
 Dialogues dialogues_of(const Tokenizer&);
-// The template's text, empty where there is none; of several that one named "default".
-std::string chat_template_of(const Tokenizer&);
+// The template's text, empty where there is none; of several that one of this name. A single one is
+// "default".
+std::string chat_template_of(const Tokenizer&, const std::string& name = "default");
 // What the config calls eos_token, else the text of the tokenizer's eos; empty where there is none.
 std::string end_text(const Tokenizer&);
 // Writes the template into the tokenizer's config, or takes any out.

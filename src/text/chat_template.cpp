@@ -106,8 +106,11 @@ std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens)
-    : template_(jinja), tokens_(std::move(tokens)), calls_(tool_call_form(jinja)) {
+ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::string_view with_tools)
+    : template_(jinja),
+      tokens_(std::move(tokens)),
+      calls_(tool_call_form(with_tools.empty() ? jinja : with_tools)) {
+  if (!with_tools.empty()) with_tools_.emplace(with_tools);
   const std::vector<Message> talk = {
       {"user", "Aquestiona"}, {"assistant", "Aanswera"}, {"user", "Aseconda"}};
   ChatRequest known;
@@ -192,7 +195,8 @@ jinja::Rendered ChatTemplate::run(const ChatRequest& request, std::time_t now) c
   if (!tokens_.bos.empty()) variables.emplace_back("bos_token", tokens_.bos);
   if (!tokens_.eos.empty()) variables.emplace_back("eos_token", tokens_.eos);
   variables.insert(variables.end(), request.extra.begin(), request.extra.end());
-  return template_.render(variables, {.now = now});
+  const bool other = with_tools_ && request.tools.truth();
+  return (other ? *with_tools_ : template_).render(variables, {.now = now});
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
@@ -232,7 +236,9 @@ std::string ChatTemplate::prompt(std::span<const Message> messages) const {
 ChatTemplate chat_template(const Tokenizer& tokenizer) {
   const std::string jinja = chat_template_of(tokenizer);
   if (jinja.empty()) return {chat_template_jinja(), {}};
-  return {jinja, {text_of(tokenizer, tokenizer.special().bos), end_text(tokenizer)}};
+  return {jinja,
+          {text_of(tokenizer, tokenizer.special().bos), end_text(tokenizer)},
+          chat_template_of(tokenizer, "tool_use")};
 }
 
 }  // namespace moe

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ctime>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,7 +31,8 @@ class ChatTemplate {
  public:
   // Fails, naming the template's line, where it is none, uses what is not known here, or does not
   // write the messages it is given.
-  ChatTemplate(std::string_view jinja, ChatTokens tokens);
+  // `with_tools`: another template, for requests that have tools; empty where there is none.
+  ChatTemplate(std::string_view jinja, ChatTokens tokens, std::string_view with_tools = "");
 
   // The dialogue so far and the opening of the assistant's next message. Usage errors: no message,
   // an unknown role (nearest offered), a system message that is not the first, a content that holds
@@ -59,6 +61,7 @@ class ChatTemplate {
   CallStyle call_style() const;
 
   jinja::Template template_;
+  std::optional<jinja::Template> with_tools_;
   ChatTokens tokens_;
   CallStyle style_;
   ToolCallForm calls_;

@@ -122,6 +122,18 @@ TEST(ChatTemplate, ATokenizersOwnIsTaken) {
   tokenizer->set_config_json(config.dump());
   EXPECT_TRUE(holds(chat_template(*tokenizer).stops(), "</s>"));
   EXPECT_TRUE(chat_template(*tokenizer).prompt(talk).ends_with("<|user|>\na\n<|assistant|>\n"));
+  // with tools transformers takes another one
+  config["chat_template"][0] = {
+      {"name", "tool_use"},
+      {"template", "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}"}};
+  tokenizer->set_config_json(config.dump());
+  const ChatTemplate both = chat_template(*tokenizer);
+  EXPECT_EQ(both.calls(), ToolCallForm::hermes);
+  EXPECT_TRUE(both.prompt(talk).ends_with("<|user|>\na\n<|assistant|>\n"));
+  EXPECT_EQ(both.render(parse_chat_request(R"({"messages": [{"role": "user", "content": "a"}],
+                        "tools": [{"type": "function", "function": {"name": "f"}}]})",
+                                           "request")),
+            "<tool_call>a");
   tokenizer->set_config_json(R"({"chat_template": 1})");
   EXPECT_FAILS(chat_template(*tokenizer), "neither a text nor a list");
 }

@@ -51,10 +51,12 @@ void validate(const GenerateOptions& options) {
 }
 
 Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                       const GenerateOptions& options, EmitText emit)
+                       const GenerateOptions& options, EmitText emit,
+                       std::unique_ptr<grammar::Constraint> constraint)
     : options_(options),
       emit_(std::move(emit)),
       sampler_(options.sampler),
+      constraint_(std::move(constraint)),
       stream_(tokenizer, options.stop),
       text_(prompt.begin(), prompt.end()) {
   for (const int32_t id : prompt) sampler_.accept(id);
@@ -70,7 +72,9 @@ bool Generation::take(std::span<const float> logits) {
   const size_t rows = std::max<size_t>(next_.size(), 1), vocab = logits.size() / rows;
   size_t right = 0;  // guesses
   for (size_t row = 0; row < rows; ++row) {
-    const int32_t id = sampler_.next(logits.subspan(row * vocab, vocab));
+    const int32_t id =
+        sampler_.next(logits.subspan(row * vocab, vocab),
+                      constraint_ ? constraint_->allowed() : std::span<const uint64_t>());
     const bool guessed = row + 1 < rows && next_[row + 1] == id;
     if (guessed) ++out_.accepted;
     if (!write(id)) return false;
@@ -94,11 +98,15 @@ bool Generation::write(int32_t id) {
   ++out_.tokens;
   out_.ids.push_back(id);
   text_.push_back(id);
-  const std::string text = stream_.push(id);
+  if (constraint_) constraint_->accept(id);
+  std::string text = stream_.push(id);
+  const bool whole = constraint_ && constraint_->must_end();
+  if (whole && !stream_.ended()) text += stream_.finish();
   const bool wanted = text.empty() || emit_(text);
-  if (stream_.ended()) out_.finish = "stop";
+  const bool ended = stream_.ended() || whole;
+  if (ended) out_.finish = "stop";
   else if (!wanted) out_.finish = "interrupted";
-  return wanted && !stream_.ended();
+  return wanted && !ended;
 }
 
 Generated Generation::finish() {
@@ -125,10 +133,12 @@ Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std
 }
 
 Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                   const GenerateOptions& options, const EmitText& emit, const KeepReading& keep) {
+                   const GenerateOptions& options, const EmitText& emit, const KeepReading& keep,
+                   std::unique_ptr<grammar::Constraint> constraint) {
   validate(options);
   Generation generation(tokenizer, prompt,
-                        with_room(options, session.capacity() - std::ssize(prompt) + 1), emit);
+                        with_room(options, session.capacity() - std::ssize(prompt) + 1), emit,
+                        std::move(constraint));
   const int64_t computed = session.computed();
   const auto start = std::chrono::steady_clock::now();
   std::span<const float> logits =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "infer/sampler.h"
 #include "infer/session.h"
 #include "infer/text_stream.h"
+#include "text/grammar/token_mask.h"
 
 namespace moe {
 
@@ -50,14 +52,18 @@ using EmitText = std::function<bool(const std::string&)>;
 class Generation {
  public:
   // Writes at most options.max_tokens; options.session is the runner's affair. The tokenizer
-  // outlives this.
-  Generation(const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, EmitText);
+  // outlives this. With a constraint only tokens that it allows are drawn, and the text ends
+  // ("stop") where nothing can follow. It is this text's alone, at its beginning.
+  Generation(const Tokenizer&, std::span<const int32_t> prompt, const GenerateOptions&, EmitText,
+             std::unique_ptr<grammar::Constraint> = nullptr);
 
   // logits [n,V] after the last token of the prompt (n = 1), then after each of next(): draws from
   // them. False: the text has come to its end.
   bool take(std::span<const float> logits);
   // The token that was drawn last, and guesses of what follows it.
   std::span<const int32_t> next() const { return next_; }
+  // What was written so far; its text is not cut yet.
+  const Generated& written() const { return out_; }
   // How many of the last tokens that were decoded were guesses that came to nothing.
   int64_t rejected() const { return rejected_; }
   // Shows what was held back. Seconds, read_tokens and expert_rows are left to who ran the model.
@@ -69,6 +75,7 @@ class Generation {
   GenerateOptions options_;
   EmitText emit_;
   Sampler sampler_;
+  std::unique_ptr<grammar::Constraint> constraint_;  // may be none
   TextStream stream_;
   std::vector<int32_t> text_;  // tokens of the prompt and those drawn
   std::vector<int32_t> next_;
@@ -83,8 +90,10 @@ Session session_for(Model&, Run&, std::span<const int32_t> prompt, const Generat
 Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt,
                    const GenerateOptions&, const EmitText&, const KeepReading& = {});
 // The same in a session that may have read some of the prompt already; its own options and the room
-// it has left count, not those of `options`. The last token drawn is not read.
+// it has left count, not those of `options`. The last token drawn is not read. The constraint is
+// Generation's.
 Generated generate(Session&, const Tokenizer&, std::span<const int32_t> prompt,
-                   const GenerateOptions&, const EmitText&, const KeepReading& = {});
+                   const GenerateOptions&, const EmitText&, const KeepReading& = {},
+                   std::unique_ptr<grammar::Constraint> = nullptr);
 
 }  // namespace moe

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/rng.h"
@@ -18,6 +20,10 @@ struct SamplerOptions {
   float repeat_penalty = 1;  // 1: off; logits of recent tokens are divided by it when positive,
                              // multiplied when negative
   int64_t repeat_last = 64;  // how many tokens count as recent
+  // Taken off the logit of a token that the reply holds: once for each time, and once in any case
+  // (OpenAI's API reference, "frequency and presence penalties").
+  float frequency_penalty = 0, presence_penalty = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
   uint64_t seed = 0;
 };
 
@@ -29,8 +35,9 @@ class Sampler {
   explicit Sampler(const SamplerOptions&);
 
   // The next token. `logits` [V] is left alone; ties go to the lower id. The n-th call with the
-  // same logits and history gives the same token.
-  int32_t next(std::span<const float> logits);
+  // same logits and history gives the same token. `allowed` has one bit a token, 64 a word: others
+  // are no candidates at all, nor are those beyond its end; empty: all are.
+  int32_t next(std::span<const float> logits, std::span<const uint64_t> allowed = {});
   // A token of the prompt, which counts for the penalty.
   void accept(int32_t id);
 
@@ -40,13 +47,18 @@ class Sampler {
     float logit;
     float p;
   };
-  std::vector<Candidate> penalised(std::span<const float> logits) const;
+  // Whether the logits count as they are.
+  bool plain() const;
+  std::vector<Candidate> penalised(std::span<const float> logits,
+                                   std::span<const uint64_t> allowed) const;
   void cut(std::vector<Candidate>&) const;
+  int32_t draw(std::vector<Candidate>&) const;
 
   SamplerOptions options_;
   RngKey key_;
   uint64_t draws_ = 0;
   std::vector<int32_t> recent_;
+  std::map<int32_t, int64_t> drawn_;  // how often, of the tokens that were drawn
 };
 
 }  // namespace moe

@@ -111,6 +111,14 @@ class BpeTokenizer : public Tokenizer {
     return parts_.pieces[static_cast<size_t>(id)];
   }
 
+  std::vector<int32_t> marks() const override {
+    std::vector<int32_t> ids;
+    for (const std::vector<AddedToken>* tokens : {&parts_.added, &parts_.added_late})
+      for (const AddedToken& token : *tokens) ids.push_back(token.id);
+    if (parts_.unk) ids.push_back(*parts_.unk);
+    return ids;
+  }
+
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text = Tokenizer::decode(ids);
     if (!parts_.characters) return text;

@@ -35,6 +35,9 @@ class Tokenizer {
   // True when id i is byte i, so that text needs no encoding (the corpus then maps files instead of
   // copying them).
   virtual bool ids_are_bytes() const { return false; }
+  // Ids that are no piece of ordinary text, such as <|endoftext|>: those looked for in a text
+  // before all else, and what stands for unknown characters.
+  virtual std::vector<int32_t> marks() const { return {}; }
   // Where in `text` each token of encode(text) begins.
   virtual std::vector<int64_t> starts(std::string_view text) const;
   // encode(), behind bos where the tokenizer puts it there: what a model reads that is given a

@@ -276,6 +276,39 @@ void tool_calls_seeds(const std::string& folder) {
       form(ToolCallForm::nemotron) + R"(<TOOLCALL>[{"name": "f"}, {"name": "g"}]</TOOLCALL>)");
 }
 
+// Bodies of requests.
+void serve_seeds(const std::string& folder) {
+  put(folder, "completion",
+      R"({"model": "m", "prompt": ["Once", "The end"], "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1,
+ "n": 2, "seed": -7, "stop": ["a", "b"], "echo": true, "logprobs": 2, "logit_bias": {"65": 1.5}, "ignore_eos": true,
+ "frequency_penalty": 0.5, "presence_penalty": -1, "repeat_penalty": 1.1, "suffix": ""})");
+  put(folder, "ids",
+      R"({"prompt": [[72, 105], [1]], "stream": true, "stream_options": {"include_usage": true},
+ "routing": true, "return_routed_experts": true, "replay": {"shape": [1, 2, 2], "routed_experts": "AAAAAAEAAAACAAAAAwAAAA=="}})");
+  put(folder, "chat",
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "max_completion_tokens": 5, "logprobs": true,
+ "top_logprobs": 3, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto",
+ "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}})");
+  put(folder, "format", R"({"prompt": "p", "response_format": {"type": "json_object"}})");
+}
+
+// A schema, a NUL byte, and a text under it.
+void grammar_seeds(const std::string& folder) {
+  const std::string nul(1, '\0');
+  put(folder, "object",
+      R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": -20, "maximum": 130}, "b": {"type": ["string", "null"], "maxLength": 5},
+ "c": {"enum": ["x", "xy", 1.5, {"d": []}]}}, "required": ["a"], "additionalProperties": {"type": "number", "exclusiveMinimum": 0}})" +
+          nul + R"({"a":-7, "b": "\u00e9", "c": {"d":[]}, "d":0.5})");
+  put(folder, "array",
+      R"({"prefixItems": [{"format": "date-time"}, {"format": "uuid"}, {"const": "\u00e9"}], "items": {"type": "boolean"}, "minItems": 1, "maxItems": 9})" +
+          nul + R"(["2024-02-29T12:00:00Z","123e4567-e89b-12d3-a456-426614174000"])");
+  put(folder, "tree",
+      R"({"$ref": "#/$defs/t", "$defs": {"t": {"anyOf": [{"type": "object", "properties": {"l": {"$ref": "#/$defs/t"}, "n": {}}, "required": ["l"]},
+ {"oneOf": [{"type": "null"}, {"allOf": [{"minLength": 2}]}]}]}}, "title": "T", "default": null})" +
+          nul + R"({"l":{"l":null, "m": [1]},"n":{}})");
+  put(folder, "refused", R"({"properties": {"a/b": {"pattern": "x"}}})" + nul);
+}
+
 void config_seeds(const std::string& folder) {
   put(folder, "plain", config_to_json(test::small_config()));
   put(folder, "olmoe", config_to_json(test::small_olmoe()));
@@ -398,8 +431,10 @@ int main(int argc, char** argv) {
     moe::ggml_vocab_seeds(out + "/ggml_vocab");
     moe::shards_seeds(out + "/shards");
     moe::jinja_seeds(out + "/jinja");
+    moe::serve_seeds(out + "/serve");
     moe::chat_request_seeds(out + "/chat_request");
     moe::tool_calls_seeds(out + "/tool_calls");
+    moe::grammar_seeds(out + "/grammar");
     moe::config_seeds(out + "/config");
     moe::stages_seeds(out + "/stages");
     moe::history_seeds(out + "/history");

@@ -80,7 +80,12 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
                       std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
 }
 
-void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows) {
+int64_t ModelRunner::slots() const {
+  return model_.config().moe_layer_count() == 0 ? 0 : routing_.slots();
+}
+
+void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows,
+                       const StepRouting& routing) {
   for (const StepRows& r : rows)
     if (r.ids.empty() || r.logits < 0 || r.logits > std::ssize(r.ids))
       fail("slot {}: logits of {} tokens are asked for where a step reads {}", r.slot, r.logits,
@@ -93,14 +98,15 @@ void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows) 
       cache_.extend(r.slot, std::ssize(r.ids));
       held.push_back(length);
     }
-    forward(logits, rows);
+    forward(logits, rows, routing);
   } catch (...) {
     for (size_t i = 0; i < held.size(); ++i) cache_.truncate(rows[i].slot, held[i]);
     throw;
   }
 }
 
-void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> rows) {
+void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> rows,
+                          const StepRouting& routing) {
   StepBatch step;
   for (const StepRows& r : rows) step.add(r, cache_.length(r.slot) - std::ssize(r.ids));
   const ArenaScope scope(run_.saved);
@@ -109,7 +115,9 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
                  {.batch = {step.ids, step.positions, step.bounds, step.slots},
                   .routing = &routing_,
                   .cache = &cache_,
-                  .wanted = {.counts = true}},
+                  .recorded = routing.recorded,
+                  .wanted = {.counts = true},
+                  .on_routing = routing.on_routing},
                  saved);
   if (!step.wanted.empty())
     model_.logits(

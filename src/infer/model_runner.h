@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,6 +35,14 @@ struct StepRows {
   int64_t logits = 1;  // after so many of the last of them logits are wanted; 0: a prompt goes on
 };
 
+// What a step may be asked for beside logits (moe::Pass).
+struct StepRouting {
+  // Told what each MoE layer did with the rows of the step, laid end to end; null: nobody asks.
+  const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;
+  // Choices that the routers take instead of their own: [N,K] i32 for each MoE layer in order.
+  const std::vector<Tensor>* recorded = nullptr;
+};
+
 // Owns the cache; the Model and the Run must outlive it. For one thread at a time; several runners
 // of one Model, each with a Run of its own, may step at the same time.
 class ModelRunner {
@@ -48,12 +57,15 @@ class ModelRunner {
   // are the same whatever stands beside it, in bits where the products keep a row's
   // (ops::products_keep_row_bits). Where it fails nothing has changed. logits [wanted,V], in the
   // order of `rows`
-  void step(std::span<float> logits, std::span<const StepRows> rows);
+  void step(std::span<float> logits, std::span<const StepRows> rows,
+            const StepRouting& routing = {});
+  // Choices of a token in each MoE layer [K of the matrices in StepRouting]; 0 of a dense model.
+  int64_t slots() const;
   // Rows that each expert [E] of each MoE layer in order computed since the runner began.
   const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
 
  private:
-  void forward(std::span<float> logits, std::span<const StepRows> rows);
+  void forward(std::span<float> logits, std::span<const StepRows> rows, const StepRouting&);
 
   Model& model_;
   Run& run_;

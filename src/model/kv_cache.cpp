@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -92,7 +93,7 @@ void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& ro
 }  // namespace
 
 KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
-    : blocks_(blocks_for(capacity)) {
+    : blocks_(blocks_for(capacity)), holders_(static_cast<size_t>(blocks_)) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
   if (config.head_width % block_of(dtype).elements != 0)
@@ -132,20 +133,47 @@ void KvCache::check_open(int32_t slot) const {
     fail("slot {} of the cache has no sequence", slot);
 }
 
+int32_t KvCache::take_block() {
+  const int32_t block = free_blocks_.back();
+  free_blocks_.pop_back();
+  retain(block);
+  return block;
+}
+
+void KvCache::release(int32_t block) {
+  if (--holders_[static_cast<size_t>(block)] == 0) free_blocks_.push_back(block);
+}
+
+void KvCache::copy_block(int32_t to, int32_t from) {
+  for (const std::vector<Tensor>* layers : {&k_, &v_})
+    for (const Tensor& t : *layers) {
+      const auto bytes = static_cast<size_t>(t.rows() * t.row_bytes / blocks_);
+      auto* data = static_cast<char*>(t.data);
+      std::memcpy(data + static_cast<size_t>(to) * bytes, data + static_cast<size_t>(from) * bytes,
+                  bytes);
+    }
+}
+
 void KvCache::extend(int32_t slot, int64_t tokens) {
   check_open(slot);
   std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
-  const int64_t length = this->length(slot) + tokens, more = blocks_for(length) - std::ssize(table);
+  const int64_t length = this->length(slot) + tokens;
+  // A block that others have too is not written to.
+  const bool shared =
+      tokens > 0 && this->length(slot) % ops::kKeyBlock != 0 && holders(table.back()) > 1;
+  const int64_t more = blocks_for(length) - std::ssize(table) + (shared ? 1 : 0);
   if (more > std::ssize(free_blocks_))
     fail(
         "the cache of keys and values has room for {} tokens in blocks of {}, and {} blocks are "
         "free where {} are needed to go on to token {}; end or truncate "
         "another sequence, or give the cache a larger capacity",
         capacity(), ops::kKeyBlock, free_blocks_.size(), more, length);
-  for (int64_t i = 0; i < more; ++i) {
-    table.push_back(free_blocks_.back());
-    free_blocks_.pop_back();
+  if (shared) {
+    const int32_t own = take_block();
+    copy_block(own, table.back());
+    release(std::exchange(table.back(), own));
   }
+  while (std::ssize(table) < blocks_for(length)) table.push_back(take_block());
   lengths_[static_cast<size_t>(slot)] = length;
 }
 
@@ -154,8 +182,24 @@ void KvCache::truncate(int32_t slot, int64_t length) {
   std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
   if (length >= this->length(slot)) return;
   for (const int64_t kept = blocks_for(length); std::ssize(table) > kept; table.pop_back())
-    free_blocks_.push_back(table.back());
+    release(table.back());
   lengths_[static_cast<size_t>(slot)] = length;
+}
+
+void KvCache::adopt(int32_t slot, std::span<const int32_t> blocks) {
+  check_open(slot);
+  if (length(slot) > 0)
+    fail(
+        "slot {} holds {} tokens already, and only a sequence without any can begin with those of "
+        "another",
+        slot, length(slot));
+  for (const int32_t block : blocks) {
+    if (block < 0 || block >= blocks_ || holders(block) == 0)
+      fail("block {} of the cache is held by nobody, so there is nothing to begin with", block);
+    retain(block);
+    tables_[static_cast<size_t>(slot)].push_back(block);
+  }
+  lengths_[static_cast<size_t>(slot)] = std::ssize(blocks) * ops::kKeyBlock;
 }
 
 std::vector<int64_t> KvCache::rows_of(const Batch& batch) const {

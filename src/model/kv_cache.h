@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/config.h"
@@ -14,9 +15,10 @@ namespace moe {
 
 // A sequence has a slot: a number by which batches name it, a table of the blocks that hold its
 // positions 0 to 63, 64 to 127, ..., and a length. Blocks are handed out as it grows and come back
-// when it is truncated or closed. A block lies in all layers alike; within one, keys lie transposed
-// (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Owns its memory. For one
-// thread at a time.
+// when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
+// back when the last holder lets go. A block lies in all layers alike; within one, keys lie
+// transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Owns its memory.
+// For one thread at a time.
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
@@ -39,6 +41,15 @@ class KvCache {
   // Drops what stands behind the first `length` tokens.
   void truncate(int32_t slot, int64_t length);
 
+  // The blocks of a sequence, in order.
+  std::span<const int32_t> blocks(int32_t slot) const { return tables_[static_cast<size_t>(slot)]; }
+  // Lets a sequence without tokens begin with full blocks that somebody holds.
+  void adopt(int32_t slot, std::span<const int32_t> blocks);
+  // One holder of a block more, beside the sequences that have it; release() takes it back.
+  void retain(int32_t block) { ++holders_[static_cast<size_t>(block)]; }
+  void release(int32_t block);
+  int64_t holders(int32_t block) const { return holders_[static_cast<size_t>(block)]; }
+
   // Copies the batch's new keys and values to their places, rounded to the cache's dtype. k, v [N,
   // G*C] A
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
@@ -47,6 +58,8 @@ class KvCache {
 
  private:
   void check_open(int32_t slot) const;
+  int32_t take_block();
+  void copy_block(int32_t to, int32_t from);
   std::vector<int64_t> rows_of(const Batch&) const;
 
   Arena memory_;
@@ -54,6 +67,7 @@ class KvCache {
   std::vector<Tensor> k_;                     // per layer [blocks, G*C, 64] or [blocks * 64, G*C]
   std::vector<Tensor> v_;                     // per layer [blocks * 64, G*C]
   std::vector<int32_t> free_blocks_;          // the next one last
+  std::vector<int32_t> holders_;              // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot
   std::vector<int64_t> lengths_;              // of each slot; -1: it has no sequence
 };

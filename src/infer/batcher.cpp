@@ -1,0 +1,455 @@
+#include "infer/batcher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+#include "moe/layer.h"
+#include "moe/stages/replay.h"
+
+namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Tokens of prompts that a step reads beside replies, which wait for them; fewer would leave the
+// products of the experts too few rows each.
+constexpr int64_t kChunkBesideReplies = 256;
+constexpr int64_t kLogitBytes = int64_t{64} << 20;  // of a step for log-probabilities of a prompt
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+int64_t in_blocks(int64_t tokens) {
+  return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock * ops::kKeyBlock;
+}
+
+// What log-probabilities of one row of logits [V] are made of.
+class LogSoftmax {
+ public:
+  explicit LogSoftmax(std::span<const float> logits) : logits_(logits) {
+    const float most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
+    shift_ = most + std::log(sum);
+  }
+  TokenLogprob of(int32_t id) const {
+    return {id, static_cast<float>(logits_[static_cast<size_t>(id)] - shift_)};
+  }
+  std::vector<TokenLogprob> top(int64_t count) const {
+    std::vector<int32_t> ids(logits_.size());
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    const auto end = ids.begin() + std::min<int64_t>(count, std::ssize(ids));
+    std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
+      const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    });
+    std::vector<TokenLogprob> top;
+    for (auto id = ids.begin(); id != end; ++id) top.push_back(of(*id));
+    return top;
+  }
+
+ private:
+  std::span<const float> logits_;
+  double shift_;
+};
+
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int64_t top) {
+  const LogSoftmax softmax(logits);
+  return {softmax.of(id), softmax.top(top)};
+}
+
+void check_ids(std::span<const int32_t> ids, int64_t vocab) {
+  if (ids.empty()) fail_usage("the prompt has no tokens; give at least one");
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail_usage("token {} of the prompt has the id {}, but the vocabulary ends at {}", i + 1,
+                 ids[i], vocab - 1);
+}
+
+}  // namespace
+
+struct Batcher::Text {
+  Text(TextRequest given, const Tokenizer& tokenizer, int32_t its_slot, int64_t room)
+      : request(std::move(given)),
+        slot(its_slot),
+        reserved(room),
+        generation(
+            tokenizer, request.prompt, request.options,
+            [this](const std::string& text) {
+              progress.text += text;
+              return true;
+            },
+            request.grammar ? std::make_unique<grammar::Constraint>(request.grammar, request.tokens)
+                            : nullptr) {}
+
+  int64_t prompt_tokens() const { return std::ssize(request.prompt); }
+  bool reads() const { return read < prompt_tokens(); }
+
+  TextRequest request;
+  int32_t slot;
+  int64_t reserved;    // tokens, whole blocks
+  int64_t read = 0;    // of the prompt's tokens
+  int64_t cached = 0;  // of them, those that another text had read
+  int64_t pieces = 0;  // steps that read of the prompt
+  Clock::time_point began = Clock::now(), wrote = began;
+  TextProgress progress;
+  Generation generation;
+  bool ended = false;
+};
+
+// Rows of one text in a step.
+struct Batcher::Part {
+  Text* text;
+  StepRows rows;
+  int64_t position;     // of the first of them in its text
+  int64_t first_row;    // among those of the step
+  int64_t first_logit;  // row of logits
+};
+
+struct Batcher::Step {
+  std::vector<Part> parts;
+  int64_t tokens = 0, wanted = 0;  // rows, and those of them whose logits are wanted
+  bool replayed = false;
+
+  void add(Text& text, int64_t position, std::span<const int32_t> ids, int64_t logits) {
+    parts.push_back({&text, {text.slot, ids, logits}, position, tokens, wanted});
+    tokens += std::ssize(ids);
+    wanted += logits;
+  }
+};
+
+Batcher::Batcher(ModelRunner& runner, const Tokenizer& tokenizer, int64_t parallel, int64_t context)
+    : runner_(runner),
+      tokenizer_(tokenizer),
+      parallel_(parallel),
+      context_(context),
+      prefixes_(runner.cache()) {
+  if (parallel < 1) fail_usage("@parallel is {}; it must be at least 1", parallel);
+}
+
+Batcher::~Batcher() {
+  for (const auto& text : active_) runner_.cache().close(text->slot);
+}
+
+void Batcher::check(const TextRequest& request) const {
+  const ModelConfig& config = runner_.model().config();
+  validate(request.options);
+  check_ids(request.prompt, config.vocab);
+  const int64_t prompt = std::ssize(request.prompt), most = most_tokens();
+  if (prompt > most || (prompt == most && request.options.max_tokens > 1))
+    fail_usage("the prompt has {} tokens and a text may have {}; shorten it", prompt, most);
+  if (request.recorded.empty()) return;
+  const int64_t row = config.moe_layer_count() * runner_.slots();
+  if (row == 0) fail_usage("the model is dense, so there are no choices to replay");
+  if (std::ssize(request.recorded) % row != 0)
+    fail_usage("the choices to replay are {} numbers; each token has {} x {}",
+               request.recorded.size(), config.moe_layer_count(), runner_.slots());
+  const int64_t rows = std::ssize(request.recorded) / runner_.slots();
+  // The record is only read.
+  check_recorded(
+      Tensor(const_cast<int32_t*>(request.recorded.data()), DType::i32, {rows, runner_.slots()}),
+      rows, runner_.slots(), config.routing.experts, "replay");
+}
+
+void Batcher::add(TextRequest request) {
+  check(request);
+  GenerateOptions& options = request.options;
+  options.max_tokens = std::min(options.max_tokens, most_tokens() - std::ssize(request.prompt) + 1);
+  // Guesses would be read with the choices of others.
+  if (!request.recorded.empty()) options.prompt_lookup = 0;
+  waiting_.push_back(std::move(request));
+}
+
+// The client whose last text was admitted longest ago, and of its texts the first.
+std::deque<TextRequest>::iterator Batcher::next_in_turn() {
+  const auto turn = [&](const std::string& client) {
+    const auto found = turns_.find(client);
+    return found == turns_.end() ? 0 : found->second;
+  };
+  auto best = waiting_.end();
+  for (auto request = waiting_.begin(); request != waiting_.end(); ++request) {
+    if (begins_like_one_being_read(*request)) continue;
+    if (best == waiting_.end() || turn(request->client) < turn(best->client)) best = request;
+  }
+  return best;
+}
+
+// Such a text waits until what it begins with can be taken over.
+bool Batcher::begins_like_one_being_read(const TextRequest& request) const {
+  if (request.routing || request.prompt_logprobs) return false;
+  const auto& ids = request.prompt;
+  return std::any_of(active_.begin(), active_.end(), [&](const auto& text) {
+    if (!text->reads()) return false;
+    const auto& other = text->request.prompt;
+    const int64_t alike =
+        std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first - ids.begin();
+    return alike / ops::kKeyBlock * ops::kKeyBlock * 2 >= std::max<int64_t>(std::ssize(ids), 2);
+  });
+}
+
+void Batcher::admit() {
+  while (active() < parallel_) {
+    const auto request = next_in_turn();
+    if (request == waiting_.end()) return;
+    int64_t reserved = in_blocks(std::ssize(request->prompt) + request->options.max_tokens);
+    for (const auto& text : active_) reserved += text->reserved;
+    if (reserved > runner_.cache().capacity() && active() > 0) return;
+    turns_[request->client] = ++turn_;
+    TextRequest taken = std::move(*request);
+    waiting_.erase(request);
+    begin(std::move(taken));
+  }
+}
+
+void Batcher::begin(TextRequest request) {
+  const int64_t room = in_blocks(std::ssize(request.prompt) + request.options.max_tokens);
+  active_.push_back(
+      std::make_unique<Text>(std::move(request), tokenizer_, runner_.cache().open(), room));
+  Text& text = *active_.back();
+  // Log-probabilities and routing are of tokens that are read.
+  const bool all_read =
+      text.request.prompt_logprobs || text.request.routing || !text.request.recorded.empty();
+  if (!all_read) text.read = text.cached = prefixes_.adopt(text.slot, text.request.prompt);
+}
+
+void Batcher::drop_unwanted() {
+  for (const auto& text : active_)
+    if (text->request.wanted && !text->request.wanted()) end(*text, nullptr, "interrupted");
+  std::erase_if(active_, [](const auto& text) { return text->ended; });
+  for (auto request = waiting_.begin(); request != waiting_.end();) {
+    if (!request->wanted || request->wanted()) {
+      ++request;
+      continue;
+    }
+    const TextRequest gone = std::move(*request);
+    request = waiting_.erase(request);
+    Generated nothing;
+    nothing.finish = "interrupted";
+    gone.on_end(nothing, nullptr);
+  }
+  // Nobody waits for a turn of a client that has no text.
+  std::erase_if(turns_, [&](const auto& turn) {
+    const auto its = [&](const auto& client) { return client == turn.first; };
+    return std::none_of(active_.begin(), active_.end(),
+                        [&](const auto& text) { return its(text->request.client); }) &&
+           std::none_of(waiting_.begin(), waiting_.end(),
+                        [&](const auto& request) { return its(request.client); });
+  });
+}
+
+// Rows of the text for a step that reads at most `most` of its prompt.
+void Batcher::add_rows(Step& step, Text& text, int64_t most) const {
+  const int64_t position = runner_.cache().length(text.slot);
+  if (!text.reads()) {
+    const std::span<const int32_t> ids = text.generation.next();
+    return step.add(text, position, ids, std::ssize(ids));
+  }
+  const TextRequest& request = text.request;
+  if (request.prompt_logprobs)
+    most = std::min(most, std::max<int64_t>(1, kLogitBytes / (4 * runner_.model().config().vocab)));
+  const int64_t count = std::min(most, text.prompt_tokens() - text.read);
+  const bool last = text.read + count == text.prompt_tokens();
+  step.add(
+      text, position,
+      std::span(request.prompt).subspan(static_cast<size_t>(text.read), static_cast<size_t>(count)),
+      request.prompt_logprobs ? count : last);
+}
+
+// Every reply goes on by a token. Of the prompts those that were begun on least go first, so that a
+// long one does not hold up short ones. The rows of a step are replayed all or none, so a text that
+// replays has steps of its own.
+std::vector<Batcher::Step> Batcher::plan_steps() const {
+  std::vector<Step> steps(1);
+  std::vector<Text*> readers;
+  for (const auto& text : active_) {
+    if (const int64_t recorded = recorded_ahead(*text); recorded > 0) {
+      steps.emplace_back().replayed = true;
+      add_rows(steps.back(), *text, std::min(recorded, kPromptChunk));
+    } else if (text->reads()) {
+      readers.push_back(text.get());
+    } else {
+      add_rows(steps[0], *text, 1);
+    }
+  }
+  std::stable_sort(readers.begin(), readers.end(),
+                   [](const Text* a, const Text* b) { return a->pieces < b->pieces; });
+  const int64_t most =
+      steps[0].tokens + (steps[0].parts.empty() ? kPromptChunk : kChunkBesideReplies);
+  for (Text* text : readers)
+    if (steps[0].tokens < most) add_rows(steps[0], *text, most - steps[0].tokens);
+  if (steps[0].parts.empty()) steps.erase(steps.begin());
+  return steps;
+}
+
+// Tokens of the record that the text has not come to yet.
+int64_t Batcher::recorded_ahead(const Text& text) const {
+  if (text.request.recorded.empty()) return 0;
+  const int64_t row = runner_.model().config().moe_layer_count() * runner_.slots();
+  return std::ssize(text.request.recorded) / row - runner_.cache().length(text.slot);
+}
+
+// The choices [rows,K] of each MoE layer that a step of one text replays.
+std::vector<std::vector<int32_t>> Batcher::recorded_rows(const Part& part) const {
+  const int64_t layers = runner_.model().config().moe_layer_count(), slots = runner_.slots();
+  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(layers));
+  for (int64_t n = 0; n < std::ssize(part.rows.ids); ++n)
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const auto from =
+          part.text->request.recorded.begin() + ((part.position + n) * layers + layer) * slots;
+      auto& to = rows[static_cast<size_t>(layer)];
+      to.insert(to.end(), from, from + slots);
+    }
+  return rows;
+}
+
+void Batcher::run(const Step& step) {
+  std::vector<StepRows> rows;
+  int64_t more = 0;
+  bool routing = false;
+  for (const Part& part : step.parts) {
+    rows.push_back(part.rows);
+    more += in_blocks(part.position + std::ssize(part.rows.ids)) - in_blocks(part.position);
+    routing |= part.text->request.routing;
+  }
+  prefixes_.make_room(more);
+  logits_.resize(static_cast<size_t>(step.wanted * runner_.model().config().vocab));
+  std::vector<std::vector<int32_t>> choices;
+  std::vector<Tensor> recorded;  // [N,K] i32 of each MoE layer
+  if (step.replayed) choices = recorded_rows(step.parts[0]);
+  for (auto& choice : choices)
+    recorded.push_back(Tensor(choice.data(), DType::i32, {step.tokens, runner_.slots()}));
+  seen_.assign(routing ? static_cast<size_t>(runner_.model().config().moe_layer_count()) : 0, {});
+  size_t layers = 0;
+  const std::function<void(int64_t, const MoeLayerSaved&)> look =
+      [&](int64_t, const MoeLayerSaved& saved) { seen_[layers++].take(saved); };
+  runner_.step(
+      logits_, rows,
+      {.on_routing = routing ? &look : nullptr, .recorded = step.replayed ? &recorded : nullptr});
+}
+
+void Batcher::LayerChoices::take(const MoeLayerSaved& saved) {
+  const Tensor& choice = saved.router.choice;
+  slots = choice.cols();
+  experts.resize(static_cast<size_t>(choice.numel()));
+  weights.assign(experts.size(), 0);
+  record_choices(Tensor(experts.data(), DType::i32, {choice.rows(), slots}), choice,
+                 saved.router.selected, saved.router.kept);
+  for (int64_t r = 0; r < saved.plan.rows(); ++r)
+    weights[static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)])] =
+        saved.plan.weight.as<float>()[r];
+}
+
+void Batcher::show_routing(const Part& part) {
+  TokenRouting& routing = part.text->progress.routing;
+  routing.ids.insert(routing.ids.end(), part.rows.ids.begin(), part.rows.ids.end());
+  for (int64_t n = 0; n < std::ssize(part.rows.ids); ++n)
+    for (const LayerChoices& layer : seen_) {
+      const int64_t from = (part.first_row + n) * layer.slots, to = from + layer.slots;
+      routing.experts.insert(routing.experts.end(), layer.experts.begin() + from,
+                             layer.experts.begin() + to);
+      routing.weights.insert(routing.weights.end(), layer.weights.begin() + from,
+                             layer.weights.begin() + to);
+    }
+}
+
+void Batcher::deliver(const Part& part) {
+  Text& text = *part.text;
+  const int64_t vocab = runner_.model().config().vocab;
+  const auto logits = [&](int64_t row, int64_t rows) {
+    return std::span<const float>(logits_).subspan(
+        static_cast<size_t>((part.first_logit + row) * vocab), static_cast<size_t>(rows * vocab));
+  };
+  if (text.request.routing) show_routing(part);
+  if (!text.reads()) return take(text, logits(0, part.rows.logits));
+  const auto& prompt = text.request.prompt;
+  const int64_t begin = text.read;
+  ++text.pieces;
+  text.read += std::ssize(part.rows.ids);
+  if (text.request.prompt_logprobs)
+    for (int64_t n = begin; n < text.read && n + 1 < std::ssize(prompt); ++n)
+      text.progress.prompt_logprobs.push_back(logprobs_of(
+          logits(n - begin, 1), prompt[static_cast<size_t>(n + 1)], text.request.top_logprobs));
+  if (text.reads()) return flush(text);
+  if (text.request.recorded.empty()) prefixes_.keep(text.slot, prompt);
+  text.wrote = Clock::now();
+  take(text, logits(part.rows.logits - 1, 1));
+}
+
+void Batcher::take(Text& text, std::span<const float> logits) {
+  const auto vocab = static_cast<size_t>(runner_.model().config().vocab);
+  const size_t before = text.generation.written().ids.size();
+  const bool goes_on = text.generation.take(logits);
+  const auto& ids = text.generation.written().ids;
+  for (size_t i = before; i < ids.size(); ++i) {
+    text.progress.ids.push_back(ids[i]);
+    if (text.request.top_logprobs >= 0)
+      text.progress.logprobs.push_back(logprobs_of(logits.subspan((i - before) * vocab, vocab),
+                                                   ids[i], text.request.top_logprobs));
+  }
+  if (!goes_on) return end(text, nullptr);
+  KvCache& cache = runner_.cache();
+  cache.truncate(text.slot, cache.length(text.slot) - text.generation.rejected());
+  flush(text);
+}
+
+void Batcher::flush(Text& text) {
+  if (!text.progress.empty() && text.request.on_progress) text.request.on_progress(text.progress);
+  text.progress = {};
+}
+
+void Batcher::end(Text& text, const std::exception_ptr& error, const char* finish) {
+  KvCache& cache = runner_.cache();
+  Generated out = text.generation.finish();
+  if (finish != nullptr) out.finish = finish;
+  if (!error) flush(text);
+  if (text.request.recorded.empty()) {
+    std::vector<int32_t> held = text.request.prompt;
+    held.insert(held.end(), out.ids.begin(), out.ids.end());
+    held.resize(static_cast<size_t>(cache.length(text.slot)));
+    prefixes_.keep(text.slot, held);
+  }
+  cache.close(text.slot);
+  const Clock::time_point now = Clock::now();
+  out.read_tokens = text.read - text.cached;
+  out.prompt_seconds = seconds_between(text.began, text.reads() ? now : text.wrote);
+  out.decode_seconds = text.reads() ? 0 : seconds_between(text.wrote, now);
+  text.ended = true;
+  text.request.on_end(out, error);
+}
+
+// A step that fails has changed nothing (ModelRunner::step), so the texts whose rows made it fail
+// are found by themselves, and the others go on.
+void Batcher::run_and_deliver(const Step& step) {
+  try {
+    run(step);
+  } catch (...) {
+    if (step.parts.size() == 1) return end(*step.parts[0].text, std::current_exception());
+    for (const Part& part : step.parts) {
+      Step alone;
+      alone.add(*part.text, part.position, part.rows.ids, part.rows.logits);
+      run_and_deliver(alone);
+    }
+    return;
+  }
+  for (const Part& part : step.parts) {
+    try {
+      deliver(part);
+    } catch (...) {
+      if (!part.text->ended) end(*part.text, std::current_exception());
+    }
+  }
+}
+
+bool Batcher::step() {
+  drop_unwanted();
+  admit();
+  for (const Step& step : plan_steps()) run_and_deliver(step);
+  std::erase_if(active_, [](const auto& text) { return text->ended; });
+  return !active_.empty() || !waiting_.empty();
+}
+
+}  // namespace moe

@@ -1,0 +1,80 @@
+#include "infer/prefix_cache.h"
+
+#include <algorithm>
+
+namespace moe {
+namespace {
+
+template <class Tokens>
+Tokens tokens_of_block(std::span<const int32_t> ids, int64_t block) {
+  Tokens tokens;
+  std::copy_n(ids.begin() + block * ops::kKeyBlock, ops::kKeyBlock, tokens.begin());
+  return tokens;
+}
+
+}  // namespace
+
+PrefixCache::~PrefixCache() {
+  for (const auto& [key, node] : nodes_) cache_.release(node.block);
+}
+
+template <class F>
+void PrefixCache::walk(std::span<const int32_t> ids, int64_t blocks, const F& f) {
+  ++clock_;
+  int64_t parent = kRoot;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const auto found = nodes_.find({parent, tokens_of_block<Tokens>(ids, i)});
+    if (found == nodes_.end()) return;
+    found->second.used = clock_;
+    parent = found->second.number;
+    f(found->second);
+  }
+}
+
+int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
+  std::vector<int32_t> blocks;
+  walk(ids, std::max<int64_t>(std::ssize(ids) - 1, 0) / ops::kKeyBlock,
+       [&](const Node& node) { blocks.push_back(node.block); });
+  cache_.adopt(slot, blocks);
+  return std::ssize(blocks) * ops::kKeyBlock;
+}
+
+void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
+  const std::span<const int32_t> blocks = cache_.blocks(slot);
+  const int64_t full = std::min(std::ssize(ids), cache_.length(slot)) / ops::kKeyBlock;
+  Node* parent = nullptr;
+  int64_t at = 0;
+  walk(ids, full, [&](Node& node) {
+    parent = &node;
+    ++at;
+  });
+  for (; at < full; ++at) {
+    const int32_t block = blocks[static_cast<size_t>(at)];
+    const Key key{parent != nullptr ? parent->number : kRoot, tokens_of_block<Tokens>(ids, at)};
+    Node& node = nodes_[key] = {parent, ++last_number_, block, 0, clock_};
+    cache_.retain(block);
+    if (parent != nullptr) ++parent->children;
+    parent = &node;
+  }
+}
+
+bool PrefixCache::drop_oldest() {
+  auto oldest = nodes_.end();
+  for (auto entry = nodes_.begin(); entry != nodes_.end(); ++entry) {
+    const Node& node = entry->second;
+    if (node.children > 0 || cache_.holders(node.block) > 1) continue;
+    if (oldest == nodes_.end() || node.used < oldest->second.used) oldest = entry;
+  }
+  if (oldest == nodes_.end()) return false;
+  cache_.release(oldest->second.block);
+  if (Node* parent = oldest->second.parent; parent != nullptr) --parent->children;
+  nodes_.erase(oldest);
+  return true;
+}
+
+void PrefixCache::make_room(int64_t tokens) {
+  while (cache_.available() < tokens && drop_oldest()) {
+  }
+}
+
+}  // namespace moe

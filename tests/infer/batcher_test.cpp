@@ -1,0 +1,297 @@
+// Texts that share the steps of one runner: each is what it is alone, whatever stands beside it;
+// clients take turns, texts that go are forgotten, and what cannot be done is refused at the door.
+#include "infer/batcher.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "ops/ops.h"
+#include "support/files.h"
+#include "support/same_rows.h"
+#include "support/tiny_model.h"
+
+namespace moe::test {
+namespace {
+
+constexpr int64_t kContext = 400;
+
+std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(
+        uniform_index(RngKey::from_seed(seed), static_cast<uint64_t>(i), 256)));
+  return ids;
+}
+
+// What came of a text.
+struct Outcome {
+  std::string text, finish;
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  TokenRouting routing;
+  int64_t read = 0;
+  std::string error;
+  bool ended = false;
+};
+
+// Logits of bf16 products with tiles differ by what stands beside, so those machines prove f32
+// only.
+class BatcherTest : public ::testing::TestWithParam<DType> {
+ protected:
+  BatcherTest() : run_(2, GetParam()), tokenizer_(make_tokenizer("bytes")) {
+    ModelConfig config = plain_config();
+    config.context = kContext;
+    config.init.std = 0.3f;  // logits far enough apart that texts differ
+    model_ = fresh(config);
+  }
+  void SetUp() override {
+    if (!ops::products_keep_row_bits(GetParam()))
+      GTEST_SKIP() << "products here do not keep the bits of a row";
+  }
+
+  TextRequest request(std::vector<int32_t> prompt, uint64_t seed, float temperature = 1) {
+    TextRequest r;
+    r.prompt = std::move(prompt);
+    r.options.max_tokens = 20 + static_cast<int64_t>(seed % 7);
+    r.options.sampler.seed = seed;
+    r.options.sampler.temperature = temperature;
+    return r;
+  }
+
+  void add(Batcher& batcher, TextRequest r, Outcome& out) {
+    r.on_progress = [&out](const TextProgress& p) {
+      out.text += p.text;
+      out.ids.insert(out.ids.end(), p.ids.begin(), p.ids.end());
+      out.logprobs.insert(out.logprobs.end(), p.logprobs.begin(), p.logprobs.end());
+      out.prompt_logprobs.insert(out.prompt_logprobs.end(), p.prompt_logprobs.begin(),
+                                 p.prompt_logprobs.end());
+      out.routing.ids.insert(out.routing.ids.end(), p.routing.ids.begin(), p.routing.ids.end());
+      out.routing.experts.insert(out.routing.experts.end(), p.routing.experts.begin(),
+                                 p.routing.experts.end());
+      out.routing.weights.insert(out.routing.weights.end(), p.routing.weights.begin(),
+                                 p.routing.weights.end());
+    };
+    r.on_end = [&out](const Generated& g, const std::exception_ptr& error) {
+      EXPECT_FALSE(out.ended);
+      out.ended = true;
+      out.finish = g.finish;
+      out.read = g.read_tokens;
+      if (!error) return;
+      try {
+        std::rethrow_exception(error);
+      } catch (const Error& e) {
+        out.error = e.what();
+      }
+    };
+    batcher.add(std::move(r));
+  }
+
+  Outcome alone(const TextRequest& r, int64_t capacity = 4096) {
+    ModelRunner runner(*model_, run_, capacity);
+    Batcher batcher(runner, *tokenizer_, 1, kContext);
+    Outcome out;
+    add(batcher, r, out);
+    while (batcher.step()) {
+    }
+    return out;
+  }
+
+  moe::Run run_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(BatcherTest, AloneATextIsWhatGenerateWrites) {
+  const TextRequest r = request(some_ids(70, 1), 3);
+  Session session(*model_, run_, kContext);
+  const Generated expected =
+      generate(session, *tokenizer_, r.prompt, r.options, [](const std::string&) { return true; });
+  const Outcome out = alone(r);
+  EXPECT_EQ(out.ids, expected.ids);
+  EXPECT_EQ(out.text, expected.text);
+  EXPECT_EQ(out.finish, expected.finish);
+}
+
+TEST_P(BatcherTest, ATextIsTheSameAmongOthers) {
+  std::vector<TextRequest> requests;
+  for (uint64_t i = 0; i < 32; ++i) {
+    std::vector<int32_t> prompt = some_ids(i % 3 == 0 ? 200 : 5 + static_cast<int64_t>(i) * 9,
+                                           i % 3 == 0 ? 100 : i);  // every third begins alike
+    if (i % 3 == 0) prompt.push_back(static_cast<int32_t>(i));
+    requests.push_back(request(prompt, i, i % 2 == 0 ? 0.0f : 1.0f));
+    requests.back().client = std::to_string(i % 4);
+  }
+  ModelRunner runner(*model_, run_, 2048);  // so few that some have to wait
+  Batcher batcher(runner, *tokenizer_, 8, kContext);
+  std::vector<Outcome> outcomes(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) add(batcher, requests[i], outcomes[i]);
+  while (batcher.step()) {
+  }
+  int64_t shared = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Outcome expected = alone(requests[i]);
+    ASSERT_TRUE(outcomes[i].ended) << i;
+    EXPECT_EQ(outcomes[i].error, "") << i;
+    EXPECT_EQ(outcomes[i].ids, expected.ids) << i;
+    EXPECT_EQ(outcomes[i].text, expected.text) << i;
+    if (outcomes[i].read < std::ssize(requests[i].prompt)) ++shared;
+  }
+  EXPECT_EQ(shared, 10);  // all but the first of those that begin alike
+  EXPECT_EQ(batcher.active(), 0);
+}
+
+TEST_P(BatcherTest, LogprobsAreOfTheModelsLogits) {
+  TextRequest r = request(some_ids(130, 4), 1);
+  r.top_logprobs = 3;
+  r.prompt_logprobs = true;
+  const Outcome out = alone(r);
+  std::vector<int32_t> ids = r.prompt;
+  ids.insert(ids.end(), out.ids.begin(), out.ids.end());
+  Session session(*model_, run_, kContext);
+  const std::span<const float> logits = session.prefill(ids, std::ssize(ids));  // [n,V]
+  ASSERT_EQ(std::ssize(out.prompt_logprobs), std::ssize(r.prompt) - 1);
+  ASSERT_EQ(out.logprobs.size(), out.ids.size());
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    const TokenLogprobs& got =
+        i + 1 < r.prompt.size() ? out.prompt_logprobs[i] : out.logprobs[i + 1 - r.prompt.size()];
+    const float* row = logits.data() + i * 256;
+    double sum = 0;
+    for (int v = 0; v < 256; ++v) sum += std::exp(static_cast<double>(row[v]));
+    EXPECT_EQ(got.token.id, ids[i + 1]);
+    EXPECT_NEAR(got.token.logprob, row[ids[i + 1]] - std::log(sum), 1e-4);
+    ASSERT_EQ(got.top.size(), 3u);
+    EXPECT_GE(got.top[0].logprob, got.top[1].logprob);
+    const auto likeliest = std::max_element(row, row + 256) - row;
+    EXPECT_EQ(got.top[0].id, likeliest);
+    // lm-evaluation-harness asks whether the token is the likeliest by comparing the two.
+    if (got.top[0].id == got.token.id) EXPECT_EQ(got.top[0].logprob, got.token.logprob);
+  }
+}
+
+TEST_P(BatcherTest, RoutingIsShownAndReplayed) {
+  TextRequest r = request(some_ids(90, 5), 2);
+  r.routing = true;
+  const Outcome shown = alone(r);
+  const int64_t tokens = std::ssize(shown.routing.ids);
+  ASSERT_EQ(tokens, std::ssize(r.prompt) + std::ssize(shown.ids) - 1);
+  ASSERT_EQ(std::ssize(shown.routing.experts), tokens * 2 * 2);  // 2 layers, 2 experts a token
+  for (size_t i = 0; i < shown.routing.experts.size(); i += 2) {
+    EXPECT_NE(shown.routing.experts[i], shown.routing.experts[i + 1]);
+    EXPECT_NEAR(shown.routing.weights[i] + shown.routing.weights[i + 1], 1, 1) << "of a softmax";
+  }
+  r.recorded = shown.routing.experts;
+  const Outcome again = alone(r);
+  EXPECT_EQ(again.ids, shown.ids);
+  EXPECT_EQ(again.routing.experts, shown.routing.experts);
+  for (int32_t& expert : r.recorded) expert = (expert + 1) % 4;
+  const Outcome other = alone(r);
+  EXPECT_NE(other.ids, shown.ids);
+  const std::span<const int32_t> taken(other.routing.experts);
+  EXPECT_TRUE(std::ranges::equal(taken.first(r.recorded.size()), r.recorded));
+}
+
+TEST_P(BatcherTest, WhatIsReplayedLeavesOthersAlone) {
+  TextRequest r = request(some_ids(90, 5), 2);
+  r.routing = true;
+  r.recorded = alone(r).routing.experts;
+  for (int32_t& expert : r.recorded) expert = (expert + 1) % 4;
+  TextRequest plain = request(some_ids(90, 5), 2);
+  ModelRunner runner(*model_, run_, 4096);
+  Batcher batcher(runner, *tokenizer_, 4, kContext);
+  Outcome replayed, first, second;
+  add(batcher, plain, first);
+  add(batcher, r, replayed);
+  while (batcher.step()) {
+  }
+  add(batcher, plain, second);  // finds the first one's tokens, not those of the replay
+  while (batcher.step()) {
+  }
+  EXPECT_EQ(replayed.ids, alone(r).ids);
+  EXPECT_EQ(first.ids, alone(plain).ids);
+  EXPECT_EQ(second.ids, first.ids);
+  EXPECT_LT(second.read, first.read);
+}
+
+TEST_P(BatcherTest, ClientsTakeTurns) {
+  ModelRunner runner(*model_, run_, 4096);
+  Batcher batcher(runner, *tokenizer_, 1, kContext);
+  std::vector<Outcome> greedy(5);
+  for (uint64_t i = 0; i < greedy.size(); ++i) {
+    TextRequest r = request(some_ids(10, i), i);
+    r.client = "greedy";
+    add(batcher, std::move(r), greedy[i]);
+  }
+  TextRequest r = request(some_ids(10, 9), 9);
+  r.client = "modest";
+  Outcome modest;
+  add(batcher, std::move(r), modest);
+  while (!modest.ended) ASSERT_TRUE(batcher.step());
+  EXPECT_EQ(std::count_if(greedy.begin(), greedy.end(), [](const Outcome& o) { return o.ended; }),
+            1);
+}
+
+TEST_P(BatcherTest, WhoGoesIsForgotten) {
+  ModelRunner runner(*model_, run_, 512);
+  Batcher batcher(runner, *tokenizer_, 4, kContext);
+  bool wanted = true;
+  Outcome gone, waiting;
+  for (Outcome* out : {&gone, &waiting}) {
+    TextRequest r = request(some_ids(300, 1), 1);
+    r.options.max_tokens = 90;
+    r.wanted = [&] { return wanted; };
+    add(batcher, std::move(r), *out);
+  }
+  for (int i = 0; i < 5; ++i) batcher.step();
+  EXPECT_EQ(batcher.active(), 1);
+  EXPECT_EQ(batcher.waiting(), 1);
+  wanted = false;
+  EXPECT_FALSE(batcher.step());
+  EXPECT_EQ(gone.finish, "interrupted");
+  EXPECT_EQ(waiting.finish, "interrupted");
+  Outcome next;
+  add(batcher, request(some_ids(350, 2), 1), next);  // takes the room of those that went
+  while (batcher.step()) {
+  }
+  EXPECT_EQ(next.error, "");
+  EXPECT_EQ(next.ids, alone(request(some_ids(350, 2), 1)).ids);
+}
+
+TEST_P(BatcherTest, RefusesAtTheDoor) {
+  ModelRunner runner(*model_, run_, 4096);
+  Batcher batcher(runner, *tokenizer_, 4, kContext);
+  Outcome none;
+  EXPECT_FAILS(add(batcher, request({}, 1), none), "no tokens");
+  EXPECT_FAILS(add(batcher, request({3, 256}, 1), none), "token 2 of the prompt has the id 256");
+  EXPECT_FAILS(add(batcher, request(some_ids(401, 1), 1), none), "a text may have 400");
+  TextRequest r = request(some_ids(3, 1), 1);
+  r.recorded = {1, 2, 3};
+  EXPECT_FAILS(add(batcher, r, none), "each token has 2 x 2");
+  r.recorded = {1, 1, 3, 2};
+  EXPECT_FAILS(add(batcher, r, none), "replay");
+  EXPECT_FALSE(batcher.step());
+}
+
+// The row of one token is no number: the text that reads it ends with an error, the one beside it
+// is not harmed.
+TEST_P(BatcherTest, AFailureEndsItsTextOnly) {
+  model_->find(Part::embedding, ParamKind::weight)->value.row<float>(7)[0] = NAN;
+  ModelRunner runner(*model_, run_, 1024);
+  Batcher batcher(runner, *tokenizer_, 4, kContext);
+  Outcome broken, fine;
+  std::vector<int32_t> ids(70, 3);
+  const TextRequest plain = request(ids, 1);
+  ids[65] = 7;
+  add(batcher, request(ids, 1), broken);
+  add(batcher, plain, fine);
+  while (batcher.step()) {
+  }
+  EXPECT_NE(broken.error, "");
+  EXPECT_EQ(fine.error, "");
+  EXPECT_EQ(fine.ids, alone(plain).ids);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, BatcherTest, ::testing::Values(DType::f32, DType::bf16),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+}  // namespace
+}  // namespace moe::test

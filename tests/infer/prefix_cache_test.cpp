@@ -1,0 +1,99 @@
+// Blocks of texts that were read: found by what they hold, shared, and given back oldest first.
+#include "infer/prefix_cache.h"
+
+#include <numeric>
+
+#include "core/error.h"
+#include "support/files.h"
+#include "support/tiny_model.h"
+
+namespace moe::test {
+namespace {
+
+std::vector<int32_t> count_from(int32_t first, int64_t count) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+struct Fixture {
+  KvCache cache{plain_config(), DType::f32, 640};  // 10 blocks
+  PrefixCache prefixes{cache};
+
+  // A sequence that reads `ids` and ends; its first `held` tokens were there already.
+  int64_t read(const std::vector<int32_t>& ids) {
+    const int32_t slot = cache.open();
+    const int64_t held = prefixes.adopt(slot, ids);
+    cache.extend(slot, std::ssize(ids) - held);
+    prefixes.keep(slot, ids);
+    cache.close(slot);
+    return held;
+  }
+};
+
+TEST(PrefixCache, FindsWhatATextBeginsWith) {
+  Fixture f;
+  const auto ids = count_from(0, 200);
+  EXPECT_EQ(f.read(ids), 0);
+  EXPECT_EQ(f.read(ids), 192);
+  EXPECT_EQ(f.cache.available(), 7 * 64);
+  auto other = ids;
+  other[100] = 999;
+  EXPECT_EQ(f.read(other), 64);
+  EXPECT_EQ(f.read(other), 192);
+  EXPECT_EQ(f.read(count_from(1, 200)), 0);
+  // The last token is read in any case, since its logits are wanted.
+  EXPECT_EQ(f.read({ids.begin(), ids.begin() + 128}), 64);
+  EXPECT_EQ(f.read({ids.begin(), ids.begin() + 129}), 128);
+}
+
+TEST(PrefixCache, GivesBackWhatWasAskedForLongestAgo) {
+  Fixture f;
+  f.read(count_from(0, 192));
+  f.read(count_from(1000, 192));
+  f.read(count_from(0, 130));  // asks for the first two blocks again
+  f.prefixes.make_room(6 * 64);
+  EXPECT_EQ(f.cache.available(), 6 * 64);
+  EXPECT_EQ(f.read(count_from(0, 192)), 128);  // of a text its end goes first
+  f.prefixes.make_room(640);
+  EXPECT_EQ(f.cache.available(), 640);
+  EXPECT_EQ(f.read(count_from(0, 192)), 0);
+}
+
+TEST(PrefixCache, LeavesBlocksThatASequenceHas) {
+  Fixture f;
+  f.read(count_from(0, 192));
+  const int32_t slot = f.cache.open();
+  EXPECT_EQ(f.prefixes.adopt(slot, count_from(0, 150)), 128);
+  f.prefixes.make_room(640);
+  EXPECT_EQ(f.cache.available(), 8 * 64);
+  EXPECT_EQ(f.cache.length(slot), 128);
+  f.cache.close(slot);
+  f.prefixes.make_room(640);
+  EXPECT_EQ(f.cache.available(), 640);
+}
+
+// Who goes on from the middle of a block that others have writes to a copy.
+TEST(PrefixCache, ASharedBlockIsNotWrittenTo) {
+  Fixture f;
+  f.read(count_from(0, 130));
+  const int32_t slot = f.cache.open();
+  ASSERT_EQ(f.prefixes.adopt(slot, count_from(0, 130)), 128);
+  const int32_t shared = f.cache.blocks(slot)[1];
+  f.cache.truncate(slot, 100);
+  f.cache.extend(slot, 3);
+  EXPECT_NE(f.cache.blocks(slot)[1], shared);
+  EXPECT_EQ(f.cache.holders(shared), 1);
+  EXPECT_EQ(f.read(count_from(0, 130)), 128);
+}
+
+TEST(PrefixCache, NobodyBeginsWithWhatIsNotHeld) {
+  Fixture f;
+  const int32_t slot = f.cache.open();
+  EXPECT_FAILS(f.cache.adopt(slot, std::vector<int32_t>{3}), "held by nobody");
+  f.cache.extend(slot, 1);
+  EXPECT_FAILS(f.cache.adopt(slot, f.cache.blocks(slot)), "holds 1 tokens already");
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -67,6 +67,8 @@ foreach(component command library development)
   install(FILES ${papers}/copyright ${papers}/changelog.Debian.gz
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${deb_${component}} COMPONENT ${component})
 endforeach()
+# A unit that runs `moe serve` as a service.
+install(FILES share/systemd/moe-serve@.service DESTINATION /usr/lib/systemd/system COMPONENT command)
 set(manual "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1/moe.1")
 install(CODE
   "execute_process(COMMAND ${GZIP} -9nf \"${manual}\" COMMAND_ERROR_IS_FATAL ANY)"

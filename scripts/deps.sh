@@ -12,7 +12,7 @@ set -euo pipefail
 # not depend on it.
 build=(
   git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev
-  nlohmann-json3-dev libcli11-dev libeigen3-dev libfmt-dev libpcre2-dev libutf8proc-dev
+  nlohmann-json3-dev libcli11-dev libboost-dev libeigen3-dev libfmt-dev libpcre2-dev libutf8proc-dev
 )
 packaging=(dpkg-dev file lintian python3-venv)
 tests=(

@@ -61,4 +61,6 @@ quietly "$moe" compare "$work/model" "$work/twin.gguf" --text "$work/texts/prose
   --windows 20 --prompt 32 --tokens 8 --html "$out/comparison.html"
 "$python" tools/page_check.py "$out/comparison.html" "$out/screenshots" \
   --expect compared decode_rate drift same_choices load
+# The page of a server that is running.
+"$python" tools/served_page_check.py "$moe" "$work/model" "$out/screenshots"
 echo "report: $bytes bytes, $(find "$out/pictures" -name '*.svg' | wc -l) pictures"

@@ -33,6 +33,7 @@ const std::vector<Verb>& verbs() {
        add_tokenize},
       {"generate", kUse, "continue a text", add_generate},
       {"chat", kUse, "talk with a model in the terminal", add_chat},
+      {"serve", kUse, "answer over HTTP as OpenAI's API does, with a page to talk in", add_serve},
       {"get", kUse, "fetch a small ready-made model, or list what there is", add_get},
       {"score", kLook, "how well a model predicts a text", add_score},
       {"compare", kLook, "two models on one text: quality, speed, size, and where they part",

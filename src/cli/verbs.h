@@ -37,6 +37,7 @@ Action add_train(CLI::App& app);
 Action add_tokenize(CLI::App& app);
 Action add_generate(CLI::App& app);
 Action add_chat(CLI::App& app);
+Action add_serve(CLI::App& app);
 Action add_score(CLI::App& app);
 Action add_compare(CLI::App& app);
 Action add_convert(CLI::App& app);

@@ -1,4 +1,4 @@
-// The style and the script of a report, as they stand in share/report; cmake/report.cmake compiles
+// The style and the script of a report, as they stand in share/report; cmake/assets.cmake compiles
 // them in.
 #pragma once
 

@@ -1,0 +1,99 @@
+// A model behind HTTP, until Ctrl-C or SIGTERM.
+#include "serve/server.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "cli/flags.h"
+#include "cli/screen.h"
+#include "cli/verbs.h"
+#include "core/memory.h"
+#include "hub/hub.h"
+#include "hub/tensor_map.h"
+#include "infer/eval_routing.h"
+#include "infer/options.h"
+#include "jobs/forward_memory.h"
+
+namespace moe::cli {
+namespace {
+
+constexpr int kDrainSeconds = 30;
+
+struct Flags {
+  std::string model;
+  serve::ServeOptions serve;
+  SessionOptions session;
+  ComputeOptions compute;
+  MemoryOptions memory;
+  Given given;
+};
+
+// Drains the server once a signal asks for it. A second Ctrl-C ends the process.
+class SignalWatch {
+ public:
+  explicit SignalWatch(serve::Server& server)
+      : stop_(watch_interrupts()), thread_([this, &server] {
+          while (!stop_ && !done_) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          if (done_) return;
+          tell("moe: finishing the replies under way, {} s at most\n", kDrainSeconds);
+          server.drain(kDrainSeconds);
+        }) {}
+  ~SignalWatch() {
+    done_ = true;
+    thread_.join();
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  std::atomic<bool>& stop_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+int run_serve(const Flags& f) {
+  validate(f.serve);
+  const LoadedModel loaded = open_model(f.model, f.memory.limits);
+  const ModelConfig& config = loaded.model->config();
+  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
+  const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
+  const auto use = [&](int64_t tokens) {
+    return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens);
+  };
+  const ForwardUse without_cache = use(0);
+  const MemoryPlan plan = plan_memory({&without_cache, 1}, {}, f.memory.limits);
+  const int64_t tokens =
+      serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights);
+  const bool large = prepare_memory(
+      f.model, use(tokens), {}, f.memory,
+      "lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model", on_screen());
+  serve::Server server(loaded, run, f.session, serve::name_of_model(f.model, f.serve), tokens,
+                       f.serve);
+  tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
+       human_count(parameter_count(config)), serve::context_of(config, f.serve), tokens,
+       large ? "; larger than memory" : "");
+  tell("listening on http://{}:{}\n", f.serve.host, server.port());
+  const SignalWatch watch(server);
+  server.run();
+  return 0;
+}
+
+}  // namespace
+
+Action add_serve(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  FieldList list;
+  add_model(list, f->model);
+  list.add(fields(f->serve));
+  list.add(fields(f->compute));
+  list.add(fields(f->session));
+  add_memory(list, f->memory);
+  add_flags(app, std::move(list), f->given);
+  app.footer(
+      "OpenAI's clients find it at http://HOST:PORT/v1, a browser at http://HOST:PORT. SIGTERM or "
+      "Ctrl-C ends it when the replies under way are finished.");
+  return [f] { return run_serve(*f); };
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,47 @@
+#include "serve/api_error.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/memory.h"
+#include "serve/json_text.h"
+
+namespace moe::serve {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "service_unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+}  // namespace
+
+std::string body_of(const ApiError& e) {
+  return json_text({{"error",
+                     {{"message", e.message},
+                      {"type", type_of(e.status)},
+                      {"param", or_null(e.param)},
+                      {"code", or_null(e.code)}}}});
+}
+
+ApiError api_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ApiError& e) {
+    return e;
+  } catch (const Error& e) {
+    return {e.kind() == Error::Kind::usage ? 400 : 500, e.what()};
+  } catch (const std::exception& e) {
+    return {500, e.what()};
+  }
+}
+
+}  // namespace moe::serve

@@ -1,0 +1,25 @@
+// What a request is refused with, in the form of OpenAI's API.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "serve/http_server.h"
+
+namespace moe::serve {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param = {};  // the field that is wrong; empty: none
+  std::string code = {};   // e.g. "context_length_exceeded"; empty: none
+  Headers headers = {};    // e.g. Retry-After
+};
+
+// {"error": {"message", "type", "param", "code"}}; the type follows from the status.
+std::string body_of(const ApiError&);
+// Whatever was thrown while a request was read or answered: an ApiError, an Error of the library
+// (usage: 400, else 500), or another exception (500).
+ApiError api_error(const std::exception_ptr&);
+
+}  // namespace moe::serve

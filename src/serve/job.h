@@ -1,0 +1,23 @@
+// One request for text: what its choices bring is written to the client as it comes, or whole.
+#pragma once
+
+#include <memory>
+
+#include "serve/engine.h"
+#include "serve/http_server.h"
+#include "serve/request.h"
+
+namespace moe::serve {
+
+struct JobContext {
+  const Served* served;
+  Engine* engine;
+  Metrics* metrics;
+  int64_t max_seconds;  // a request that takes longer is ended where it stands
+};
+
+// Answers the exchange, now or later. Throws what submit() throws, having answered nothing. The
+// context outlives the job.
+void start_job(const JobContext&, std::shared_ptr<Exchange>, ParsedRequest);
+
+}  // namespace moe::serve

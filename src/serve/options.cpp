@@ -1,0 +1,43 @@
+#include "serve/options.h"
+
+#include "core/error.h"
+
+namespace moe::serve {
+
+FieldList fields(ServeOptions& o) {
+  FieldList list;
+  list.add("host", o.host, "address to listen at; 0.0.0.0: all of this machine's, with @api_key");
+  list.add("port", o.port, "0: a free one, which standard error names");
+  list.add("api_key", o.api_keys,
+           "requests need it as Authorization: Bearer KEY; may be given more than once")
+      .one_each();
+  list.add("cors", o.cors, "pages of this origin may ask too; *: of any");
+  list.add("name", o.name, "what the model is called in replies; default: its path's last part");
+  list.add("parallel", o.parallel, "replies at the same time").also({"np"});
+  list.add("queue", o.queue, "replies that may wait for their turn; more are refused");
+  list.add("context", o.context, "longest text, prompt and reply; 0: the model's context")
+      .unit("tokens")
+      .also({"ctx_size"});
+  list.add("cache_tokens", o.cache_tokens,
+           "room for keys and values of all texts together; 0: @context times @parallel, or what "
+           "half of the free memory holds")
+      .unit("tokens");
+  list.add("max_seconds", o.max_seconds, "a request that takes longer is ended").unit("seconds");
+  list.add("max_body", o.max_body, "longest body of a request").unit("bytes");
+  return list;
+}
+
+void validate(const ServeOptions& o) {
+  if (o.parallel < 1 || o.parallel > 1024)
+    fail_usage("@parallel is {}; it must be 1 to 1024", o.parallel);
+  if (o.queue < 0) fail_usage("@queue is {}; it must be 0 or above", o.queue);
+  if (o.context < 0) fail_usage("@context is {}; it must be 0 (the model's) or above", o.context);
+  if (o.cache_tokens < 0)
+    fail_usage("@cache_tokens is {}; it must be 0 (found out) or above", o.cache_tokens);
+  if (o.max_seconds < 1) fail_usage("@max_seconds is {}; it must be 1 or above", o.max_seconds);
+  if (o.max_body < 1024) fail_usage("@max_body is {}; it must be 1024 or above", o.max_body);
+  for (const std::string& key : o.api_keys)
+    if (key.empty()) fail_usage("an empty @api_key would let nobody in");
+}
+
+}  // namespace moe::serve

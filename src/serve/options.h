@@ -1,0 +1,29 @@
+// The option list of `moe serve`, but for what all verbs that write text have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "options/fields.h"
+
+namespace moe::serve {
+
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  std::vector<std::string> api_keys;  // empty: none is needed
+  std::string cors;                   // an origin, or *; empty: closed
+  std::string name;                   // of the model in replies; empty: from its path
+  int64_t parallel = 8;
+  int64_t queue = 256;
+  int64_t context = 0;       // 0: the model's
+  int64_t cache_tokens = 0;  // 0: found out from the free memory
+  int64_t max_seconds = 600;
+  int64_t max_body = int64_t{8} << 20;
+};
+FieldList fields(ServeOptions&);
+// Throws (usage) on values outside their range.
+void validate(const ServeOptions&);
+
+}  // namespace moe::serve

@@ -1,0 +1,260 @@
+#include "serve/reply.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "moe/stages/replay.h"
+#include "serve/base64.h"
+#include "text/tool_calls.h"
+#include "text/utf8.h"
+
+namespace moe::serve {
+namespace {
+
+constexpr float kLeastLogprob = -9999;  // stands for minus infinity, which JSON has not
+
+float finite(float logprob) { return std::max(logprob, kLeastLogprob); }
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    if (step.kind != Utf8Step::Kind::character) return false;
+    text.remove_prefix(static_cast<size_t>(step.length));
+  }
+  return true;
+}
+
+// A token's text. One that is a part of a character is spelled as OpenAI's completions spell it, so
+// that no two tokens read alike.
+std::string token_text(const Tokenizer& tokenizer, int32_t id) {
+  std::string piece = tokenizer.piece(id);
+  if (is_utf8(piece)) return piece;
+  std::string spelled = "bytes:";
+  for (const unsigned char byte : piece) spelled += fmt::format("\\x{:02x}", byte);
+  return spelled;
+}
+
+// The choices of `id`, one of several of a prompt.
+Json call_json(const ToolCall& call, const std::string& id, size_t index) {
+  return {{"index", index},
+          {"id", fmt::format("call_{}_{}", id, index)},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+}  // namespace
+
+Json ReplyWriter::base(const char* object) const {
+  return {{"id", head_.id},
+          {"object", object},
+          {"created", head_.created},
+          {"model", served_.name},
+          {"system_fingerprint", "moe.cpp"}};
+}
+
+Json ReplyWriter::usage(const std::vector<Choice>& all, int64_t choices) const {
+  int64_t prompt = 0, cached = 0, written = 0;
+  for (const Choice& choice : all) {
+    written += choice.end.tokens;
+    if (choice.index % choices != 0) continue;  // choices share a prompt
+    prompt += choice.end.prompt_tokens;
+    cached += choice.end.prompt_tokens - choice.end.read_tokens;
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", written},
+          {"total_tokens", prompt + written},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+std::string ReplyWriter::finish_reason(const Choice& choice, bool calls) const {
+  if (calls) return "tool_calls";
+  return choice.end.finish == "stop" ? "stop" : "length";
+}
+
+Json ReplyWriter::chat_logprobs(const std::vector<TokenLogprobs>& list) const {
+  const auto entry = [&](const TokenLogprob& t) {
+    const std::string piece = served_.tokenizer->piece(t.id);
+    Json bytes = Json::array();
+    for (const unsigned char byte : piece) bytes.push_back(byte);
+    return Json{{"token", piece}, {"logprob", finite(t.logprob)}, {"bytes", std::move(bytes)}};
+  };
+  Json content = Json::array();
+  for (const TokenLogprobs& token : list) {
+    Json one = entry(token.token);
+    one["top_logprobs"] = Json::array();
+    for (const TokenLogprob& other : token.top) one["top_logprobs"].push_back(entry(other));
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}};
+}
+
+Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
+                                      bool with_prompt) const {
+  Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(),
+       offsets = Json::array();
+  size_t offset = 0;
+  const auto add = [&](int32_t id, const TokenLogprobs* token) {
+    const std::string text = token_text(*served_.tokenizer, id);
+    tokens.push_back(text);
+    offsets.push_back(offset);
+    offset += served_.tokenizer->piece(id).size();
+    logprobs.push_back(token != nullptr ? Json(finite(token->token.logprob)) : Json());
+    Json others = token != nullptr ? Json::object() : Json();
+    if (token != nullptr)
+      for (const TokenLogprob& other : token->top)
+        others[token_text(*served_.tokenizer, other.id)] = finite(other.logprob);
+    top.push_back(std::move(others));
+  };
+  // Nothing stands before the first token of a prompt that it could have been foretold from.
+  if (with_prompt && !choice.end.prompt_ids.empty()) add(choice.end.prompt_ids[0], nullptr);
+  if (with_prompt)
+    for (const TokenLogprobs& token : choice.all.prompt_logprobs) add(token.token.id, &token);
+  for (const TokenLogprobs& token : list) add(token.token.id, &token);
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(top)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json ReplyWriter::logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
+                           bool with_prompt) const {
+  if (!form_.logprobs) return nullptr;
+  return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, with_prompt);
+}
+
+// [{"id", "text", "experts": [[K] of each MoE layer], "weights": likewise}]
+Json ReplyWriter::routing_tokens(const TokenRouting& routing) const {
+  const auto layers = std::ssize(served_.moe_layers), slots = served_.slots;
+  Json tokens = Json::array();
+  for (int64_t n = 0; n < std::ssize(routing.ids); ++n) {
+    Json experts = Json::array(), weights = Json::array();
+    for (int64_t l = 0; l < layers; ++l) {
+      Json chosen = Json::array(), with = Json::array();
+      for (int64_t k = 0; k < slots; ++k) {
+        const auto at = static_cast<size_t>((n * layers + l) * slots + k);
+        if (routing.experts[at] < 0) continue;
+        chosen.push_back(routing.experts[at]);
+        with.push_back(shortest_decimal(routing.weights[at]));
+      }
+      experts.push_back(std::move(chosen));
+      weights.push_back(std::move(with));
+    }
+    const int32_t id = routing.ids[static_cast<size_t>(n)];
+    tokens.push_back({{"id", id},
+                      {"text", served_.tokenizer->piece(id)},
+                      {"experts", std::move(experts)},
+                      {"weights", std::move(weights)}});
+  }
+  return tokens;
+}
+
+void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
+  const TokenRouting& routing = choice.all.routing;
+  const std::string numbers = to_base64(routing.experts);
+  const Json shape = {routing.ids.size(), served_.moe_layers.size(), served_.slots};
+  if (form_.routed_experts) json["routed_experts"] = numbers;
+  if (!form_.routing) return;
+  json["routing"] = {{"layers", served_.moe_layers},
+                     {"num_experts", served_.model->config().routing.experts},
+                     {"top_k", served_.slots},
+                     {"prompt_tokens", choice.prompt_tokens},
+                     {"tokens", routing_tokens(routing)},
+                     {"routed_experts", numbers},
+                     {"shape", shape}};
+}
+
+Json ReplyWriter::message(const Choice& choice) const {
+  Json message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  if (!form_.tools) return message;
+  const ParsedReply reply = parse_reply(served_.chat->calls(), choice.text);
+  if (reply.calls.empty()) return message;
+  message["content"] = reply.content.empty() ? Json() : Json(reply.content);
+  message["tool_calls"] = Json::array();
+  for (size_t i = 0; i < reply.calls.size(); ++i)
+    message["tool_calls"].push_back(
+        call_json(reply.calls[i], fmt::format("{}_{}", head_.id, choice.index), i));
+  return message;
+}
+
+Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::string>& echo,
+                        int64_t choices) const {
+  Json reply = base(form_.chat ? "chat.completion" : "text_completion");
+  reply["choices"] = Json::array();
+  for (const Choice& choice : all) {
+    Json json = {{"index", choice.index}};
+    bool calls = false;
+    if (form_.chat) {
+      json["message"] = message(choice);
+      calls = json["message"].contains("tool_calls");
+    } else {
+      json["text"] = form_.echo ? echo[static_cast<size_t>(choice.index / choices)] + choice.text
+                                : choice.text;
+    }
+    json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo);
+    json["finish_reason"] = finish_reason(choice, calls);
+    add_routing(json, choice);
+    reply["choices"].push_back(std::move(json));
+  }
+  reply["usage"] = usage(all, choices);
+  return reply;
+}
+
+Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
+  const bool first = !choice.begun;
+  size_t certain = choice.text.size();
+  ParsedReply parsed;
+  if (form_.tools) {
+    const ToolCallForm calls = served_.chat->calls();
+    certain = std::max(choice.shown, content_prefix(calls, choice.text));
+    if (choice.ended) {
+      parsed = parse_reply(calls, choice.text);
+      certain = parsed.calls.empty() ? choice.text.size() : choice.shown;
+    }
+  }
+  std::string text = choice.text.substr(choice.shown, certain - choice.shown);
+  if (!parsed.calls.empty() && parsed.content.size() > choice.shown)
+    text = parsed.content.substr(choice.shown);
+  choice.shown = certain;
+  if (text.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
+      choice.unsent_logprobs.empty())
+    return nullptr;
+  Json json = {{"index", choice.index},
+               {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo)},
+               {"finish_reason",
+                choice.ended ? Json(finish_reason(choice, !parsed.calls.empty())) : Json()}};
+  if (form_.chat) {
+    Json delta = Json::object();
+    if (first) delta["role"] = "assistant";
+    if (first || !text.empty()) delta["content"] = text;
+    for (size_t i = 0; i < parsed.calls.size(); ++i)
+      delta["tool_calls"].push_back(
+          call_json(parsed.calls[i], fmt::format("{}_{}", head_.id, choice.index), i));
+    json["delta"] = std::move(delta);
+  } else {
+    json["text"] = first && form_.echo ? echo + text : text;
+  }
+  if (form_.routing && !choice.unsent.ids.empty())
+    json["routing"] = {{"layers", served_.moe_layers},
+                       {"prompt_tokens", choice.prompt_tokens},
+                       {"tokens", routing_tokens(choice.unsent)}};
+  if (choice.ended && form_.routed_experts) add_routing(json, choice);
+  choice.begun = true;
+  choice.unsent = {};
+  choice.unsent_logprobs.clear();
+  Json reply = base(form_.chat ? "chat.completion.chunk" : "text_completion");
+  reply["choices"] = Json::array({std::move(json)});
+  if (form_.include_usage) reply["usage"] = nullptr;
+  return reply;
+}
+
+Json ReplyWriter::usage_chunk(const std::vector<Choice>& all, int64_t choices) const {
+  Json reply = base(form_.chat ? "chat.completion.chunk" : "text_completion");
+  reply["choices"] = Json::array();
+  reply["usage"] = usage(all, choices);
+  return reply;
+}
+
+}  // namespace moe::serve

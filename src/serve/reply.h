@@ -1,0 +1,62 @@
+// Replies in OpenAI's form, whole and in the chunks of a stream.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "serve/request.h"
+
+namespace moe::serve {
+
+// What came of one choice so far.
+struct Choice {
+  int64_t index = 0;
+  int64_t prompt_tokens = 0;
+  std::string text;
+  TextProgress all;  // its logprobs, routing and ids; its text stays empty
+  Generated end;     // once it has ended
+  bool ended = false;
+  bool begun = false;   // a stream has sent something of it
+  size_t shown = 0;     // bytes of the text that a stream has sent
+  TokenRouting unsent;  // of a stream
+  std::vector<TokenLogprobs> unsent_logprobs;
+};
+
+// What all replies of a request have in common.
+struct ReplyHead {
+  std::string id;
+  int64_t created = 0;  // seconds since 1970
+};
+
+class ReplyWriter {
+ public:
+  ReplyWriter(const Served& served, const ReplyForm& form, ReplyHead head)
+      : served_(served), form_(form), head_(std::move(head)) {}
+
+  // The whole reply. `echo`: the texts of the prompts, each with `choices` choices.
+  Json whole(const std::vector<Choice>&, const std::vector<std::string>& echo,
+             int64_t choices) const;
+  // A chunk with what the choice has new; null: nothing. `echo` stands before a completion's first.
+  Json chunk(Choice&, const std::string& echo) const;
+  // The last one, where the usage is asked for.
+  Json usage_chunk(const std::vector<Choice>&, int64_t choices) const;
+
+ private:
+  Json base(const char* object) const;
+  Json usage(const std::vector<Choice>&, int64_t choices) const;
+  Json message(const Choice&) const;
+  Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt) const;
+  Json chat_logprobs(const std::vector<TokenLogprobs>&) const;
+  Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&,
+                           bool with_prompt) const;
+  Json routing_tokens(const TokenRouting&) const;
+  void add_routing(Json& choice, const Choice&) const;
+  std::string finish_reason(const Choice&, bool calls) const;
+
+  const Served& served_;
+  ReplyForm form_;
+  ReplyHead head_;
+};
+
+}  // namespace moe::serve

@@ -1,0 +1,319 @@
+#include "serve/request.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "core/error.h"
+#include "core/nearest.h"
+#include "serve/api_error.h"
+#include "serve/base64.h"
+#include "text/chat_request.h"
+#include "text/grammar/json_rules.h"
+#include "text/grammar/json_schema.h"
+
+namespace moe::serve {
+namespace {
+
+constexpr const char* kWhere = "request body";
+constexpr int64_t kMostChoices = 16, kMostAlternatives = 20, kMostStops = 16, kMostTexts = 1024,
+                  kMostBiases = 4096;
+constexpr int64_t kCompletionTokens = 16;  // what OpenAI's completions write when nobody says
+constexpr double kMostBias = 100;
+
+// Fields of an object; what is thrown about one names it.
+class Fields {
+ public:
+  explicit Fields(const Json& body) : body_(body), reader_(body, kWhere) {}
+
+  bool has(const char* key) const { return reader_.has(key); }
+  const Json& value(const char* key) const { return body_.at(key); }
+
+  template <class F>
+  static auto named(const char* key, F&& f) {
+    try {
+      return f();
+    } catch (const Error& e) {
+      throw ApiError{400, e.what(), key};
+    }
+  }
+  template <class T>
+  T get(const char* key, T otherwise) const {
+    return named(key, [&] { return reader_.get<T>(key, std::move(otherwise)); });
+  }
+  template <class T>
+  T get_in(const char* key, T low, T high, T otherwise) const {
+    return named(key, [&] { return reader_.get_in<T>(key, low, high, otherwise); });
+  }
+
+ private:
+  const Json& body_;
+  JsonReader reader_;
+};
+
+[[noreturn]] void refuse(const char* param, std::string message) {
+  throw ApiError{400, std::move(message), param};
+}
+
+// A text or a list of texts.
+std::vector<std::string> read_texts(const Fields& fields, const char* key) {
+  if (!fields.has(key)) return {};
+  if (fields.value(key).is_string()) return {fields.get<std::string>(key, "")};
+  return fields.get<std::vector<std::string>>(key, {});
+}
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+std::vector<std::pair<int32_t, float>> read_biases(const Fields& fields, int64_t vocab) {
+  std::vector<std::pair<int32_t, float>> biases;
+  if (!fields.has("logit_bias")) return biases;
+  const Json& object = fields.value("logit_bias");
+  if (!object.is_object() || std::ssize(object) > kMostBiases)
+    refuse(
+        "logit_bias",
+        message("logit_bias must be an object of token ids and numbers, {} at most", kMostBiases));
+  for (const auto& [key, bias] : object.items()) {
+    const bool digits =
+        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    const int64_t id = digits ? std::stoll(key) : -1;
+    if (id < 0 || id >= vocab)
+      refuse("logit_bias", message("logit_bias: '{}' is no token id; the vocabulary has 0 to {}",
+                                   printable(key, 40), vocab - 1));
+    if (!bias.is_number() || std::abs(bias.get<double>()) > kMostBias)
+      refuse("logit_bias", message("logit_bias of token {} must be a number from -100 to 100", id));
+    biases.emplace_back(static_cast<int32_t>(id), static_cast<float>(bias.get<double>()));
+  }
+  return biases;
+}
+
+// Choices [tokens,L,K] that an earlier reply showed.
+std::vector<int32_t> read_replay(const Fields& fields, const Served& served) {
+  if (!fields.has("replay")) return {};
+  return Fields::named("replay", [&] {
+    const JsonReader replay(fields.value("replay"), "replay");
+    const auto shape = replay.get<std::vector<int64_t>>("shape");
+    const auto layers = std::ssize(served.moe_layers);
+    if (shape.size() != 3 || shape[1] != layers || shape[2] != served.slots)
+      fail_usage("replay: the shape must be [tokens, {}, {}], those of this model", layers,
+                 served.slots);
+    std::vector<int32_t> experts = from_base64(replay.get<std::string>("routed_experts"));
+    // Compared by division, as a product of what a client says may not fit.
+    if (shape[0] < 0 || std::ssize(experts) % (layers * served.slots) != 0 ||
+        std::ssize(experts) / (layers * served.slots) != shape[0])
+      fail_usage("replay: {} numbers do not make {} tokens of {} x {}", experts.size(), shape[0],
+                 layers, served.slots);
+    return experts;
+  });
+}
+
+// The grammar of "response_format"; null where any text will do. The schema's keys keep their
+// order, which is that of the reply's.
+std::shared_ptr<const grammar::Grammar> read_format(const Fields& fields, std::string_view body) {
+  if (!fields.has("response_format")) return nullptr;
+  return Fields::named("response_format", [&]() -> std::shared_ptr<const grammar::Grammar> {
+    const JsonReader format(fields.value("response_format"), "response_format");
+    const std::string type = format.get<std::string>("type");
+    if (type == "text") return nullptr;
+    if (type == "json_object") return grammar::json_object_grammar();
+    if (type != "json_schema")
+      fail_usage("response_format: the type \"{}\" is not known{}", printable(type, 40),
+                 suggestion(type.substr(0, 40), {"text", "json_object", "json_schema"}));
+    format.object("json_schema").object("schema");
+    const OrderedJson whole = parse_ordered_json(body, kWhere);
+    return grammar::json_schema_grammar(
+        whole.at("response_format").at("json_schema").at("schema").dump(), "response_format");
+  });
+}
+
+// What both kinds of request have.
+struct Common {
+  int64_t choices = 1;
+  TextRequest text;
+};
+
+GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_t max_tokens) {
+  GenerateOptions o;
+  o.max_tokens = fields.get_in<int64_t>("max_tokens", 0, int64_t{1} << 24, max_tokens);
+  SamplerOptions& s = o.sampler;
+  s.temperature = static_cast<float>(fields.get_in<double>("temperature", 0, 1000, 1));
+  s.top_p = static_cast<float>(fields.get_in<double>("top_p", 0, 1, 1));
+  if (s.top_p == 0) s.top_p = 1e-6f;  // OpenAI allows it: only the most likely token is left
+  s.top_k = std::max<int64_t>(0, fields.get_in<int64_t>("top_k", -1, int64_t{1} << 31, 0));
+  s.min_p = static_cast<float>(fields.get_in<double>("min_p", 0, 0.9999, 0));
+  s.repeat_penalty = static_cast<float>(fields.get_in<double>("repeat_penalty", 1e-3, 1e3, 1));
+  s.frequency_penalty = static_cast<float>(fields.get_in<double>("frequency_penalty", -2, 2, 0));
+  s.presence_penalty = static_cast<float>(fields.get_in<double>("presence_penalty", -2, 2, 0));
+  s.seed =
+      fields.has("seed") ? static_cast<uint64_t>(fields.get<int64_t>("seed", 0)) : random_seed();
+  s.logit_bias = read_biases(fields, served.model->config().vocab);
+  if (fields.get<bool>("ignore_eos", false)) {
+    const SpecialIds& special = served.tokenizer->special();
+    std::vector<int32_t> ends = special.ends;
+    if (const auto eos = served.tokenizer->eos_id()) ends.push_back(*eos);
+    for (const int32_t id : ends) s.logit_bias.emplace_back(id, -INFINITY);
+  }
+  o.stop = read_texts(fields, "stop");
+  if (std::ssize(o.stop) > kMostStops)
+    refuse("stop", message("stop has {} texts; {} are possible", o.stop.size(), kMostStops));
+  std::erase(o.stop, "");
+  Fields::named("temperature", [&] { validate(o); });
+  return o;
+}
+
+Common read_common(const Fields& fields, std::string_view body, const Served& served,
+                   ReplyForm& form, int64_t max_tokens) {
+  Common c;
+  c.text.grammar = read_format(fields, body);
+  c.text.tokens = served.tokens;
+  if (fields.has("model")) fields.get<std::string>("model", "");
+  c.choices = fields.get_in<int64_t>("n", 1, kMostChoices, 1);
+  form.stream = fields.get<bool>("stream", false);
+  if (fields.has("stream_options"))
+    form.include_usage = Fields::named("stream_options", [&] {
+      return JsonReader(fields.value("stream_options"), "stream_options")
+          .get<bool>("include_usage", false);
+    });
+  form.routing = fields.get<bool>("routing", false);
+  form.routed_experts = fields.get<bool>("return_routed_experts", false);
+  if (served.moe_layers.empty() && (form.routing || form.routed_experts))
+    refuse(form.routing ? "routing" : "return_routed_experts",
+           "the model is dense: no token is routed to experts");
+  c.text.options = read_sampling(fields, served, max_tokens);
+  c.text.routing = form.routing || form.routed_experts;
+  c.text.recorded = read_replay(fields, served);
+  return c;
+}
+
+// The texts of all choices of a prompt: each draws from a seed of its own.
+void add_choices(ParsedRequest& out, const Common& common, std::vector<int32_t> prompt) {
+  if (std::ssize(out.texts) + common.choices > kMostTexts)
+    refuse("prompt", message("a request may ask for {} texts at most", kMostTexts));
+  for (int64_t i = 0; i < common.choices; ++i) {
+    out.texts.push_back(common.text);
+    out.texts.back().prompt = prompt;
+    out.texts.back().options.sampler.seed += static_cast<uint64_t>(i);
+  }
+}
+
+bool is_ids(const Json& list) {
+  return list.is_array() && !list.empty() &&
+         std::all_of(list.begin(), list.end(),
+                     [](const Json& id) { return id.is_number_integer(); });
+}
+
+std::vector<int32_t> ids_of(const Json& list) {
+  std::vector<int32_t> ids;
+  for (const Json& id : list) {
+    const auto value = id.get<int64_t>();
+    // Whatever no vocabulary has stays so.
+    ids.push_back(value < 0 || value > INT32_MAX ? -1 : static_cast<int32_t>(value));
+  }
+  return ids;
+}
+
+// A text, ids, or a list of texts or of lists of ids.
+std::vector<std::vector<int32_t>> read_prompts(const Json& prompt, const Tokenizer& tokenizer) {
+  if (prompt.is_string()) return {tokenizer.encode_text(prompt.get_ref<const std::string&>())};
+  if (is_ids(prompt)) return {ids_of(prompt)};
+  std::vector<std::vector<int32_t>> prompts;
+  if (prompt.is_array() && std::ssize(prompt) <= kMostTexts)
+    for (const Json& one : prompt) {
+      if (one.is_string())
+        prompts.push_back(tokenizer.encode_text(one.get_ref<const std::string&>()));
+      else if (is_ids(one)) prompts.push_back(ids_of(one));
+      else break;
+    }
+  if (prompts.empty() || prompts.size() != prompt.size())
+    refuse("prompt",
+           message("prompt must be a text, a list of token ids, or a list of either, {} at most",
+                   kMostTexts));
+  return prompts;
+}
+
+void check_length(const TextRequest& text, const Served& served) {
+  if (std::ssize(text.prompt) < served.context) return;
+  throw ApiError{400,
+                 message("the prompt has {} tokens, and this server takes texts of {} tokens at "
+                         "most, prompt and reply together",
+                         text.prompt.size(), served.context),
+                 "prompt", "context_length_exceeded"};
+}
+
+// Whether the reply may call tools; where it may not, the template is told of none.
+bool read_tool_choice(const Fields& fields, ChatRequest& chat) {
+  if (fields.has("tool_choice")) {
+    const Json& choice = fields.value("tool_choice");
+    if (choice == "none") chat.tools = {};
+    else if (choice != "auto")
+      refuse("tool_choice", "tool_choice can be \"auto\" or \"none\": a call cannot be forced");
+  }
+  return !chat.tools.none();
+}
+
+}  // namespace
+
+ParsedRequest read_completion(std::string_view body, const Served& served) {
+  const Json json = parse_json(body, kWhere);
+  const Fields fields(json);
+  ParsedRequest out;
+  if (fields.has("suffix") && !fields.get<std::string>("suffix", "").empty())
+    refuse("suffix", "suffix is not supported: the model only continues a text");
+  Common common = read_common(fields, body, served, out.form, kCompletionTokens);
+  out.choices = common.choices;
+  out.form.echo = fields.get<bool>("echo", false);
+  out.form.logprobs = fields.has("logprobs") && !fields.value("logprobs").is_boolean();
+  if (out.form.logprobs) {
+    common.text.top_logprobs = fields.get_in<int64_t>("logprobs", 0, kMostAlternatives, 0);
+    common.text.prompt_logprobs = out.form.echo;
+  } else if (fields.get<bool>("logprobs", false)) {
+    out.form.logprobs = true;
+    common.text.top_logprobs = 0;
+    common.text.prompt_logprobs = out.form.echo;
+  }
+  if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
+  for (std::vector<int32_t>& prompt : read_prompts(fields.value("prompt"), *served.tokenizer)) {
+    if (out.form.echo) {
+      for (const int32_t id : prompt)
+        if (id < 0 || id >= served.model->config().vocab)
+          refuse("prompt", message("{} is no token id; the vocabulary has 0 to {}", id,
+                                   served.model->config().vocab - 1));
+      out.echo.push_back(served.tokenizer->decode(prompt));
+    }
+    add_choices(out, common, std::move(prompt));
+  }
+  for (const TextRequest& text : out.texts) check_length(text, served);
+  return out;
+}
+
+std::string chat_prompt(std::string_view body, const Served& served) {
+  const ChatRequest request = parse_chat_request(std::string(body), kWhere);
+  return Fields::named("messages", [&] { return served.chat->render(request); });
+}
+
+ParsedRequest read_chat(std::string_view body, const Served& served) {
+  const Json json = parse_json(body, kWhere);
+  const Fields fields(json);
+  ParsedRequest out;
+  out.form.chat = true;
+  const int64_t max_tokens =
+      fields.get_in<int64_t>("max_completion_tokens", 0, int64_t{1} << 24, served.context);
+  Common common = read_common(fields, body, served, out.form, max_tokens);
+  out.choices = common.choices;
+  out.form.logprobs = fields.get<bool>("logprobs", false);
+  const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
+  if (out.form.logprobs) common.text.top_logprobs = alternatives;
+  ChatRequest chat = parse_chat_request(std::string(body), kWhere);
+  out.form.tools = read_tool_choice(fields, chat);
+  const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
+  auto& stops = common.text.options.stop;
+  stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
+  add_choices(out, common, served.tokenizer->encode(prompt));
+  for (const TextRequest& text : out.texts) check_length(text, served);
+  return out;
+}
+
+}  // namespace moe::serve

@@ -1,0 +1,51 @@
+// The body of a request for text: its fields read and checked, and what they ask of the engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "infer/batcher.h"
+#include "text/chat_template.h"
+
+namespace moe::serve {
+
+// What requests are read against. Views; they live as long as the server.
+struct Served {
+  std::string name;  // of the model, in replies
+  const Model* model = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat = nullptr;
+  std::shared_ptr<const grammar::TokenTable> tokens;
+  int64_t context = 0;  // tokens of a text at most
+  int64_t slots = 0;    // ModelRunner::slots
+  std::vector<int64_t> moe_layers;
+};
+
+// How the reply is to be written down.
+struct ReplyForm {
+  bool chat = false;
+  bool stream = false, include_usage = false;
+  bool echo = false;  // completions: the prompt stands before its continuation
+  bool logprobs = false;
+  bool routing = false;         // readable, and
+  bool routed_experts = false;  // the numbers alone
+  bool tools = false;           // the reply may call some
+};
+
+struct ParsedRequest {
+  ReplyForm form;
+  int64_t choices = 1;             // of each prompt
+  std::vector<std::string> echo;   // the text of each prompt, where it is asked for
+  std::vector<TextRequest> texts;  // prompt by prompt, choice by choice
+};
+
+// Throw ApiError or Error (usage) with the field that is wrong.
+ParsedRequest read_completion(std::string_view body, const Served&);
+ParsedRequest read_chat(std::string_view body, const Served&);
+// The prompt that the model's template makes of the messages and tools of a request.
+std::string chat_prompt(std::string_view body, const Served&);
+
+}  // namespace moe::serve

@@ -1,0 +1,41 @@
+// A model behind HTTP: the runner with its engine, the endpoints and the door put together.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hub/hub.h"
+#include "infer/model_runner.h"
+#include "serve/options.h"
+
+namespace moe::serve {
+
+// Tokens of a text at most, prompt and reply. Fails (usage) where the options ask for more than the
+// model has learned positions for.
+int64_t context_of(const ModelConfig&, const ServeOptions&);
+// Tokens that the cache of keys and values gets; `free`: bytes that it may take half of.
+int64_t cache_tokens_of(const ModelConfig&, const ServeOptions&, DType cache_dtype, int64_t free);
+// What the model is called in replies.
+std::string name_of_model(const std::string& path, const ServeOptions&);
+
+class Server {
+ public:
+  // Listens from now on; model and run outlive it. Fails naming what cannot be: the address, a
+  // model that cannot write text, a chat template that is none.
+  Server(const LoadedModel&, Run&, const SessionOptions&, std::string name, int64_t cache_tokens,
+         const ServeOptions&);
+  ~Server();
+
+  int port() const;
+  // Serves in this thread until drain() is done.
+  void run();
+  // From any thread: takes nothing new, waits for what is under way, at most so long, and ends
+  // run().
+  void drain(int seconds);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace moe::serve

@@ -1,0 +1,405 @@
+// A server as its clients see it: replies whole and in streams, many at once, refusals in OpenAI's
+// form, who may ask, routing shown and replayed, and its end.
+#include "serve/server.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "infer/generate.h"
+#include "ops/ops.h"
+#include "serve/base64.h"
+#include "support/files.h"
+#include "support/served.h"
+
+namespace moe::test {
+namespace {
+
+const Json kOnce = {{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"seed", 7}};
+
+Json with(Json body, const Json& more) {
+  body.update(more);
+  return body;
+}
+
+TEST(Server, WritesWhatGenerateWrites) {
+  ServedModel s;
+  const Json reply = s.ask("/v1/completions", kOnce);
+  GenerateOptions options;
+  options.max_tokens = 12;
+  options.sampler = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 7};
+  moe::Run run(2);
+  const Generated expected = generate(*s.loaded.model, run, *s.loaded.tokenizer, "Once upon a time",
+                                      options, [](const std::string&) { return true; });
+  EXPECT_EQ(reply["choices"][0]["text"], expected.text);
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(reply["choices"][0]["logprobs"], nullptr);
+  EXPECT_EQ(reply["object"], "text_completion");
+  EXPECT_EQ(reply["model"], "tiny");
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], 16);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 12);
+  // Without a seed each reply is drawn anew.
+  Json unseeded = kOnce;
+  unseeded.erase("seed");
+  EXPECT_NE(s.ask("/v1/completions", unseeded)["choices"][0]["text"],
+            s.ask("/v1/completions", unseeded)["choices"][0]["text"]);
+}
+
+TEST(Server, AStreamSaysTheSame) {
+  ServedModel s;
+  const std::string whole = s.ask("/v1/completions", kOnce)["choices"][0]["text"];
+  const HttpReply reply =
+      s.post("/v1/completions",
+             with(kOnce, {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  EXPECT_NE(reply.head.find("Content-Type: text/event-stream"), std::string::npos);
+  const std::vector<Json> events = events_of(reply.body);
+  ASSERT_GE(events.size(), 4u);
+  std::string text;
+  for (size_t i = 0; i + 1 < events.size(); ++i)
+    text += events[i]["choices"][0]["text"].get<std::string>();
+  EXPECT_EQ(text, whole);
+  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events.back()["choices"], Json::array());
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 12);
+}
+
+TEST(Server, ChatsByTheTemplate) {
+  ServedModel s;
+  const Json messages = {{{"role", "system"}, {"content", "Be brief."}},
+                         {{"role", "user"}, {"content", "Hello"}}};
+  const std::string prompt = s.ask("/apply-template", {{"messages", messages}})["prompt"];
+  EXPECT_EQ(prompt,
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  const Json chat =
+      s.ask("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 12}, {"seed", 3}});
+  EXPECT_EQ(chat["object"], "chat.completion");
+  EXPECT_EQ(chat["choices"][0]["message"]["role"], "assistant");
+  const Json text = s.ask("/v1/completions", {{"prompt", prompt}, {"max_tokens", 12}, {"seed", 3}});
+  EXPECT_EQ(chat["choices"][0]["message"]["content"], text["choices"][0]["text"]);
+  const std::vector<Json> events =
+      events_of(s.post("/v1/chat/completions",
+                       {{"messages", messages}, {"max_tokens", 12}, {"seed", 3}, {"stream", true}})
+                    .body);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  std::string joined;
+  for (const Json& event : events) joined += event["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(joined, chat["choices"][0]["message"]["content"]);
+}
+
+TEST(Server, SeveralPromptsAndChoices) {
+  ServedModel s;
+  const Json reply =
+      s.ask("/v1/completions",
+            with(kOnce, {{"prompt", {"Once upon a time", "The end"}}, {"n", 3}, {"echo", true}}));
+  ASSERT_EQ(reply["choices"].size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(reply["choices"][i]["index"], i);
+    const std::string prompt = i < 3 ? "Once upon a time" : "The end";
+    const std::string text = reply["choices"][i]["text"];
+    EXPECT_EQ(text.substr(0, prompt.size()), prompt);
+    const Json alone =
+        s.ask("/v1/completions", with(kOnce, {{"prompt", prompt}, {"seed", 7 + i % 3}}));
+    EXPECT_EQ(text.substr(prompt.size()), alone["choices"][0]["text"]);
+  }
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], 16 + 7);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 6 * 12);
+}
+
+TEST(Server, EndsWhereItIsAsked) {
+  ServedModel s;
+  const std::string text = s.ask("/v1/completions", kOnce)["choices"][0]["text"];
+  // A character of one byte, as half of another could not be asked for.
+  const auto found =
+      std::find_if(text.begin() + 4, text.end(), [](char c) { return c > ' ' && c < 127; });
+  ASSERT_NE(found, text.end());
+  const std::string stop(1, *found);
+  const Json reply = s.ask("/v1/completions", with(kOnce, {{"stop", {"never this", stop}}}));
+  EXPECT_EQ(reply["choices"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop");
+  const Json biased =
+      s.ask("/v1/completions", with(kOnce, {{"logit_bias", {{"65", 100}}}, {"max_tokens", 4}}));
+  EXPECT_EQ(biased["choices"][0]["text"], "AAAA");
+}
+
+TEST(Server, WritesByASchema) {
+  ServedModel s;
+  const Json schema = {{"type", "object"},
+                       {"properties",
+                        {{"b", {{"type", "integer"}, {"minimum", 10}, {"maximum", 99}}},
+                         {"a", {{"enum", {"yes", "no"}}}}}},
+                       {"required", {"a", "b"}},
+                       {"additionalProperties", false}};
+  const Json format = {{"type", "json_schema"},
+                       {"json_schema", {{"name", "it"}, {"schema", schema}}}};
+  for (int seed = 0; seed < 5; ++seed) {
+    const Json reply = s.ask(
+        "/v1/completions",
+        {{"prompt", "Say"}, {"max_tokens", 200}, {"seed", seed}, {"response_format", format}});
+    const Json value = Json::parse(reply["choices"][0]["text"].get<std::string>());
+    EXPECT_TRUE(value["a"] == "yes" || value["a"] == "no") << value;
+    EXPECT_GE(value["b"].get<int64_t>(), 10);
+    EXPECT_LE(value["b"].get<int64_t>(), 99);
+    EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop");
+  }
+  const Json any =
+      s.ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Say"}}}},
+                                     {"max_tokens", 30},
+                                     {"seed", 1},
+                                     {"response_format", {{"type", "json_object"}}}});
+  EXPECT_EQ(any["choices"][0]["message"]["content"].get<std::string>().substr(0, 1), "{");
+}
+
+// What lm-evaluation-harness asks.
+TEST(Server, TellsLogProbabilitiesOfThePrompt) {
+  ServedModel s;
+  const Json reply = s.ask("/v1/completions", {{"prompt", {{72, 101, 108, 108, 111}}},
+                                               {"max_tokens", 1},
+                                               {"logprobs", 1},
+                                               {"echo", true},
+                                               {"temperature", 0},
+                                               {"seed", 1234}});
+  const Json& logprobs = reply["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"].size(), 6u);
+  EXPECT_EQ(logprobs["tokens"][1], "e");
+  EXPECT_EQ(logprobs["text_offset"][5], 5);
+  ASSERT_EQ(logprobs["token_logprobs"].size(), 6u);
+  EXPECT_EQ(logprobs["token_logprobs"][0], nullptr);
+  EXPECT_LT(logprobs["token_logprobs"][1].get<double>(), 0);
+  // The last one was drawn as the likeliest, so the two are one number.
+  EXPECT_EQ(logprobs["top_logprobs"][5].begin().value(), logprobs["token_logprobs"][5]);
+  const Json only = s.ask(
+      "/v1/completions", {{"prompt", "Hello"}, {"max_tokens", 0}, {"logprobs", 0}, {"echo", true}});
+  EXPECT_EQ(only["choices"][0]["text"], "Hello");
+  EXPECT_EQ(only["choices"][0]["logprobs"]["token_logprobs"].size(), 5u);
+  EXPECT_EQ(only["choices"][0]["logprobs"]["token_logprobs"][3], logprobs["token_logprobs"][3]);
+}
+
+TEST(Server, ShowsRoutingAndReplaysIt) {
+  ServedModel s;
+  const Json plain = s.ask("/v1/completions", kOnce);
+  EXPECT_FALSE(plain["choices"][0].contains("routing"));
+  const Json shown =
+      s.ask("/v1/completions", with(kOnce, {{"routing", true}, {"return_routed_experts", true}}));
+  const Json& choice = shown["choices"][0];
+  EXPECT_EQ(choice["text"], plain["choices"][0]["text"]);
+  const Json& routing = choice["routing"];
+  EXPECT_EQ(routing["layers"], Json({0, 1}));
+  EXPECT_EQ(routing["num_experts"], 4);
+  EXPECT_EQ(routing["top_k"], 2);
+  EXPECT_EQ(routing["prompt_tokens"], 16);
+  EXPECT_EQ(routing["shape"], Json({27, 2, 2}));
+  ASSERT_EQ(routing["tokens"].size(), 27u);
+  EXPECT_EQ(routing["tokens"][0]["text"], "O");
+  EXPECT_EQ(choice["routed_experts"], routing["routed_experts"]);
+  std::vector<int32_t> numbers = serve::from_base64(routing["routed_experts"].get<std::string>());
+  EXPECT_EQ(numbers[2], routing["tokens"][0]["experts"][1][0]);
+
+  const auto replayed = [&](const std::vector<int32_t>& experts) {
+    const Json replay = {{"routed_experts", serve::to_base64(experts)}, {"shape", {27, 2, 2}}};
+    return s.ask("/v1/completions", with(kOnce, {{"replay", replay}}))["choices"][0]["text"];
+  };
+  EXPECT_EQ(replayed(numbers), plain["choices"][0]["text"]);
+  for (int32_t& expert : numbers) expert = (expert + 1) % 4;
+  EXPECT_NE(replayed(numbers), plain["choices"][0]["text"]);
+  // A stream brings the same tokens, one chunk later than their text.
+  std::vector<Json> tokens;
+  for (const Json& event : events_of(
+           s.post("/v1/completions", with(kOnce, {{"routing", true}, {"stream", true}})).body))
+    if (event["choices"][0].contains("routing"))
+      for (const Json& token : event["choices"][0]["routing"]["tokens"]) tokens.push_back(token);
+  EXPECT_EQ(Json(tokens), routing["tokens"]);
+  const Json experts = Json::parse(s.get("/experts").body);
+  EXPECT_EQ(experts["rows"].size(), 2u);
+  EXPECT_GT(experts["rows"][0][0].get<int64_t>() + experts["rows"][0][1].get<int64_t>(), 0);
+}
+
+TEST(Server, ASecondRequestFindsWhatTheFirstRead) {
+  ServedModel s;
+  const std::string beginning(300, 'a');
+  const Json body = {{"prompt", beginning + "b"}, {"max_tokens", 3}, {"seed", 1}};
+  const Json first = s.ask("/v1/completions", body), again = s.ask("/v1/completions", body);
+  EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(again["usage"]["prompt_tokens_details"]["cached_tokens"], 256);
+  EXPECT_EQ(again["choices"][0]["text"], first["choices"][0]["text"]);
+}
+
+// {field, value, what the message says}
+TEST(Server, RefusesByNameInOpenAIsForm) {
+  ServedModel s;
+  const std::string far(600, 'x');
+  const std::vector<std::tuple<std::string, Json, std::string>> wrong = {
+      {"prompt", 3, "prompt must be a text"},
+      {"prompt", Json::array(), "prompt must be"},
+      {"prompt", {{1, 2}, {3, 256}}, "has the id 256"},
+      {"prompt", {{-1}}, "has the id -1"},
+      {"prompt", "", "no tokens"},
+      {"prompt", far, "takes texts of 512 tokens"},
+      {"max_tokens", -1, "max_tokens"},
+      {"max_tokens", "many", "max_tokens"},
+      {"temperature", -1, "temperature"},
+      {"temperature", {{"a", 1}}, "temperature"},
+      {"top_p", 2, "top_p"},
+      {"n", 17, "\"n\""},
+      {"stop", {1, 2}, "stop"},
+      {"seed", 1.5, "seed"},
+      {"logprobs", 21, "logprobs"},
+      {"logit_bias", {{"999", 1}}, "'999' is no token id"},
+      {"logit_bias", {{"1", 101}}, "-100 to 100"},
+      {"stream", "yes", "stream"},
+      {"stream_options", 1, "stream_options"},
+      {"suffix", "end", "suffix is not supported"},
+      {"response_format", "x", "response_format"},
+      {"response_format", {{"type", "yaml"}}, "\"yaml\" is not known"},
+      {"response_format", {{"type", "json_schema"}}, "json_schema"},
+      {"response_format",
+       {{"type", "json_schema"}, {"json_schema", {{"schema", {{"pattern", "a"}}}}}},
+       "#/pattern is not supported"},
+      {"replay", {{"shape", {1, 2, 3}}, {"routed_experts", ""}}, "those of this model"},
+      {"replay", {{"shape", {1, 2, 2}}, {"routed_experts", "%%%%"}}, "base64"},
+      {"replay", {{"shape", {1, 2, 2}}, {"routed_experts", "AAAAAA=="}}, "do not make 1 tokens"}};
+  for (const auto& [field, value, part] : wrong) {
+    const HttpReply reply = s.post("/v1/completions", with(kOnce, {{field, value}}));
+    EXPECT_EQ(reply.status, 400) << field << ": " << reply.body;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_NE(error["message"].get<std::string>().find(part), std::string::npos) << error;
+    EXPECT_EQ(error["type"], "invalid_request_error");
+  }
+  EXPECT_EQ(
+      Json::parse(s.post("/v1/completions", with(kOnce, {{"top_p", 2}})).body)["error"]["param"],
+      "top_p");
+  HttpClient c(s.server->port());
+  for (const char* body : {"{\"prompt\":", "[]", "\"\xff\xfe\"", "{\"prompt\": \"\xff\"}"}) {
+    const HttpReply reply = c.ask("POST", "/v1/completions", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_TRUE(Json::parse(reply.body)["error"]["message"].is_string());
+  }
+  EXPECT_EQ(c.ask("GET", "/v1/completions").status, 405);
+  EXPECT_EQ(c.ask("GET", "/nothing").status, 404);
+  EXPECT_EQ(c.ask("GET", "/v1/models/other").status, 404);
+  // And none of it has harmed anything.
+  EXPECT_EQ(s.ask("/v1/completions", kOnce)["choices"][0]["finish_reason"], "length");
+}
+
+TEST(Server, KnowsItsTokens) {
+  ServedModel s;
+  const Json tokens = s.ask("/tokenize", {{"content", "Hi"}, {"with_pieces", true}})["tokens"];
+  EXPECT_EQ(tokens, Json({{{"id", 72}, {"piece", "H"}}, {{"id", 105}, {"piece", "i"}}}));
+  EXPECT_EQ(s.ask("/tokenize", {{"prompt", "Hi"}})["tokens"], Json({72, 105}));
+  EXPECT_EQ(s.ask("/detokenize", {{"tokens", {72, 105}}})["content"], "Hi");
+  EXPECT_EQ(s.post("/detokenize", {{"tokens", {72, 999}}}).status, 400);
+  EXPECT_TRUE(Json::parse(s.get("/tokenizer_info").body)["chat_template"].is_string());
+  const Json models = Json::parse(s.get("/v1/models").body);
+  EXPECT_EQ(models["data"][0]["id"], "tiny");
+  EXPECT_EQ(models["data"][0]["meta"]["num_experts"], 4);
+  EXPECT_EQ(Json::parse(s.get("/v1/models/tiny").body)["id"], "tiny");
+  const std::string metrics = s.get("/metrics").body;
+  EXPECT_NE(metrics.find("moe_requests_total{path=\"/tokenize\",status=\"200\"} 2"),
+            std::string::npos)
+      << metrics;
+}
+
+TEST(Server, LetsInWhoMay) {
+  serve::ServeOptions options;
+  options.api_keys = {"one", "two"};
+  options.cors = "http://friend.example";
+  ServedModel s(options);
+  EXPECT_EQ(s.get("/health").status, 200);
+  EXPECT_EQ(s.get("/").status, 200);
+  EXPECT_EQ(s.get("/v1/models").status, 401);
+  EXPECT_EQ(s.get("/v1/models", "Authorization: Bearer on\r\n").status, 401);
+  EXPECT_EQ(s.get("/v1/models", "Authorization: Bearer two\r\n").status, 200);
+  const HttpReply friendly = s.get("/health", "Origin: http://friend.example\r\n");
+  EXPECT_EQ(friendly.status, 200);
+  EXPECT_NE(friendly.head.find("Access-Control-Allow-Origin: http://friend.example\r\n"),
+            std::string::npos);
+  EXPECT_EQ(s.get("/health", "Origin: http://evil.example\r\n").status, 403);
+  EXPECT_EQ(HttpClient(s.server->port())
+                .ask("OPTIONS", "/v1/completions", "", "Origin: http://friend.example\r\n")
+                .status,
+            204);
+}
+
+TEST(Server, OnLoopbackIsAskedByNoOtherName) {
+  ServedModel s;
+  HttpClient c(s.server->port());
+  c.send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+  EXPECT_EQ(c.receive().status, 403);
+  EXPECT_EQ(s.get("/health", "Origin: http://evil.example\r\n").status, 403);
+  EXPECT_EQ(s.get("/health", "Origin: http://localhost\r\n").status, 200);
+}
+
+TEST(Server, ManyAtOnceAreEachWhatTheyAreAlone) {
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "products here do not keep the bits of a row";
+  serve::ServeOptions options;
+  options.parallel = 6;
+  ServedModel s(options);
+  const auto body = [](int i) {
+    return Json{{"prompt", std::string(static_cast<size_t>(1 + i * 17 % 150), 'a')},
+                {"max_tokens", 10},
+                {"seed", i},
+                {"temperature", i % 2}};
+  };
+  std::vector<std::string> alone(24), together(24);
+  for (int i = 0; i < 24; ++i)
+    alone[static_cast<size_t>(i)] = s.ask("/v1/completions", body(i))["choices"][0]["text"];
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 24; ++i)
+    clients.emplace_back([&, i] {
+      if (i % 4 == 0) {  // somebody who goes
+        HttpClient c(s.server->port());
+        const std::string text = with(body(i), {{"max_tokens", 400}}).dump();
+        c.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+               std::to_string(text.size()) + "\r\n\r\n" + text);
+        std::this_thread::sleep_for(std::chrono::milliseconds(i));
+        c.close();
+      }
+      together[static_cast<size_t>(i)] = s.ask("/v1/completions", body(i))["choices"][0]["text"];
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(together, alone);
+}
+
+TEST(Server, SaysThatTooManyWait) {
+  serve::ServeOptions options;
+  options.parallel = 1;
+  options.queue = 1;
+  ServedModel s(options);
+  const Json body = {{"prompt", "a"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  int refused = 0;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(s.server->port()));
+    const std::string text = body.dump();
+    clients.back()->send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                         std::to_string(text.size()) + "\r\n\r\n" + text);
+  }
+  for (const auto& client : clients) {
+    const HttpReply reply = client->receive();
+    if (reply.status == 200) continue;
+    ++refused;
+    EXPECT_EQ(reply.status, 429) << reply.body;
+    EXPECT_NE(reply.head.find("Retry-After: "), std::string::npos);
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST(Server, DrainsBeforeItEnds) {
+  ServedModel s;
+  HttpClient c(s.server->port()), later(s.server->port());
+  EXPECT_EQ(later.ask("GET", "/health").status, 200);
+  const std::string text =
+      Json{{"prompt", "a"}, {"max_tokens", 300}, {"ignore_eos", true}, {"stream", true}}.dump();
+  c.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+         std::to_string(text.size()) + "\r\n\r\n" + text);
+  ASSERT_TRUE(c.more());
+  std::thread end([&] { s.server->drain(20); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const HttpReply reply = c.receive();
+  EXPECT_EQ(events_of(reply.body).back()["choices"][0]["finish_reason"], "length");
+  end.join();
+  s.thread.join();
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,69 @@
+// A server of a tiny model in this process, and requests to it.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "core/json.h"
+#include "serve/server.h"
+#include "support/http_client.h"
+#include "support/tiny_model.h"
+#include "text/chat.h"
+
+namespace moe::test {
+
+struct ServedModel {
+  explicit ServedModel(serve::ServeOptions options = {}, ModelConfig config = plain_config()) {
+    config.context = 512;
+    config.init.std = 0.3f;  // logits far enough apart that texts differ
+    loaded.model = fresh(config);
+    loaded.tokenizer = make_tokenizer("bytes");
+    mark_dialogues(*loaded.tokenizer);
+    options.port = 0;
+    server = std::make_unique<serve::Server>(loaded, run, SessionOptions{}, "tiny", 4096, options);
+    thread = std::thread([this] { server->run(); });
+  }
+  ~ServedModel() {
+    server->drain(20);
+    if (thread.joinable()) thread.join();
+  }
+
+  HttpReply post(const std::string& path, const Json& body, const std::string& headers = "") {
+    return HttpClient(server->port()).ask("POST", path, body.dump(), headers);
+  }
+  HttpReply get(const std::string& path, const std::string& headers = "") {
+    return HttpClient(server->port()).ask("GET", path, "", headers);
+  }
+  // The body of an answer that has to be 200.
+  Json ask(const std::string& path, const Json& body) {
+    const HttpReply reply = post(path, body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  }
+
+  LoadedModel loaded;
+  moe::Run run{2};
+  std::unique_ptr<serve::Server> server;
+  std::thread thread;
+};
+
+// The data of the events of a stream; the last one is [DONE].
+inline std::vector<Json> events_of(const std::string& body) {
+  std::vector<Json> events;
+  size_t at = 0;
+  for (size_t end; (end = body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const std::string line = body.substr(at, end - at);
+    EXPECT_EQ(line.substr(0, 6), "data: ");
+    if (line == "data: [DONE]") {
+      EXPECT_EQ(end + 2, body.size());
+      return events;
+    }
+    events.push_back(Json::parse(line.substr(6)));
+  }
+  ADD_FAILURE() << "the stream has no end: " << body;
+  return events;
+}
+
+}  // namespace moe::test

@@ -167,6 +167,9 @@ if [ -x "$bin" ]; then
   check "adapters in PEFT and from it" \
     "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"
   check "a GGUF written again by gguf" rewrite_and_compare
+  check "moe serve to OpenAI's client and lm_eval" \
+    "$peers/bin/python" tools/interop/serve_check.py --bin "$bin" --work "$work/serve" \
+    --model "$work/chat-bpe" "$work/olmoe" "$work/ours.gguf"
 else
   check "the command is there" test -x "$bin"
 fi

@@ -1,0 +1,145 @@
+// Replies as they are written down: calls of tools whole and in a stream, tokens that are parts of
+// characters, and what log-probabilities and routing look like.
+#include "serve/reply.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "serve/base64.h"
+#include "support/tiny_model.h"
+#include "text/chat.h"
+
+namespace moe::test {
+namespace {
+
+using serve::Choice;
+using serve::ReplyWriter;
+
+// Qwen's way to call tools, as its template tells.
+constexpr const char* kHermes =
+    "{% if tools %}<tools>{{ tools | tojson }}</tools> answer in <tool_call>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+struct Fixture {
+  std::unique_ptr<Model> model = fresh(plain_config());
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
+  ChatTemplate chat{kHermes, {}};
+  serve::Served served{.name = "m",
+                       .model = model.get(),
+                       .tokenizer = tokenizer.get(),
+                       .chat = &chat,
+                       .context = 32,
+                       .slots = 2,
+                       .moe_layers = {0, 1}};
+
+  ReplyWriter writer(serve::ReplyForm form) { return {served, form, {"id", 5}}; }
+};
+
+Choice ended(const std::string& text) {
+  Choice choice;
+  choice.text = text;
+  choice.end.finish = "stop";
+  choice.ended = true;
+  return choice;
+}
+
+constexpr const char* kCall =
+    "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+TEST(Reply, CallsOfToolsAreTakenOut) {
+  Fixture f;
+  const Json whole = f.writer({.chat = true, .tools = true}).whole({ended(kCall)}, {}, 1);
+  const Json& choice = whole["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Let me see.");
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  const Json& call = choice["message"]["tool_calls"][0];
+  EXPECT_EQ(call["type"], "function");
+  EXPECT_EQ(call["function"]["name"], "f");
+  EXPECT_EQ(Json::parse(call["function"]["arguments"].get<std::string>()), Json({{"a", 1}}));
+  // Where nobody offered tools it is a text like any other.
+  const Json plain = f.writer({.chat = true}).whole({ended(kCall)}, {}, 1);
+  EXPECT_EQ(plain["choices"][0]["message"]["content"], kCall);
+  EXPECT_EQ(plain["choices"][0]["finish_reason"], "stop");
+}
+
+// However the text comes, what was shown is the content, and the calls come last.
+TEST(Reply, AStreamHoldsBackWhatMayBeACall) {
+  Fixture f;
+  const std::string text = kCall;
+  for (const size_t step : {1, 3, 7, 100}) {
+    const ReplyWriter writer = f.writer({.chat = true, .stream = true, .tools = true});
+    Choice choice;
+    std::string shown;
+    Json last;
+    const auto take = [&] {
+      const Json chunk = writer.chunk(choice, "");
+      if (chunk.is_null()) return;
+      shown += chunk["choices"][0]["delta"].value("content", "");
+      last = chunk["choices"][0];
+    };
+    for (size_t at = 0; at < text.size(); at += step) {
+      choice.text += text.substr(at, step);
+      take();
+    }
+    choice.end.finish = "stop";
+    choice.ended = true;
+    take();
+    EXPECT_EQ(shown, "Let me see.") << "in steps of " << step;
+    EXPECT_EQ(last["finish_reason"], "tool_calls");
+    EXPECT_EQ(last["delta"]["tool_calls"][0]["index"], 0);
+    EXPECT_EQ(last["delta"]["tool_calls"][0]["function"]["name"], "f");
+  }
+}
+
+TEST(Reply, ATextThatOnlyLookedLikeACallIsShown) {
+  Fixture f;
+  const ReplyWriter writer = f.writer({.chat = true, .stream = true, .tools = true});
+  Choice choice;
+  choice.text = "a <tool";
+  std::string shown = writer.chunk(choice, "")["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(shown, "a");
+  choice.text += "s are there";
+  choice.end.finish = "stop";
+  choice.ended = true;
+  shown += writer.chunk(choice, "")["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(shown, "a <tools are there");
+}
+
+TEST(Reply, LogProbabilitiesInBothForms) {
+  Fixture f;
+  Choice choice = ended("\xc3");
+  choice.all.logprobs = {{{0xc3, -0.5f}, {{0xc3, -0.5f}, {'a', -INFINITY}}}};
+  choice.all.prompt_logprobs = {{{'b', -2.0f}, {}}};
+  choice.end.prompt_ids = {'a', 'b'};
+  const Json completion =
+      f.writer({.echo = true, .logprobs = true}).whole({choice}, {"ab"}, 1)["choices"][0];
+  EXPECT_EQ(completion["logprobs"]["tokens"], Json({"a", "b", "bytes:\\xc3"}));
+  EXPECT_EQ(completion["logprobs"]["token_logprobs"], Json({nullptr, -2.0, -0.5}));
+  EXPECT_EQ(completion["logprobs"]["text_offset"], Json({0, 1, 2}));
+  EXPECT_EQ(completion["logprobs"]["top_logprobs"][2]["a"], -9999);
+  const Json chat = f.writer({.chat = true, .logprobs = true}).whole({choice}, {}, 1);
+  const Json& content = chat["choices"][0]["logprobs"]["content"];
+  EXPECT_EQ(content[0]["bytes"], Json({0xc3}));
+  EXPECT_EQ(content[0]["top_logprobs"].size(), 2u);
+}
+
+TEST(Reply, ShowsRoutingByTokenLayerAndChoice) {
+  Fixture f;
+  Choice choice = ended("b");
+  choice.prompt_tokens = 1;
+  choice.all.routing = {{'a', 'b'}, {0, 1, 2, 3, 3, -1, 1, 0}, {.5, .5, .75, .25, 1, 0, .5, .25}};
+  const Json json = f.writer({.routing = true}).whole({choice}, {}, 1)["choices"][0]["routing"];
+  EXPECT_EQ(json["shape"], Json({2, 2, 2}));
+  EXPECT_EQ(json["tokens"][0]["experts"], Json({{0, 1}, {2, 3}}));
+  EXPECT_EQ(json["tokens"][1]["experts"], Json({{3}, {1, 0}}));
+  EXPECT_EQ(json["tokens"][1]["weights"], Json({{1.0}, {0.5, 0.25}}));
+  EXPECT_EQ(serve::from_base64(json["routed_experts"].get<std::string>()),
+            choice.all.routing.experts);
+}
+
+}  // namespace
+}  // namespace moe::test

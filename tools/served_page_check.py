@@ -74,7 +74,7 @@ def check_reply(driver, checks, name):
     checks.that(len(classes) > 2, f"{name}: the colours are {classes}")
     checks.that("300 tokens in" in text_of(driver, ".under"), f"{name}: the figures of the reply")
     hot = text_of(driver, "#hot")
-    checks.that("expert" in hot and "%" in hot, f"{name}: the hot experts are {hot!r}")
+    checks.that("layer" in hot and "%" in hot, f"{name}: the hot experts are {hot!r}")
     painted = driver.execute_script(
         "const c = document.querySelector('#heats canvas');"
         "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"

@@ -8,11 +8,11 @@
 
 #include "infer/generate.h"
 #include "ops/memory.h"
+#include "support/bound_model.h"
 #include "support/files.h"
 #include "support/routings.h"
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
-#include "tensor/quant.h"
 
 namespace moe::test {
 namespace {
@@ -309,27 +309,6 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
 }
 
 // ---- threads ------------------------------------------------------------------------------------
-
-// The same numbers in memory that the model does not own, as a mapped file's, matrices in another
-// type where that can hold them.
-std::unique_ptr<Model> bound_like(const Model& model, DType dtype) {
-  auto bound = std::make_unique<Model>(model.config(), Storage::bound);
-  for (size_t i = 0; i < bound->params().size(); ++i) {
-    const Tensor& from = model.params()[i]->value;
-    const bool other =
-        dtype != DType::f32 && model.params()[i]->is_matrix() &&
-        from.shape[static_cast<size_t>(from.rank) - 1] % block_of(dtype).elements == 0;
-    Tensor to = from;
-    if (other) {
-      to.dtype = dtype;
-      to.row_bytes = bytes_of(dtype, from.shape[static_cast<size_t>(from.rank) - 1]);
-      to.data = bound->allocate(DType::f32, {from.numel()}).data;
-      quantise(to.data, from.as<float>(), dtype, from.numel());
-    }
-    bound->bind(*bound->params()[i], to);
-  }
-  return bound;
-}
 
 // What a thread makes of its text: a prompt, and some tokens that follow it one by one.
 Logits read_and_go_on(Model& model, DType compute, const Ids& ids) {

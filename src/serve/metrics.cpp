@@ -66,11 +66,6 @@ void Metrics::set_load(int64_t waiting, int64_t active,
   expert_rows_ = expert_rows;
 }
 
-int64_t Metrics::waiting() const {
-  const std::lock_guard lock(mutex_);
-  return waiting_;
-}
-
 Json Metrics::experts() const {
   const std::lock_guard lock(mutex_);
   return {{"layers", layers_}, {"rows", expert_rows_}};

@@ -47,7 +47,6 @@ class Metrics {
   std::string prometheus() const;
   // {"layers": [...], "rows": [[...]...]}
   Json experts() const;
-  int64_t waiting() const;
 
  private:
   mutable std::mutex mutex_;

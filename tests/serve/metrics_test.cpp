@@ -36,7 +36,6 @@ TEST(Metrics, AreWhatPrometheusReads) {
   has("moe_expert_rows_total{layer=\"3\",expert=\"1\"} 4");
   has("# TYPE moe_token_seconds histogram");
   EXPECT_EQ(m.experts(), Json({{"layers", {1, 3}}, {"rows", {{1, 2}, {3, 4}}}}));
-  EXPECT_EQ(m.waiting(), 5);
 }
 
 }  // namespace

@@ -21,5 +21,6 @@ check 'memory foretold and taken, every verb, within 15%' kept memory scripts/me
 check 'alarms of ten failing and ten healthy seeds of each run' kept alarms scripts/alarm_check.sh
 check 'the wheel and the source distribution' kept wheel scripts/wheel.sh
 check 'the Debian packages' kept deb scripts/deb.sh
+check 'the server under load, and the templates' kept server scripts/server_test.sh
 [ $# -eq 0 ] || check 'llama.cpp' kept llama.cpp scripts/llama_cpp_test.sh "$1"
 summary

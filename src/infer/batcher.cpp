@@ -70,6 +70,11 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab) {
                  ids[i], vocab - 1);
 }
 
+// Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
+bool all_read(const TextRequest& request) {
+  return request.routing || request.prompt_logprobs || !request.recorded.empty();
+}
+
 }  // namespace
 
 struct Batcher::Text {
@@ -180,14 +185,15 @@ std::deque<TextRequest>::iterator Batcher::next_in_turn() {
 
 // Such a text waits until what it begins with can be taken over.
 bool Batcher::begins_like_one_being_read(const TextRequest& request) const {
-  if (request.routing || request.prompt_logprobs) return false;
+  if (all_read(request)) return false;
   const auto& ids = request.prompt;
+  const int64_t held = prefixes_.held(ids), left = std::ssize(ids) - held;
   return std::any_of(active_.begin(), active_.end(), [&](const auto& text) {
     if (!text->reads()) return false;
     const auto& other = text->request.prompt;
     const int64_t alike =
         std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first - ids.begin();
-    return alike / ops::kKeyBlock * ops::kKeyBlock * 2 >= std::max<int64_t>(std::ssize(ids), 2);
+    return 2 * (alike / ops::kKeyBlock * ops::kKeyBlock - held) >= std::max<int64_t>(left, 2);
   });
 }
 
@@ -207,13 +213,16 @@ void Batcher::admit() {
 
 void Batcher::begin(TextRequest request) {
   const int64_t room = in_blocks(std::ssize(request.prompt) + request.options.max_tokens);
-  active_.push_back(
-      std::make_unique<Text>(std::move(request), tokenizer_, runner_.cache().open(), room));
+  const auto on_end = request.on_end;
+  const int32_t slot = runner_.cache().open();
+  try {
+    active_.push_back(std::make_unique<Text>(std::move(request), tokenizer_, slot, room));
+  } catch (...) {  // a grammar that has too many ways to begin, say
+    runner_.cache().close(slot);
+    return on_end({}, std::current_exception());
+  }
   Text& text = *active_.back();
-  // Log-probabilities and routing are of tokens that are read.
-  const bool all_read =
-      text.request.prompt_logprobs || text.request.routing || !text.request.recorded.empty();
-  if (!all_read) text.read = text.cached = prefixes_.adopt(text.slot, text.request.prompt);
+  if (!all_read(text.request)) text.read = text.cached = prefixes_.adopt(slot, text.request.prompt);
 }
 
 void Batcher::drop_unwanted() {
@@ -231,7 +240,8 @@ void Batcher::drop_unwanted() {
     nothing.finish = "interrupted";
     gone.on_end(nothing, nullptr);
   }
-  // Nobody waits for a turn of a client that has no text.
+  // Nobody waits for a turn of a client that has no text. Now and then is often enough.
+  if (std::ssize(turns_) <= 2 * (active() + waiting()) + 16) return;
   std::erase_if(turns_, [&](const auto& turn) {
     const auto its = [&](const auto& client) { return client == turn.first; };
     return std::none_of(active_.begin(), active_.end(),

@@ -12,6 +12,11 @@ Tokens tokens_of_block(std::span<const int32_t> ids, int64_t block) {
   return tokens;
 }
 
+// All but the last token's, which is read in any case.
+int64_t blocks_to_take(std::span<const int32_t> ids) {
+  return std::max<int64_t>(std::ssize(ids) - 1, 0) / ops::kKeyBlock;
+}
+
 }  // namespace
 
 PrefixCache::~PrefixCache() {
@@ -19,13 +24,11 @@ PrefixCache::~PrefixCache() {
 }
 
 template <class F>
-void PrefixCache::walk(std::span<const int32_t> ids, int64_t blocks, const F& f) {
-  ++clock_;
+void PrefixCache::walk(auto& nodes, std::span<const int32_t> ids, int64_t blocks, const F& f) {
   int64_t parent = kRoot;
   for (int64_t i = 0; i < blocks; ++i) {
-    const auto found = nodes_.find({parent, tokens_of_block<Tokens>(ids, i)});
-    if (found == nodes_.end()) return;
-    found->second.used = clock_;
+    const auto found = nodes.find({parent, tokens_of_block<Tokens>(ids, i)});
+    if (found == nodes.end()) return;
     parent = found->second.number;
     f(found->second);
   }
@@ -33,10 +36,19 @@ void PrefixCache::walk(std::span<const int32_t> ids, int64_t blocks, const F& f)
 
 int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
   std::vector<int32_t> blocks;
-  walk(ids, std::max<int64_t>(std::ssize(ids) - 1, 0) / ops::kKeyBlock,
-       [&](const Node& node) { blocks.push_back(node.block); });
+  ++clock_;
+  walk(nodes_, ids, blocks_to_take(ids), [&](Node& node) {
+    node.used = clock_;
+    blocks.push_back(node.block);
+  });
   cache_.adopt(slot, blocks);
   return std::ssize(blocks) * ops::kKeyBlock;
+}
+
+int64_t PrefixCache::held(std::span<const int32_t> ids) const {
+  int64_t blocks = 0;
+  walk(nodes_, ids, blocks_to_take(ids), [&](const Node&) { ++blocks; });
+  return blocks * ops::kKeyBlock;
 }
 
 void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
@@ -44,7 +56,9 @@ void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
   const int64_t full = std::min(std::ssize(ids), cache_.length(slot)) / ops::kKeyBlock;
   Node* parent = nullptr;
   int64_t at = 0;
-  walk(ids, full, [&](Node& node) {
+  ++clock_;
+  walk(nodes_, ids, full, [&](Node& node) {
+    node.used = clock_;
     parent = &node;
     ++at;
   });

@@ -25,6 +25,8 @@ class PrefixCache {
   // Lets a sequence without tokens begin with the blocks that agree with `ids`, and returns how
   // many tokens that is; at least the last of `ids` stays to be read, since its logits are wanted.
   int64_t adopt(int32_t slot, std::span<const int32_t> ids);
+  // As many as adopt() would find.
+  int64_t held(std::span<const int32_t> ids) const;
   // Holds the full blocks of a sequence, whose tokens are `ids`.
   void keep(int32_t slot, std::span<const int32_t> ids);
   // Lets go of blocks that no sequence has, those that were asked for longest ago first, until the
@@ -45,7 +47,7 @@ class PrefixCache {
   static constexpr int64_t kRoot = 0;
   // f(node) along the held blocks that agree with `ids`, at most `blocks` of them.
   template <class F>
-  void walk(std::span<const int32_t> ids, int64_t blocks, const F& f);
+  static void walk(auto& nodes, std::span<const int32_t> ids, int64_t blocks, const F& f);
   bool drop_oldest();
 
   KvCache& cache_;

@@ -300,6 +300,33 @@ TEST_P(BatcherTest, AFailureEndsItsTextOnly) {
   EXPECT_EQ(fine.ids, alone(plain).ids);
 }
 
+// Two that begin as one that is being read wait for it, but not where that was read long before.
+TEST_P(BatcherTest, WhatIsBeingReadIsNotReadTwice) {
+  ModelRunner runner(*model_, run_, 4096);
+  Batcher batcher(runner, *tokenizer_, 8, kContext);
+  const auto ending = [](int32_t last) {
+    std::vector<int32_t> ids = some_ids(300, 1);
+    ids.push_back(last);
+    return ids;
+  };
+  std::vector<Outcome> first(3), later(3);
+  for (int32_t i = 0; i < 3; ++i)
+    add(batcher, request(ending(i), 1), first[static_cast<size_t>(i)]);
+  batcher.step();
+  EXPECT_EQ(batcher.active(), 1);
+  while (batcher.step()) {
+  }
+  for (int32_t i = 0; i < 3; ++i)
+    add(batcher, request(ending(i + 10), 1), later[static_cast<size_t>(i)]);
+  batcher.step();
+  EXPECT_EQ(batcher.active(), 3);
+  while (batcher.step()) {
+  }
+  EXPECT_EQ(first[0].read, 301);
+  for (const Outcome* out : {&first[1], &first[2], &later[0], &later[1], &later[2]})
+    EXPECT_EQ(out->read, 301 - 256);
+}
+
 INSTANTIATE_TEST_SUITE_P(Numbers, BatcherTest,
                          ::testing::Values(Numbers{"f32", DType::f32, DType::f32},
                                            Numbers{"bf16", DType::bf16, DType::f32},

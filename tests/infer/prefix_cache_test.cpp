@@ -35,6 +35,7 @@ TEST(PrefixCache, FindsWhatATextBeginsWith) {
   Fixture f;
   const auto ids = count_from(0, 200);
   EXPECT_EQ(f.read(ids), 0);
+  EXPECT_EQ(f.prefixes.held(ids), 192);
   EXPECT_EQ(f.read(ids), 192);
   EXPECT_EQ(f.cache.available(), 7 * 64);
   auto other = ids;

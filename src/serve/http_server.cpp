@@ -9,7 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <chrono>
 #include <deque>
-#include <set>
+#include <mutex>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -74,12 +74,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection& operator=(const Connection&) = delete;
 
   void read_request();
-  template <class F>
-  void post(F&& f) {
-    net::post(host_.io, std::forward<F>(f));
-  }
-  void put(std::string bytes, bool last);
+  // From any thread: bytes to be written, in the order of the calls.
+  void give(std::string bytes, bool last);
   bool gone() const { return gone_; }
+  Host& host() { return host_; }
   bool keeps_alive() const { return keep_alive_ && !host_.closing; }
   bool is_http_1_0() const { return version_ == 10; }
 
@@ -92,6 +90,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void refuse(int status, const std::string& message);
   void fail_reading(const boost::system::error_code& error);
   void watch_for_end();
+  void take_given();
+  void put(std::string bytes, bool last);
   void write_next();
   void close();
 
@@ -104,6 +104,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string client_;
   unsigned version_ = 11;
   bool keep_alive_ = true;
+  std::mutex given_mutex_;
+  std::vector<std::pair<std::string, bool>> given_;
   std::deque<std::string> out_;
   bool writing_ = false, answered_ = true;
   bool counted_ = false;  // among the open requests
@@ -115,10 +117,13 @@ class Answer : public Exchange {
  public:
   Answer(std::shared_ptr<Connection> connection, HttpRequest request)
       : connection_(std::move(connection)), request_(std::move(request)) {}
-  // A handler that forgot to answer would leave the client waiting.
+  // A handler that forgot to answer would leave the client waiting. The connection ends in the
+  // thread of run(), whoever lets go of it last.
   ~Answer() override {
     if (state_ == State::waiting) send(500, "text/plain", "no answer\n", {});
     else if (state_ == State::begun) finish();
+    Host& host = connection_->host();
+    net::post(host.io, [connection = std::move(connection_)] {});
   }
   const HttpRequest& request() const override { return request_; }
 
@@ -155,11 +160,7 @@ class Answer : public Exchange {
     headers.emplace_back("Connection", keep_alive_ ? "keep-alive" : "close");
     return head_of(status, type, headers) + "\r\n";
   }
-  void put(std::string bytes, bool last) {
-    connection_->post([connection = connection_, bytes = std::move(bytes), last]() mutable {
-      connection->put(std::move(bytes), last);
-    });
-  }
+  void put(std::string bytes, bool last) { connection_->give(std::move(bytes), last); }
 
   std::shared_ptr<Connection> connection_;
   HttpRequest request_;
@@ -272,6 +273,25 @@ void Connection::watch_for_end() {
       });
 }
 
+// The list keeps the order: what is posted in the thread of run() may be overtaken by what others
+// post after it.
+void Connection::give(std::string bytes, bool last) {
+  {
+    const std::lock_guard lock(given_mutex_);
+    given_.emplace_back(std::move(bytes), last);
+  }
+  net::post(host_.io, [self = shared_from_this()] { self->take_given(); });
+}
+
+void Connection::take_given() {
+  std::vector<std::pair<std::string, bool>> given;
+  {
+    const std::lock_guard lock(given_mutex_);
+    given.swap(given_);
+  }
+  for (auto& [bytes, last] : given) put(std::move(bytes), last);
+}
+
 void Connection::put(std::string bytes, bool last) {
   if (last) answered_ = true;
   if (!bytes.empty() && !gone_) out_.push_back(std::move(bytes));
@@ -287,7 +307,7 @@ void Connection::write_next() {
     if (!keep_alive_ || host_.closing) return close();
     boost::system::error_code ignored;
     socket_.cancel(ignored);  // the watch, before the next read
-    return post([self = shared_from_this()] { self->read_request(); });
+    return net::post(host_.io, [self = shared_from_this()] { self->read_request(); });
   }
   writing_ = true;
   allow(seconds(host_.options.read_seconds));

@@ -28,10 +28,9 @@ import urllib.error
 import urllib.request
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
-from jinja import Generation  # noqa: E402
+from jinja import environment  # noqa: E402
 
 SHARE = 0.95
 TOKEN = "<|endoftext|>"
@@ -91,25 +90,9 @@ class Refused(Exception):
     pass
 
 
-def environment():
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
-
-    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(
-            x,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
-
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = raise_exception
+def today():
+    """jinja2 as transformers configures it, with today's date."""
+    made = environment()
     made.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return made
 
@@ -138,7 +121,7 @@ def render_theirs(template, messages, tools):
     for style in in_every_style(messages):
         try:
             texts.append(
-                environment()
+                today()
                 .from_string(template)
                 .render(
                     messages=style,
@@ -259,9 +242,7 @@ def main():
     binary = os.path.abspath(args.bin)
     good = compare(
         templates,
-        lambda template, dialogues: render_ours(
-            binary, args.model, template, args.work, dialogues
-        ),
+        lambda template, dialogues: render_ours(binary, args.model, template, args.work, dialogues),
     )
     return 0 if good else 1
 

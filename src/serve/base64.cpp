@@ -45,7 +45,7 @@ std::vector<int32_t> from_base64(std::string_view text) {
   if (bytes.size() % sizeof(int32_t) != 0)
     fail_usage("{} bytes are no whole numbers of 4 bytes each", bytes.size());
   std::vector<int32_t> numbers(bytes.size() / sizeof(int32_t));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   return numbers;
 }
 

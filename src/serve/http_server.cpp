@@ -374,7 +374,7 @@ void HttpServer::State::accept() {
 }
 
 HttpServer::HttpServer(const HttpOptions& options, Handler handler, ErrorBody error_body)
-    : state_(std::make_shared<State>()) {
+    : state_(std::make_unique<State>()) {
   state_->host.options = options;
   state_->host.handler = std::move(handler);
   state_->host.error_body = std::move(error_body);
@@ -406,7 +406,8 @@ void HttpServer::run() {
 }
 
 void HttpServer::close_door() {
-  net::post(state_->host.io, [state = state_] {
+  // Not shared: what was posted lies in the state itself until it is run.
+  net::post(state_->host.io, [state = state_.get()] {
     state->host.closing = true;
     boost::system::error_code ignored;
     state->acceptor.close(ignored);

@@ -70,7 +70,7 @@ class HttpServer {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace moe::serve

@@ -107,7 +107,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::mutex given_mutex_;
   std::vector<std::pair<std::string, bool>> given_;
   std::deque<std::string> out_;
-  bool writing_ = false, answered_ = true;
+  bool writing_ = false;
+  bool answered_ = true;  // no request is being read or waits for its answer
   bool counted_ = false;  // among the open requests
   std::atomic<bool> gone_{false};
 };
@@ -196,6 +197,7 @@ void Connection::read_request() {
 }
 
 void Connection::read_body() {
+  answered_ = false;
   version_ = parser_->get().version();
   keep_alive_ = parser_->keep_alive() && version_ == 11;
   if (const auto length = parser_->content_length();
@@ -247,7 +249,6 @@ void Connection::hand_over() {
                                  std::string(field.value()));
   request.body = std::move(message.body());
   request.client = client_;
-  answered_ = false;
   counted_ = true;
   ++host_.open_requests;
   deadline_.cancel();

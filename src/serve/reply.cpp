@@ -166,10 +166,16 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
                      {"shape", shape}};
 }
 
+// A forced call was begun by the prompt, and ends with the object that was written.
+std::string ReplyWriter::with_call_marks(const Choice& choice) const {
+  if (!form_.forced || choice.end.finish != "stop") return choice.text;
+  return form_.call_begin + choice.text + form_.call_end;
+}
+
 Json ReplyWriter::message(const Choice& choice) const {
   Json message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
   if (!form_.tools) return message;
-  const ParsedReply reply = parse_reply(served_.chat->calls(), choice.text);
+  const ParsedReply reply = parse_reply(served_.chat->calls(), with_call_marks(choice));
   if (reply.calls.empty()) return message;
   message["content"] = reply.content.empty() ? Json() : Json(reply.content);
   message["tool_calls"] = Json::array();
@@ -208,9 +214,9 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   ParsedReply parsed;
   if (form_.tools) {
     const ToolCallForm calls = served_.chat->calls();
-    certain = std::max(choice.shown, content_prefix(calls, choice.text));
+    certain = form_.forced ? 0 : std::max(choice.shown, content_prefix(calls, choice.text));
     if (choice.ended) {
-      parsed = parse_reply(calls, choice.text);
+      parsed = parse_reply(calls, with_call_marks(choice));
       certain = parsed.calls.empty() ? choice.text.size() : choice.shown;
     }
   }

@@ -45,6 +45,7 @@ class ReplyWriter {
  private:
   Json base(const char* object) const;
   Json usage(const std::vector<Choice>&, int64_t choices) const;
+  std::string with_call_marks(const Choice&) const;
   Json message(const Choice&) const;
   Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt) const;
   Json chat_logprobs(const std::vector<TokenLogprobs>&) const;

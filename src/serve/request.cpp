@@ -12,6 +12,7 @@
 #include "text/chat_request.h"
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
+#include "text/tool_calls.h"
 
 namespace moe::serve {
 namespace {
@@ -243,15 +244,54 @@ void check_length(const TextRequest& text, const Served& served) {
                  "prompt", "context_length_exceeded"};
 }
 
-// Whether the reply may call tools; where it may not, the template is told of none.
-bool read_tool_choice(const Fields& fields, ChatRequest& chat) {
-  if (fields.has("tool_choice")) {
-    const Json& choice = fields.value("tool_choice");
-    if (choice == "none") chat.tools = {};
-    else if (choice != "auto")
-      refuse("tool_choice", "tool_choice can be \"auto\" or \"none\": a call cannot be forced");
+// The schema of a call of one of the tools: of the one named, or of any where `name` is empty.
+OrderedJson call_schema(const OrderedJson& tools, const std::string& name, const char* arguments) {
+  OrderedJson any = OrderedJson::array();
+  for (const OrderedJson& tool : tools) {
+    const OrderedJson& function = tool.at("function");
+    if (!name.empty() && function.at("name") != name) continue;
+    OrderedJson parameters = {{"type", "object"}, {"additionalProperties", false}};
+    if (function.contains("parameters")) parameters = function.at("parameters");
+    any.push_back(
+        {{"type", "object"},
+         {"properties", {{"name", {{"const", function.at("name")}}}, {arguments, parameters}}},
+         {"required", {"name", arguments}},
+         {"additionalProperties", false}});
   }
-  return !chat.tools.none();
+  if (any.empty()) refuse("tool_choice", message("there is no tool '{}'", printable(name, 80)));
+  return any.size() == 1 ? any[0] : OrderedJson{{"anyOf", std::move(any)}};
+}
+
+// Lets only a call come: of any tool ("required") or of the one that the choice names.
+void force_call(const Json& choice, std::string_view body, const Served& served, ParsedRequest& out,
+                TextRequest& text) {
+  std::string name;
+  if (choice.is_object())
+    name = JsonReader(choice, "tool_choice").object("function").get<std::string>("name");
+  else if (choice != "required")
+    refuse("tool_choice", "tool_choice must be \"auto\", \"none\", \"required\" or a function");
+  const ForcedCall* call = forced_call(served.chat->calls());
+  if (call == nullptr)
+    refuse("tool_choice", "the model's template has no form of calls in which one could be forced");
+  if (text.grammar)
+    refuse("tool_choice", "a call cannot be forced where response_format asks for something else");
+  const OrderedJson whole = parse_ordered_json(body, kWhere);
+  text.grammar = grammar::json_schema_grammar(
+      call_schema(whole.at("tools"), name, call->arguments).dump(), "tools");
+  out.form.forced = true;
+  out.form.call_begin = call->begin;
+  out.form.call_end = call->end;
+}
+
+// What the reply may call. Where it may not, the template is told of no tools.
+void read_tool_choice(const Fields& fields, std::string_view body, const Served& served,
+                      ParsedRequest& out, ChatRequest& chat, TextRequest& text) {
+  const Json choice = fields.has("tool_choice") ? fields.value("tool_choice") : Json("auto");
+  if (choice == "none") chat.tools = {};
+  out.form.tools = !chat.tools.none();
+  if (choice == "none" || choice == "auto") return;
+  if (!out.form.tools) refuse("tool_choice", "tool_choice asks for a call, and there are no tools");
+  Fields::named("tool_choice", [&] { force_call(choice, body, served, out, text); });
 }
 
 }  // namespace
@@ -307,11 +347,11 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
   ChatRequest chat = parse_chat_request(std::string(body), kWhere);
-  out.form.tools = read_tool_choice(fields, chat);
+  read_tool_choice(fields, body, served, out, chat, common.text);
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
   auto& stops = common.text.options.stop;
   stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
-  add_choices(out, common, served.tokenizer->encode(prompt));
+  add_choices(out, common, served.tokenizer->encode(prompt + out.form.call_begin));
   for (const TextRequest& text : out.texts) check_length(text, served);
   return out;
 }

@@ -1,6 +1,7 @@
 #include "text/tool_calls.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -263,6 +264,18 @@ size_t content_prefix(ToolCallForm form, string_view text) {
   const size_t mark =
       std::min(mark_or_part(text, family->begin, *from), mark_or_part(text, family->group, *from));
   return trimmed_right(text.substr(0, mark)).size();
+}
+
+const ForcedCall* forced_call(ToolCallForm form) {
+  static const std::map<ToolCallForm, ForcedCall> table = {
+      {ToolCallForm::hermes, {"<tool_call>\n", "arguments", "\n</tool_call>"}},
+      {ToolCallForm::llama3, {"", "parameters", ""}},
+      {ToolCallForm::mistral, {"[TOOL_CALLS] [", "arguments", "]"}},
+      {ToolCallForm::granite3, {"<|tool_call|>[", "arguments", "]"}},
+      {ToolCallForm::nemotron, {"<TOOLCALL>[", "arguments", "]</TOOLCALL>"}},
+  };
+  const auto found = table.find(form);
+  return found == table.end() ? nullptr : &found->second;
 }
 
 }  // namespace moe

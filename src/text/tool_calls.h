@@ -37,6 +37,15 @@ ToolCallForm tool_call_form(std::string_view jinja);
 // none. Never fails.
 ParsedReply parse_reply(ToolCallForm form, std::string_view text);
 
+// A reply that has to be a call is `begin`, an object {"name": NAME, ARGUMENTS: {...}}, and `end`.
+struct ForcedCall {
+  const char* begin;
+  const char* arguments;
+  const char* end;
+};
+// Null of a form whose calls are no such objects.
+const ForcedCall* forced_call(ToolCallForm form);
+
 // How many bytes of a reply under way are content whatever follows: parse_reply's content of the
 // whole reply begins with them.
 size_t content_prefix(ToolCallForm form, std::string_view text);

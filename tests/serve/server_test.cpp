@@ -149,6 +149,62 @@ TEST(Server, WritesByASchema) {
   EXPECT_EQ(any["choices"][0]["message"]["content"].get<std::string>().substr(0, 1), "{");
 }
 
+// In each family's form the reply is a call, whatever the model would rather have said.
+TEST(Server, CallsAToolWhereItHasTo) {
+  for (const std::string mark :
+       {"<tool_call>", "[TOOL_CALLS]", "{\"name\": function name, \"parameters\": "}) {
+    ServedModel s(
+        {}, "{% if tools %}{{ tools | tojson }} '" + mark +
+                "'\n{% endif %}"
+                "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+                "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    const auto tool = [](const std::string& name) {
+      return Json{
+          {"type", "function"},
+          {"function",
+           {{"name", name},
+            {"parameters",
+             {{"type", "object"},
+              {"properties", {{"n", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}}}}},
+              {"required", {"n"}},
+              {"additionalProperties", false}}}}}};
+    };
+    Json body = {{"messages", {{{"role", "user"}, {"content", "Go"}}}},
+                 {"tools", {tool("first"), tool("second")}},
+                 {"tool_choice", "required"},
+                 {"seed", 1}};
+    const Json any = s.ask("/v1/chat/completions", body)["choices"][0];
+    EXPECT_EQ(any["finish_reason"], "tool_calls") << mark << any;
+    body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "second"}}}};
+    const Json call = s.ask("/v1/chat/completions", body)["choices"][0]["message"]["tool_calls"][0];
+    EXPECT_EQ(call["function"]["name"], "second");
+    EXPECT_TRUE(Json::parse(call["function"]["arguments"].get<std::string>())["n"].is_number());
+    body["stream"] = true;
+    std::string content;
+    Json streamed;
+    for (const Json& event : events_of(s.post("/v1/chat/completions", body).body)) {
+      content += event["choices"][0]["delta"].value("content", "");
+      if (event["choices"][0]["delta"].contains("tool_calls"))
+        streamed = event["choices"][0]["delta"]["tool_calls"][0];
+    }
+    EXPECT_EQ(content, "");
+    EXPECT_EQ(streamed["function"], call["function"]);
+    body["tool_choice"]["function"]["name"] = "third";
+    EXPECT_EQ(s.post("/v1/chat/completions", body).status, 400);
+    body["tool_choice"] = "none";
+    body.erase("stream");
+    EXPECT_FALSE(
+        s.ask("/v1/chat/completions", body)["choices"][0]["message"].contains("tool_calls"));
+  }
+  ServedModel plain;
+  EXPECT_EQ(
+      plain
+          .post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Go"}}}},
+                                         {"tool_choice", "required"}})
+          .status,
+      400);
+}
+
 // What lm-evaluation-harness asks.
 TEST(Server, TellsLogProbabilitiesOfThePrompt) {
   ServedModel s;
@@ -226,14 +282,14 @@ TEST(Server, ASecondRequestFindsWhatTheFirstRead) {
 // {field, value, what the message says}
 TEST(Server, RefusesByNameInOpenAIsForm) {
   ServedModel s;
-  const std::string far(600, 'x');
+  const std::string far(1100, 'x');
   const std::vector<std::tuple<std::string, Json, std::string>> wrong = {
       {"prompt", 3, "prompt must be a text"},
       {"prompt", Json::array(), "prompt must be"},
       {"prompt", {{1, 2}, {3, 256}}, "has the id 256"},
       {"prompt", {{-1}}, "has the id -1"},
       {"prompt", "", "no tokens"},
-      {"prompt", far, "takes texts of 512 tokens"},
+      {"prompt", far, "takes texts of 1024 tokens"},
       {"max_tokens", -1, "max_tokens"},
       {"max_tokens", "many", "max_tokens"},
       {"temperature", -1, "temperature"},

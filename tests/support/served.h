@@ -15,12 +15,15 @@
 namespace moe::test {
 
 struct ServedModel {
-  explicit ServedModel(serve::ServeOptions options = {}, ModelConfig config = plain_config()) {
-    config.context = 512;
+  // `jinja`: the chat template; ChatML where it is empty.
+  explicit ServedModel(serve::ServeOptions options = {}, const std::string& jinja = "") {
+    ModelConfig config = plain_config();
+    config.context = 1024;
     config.init.std = 0.3f;  // logits far enough apart that texts differ
     loaded.model = fresh(config);
     loaded.tokenizer = make_tokenizer("bytes");
     mark_dialogues(*loaded.tokenizer);
+    if (!jinja.empty()) loaded.tokenizer->set_config_json(Json({{"chat_template", jinja}}).dump());
     options.port = 0;
     server = std::make_unique<serve::Server>(loaded, run, SessionOptions{}, "tiny", 4096, options);
     thread = std::thread([this] { server->run(); });

@@ -117,7 +117,7 @@ routes_as_the_command() {
 }
 trains_and_generates() {
   cp README.md "$work/text.txt"
-  GOMP_SPINCOUNT=1000 "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/book" 8 \
+  GOMP_SPINCOUNT=3000 "$work/by-cmake/train_and_generate" "$work/text.txt" "$work/book" 8 \
     >"$work/got" 2>"$work/progress"
   has -E 'step 8 of 8, [0-9.]+ nats a token' "$work/progress"
   "$prefix/bin/moe" generate "$work/book-half" -p 'The ' -n 200 --temperature 0.7 --seed 1 --json |

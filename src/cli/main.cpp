@@ -56,7 +56,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
 // so the command starts itself again.
 void start_again_with_short_spin(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("GOMP_SPINCOUNT", "1000", 1);
+  setenv("GOMP_SPINCOUNT", "3000", 1);
   execv("/proc/self/exe", argv);  // returns only if it failed, and then everything works as before
 }
 

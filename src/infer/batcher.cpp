@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/threads.h"
 #include "moe/layer.h"
 #include "moe/stages/replay.h"
 
@@ -103,6 +104,7 @@ struct Batcher::Text {
   Clock::time_point began = Clock::now(), wrote = began;
   TextProgress progress;
   Generation generation;
+  bool ends = false;  // with what was drawn last
   bool ended = false;
 };
 
@@ -366,41 +368,75 @@ void Batcher::show_routing(const Part& part) {
     }
 }
 
-void Batcher::deliver(const Part& part) {
-  Text& text = *part.text;
+std::span<const float> Batcher::logits_of(const Part& part, int64_t row, int64_t rows) const {
   const int64_t vocab = runner_.model().config().vocab;
-  const auto logits = [&](int64_t row, int64_t rows) {
-    return std::span<const float>(logits_).subspan(
-        static_cast<size_t>((part.first_logit + row) * vocab), static_cast<size_t>(rows * vocab));
-  };
-  if (text.request.routing) show_routing(part);
-  if (!text.reads()) return take(text, logits(0, part.rows.logits));
-  const auto& prompt = text.request.prompt;
-  const int64_t begin = text.read;
-  ++text.pieces;
-  text.read += std::ssize(part.rows.ids);
-  if (text.request.prompt_logprobs)
-    for (int64_t n = begin; n < text.read && n + 1 < std::ssize(prompt); ++n)
-      text.progress.prompt_logprobs.push_back(logprobs_of(
-          logits(n - begin, 1), prompt[static_cast<size_t>(n + 1)], text.request.top_logprobs));
-  if (text.reads()) return flush(text);
-  if (text.request.recorded.empty()) prefixes_.keep(text.slot, prompt);
-  text.wrote = Clock::now();
-  take(text, logits(part.rows.logits - 1, 1));
+  return std::span(logits_).subspan(static_cast<size_t>((part.first_logit + row) * vocab),
+                                    static_cast<size_t>(rows * vocab));
 }
 
-void Batcher::take(Text& text, std::span<const float> logits) {
-  const auto vocab = static_cast<size_t>(runner_.model().config().vocab);
+// The text's next tokens, where the step came to its prompt's end or behind it. Touches nothing but
+// the text.
+void Batcher::draw(const Part& part) const {
+  Text& text = *part.text;
+  const int64_t read = std::ssize(part.rows.ids);
+  if (text.reads() && text.read + read < text.prompt_tokens()) return;
+  const int64_t rows = text.reads() ? 1 : part.rows.logits, first = part.rows.logits - rows;
   const size_t before = text.generation.written().ids.size();
-  const bool goes_on = text.generation.take(logits);
+  text.ends = !text.generation.take(logits_of(part, first, rows));
   const auto& ids = text.generation.written().ids;
   for (size_t i = before; i < ids.size(); ++i) {
     text.progress.ids.push_back(ids[i]);
     if (text.request.top_logprobs >= 0)
-      text.progress.logprobs.push_back(logprobs_of(logits.subspan((i - before) * vocab, vocab),
-                                                   ids[i], text.request.top_logprobs));
+      text.progress.logprobs.push_back(
+          logprobs_of(logits_of(part, first + static_cast<int64_t>(i - before), 1), ids[i],
+                      text.request.top_logprobs));
   }
-  if (!goes_on) return end(text, nullptr);
+}
+
+// A vocabulary is long and a text's tokens are drawn from it one after another, so that threads
+// take a text each.
+std::vector<std::exception_ptr> Batcher::draw_all(const Step& step) const {
+  std::vector<std::exception_ptr> errors(step.parts.size());
+  parallel_for(runner_.threads(), std::ssize(step.parts), 1, [&](int64_t begin, int64_t end, int) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      try {
+        draw(step.parts[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  });
+  return errors;
+}
+
+// What the prompt's tokens that were read now foretold of those after them.
+void Batcher::show_prompt_logprobs(const Part& part) {
+  Text& text = *part.text;
+  const auto& prompt = text.request.prompt;
+  const int64_t first = text.read,
+                rows = std::min(std::ssize(part.rows.ids), std::ssize(prompt) - 1 - first);
+  auto& to = text.progress.prompt_logprobs;
+  to.resize(static_cast<size_t>(rows));
+  parallel_for(runner_.threads(), rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n)
+      to[static_cast<size_t>(n)] =
+          logprobs_of(logits_of(part, n, 1), prompt[static_cast<size_t>(first + n + 1)],
+                      text.request.top_logprobs);
+  });
+}
+
+void Batcher::deliver(const Part& part) {
+  Text& text = *part.text;
+  if (text.request.routing) show_routing(part);
+  if (text.reads()) {
+    if (text.request.prompt_logprobs) show_prompt_logprobs(part);
+    ++text.pieces;
+    text.read += std::ssize(part.rows.ids);
+    if (text.reads()) return flush(text);
+    if (text.request.recorded.empty()) prefixes_.keep(text.slot, text.request.prompt);
+    text.wrote = Clock::now();
+  }
+  if (text.ends) return end(text, nullptr);
   KvCache& cache = runner_.cache();
   cache.truncate(text.slot, cache.length(text.slot) - text.generation.rejected());
   flush(text);
@@ -445,8 +481,11 @@ void Batcher::run_and_deliver(const Step& step) {
     }
     return;
   }
-  for (const Part& part : step.parts) {
+  const std::vector<std::exception_ptr> errors = draw_all(step);
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    const Part& part = step.parts[i];
     try {
+      if (errors[i]) std::rethrow_exception(errors[i]);
       deliver(part);
     } catch (...) {
       if (!part.text->ended) end(*part.text, std::current_exception());

@@ -115,9 +115,12 @@ class Batcher {
   std::vector<std::vector<int32_t>> recorded_rows(const Part&) const;
   void run(const Step&);
   void run_and_deliver(const Step&);
-  void deliver(const Part&);
+  std::span<const float> logits_of(const Part&, int64_t row, int64_t rows) const;
+  void draw(const Part&) const;
+  std::vector<std::exception_ptr> draw_all(const Step&) const;
   void show_routing(const Part&);
-  void take(Text&, std::span<const float> logits);
+  void show_prompt_logprobs(const Part&);
+  void deliver(const Part&);
   void flush(Text&);
   // `finish`: what the text is said to have ended by; null: what it did end by.
   void end(Text&, const std::exception_ptr& error, const char* finish = nullptr);

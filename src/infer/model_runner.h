@@ -61,6 +61,7 @@ class ModelRunner {
             const StepRouting& routing = {});
   // Choices of a token in each MoE layer [K of the matrices in StepRouting]; 0 of a dense model.
   int64_t slots() const;
+  int threads() const { return run_.threads; }
   // Rows that each expert [E] of each MoE layer in order computed since the runner began.
   const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
 

@@ -1,11 +1,68 @@
 #include "infer/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "core/error.h"
 
 namespace moe {
+namespace {
+
+// f(i) for the tokens that may come, in order.
+template <class F>
+void for_allowed(size_t vocab, std::span<const uint64_t> allowed, const F& f) {
+  if (allowed.empty())
+    for (size_t i = 0; i < vocab; ++i) f(i);
+  for (size_t word = 0; word < allowed.size(); ++word)
+    for (uint64_t bits = allowed[word]; bits != 0; bits &= bits - 1)
+      if (const size_t i = word * 64 + static_cast<size_t>(std::countr_zero(bits)); i < vocab) f(i);
+}
+
+// The largest number, NaNs left out. Sixteen maxima beside each other are vectors for the compiler:
+// a vocabulary is long.
+float most_of(std::span<const float> x) {
+  constexpr size_t kBeside = 16;
+  std::array<float, kBeside> most;
+  most.fill(-INFINITY);
+  size_t i = 0;
+  for (; i + kBeside <= x.size(); i += kBeside)
+    for (size_t j = 0; j < kBeside; ++j) most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+  for (; i < x.size(); ++i) most[0] = x[i] > most[0] ? x[i] : most[0];
+  return *std::max_element(most.begin(), most.end());
+}
+
+void check_logits(std::span<const float> logits, uint64_t draw) {
+  int broken = 0;
+  for (const float x : logits) broken |= static_cast<int>(!(x < INFINITY));
+  if (broken == 0) return;
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (!(logits[i] < INFINITY))
+      fail(
+          "the logit of token id {} is {} at draw {} of this text: the model's weights are broken; "
+          "train it again with a lower @lr or take another one",
+          i, logits[i], draw);
+}
+
+// The most likely token of those that may come, the first of equals; -1: none has a chance.
+int32_t most_likely(std::span<const float> scores, std::span<const uint64_t> allowed) {
+  if (allowed.empty()) {
+    const float most = most_of(scores);
+    if (most == -INFINITY) return -1;
+    return static_cast<int32_t>(std::find(scores.begin(), scores.end(), most) - scores.begin());
+  }
+  int32_t best = -1;
+  float most = -INFINITY;
+  for_allowed(scores.size(), allowed, [&](size_t i) {
+    if (scores[i] <= most) return;
+    best = static_cast<int32_t>(i);
+    most = scores[i];
+  });
+  return best;
+}
+
+}  // namespace
 
 void validate(const SamplerOptions& o) {
   if (!(o.temperature >= 0) || !std::isfinite(o.temperature))
@@ -36,20 +93,11 @@ bool Sampler::plain() const {
          options_.presence_penalty == 0 && options_.logit_bias.empty();
 }
 
-// In the order of their ids.
-std::vector<Sampler::Candidate> Sampler::penalised(std::span<const float> logits,
-                                                   std::span<const uint64_t> allowed) const {
-  std::vector<Candidate> all;
-  all.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!allowed.empty() && (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0))
-      continue;
-    all.push_back({static_cast<int32_t>(i), logits[i], 0});
-  }
+std::span<const float> Sampler::penalised(std::span<const float> logits) {
+  if (plain()) return logits;
+  changed_.assign(logits.begin(), logits.end());
   const auto each = [&](int32_t id, const auto& change) {
-    const auto place = std::lower_bound(all.begin(), all.end(), id,
-                                        [](const Candidate& c, int32_t x) { return c.id < x; });
-    if (place != all.end() && place->id == id) change(place->logit);
+    if (id >= 0 && id < std::ssize(changed_)) change(changed_[static_cast<size_t>(id)]);
   };
   if (options_.repeat_penalty != 1) {
     std::vector<int32_t> seen = recent_;
@@ -68,7 +116,7 @@ std::vector<Sampler::Candidate> Sampler::penalised(std::span<const float> logits
       });
   for (const auto& bias : options_.logit_bias)
     each(bias.first, [&](float& logit) { logit += bias.second; });
-  return all;
+  return changed_;
 }
 
 // Leaves the candidates that top-k, top-p and min-p let through, most likely first; all of them, in
@@ -107,16 +155,11 @@ void Sampler::cut(std::vector<Candidate>& all) const {
   all.resize(keep);
 }
 
-int32_t Sampler::draw(std::vector<Candidate>& all) const {
-  const Candidate most =
-      *std::max_element(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
-      });
-  int32_t chosen = most.id;
-  if (options_.temperature == 0) return chosen;
+int32_t Sampler::draw(std::vector<Candidate>& all, float most) const {
   double sum = 0;
-  for (Candidate& c : all) sum += c.p = std::exp((c.logit - most.logit) / options_.temperature);
+  for (Candidate& c : all) sum += c.p = std::exp((c.logit - most) / options_.temperature);
   double left = static_cast<double>(uniform(key_, draws_)) * sum;
+  int32_t chosen = 0;
   for (const Candidate& c : all) {
     chosen = c.id;
     left -= c.p;
@@ -126,25 +169,23 @@ int32_t Sampler::draw(std::vector<Candidate>& all) const {
 }
 
 int32_t Sampler::next(std::span<const float> logits, std::span<const uint64_t> allowed) {
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (std::isnan(logits[i]) || logits[i] == INFINITY)
-      fail(
-          "the logit of token id {} is {} at draw {} of this text: the model's weights are broken; "
-          "train it again with a lower @lr or take another one",
-          i, logits[i], draws_);
-  const auto most = std::max_element(logits.begin(), logits.end());
-  if (*most == -INFINITY)
-    fail("none of the {} tokens has a logit above -inf at draw {} of this text", logits.size(),
-         draws_);
-  auto chosen = static_cast<int32_t>(most - logits.begin());
-  if (options_.temperature > 0 || !plain() || !allowed.empty()) {
-    std::vector<Candidate> all = penalised(logits, allowed);
-    if (std::all_of(all.begin(), all.end(),
-                    [](const Candidate& c) { return c.logit == -INFINITY; }))
-      fail("none of the {} tokens that may come has a logit above -inf at draw {} of this text",
-           all.size(), draws_);
+  check_logits(logits, draws_);
+  const std::span<const float> scores = penalised(logits);
+  int32_t chosen = most_likely(scores, allowed);
+  if (chosen < 0) {
+    int64_t count = 0;
+    for_allowed(scores.size(), allowed, [&](size_t) { ++count; });
+    fail("none of the {} tokens that may come has a logit above -inf at draw {} of this text",
+         count, draws_);
+  }
+  if (options_.temperature > 0) {
+    std::vector<Candidate> all;
+    all.reserve(scores.size());
+    for_allowed(scores.size(), allowed, [&](size_t i) {
+      all.push_back({static_cast<int32_t>(i), scores[i], 0});
+    });
     cut(all);
-    chosen = draw(all);
+    chosen = draw(all, scores[static_cast<size_t>(chosen)]);
   }
   ++draws_;
   ++drawn_[chosen];

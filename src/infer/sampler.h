@@ -49,16 +49,18 @@ class Sampler {
   };
   // Whether the logits count as they are.
   bool plain() const;
-  std::vector<Candidate> penalised(std::span<const float> logits,
-                                   std::span<const uint64_t> allowed) const;
+  // With penalties and biases; the logits themselves where there are none.
+  std::span<const float> penalised(std::span<const float> logits);
   void cut(std::vector<Candidate>&) const;
-  int32_t draw(std::vector<Candidate>&) const;
+  // `most`: the largest logit of the candidates.
+  int32_t draw(std::vector<Candidate>&, float most) const;
 
   SamplerOptions options_;
   RngKey key_;
   uint64_t draws_ = 0;
   std::vector<int32_t> recent_;
   std::map<int32_t, int64_t> drawn_;  // how often, of the tokens that were drawn
+  std::vector<float> changed_;        // [V] what penalised() gave last
 };
 
 }  // namespace moe

@@ -181,5 +181,25 @@ TEST(Sampler, RefusesOptionsOutsideTheirRangeByName) {
     refused([&](SamplerOptions& o) { o.repeat_penalty = x; }, "repeat_penalty");
 }
 
+// Of long vocabularies sixteen places are looked at beside each other.
+TEST(Sampler, TheMostLikelyIsTheFirstOfEqualsWhereverItStands) {
+  for (size_t vocab = 1; vocab < 70; ++vocab)
+    for (size_t at = 0; at < vocab; ++at) {
+      std::vector<float> logits(vocab, -2);
+      for (size_t i = at; i < vocab; i += 7) logits[i] = 3;
+      EXPECT_EQ(Sampler(plain(0)).next(logits), static_cast<int32_t>(at)) << vocab;
+      SamplerOptions biased = plain(0);
+      biased.logit_bias = {{static_cast<int32_t>(at), -10}};
+      const bool another = at + 7 < vocab;
+      EXPECT_EQ(Sampler(biased).next(logits), static_cast<int32_t>(another                ? at + 7
+                                                                   : at == 0 && vocab > 1 ? 1
+                                                                                          : 0));
+      std::vector<uint64_t> allowed(2, ~uint64_t{0});
+      EXPECT_EQ(Sampler(plain(0)).next(logits, allowed), static_cast<int32_t>(at));
+      allowed[at / 64] &= ~(uint64_t{1} << at % 64);
+      if (another) EXPECT_EQ(Sampler(plain(0)).next(logits, allowed), static_cast<int32_t>(at + 7));
+    }
+}
+
 }  // namespace
 }  // namespace moe::test

@@ -112,7 +112,7 @@ def _short_spins() -> Iterator[None]:
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
         return
-    os.environ["GOMP_SPINCOUNT"] = "1000"
+    os.environ["GOMP_SPINCOUNT"] = "3000"
     try:
         yield
     finally:

@@ -155,6 +155,7 @@ HWY_INLINE void fetch(const void* line) {
 struct ForwardBf16 {
   const AttentionCall& call;
   const AttentionTask& task;
+  const AttentionTask* then;  // the task after it, or this one
   Columns x;
   int64_t pairs;  // of a key's numbers
   Pair* q;        // [count, pairs]
@@ -167,8 +168,12 @@ struct ForwardBf16 {
   float* total;  // [count, 16] running sum l, lane by lane
   KeyBlock block{};
 
-  MOE_BF16 ForwardBf16(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
-      : call(of), task(part), x(load_columns(of, part, scratch)) {
+  MOE_BF16 ForwardBf16(const AttentionCall& of, std::span<const AttentionTask> tasks,
+                       Arena& scratch)
+      : call(of),
+        task(tasks.front()),
+        then(&tasks[tasks.size() > 1]),
+        x(load_columns(of, task, scratch)) {
     const int64_t width = x.width;
     pairs = (width + 1) / 2;
     q = alloc<Pair>(scratch, x.count * pairs);
@@ -193,16 +198,28 @@ struct ForwardBf16 {
   // fetched to the second level (to the first, which waits for few lines at once, was 12% slower in
   // decode).
   static constexpr int64_t kBlocksAhead = 2;
+  struct Ahead {
+    const AttentionTask* task;
+    int64_t row;
+  };
+  Ahead ahead() const {
+    const int64_t at = block.position + kBlocksAhead * kKeyBlock;
+    if (at < x.past) return {&task, call.kv->row(task.sequence, at)};
+    // A later column of the next task may see keys before those that its first one sees.
+    const int64_t position = call.positions[static_cast<size_t>(column_at(call, *then, 0).row)],
+                  first = call.first_seen(position) / kKeyBlock * kKeyBlock,
+                  further = first + at - (x.past + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+    if (then != &task && further <= position) return {then, call.kv->row(then->sequence, further)};
+    return {&task, block.row};  // fetching what was read does nothing
+  }
   MOE_BF16 void load(const KeyBlock& next) {
     block = next;
-    // Past the last block it is the block itself that is fetched, which does nothing.
-    const int64_t ahead = block.position + kBlocksAhead * kKeyBlock,
-                  row_ahead = ahead < x.past ? call.kv->row(task.sequence, ahead) : block.row;
-    load_keys(row_ahead);
-    load_values(row_ahead);
+    const Ahead fetched = ahead();
+    load_keys(fetched);
+    load_values(fetched);
   }
-  MOE_BF16 void load_keys(int64_t row_ahead) const;
-  MOE_BF16 void load_values(int64_t row_ahead) const;
+  MOE_BF16 void load_keys(const Ahead& fetched) const;
+  MOE_BF16 void load_values(const Ahead& fetched) const;
   MOE_BF16 void scores(const Panel& panel) const {
     pair_product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1},
                  k, kKeyBlock, score, kKeyBlock, Written());
@@ -226,7 +243,7 @@ struct ForwardBf16 {
 };
 
 // Lanes without a key hold anything.
-MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
+MOE_BF16 void ForwardBf16::load_keys(const Ahead& fetched) const {
   const KvView& kv = *call.kv;
   const int64_t width = x.width;
   if (!kv.keys_transposed()) {
@@ -237,13 +254,14 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
                     ld, kKeyBlock, ld);
     return;
   }
-  const bf16* panel = transposed_keys<bf16>(call, task, block.row, x.width);
-  const int64_t ahead = (row_ahead - block.row) / kKeyBlock * call.kv_heads * width * kKeyBlock;
+  const bf16 *panel = transposed_keys<bf16>(call, task, block.row, x.width),
+             *ahead = transposed_keys<bf16>(call, *fetched.task, fetched.row, x.width);
   Pair* to = k;
-  for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeyBlock, to += kKeyBlock)
+  for (int64_t c = 0; c < width;
+       c += 2, panel += 2 * kKeyBlock, ahead += 2 * kKeyBlock, to += kKeyBlock)
     for (int64_t j = 0; j < kKeyBlock; j += 2 * kLanes) {
-      fetch(panel + ahead + j);
-      fetch(panel + ahead + kKeyBlock + j);
+      fetch(ahead + j);
+      fetch(ahead + kKeyBlock + j);
       store_pairs(
           to + j, _mm512_loadu_si512(panel + j),
           c + 1 < width ? _mm512_loadu_si512(panel + kKeyBlock + j) : _mm512_setzero_si512());
@@ -251,23 +269,23 @@ MOE_BF16 void ForwardBf16::load_keys(int64_t row_ahead) const {
 }
 
 // Zero where a pair has no such key.
-MOE_BF16 void ForwardBf16::load_values(int64_t row_ahead) const {
+MOE_BF16 void ForwardBf16::load_values(const Ahead& fetched) const {
   const Tensor& from = call.kv->v;
   const int64_t width = x.value_width, row = block.row, first = block.first, end = block.end,
                 row_bytes = from.row_bytes;
-  const char* head = static_cast<const char*>(from.data) +
-                     task.kv_head * width * static_cast<int64_t>(sizeof(bf16));
-  const auto numbers = [&](int64_t at) {
-    return reinterpret_cast<const bf16*>(head + at * row_bytes);
+  const auto numbers_of = [&](const AttentionTask& of, int64_t at) {
+    return reinterpret_cast<const bf16*>(static_cast<const char*>(from.data) + at * row_bytes) +
+           of.kv_head * width;
   };
+  const auto numbers = [&](int64_t at) { return numbers_of(task, at); };
   const auto seen = [&](int64_t key) {
     return key < first || key >= end ? nullptr : numbers(row + key);
   };
   Pair* to = v + first / 2 * x.value_padded;
   for (int64_t key = first & ~int64_t{1}; key < end; key += 2, to += x.value_padded) {
     for (int64_t c = 0; c < width; c += 2 * kLanes) {
-      fetch(numbers(row_ahead + key) + c);
-      fetch(numbers(row_ahead + key + 1) + c);
+      fetch(numbers_of(*fetched.task, fetched.row + key) + c);
+      fetch(numbers_of(*fetched.task, fetched.row + key + 1) + c);
     }
     pair_rows(to, seen(key), seen(key + 1), width);
   }
@@ -393,7 +411,7 @@ struct BackwardBf16 {
 
 MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch) {
-  for (const AttentionTask& task : tasks) forward_task<ForwardBf16>(call, task, scratch);
+  for (; !tasks.empty(); tasks = tasks.subspan(1)) forward_task<ForwardBf16>(call, tasks, scratch);
 }
 
 MOE_BF16 void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,

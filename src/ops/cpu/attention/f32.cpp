@@ -38,8 +38,8 @@ struct ForwardF32 {
   float* v_copy;  // [64, value_padded]
   KeyBlock block{};
 
-  ForwardF32(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
-      : call(of), task(part), x(load_columns(of, part, scratch)) {
+  ForwardF32(const AttentionCall& of, std::span<const AttentionTask> tasks, Arena& scratch)
+      : call(of), task(tasks.front()), x(load_columns(of, task, scratch)) {
     const int64_t width = x.width, padded = padded_width(width);
     q = alloc<float>(scratch, x.room * padded);
     score = alloc<float>(scratch, kKeyBlock * x.room);
@@ -65,8 +65,8 @@ struct ForwardByColumn : ForwardF32 {
   BlockA<float> k{};
   BlockB v{};
 
-  ForwardByColumn(const AttentionCall& of, const AttentionTask& part, Arena& scratch)
-      : ForwardF32(of, part, scratch) {
+  ForwardByColumn(const AttentionCall& of, std::span<const AttentionTask> tasks, Arena& scratch)
+      : ForwardF32(of, tasks, scratch) {
     const int64_t padded = padded_width(x.width);
     q_turned = alloc<float>(scratch, padded * x.room);
     k_copy = alloc<float>(scratch, kKeyBlock * padded);
@@ -294,12 +294,14 @@ struct BackwardF32 {
 };
 
 void forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
-  for (const AttentionTask& task : tasks) {
+  for (; !tasks.empty(); tasks = tasks.subspan(1)) {
+    const AttentionTask& task = tasks.front();
+    const DType keys = call.kv->k.dtype;
     if (!call.kv->keys_transposed() || 2 * (task.end - task.begin) > lanes_f32())
-      forward_task<ForwardByColumn>(call, task, scratch);
-    else if (call.kv->k.dtype == DType::bf16) forward_task<ForwardByKey<bf16>>(call, task, scratch);
-    else if (call.kv->k.dtype == DType::f16) forward_task<ForwardByKey<Half>>(call, task, scratch);
-    else forward_task<ForwardByKey<float>>(call, task, scratch);
+      forward_task<ForwardByColumn>(call, tasks, scratch);
+    else if (keys == DType::bf16) forward_task<ForwardByKey<bf16>>(call, tasks, scratch);
+    else if (keys == DType::f16) forward_task<ForwardByKey<Half>>(call, tasks, scratch);
+    else forward_task<ForwardByKey<float>>(call, tasks, scratch);
   }
 }
 

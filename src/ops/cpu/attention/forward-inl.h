@@ -116,10 +116,13 @@ const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, i
 //   total_of(column)       l
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
+// Works through the first of the tasks; the others are what comes after it.
 template <class Inner>
-HWY_INLINE void forward_task(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
+HWY_INLINE void forward_task(const AttentionCall& call, std::span<const AttentionTask> tasks,
+                             Arena& scratch) {
   const ArenaScope scope(scratch);
-  Inner inner(call, task, scratch);
+  const AttentionTask& task = tasks.front();
+  Inner inner(call, tasks, scratch);
   const Columns& x = inner.x;
   for (int64_t at = x.oldest / kKeyBlock * kKeyBlock; at < x.past; at += kKeyBlock) {
     const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),

@@ -34,6 +34,7 @@ FIGURES = (
     ("largest_pause", "largest pause of a stream, s", False),
     ("alone_tokens_per_second", "one stream alone, reply tokens/s", True),
     ("alone_first_token", "one stream alone, first token s", False),
+    ("over_alone", "all at once over one stream, tokens/s", True),
     ("prefix_first", "long beginning, first token s", False),
     ("prefix_second", "the same beginning again, s", False),
     ("prefix_ratio", "again over first", False),
@@ -254,6 +255,8 @@ def run_round(server, args, prompts, prefix):
     at_once([alone])
     figures["alone_tokens_per_second"] = (args.tokens - 1) / (alone.end - alone.times[0])
     figures["alone_first_token"] = alone.first
+    one = (alone.used["prompt_tokens"] + alone.used["completion_tokens"]) / (alone.end - alone.start)
+    figures["over_alone"] = figures["tokens_per_second"] / one
     if prefix:
         firsts = []
         for ids in prefix:

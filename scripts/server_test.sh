@@ -5,7 +5,9 @@
 # - each of the templates with six dialogues, as jinja2 writes them (tools/interop/template_check.py).
 # The templates come out of the source distribution that tools/requirements-llama.txt pins, which is
 # fetched once into ${MOE_CACHE:-~/.cache/moe.cpp}/llama-source, as are jinja2 and its friends.
-#   scripts/server_test.sh      BIN=path of moe (default build/release/moe)
+#   scripts/server_test.sh [SANITIZER...]      BIN=path of moe (default build/release/moe)
+# With sanitizers, as address,undefined and thread, a shorter load of a server that is built with
+# each. thread takes one thread for the products, as it does not see libgomp's barriers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/release/moe}
@@ -21,21 +23,37 @@ make_model() {
     --heads 4 --experts 8 --top-k 2 --context 1024 --batch 2 --steps 20 --dtype f32 --seed 1
 }
 
+# load BIN SERVE_OPTIONS -- LOAD_OPTIONS
 load() {
-  local url server
-  "$bin" serve "$work/model" --port 0 --queue 4000 2>"$work/serve.log" &
+  local url server server_options=()
+  while [ "$2" != -- ]; do
+    server_options+=("$2")
+    set -- "$1" "${@:3}"
+  done
+  "$1" serve "$work/model" --port 0 --queue 4000 "${server_options[@]}" 2>"$work/serve.log" &
   server=$!
   for _ in $(seq 300); do
     url=$(sed -n 's/^listening on //p' "$work/serve.log")
     [ -z "$url" ] || break
     sleep 0.1
   done
-  python3 tools/interop/serve_load.py --url "$url" --pid "$server" || {
+  python3 tools/interop/serve_load.py --url "$url" --pid "$server" "${@:3}" || {
     kill "$server"
+    tail -50 "$work/serve.log"
     return 1
   }
   kill "$server"
-  wait "$server"  # 0: it drained
+  wait "$server" || { tail -50 "$work/serve.log"; return 1; }  # 0: it drained, nothing was found
+}
+
+load_sanitised() {
+  local build=build/$1 threads=0
+  [ "$1" != thread ] || threads=1
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DMOE_SANITIZE="$1" -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
+    >/dev/null
+  cmake --build "$build" --target moe --parallel "$(scripts/jobs.sh 1500)" >/dev/null || return 1
+  load "$build/moe" --threads "$threads" -- --requests 200 --connections 40 --rounds 1
 }
 
 # The folder of templates, fetched where it is not there.
@@ -54,7 +72,10 @@ templates() {
 }
 
 check "a model for the server" make_model
-check "2,000 requests over 200 connections, three times" load
+check "2,000 requests over 200 connections, three times" load "$bin" --
+for sanitizer in "$@"; do
+  check "200 requests to a server built with $sanitizer" load_sanitised "$sanitizer"
+done
 peers=$cache/peers
 virtual_environment "$peers" tools/requirements.txt
 check "the templates are there" templates

@@ -83,7 +83,7 @@ TEST(Server, ChatsByTheTemplate) {
   EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
   std::string joined;
   for (const Json& event : events) joined += event["choices"][0]["delta"].value("content", "");
-  EXPECT_EQ(joined, chat["choices"][0]["message"]["content"]);
+  EXPECT_EQ(chat["choices"][0]["message"]["content"], joined);
 }
 
 TEST(Server, SeveralPromptsAndChoices) {
@@ -99,7 +99,7 @@ TEST(Server, SeveralPromptsAndChoices) {
     EXPECT_EQ(text.substr(0, prompt.size()), prompt);
     const Json alone =
         s.ask("/v1/completions", with(kOnce, {{"prompt", prompt}, {"seed", 7 + i % 3}}));
-    EXPECT_EQ(text.substr(prompt.size()), alone["choices"][0]["text"]);
+    EXPECT_EQ(alone["choices"][0]["text"], text.substr(prompt.size()));
   }
   EXPECT_EQ(reply["usage"]["prompt_tokens"], 16 + 7);
   EXPECT_EQ(reply["usage"]["completion_tokens"], 6 * 12);
@@ -254,7 +254,7 @@ TEST(Server, ShowsRoutingAndReplaysIt) {
     const Json replay = {{"routed_experts", serve::to_base64(experts)}, {"shape", {27, 2, 2}}};
     return s.ask("/v1/completions", with(kOnce, {{"replay", replay}}))["choices"][0]["text"];
   };
-  EXPECT_EQ(replayed(numbers), plain["choices"][0]["text"]);
+  EXPECT_EQ(plain["choices"][0]["text"], replayed(numbers));
   for (int32_t& expert : numbers) expert = (expert + 1) % 4;
   EXPECT_NE(replayed(numbers), plain["choices"][0]["text"]);
   // A stream brings the same tokens, one chunk later than their text.

@@ -45,7 +45,7 @@ TEST(ChatTemplate, WritesWhatTransformersWrites) {
       EXPECT_FAILS(t.prompt(talk), "");
       ++refused;
     } else {
-      EXPECT_EQ(t.prompt(talk), entry["text"]);
+      EXPECT_EQ(entry["text"], t.prompt(talk));
       ++written;
     }
   }

@@ -27,7 +27,7 @@ TEST(Jinja, EveryPieceAsJinja2) {
   for (const OrderedJson& piece : golden["pieces"]) {
     const std::string source = piece["template"];
     if (piece.contains("refused")) EXPECT_FAILS(render(source, context), "chat template, line 1: ");
-    else EXPECT_EQ(render(source, context), piece["text"]) << source;
+    else EXPECT_EQ(piece["text"], render(source, context)) << source;
   }
 }
 

@@ -58,7 +58,9 @@ CLI::Option* add_toggle(CLI::App& app, const std::shared_ptr<Field>& field, Give
 }
 
 CLI::Option* add_valued(CLI::App& app, const std::shared_ptr<Field>& field, Given& given) {
-  const auto take = [field, &given](const CLI::results_t& words) {
+  const auto take = [field, &given](CLI::results_t words) {
+    // CLI11 2.4 marks "{}" as an empty list by a second word.
+    if (words.size() == 2 && words[0] == "{}" && words[1] == "%%") words.pop_back();
     const std::optional<Json> value = parse_words(*field, words);
     if (!value && field->kind == Kind::natural && words[0].starts_with('-'))
       throw CLI::ValidationError(flag_of(field->name),

@@ -23,6 +23,10 @@ add_dependencies(moe_package moe moe_shared)
 set_property(TARGET moe_package PROPERTY parts
   $<TARGET_FILE:moe> $<TARGET_FILE:moe_shared>
   $<TARGET_SONAME_FILE:moe_shared> $<TARGET_LINKER_FILE:moe_shared>)
+if(MOE_HAS_MPI)
+  add_dependencies(moe_package moe_mpi)
+  set_property(TARGET moe_package APPEND PROPERTY parts $<TARGET_FILE:moe_mpi>)
+endif()
 set(build_it "cmake --build ${CMAKE_BINARY_DIR} --target moe_package")
 install(CODE "set(parts \"$<GENEX_EVAL:$<TARGET_PROPERTY:moe_package,parts>>\")
 foreach(part IN LISTS parts)
@@ -35,6 +39,9 @@ endforeach()" ALL_COMPONENTS)
 # Components: the command with its manual page and completions, the library, and what compiling
 # against it takes.
 install(TARGETS moe RUNTIME COMPONENT command)
+if(MOE_HAS_MPI)
+  install(TARGETS moe_mpi LIBRARY DESTINATION lib/moe COMPONENT mpi)
+endif()
 install(TARGETS moe_shared EXPORT moe LIBRARY COMPONENT library NAMELINK_COMPONENT development)
 install(DIRECTORY include/moe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 

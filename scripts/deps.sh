@@ -2,6 +2,7 @@
 # Installs what moe.cpp needs from Debian 12 or 13, as root or through sudo. What is there already
 # is left alone, so a second run is instant and works offline.
 #   scripts/deps.sh [build]    what compiles and runs the command `moe`
+#   scripts/deps.sh mpi        that of build, and what runs it as several processes (docs/cluster.md)
 #   scripts/deps.sh package    what compiles it, and what makes the packages (scripts/deb.sh,
 #                              scripts/wheel.sh)
 #   scripts/deps.sh test       that of build, and what the tests, the fuzzers, the format check, the
@@ -14,6 +15,7 @@ build=(
   git ca-certificates g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libhwy-dev
   nlohmann-json3-dev libcli11-dev libboost-dev libeigen3-dev libfmt-dev libpcre2-dev libutf8proc-dev
 )
+mpi=(libopenmpi-dev openmpi-bin)
 packaging=(dpkg-dev file lintian python3-venv)
 tests=(
   libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format python3-venv
@@ -22,9 +24,10 @@ tests=(
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;
+  mpi) wanted=("${build[@]}" "${mpi[@]}") ;;
   package) wanted=("${build[@]}" "${packaging[@]}") ;;
-  test) wanted=("${build[@]}" "${tests[@]}") ;;
-  *) sed -n 2,8p "$0" >&2; exit 2 ;;
+  test) wanted=("${build[@]}" "${mpi[@]}" "${tests[@]}") ;;
+  *) sed -n 2,9p "$0" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

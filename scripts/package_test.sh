@@ -28,6 +28,7 @@ installs_what_it_should() {
     lib/cmake/moe/moe{Config,ConfigVersion,Targets}.cmake \
     lib/libmoe.so "lib/libmoe.so.$soversion" "lib/libmoe.so.$version" lib/pkgconfig/moe.pc \
     share/bash-completion/completions/moe share/fish/vendor_completions.d/moe.fish \
+    $([ ! -e "$build/moe_mpi.so" ] || echo lib/moe/moe_mpi.so) \
     share/man/man1/moe.1 share/zsh/site-functions/_moe | LC_ALL=C sort >"$work/wanted"
   same "$work/wanted" "$work/files"
 }

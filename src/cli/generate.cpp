@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/among.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -20,8 +21,10 @@
 #include "infer/eval_routing.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
+#include "jobs/launch.h"
 #include "jobs/replies.h"
 #include "text/utf8.h"
+#include "train/checkpoint.h"
 
 namespace moe::cli {
 namespace {
@@ -114,7 +117,8 @@ void tell_lookup(const Generated& out) {
 // other begins.
 class Samples {
  public:
-  Samples(const Flags& f, std::string prompt) : f_(f), prompt_(std::move(prompt)) {}
+  Samples(const Flags& f, std::string prompt, const comm::Group& group)
+      : f_(f), prompt_(std::move(prompt)), group_(group) {}
 
   // Runs the i-th, whose seed is the first one's plus i; false: it was interrupted.
   bool write(int64_t i, Session& session, const Tokenizer& tokenizer, std::span<const int32_t> ids,
@@ -127,7 +131,7 @@ class Samples {
         fmt::print("{}", text);
         std::fflush(stdout);
       }
-      return !*stop_;
+      return !group_.any(*stop_);
     });
     if (f_.json) {
       Json reply = generate_reply(prompt_, out);
@@ -165,6 +169,7 @@ class Samples {
 
   const Flags& f_;
   std::string prompt_;
+  comm::Group group_;
   const std::atomic<bool>* stop_ = nullptr;
   bool begun_ = false;
   Json replies_ = Json::array();
@@ -182,22 +187,34 @@ void check_samples(const Flags& f) {
         f.samples);
 }
 
-int run_generate(const Flags& f) {
+int run_generate(const Flags& f, const comm::World& world) {
+  const comm::Group& group = world.group();
   const GenerateOptions& options = f.generate;
   validate(options);  // before a large model is loaded for nothing
   check_samples(f);
   const std::string prompt = read_prompt(f.prompt, f.given);
-  const LoadedModel loaded = open_model(f.model, f.memory.limits);
+  LoadedModel loaded;
+  comm::together(group, [&] { loaded = open_model(f.model, f.memory.limits, group); });
   Model& model = *loaded.model;
-  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(model)));
+  Run run(thread_count(world.threads_of(f.compute.threads)),
+          f.compute.dtype.value_or(natural_dtype(model)));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
-  const bool large = prepare_memory(
-      f.model,
-      session_use(model, options.session, run.compute, std::ssize(ids),
-                  std::ssize(ids) + options.max_tokens),
-      {}, f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
+  GenerateOptions said = options;
+  check_same_launch(group, fields(said), [&] {
+    return comm::Facts{{"--samples", std::to_string(f.samples)},
+                       {"model", model_print(&model)},
+                       {"prompt", prompt}};
+  });
+  bool large = false;
+  comm::together(group, [&] {
+    large = prepare_memory(
+        f.model,
+        session_use(model, options.session, run.compute, std::ssize(ids),
+                    std::ssize(ids) + options.max_tokens),
+        {}, f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
+  });
   Session session = session_for(model, run, ids, options);
-  Samples samples(f, prompt);
+  Samples samples(f, prompt, group);
   for (int64_t i = 0; i < f.samples; ++i)
     if (!samples.write(i, session, *loaded.tokenizer, ids, options)) break;
   std::optional<HotSet> hot;
@@ -222,7 +239,8 @@ Action add_generate(CLI::App& app) {
   add_hot_set(list, f->memory);
   list.add("json", f->json, "one JSON object on standard output; with @samples a list of them");
   add_flags(app, std::move(list), f->given);
-  return [f] { return run_generate(*f); };
+  return
+      [f] { return run_among([&](const comm::World& world) { return run_generate(*f, world); }); };
 }
 
 }  // namespace moe::cli

@@ -12,12 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <new>
 
-#include "cli/flags.h"
+#include "cli/among.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
-#include "core/error.h"
 #include "core/nearest.h"
 
 namespace {
@@ -82,18 +80,8 @@ int run_command(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     moe::cli::tell("moe: {}\n", moe::one_line(explain(app, error)));
     return 2;
-  } catch (const moe::Error& error) {
-    moe::cli::tell("moe: {}\n", moe::one_line(moe::cli::in_flags(error.marked())));
-    return error.kind() == moe::Error::Kind::usage ? 2 : 1;
-  } catch (const std::bad_alloc&) {
-    moe::cli::tell(
-        "moe: out of memory; use a smaller model or shorter texts, and in training a smaller "
-        "--batch or --recompute\n");
-    return 1;
   } catch (const std::exception& error) {
-    if (std::ferror(stdout) != 0) return 1;  // main says it
-    moe::cli::tell("moe: {}\n", moe::one_line(error.what()));
-    return 1;
+    return moe::cli::tell_failure(error);
   }
 }
 

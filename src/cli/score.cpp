@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/among.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -32,9 +33,18 @@ void print_replayed(const ScoreReply::Replayed& r) {
     fmt::print("{:5}  {:24.2f}%   {:8.2f}%\n", l.layer, 100 * l.share(), 100 * l.chance());
 }
 
-int run_score(const Flags& f) {
+int run_score(const Flags& f, const comm::World& world) {
   if (f.job.score.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
-  const ScoreReply reply = score_model(f.job, on_screen());
+  ScoreJob job = f.job;
+  job.compute.threads = world.threads_of(job.compute.threads);
+  Watch watch = on_screen();
+  // Where several work together they stop together.
+  if (world.group().size > 1)
+    watch.stopped = [&] {
+      if (world.group().any(watch_interrupts())) throw comm::SharedError("interrupted");
+      return false;
+    };
+  const ScoreReply reply = score_model(job, watch, world.group());
   if (f.json) {
     print_json(to_json(reply));
     return 0;
@@ -61,7 +71,7 @@ Action add_score(CLI::App& app) {
   list.add(fields(f->job));
   list.add("json", f->json, "one JSON object on standard output");
   add_flags(app, std::move(list), f->given);
-  return [f] { return run_score(*f); };
+  return [f] { return run_among([&](const comm::World& world) { return run_score(*f, world); }); };
 }
 
 }  // namespace moe::cli

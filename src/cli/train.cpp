@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/among.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
@@ -46,6 +47,18 @@ std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, boo
   });
   parts.push_back(peak.describe(r.flops_per_second));
   return parts;
+}
+
+// Who shares the work, where there are several.
+void describe_processes(ProgressLine& screen, const comm::Layout& layout) {
+  const int processes = layout.all().size, spread = layout.experts().size;
+  if (processes == 1) return;
+  screen.log(fmt::format("processes: {}; {}", processes,
+                         spread == 1 ? "each has the whole model"
+                         : spread == processes
+                             ? "each layer's experts are spread over them"
+                             : fmt::format("{} copies of the experts, each spread over {}",
+                                           processes / spread, spread)));
 }
 
 void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus,
@@ -148,6 +161,13 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
                                         const std::atomic<bool>& stop) {
   const TrainOptions& o = training.options();
   const Corpus& texts = training.held_out() ? *training.held_out() : training.corpus();
+  if (training.layout().is_spread()) {
+    screen.log(fmt::format(
+        "no report, as the experts lie on {} processes; `moe inspect {} --text FILE --html "
+        "{}/report.html` makes one",
+        training.layout().experts().size, training.out(), training.out()));
+    return std::nullopt;
+  }
   try {
     std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(),
                                     o.threads, o.dtype, [&](int64_t done, int64_t total) {
@@ -167,8 +187,11 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
   }
 }
 
-int run_train(const Flags& f) {
-  Training training(f.run, f.given);
+int run_train(const Flags& f, const comm::World& world) {
+  const comm::Group& group = world.group();
+  RunOptions asked = f.run;
+  if (asked.train.threads == 0 && group.size > 1) asked.train.threads = world.threads();
+  Training training(asked, f.given, group);
   const TrainOptions& options = training.options();
   if (training.is_done()) {
     tell("{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
@@ -176,7 +199,8 @@ int run_train(const Flags& f) {
     return 0;
   }
   const std::atomic<bool>& stop = watch_interrupts();
-  TrainingSamples samples(f.samples, training, stop);
+  std::optional<TrainingSamples> samples;
+  comm::alike(group, [&] { samples.emplace(f.samples, training, stop); });
   ProgressLine screen;
   if (training.must_fit()) {
     screen.log("measuring how long a step takes");
@@ -189,6 +213,7 @@ int run_train(const Flags& f) {
   describe_run(screen, training.model(), training.corpus(), training.held_out(),
                training.tokenizer(), options);
   describe_tuning(screen, training);
+  describe_processes(screen, training.layout());
   if (training.resumed_from())
     screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
   Run probe(options.threads);
@@ -198,7 +223,8 @@ int run_train(const Flags& f) {
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult& r) {
     screen.show(r.step, r.steps, describe_step(r, peak, routed));
-    samples.after_step(r.step, [&](const std::string& line) { screen.log(line); });
+    if (training.layout().is_of_first_copy())
+      samples->after_step(r.step, [&](const std::string& line) { screen.log(line); });
   };
   callbacks.on_eval = [&](int64_t step, double ce) {
     screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce));
@@ -216,8 +242,9 @@ int run_train(const Flags& f) {
                     counted(summary.last.step, "step"), training.out()));
   else if (summary.interrupted)
     screen.log(
-        fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on",
-                    summary.last.step, training.out(), training.out()));
+        fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on{}",
+                    summary.last.step, training.out(), training.out(),
+                    group.size > 1 ? ", in any number of processes" : ""));
   else
     screen.log(
         fmt::format("done: {} in {}, {} tokens a second; the model is in {}",
@@ -229,13 +256,14 @@ int run_train(const Flags& f) {
                            counted(summary.alarms, "alarm"), training.out()));
   describe_best(screen, training, summary);
   std::optional<std::string> report;
-  if (!summary.interrupted && !f.no_report) report = leave_report(screen, training, stop);
+  if (!summary.interrupted && !f.no_report && group.is_first())
+    report = leave_report(screen, training, stop);
   if (f.json) {
     Json reply = train_reply(training, summary);
     if (report) reply["report"] = *report;
     print_json(reply);
   }
-  return stop ? kInterrupted : 0;
+  return group.any(stop) ? kInterrupted : 0;
 }
 
 }  // namespace
@@ -250,7 +278,7 @@ Action add_train(CLI::App& app) {
            "experts specialise in");
   list.add("json", f->json, "one JSON object on standard output at the end");
   add_flags(app, std::move(list), f->given);
-  return [f] { return run_train(*f); };
+  return [f] { return run_among([&](const comm::World& world) { return run_train(*f, world); }); };
 }
 
 }  // namespace moe::cli

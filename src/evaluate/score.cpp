@@ -82,7 +82,7 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
       [&](int64_t layer, const MoeLayer::Saved& saved) {
         options.on_routing(window, layer, saved);
       };
-  Pass pass{.routing = &routing};
+  Pass pass{.routing = &routing, .same_everywhere = true};
   if (options.recorded) pass.recorded = &recorded;
   if (options.on_routing) pass.on_routing = &listen;
 

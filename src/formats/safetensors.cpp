@@ -383,6 +383,11 @@ void write_safetensors(const std::string& path, const std::vector<SafetensorsIte
   file.commit();
 }
 
+void produce_in_order(const std::vector<SafetensorsItem>& items) {
+  for (const SafetensorsItem* item : ordered(items))
+    if (item->produce) item->produce();
+}
+
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
                                      const std::vector<SafetensorsItem>& items,
                                      const std::map<std::string, std::string>& metadata)

@@ -59,6 +59,9 @@ struct SafetensorsItem {
 void write_safetensors(const std::string& path, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {});
 
+// Only calls what produces items, in the order in which write_safetensors does.
+void produce_in_order(const std::vector<SafetensorsItem>& items);
+
 // The same file from tensors that grow side by side: their parts are given in any order and go to
 // disk at once, so that nothing has to be held.
 class SafetensorsWriter {

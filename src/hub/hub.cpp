@@ -82,9 +82,9 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
   return items;
 }
 
-LoadedModel read_model(const std::string& model, LoadFor purpose) {
+LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {}) {
   const std::string folder = find_model(model);
-  if (is_gguf(folder)) return load_gguf(folder, purpose);
+  if (is_gguf(folder)) return load_gguf(folder, purpose, experts);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture] = read_config(read_text(config_path), config_path);
@@ -94,7 +94,7 @@ LoadedModel read_model(const std::string& model, LoadFor purpose) {
   loaded.tokenizer = load_tokenizer(folder);
   check_vocabulary(*loaded.tokenizer, config, folder);
   loaded.model = std::make_unique<Model>(
-      config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+      config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
   std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
   drop_prefix(map, architecture->names->prefix, *file);
   check_account(map, *file);
@@ -142,10 +142,13 @@ ModelConfig read_model_config(const std::string& model) {
   return parse_config(read_text(config), config);
 }
 
-LoadedModel load_model(const std::string& model) { return read_model(model, LoadFor::training); }
+LoadedModel load_model(const std::string& model, const comm::Group& experts) {
+  return read_model(model, LoadFor::training, experts);
+}
 
-LoadedModel open_model(const std::string& model, const MemoryLimits& limits) {
-  LoadedModel loaded = read_model(model, LoadFor::inference);
+LoadedModel open_model(const std::string& model, const MemoryLimits& limits,
+                       const comm::Group& experts) {
+  LoadedModel loaded = read_model(model, LoadFor::inference, experts);
   ops::limit_copies(loaded.model->params(), limits.for_copies());
   return loaded;
 }
@@ -156,10 +159,11 @@ void save_model(const std::string& folder, Model& model, const Tokenizer& tokeni
   if (dtype != DType::f32 && dtype != DType::bf16)
     fail_usage("a model is saved as f32 or bf16, not {}", name_of(dtype));
   check_vocabulary(tokenizer, model.config(), folder);
-  check_save_target(folder, model);
   const Architecture& architecture = architecture_of(model.config());
-  const std::vector<SafetensorsItem> items =
-      items_of(map_tensors(architecture, model), dtype, architecture.stores_tied_head);
+  const std::vector<SafetensorsItem> items = items_of(
+      map_tensors(architecture, model), dtype, architecture.stores_tied_head, model.experts());
+  if (!model.experts().is_first()) return produce_in_order(items);
+  check_save_target(folder, model);
   write_if_different(folder + "/config.json", config_to_json(model.config()));
   write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
   if (!tokenizer.config_json().empty())

@@ -33,10 +33,12 @@ enum class LoadFor {
 // MODEL is a folder, a .gguf file (told apart by content) or a name. Refuses, naming file, key or
 // tensor: an unknown model_type (nearest offered), a missing key that changes the mathematics, a
 // tensor that is missing, has another shape, or that nothing consumes.
-LoadedModel load_model(const std::string& path);  // for training
+// `experts`: whose processes hold the experts (model/model.h); each reads its own.
+LoadedModel load_model(const std::string& path, const comm::Group& experts = {});  // for training
 // For inference. Copies that products make of its weights may take what `limits` leave for them,
 // until who knows more settles it (infer/memory_plan.h).
-LoadedModel open_model(const std::string& path, const MemoryLimits& limits);
+LoadedModel open_model(const std::string& path, const MemoryLimits& limits,
+                       const comm::Group& experts = {});
 
 // The configuration alone, without looking at a weight.
 ModelConfig read_model_config(const std::string& path);
@@ -45,7 +47,8 @@ ModelConfig read_model_config(const std::string& path);
 // from what is there, then model.safetensors in one atomic step: the folder is loadable at every
 // moment. `dtype` f32 or bf16. Refuses where check_save_target does. `progress` is told before each
 // tensor how many numbers are written, of how many; may throw, and then no tensors are there that
-// were not there before.
+// were not there before. Of a model whose experts lie on several processes all of them call it, and
+// the first one writes.
 void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32,
                 const std::map<std::string, std::string>& metadata = {},
                 const std::function<void(int64_t done, int64_t total)>& progress = {});

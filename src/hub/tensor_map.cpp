@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/spread.h"
 #include "tensor/quant.h"
 
 namespace moe {
@@ -63,7 +64,7 @@ void join(std::vector<FileTensor>& map, const std::string& name, const std::vect
 void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, int64_t head_width) {
   const std::string name = name_in_file(row, param);
   const bool turns = param.is_matrix();
-  std::vector<int64_t> shape = shape_of(param.value);
+  std::vector<int64_t> shape = shape_of(param.whole());
   const auto turn = [&] {
     if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
   };
@@ -74,7 +75,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, i
     case Layout::same: return push({&param});
     case Layout::per_expert:
       shape.erase(shape.begin());
-      for (int64_t e = 0; e < param.value.shape[0]; ++e)
+      for (int64_t e = 0; e < param.whole().shape[0]; ++e)
         map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
       return;
     case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
@@ -107,7 +108,7 @@ struct Source {
 
 // Count, rows and columns of a piece's matrices as the Model has them.
 Source source_shape(const FileTensor::Piece& piece) {
-  const Tensor& t = piece.param->value;
+  const Tensor t = piece.param->whole();
   Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1,
                .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                .cols = t.cols()};
@@ -129,6 +130,22 @@ void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
     at += tensor.columns ? from.cols : from.count * from.rows * from.cols;
     f(piece, from);
   }
+}
+
+// Of a piece of the file what is of the experts that are here; none where `count` is 0.
+Source part_here(const FileTensor::Piece& piece, Source from) {
+  const Param& param = *piece.param;
+  if (!param.is_share()) return from;
+  const int64_t first = param.share.first, here = param.value.shape[0];
+  if (piece.expert >= 0) {
+    if (piece.expert < first || piece.expert >= first + here) from.count = 0;
+    return from;
+  }
+  // a bank of matrices, or of vectors, each a row
+  const bool of_matrices = param.value.rank == 3;
+  from.data += first * (of_matrices ? from.rows : 1) * from.row_bytes;
+  (of_matrices ? from.count : from.rows) = here;
+  return from;
 }
 
 // Which row of the file is row r of a parameter whose heads of C rows lie in pairs there: (0, C/2),
@@ -272,11 +289,15 @@ void check_aliases(const std::vector<FileTensor>& map, const NamedTensors& file)
 void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map) {
     if (tensor.alias) continue;
-    each_source(
-        tensor, file.get(tensor.name), [&](const FileTensor::Piece& piece, const Source& from) {
-          const Tensor& value = piece.param->value;
-          read_piece((piece.expert >= 0 ? value.at(piece.expert) : value).as<float>(), piece, from);
-        });
+    each_source(tensor, file.get(tensor.name),
+                [&](const FileTensor::Piece& piece, const Source& whole) {
+                  const Param& param = *piece.param;
+                  const Source from = part_here(piece, whole);
+                  if (from.count == 0) return;
+                  const int64_t expert = piece.expert - param.share.first;
+                  read_piece((piece.expert >= 0 ? param.value.at(expert) : param.value).as<float>(),
+                             piece, from);
+                });
   }
 }
 
@@ -437,8 +458,9 @@ void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, 
     for (const FileTensor& tensor : map)
       if (!tensor.alias)
         each_source(tensor, file.get(tensor.name),
-                    [&](const FileTensor::Piece& piece, const Source& from) {
-                      pieces[piece.param].push_back({piece, from});
+                    [&](const FileTensor::Piece& piece, const Source& whole) {
+                      const Source from = part_here(piece, whole);
+                      if (from.count > 0) pieces[piece.param].push_back({piece, from});
                     });
     for (Param* param : model.params()) bind_param(model, *param, pieces.at(param));
   }
@@ -446,8 +468,9 @@ void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, 
 }
 
 std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType dtype,
-                                      bool with_alias) {
+                                      bool with_alias, const comm::Group& experts) {
   const auto buffer = std::make_shared<std::vector<float>>();
+  const auto landing = std::make_shared<Landing>(experts);
   std::vector<SafetensorsItem> items;
   for (const FileTensor& tensor : map) {
     if (tensor.pieces.empty() || (tensor.alias && !with_alias)) continue;
@@ -456,7 +479,8 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     SafetensorsItem& item =
         items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
     const FileTensor::Piece& piece = tensor.pieces[0];
-    const bool scattered = piece.expert < 0 && !piece.param->places().empty();
+    const bool scattered =
+        (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered &&
         !is_quantised(piece.param->value.dtype)) {
       item.value =
@@ -465,6 +489,13 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     }
     item.value.rank = static_cast<int>(tensor.shape.size());
     std::copy(tensor.shape.begin(), tensor.shape.end(), item.value.shape.begin());
+    if (piece.param->is_share()) {
+      item.produce = [tensor, landed = landing->landed(tensor), landing, buffer] {
+        landing->bring(tensor);
+        return landing->is_first() ? shaped(gathered(landed, *buffer), tensor.shape) : Tensor{};
+      };
+      continue;
+    }
     item.produce = [tensor, buffer] { return shaped(gathered(tensor, *buffer), tensor.shape); };
   }
   return items;

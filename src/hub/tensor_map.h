@@ -67,7 +67,10 @@ void check_account(const std::vector<FileTensor>&, const NamedTensors&,
 // order; everything else is an f32 copy. Who loads keeps the file alive (Model::keep).
 void bind_tensors(const std::vector<FileTensor>&, const NamedTensors&, Model&, LoadFor);
 // The items to write, in the order of the map, buffers always in f32; they view the Model's memory
-// and share one buffer, so they are for one write at a time.
-std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>&, DType dtype, bool with_alias);
+// and share one buffer, so they are for one write at a time. Where the experts lie on several
+// processes all of them produce the items, in the order in which the first one writes them
+// (produce_in_order).
+std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>&, DType dtype, bool with_alias,
+                                      const comm::Group& experts = {});
 
 }  // namespace moe

@@ -117,6 +117,7 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
                   .cache = &cache_,
                   .recorded = routing.recorded,
                   .wanted = {.counts = true},
+                  .same_everywhere = true,
                   .on_routing = routing.on_routing},
                  saved);
   if (!step.wanted.empty())

@@ -89,19 +89,22 @@ TrainingSamples::TrainingSamples(const SampleOptions& asked, Training& training,
 
 Generated TrainingSamples::write(int64_t tokens) {
   options_.max_tokens = tokens;
-  return generate(training_.model(), *run_, training_.tokenizer(), asked_.prompt, options_,
-                  [&](const std::string&) { return !stop_.load(); });
+  return generate(
+      training_.model(), *run_, training_.tokenizer(), asked_.prompt, options_,
+      // where experts are spread a process cannot stop by itself
+      [&](const std::string&) { return training_.layout().is_spread() || !stop_.load(); });
 }
 
 void TrainingSamples::after_step(int64_t step,
                                  const std::function<void(const std::string& line)>& tell) {
   if (asked_.every == 0) return;
-  if (!file_)
+  const bool writes = training_.layout().all().is_first();
+  if (!file_ && writes)
     file_ = std::make_unique<StepLines>(training_.out() + "/samples.jsonl",
                                         training_.resumed_from().value_or(0));
   if (step % asked_.every != 0) return;
   const Generated sample = write(tokens_);
-  if (sample.finish == "interrupted") return;
+  if (sample.finish == "interrupted" || !writes) return;
   const Json line = {{"step", step}, {"prompt", asked_.prompt}, {"text", sample.text}};
   file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace));
   file_->sync();

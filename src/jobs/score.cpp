@@ -10,7 +10,9 @@
 #include "evaluate/options.h"
 #include "hub/hub.h"
 #include "infer/eval_routing.h"
+#include "jobs/launch.h"
 #include "text/corpus.h"
+#include "train/checkpoint.h"
 
 namespace moe {
 namespace {
@@ -85,9 +87,21 @@ FieldList fields(ScoreJob& job) {
   return list;
 }
 
-ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
+ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Group& group) {
   ScoreOptions asked = job.score;
-  const LoadedModel loaded = open_model(job.model, job.memory.limits);
+  LoadedModel loaded;
+  std::optional<Corpus> text;
+  comm::together(group, [&] {
+    loaded = open_model(job.model, job.memory.limits, group);
+    text.emplace(std::vector<std::string>{job.text}, *loaded.tokenizer);
+  });
+  const Corpus& corpus = *text;
+  ScoreJob said = job;
+  check_same_launch(group, fields(said.score), [&] {
+    return comm::Facts{{"model", model_print(loaded.model.get())},
+                       {field("text"), data_print(corpus).hash},
+                       {field("replay"), job.replay}};
+  });
   const DType dtype = job.compute.dtype.value_or(natural_dtype(*loaded.model));
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;
@@ -97,7 +111,6 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
     watch.tell(
         fmt::format("note: routed {} this loss is too low for a text read from left to right: {}",
                     name_of(plan.routing), plan.not_causal_because));
-  const Corpus corpus({job.text}, *loaded.tokenizer);
   const int64_t windows = scored_windows(corpus.size(), plan.options);
   Run run(thread_count(job.compute.threads), dtype);
   MemoryNeed beside;
@@ -110,7 +123,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch) {
   const RoutingSpec spec = scored_routing(config, plan.options);
   const auto scored = std::span(ids).first(static_cast<size_t>(windows * plan.options.window));
   std::optional<RoutingRecorder> recorder;
-  if (!job.record.empty()) {
+  if (!job.record.empty() && group.is_first()) {
     recorder.emplace(
         job.record, config,
         record_info(plan, *loaded.tokenizer, std::string(name_of(dtype)), spec.slots(), windows),

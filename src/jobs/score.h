@@ -35,7 +35,9 @@ struct ScoreReply {
   };
   std::optional<Replayed> replayed;
 };
-ScoreReply score_model(const ScoreJob&, const Watch&);
+// `group`: processes that score together, the experts of the model spread over them; the first one
+// writes the record.
+ScoreReply score_model(const ScoreJob&, const Watch&, const comm::Group& group = {});
 Json to_json(const ScoreReply&);
 
 }  // namespace moe

@@ -10,6 +10,8 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/folder/config_json.h"
+#include "jobs/launch.h"
 #include "jobs/train_memory.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
@@ -25,12 +27,12 @@ LoadedModel Training::new_start() const {
         own_tokenizer_ ? load_tokenizer(o.tokenizer) : choose_tokenizer(o.tokenizer, o.data);
     const ModelConfig config = make_config(o.model, tokenizer->vocab_size(), o.train.context);
     check_before_weights(config, o.train, o.memory);
-    start.model = std::make_unique<Model>(config);
+    start.model = std::make_unique<Model>(config, Storage::owned, layout_.experts());
     start.model->initialise(o.train.seed);
     start.tokenizer = std::move(tokenizer);
   } else {
     check_before_weights(read_model_config(o.from), o.train, o.memory);
-    start = load_model(o.from);
+    start = load_model(o.from, layout_.experts());
     RoutingOptions routing = start.model->config().routing;
     set_losses(routing, o.model);
     start.model->set_losses(routing.coef);
@@ -91,8 +93,16 @@ void Training::check_tuning() const {
     fail_usage("@minutes is {}; it must be above 0", o.minutes);
 }
 
-Training::Training(RunOptions options, Given given)
-    : options_(std::move(options)), given_(std::move(given)), began_(steady_seconds()) {
+Training::Training(RunOptions options, Given given, const comm::Group& group)
+    : options_(std::move(options)),
+      given_(std::move(given)),
+      group_(group),
+      began_(steady_seconds()) {
+  comm::together(group_, [&] { prepare(); });
+  if (!is_done()) check_alike();
+}
+
+void Training::prepare() {
   RunOptions& o = options_;
   FieldList list = fields(o);
   if (given_.has("from")) refuse_model_fields(list, given_);
@@ -101,9 +111,10 @@ Training::Training(RunOptions options, Given given)
   const bool names_text = !o.data.empty();
   if (o.out.empty())
     fail_usage("@out is missing: name the folder that the model shall be written to");
-  if (o.resume && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
+  layout_ = comm::Layout(group_, o.train.expert_parallel);
+  if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
   if (o.resume && holds_model(o.out)) {
-    checkpoint_ = load_checkpoint(o.out);
+    checkpoint_ = load_checkpoint(o.out, layout_.experts());
     go_on();
     // One that is done needs no text, but another one than its own must not pass unseen.
     if (is_done() && !names_text) return;
@@ -114,7 +125,7 @@ Training::Training(RunOptions options, Given given)
     fail_usage("@from brings the tokenizer of its model; leave @tokenizer out");
   settle_tokenizer();
   if (checkpoint_) check_same_tokenizer();
-  else check_unused(o.out);
+  else if (group_.is_first()) check_unused(o.out);
   asked_warmup_ = o.train.warmup;
   asked_eval_every_ = o.train.eval_every;
   o.train = resolved(o.train);
@@ -123,6 +134,18 @@ Training::Training(RunOptions options, Given given)
   if (!is_done()) read_teacher();
   read_texts();
   if (!is_done()) foretold_ = check_before_training(model().config(), o.train, o.memory, teacher());
+}
+
+void Training::check_alike() const {
+  TrainOptions options = options_.train;
+  check_same_launch(group_, fields(options), [&] {
+    return comm::Facts{{"model", config_to_json(start().model->config())},
+                       {"step", std::to_string(checkpoint_ ? checkpoint_->step : 0)},
+                       {"weights", model_print(start().model.get())},
+                       {field("data"), data_print(*corpus_, options.mix).hash},
+                       {field("eval_data"), held_out_ ? data_print(*held_out_).hash : ""},
+                       {field("teacher"), model_print(teacher_.model.get())}};
+  });
 }
 
 void Training::check_complete() const {
@@ -145,10 +168,14 @@ void Training::go_on() {
   RunOptions& o = options_;
   const Checkpoint& c = *checkpoint_;
   TrainOptions kept = c.options;
+  const int threads = o.train.threads;
   FieldList asked = fields(o.train), goes_on = fields(kept);
   for (const Field& one : asked)
     if (given_.has(one.name)) goes_on.at(one.name).set(one.get());
   o.train = resumed_options(c, kept);
+  // Of this launch; the file fits any.
+  if (group_.size > 1 && !given_.has("threads")) o.train.threads = threads;
+  if (!given_.has("expert_parallel")) o.train.expert_parallel = 1;
   if (!given_.has("steps")) o.train.steps = c.options.steps;
   check_same_options(c, o.train);
   if (o.from.empty()) o.from = c.from;
@@ -201,7 +228,7 @@ void Training::fit(int64_t afterwards, const std::atomic<bool>& stop) {
   TrainOptions& o = options_.train;
   deadline_ = Deadline{steady_seconds, began_ + 60 * o.minutes, afterwards};
   o.eval_every = asked_eval_every_;  // the default is a share of the steps
-  o.steps = fitted_steps(model(), o, *deadline_, *corpus_, held_out(), teacher(), stop);
+  o.steps = fitted_steps(model(), o, *deadline_, *corpus_, held_out(), teacher(), stop, layout_);
   // a file's gives way
   if (!given_.by_caller("warmup") && asked_warmup_ >= o.steps) asked_warmup_.reset();
   o.warmup = asked_warmup_;  // the default is a share of the steps
@@ -260,6 +287,7 @@ TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bo
   job.sources = {absolute(options_.data), absolute(options_.eval_data),
                  options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};
   job.lock = lock_ ? &*lock_ : nullptr;
+  job.layout = layout_;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }
 

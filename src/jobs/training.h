@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/layout.h"
 #include "hub/hub.h"
 #include "jobs/run_options.h"
 #include "train/checkpoint.h"
@@ -20,8 +21,9 @@ namespace moe {
 class Training {
  public:
   // `given`: the fields that the caller set; files fill in what is open. Usage errors name the
-  // field.
-  Training(RunOptions options, Given given);
+  // field. The processes of `group` make one each, of the same options and files, and train
+  // together; this, fit() and run() are then collective, and the first process alone writes.
+  Training(RunOptions options, Given given, const comm::Group& group = {});
 
   // The run in OUT was there already and has taken all its steps.
   bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
@@ -47,12 +49,16 @@ class Training {
   const std::string& foretold() const {
     return foretold_;
   }  // of its memory, in words; not when is_done()
+  const comm::Layout& layout() const { return layout_; }
   bool from_weights() const { return !options_.from.empty(); }
   std::optional<int64_t> resumed_from() const {
     return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt;
   }
 
  private:
+  void prepare();
+  // Fails, saying what differs, where a process has other options, texts or weights than the first.
+  void check_alike() const;
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
   // Takes from the run in OUT what neither caller nor files say.
   void go_on();
@@ -66,6 +72,8 @@ class Training {
 
   RunOptions options_;
   Given given_;
+  comm::Group group_;
+  comm::Layout layout_;
   std::optional<RunLock> lock_;  // of a folder that is there, before its checkpoint is read
   std::optional<Checkpoint> checkpoint_;
   LoadedModel fresh_;    // without a checkpoint

@@ -68,10 +68,11 @@ struct TrainingShape {
   int64_t context = 256;
   DType dtype = DType::f32;
   bool recompute = false;
+  int64_t spread = 1;  // processes that a layer's experts lie on (moe/plan.h)
 };
 
 // What training holds at its fullest moment, bytes. Every choice that can find room counts as a
-// row.
+// row; where experts are spread each process gets as many rows as its own tokens make.
 struct TrainingMemory {
   int64_t masters = 0;    // f32
   int64_t gradients = 0;  // f32

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/threads.h"
 #include "model/rope.h"
 #include "ops/memory.h"
 
@@ -13,8 +14,12 @@ namespace {
 
 constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
 
-// One parameter's initial values, each drawn from (key, index).
-void draw(const Tensor& value, Role role, const InitOptions& init, int64_t layers, RngKey key) {
+// One parameter's initial values, each drawn from (key, index in the whole of it).
+void draw(const Param& param, const InitOptions& init, int64_t layers, RngKey key) {
+  const Tensor& value = param.value;
+  const Role role = param.role;
+  const auto first = static_cast<uint64_t>(param.share.first *
+                                           (value.numel() / std::max<int64_t>(1, value.shape[0])));
   float* x = value.as<float>();
   const int64_t n = value.numel();
   if (role == Role::norm || role == Role::bias || role == Role::buffer) {
@@ -24,9 +29,10 @@ void draw(const Tensor& value, Role role, const InitOptions& init, int64_t layer
   const float std = role == Role::residual && init.scale_residual
                         ? init.std / std::sqrt(2 * static_cast<float>(layers))
                         : init.std;
-  for (int64_t i = 0; i < n; ++i)
-    x[i] = std * (init.cut > 0 ? truncated_normal(key, static_cast<uint64_t>(i), init.cut)
-                               : normal(key, static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t index = first + static_cast<uint64_t>(i);
+    x[i] = std * (init.cut > 0 ? truncated_normal(key, index, init.cut) : normal(key, index));
+  }
 }
 
 // A vector's numbers; none where it is absent.
@@ -37,8 +43,14 @@ std::vector<T> copied(const Tensor& t) {
 
 }  // namespace
 
-Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), storage_(storage) {
+Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
+    : config_(std::move(config)), storage_(storage), experts_(experts) {
   validate(config_);
+  if (experts_.size > 1 && config_.moe_layer_count() == 0)
+    fail_usage("the model has no experts that could lie on {} processes", experts_.size);
+  if (experts_.size > 1 && experts_.size > config_.routing.experts)
+    fail_usage("a layer's {} experts cannot lie on {} processes; each must hold one at least",
+               config_.routing.experts, experts_.size);
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope)
@@ -49,6 +61,7 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
     list_block(config_, i, block, take);
     if (!block.ffn.router) continue;
     block.ffn.router->index = static_cast<int64_t>(moe_blocks_.size());
+    block.ffn.group = experts_;
     moe_blocks_.push_back(&block);
   }
   list_output(config_, final_norm_, lm_head_, take);
@@ -57,6 +70,12 @@ Model::Model(ModelConfig config, Storage storage) : config_(std::move(config)), 
 }
 
 void Model::take(Param& param) {
+  if (param.part == Part::experts && experts_.size > 1) {
+    const int64_t all = param.value.shape[0];
+    const Span own = partition(all, experts_.rank, experts_.size);
+    param.share = {own.begin, all};
+    param.value.shape[0] = own.end - own.begin;
+  }
   if (storage_ == Storage::owned) param.value.data = zeroed_like(param.value);
   params_.push_back(&param);
 }
@@ -93,7 +112,7 @@ void Model::initialise(uint64_t seed) {
   const RngKey root = RngKey::from_seed(seed);
   uint64_t index = 0;
   for (Param* param : params_) {
-    draw(param->value, param->role, config_.init, config_.layers, root.fold(index++));
+    draw(*param, config_.init, config_.layers, root.fold(index++));
     param->touched();
   }
   if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;

@@ -53,11 +53,16 @@ enum class Storage {
 
 class Model {
  public:
-  explicit Model(ModelConfig, Storage = Storage::owned);  // validates
+  // Validates. `experts`: processes that hold a share of each layer's experts each (moe/plan.h);
+  // every forward and backward is then collective, of passes of their own. Fails (usage) where they
+  // are more than there are experts.
+  explicit Model(ModelConfig, Storage = Storage::owned, const comm::Group& experts = {});
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const { return config_; }
+  // Whose processes hold the experts; of this process alone where all are here.
+  const comm::Group& experts() const { return experts_; }
   // Of the losses that training adds; they change no parameter.
   void set_losses(const RoutingLosses& coef) { config_.routing.coef = coef; }
   // Every parameter once, in the order of the list (model/parameters.h).
@@ -68,7 +73,7 @@ class Model {
   Param* find(const Param& other) const {
     return find(other.part, other.kind, other.layer, other.is_bias());
   }
-  void initialise(uint64_t seed);
+  void initialise(uint64_t seed);  // to the same numbers wherever they lie
   // Gives a parameter of a bound model its numbers: a view [shape of param] of any dtype, or for a
   // bank the places of its experts. Memory that the Model does not own stays alive by keep().
   void bind(Param&, Tensor value, std::vector<const void*> places = {});
@@ -113,6 +118,7 @@ class Model {
 
   ModelConfig config_;
   Storage storage_;
+  comm::Group experts_;
   Arena memory_;                                   // parameters and gradients
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
   Param embedding_;                                // [V,D]

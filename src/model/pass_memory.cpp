@@ -180,10 +180,27 @@ int64_t scratch_forward(const Sizes& s, bool moe) {
          (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
 }
 
-int64_t copy_bytes(const ModelConfig& c, int64_t a) {
+// Numbers of experts that lie on other processes.
+int64_t elsewhere(const ModelConfig& c, int64_t spread) {
+  if (spread == 1 || c.moe_layer_count() == 0) return 0;
+  const int64_t all = count_params(c)[Part::experts], experts = c.routing.experts,
+                here = (experts + spread - 1) / spread;
+  return all / experts * (experts - here);
+}
+
+// What comes of other processes, and what goes to them: kept for backward, and on the way as f32.
+int64_t saved_exchange(const Sizes& s, bool moe) {
+  return s.shape.spread > 1 && moe ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
+}
+int64_t scratch_exchange(const Sizes& s, bool moe) {
+  return s.shape.spread > 1 && moe ? 2 * s.rows(true) * s.c.width * kF32 : 0;
+}
+
+int64_t copy_bytes(const ModelConfig& c, int64_t a, int64_t spread) {
   const ParamCount p = count_params(c);
   int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] +
-                                            p[Part::experts] + p[Part::shared] + c.vocab * c.width;
+                                            p[Part::experts] + p[Part::shared] + c.vocab * c.width -
+                                            elsewhere(c, spread);
   return 2 * (router * kF32 + other * a);
 }
 
@@ -192,22 +209,23 @@ int64_t copy_bytes(const ModelConfig& c, int64_t a) {
 TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& shape) {
   const ParamCount count = count_params(c);
   const Sizes s(c, shape, c.moe_layer_count() > 0 ? train_spec(c.routing) : RoutingSpec{});
-  const int64_t params = count.total(), n = s.n;
+  const int64_t params = count.total() - elsewhere(c, shape.spread), n = s.n;
   TrainingMemory m;
   m.masters = kF32 * (params + count.buffers);
   m.gradients = kF32 * params;
   m.moments = 2 * kF32 * params;
-  m.copies = copy_bytes(c, s.a);
+  m.copies = copy_bytes(c, s.a, shape.spread);
 
   const int64_t logits = kept_logits(s);
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() +
                   logits;  // h of every block, hidden, nll, lse
   int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    const int64_t block = saved_block(s, layer);
+    const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch = std::max(widest_scratch, scratch_block(s, layer));
+    widest_scratch =
+        std::max(widest_scratch, scratch_block(s, layer) + scratch_exchange(s, c.is_moe(layer)));
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;

@@ -39,7 +39,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
   }
   saved.plan =
       router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
-  saved.rows = dispatch(run, x, saved.plan, group);
+  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
   ArenaScope scope(run.scratch);
   Tensor out = run.scratch.alloc(
       DType::f32,

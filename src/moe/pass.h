@@ -65,6 +65,9 @@ struct Pass {
   // in order, alive until backward. Null: the routers choose.
   const std::vector<Tensor>* recorded = nullptr;
   Wanted wanted = {};
+  // Where a layer's experts lie on several processes (moe/plan.h): all of them make this very pass,
+  // as generation does, not passes of texts of their own. Forward only.
+  bool same_everywhere = false;
   // Told what each MoE layer did while its views are alive, and what each block gave, h [N,D] f32;
   // null: nobody asks. Not called again when backward recomputes.
   const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;

@@ -20,7 +20,8 @@ void exchange(const comm::Group& group, void* received, std::span<const int64_t>
     receive.emplace_back(static_cast<std::byte*>(received) + from[p] * unit,
                          static_cast<size_t>((from[p + 1] - from[p]) * unit));
   }
-  group.link->exchange(send, receive);
+  comm::during([] { return "rows on the way between tokens and experts"; },
+               [&] { group.link->exchange(send, receive); });
 }
 
 // [P+1] the experts of process p are [out[p], out[p+1]).
@@ -88,6 +89,40 @@ Tensor send_tokens(Run& run, Arena& arena, Tensor x, const RoutingPlan& plan, co
   return received;
 }
 
+// The rows of a plan, which all processes have, that are of the experts here.
+Rows own_rows(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group) {
+  const std::vector<int64_t> experts = expert_bounds(plan, group);
+  const auto rank = static_cast<size_t>(group.rank);
+  const auto first = static_cast<size_t>(experts[rank]),
+             last = static_cast<size_t>(experts[rank + 1]);
+  const int64_t begin = plan.offsets[first], count = plan.offsets[last] - begin;
+  const std::span offsets = alloc_span<int64_t>(run.saved, last - first + 1);
+  for (size_t e = first; e <= last; ++e) offsets[e - first] = plan.offsets[e] - begin;
+  Rows rows;
+  rows.x = {x, plan.token.subspan(static_cast<size_t>(begin), static_cast<size_t>(count))};
+  rows.weight = Tensor(plan.weight.as<float>() + begin, DType::f32, {count});
+  rows.offsets = offsets;
+  rows.group = group;
+  rows.same_everywhere = true;
+  return rows;
+}
+
+// Everybody's rows of the plan, x [R here,D] being those of the experts here.
+Tensor gather_rows(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group) {
+  Tensor all = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()});
+  const std::vector<int64_t> bounds = row_bounds(plan, group);
+  std::vector<std::span<const std::byte>> send;
+  std::vector<std::span<std::byte>> receive;
+  for (size_t p = 0; p + 1 < bounds.size(); ++p) {
+    send.emplace_back(static_cast<const std::byte*>(x.data), static_cast<size_t>(x.bytes()));
+    receive.emplace_back(static_cast<std::byte*>(all.data) + bounds[p] * all.row_bytes,
+                         static_cast<size_t>((bounds[p + 1] - bounds[p]) * all.row_bytes));
+  }
+  comm::during([] { return "rows on the way between experts and tokens"; },
+               [&] { group.link->exchange(send, receive); });
+  return all;
+}
+
 }  // namespace
 
 Rows whole(Arena& arena, Tensor x, Tensor weight) {
@@ -97,8 +132,10 @@ Rows whole(Arena& arena, Tensor x, Tensor weight) {
   return {x, weight, offsets};
 }
 
-Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group) {
+Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group,
+              bool same_everywhere) {
   if (group.size == 1) return {{x, plan.token}, plan.weight, plan.offsets};
+  if (same_everywhere) return own_rows(run, x, plan, group);
   Rows rows;
   rows.group = group;
   tell_counts(run, rows, plan);
@@ -120,6 +157,7 @@ ops::GatheredRows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Ro
 
 Tensor return_rows(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {
   if (rows.group.size == 1 || x.empty()) return x;
+  if (rows.same_everywhere) return gather_rows(run, x, plan, rows.group);
   if (x.rank == 1)
     return return_rows(run, x.reshape({x.numel(), 1}), plan, rows).reshape({plan.rows()});
   Tensor received = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()});

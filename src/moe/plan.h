@@ -4,7 +4,8 @@
 // The experts of a layer may lie on the processes of a group, the p-th share of them
 // (core/threads.h: partition) on process p. A plan speaks of all experts and of this process's
 // tokens; Rows of the experts here and of everybody's tokens. Dispatch and return_rows go from one
-// to the other, and are collective.
+// to the other, and are collective. Where all of them have the same tokens, and so the same plan,
+// rows are those of the experts here, and only what the experts make of them is sent: to all.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct Rows {
   // [P+1] what came of process p is x.x[came[p]] to x.x[came[p+1]], sorted by expert; empty where
   // the group is of this process alone.
   std::span<const int64_t> came = {};
+  bool same_everywhere = false;  // all processes have the same tokens; `came` is empty then
 };
 
 // All of x as the rows of a bank of one expert: a view.
@@ -35,7 +37,7 @@ Rows whole(Arena&, Tensor x, Tensor weight = {});
 
 // x's rows where their experts expect them: of a process alone a view of x and of the plan; else in
 // run.saved.  x [N,D] A
-Rows dispatch(Run&, Tensor x, const RoutingPlan&, const comm::Group&);
+Rows dispatch(Run&, Tensor x, const RoutingPlan&, const comm::Group&, bool same_everywhere = false);
 // Likewise what else there is of each token, along the way that `rows` went: a view, or in
 // run.scratch.  x [N,D]
 ops::GatheredRows dispatch(Run&, Tensor x, const RoutingPlan&, const Rows& rows);

@@ -256,6 +256,8 @@ struct AdamW {
 // the packed copies that were in use are packed anew, each block of rows while it is still in the
 // cache.
 void adamw_step(Run&, Param& param, Tensor m, Tensor v, const AdamW&);
+// The same of some numbers of a parameter, without what is said behind "Afterwards".
+void adamw_step(Run&, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW&);
 // Stores the zeros of a gradient that only counts as zero, so that its memory can be read.
 void settle_grad(Run&, Param& param);
 

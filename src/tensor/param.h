@@ -73,12 +73,24 @@ struct Param {
   // What stands in grad counts as zero: whoever adds to it calls ops::settle_grad or writes. Saves
   // a pass over memory that would only store zeros.
   bool grad_is_zero = false;
+  // Of a bank whose experts lie on several processes: value holds those from `first` on, of `of`.
+  // of 0: it holds all.
+  struct Share {
+    int64_t first = 0, of = 0;
+  } share;
   uint64_t version = 1;  // raised by whoever writes `value`
   Derived derived;       // from `value`, at whatever version a backend last looked
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
   bool is_trained() const { return role != Role::buffer; }
   bool is_bias() const { return role == Role::bias; }
+  bool is_share() const { return share.of > 0; }
+  // Of the bank on all processes: its shape and how many numbers it has. `data` has no meaning.
+  Tensor whole() const {
+    Tensor shape = value;
+    if (is_share()) shape.shape[0] = share.of;
+    return shape;
+  }
   bool present() const { return !value.empty(); }
   // Gives it numbers that are only read: of any dtype, in memory that somebody else keeps. `places`
   // [E]: where each expert's matrix lies, when a file stores them apart; such a parameter is read

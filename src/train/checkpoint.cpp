@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -39,18 +40,33 @@ std::string moment_name(const char* which, const Param& param) {
   return fmt::format("{}.{}", which, param.name);
 }
 
-// f(name, tensor, squares): everything of a trainer that its model does not hold.
+// One tensor of what a trainer has and its model does not hold.
+struct State {
+  std::string name;
+  Tensor value;                 // what of it is here
+  Tensor whole;                 // of its shape
+  std::vector<Span> held = {};  // [P] numbers of the whole that each process has; empty: all
+  bool squares = false;
+};
+
 template <class F>
 void each_state(const Trainer& trainer, F&& f) {
   const Optimizer& optimizer = trainer.optimizer();
+  const int processes = trainer.layout().all().size;
   for (size_t i = 0; i < optimizer.params().size(); ++i) {
-    f(moment_name("m", *optimizer.params()[i]), optimizer.m(i), false);
-    f(moment_name("v", *optimizer.params()[i]), optimizer.v(i), true);
+    const Param& param = *optimizer.params()[i];
+    std::vector<Span> held;
+    for (int p = 0; processes > 1 && p < processes; ++p) held.push_back(optimizer.moved_by(p, i));
+    f(State{moment_name("m", param), optimizer.m(i), param.whole(), held});
+    f(State{moment_name("v", param), optimizer.v(i), param.whole(), held, true});
   }
+  const auto own = [&](const std::string& name, const Tensor& value) {
+    f(State{name, value, value});
+  };
   for (const auto& adapter : trainer.trainable().adapters()) {
-    f(moment_name("start", *adapter->base), adapter->frozen, false);
-    f(adapter->a.name, adapter->a.value, false);
-    f(adapter->b.name, adapter->b.value, false);
+    own(moment_name("start", *adapter->base), adapter->frozen);
+    own(adapter->a.name, adapter->a.value);
+    own(adapter->b.name, adapter->b.value);
   }
 }
 
@@ -120,19 +136,44 @@ void remove_others(const std::string& folder, int64_t step) {
   for (const auto& path : old) std::filesystem::remove(path, ignored);
 }
 
-void copy_state(const Safetensors& file, const std::string& name, const Tensor& to, bool squares) {
-  const Tensor from = file.get(name);
-  if (from.dtype != DType::f32 || from.numel() != to.numel() || from.cols() != to.cols())
+void copy_state(const Safetensors& file, const State& state, int rank) {
+  const Tensor from = file.get(state.name), to = state.value;
+  if (from.dtype != DType::f32 || from.numel() != state.whole.numel() ||
+      from.cols() != state.whole.cols())
     fail("{}: {} is {}, but the model's parameter is {}; the file belongs to another model",
-         file.path(), name, describe(from), describe(to));
-  const float* in = from.as<float>();
+         file.path(), state.name, describe(from), describe(state.whole));
+  const float* in =
+      from.as<float>() + (state.held.empty() ? 0 : state.held[static_cast<size_t>(rank)].begin);
   float* out = to.as<float>();
   for (int64_t i = 0; i < to.numel(); ++i) {
-    if (!std::isfinite(in[i]) || (squares && in[i] < 0))
-      fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(), name,
-           in[i], i);
+    if (!std::isfinite(in[i]) || (state.squares && in[i] < 0))
+      fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(),
+           state.name, in[i], i);
     out[i] = in[i];
   }
+}
+
+// The item of a file that holds all of it, gathered where the processes of `group` have parts of
+// it; `room` is the first one's.
+SafetensorsItem item_of(const State& state, const comm::Group& group,
+                        const std::shared_ptr<std::vector<float>>& room) {
+  if (state.held.empty()) return {state.name, state.value, DType::f32};
+  return {state.name, state.whole, DType::f32, [=] {
+            if (group.is_first()) room->resize(static_cast<size_t>(state.whole.numel()));
+            std::vector<std::span<const std::byte>> send(state.held.size());
+            std::vector<std::span<std::byte>> receive(state.held.size());
+            send[0] = {static_cast<const std::byte*>(state.value.data),
+                       static_cast<size_t>(state.value.bytes())};
+            for (size_t p = 0; group.is_first() && p < receive.size(); ++p)
+              receive[p] = std::as_writable_bytes(std::span(*room).subspan(
+                  static_cast<size_t>(state.held[p].begin),
+                  static_cast<size_t>(state.held[p].end - state.held[p].begin)));
+            comm::during([] { return "the moments on their way to the checkpoint"; },
+                         [&] { group.link->exchange(send, receive); });
+            Tensor whole = state.whole;
+            whole.data = room->data();
+            return whole;
+          }};
 }
 
 // The first paths of a list.
@@ -176,13 +217,14 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
 
 }  // namespace
 
-std::string teacher_print(const Model* teacher) {
-  if (teacher == nullptr) return "";
+std::string model_print(const Model* model) {
+  if (model == nullptr) return "";
   constexpr int64_t kRows = 64, kBytes = 64;
   Hash hash;
-  const std::string config = config_to_json(teacher->config());
+  const std::string config = config_to_json(model->config());
   hash.add(config.data(), config.size());
-  for (const Param* param : teacher->params()) {
+  for (const Param* param : model->params()) {
+    if (param->is_share()) continue;
     const int64_t experts = param->value.rank == 3 ? param->value.shape[0] : 1;
     for (int64_t e = 0; e < experts; ++e) {
       const Tensor matrix = param->expert(e);
@@ -197,7 +239,7 @@ std::string teacher_print(const Model* teacher) {
 }
 
 void check_same_teacher(const Checkpoint& c, const Model* teacher) {
-  const std::string now = teacher_print(teacher);
+  const std::string now = model_print(teacher);
   if (now == c.teacher) return;
   if (now.empty())
     fail_usage("cannot resume {}: it learns from a teacher; give the same @teacher", c.folder);
@@ -259,13 +301,13 @@ void check_unused(const std::string& folder) {
          folder, *weights);
 }
 
-Checkpoint load_checkpoint(const std::string& folder) {
+Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts) {
   if (!holds_model(folder))
     fail("nothing to resume: {} holds no model.safetensors; leave out @resume to start a new run",
          folder);
   Checkpoint c;
   c.folder = folder;
-  c.loaded = load_model(folder);
+  c.loaded = load_model(folder, experts);
   const auto step = c.loaded.metadata.find("step");
   if (step == c.loaded.metadata.end())
     fail(
@@ -373,16 +415,15 @@ void check_same_model(const Checkpoint& c, const ModelConfig& wanted) {
 void restore(Trainer& trainer, const Checkpoint& c) {
   const Safetensors file = Safetensors::open(trainer_path(c.folder, c.step));
   size_t expected = 0;
-  each_state(trainer, [&](const std::string&, const Tensor&, bool) { ++expected; });
+  each_state(trainer, [&](const State&) { ++expected; });
   if (file.tensors().size() != expected)
     fail(
         "{} holds {} tensors, {} are expected (two moments for each trained parameter{}); the file "
         "belongs to another model or is damaged",
         file.path(), file.tensors().size(), expected,
         trainer.trainable().adapters().empty() ? "" : ", and the adapters");
-  each_state(trainer, [&](const std::string& name, const Tensor& to, bool squares) {
-    copy_state(file, name, to, squares);
-  });
+  each_state(trainer,
+             [&](const State& state) { copy_state(file, state, trainer.layout().all().rank); });
   for (const auto& adapter : trainer.trainable().adapters()) {
     adapter->a.touched();
     adapter->b.touched();
@@ -394,11 +435,17 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
                      const Tokenizer& tokenizer, const RunFiles& files) {
   const int64_t step = trainer.steps_done();
   TrainOptions options = trainer.options();
+  const comm::Layout& layout = trainer.layout();
+  const auto room = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
-  each_state(trainer, [&](const std::string& name, const Tensor& state, bool) {
-    items.push_back({name, state, DType::f32});
-  });
+  each_state(trainer,
+             [&](const State& state) { items.push_back(item_of(state, layout.all(), room)); });
   const std::string at = std::to_string(step);
+  if (!layout.all().is_first()) {
+    produce_in_order(items);
+    if (layout.is_of_first_copy()) save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
+    return;
+  }
   write_safetensors(
       trainer_path(folder, step), items,
       {{"moe_trainer", std::string(kFormat)},

@@ -38,13 +38,13 @@ struct Checkpoint {
   TrainOptions options;  // resolved, of the run that wrote it
   DataPrint data;
   std::string from;     // TrainJob::from of the run
-  std::string teacher;  // teacher_print() of its teacher; empty: none
+  std::string teacher;  // model_print() of its teacher; empty: none
   RunSources sources;   // empty in those of older versions
 };
 
-// 16 hexadecimal digits over a teacher's shape and numbers sampled evenly from each of its
-// parameters; empty for none.
-std::string teacher_print(const Model* teacher);
+// 16 hexadecimal digits over a model's shape and numbers sampled evenly from each of its parameters
+// that lie here as a whole; empty for none.
+std::string model_print(const Model* model);
 
 // Whether OUT holds a model (model.safetensors), as a run leaves it.
 bool holds_model(const std::string& folder);
@@ -54,7 +54,8 @@ void check_unused(const std::string& folder);
 
 // Model and everything but the moments, which restore() reads. Fails when there is nothing to
 // resume, when the pair is incomplete or damaged.
-Checkpoint load_checkpoint(const std::string& folder);
+// `experts`: whose processes the model's experts are spread over (hub/hub.h).
+Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts = {});
 // Refuses, naming each with old and new value, options that change the mathematics: the first half
 // of check_resumable, for which no text need be read.
 void check_same_options(const Checkpoint&, const TrainOptions& wanted);
@@ -82,6 +83,7 @@ struct RunFiles {
   std::string from, teacher;  // as Checkpoint has them
   RunSources sources;
 };
+// All processes of the trainer call it, and the first one writes.
 void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&,
                      const RunFiles&);
 

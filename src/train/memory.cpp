@@ -40,10 +40,17 @@ bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const Mem
 
 MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held,
                          const Model* teacher) {
-  const Model shapes(config, Storage::bound);  // takes no memory for its numbers
+  // Takes no memory for its numbers. Of the processes that its experts lie on one with most of
+  // them.
+  const Model shapes(config, Storage::bound,
+                     {.rank = static_cast<int>(o.expert_parallel) - 1,
+                      .size = static_cast<int>(o.expert_parallel)});
   const TrainedBytes trained = trained_bytes(shapes, o);
-  const TrainingMemory pass = count_training_memory(
-      config, {.batch = o.batch, .context = o.context, .dtype = o.dtype, .recompute = o.recompute});
+  const TrainingMemory pass = count_training_memory(config, {.batch = o.batch,
+                                                             .context = o.context,
+                                                             .dtype = o.dtype,
+                                                             .recompute = o.recompute,
+                                                             .spread = o.expert_parallel});
   MemoryNeed need;
   if (held == Held::nothing) need.add("weights", bytes_of_all(shapes));
   need.add("gradients", trained.gradients);

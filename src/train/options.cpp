@@ -90,6 +90,11 @@ void add_steps(FieldList& list, TrainOptions& o) {
   list.add_choice("shuffle", o.shuffle, kShuffles,
                   "epoch (every window once, in random order) or none (in order)");
   list.add("threads", o.threads, "0: all cores").no_mathematics();
+  list.add("expert_parallel", o.expert_parallel,
+           "under mpirun: processes that a layer's experts are spread over; 1: each process holds "
+           "all of them (docs/cluster.md)")
+      .unit("processes")
+      .no_mathematics();
 }
 
 void add_tuning(FieldList& list, TrainOptions& o) {
@@ -209,6 +214,7 @@ void validate(const TrainOptions& o) {
   if (o.eval_every) need_at_least(*o.eval_every, 0, "eval_every");
   need_at_least(o.eval_tokens, 0, "eval_tokens");
   need_at_least(o.threads, 0, "threads");
+  need_at_least(o.expert_parallel, 1, "expert_parallel");
   if (o.threads > 1024) fail_usage("@threads is {}; at most 1024 are possible", o.threads);
 }
 

@@ -77,6 +77,8 @@ struct TrainOptions {
   // predictions an evaluation makes at most; 0: all of the held-out text
   int64_t eval_tokens = 65536;
   int threads = 0;  // 0: all cores
+  // Processes that one copy of the experts lies on (comm/layout.h); of a launch, not of a run.
+  int64_t expert_parallel = 1;
 };
 
 // Their one list: flags, JSON, what a checkpoint keeps and what two runs are compared by.

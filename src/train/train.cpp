@@ -42,29 +42,32 @@ struct Saver {
   const TrainJob& job;
   const TrainCallbacks& callbacks;
   const RunFiles& files;
+  StepLines* metrics;  // null but for the process that writes
 
-  void save(Trainer& trainer, StepLines& metrics) const {
-    metrics.sync();
+  // Each is called by all processes.
+  void save(Trainer& trainer) const {
+    if (metrics) metrics->sync();
     save_checkpoint(job.out, trainer, trainer.model(), *job.tokenizer, files);
     tell(callbacks.on_save, trainer.steps_done(), job.out);
   }
   // A model folder of its own, replaced as a whole.
   void save_best(Trainer& trainer, const BestEvaluation& best) const {
+    if (!job.layout.is_of_first_copy()) return;
     const std::string folder = best_folder(job.out);
-    make_folder(folder);
+    if (metrics) make_folder(folder);
     save_model(folder, trainer.model(), *job.tokenizer, DType::f32,
                {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
   }
   // The start of the run: a model folder of its own where other programs may start from too, and
   // OUT itself, so that a full disk or a folder that cannot be written is found before the first
   // step.
-  void save_start(Trainer& trainer, StepLines& metrics) const {
-    if (trainer.options().save_every > 0) {
+  void save_start(Trainer& trainer) const {
+    if (trainer.options().save_every > 0 && job.layout.is_of_first_copy()) {
       const std::string folder = job.out + "/checkpoint-0";
-      make_folder(folder);
+      if (metrics) make_folder(folder);
       save_model(folder, trainer.model(), *job.tokenizer, DType::f32, {{"step", "0"}});
     }
-    save(trainer, metrics);
+    save(trainer);
   }
 };
 
@@ -72,14 +75,14 @@ struct Saver {
 class Loop {
  public:
   Loop(const TrainJob& job, const TrainCallbacks& callbacks, const std::atomic<bool>& stop,
-       Trainer& trainer, Watcher& watcher, StepLines& metrics, const Saver& saver)
+       Trainer& trainer, Watcher& watcher, const Saver& saver)
       : job_(job),
         callbacks_(callbacks),
         stop_(stop),
         trainer_(trainer),
         watcher_(watcher),
-        metrics_(metrics),
         saver_(saver),
+        group_(job.layout.all()),
         now_(job.deadline ? job.deadline->now : steady_seconds),
         pace_(trainer.options(),
               job.held_out ? evaluation_tokens(*job.held_out, trainer.options()) : 0,
@@ -94,10 +97,10 @@ class Loop {
       const std::optional<double> eval_ce = evaluate(finished);
       record(eval_ce);
       const bool evaluation_lost = finished && job_.held_out && !eval_ce;
-      summary_.interrupted = stop_ && (!finished || evaluation_lost);
+      summary_.interrupted = group_.any(stop_) && (!finished || evaluation_lost);
       over_ = finished || summary_.interrupted;
       if (over_ || is_due(options().save_every))
-        pace_.took_save(timed([&] { saver_.save(trainer_, metrics_); }));
+        pace_.took_save(timed([&] { saver_.save(trainer_); }));
       if (!over_ && job_.deadline) keep_to(*job_.deadline);
     }
     return summary_;
@@ -138,6 +141,7 @@ class Loop {
   }
 
   void record(std::optional<double> eval_ce) {
+    if (saver_.metrics == nullptr) return;
     std::vector<Alarm> alarms = watcher_.feed(summary_.last);
     for (Alarm& alarm : alarms) {
       alarm.text = spelled(alarm.text, callbacks_.spell);
@@ -145,22 +149,15 @@ class Loop {
       summary_.alarms += alarm.recovered ? 0 : 1;
     }
     const std::string line = metrics_line(summary_.last, eval_ce, alarms);
-    metrics_.append(line);
+    saver_.metrics->append(line);
     tell(callbacks_.on_metrics, line);
   }
 
   // A machine that gets slower or faster than it was measured moves the end, not the hour of it.
-  // The warm-up stays what it was.
+  // The warm-up stays what it was. Clocks differ between processes: the first one's counts.
   void keep_to(const Deadline& deadline) {
-    const int64_t seen = std::min<int64_t>(
-        5, options().steps -
-               1);  // steps before any judgement; of a run of few, while there is one to come
-    constexpr double kOff = 0.02, kWorthSaying = 0.1;
-    const double left = deadline.end - now_(),
-                 off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
-    if (pace_.steps_seen() < seen || std::abs(off) <= kOff * 60 * options().minutes) return;
-    const int64_t steps = std::max(pace_.steps_within(left, options(), trainer_.steps_done()),
-                                   options().warmup.value_or(0) + 1);
+    const auto steps =
+        static_cast<int64_t>(group_.of_first(static_cast<double>(steps_for(deadline))));
     if (steps == options().steps) return;
     trainer_.replan(steps, /*spread_evaluations=*/!job_.options.eval_every);
     if (std::abs(static_cast<double>(steps - told_steps_)) <=
@@ -172,13 +169,29 @@ class Loop {
     told_steps_ = steps;
   }
 
+  // How many there is time for; as many as there are to be where they end near enough to it.
+  int64_t steps_for(const Deadline& deadline) const {
+    const int64_t seen = std::min<int64_t>(
+        5, options().steps -
+               1);  // steps before any judgement; of a run of few, while there is one to come
+    constexpr double kOff = 0.02;
+    const double left = deadline.end - now_(),
+                 off = pace_.seconds_left(options(), trainer_.steps_done()) - left;
+    if (pace_.steps_seen() < seen || std::abs(off) <= kOff * 60 * options().minutes)
+      return options().steps;
+    return std::max(pace_.steps_within(left, options(), trainer_.steps_done()),
+                    options().warmup.value_or(0) + 1);
+  }
+
+  static constexpr double kWorthSaying = 0.1;
+
   const TrainJob& job_;
   const TrainCallbacks& callbacks_;
   const std::atomic<bool>& stop_;
   Trainer& trainer_;
   Watcher& watcher_;
-  StepLines& metrics_;
   const Saver& saver_;
+  const comm::Group& group_;
   std::function<double()> now_;
   Pace pace_;
   int64_t told_steps_;
@@ -197,6 +210,16 @@ std::optional<BestEvaluation> best_so_far(const std::string& metrics) {
   return best;
 }
 
+// The first process's.
+std::optional<BestEvaluation> agreed(const comm::Group& group,
+                                     const std::optional<BestEvaluation>& best) {
+  const BestEvaluation mine = best.value_or(BestEvaluation{});
+  const bool any = group.of_first(best ? 1 : 0) > 0;
+  const auto step = static_cast<int64_t>(group.of_first(static_cast<double>(mine.step)));
+  const double ce = group.of_first(mine.ce);
+  return any ? std::optional(BestEvaluation{step, ce}) : std::nullopt;
+}
+
 }  // namespace
 
 std::string best_folder(const std::string& out) { return out + "/best"; }
@@ -204,33 +227,41 @@ std::string best_folder(const std::string& out) { return out + "/best"; }
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks,
                    const std::atomic<bool>& stop, const Checkpoint* resume) {
   const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from,
-                       teacher_print(job.teacher), job.sources};
+                       model_print(job.teacher), job.sources};
   TrainOptions options = job.options;
   if (resume) {
-    check_resumable(*resume, options, files.data);
-    check_same_teacher(*resume, job.teacher);
+    comm::alike(job.layout.all(), [&] {
+      check_resumable(*resume, options, files.data);
+      check_same_teacher(*resume, job.teacher);
+    });
     options = resumed_options(*resume, options);
     if (options.threads != resume->options.threads)
       tell(callbacks.on_log, fmt::format("resumed on {} threads, the run began on {}: the last "
                                          "bits of sums over tokens may differ",
                                          options.threads, resume->options.threads));
   }
-  Trainer trainer(model, options, *job.corpus, job.teacher);
-  if (job.held_out) check_held_out(*job.held_out, options);
-  make_folder(job.out);
-  std::optional<RunLock> lock;
-  if (job.lock == nullptr) lock.emplace(job.out);
-  if (resume) restore(trainer, *resume);
-  else check_unused(job.out);
+  const comm::Group& group = job.layout.all();
+  const bool writes = group.is_first();
   const std::string metrics_path = job.out + "/metrics.jsonl";
-  StepLines metrics(metrics_path, trainer.steps_done());
-  Watcher watcher(model.config(), trainer.options());
-  remember(watcher, metrics_path);
-  const Saver saver{job, callbacks, files};
-  if (!resume) saver.save_start(trainer, metrics);
+  std::optional<Trainer> trainer;
+  std::optional<RunLock> lock;
+  std::optional<StepLines> metrics;
+  comm::together(group, [&] {
+    trainer.emplace(model, options, *job.corpus, job.teacher, job.layout);
+    if (job.held_out) check_held_out(*job.held_out, options);
+    if (writes) make_folder(job.out);
+    if (writes && job.lock == nullptr) lock.emplace(job.out);
+    if (resume) restore(*trainer, *resume);
+    else if (writes) check_unused(job.out);
+    if (writes) metrics.emplace(metrics_path, trainer->steps_done());
+  });
+  Watcher watcher(model.config(), trainer->options());
+  if (writes) remember(watcher, metrics_path);
+  const Saver saver{job, callbacks, files, metrics ? &*metrics : nullptr};
+  if (!resume) saver.save_start(*trainer);
 
-  return Loop(job, callbacks, stop, trainer, watcher, metrics, saver)
-      .run(best_so_far(metrics_path));
+  return Loop(job, callbacks, stop, *trainer, watcher, saver)
+      .run(agreed(group, writes ? best_so_far(metrics_path) : std::nullopt));
 }
 
 }  // namespace moe

@@ -64,6 +64,14 @@ void sum_numbers(const comm::Group& group, Sums& sums) {
   });
 }
 
+std::string diverged(int64_t step, const Error& e) {
+  return message(
+      "step {}: {}; the weights are those of step {}; a lower @lr or a longer @warmup helps "
+      "against "
+      "divergence",
+      step, e.marked(), step - 1);
+}
+
 // The windows that an evaluation reads.
 struct EvalWindows {
   EvalWindows(const Corpus& text, const TrainOptions& o)
@@ -142,21 +150,27 @@ struct Trainer::Sums {
 };
 
 Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus, Model* teacher,
-                 const comm::Group& group)
+                 const comm::Layout& layout)
     : model_(model),
       teacher_(teacher),
       corpus_(corpus),
       options_(checked(model, options)),
-      group_(group),
+      layout_(layout),
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle,
             options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
       trainable_(model, options_),
-      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_)),
+      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout),
       run_(options_.threads, options_.dtype) {
-  if (options_.accumulate % group_.size != 0)
+  const int processes = layout_.all().size;
+  if (options_.accumulate % processes != 0)
     fail_usage("@accumulate is {}, which {} processes cannot share evenly; give a multiple of {}",
-               options_.accumulate, group_.size, group_.size);
+               options_.accumulate, processes, processes);
+  if (layout_.is_spread() && !trainable_.adapters().empty())
+    fail_usage(
+        "@tune {} hangs adapters on experts, which are all needed for that; leave "
+        "@expert_parallel out",
+        name_of(options_.tune));
   if (moe_layers_ > 0) {
     train_routing_ = train_spec(model.config().routing);
     eval_routing_ = eval_spec(model.config().routing);
@@ -200,18 +214,21 @@ StepResult Trainer::step() {
   } catch (const OutOfMemory&) {
     trainable_.zero_grads();
     throw;
+  } catch (const comm::LostError& e) {
+    throw comm::LostError(
+        message("step {}: {}; @resume goes on from the last checkpoint", step, e.marked()));
+  } catch (const comm::SharedError& e) {
+    trainable_.zero_grads();
+    throw comm::SharedError(diverged(step, e), e.kind());
   } catch (const Error& e) {
     trainable_.zero_grads();
-    throw Error(message("step {}: {}; the weights are those of step {}; a lower @lr or a longer "
-                        "@warmup helps against divergence",
-                        step, e.marked(), steps_done_),
-                e.kind());
+    throw Error(diverged(step, e), e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
   trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
-  const double seconds = group_.largest(steady_seconds() - start);
+  const double seconds = layout_.all().largest(steady_seconds() - start);
   seconds_ += seconds;
   return finish(sums, norm, lr, seconds);
 }
@@ -220,25 +237,16 @@ double Trainer::gradients(Sums& sums) {
   const int64_t predicted = plan_.predicted(corpus_, steps_done_);
   step_counts_.clear();
   if (options_.accumulate > 1 && shares() == BalanceLoss::Shares::step) count_step();
-  for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
+  for (int64_t a = layout_.all().rank; a < options_.accumulate; a += layout_.all().size) {
     micro_batch(a, predicted, sums);
     // so far: of the rounds before, of all processes
     if (shares() == BalanceLoss::Shares::running) set_step_counts(sums.balance_counts);
   }
   trainable_.gather_grads(run_);
-  sum_over_processes(sums);
+  optimizer_.sum_grads(run_);
+  sum_numbers<double>(layout_.all(), sums);
+  sum_numbers<int64_t>(layout_.all(), sums);
   return optimizer_.grad_norm(run_);
-}
-
-// Where one process met no rows of an expert another may have: a gradient that counts as zero is
-// written first.
-void Trainer::sum_over_processes(Sums& sums) {
-  for (Param* param : trainable_.params()) {
-    ops::settle_grad(run_, *param);
-    group_.sum(std::span(param->grad.as<float>(), static_cast<size_t>(param->grad.numel())));
-  }
-  sum_numbers<double>(group_, sums);
-  sum_numbers<int64_t>(group_, sums);
 }
 
 double Trainer::rehearse() {
@@ -247,7 +255,7 @@ double Trainer::rehearse() {
   const double norm = gradients(sums);
   optimizer_.update(run_, 1, 0, norm);
   trainable_.apply(run_);
-  return group_.largest(steady_seconds() - start);
+  return layout_.all().largest(steady_seconds() - start);
 }
 
 Pass Trainer::pass_of(int64_t a) {
@@ -266,7 +274,7 @@ std::optional<BalanceLoss::Shares> Trainer::shares() const {
 
 void Trainer::count_step() {
   Sums counted;
-  for (int64_t a = group_.rank; a < options_.accumulate; a += group_.size) {
+  for (int64_t a = layout_.all().rank; a < options_.accumulate; a += layout_.all().size) {
     ArenaScope scope(run_.saved);
     Pass pass = pass_of(a);
     pass.wanted.balance_counts = true;
@@ -279,7 +287,7 @@ void Trainer::count_step() {
 
 void Trainer::set_step_counts(std::vector<std::vector<int64_t>> counts) {
   step_counts_ = std::move(counts);
-  for (std::vector<int64_t>& of_layer : step_counts_) group_.sum(of_layer);
+  for (std::vector<int64_t>& of_layer : step_counts_) layout_.all().sum(of_layer);
 }
 
 void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
@@ -308,6 +316,8 @@ void Trainer::forward(const Pass& pass, ModelSaved& saved) {
   try {
     model_.forward(run_, pass, saved);
   } catch (const OutOfMemory&) {
+    throw;
+  } catch (const comm::LostError&) {
     throw;
   } catch (const Error&) {
     fail_if_not_finite(pass);
@@ -345,6 +355,10 @@ void Trainer::fail_if_not_finite(const Pass& pass) {
   for (const Param* param : model_.params())
     if (!std::isfinite(ops::sum_squares(run_, param->value)))
       fail("the loss is not finite because {} holds a value that is not", param->name);
+  if (layout_.is_spread())  // a forward of this process alone would wait for the others
+    fail(
+        "the loss is not finite, though every parameter here is; without @expert_parallel the "
+        "layer would be named");
   ArenaScope scope(run_.saved);
   int64_t done = -1, broken = -1;
   const std::function<void(int64_t, const Tensor&)> look = [&](int64_t layer, const Tensor& h) {
@@ -417,23 +431,27 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
   const EvalWindows windows(held_out, options_);
   double sum = 0;
   int64_t predicted = 0;
-  for (int64_t dealt = 0; dealt < windows.count; dealt += group_.size * options_.batch) {
-    if (group_.any(stop != nullptr && *stop)) return std::nullopt;
-    const int64_t first = dealt + group_.rank * options_.batch,
-                  rows = std::min(options_.batch, windows.count - first);
-    if (rows <= 0) continue;
+  const comm::Group& group = layout_.all();
+  for (int64_t dealt = 0; dealt < windows.count; dealt += group.size * options_.batch) {
+    if (group.any(stop != nullptr && *stop)) return std::nullopt;
+    const int64_t first = dealt + group.rank * options_.batch,
+                  rows = std::clamp<int64_t>(windows.count - first, 0, options_.batch);
+    // Whose experts others need reads something in any case.
+    if (rows == 0 && !layout_.is_spread()) continue;
     text_.clear();
-    for (int64_t b = 0; b < rows; ++b)
-      text_.add_row(held_out, windows.start(first + b), options_.context);
+    for (int64_t b = 0; b < std::max<int64_t>(1, rows); ++b)
+      text_.add_row(held_out, windows.start(rows == 0 ? 0 : first + b), options_.context);
     ArenaScope scope(run_.saved);
     const Pass pass{.batch = view_of(text_), .routing = eval_routing_ ? &*eval_routing_ : nullptr};
     ModelSaved saved;
     Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
-    sum += forward_loss(pass, nll, {}, {}, saved);
+    const double loss = forward_loss(pass, nll, {}, {}, saved);
+    if (rows == 0) continue;
+    sum += loss;
     predicted += text_.predicted;
   }
-  group_.sum(std::span(&sum, 1));
-  group_.sum(std::span(&predicted, 1));
+  group.sum(std::span(&sum, 1));
+  group.sum(std::span(&predicted, 1));
   return sum / static_cast<double>(predicted);
 }
 
@@ -448,21 +466,25 @@ double steady_seconds() {
 
 int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& deadline,
                      const Corpus& corpus, const Corpus* held_out, Model* teacher,
-                     const std::atomic<bool>& stop) {
+                     const std::atomic<bool>& stop, const comm::Layout& layout) {
   constexpr int kSteps = 4;        // the first finds memory cold
   constexpr double kShare = 0.05;  // of the time
   constexpr int64_t kFewest = 2;   // the first tells whether there is time for more after all
   TrainOptions o = options;
-  Trainer trainer(model, o, corpus, teacher);
+  const comm::Group& group = layout.all();
+  std::optional<Trainer> trainer;
+  comm::together(group, [&] { trainer.emplace(model, o, corpus, teacher, layout); });
   Pace pace(o, held_out ? evaluation_tokens(*held_out, o) : 0, deadline.afterwards);
   double spent = 0;
   for (int i = 0; i < kSteps && (i < 2 || spent < kShare * 60 * options.minutes); ++i) {
-    const double seconds = trainer.rehearse();
-    if (stop) fail("interrupted while it was measured how long a step takes; nothing was written");
+    const double seconds = trainer->rehearse();
+    if (group.any(stop))
+      throw comm::SharedError(
+          "interrupted while it was measured how long a step takes; nothing was written");
     pace.took_step(seconds);
     spent += seconds;
   }
-  const double left = deadline.end - deadline.now();
+  const double left = group.of_first(deadline.end - deadline.now());
   // Evaluations nobody asked for are spread over the steps, whose number hangs on theirs.
   for (int i = 0; i < 3; ++i) {
     o.eval_every = options.eval_every;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/group.h"
+#include "comm/layout.h"
 #include "core/error.h"
 #include "model/model.h"
 #include "text/corpus.h"
@@ -68,7 +68,8 @@ struct StepResult {
 // step are dealt out to them in rounds, each micro-batch as a whole, so that what ties its tokens
 // together (capacity, noise, experts that choose, a loss's own counts) is the same however many
 // processes there are. What they give is then summed over processes in one place, and from there on
-// all of them do the same with the same numbers. step, rehearse and evaluate are collective
+// all of them do the same with the same numbers. Where experts are spread over processes
+// (comm/layout.h), each keeps and moves its own. step, rehearse and evaluate are collective
 // (comm/group.h).
 class Trainer {
  public:
@@ -76,7 +77,7 @@ class Trainer {
   // or the group. A teacher has the model's vocabulary; it routes as in an evaluation, and the loss
   // is (1 - w) ce + w kl with w = options.teacher_weight.
   Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr,
-          const comm::Group& group = {});
+          const comm::Layout& layout = {});
 
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not
   // finite; the weights are then those of the step before. Its seconds are those of the slowest
@@ -103,6 +104,7 @@ class Trainer {
   const Optimizer& optimizer() const { return optimizer_; }
   const Trainable& trainable() const { return trainable_; }
   const TrainOptions& options() const { return options_; }  // resolved
+  const comm::Layout& layout() const { return layout_; }
   // After the weights and moments were loaded.
   void resume_at(int64_t steps_done, double seconds);
   // From now on the schedule falls to its end at another step; evaluations nobody asked for are
@@ -114,8 +116,6 @@ class Trainer {
   // Forward and backward of all micro-batches of the next step, over all processes; the norm of the
   // gradient.
   double gradients(Sums& sums);
-  // The gradient and the sums of this process's micro-batches become those of the step.
-  void sum_over_processes(Sums& sums);
   // Of micro-batch a of the next step, in training; its text is text_ until the next.
   Pass pass_of(int64_t a);
   // Adds the gradient of its share of the mean over the step's targets, of which there are
@@ -140,7 +140,7 @@ class Trainer {
   Model* teacher_;  // null: there is none
   const Corpus& corpus_;
   TrainOptions options_;
-  comm::Group group_;
+  comm::Layout layout_;
   BatchPlan plan_;  // of all processes
   // absent: a dense model
   std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;
@@ -174,9 +174,10 @@ struct Deadline {
 
 // How many steps fit until then, at least two, with their evaluations: as long as a step takes
 // here, measured on three that leave the model as it is, fewer where those would take more than a
-// twentieth of the time. Fails when `stop` is set.
+// twentieth of the time. Fails when `stop` is set. Collective.
 int64_t fitted_steps(Model&, const TrainOptions&, const Deadline&, const Corpus&,
-                     const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop);
+                     const Corpus* held_out, Model* teacher, const std::atomic<bool>& stop,
+                     const comm::Layout& layout = {});
 
 struct Alarm;
 
@@ -213,6 +214,9 @@ struct TrainJob {
   std::optional<Deadline> deadline = {};
   RunSources sources = {};
   const RunLock* lock = nullptr;  // of OUT, held already; null: train() takes it
+  // All its processes call train() with the same job. The first one writes files and looks out for
+  // alarms.
+  comm::Layout layout = {};
 };
 
 struct BestEvaluation {

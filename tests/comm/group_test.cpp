@@ -2,75 +2,15 @@
 // for several.
 #include "comm/group.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
-#include "core/rng.h"
+#include "comm/layout.h"
+#include "support/files.h"
+#include "support/group_check.h"
 #include "support/processes.h"
 
 namespace moe {
 namespace {
 
 using namespace test;
-
-// Numbers of process `rank`, so unlike in size that the order in which they are added shows in the
-// last bits.
-template <class T>
-std::vector<T> numbers_of(int rank, size_t count) {
-  const RngKey key = RngKey::from_seed(static_cast<uint64_t>(rank));
-  std::vector<T> out;
-  for (size_t i = 0; i < count; ++i)
-    out.push_back(static_cast<T>(
-        std::ldexp(normal(key, i), static_cast<int>(uniform_index(key.fold(1), i, 24)))));
-  return out;
-}
-
-template <class T>
-void expect_sums_in_the_order_of_ranks(const comm::Group& group, size_t count) {
-  std::vector<T> got = numbers_of<T>(group.rank, count), want = numbers_of<T>(0, count);
-  for (int p = 1; p < group.size; ++p) {
-    const std::vector<T> more = numbers_of<T>(p, count);
-    for (size_t i = 0; i < count; ++i) want[i] += more[i];
-  }
-  group.sum(std::span<T>(got));
-  EXPECT_EQ(got, want) << count << " numbers, process " << group.rank << " of " << group.size;
-}
-
-// The contract of a group. A second kind of processes is put through it as a whole.
-void expect_keeps_its_word(const comm::Group& group) {
-  ASSERT_GE(group.rank, 0);
-  ASSERT_LT(group.rank, group.size);
-  expect_sums_in_the_order_of_ranks<float>(group, (size_t{1} << 20) + 5);
-  for (size_t count : {0, 1, 3, 1000}) {
-    expect_sums_in_the_order_of_ranks<float>(group, count);
-    expect_sums_in_the_order_of_ranks<double>(group, count);
-    expect_sums_in_the_order_of_ranks<int64_t>(group, count);
-  }
-  for (int p = 0; p < group.size; ++p) EXPECT_TRUE(group.any(p == group.rank)) << p;
-  EXPECT_FALSE(group.any(false));
-  EXPECT_EQ(group.largest(-1.5 - group.rank), -1.5);
-  EXPECT_EQ(group.largest(0.1 + group.rank), 0.1 + (group.size - 1));
-  if (group.size == 1) return;
-
-  // Process q sends 3 q + p bytes to p, so none to itself where q is 0; each byte says whose it is.
-  std::vector<std::vector<std::byte>> out, in;
-  for (int p = 0; p < group.size; ++p) {
-    out.emplace_back(static_cast<size_t>(3 * group.rank + p),
-                     static_cast<std::byte>(16 * group.rank + p));
-    in.emplace_back(static_cast<size_t>(3 * p + group.rank));
-  }
-  const std::vector<std::span<const std::byte>> send(out.begin(), out.end());
-  const std::vector<std::span<std::byte>> receive(in.begin(), in.end());
-  group.link->exchange(send, receive);
-  for (int p = 0; p < group.size; ++p)
-    EXPECT_EQ(std::count(in[static_cast<size_t>(p)].begin(), in[static_cast<size_t>(p)].end(),
-                         static_cast<std::byte>(16 * p + group.rank)),
-              3 * p + group.rank)
-        << "from " << p << " to " << group.rank;
-}
 
 TEST(Group, OfOneProcessIsTheIdentity) {
   const comm::Group alone;
@@ -90,6 +30,89 @@ TEST(Group, TheOrderOfASumIsSeen) {
   int differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ += (a[i] + b[i]) + c[i] != a[i] + (b[i] + c[i]);
   EXPECT_GT(differ, 100);
+}
+
+// 6 processes, two copies over three: neighbours hold one copy, every third the same experts.
+TEST(Layout, PartsOfAGroupAreGroups) {
+  run_processes(6, [](const comm::Group& all) {
+    const comm::Layout layout(all, 3);
+    EXPECT_EQ(layout.experts().size, 3);
+    EXPECT_EQ(layout.experts().rank, all.rank % 3);
+    EXPECT_EQ(layout.copies().size, 2);
+    EXPECT_EQ(layout.copies().rank, all.rank / 3);
+    EXPECT_TRUE(layout.is_spread());
+    EXPECT_EQ(layout.is_of_first_copy(), all.rank < 3);
+    expect_keeps_its_word(layout.experts());
+    expect_keeps_its_word(layout.copies());
+    expect_keeps_its_word(all);
+    double sum = all.rank;
+    layout.copies().sum(std::span(&sum, 1));
+    EXPECT_EQ(sum, all.rank % 3 * 2 + 3);
+  });
+  run_processes(2, [](const comm::Group& all) {
+    const comm::Layout layout(all, 1);
+    EXPECT_FALSE(layout.is_spread());
+    EXPECT_EQ(layout.copies().size, 2);
+    EXPECT_TRUE(all.rank == 1 || layout.is_of_first_copy());
+    EXPECT_FAILS(comm::Layout(all, 3),
+                 "expert_parallel 3 does not divide the 2 processes there are");
+    EXPECT_FAILS(comm::Layout(all, 0), "expert_parallel is 0; it must be at least 1");
+  });
+}
+
+// Whatever the layout every number of a parameter is moved by one process, which holds it.
+TEST(Layout, EveryNumberIsMovedOnce) {
+  constexpr int64_t kExperts = 7, kNumbers = 7 * 11;
+  for (const auto& [size, spread] : {std::pair(1, 1), {3, 1}, {4, 4}, {6, 3}, {8, 2}})
+    for (const int64_t experts : {int64_t{0}, kExperts}) {
+      std::vector<int> moved(kNumbers);
+      for (int p = 0; p < size; ++p) {
+        const comm::Layout layout({.rank = p, .size = size}, spread);
+        const Span own = layout.moved_by(p, kNumbers, spread > 1 ? experts : 0);
+        const Span held = partition(kExperts, layout.experts().rank, spread);
+        for (int64_t i = own.begin; i < own.end; ++i) {
+          ++moved[static_cast<size_t>(i)];
+          if (spread > 1 && experts > 0)
+            EXPECT_TRUE(i / 11 >= held.begin && i / 11 < held.end) << i;
+        }
+      }
+      EXPECT_EQ(moved, std::vector<int>(kNumbers, 1)) << size << " " << spread;
+    }
+}
+
+TEST(Together, AFailureOfOneIsOneOfAll) {
+  const auto work = [](bool in_all) {
+    return failures_of(3, [in_all](const comm::Group& group) {
+      comm::together(group, [] {});
+      try {
+        comm::together(group, [&] {
+          if (in_all || group.rank == 1) fail_usage("@lr is {}", in_all ? 0 : group.rank);
+        });
+      } catch (const comm::SharedError& e) {
+        EXPECT_EQ(e.kind(), Error::Kind::usage);
+        throw;
+      }
+    });
+  };
+  EXPECT_EQ(work(false), std::vector<std::string>(3, "process 1 of 3: lr is 1"));
+  EXPECT_EQ(work(true), std::vector<std::string>(3, "lr is 0"));
+  EXPECT_FAILS(comm::together({}, [] { fail("alone"); }), "alone");
+}
+
+TEST(Together, WhatWasSharedIsNotSharedAgain) {
+  const std::vector<std::string> failures = failures_of(2, [](const comm::Group& group) {
+    comm::together(group, [&] { comm::alike(group, [] { fail("of all"); }); });
+  });
+  EXPECT_EQ(failures, std::vector<std::string>(2, "of all"));
+}
+
+TEST(Group, ALostProcessIsNamedWithWhatWasUnderWay) {
+  const std::vector<std::string> failures = failures_of(2, [](const comm::Group& group) {
+    double x = 1;
+    if (group.rank == 1) fail("killed");
+    comm::during([] { return "the sum of one number"; }, [&] { group.sum(std::span(&x, 1)); });
+  });
+  EXPECT_EQ(failures[0], "the sum of one number: process 1 is gone");
 }
 
 TEST(Group, AProcessThatIsGoneFailsTheOthersInsteadOfHoldingThem) {

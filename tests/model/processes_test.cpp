@@ -2,6 +2,7 @@
 // tokens is what it has with all experts at hand, and an expert's gradient is the sum of what it
 // gets from everybody.
 #include "support/processes.h"
+#include "support/files.h"
 #include "support/model_check.h"
 #include "support/routings.h"
 
@@ -20,23 +21,6 @@ ModelConfig config_of(const RoutingOptions& routing) {
   return c;
 }
 
-// The p-th share of a bank, a view.
-void keep_share(Param& bank, Span share) {
-  for (Tensor* t : {&bank.value, &bank.grad}) {
-    if (t->empty()) continue;
-    t->data = t->at(share.begin).data;
-    t->shape[0] = share.end - share.begin;
-  }
-}
-
-std::vector<Param*> bank_params(ExpertBank& bank) {
-  std::vector<Param*> out;
-  for (Param* p :
-       {&bank.gate, &bank.up, &bank.down, &bank.gate_bias, &bank.up_bias, &bank.down_bias})
-    if (p->present()) out.push_back(p);
-  return out;
-}
-
 // One training forward and backward.
 struct Side {
   Model model;
@@ -45,15 +29,9 @@ struct Side {
   std::vector<std::vector<double>> gradients;  // as params()
 
   Side(const ModelConfig& c, DType dtype, const comm::Group& group, int process, Keep keep)
-      : model(c), run(1, dtype) {
+      : model(c, Storage::owned, group), run(1, dtype) {
     model.initialise(3);
     model.enable_grads();
-    for (int64_t l = 0; l < c.layers; ++l) {
-      MoeLayer& layer = model.block(l).ffn;
-      layer.group = group;
-      for (Param* p : bank_params(layer.experts))
-        if (group.size > 1) keep_share(*p, partition(kExperts, group.rank, group.size));
-    }
     const int64_t length = kLengths[process];
     std::vector<int32_t> ids, positions, targets;
     for (int64_t i = 0; i < length; ++i) {
@@ -103,6 +81,30 @@ void expect_spread_is_whole(const ModelConfig& c, DType dtype, int size, Keep ke
             << param.name << ", process " << group.rank;
     }
   });
+}
+
+// In any number of processes a model begins as the same one.
+TEST(Processes, SharesOfABankAreDrawnAsTheWhole) {
+  const ModelConfig c = config_of(small_routing("olmoe", kExperts, 2));
+  Model whole(c);
+  whole.initialise(3);
+  for (int rank = 0; rank < 4; ++rank) {
+    Model share(c, Storage::owned, {.rank = rank, .size = 4});
+    share.initialise(3);
+    for (size_t i = 0; i < whole.params().size(); ++i) {
+      const Param &all = *whole.params()[i], &here = *share.params()[i];
+      ASSERT_EQ(here.is_share(), all.part == Part::experts) << all.name;
+      Tensor want = all.value;
+      if (here.is_share()) {
+        want.data = all.value.at(here.share.first).data;
+        want.shape[0] = here.value.shape[0];
+      }
+      EXPECT_EQ(values(here.value), values(want)) << all.name;
+      EXPECT_EQ(describe(here.whole()), describe(all.value));
+    }
+  }
+  EXPECT_FAILS(Model(c, Storage::owned, {.rank = 0, .size = 7}),
+               "a layer's 6 experts cannot lie on 7 processes");
 }
 
 TEST(Processes, ExpertsMayLieOnOthers) {

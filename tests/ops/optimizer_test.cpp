@@ -152,6 +152,28 @@ TEST(AdamW, SameForAnyThreads) {
       "adamw");
 }
 
+// A parameter moved in parts has the bits of one moved at once, and its gradient stays.
+TEST(AdamW, PartsAreMovedAsTheWhole) {
+  moe::Run run(1);
+  Arena arena;
+  const ops::AdamW opt{1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 1, 0.5f};
+  State whole(arena, 1003), parts(arena, 1003);
+  for (State* state : {&whole, &parts}) state->give(values(draw(arena, DType::f32, {1003}, 5)));
+  ops::adamw_step(run, whole.param, whole.m, whole.v, opt);
+  const std::vector<double> grad = values(parts.param.grad);
+  for (const auto& [begin, count] : {std::pair(0, 333), {333, 1}, {334, 669}}) {
+    const auto part = [&](const Tensor& t) {
+      return Tensor(t.as<float>() + begin, DType::f32, {count});
+    };
+    ops::adamw_step(run, part(parts.param.value), part(parts.m), part(parts.v),
+                    part(parts.param.grad), opt);
+  }
+  EXPECT_EQ(values(parts.param.value), values(whole.param.value));
+  EXPECT_EQ(values(parts.m), values(whole.m));
+  EXPECT_EQ(values(parts.v), values(whole.v));
+  EXPECT_EQ(values(parts.param.grad), grad);
+}
+
 TEST(AdamW, WhatDoesNotFitIsNamed) {
   moe::Run run(1);
   Arena arena;

@@ -35,13 +35,13 @@ inline std::vector<std::string> command_line(const std::string& line,
 }
 
 // `meanwhile` is called with the process id while it runs; `input` is its standard input.
-inline CommandResult moe_command(const std::vector<std::string>& words,
+inline CommandResult run_command(const std::string& program, const std::vector<std::string>& words,
                                  const std::function<void(pid_t)>& meanwhile = {},
                                  const std::string& input = "") {
   const TempFolder folder;
   const std::string in = folder / "in", out = folder / "out", err = folder / "err";
   put(in, input);
-  std::vector<char*> argv = {const_cast<char*>(MOE_BINARY)};
+  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t child = fork();
@@ -49,13 +49,19 @@ inline CommandResult moe_command(const std::vector<std::string>& words,
     dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
     dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
     dup2(open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
-    execv(MOE_BINARY, argv.data());
+    execv(program.c_str(), argv.data());
     _exit(127);
   }
   if (meanwhile) meanwhile(child);
   int status = 0;
   waitpid(child, &status, 0);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(out), slurp(err)};
+}
+
+inline CommandResult moe_command(const std::vector<std::string>& words,
+                                 const std::function<void(pid_t)>& meanwhile = {},
+                                 const std::string& input = "") {
+  return run_command(MOE_BINARY, words, meanwhile, input);
 }
 
 // A text of `lines` lines that are nearly alike, and the options of a model so small that it learns

@@ -4,13 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
-#include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/group.h"
@@ -18,69 +22,64 @@
 
 namespace moe::test {
 
-// Where the processes meet.
-struct Meeting {
-  explicit Meeting(int size) : offered(static_cast<size_t>(size)) {}
-
+// What is under way between the processes.
+struct Mail {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::span<const std::span<const std::byte>>> offered;  // [P] what each sends
-  int arrived = 0;
-  int64_t round = 0;
-  int gone = -1;  // a process that will never come again
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> letters;  // by (from, to)
+  std::set<int> ended;  // those that will never write again
+  int failed = -1;      // the first of them that failed
 };
 
 class ThreadLink final : public comm::Link {
  public:
-  ThreadLink(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  ThreadLink(Mail& mail, int rank) : mail_(mail), rank_(rank) {}
   ~ThreadLink() override {
-    const std::lock_guard lock(meeting_.mutex);
-    if (meeting_.gone < 0) meeting_.gone = rank_;
-    meeting_.changed.notify_all();
+    const std::lock_guard lock(mail_.mutex);
+    mail_.ended.insert(rank_);
+    if (std::uncaught_exceptions() > 0 && mail_.failed < 0) mail_.failed = rank_;
+    mail_.changed.notify_all();
   }
 
   void exchange(std::span<const std::span<const std::byte>> send,
                 std::span<const std::span<std::byte>> receive) override {
-    meeting_.offered[static_cast<size_t>(rank_)] = send;
-    meet();
+    std::unique_lock lock(mail_.mutex);
+    for (size_t p = 0; p < send.size(); ++p)
+      if (!send[p].empty())
+        mail_.letters[{rank_, static_cast<int>(p)}].emplace_back(send[p].begin(), send[p].end());
+    mail_.changed.notify_all();
     for (size_t p = 0; p < receive.size(); ++p) {
-      const std::span<const std::byte> from = meeting_.offered[p][static_cast<size_t>(rank_)];
-      if (from.size() != receive[p].size())
+      if (receive[p].empty()) continue;
+      auto& box = mail_.letters[{static_cast<int>(p), rank_}];
+      const auto from = static_cast<int>(p);
+      mail_.changed.wait(
+          lock, [&] { return !box.empty() || mail_.failed >= 0 || mail_.ended.contains(from); });
+      if (box.empty())
+        throw comm::LostError(
+            message("process {} is gone", mail_.failed >= 0 ? mail_.failed : from));
+      if (box.front().size() != receive[p].size())
         fail("process {} expects {} bytes of process {}, which sends {}", rank_, receive[p].size(),
-             p, from.size());
-      if (!from.empty()) std::memcpy(receive[p].data(), from.data(), from.size());
+             p, box.front().size());
+      std::copy(box.front().begin(), box.front().end(), receive[p].begin());
+      box.pop_front();
     }
-    meet();
   }
 
  private:
-  // Returns when all are here.
-  void meet() {
-    std::unique_lock lock(meeting_.mutex);
-    const int64_t round = meeting_.round;
-    if (++meeting_.arrived == static_cast<int>(meeting_.offered.size())) {
-      meeting_.arrived = 0;
-      ++meeting_.round;
-      meeting_.changed.notify_all();
-    }
-    meeting_.changed.wait(lock, [&] { return meeting_.round != round || meeting_.gone >= 0; });
-    if (meeting_.round == round) fail("process {} is gone", meeting_.gone);
-  }
-
-  Meeting& meeting_;
+  Mail& mail_;
   int rank_;
 };
 
 // body(group) in each of `size` processes; what each failed with, empty where it did not.
 inline std::vector<std::string> failures_of(int size,
                                             const std::function<void(const comm::Group&)>& body) {
-  Meeting meeting(size);
+  Mail mail;
   std::vector<std::string> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        ThreadLink link(meeting, rank);
+        ThreadLink link(mail, rank);
         body({rank, size, &link});
       } catch (const std::exception& e) {
         failures[static_cast<size_t>(rank)] = e.what();

@@ -38,8 +38,9 @@ inline ModelConfig plain_config() {
   return c;
 }
 
-inline std::unique_ptr<Model> fresh(const ModelConfig& config, uint64_t seed = 7) {
-  auto model = std::make_unique<Model>(config);
+inline std::unique_ptr<Model> fresh(const ModelConfig& config, uint64_t seed = 7,
+                                    const comm::Group& experts = {}) {
+  auto model = std::make_unique<Model>(config, Storage::owned, experts);
   model->initialise(seed);
   return model;
 }

@@ -29,21 +29,30 @@ TrainOptions options_of(int64_t batch, int64_t accumulate) {
 // What a process has after some steps.
 struct Trained {
   std::unique_ptr<Model> model;
-  std::vector<std::vector<double>> gradient;  // of the first step, parameter by parameter, times a
-                                              // constant: after it m = (1 - beta1) * gradient
+  // Of the first step, parameter by parameter, as far as this process moves it, times a constant:
+  // after it m = (1 - beta1) * gradient.
+  std::vector<std::vector<double>> gradient;
+  std::vector<Span> moved;  // which numbers of the whole parameter those are
   std::vector<StepResult> steps;
 };
 
 Trained train_steps(const ModelConfig& config, const TrainOptions& options, const Corpus& corpus,
-                    const comm::Group& group = {}, int64_t steps = 1, Model* teacher = nullptr) {
-  Trained t{fresh(config), {}, {}};
-  Trainer trainer(*t.model, options, corpus, teacher, group);
+                    const comm::Layout& layout = {}, int64_t steps = 1, Model* teacher = nullptr) {
+  Trained t{fresh(config, 7, layout.experts()), {}, {}, {}};
+  Trainer trainer(*t.model, options, corpus, teacher, layout);
   for (int64_t i = 0; i < steps; ++i) {
     t.steps.push_back(trainer.step());
-    for (size_t p = 0; i == 0 && p < trainer.optimizer().params().size(); ++p)
+    for (size_t p = 0; i == 0 && p < trainer.optimizer().params().size(); ++p) {
       t.gradient.push_back(values(trainer.optimizer().m(p)));
+      t.moved.push_back(trainer.optimizer().moved_by(layout.all().rank, p));
+    }
   }
   return t;
+}
+
+// Numbers of a whole parameter.
+std::vector<double> part_of(const std::vector<double>& whole, Span span) {
+  return {whole.begin() + span.begin, whole.begin() + span.end};
 }
 
 void expect_same_step(const StepResult& got, const StepResult& want) {
@@ -67,22 +76,26 @@ void expect_same_step(const StepResult& got, const StepResult& want) {
   }
 }
 
+// `want` is of one process.
 void expect_same_gradient(const Trained& got, const Trained& want) {
   ASSERT_EQ(got.gradient.size(), want.gradient.size());
   ASSERT_GT(want.gradient.size(), 0u);
-  for (size_t i = 0; i < want.gradient.size(); ++i)
-    if (norm(want.gradient[i]) > 0)
-      EXPECT_LE(relative_error(got.gradient[i], want.gradient[i]), 1e-6) << "parameter " << i;
+  for (size_t i = 0; i < want.gradient.size(); ++i) {
+    const std::vector<double> here = part_of(want.gradient[i], got.moved[i]);
+    ASSERT_EQ(got.gradient[i].size(), here.size());
+    if (norm(here) > 0) EXPECT_LE(relative_error(got.gradient[i], here), 1e-6) << "parameter " << i;
+  }
 }
 
 // One process against 2 and 4 that share its micro-batches.
 void expect_processes_change_nothing(const ModelConfig& config, const TrainOptions& options,
                                      const Corpus& corpus) {
   const Trained alone = train_steps(config, options, corpus);
-  for (int size : {2, 4}) {
-    SCOPED_TRACE(size);
+  for (const auto& [size, spread] : {std::pair(2, 1), {2, 2}, {4, 1}, {4, 2}, {4, 4}}) {
+    if (spread > 1 && config.moe_layer_count() == 0) continue;
+    SCOPED_TRACE(fmt::format("{} processes, experts over {}", size, spread));
     run_processes(size, [&](const comm::Group& group) {
-      const Trained shared = train_steps(config, options, corpus, group);
+      const Trained shared = train_steps(config, options, corpus, comm::Layout(group, spread));
       expect_same_gradient(shared, alone);
       expect_same_step(shared.steps[0], alone.steps[0]);
       for (size_t i = 0; i < alone.model->params().size(); ++i) {  // moved by counts and cutoffs
@@ -142,9 +155,10 @@ TEST(Processes, TheRunningBalanceCountsTheRoundsBefore) {
   run_processes(2, [&](const comm::Group& group) {
     expect_same_gradient(train_steps(config, options_of(1, 2), corpus, group), own);
     const Trained two_rounds = train_steps(config, options_of(1, 4), corpus, group);
-    EXPECT_GT(relative_error(two_rounds.gradient[1],
-                             train_steps(config, options_of(1, 4), corpus).gradient[1]),
-              1e-6);
+    const Trained whole = train_steps(config, options_of(1, 4), corpus);
+    EXPECT_GT(
+        relative_error(two_rounds.gradient[1], part_of(whole.gradient[1], two_rounds.moved[1])),
+        1e-6);
   });
 }
 
@@ -199,6 +213,30 @@ TEST(Processes, AllHaveTheSameBitsAndTheSameAgain) {
   EXPECT_FALSE(same_weights(*runs[0].model, *fresh(noisy_config())));
 }
 
+TEST(Processes, SpreadExpertsAreTheSameBitsAgain) {
+  const Corpus corpus = tiny_corpus();
+  std::vector<Trained> runs(4);
+  for (size_t run : {0, 1})
+    run_processes(2, [&](const comm::Group& group) {
+      runs[2 * run + static_cast<size_t>(group.rank)] =
+          train_steps(noisy_config(), options_of(1, 4), corpus, comm::Layout(group, 2), 5);
+    });
+  for (size_t p : {0, 1}) {
+    EXPECT_TRUE(same_weights(*runs[p].model, *runs[2 + p].model));
+    for (size_t s = 0; s < 5; ++s) EXPECT_EQ(runs[p].steps[s].ce, runs[0].steps[s].ce);
+  }
+}
+
+TEST(Processes, AdaptersNeedAllExperts) {
+  const Corpus corpus = tiny_corpus();
+  run_processes(2, [&](const comm::Group& group) {
+    TrainOptions options = options_of(1, 2);
+    options.tune = Tune::lora;
+    EXPECT_FAILS(train_steps(plain_config(), options, corpus, comm::Layout(group, 2)),
+                 "leave expert_parallel out");
+  });
+}
+
 // Seven windows in batches of two: the last round leaves processes with one window, or none.
 TEST(Processes, AnEvaluationIsSharedToo) {
   const Corpus corpus = tiny_corpus();
@@ -210,10 +248,11 @@ TEST(Processes, AnEvaluationIsSharedToo) {
   auto model = fresh(noisy_config());
   Trainer alone(*model, options, corpus);
   const double want = alone.evaluate(held_out);
-  for (int size : {2, 3, 6})
+  for (const auto& [size, spread] : {std::pair(2, 1), {3, 1}, {6, 1}, {3, 3}, {6, 2}})
     run_processes(size, [&](const comm::Group& group) {
-      auto same = fresh(noisy_config());
-      Trainer trainer(*same, options, corpus, nullptr, group);
+      const comm::Layout layout(group, spread);
+      auto same = fresh(noisy_config(), 7, layout.experts());
+      Trainer trainer(*same, options, corpus, nullptr, layout);
       EXPECT_NEAR(trainer.evaluate(held_out), want, 1e-12);
       const std::atomic<bool> stop = group.rank == 1, go = false;
       EXPECT_FALSE(trainer.evaluate(held_out, &stop).has_value())
@@ -243,8 +282,9 @@ TEST(Processes, WhatOneCannotDoStopsAll) {
 TEST(Processes, MicroBatchesAreSharedEvenly) {
   const Corpus corpus = tiny_corpus();
   auto model = fresh(plain_config());
-  EXPECT_FAILS(Trainer(*model, options_of(1, 3), corpus, nullptr, {.rank = 0, .size = 2}),
-               "accumulate is 3, which 2 processes cannot share evenly");
+  EXPECT_FAILS(
+      Trainer(*model, options_of(1, 3), corpus, nullptr, comm::Group{.rank = 0, .size = 2}),
+      "accumulate is 3, which 2 processes cannot share evenly");
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ ModelConfig gguf_config(const std::string& path) {
   return read_gguf_config(Gguf::open(path)).config;
 }
 
-LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
+LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Group& experts) {
   const auto file = std::make_shared<const Gguf>(Gguf::open(path));
   const auto [config, architecture] = read_gguf_config(*file);
   check_size(config, *file, kAsker);
@@ -54,7 +54,7 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose) {
     fail("{}: the tokenizer has {} tokens, but the embedding has {} rows", path,
          loaded.tokenizer->vocab_size(), config.vocab);
   loaded.model = std::make_unique<Model>(
-      config, purpose == LoadFor::training ? Storage::owned : Storage::bound);
+      config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
   std::vector<FileTensor> map = map_tensors(*architecture->tensors, *loaded.model);
   check_account(map, *file, kAsker);
   bind_tensors(map, *file, *loaded.model, purpose);

@@ -114,24 +114,48 @@ void settle_grad(Run& run, Param& param) {
   param.grad_is_zero = false;
 }
 
+namespace {
+
+// One update of numbers [first, first + count), what hangs on the step being worked out once.
+class Update {
+ public:
+  Update(Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW& opt)
+      : value_(value), m_(m), v_(v), grad_(grad), opt_(opt) {
+    for (const Tensor& t : {value, m, v, grad}) {
+      need(same_matrix(t, value) && t.dtype == DType::f32 && t.dense(), "adamw_step",
+           "value, m, v and grad f32 of one shape without gaps",
+           {{"value", value}, {"m", m}, {"v", v}, {"grad", grad}});
+    }
+    need(opt.step >= 1, "adamw_step", "a step of 1 or more", {{"value", value}});
+    const double step = static_cast<double>(opt.step);
+    rate_ = opt.lr / (1.0 - std::pow(static_cast<double>(opt.beta1), step));
+    root_ = std::sqrt(1.0 - std::pow(static_cast<double>(opt.beta2), step));
+  }
+  void operator()(int64_t first, int64_t count) const {
+    HWY_DYNAMIC_DISPATCH(AdamWSpan)
+    (value_.as<float>() + first, m_.as<float>() + first, v_.as<float>() + first,
+     grad_.as<float>() + first, opt_, rate_, root_, count);
+  }
+
+ private:
+  Tensor value_, m_, v_, grad_;
+  AdamW opt_;
+  double rate_ = 0, root_ = 0;
+};
+
+}  // namespace
+
+void adamw_step(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW& opt) {
+  choose_isa();
+  const Update update(value, m, v, grad, opt);
+  for_spans(run, value, true, [&](int64_t, int64_t first, int64_t count) { update(first, count); });
+}
+
 void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   choose_isa();
   settle_grad(run, param);
-  const Tensor value = param.value, grad = param.grad;
-  for (const Tensor& t : {value, m, v, grad}) {
-    need(same_matrix(t, value) && t.dtype == DType::f32 && t.dense(), "adamw_step",
-         "value, m, v and grad f32 of one shape without gaps",
-         {{"value", value}, {"m", m}, {"v", v}, {"grad", grad}});
-  }
-  need(opt.step >= 1, "adamw_step", "a step of 1 or more", {{"value", value}});
-  const double step = static_cast<double>(opt.step);
-  const double rate = opt.lr / (1.0 - std::pow(static_cast<double>(opt.beta1), step));
-  const double root = std::sqrt(1.0 - std::pow(static_cast<double>(opt.beta2), step));
-  const auto update = [&](int64_t first, int64_t count) {
-    HWY_DYNAMIC_DISPATCH(AdamWSpan)
-    (value.as<float>() + first, m.as<float>() + first, v.as<float>() + first,
-     grad.as<float>() + first, opt, rate, root, count);
-  };
+  const Tensor value = param.value;
+  const Update update(value, m, v, param.grad, opt);
   const Repacker repacker(param, Repacker::Which::in_use);
   if (repacker.idle()) {
     for_spans(run, value, true,

@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Several machines, as far as one can be them: hosts in network namespaces with a link each to one
+# switch, Open MPI over TCP between them. The same losses in every layout, and what happens when a
+# process is killed or stopped, a link is cut or slow, a disk is full. By hand, as root; needs what
+# scripts/deps.sh mpi installs and iproute2.
+#   scripts/cluster_test.sh [TRIALS]   so many random moments of each fault (default 20)
+# MOE=the command (default build/release/moe).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+trials=${1:-20}
+moe=$(realpath "${MOE:-build/release/moe}")
+hosts=4
+work=$(mktemp -d)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. scripts/checks.sh
+
+readonly kMoment=4    # seconds: a fault comes so long after the second step at most
+readonly kPatience=30 # seconds until everybody must know of it
+
+take_down() {
+  local h
+  for ((h = 0; h < hosts; ++h)); do
+    ip netns pids "moe$h" 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true
+    ip netns delete "moe$h" 2>/dev/null || true
+  done
+  ip link delete moeswitch 2>/dev/null || true
+  umount "$work/disk" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap take_down EXIT
+
+set_up() {
+  local h
+  ip link add moeswitch type bridge
+  ip link set moeswitch up
+  for ((h = 0; h < hosts; ++h)); do
+    ip netns add "moe$h"
+    ip link add "moeport$h" type veth peer name eth0 netns "moe$h"
+    ip link set "moeport$h" master moeswitch up
+    ip -n "moe$h" address add "10.77.0.$((h + 1))/24" dev eth0
+    ip -n "moe$h" link set eth0 up
+    ip -n "moe$h" link set lo up
+    echo "10.77.0.$((h + 1)) slots=1" >>"$work/hosts"
+  done
+  # How mpirun reaches a host: in place of ssh.
+  cat >"$work/agent" <<'AGENT'
+#!/bin/sh
+host=moe$((${1##*.} - 1))
+shift
+exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$host" "$*"
+AGENT
+  chmod +x "$work/agent"
+  head -c 200000 README.md docs/*.md >"$work/text.txt" 2>/dev/null
+}
+
+# on_hosts P WORDS...: mpirun on the first P hosts.
+on_hosts() {
+  local processes=$1
+  shift
+  ip netns exec moe0 unshare --uts sh -c 'hostname moe0; exec "$@"' sh \
+    mpirun --hostfile "$work/hosts" -n "$processes" --map-by node --bind-to none \
+    --mca plm_rsh_agent "$work/agent" --mca btl_tcp_if_include eth0 \
+    --mca oob_tcp_if_include eth0 --mca btl self,tcp "$@"
+}
+
+train_words() {
+  printf '%s\n' train --data "$work/text.txt" --out "$1" --steps "$2" --width 32 --heads 2 \
+    --layers 2 --experts 8 --top-k 2 --expert-width 32 --context 64 --batch 1 --accumulate 4 \
+    --threads 1 --warmup 1 --schedule constant --no-report "${@:3}"
+}
+
+losses() {
+  python3 -c 'import json, sys
+for line in open(sys.argv[1] + "/metrics.jsonl"): print(json.loads(line)["ce"])' "$1"
+}
+
+same_losses_over_tcp() {
+  local words layout
+  mapfile -t words < <(train_words "$work/alone" 20)
+  "$moe" "${words[@]}" 2>"$work/log"
+  for layout in '2 1' '2 2' '4 1' '4 2' '4 4'; do
+    set -- $layout
+    mapfile -t words < <(train_words "$work/tcp$1-$2" 20 --expert-parallel "$2")
+    on_hosts "$1" "$moe" "${words[@]}" 2>"$work/log" || { cat "$work/log"; return 1; }
+    paste <(losses "$work/alone") <(losses "$work/tcp$1-$2") |
+      awk -v name="$1 hosts, experts over $2" '
+        {d = $1 > $2 ? $1 - $2 : $2 - $1; if (d > most) most = d}
+        END {printf "%s: %d steps, largest difference %.1e\n", name, NR, most
+             exit !(NR == 20 && most <= 1e-5)}'
+  done
+}
+
+# Of a run: the process ids of its ranks, in no order.
+ranks_of() { pgrep -f -- "^$moe train .*--out $1 " || true; }
+
+wait_for_steps() {
+  local i
+  for ((i = 0; i < 600; ++i)); do
+    [ "$(wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0)" -lt 2 ] || return 0
+    sleep 0.1
+  done
+  cat "$work/log"
+  return 1
+}
+
+# fault_at_random NAME HURT EXPECTED: trains on 4 hosts, calls HURT OUT at a random moment, and sees
+# that all processes end in time, that what they say matches EXPECTED, and that the checkpoint is
+# whole and goes on.
+fault_at_random() {
+  local name=$1 hurt=$2 expected=$3 trial out words began took worst=0 spread
+  for ((trial = 0; trial < trials; ++trial)); do
+    out=$work/$name$trial
+    spread=$((trial % 2 == 0 ? 1 : 4))
+    mapfile -t words < <(train_words "$out" 1000000 --expert-parallel $spread --save-every 3)
+    on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1 &
+    local launcher=$!
+    wait_for_steps "$out"
+    sleep "$(awk -v most=$kMoment -v seed=$RANDOM 'BEGIN {srand(seed); print rand() * most}')"
+    began=$SECONDS
+    "$hurt" "$out"
+    while [ -n "$(ranks_of "$out" | while read -r p; do
+      [ "$(ps -o stat= -p "$p" | cut -c1)" = T ] || echo "$p"
+    done)" ]; do
+      if [ $((SECONDS - began)) -gt $kPatience ]; then
+        echo "$name, trial $trial: still running after $kPatience s"
+        cat "$work/log"
+        return 1
+      fi
+      sleep 0.2
+    done
+    took=$((SECONDS - began))
+    [ $took -le $worst ] || worst=$took
+    heal
+    pkill -KILL -f -- "--out $out " 2>/dev/null || true
+    wait $launcher 2>/dev/null || true
+    grep -Eq "$expected" "$work/log" || { echo "$name, trial $trial:"; cat "$work/log"; return 1; }
+    [ -e "$out/model.safetensors" ] || { echo "$name, trial $trial: no checkpoint"; return 1; }
+    local steps
+    steps=$(python3 -c 'import json, struct, sys
+f = open(sys.argv[1], "rb"); n = struct.unpack("<Q", f.read(8))[0]
+print(json.loads(f.read(n))["__metadata__"]["step"])' "$out/model.safetensors")
+    mapfile -t words < <(train_words "$out" $((steps + 2)) --resume)
+    "$moe" "${words[@]}" >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
+    rm -rf "$out"
+  done
+  echo "$trials moments, all had ended after $worst s at most"
+}
+
+pick() { ranks_of "$1" | shuf -n 1; }
+kill_one() { kill -KILL "$(pick "$1")"; }
+stop_one() { kill -STOP "$(pick "$1")"; }
+cut_one() { ip link set "moeport$((RANDOM % hosts))" down; }
+fill_disk() { :; }
+heal() {
+  local h
+  for ((h = 0; h < hosts; ++h)); do ip link set "moeport$h" up; done
+}
+
+killed() { fault_at_random killed kill_one 'exited on signal 9|is lost'; }
+stopped() { fault_at_random stopped stop_one 'moe: process [0-9] of 4 \(moe[0-9]\): .*step [0-9]+: .*process [0-9] \(moe[0-9]\) is lost'; }
+cut() { fault_at_random cut cut_one 'moe: process [0-9] of 4 \(moe[0-9]\): .*step [0-9]+: .*process [0-9] \(moe[0-9]\) is lost'; }
+
+slow_link_changes_nothing() {
+  local words
+  mapfile -t words < <(train_words "$work/slow" 20 --expert-parallel 4)
+  ip netns exec moe2 tc qdisc add dev eth0 root netem delay 5ms rate 200mbit
+  on_hosts 4 "$moe" "${words[@]}" 2>"$work/log" || { cat "$work/log"; return 1; }
+  ip netns exec moe2 tc qdisc del dev eth0 root
+  diff <(losses "$work/slow") <(losses "$work/tcp4-4")
+}
+
+# Checkpoints of 1.3 MB on a disk that has room for one and a half.
+full_disk_ends_all_in_one_line() {
+  local words
+  mkdir "$work/disk"
+  mount -t tmpfs -o size=1200k tmpfs "$work/disk"
+  mapfile -t words < <(train_words "$work/disk/out" 1000 --save-every 1)
+  if on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1; then return 1; fi
+  grep '^moe: ' "$work/log"
+  [ "$(grep -c '^moe: process 0 of 4 (moe0): ' "$work/log")" = 1 ]
+}
+
+set_up
+check 'the same losses over TCP in every layout' same_losses_over_tcp
+check 'a slow link changes no bit' slow_link_changes_nothing
+check 'a full disk' full_disk_ends_all_in_one_line
+check 'a killed process' killed
+check 'a stopped process' stopped
+check 'a cut link' cut
+summary

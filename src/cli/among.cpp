@@ -1,0 +1,91 @@
+#include "cli/among.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "cli/flags.h"
+#include "cli/screen.h"
+#include "core/nearest.h"
+
+namespace moe::cli {
+namespace {
+
+// While it lives nothing reaches standard output or error.
+class Silence {
+ public:
+  Silence() : out_(dup(STDOUT_FILENO)), err_(dup(STDERR_FILENO)) {
+    const int nothing = open("/dev/null", O_WRONLY);
+    dup2(nothing, STDOUT_FILENO);
+    dup2(nothing, STDERR_FILENO);
+    close(nothing);
+  }
+  ~Silence() {
+    std::fflush(stdout);
+    dup2(out_, STDOUT_FILENO);
+    dup2(err_, STDERR_FILENO);
+    close(out_);
+    close(err_);
+  }
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+
+ private:
+  int out_, err_;
+};
+
+int exit_code(const Error& e) { return e.kind() == Error::Kind::usage ? 2 : 1; }
+
+}  // namespace
+
+int tell_failure(const std::exception& e, const std::string& who) {
+  const std::string before = who.empty() ? "moe: " : "moe: " + who + ": ";
+  if (const auto* error = dynamic_cast<const Error*>(&e)) {
+    tell("{}{}\n", before, one_line(in_flags(error->marked())));
+    return exit_code(*error);
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr) {
+    tell(
+        "{}out of memory; use a smaller model or shorter texts, and in training a smaller --batch "
+        "or --recompute\n",
+        before);
+    return 1;
+  }
+  if (std::ferror(stdout) == 0)  // else main says it
+    tell("{}{}\n", before, one_line(e.what()));
+  return 1;
+}
+
+int run_among(const std::function<int(const comm::World&)>& work) {
+  std::optional<comm::World> joined;
+  try {
+    joined.emplace();
+  } catch (const Error& e) {
+    if (comm::World::is_first_of_launch()) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the first exit code ends them all
+    return exit_code(e);
+  }
+  comm::World& world = *joined;
+  if (world.group().size == 1) return work(world);
+  // A process that is ended because another one failed has nothing to add.
+  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  std::optional<Silence> silence;
+  if (!world.group().is_first()) silence.emplace();
+  try {
+    return work(world);
+  } catch (const comm::SharedError& e) {
+    // Said before all leave: the first exit code ends whoever is still there.
+    return world.group().is_first() ? tell_failure(e) : exit_code(e);
+  } catch (const std::exception& e) {
+    silence.reset();
+    world.abandon(tell_failure(e, world.name()));
+  }
+}
+
+}  // namespace moe::cli

@@ -1,0 +1,22 @@
+// A verb that several processes run together, under mpirun; and what any command does with a
+// failure.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "comm/world.h"
+
+namespace moe::cli {
+
+// Says in one line what was thrown, `who` before it where it is given, and returns the exit code: 2
+// for wrong usage, 1 for what went wrong.
+int tell_failure(const std::exception&, const std::string& who = "");
+
+// Runs `work` in all processes that mpirun started with this one, or in this one alone, and returns
+// its exit code. Only the first process has a screen. What fails in all of them it says once; a
+// failure of one, who says so, ends all of them.
+int run_among(const std::function<int(const comm::World&)>& work);
+
+}  // namespace moe::cli

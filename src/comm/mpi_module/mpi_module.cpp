@@ -1,0 +1,233 @@
+// The module over MPI 3. Messages of one pair of processes keep their order, so neither tags nor
+// further communicators are needed to tell one exchange from the next.
+//
+// MPI itself waits for ever for a process that was stopped or whose link was cut. So each process
+// has a thread that sends a pulse to all others, and an exchange gives up when it has to wait for a
+// process whose pulse has been missing for kPatience.
+#include "comm/mpi_module/mpi_module.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience(20), kPulse(1), kFarewell(5);
+constexpr std::chrono::milliseconds kLook(200);
+// MPI counts in int.
+constexpr int64_t kPiece = int64_t{1} << 30;
+
+int say(char* why, int room, const char* what) {
+  std::snprintf(why, static_cast<size_t>(room), "%s", what);
+  return 1;
+}
+
+int say_error(char* why, int room, int error) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(error, text, &length);
+  return say(why, room, text);
+}
+
+// Who is alive, as far as is known.
+class Pulses {
+ public:
+  Pulses(MPI_Comm comm, int rank, int size)
+      : comm_(comm),
+        rank_(rank),
+        size_(size),
+        sends_(static_cast<size_t>(size), MPI_REQUEST_NULL),
+        receives_(static_cast<size_t>(size), MPI_REQUEST_NULL),
+        in_(static_cast<size_t>(size)),
+        heard_(static_cast<size_t>(size)) {
+    for (int p = 0; p < size_; ++p) {
+      heard_[static_cast<size_t>(p)] = Clock::now();
+      if (p != rank_) listen(p);
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Pulses() {
+    over_ = true;
+    thread_.join();
+    for (MPI_Request& request : receives_)
+      if (request != MPI_REQUEST_NULL) {
+        MPI_Cancel(&request);
+        MPI_Request_free(&request);
+      }
+    for (MPI_Request& request : sends_)
+      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
+
+  bool is_silent(int p) const {
+    return p != rank_ && Clock::now() - heard_[static_cast<size_t>(p)].load() > kPatience;
+  }
+
+ private:
+  void listen(int p) {
+    const auto i = static_cast<size_t>(p);
+    MPI_Irecv(&in_[i], 1, MPI_CHAR, p, 0, comm_, &receives_[i]);
+  }
+  void run() {
+    Clock::time_point next{};
+    for (; !over_; std::this_thread::sleep_for(kLook)) {
+      const Clock::time_point now = Clock::now();
+      const bool due = now >= next;
+      if (due) next = now + kPulse;
+      for (int p = 0; p < size_; ++p) {
+        if (p == rank_) continue;
+        const auto i = static_cast<size_t>(p);
+        int done = 0;
+        // null counts as done; one that does not arrive is not followed by another
+        if (due && MPI_Test(&sends_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+          MPI_Isend(&out_, 1, MPI_CHAR, p, 0, comm_, &sends_[i]);
+        done = 0;
+        if (MPI_Test(&receives_[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) continue;
+        heard_[i] = now;
+        listen(p);
+      }
+    }
+  }
+
+  MPI_Comm comm_;
+  int rank_, size_;
+  std::vector<MPI_Request> sends_, receives_;  // [P]
+  std::vector<char> in_;                       // [P]
+  char out_ = 0;
+  std::vector<std::atomic<Clock::time_point>> heard_;  // [P]
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
+MPI_Comm world;
+int world_rank = 0;
+std::unique_ptr<Pulses> pulses;  // absent where MPI lets one thread speak only
+
+// Between two looks at what has not come yet: another program may want the core.
+class Patience {
+ public:
+  void wait() {
+    if (++looks_ < kSpins) return;
+    if (looks_ < 2 * kSpins) sched_yield();
+    else usleep(50);
+  }
+
+ private:
+  static constexpr int kSpins = 4000;
+  int looks_ = 0;
+};
+
+int join(int* rank, int* size, char* why, int room) {
+  int given = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
+    return say(why, room, "MPI_Init_thread failed");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+  MPI_Comm_rank(world, rank);
+  MPI_Comm_size(world, size);
+  world_rank = *rank;
+  MPI_Comm of_pulses = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &of_pulses);
+  if (given == MPI_THREAD_MULTIPLE) pulses = std::make_unique<Pulses>(of_pulses, *rank, *size);
+  return 0;
+}
+
+// All of what one process brings another, in pieces.
+template <class F>
+int each_piece(int64_t bytes, F&& start) {
+  int error = MPI_SUCCESS;
+  for (int64_t at = 0; at < bytes && error == MPI_SUCCESS; at += kPiece)
+    error = start(at, static_cast<int>(std::min(kPiece, bytes - at)));
+  return error;
+}
+
+int exchange(const void* const* send, const int64_t* send_bytes, void* const* receive,
+             const int64_t* receive_bytes, int* lost, char* why, int room) {
+  *lost = -1;
+  int size = 0, error = MPI_SUCCESS;
+  MPI_Comm_size(world, &size);
+  std::vector<MPI_Request> requests;
+  std::vector<int> with;  // whom each request is of
+  const auto add = [&](int p, auto&& start) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int result = start(&request);
+    requests.push_back(request);
+    with.push_back(p);
+    return result;
+  };
+  // Each begins with its next neighbour, so that not all send to the same one at once.
+  for (int i = 0; i < size && error == MPI_SUCCESS; ++i) {
+    const int p = (world_rank + i) % size;
+    if (p == world_rank) {
+      if (send_bytes[p] > 0) std::memcpy(receive[p], send[p], static_cast<size_t>(send_bytes[p]));
+      continue;
+    }
+    error = each_piece(receive_bytes[p], [&](int64_t at, int bytes) {
+      return add(p, [&](MPI_Request* request) {
+        return MPI_Irecv(static_cast<char*>(receive[p]) + at, bytes, MPI_BYTE, p, 0, world,
+                         request);
+      });
+    });
+    if (error == MPI_SUCCESS)
+      error = each_piece(send_bytes[p], [&](int64_t at, int bytes) {
+        return add(p, [&](MPI_Request* request) {
+          return MPI_Isend(static_cast<const char*>(send[p]) + at, bytes, MPI_BYTE, p, 0, world,
+                           request);
+        });
+      });
+  }
+  const auto count = static_cast<int>(requests.size());
+  Patience patience;
+  for (int done = 0; error == MPI_SUCCESS; patience.wait()) {
+    error = MPI_Testall(count, requests.data(), &done, MPI_STATUSES_IGNORE);
+    if (error == MPI_SUCCESS && done) return 0;
+    for (int i = 0; i < count && pulses; ++i)
+      if (requests[static_cast<size_t>(i)] != MPI_REQUEST_NULL &&
+          pulses->is_silent(with[static_cast<size_t>(i)])) {
+        *lost = with[static_cast<size_t>(i)];
+        return say(why, room, "nothing has been heard of it for 20 seconds");
+      }
+  }
+  return say_error(why, room, error);
+}
+
+void leave() {
+  MPI_Request all = MPI_REQUEST_NULL;
+  int error = MPI_Ibarrier(world, &all), done = 0, size = 0;
+  MPI_Comm_size(world, &size);
+  bool silent = false;
+  while (error == MPI_SUCCESS && !done && !silent) {
+    error = MPI_Test(&all, &done, MPI_STATUS_IGNORE);
+    if (!done) usleep(1000);
+    for (int p = 0; p < size && pulses && !done; ++p) silent = silent || pulses->is_silent(p);
+  }
+  pulses.reset();
+  if (done) MPI_Finalize();
+}
+
+void abandon(int code) {
+  // MPI may wait for a launcher that cannot be reached.
+  std::thread([code] {
+    std::this_thread::sleep_for(kFarewell);
+    _exit(code);
+  }).detach();
+  MPI_Abort(MPI_COMM_WORLD, code);
+  _exit(code);
+}
+
+}  // namespace
+
+const MoeMpi* moe_mpi_1() {
+  static const MoeMpi table = {join, exchange, leave, abandon};
+  return &table;
+}

@@ -1,0 +1,26 @@
+// The one door to MPI, in plain C: a table of functions that moe_mpi.so gives. The command and the
+// library are not linked with MPI, so they run where none is installed; comm/world.cpp loads the
+// module when mpirun started the process.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+struct MoeMpi {
+  // Each returns 0, or writes into `why` [room] what went wrong, ended by a zero, and returns
+  // something else.
+  int (*join)(int* rank, int* size, char* why, int room);
+  // As comm::Link::exchange, [P] each. Pairs of processes with nothing to bring do not meet. `lost`
+  // is the process that is gone or silent, where it is known, else -1.
+  int (*exchange)(const void* const* send, const int64_t* send_bytes, void* const* receive,
+                  const int64_t* receive_bytes, int* lost, char* why, int room);
+  // Waits for all others to leave too. Nothing may be called afterwards.
+  void (*leave)();
+  // Ends every process of the job, this one with `code`; does not return.
+  void (*abandon)(int code);
+};
+
+// The only name that the module exports. The number in it changes with the table.
+[[gnu::visibility("default")]] const MoeMpi* moe_mpi_1();
+}

@@ -1,0 +1,161 @@
+#include "comm/world.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "comm/mpi_module/mpi_module.h"
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace moe::comm {
+namespace {
+
+constexpr const char* kModule = "moe_mpi.so";
+
+// How many processes were started together, as launchers tell each of them; 1 where none did.
+int started_together() {
+  // Open MPI; MPICH and its kin; srun with PMIx, which says so beside its own count
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+    const char* text = std::getenv(name);
+    if (text == nullptr) continue;
+    // A shell in a Slurm job has its count too, but is none of its tasks.
+    if (std::strcmp(name, "SLURM_NTASKS") == 0 && std::getenv("PMIX_RANK") == nullptr) continue;
+    int size = 1;
+    std::from_chars(text, text + std::strlen(text), size);
+    return size;
+  }
+  return 1;
+}
+
+// Beside the command, above a test of the build, or where it is installed.
+const MoeMpi& load_module(int processes) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error),
+                              folder = self.parent_path();
+  std::string why = "it is not there";
+  for (const std::filesystem::path& path : {folder / kModule, folder.parent_path() / kModule,
+                                            folder.parent_path() / "lib" / "moe" / kModule}) {
+    if (!std::filesystem::exists(path, error)) continue;
+    // Open MPI loads parts of itself that look for its names.
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    using Table = const MoeMpi* (*)();
+    const auto table =
+        module ? reinterpret_cast<Table>(dlsym(module, "moe_mpi_1")) : static_cast<Table>(nullptr);
+    if (table) return *table();
+    why = dlerror();
+  }
+  fail_usage(
+      "this was started as one of {} processes, but cannot join them: {} could not be loaded: {}; "
+      "it is built where MPI is installed (scripts/deps.sh mpi, then build again)",
+      processes, kModule, why);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// The cores that this process may run on.
+std::string affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  return {reinterpret_cast<const char*>(&set), sizeof set};
+}
+
+}  // namespace
+
+class World::MpiLink final : public Link {
+ public:
+  explicit MpiLink(int processes) : mpi_(load_module(processes)) {
+    std::array<char, kRoom> why{};
+    if (mpi_.join(&rank_, &size_, why.data(), kRoom) != 0)
+      fail("cannot join the {} processes that were started together: {}", processes, why.data());
+    if (size_ != processes)
+      fail_usage(
+          "this was started as one of {} processes, but {} joins {}: another MPI started it than "
+          "the module was built with; start it with that one's mpirun",
+          processes, kModule, size_);
+  }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  void learn_hosts(const Group& group) { hosts_ = group.gather(host_name()); }
+  const std::string& host(int p) const { return hosts_[static_cast<size_t>(p)]; }
+  void leave() { mpi_.leave(); }
+  void abandon(int code) { mpi_.abandon(code); }
+
+  void exchange(std::span<const std::span<const std::byte>> send,
+                std::span<const std::span<std::byte>> receive) override {
+    std::vector<const void*> from;
+    std::vector<void*> to;
+    std::vector<int64_t> from_bytes, to_bytes;
+    for (size_t p = 0; p < send.size(); ++p) {
+      from.push_back(send[p].data());
+      from_bytes.push_back(static_cast<int64_t>(send[p].size()));
+      to.push_back(receive[p].data());
+      to_bytes.push_back(static_cast<int64_t>(receive[p].size()));
+    }
+    std::array<char, kRoom> why{};
+    int lost = -1;
+    if (mpi_.exchange(from.data(), from_bytes.data(), to.data(), to_bytes.data(), &lost, why.data(),
+                      kRoom) == 0)
+      return;
+    if (lost < 0)
+      throw LostError(message("the processes do not reach each other any more: {}", why.data()));
+    throw LostError(message("process {} ({}) is lost: {}", lost,
+                            hosts_.empty() ? "its machine is not known yet" : host(lost),
+                            why.data()));
+  }
+
+ private:
+  static constexpr int kRoom = 512;
+  const MoeMpi& mpi_;
+  int rank_ = 0, size_ = 1;
+  std::vector<std::string> hosts_;  // [P]
+};
+
+World::World() : threads_(available_threads()) {
+  const int processes = started_together();
+  if (processes <= 1) return;
+  link_ = std::make_unique<MpiLink>(processes);
+  group_ = {link_->rank(), link_->size(), link_.get()};
+  link_->learn_hosts(group_);
+  const std::vector<std::string> cores = group_.gather(affinity());
+  int beside = 0;  // this one included
+  for (int p = 0; p < group_.size; ++p)
+    if (link_->host(p) == link_->host(group_.rank) &&
+        cores[static_cast<size_t>(p)] == cores[static_cast<size_t>(group_.rank)])
+      ++beside;
+  threads_ = std::max(1, threads_ / beside);
+}
+
+bool World::is_first_of_launch() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name)) return std::strcmp(rank, "0") == 0;
+  return true;
+}
+
+World::~World() {
+  if (link_) link_->leave();
+}
+
+std::string World::name() const {
+  if (!link_) return "";
+  return fmt::format("process {} of {} ({})", group_.rank, group_.size, link_->host(group_.rank));
+}
+
+void World::abandon(int code) {
+  if (link_) link_->abandon(code);
+  std::_Exit(code);
+}
+
+}  // namespace moe::comm

@@ -40,6 +40,11 @@ std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, boo
                                     fmt::format("{} left", human_seconds(r.seconds_left)),
                                     fmt::format("{} tok/s", human_count(r.tokens_per_second))};
   if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
+  constexpr double kSlow = 1.3;
+  if (r.exchange && r.exchange->lag > kSlow)
+    parts.push_back(
+        fmt::format("process {} is {:.1f}x slow", r.exchange->slowest, r.exchange->lag));
+  if (r.exchange) parts.push_back(fmt::format("exchange {:.0f}%", 100 * r.exchange->share));
   if (routed) parts.push_back(fmt::format("MaxVio {:.2f}", r.max_vio));
   if (routed) parts.push_back(fmt::format("dropped {:.1f}%", 100 * r.dropped));
   each_loss(r, [&](const char* name, double x) {

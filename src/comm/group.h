@@ -36,8 +36,25 @@ class Link {
   // and share no memory. What was sent may be written over as soon as this returns. Two processes
   // that have nothing for each other need not both be here. Where a process is gone, by a failure
   // of its own or with its machine, this throws LostError and names it instead of waiting for it.
-  virtual void exchange(std::span<const std::span<const std::byte>> send,
-                        std::span<const std::span<std::byte>> receive) = 0;
+  void exchange(std::span<const std::span<const std::byte>> send,
+                std::span<const std::span<std::byte>> receive);
+
+  // Of all exchanges so far: bytes that went to other processes, and seconds, those of waiting for
+  // others included.
+  struct Traffic {
+    int64_t sent = 0;
+    double seconds = 0;
+  };
+  const Traffic& traffic() const { return traffic_; }
+
+ protected:
+  virtual int own_rank() const = 0;
+  // What exchange() promises.
+  virtual void bring(std::span<const std::span<const std::byte>> send,
+                     std::span<const std::span<std::byte>> receive) = 0;
+
+ private:
+  Traffic traffic_;
 };
 
 struct Group {

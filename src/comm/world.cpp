@@ -93,8 +93,10 @@ class World::MpiLink final : public Link {
   void leave() { mpi_.leave(); }
   void abandon(int code) { mpi_.abandon(code); }
 
-  void exchange(std::span<const std::span<const std::byte>> send,
-                std::span<const std::span<std::byte>> receive) override {
+ protected:
+  int own_rank() const override { return rank_; }
+  void bring(std::span<const std::span<const std::byte>> send,
+             std::span<const std::span<std::byte>> receive) override {
     std::vector<const void*> from;
     std::vector<void*> to;
     std::vector<int64_t> from_bytes, to_bytes;

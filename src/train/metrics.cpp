@@ -34,6 +34,11 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
             {"max_vio", r.max_vio},
             {"dropped", r.dropped}};
   if (r.kl) line["kl"] = *r.kl;
+  if (r.exchange)
+    line["exchange"] = {{"sent", r.exchange->sent},
+                        {"share", r.exchange->share},
+                        {"slowest", r.exchange->slowest},
+                        {"lag", r.exchange->lag}};
   // Losses that few recipes have stand in the line where they are trained on.
   std::vector<float> coef;
   each_loss(r.coef, [&](std::string_view, float c) { coef.push_back(c); });

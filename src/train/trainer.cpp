@@ -205,6 +205,7 @@ void Trainer::replan(int64_t steps, bool spread_evaluations) {
 
 StepResult Trainer::step() {
   const double start = steady_seconds();
+  const auto before = traffic();
   Sums sums;
   double norm = 0;
   const int64_t step = steps_done_ + 1;
@@ -228,9 +229,39 @@ StepResult Trainer::step() {
   trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
-  const double seconds = layout_.all().largest(steady_seconds() - start);
+  const double own_seconds = steady_seconds() - start, seconds = layout_.all().largest(own_seconds);
   seconds_ += seconds;
-  return finish(sums, norm, lr, seconds);
+  StepResult result = finish(sums, norm, lr, seconds);
+  result.exchange = exchanged(before, own_seconds, seconds);
+  return result;
+}
+
+comm::Link::Traffic Trainer::traffic() const {
+  return layout_.all().link ? layout_.all().link->traffic() : comm::Link::Traffic{};
+}
+
+std::optional<StepExchange> Trainer::exchanged(const comm::Link::Traffic& before, double seconds,
+                                               double longest) const {
+  const comm::Group& group = layout_.all();
+  if (group.size == 1) return std::nullopt;
+  const comm::Link::Traffic now = traffic();
+  const auto size = static_cast<size_t>(group.size), own = static_cast<size_t>(group.rank);
+  std::vector<double> sent(size), busy(size);
+  sent[own] = static_cast<double>(now.sent - before.sent);
+  busy[own] = seconds - (now.seconds - before.seconds);
+  group.sum(sent);
+  group.sum(busy);
+  StepExchange e;
+  for (size_t p = 0; p < size; ++p) {
+    e.sent += sent[p] / static_cast<double>(size);
+    e.share += (1 - busy[p] / longest) / static_cast<double>(size);
+  }
+  const auto slowest = std::max_element(busy.begin(), busy.end());
+  e.slowest = static_cast<int>(slowest - busy.begin());
+  const double most = *slowest;
+  std::sort(busy.begin(), busy.end());
+  e.lag = most / std::max(busy[(size - 1) / 2], 1e-9);
+  return e;
 }
 
 double Trainer::gradients(Sums& sums) {

@@ -30,6 +30,14 @@ struct LayerLoad {
   double dropped = 0;        // share of the choices that found their expert full
 };
 
+// What several processes did beside computing in a step.
+struct StepExchange {
+  double sent = 0;   // bytes to other processes, mean of the processes
+  double share = 0;  // of the step's time that was spent in exchanges and waiting for others, mean
+  int slowest = 0;   // the process that computed longest,
+  double lag = 1;    // so many times as long as the one in the middle
+};
+
 struct StepResult {
   int64_t step = 0;   // steps taken, this one included
   int64_t steps = 0;  // that the run is to take
@@ -56,9 +64,10 @@ struct StepResult {
   double tokens_per_second = 0;
   double flops = 0;  // of this step, over the rows the experts kept (model/cost.h)
   double flops_per_second = 0;
-  std::vector<LayerLoad> layers;  // MoE layers in order
-  double max_vio = 0;             // largest of the layers
-  double dropped = 0;             // mean of the layers
+  std::vector<LayerLoad> layers;         // MoE layers in order
+  std::optional<StepExchange> exchange;  // absent for a process alone
+  double max_vio = 0;                    // largest of the layers
+  double dropped = 0;                    // mean of the layers
 };
 
 // Owns the moments, adapters and all activation memory; views the model, the corpus and the
@@ -135,6 +144,10 @@ class Trainer {
                       ModelSaved& saved);
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
+  comm::Link::Traffic traffic() const;
+  // Of a step that took this process `seconds` and the slowest `longest`. Collective.
+  std::optional<StepExchange> exchanged(const comm::Link::Traffic& before, double seconds,
+                                        double longest) const;
 
   Model& model_;
   Model* teacher_;  // null: there is none

@@ -41,8 +41,10 @@ class ThreadLink final : public comm::Link {
     mail_.changed.notify_all();
   }
 
-  void exchange(std::span<const std::span<const std::byte>> send,
-                std::span<const std::span<std::byte>> receive) override {
+ protected:
+  int own_rank() const override { return rank_; }
+  void bring(std::span<const std::span<const std::byte>> send,
+             std::span<const std::span<std::byte>> receive) override {
     std::unique_lock lock(mail_.mutex);
     for (size_t p = 0; p < send.size(); ++p)
       if (!send[p].empty())

@@ -91,7 +91,11 @@ void expect_same_gradient(const Trained& got, const Trained& want) {
 void expect_processes_change_nothing(const ModelConfig& config, const TrainOptions& options,
                                      const Corpus& corpus) {
   const Trained alone = train_steps(config, options, corpus);
-  for (const auto& [size, spread] : {std::pair(2, 1), {2, 2}, {4, 1}, {4, 2}, {4, 4}}) {
+  struct Launch {
+    int size, spread;
+  };
+  for (const Launch launch : {Launch{2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}}) {
+    const int size = launch.size, spread = launch.spread;
     if (spread > 1 && config.moe_layer_count() == 0) continue;
     SCOPED_TRACE(fmt::format("{} processes, experts over {}", size, spread));
     run_processes(size, [&](const comm::Group& group) {
@@ -227,6 +231,33 @@ TEST(Processes, SpreadExpertsAreTheSameBitsAgain) {
   }
 }
 
+// docs/cluster.md: of Q numbers that all have, X of experts spread over S, rows of N tokens with K
+// choices of width D in L layers, half of whose experts lie on the other process.
+TEST(Processes, SendsTheBytesThatAreSaid) {
+  const Corpus corpus = tiny_corpus();
+  ModelConfig config = plain_config();
+  config.routing.top_k = config.routing.experts;  // so that each token goes everywhere
+  auto model = fresh(config);
+  double all = 0, experts = 0;
+  for (const Param* p : model->params())
+    if (p->is_trained())
+      (p->part == Part::experts ? experts : all) += static_cast<double>(p->value.numel());
+  const TrainOptions options = options_of(1, 2);
+  const double rows = 32.0 * static_cast<double>(config.routing.experts) * 2 / 2,
+               row = (4 * 4) * static_cast<double>(config.width) + 8;
+  for (int spread : {1, 2})
+    run_processes(2, [&](const comm::Group& group) {
+      const Trained t = train_steps(config, options, corpus, comm::Layout(group, spread), 2);
+      const double want = spread == 1 ? 8 * (all + experts) / 2 : 8 * all / 2 + rows * row;
+      ASSERT_TRUE(t.steps[1].exchange.has_value());
+      EXPECT_NEAR(t.steps[1].exchange->sent, want, 0.02 * want);
+      EXPECT_GE(t.steps[1].exchange->share, 0);
+      EXPECT_LE(t.steps[1].exchange->share, 1);
+      EXPECT_GE(t.steps[1].exchange->lag, 1);
+    });
+  EXPECT_FALSE(train_steps(config, options, corpus).steps[0].exchange.has_value());
+}
+
 TEST(Processes, AdaptersNeedAllExperts) {
   const Corpus corpus = tiny_corpus();
   run_processes(2, [&](const comm::Group& group) {
@@ -248,9 +279,9 @@ TEST(Processes, AnEvaluationIsSharedToo) {
   auto model = fresh(noisy_config());
   Trainer alone(*model, options, corpus);
   const double want = alone.evaluate(held_out);
-  for (const auto& [size, spread] : {std::pair(2, 1), {3, 1}, {6, 1}, {3, 3}, {6, 2}})
-    run_processes(size, [&](const comm::Group& group) {
-      const comm::Layout layout(group, spread);
+  for (const std::pair<int, int>& launch : {std::pair(2, 1), {3, 1}, {6, 1}, {3, 3}, {6, 2}})
+    run_processes(launch.first, [&](const comm::Group& group) {
+      const comm::Layout layout(group, launch.second);
       auto same = fresh(noisy_config(), 7, layout.experts());
       Trainer trainer(*same, options, corpus, nullptr, layout);
       EXPECT_NEAR(trainer.evaluate(held_out), want, 1e-12);

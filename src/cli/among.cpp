@@ -62,6 +62,12 @@ int tell_failure(const std::exception& e, const std::string& who) {
   return 1;
 }
 
+void share_memory(MemoryLimits& limits, const comm::World& world) {
+  const int64_t free = available_memory();
+  if (world.on_this_machine() == 1 || limits.all || free == INT64_MAX) return;
+  limits.all = taken_memory() + free / world.on_this_machine();
+}
+
 int run_among(const std::function<int(const comm::World&)>& work) {
   std::optional<comm::World> joined;
   try {

@@ -193,8 +193,10 @@ int run_generate(const Flags& f, const comm::World& world) {
   validate(options);  // before a large model is loaded for nothing
   check_samples(f);
   const std::string prompt = read_prompt(f.prompt, f.given);
+  MemoryOptions memory = f.memory;
+  share_memory(memory.limits, world);
   LoadedModel loaded;
-  comm::together(group, [&] { loaded = open_model(f.model, f.memory.limits, group); });
+  comm::together(group, [&] { loaded = open_model(f.model, memory.limits, group); });
   Model& model = *loaded.model;
   Run run(thread_count(world.threads_of(f.compute.threads)),
           f.compute.dtype.value_or(natural_dtype(model)));
@@ -211,7 +213,7 @@ int run_generate(const Flags& f, const comm::World& world) {
         f.model,
         session_use(model, options.session, run.compute, std::ssize(ids),
                     std::ssize(ids) + options.max_tokens),
-        {}, f.memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
+        {}, memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
   });
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt, group);

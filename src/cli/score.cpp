@@ -37,6 +37,7 @@ int run_score(const Flags& f, const comm::World& world) {
   if (f.job.score.per_token && !f.json) fail_usage("--per-token prints an array and needs --json");
   ScoreJob job = f.job;
   job.compute.threads = world.threads_of(job.compute.threads);
+  share_memory(job.memory.limits, world);
   Watch watch = on_screen();
   // Where several work together they stop together.
   if (world.group().size > 1)

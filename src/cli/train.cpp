@@ -196,6 +196,7 @@ int run_train(const Flags& f, const comm::World& world) {
   const comm::Group& group = world.group();
   RunOptions asked = f.run;
   if (asked.train.threads == 0 && group.size > 1) asked.train.threads = world.threads();
+  share_memory(asked.memory, world);
   Training training(asked, f.given, group);
   const TrainOptions& options = training.options();
   if (training.is_done()) {

@@ -132,11 +132,13 @@ World::World() : threads_(available_threads()) {
   group_ = {link_->rank(), link_->size(), link_.get()};
   link_->learn_hosts(group_);
   const std::vector<std::string> cores = group_.gather(affinity());
-  int beside = 0;  // this one included
-  for (int p = 0; p < group_.size; ++p)
-    if (link_->host(p) == link_->host(group_.rank) &&
-        cores[static_cast<size_t>(p)] == cores[static_cast<size_t>(group_.rank)])
-      ++beside;
+  int beside = 0;  // on the same cores, this one included
+  on_this_machine_ = 0;
+  for (int p = 0; p < group_.size; ++p) {
+    if (link_->host(p) != link_->host(group_.rank)) continue;
+    ++on_this_machine_;
+    beside += cores[static_cast<size_t>(p)] == cores[static_cast<size_t>(group_.rank)];
+  }
   threads_ = std::max(1, threads_ / beside);
 }
 

@@ -27,6 +27,8 @@ class World {
   int threads() const { return threads_; }
   // As many as were asked for; 0: all of them.
   int threads_of(int asked) const { return asked == 0 ? threads_ : asked; }
+  // Processes on this machine, this one included.
+  int on_this_machine() const { return on_this_machine_; }
   // "process 1 of 4 (HOST)"; empty for a process alone.
   std::string name() const;
   // Whether no launcher says that this is another process than the first: for what goes wrong
@@ -38,7 +40,7 @@ class World {
  private:
   class MpiLink;
   Group group_;
-  int threads_ = 0;
+  int threads_ = 0, on_this_machine_ = 1;
   std::unique_ptr<MpiLink> link_;
 };
 

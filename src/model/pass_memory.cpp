@@ -188,12 +188,16 @@ int64_t elsewhere(const ModelConfig& c, int64_t spread) {
   return all / experts * (experts - here);
 }
 
-// What comes of other processes, and what goes to them: kept for backward, and on the way as f32.
+// What comes of other processes and is kept for backward.
 int64_t saved_exchange(const Sizes& s, bool moe) {
   return s.shape.spread > 1 && moe ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
 }
-int64_t scratch_exchange(const Sizes& s, bool moe) {
-  return s.shape.spread > 1 && moe ? 2 * s.rows(true) * s.c.width * kF32 : 0;
+// The widest moment where rows are on the way: beside the backward of the experts what came, or in
+// forward what goes back and what comes back of it.
+int64_t scratch_exchanging(const Sizes& s, int64_t block, bool moe) {
+  if (s.shape.spread == 1 || !moe) return block;
+  const int64_t rows = s.rows(true) * s.c.width;
+  return std::max(block + rows * s.a, scratch_forward(s, moe) + 2 * rows * kF32);
 }
 
 int64_t copy_bytes(const ModelConfig& c, int64_t a, int64_t spread) {
@@ -225,7 +229,7 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
     widest_scratch =
-        std::max(widest_scratch, scratch_block(s, layer) + scratch_exchange(s, c.is_moe(layer)));
+        std::max(widest_scratch, scratch_exchanging(s, scratch_block(s, layer), c.is_moe(layer)));
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;

@@ -204,6 +204,15 @@ void Trainer::replan(int64_t steps, bool spread_evaluations) {
 }
 
 StepResult Trainer::step() {
+  try {
+    return take_step();
+  } catch (const comm::LostError& e) {
+    throw comm::LostError(message("step {}: {}; @resume goes on from the last checkpoint",
+                                  steps_done_ + 1, e.marked()));
+  }
+}
+
+StepResult Trainer::take_step() {
   const double start = steady_seconds();
   const auto before = traffic();
   Sums sums;
@@ -215,9 +224,8 @@ StepResult Trainer::step() {
   } catch (const OutOfMemory&) {
     trainable_.zero_grads();
     throw;
-  } catch (const comm::LostError& e) {
-    throw comm::LostError(
-        message("step {}: {}; @resume goes on from the last checkpoint", step, e.marked()));
+  } catch (const comm::LostError&) {
+    throw;
   } catch (const comm::SharedError& e) {
     trainable_.zero_grads();
     throw comm::SharedError(diverged(step, e), e.kind());
@@ -229,10 +237,12 @@ StepResult Trainer::step() {
   trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
-  const double own_seconds = steady_seconds() - start, seconds = layout_.all().largest(own_seconds);
+  const double own_seconds = steady_seconds() - start;
+  const double idle = traffic().seconds - before.seconds;
+  const double seconds = layout_.all().largest(own_seconds);
   seconds_ += seconds;
   StepResult result = finish(sums, norm, lr, seconds);
-  result.exchange = exchanged(before, own_seconds, seconds);
+  result.exchange = exchanged(before, own_seconds - idle, seconds);
   return result;
 }
 
@@ -240,15 +250,14 @@ comm::Link::Traffic Trainer::traffic() const {
   return layout_.all().link ? layout_.all().link->traffic() : comm::Link::Traffic{};
 }
 
-std::optional<StepExchange> Trainer::exchanged(const comm::Link::Traffic& before, double seconds,
+std::optional<StepExchange> Trainer::exchanged(const comm::Link::Traffic& before, double computed,
                                                double longest) const {
   const comm::Group& group = layout_.all();
   if (group.size == 1) return std::nullopt;
-  const comm::Link::Traffic now = traffic();
   const auto size = static_cast<size_t>(group.size), own = static_cast<size_t>(group.rank);
   std::vector<double> sent(size), busy(size);
-  sent[own] = static_cast<double>(now.sent - before.sent);
-  busy[own] = seconds - (now.seconds - before.seconds);
+  sent[own] = static_cast<double>(traffic().sent - before.sent);
+  busy[own] = computed;
   group.sum(sent);
   group.sum(busy);
   StepExchange e;

@@ -122,6 +122,7 @@ class Trainer {
 
  private:
   struct Sums;
+  StepResult take_step();
   // Forward and backward of all micro-batches of the next step, over all processes; the norm of the
   // gradient.
   double gradients(Sums& sums);
@@ -145,8 +146,9 @@ class Trainer {
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
   comm::Link::Traffic traffic() const;
-  // Of a step that took this process `seconds` and the slowest `longest`. Collective.
-  std::optional<StepExchange> exchanged(const comm::Link::Traffic& before, double seconds,
+  // Of a step in which this process computed for `computed` seconds, and that took `longest`.
+  // Collective.
+  std::optional<StepExchange> exchanged(const comm::Link::Traffic& before, double computed,
                                         double longest) const;
 
   Model& model_;

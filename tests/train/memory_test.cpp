@@ -3,6 +3,7 @@
 
 #include "model/cost.h"
 #include "support/check.h"
+#include "support/processes.h"
 #include "support/routings.h"
 #include "train/memory.h"
 #include "train/trainer.h"
@@ -26,8 +27,9 @@ ModelConfig config_of(const char* recipe) {
   return c;
 }
 
-void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute) {
-  Model model(c);
+void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute,
+                     const comm::Layout& layout = {}) {
+  Model model(c, Storage::owned, layout.experts());
   model.initialise(1);
   std::vector<int32_t> ids(20000);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -39,10 +41,14 @@ void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype,
   o.dtype = dtype;
   o.recompute = recompute;
   o.threads = 2;
-  Trainer trainer(model, o, corpus);
+  o.accumulate = layout.all().size;
+  Trainer trainer(model, o, corpus, nullptr, layout);
   trainer.step();
-  const TrainingMemory m = count_training_memory(
-      c, {.batch = 16, .context = 128, .dtype = dtype, .recompute = recompute});
+  const TrainingMemory m = count_training_memory(c, {.batch = 16,
+                                                     .context = 128,
+                                                     .dtype = dtype,
+                                                     .recompute = recompute,
+                                                     .spread = layout.experts().size});
   const double ratio = static_cast<double>(trainer.peak_activation_bytes()) /
                        static_cast<double>(m.activations + m.scratch);
   EXPECT_GT(ratio, 0.9) << name;
@@ -104,6 +110,29 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
     EXPECT_EQ(foretold.moments, moments) << name_of(tune);
     EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
   }
+}
+
+// Every token goes to every expert, so that processes have the same number of rows.
+TEST(Memory, IsForetoldWhereExpertsAreSpread) {
+  ModelConfig c = config_of("olmoe");
+  c.routing.top_k = c.routing.experts;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (bool recompute : {false, true})
+      run_processes(2, [&](const comm::Group& group) {
+        expect_foretold(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                        recompute, comm::Layout(group, 2));
+      });
+  TrainOptions o;
+  o.batch = 1;
+  o.context = 16;
+  const TrainingMemory whole = count_training_memory(c, {}),
+                       spread = count_training_memory(c, {.spread = 2});
+  const int64_t experts = count_params(c)[Part::experts];
+  EXPECT_EQ(whole.masters - spread.masters, 4 * experts / 2);
+  EXPECT_EQ(whole.moments - spread.moments, 8 * experts / 2);
+  const int64_t held = training_need(c, o, Held::nothing).total();
+  o.expert_parallel = 2;
+  EXPECT_LT(training_need(c, o, Held::nothing).total(), held);
 }
 
 TEST(Memory, TheBatchThatIsAdvisedFits) {

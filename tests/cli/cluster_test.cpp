@@ -1,7 +1,6 @@
 // `mpirun moe train` as a user starts it: the numbers of one process, failures in one line, and an
 // end when one process is gone.
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -19,8 +18,6 @@ using namespace test;
 
 CommandResult mpirun(int processes, const std::vector<std::string>& words,
                      const std::function<void(pid_t)>& meanwhile = {}) {
-  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::vector<std::string> all =
       command_line(fmt::format("--oversubscribe -n {} {}", processes, MOE_BINARY));
   all.insert(all.end(), words.begin(), words.end());

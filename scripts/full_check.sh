@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes longer than .ci/run has time for, some half an hour: to be run by hand on a quiet
+# What takes longer than .ci/run has time for, some fifty minutes: to be run by hand on a quiet
 # machine, after scripts/test.sh, before a release or before an issue is called resolved. Leaves
 # what each check printed in build/full_check.
 #   scripts/full_check.sh [TEXT]
@@ -22,5 +22,6 @@ check 'alarms of ten failing and ten healthy seeds of each run' kept alarms scri
 check 'the wheel and the source distribution' kept wheel scripts/wheel.sh
 check 'the Debian packages' kept deb scripts/deb.sh
 check 'the server under load, and the templates' kept server scripts/server_test.sh
+check 'runs on several hosts, hurt at random moments' kept cluster scripts/cluster_test.sh
 [ $# -eq 0 ] || check 'llama.cpp' kept llama.cpp scripts/llama_cpp_test.sh "$1"
 summary

@@ -17,6 +17,8 @@
 namespace moe::cli {
 namespace {
 
+constexpr std::chrono::seconds kLastWords(2);
+
 // While it lives nothing reaches standard output or error.
 class Silence {
  public:
@@ -90,7 +92,11 @@ int run_among(const std::function<int(const comm::World&)>& work) {
     return world.group().is_first() ? tell_failure(e) : exit_code(e);
   } catch (const std::exception& e) {
     silence.reset();
-    world.abandon(tell_failure(e, world.name()));
+    const int code = tell_failure(e, world.name());
+    // Others miss the same process, and may say so.
+    if (dynamic_cast<const comm::LostError*>(&e) != nullptr)
+      std::this_thread::sleep_for(kLastWords);
+    world.abandon(code);
   }
 }
 

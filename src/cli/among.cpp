@@ -44,6 +44,28 @@ class Silence {
 
 int exit_code(const Error& e) { return e.kind() == Error::Kind::usage ? 2 : 1; }
 
+// Goes on with those that are left; false where that fails. Another one may be lost meanwhile.
+bool heal(comm::World& world, const Usable& usable) {
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) {
+    try {
+      world.heal(usable);
+      break;
+    } catch (const comm::LostError& e) {
+      tell_failure(e, world.name());
+      if (tries == kTries) return false;
+    } catch (const Error& e) {
+      tell_failure(e, world.name());
+      return false;
+    }
+  }
+  if (world.is_spare()) tell("moe: {} stands by\n", world.name());
+  else if (world.group().is_first())
+    tell("moe: going on in {}\n",
+         world.group().size == 1 ? "one process" : fmt::format("{} processes", world.group().size));
+  return true;
+}
+
 }  // namespace
 
 int tell_failure(const std::exception& e, const std::string& who) {
@@ -70,7 +92,7 @@ void share_memory(MemoryLimits& limits, const comm::World& world) {
   limits.all = taken_memory() + free / world.on_this_machine();
 }
 
-int run_among(const std::function<int(const comm::World&)>& work) {
+int run_among(const std::function<int(const comm::World&)>& work, const Usable& usable) {
   std::optional<comm::World> joined;
   try {
     joined.emplace();
@@ -84,19 +106,26 @@ int run_among(const std::function<int(const comm::World&)>& work) {
   // A process that is ended because another one failed has nothing to add.
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   std::optional<Silence> silence;
-  if (!world.group().is_first()) silence.emplace();
-  try {
-    return work(world);
-  } catch (const comm::SharedError& e) {
-    // Said before all leave: the first exit code ends whoever is still there.
-    return world.group().is_first() ? tell_failure(e) : exit_code(e);
-  } catch (const std::exception& e) {
+  for (;;) {
     silence.reset();
-    const int code = tell_failure(e, world.name());
-    // Others miss the same process, and may say so.
-    if (dynamic_cast<const comm::LostError*>(&e) != nullptr)
-      std::this_thread::sleep_for(kLastWords);
-    world.abandon(code);
+    if (!world.group().is_first()) silence.emplace();
+    try {
+      if (!world.is_spare()) return work(world);
+      world.wait_as_spare();
+      return 0;
+    } catch (const comm::SharedError& e) {
+      // Said before all leave: the first exit code ends whoever is still there.
+      return world.group().is_first() ? tell_failure(e) : exit_code(e);
+    } catch (const comm::LostError& e) {
+      silence.reset();
+      const int code = tell_failure(e, world.name());
+      if (usable && world.can_heal() && heal(world, usable)) continue;
+      std::this_thread::sleep_for(kLastWords);  // others miss the same process, and may say so
+      world.abandon(code);
+    } catch (const std::exception& e) {
+      silence.reset();
+      world.abandon(tell_failure(e, world.name()));
+    }
   }
 }
 

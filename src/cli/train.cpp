@@ -29,8 +29,14 @@ constexpr double kPeakSeconds = 0.3;
 struct Flags {
   RunOptions run;
   SampleOptions samples;
-  bool show_memory = false, no_report = false, json = false;
+  bool show_memory = false, no_report = false, json = false, elastic = false;
   Given given;
+};
+
+// What processes that are left of a run must know of it to go on.
+struct Shape {
+  int64_t micro_batches = 0, expert_parallel = 1;
+  comm::Remnant of(int left) const { return comm::remnant(left, micro_batches, expert_parallel); }
 };
 
 // The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary
@@ -192,13 +198,32 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
   }
 }
 
-int run_train(const Flags& f, const comm::World& world) {
+void check_elastic(const comm::World& world) {
+  if (world.group().size == 1)
+    fail_usage("@elastic is for several processes; start them with mpirun --with-ft ulfm");
+  if (!world.can_heal())
+    fail_usage(
+        "@elastic needs processes that go on when one is lost: Open MPI 5 or later, with which the "
+        "command was built too, started by mpirun --with-ft ulfm");
+}
+
+// `shape` is left for another call, which goes on where this one lost a process.
+int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& shape) {
   const comm::Group& group = world.group();
   RunOptions asked = f.run;
+  Given given = f.given;
+  if (shape) {
+    asked.resume = true;
+    asked.train.expert_parallel = shape->of(group.size).expert_parallel;
+    given.add("expert_parallel", GivenBy::caller);
+  } else if (f.elastic) {
+    comm::alike(group, [&] { check_elastic(world); });
+  }
   if (asked.train.threads == 0 && group.size > 1) asked.train.threads = world.threads();
   share_memory(asked.memory, world);
-  Training training(asked, f.given, group);
+  Training training(asked, given, group);
   const TrainOptions& options = training.options();
+  if (f.elastic && !shape) shape = Shape{options.accumulate, options.expert_parallel};
   if (training.is_done()) {
     tell("{} is trained already: step {} of {}\n", training.out(), options.steps, options.steps);
     if (f.json) print_json(train_reply(training, training.done()));
@@ -283,8 +308,16 @@ Action add_train(CLI::App& app) {
            "do not look at the routing when done; else OUT/report.html shows the run and what the "
            "experts specialise in");
   list.add("json", f->json, "one JSON object on standard output at the end");
+  list.add("elastic", f->elastic,
+           "under mpirun --with-ft ulfm: when a process is lost, go on from the last checkpoint "
+           "with those that are left (docs/cluster.md)");
   add_flags(app, std::move(list), f->given);
-  return [f] { return run_among([&](const comm::World& world) { return run_train(*f, world); }); };
+  return [f] {
+    std::optional<Shape> shape;
+    Usable usable;
+    if (f->elastic) usable = [&](int left) { return shape ? shape->of(left).processes : left; };
+    return run_among([&](const comm::World& world) { return run_train(*f, world, shape); }, usable);
+  };
 }
 
 }  // namespace moe::cli

@@ -1,5 +1,7 @@
 #include "comm/layout.h"
 
+#include <algorithm>
+
 namespace moe::comm {
 
 Layout::Layout(const Group& all, int64_t expert_parallel) : Layout(all) {
@@ -28,6 +30,14 @@ Span Layout::moved_by(int p, int64_t numbers, int64_t experts) const {
              moved = partition((held.end - held.begin) * one, p / experts_.size,
                                all_.size / experts_.size);
   return {held.begin * one + moved.begin, held.begin * one + moved.end};
+}
+
+Remnant remnant(int left, int64_t micro_batches, int64_t expert_parallel) {
+  for (int p = left; p >= expert_parallel; --p)
+    if (micro_batches % p == 0 && p % expert_parallel == 0) return {p, expert_parallel};
+  int p = std::min<int64_t>(left, expert_parallel);
+  while (micro_batches % p != 0) --p;
+  return {p, p};
 }
 
 }  // namespace moe::comm

@@ -34,4 +34,13 @@ class Layout {
   Group all_, experts_, copies_;
 };
 
+// Of `left` processes those that can go on where more were at work: as many as share out
+// `micro_batches` evenly, with each copy of the experts spread over as many as before, or over all
+// of them where they are fewer.
+struct Remnant {
+  int processes = 1;
+  int64_t expert_parallel = 1;
+};
+Remnant remnant(int left, int64_t micro_batches, int64_t expert_parallel);
+
 }  // namespace moe::comm

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "comm/mpi_module/mpi_module.h"
 #include "core/error.h"
@@ -48,7 +50,7 @@ const MoeMpi& load_module(int processes) {
     void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     using Table = const MoeMpi* (*)();
     const auto table =
-        module ? reinterpret_cast<Table>(dlsym(module, "moe_mpi_1")) : static_cast<Table>(nullptr);
+        module ? reinterpret_cast<Table>(dlsym(module, "moe_mpi_2")) : static_cast<Table>(nullptr);
     if (table) return *table();
     why = dlerror();
   }
@@ -88,23 +90,35 @@ class World::MpiLink final : public Link {
   }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  void learn_hosts(const Group& group) { hosts_ = group.gather(host_name()); }
+  void learn_hosts(const Group& group) {
+    hosts_ = group.gather(host_name());
+    pids_ = group.gather(std::to_string(getpid()));
+  }
   const std::string& host(int p) const { return hosts_[static_cast<size_t>(p)]; }
-  void leave() { mpi_.leave(); }
+  bool can_heal() const { return mpi_.can_heal() != 0; }
+  void heal() {
+    fence();
+    hosts_.clear();
+    std::array<char, kRoom> why{};
+    if (mpi_.heal(&rank_, &size_, why.data(), kRoom) != 0)
+      throw LostError(message("the processes that are left cannot go on: {}", why.data()));
+  }
+  bool leave() { return mpi_.leave() == 0; }
   void abandon(int code) { mpi_.abandon(code); }
 
  protected:
   int own_rank() const override { return rank_; }
   void bring(std::span<const std::span<const std::byte>> send,
              std::span<const std::span<std::byte>> receive) override {
-    std::vector<const void*> from;
-    std::vector<void*> to;
-    std::vector<int64_t> from_bytes, to_bytes;
+    const auto processes = static_cast<size_t>(size_);  // those that stand by have nothing to do
+    std::vector<const void*> from(processes);
+    std::vector<void*> to(processes);
+    std::vector<int64_t> from_bytes(processes), to_bytes(processes);
     for (size_t p = 0; p < send.size(); ++p) {
-      from.push_back(send[p].data());
-      from_bytes.push_back(static_cast<int64_t>(send[p].size()));
-      to.push_back(receive[p].data());
-      to_bytes.push_back(static_cast<int64_t>(receive[p].size()));
+      from[p] = send[p].data();
+      from_bytes[p] = static_cast<int64_t>(send[p].size());
+      to[p] = receive[p].data();
+      to_bytes[p] = static_cast<int64_t>(receive[p].size());
     }
     std::array<char, kRoom> why{};
     int lost = -1;
@@ -113,25 +127,41 @@ class World::MpiLink final : public Link {
       return;
     if (lost < 0)
       throw LostError(message("the processes do not reach each other any more: {}", why.data()));
+    lost_ = lost;
     throw LostError(message("process {} ({}) is lost: {}", lost,
                             hosts_.empty() ? "its machine is not known yet" : host(lost),
                             why.data()));
   }
 
  private:
+  // One that was stopped on this machine would go on one day, with files that are others' by then;
+  // and MPI would wait for it.
+  void fence() {
+    const int lost = std::exchange(lost_, -1);
+    if (lost < 0 || hosts_.empty() || host(lost) != host_name()) return;
+    kill(std::stoi(pids_[static_cast<size_t>(lost)]), SIGKILL);
+  }
+
   static constexpr int kRoom = 512;
   const MoeMpi& mpi_;
   int rank_ = 0, size_ = 1;
-  std::vector<std::string> hosts_;  // [P]
+  int lost_ = -1;                          // the last one that was
+  std::vector<std::string> hosts_, pids_;  // [P]
 };
 
 World::World() : threads_(available_threads()) {
   const int processes = started_together();
-  if (processes <= 1) return;
-  link_ = std::make_unique<MpiLink>(processes);
+  if (processes > 1) link_ = std::make_unique<MpiLink>(processes);
+  if (link_) meet(link_->size());
+}
+
+void World::meet(int usable) {
   group_ = {link_->rank(), link_->size(), link_.get()};
   link_->learn_hosts(group_);
   const std::vector<std::string> cores = group_.gather(affinity());
+  spare_ = group_.rank >= usable;
+  if (spare_) return;
+  group_.size = usable;
   int beside = 0;  // on the same cores, this one included
   on_this_machine_ = 0;
   for (int p = 0; p < group_.size; ++p) {
@@ -139,7 +169,27 @@ World::World() : threads_(available_threads()) {
     ++on_this_machine_;
     beside += cores[static_cast<size_t>(p)] == cores[static_cast<size_t>(group_.rank)];
   }
-  threads_ = std::max(1, threads_ / beside);
+  threads_ = std::max(1, available_threads() / beside);
+  if (group_.size == 1) group_.link = nullptr;
+}
+
+bool World::can_heal() const { return link_ && link_->can_heal(); }
+
+void World::heal(const std::function<int(int left)>& usable) {
+  const int before = link_->size(), former = link_->rank();
+  link_->heal();
+  // Where a network falls apart both sides see the other one lost, and one alone may go on.
+  const int left = link_->size();
+  const Group all{link_->rank(), left, link_.get()};
+  const bool has_first = all.any(former == 0);
+  if (2 * left < before || (2 * left == before && !has_first))
+    fail("{} of {} processes are left, and the others may be going on without them", left, before);
+  meet(usable(left));
+}
+
+void World::wait_as_spare() {
+  left_ = link_->leave();
+  if (!left_) throw LostError("another process was lost");
 }
 
 bool World::is_first_of_launch() {
@@ -149,7 +199,7 @@ bool World::is_first_of_launch() {
 }
 
 World::~World() {
-  if (link_) link_->leave();
+  if (link_ && !left_) link_->leave();
 }
 
 std::string World::name() const {

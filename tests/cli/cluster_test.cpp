@@ -194,6 +194,40 @@ TEST_F(ClusterTest, AKilledProcessEndsAll) {
   EXPECT_EQ(again.code, 130) << again.err;
 }
 
+// Open MPI 5 and later.
+bool can_heal() {
+  return run_command(MOE_MPIEXEC, command_line("--with-ft ulfm -n 1 true")).code == 0;
+}
+
+TEST_F(ClusterTest, ElasticNeedsAnMpiThatCan) {
+  const std::string out = folder / "out";
+  const CommandResult alone = moe_command(train_shared(root, out, "2", "--elastic"));
+  EXPECT_EQ(alone.code, 2);
+  has(alone.err, "--elastic is for several processes");
+  expect_one_failure(mpirun(2, train_shared(root, out, "2", "--elastic")),
+                     "--elastic needs processes that go on when one is lost");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST_F(ClusterTest, ElasticGoesOnWithoutAProcess) {
+  if (!can_heal()) GTEST_SKIP() << "this MPI cannot go on without a process";
+  const std::string out = folder / "out";
+  std::vector<std::string> words = command_line("--with-ft ulfm --oversubscribe -n 3");
+  words.push_back(MOE_BINARY);
+  for (const std::string& word :
+       train_shared(root, out, "300", "--elastic --accumulate 6 --save-every 2"))
+    words.push_back(word);
+  const CommandResult r = run_command(MOE_MPIEXEC, words, [&](pid_t launcher) {
+    wait_for_steps(out, 3);
+    const std::vector<pid_t> processes = children_of(launcher);
+    ASSERT_EQ(processes.size(), 3u);
+    kill(processes.front(), SIGKILL);
+  });
+  has(r.err, "is lost: ");
+  has(r.err, "moe: going on in 2 processes");
+  EXPECT_EQ(losses_of(out).size(), 300u) << r.err;
+}
+
 #else
 
 TEST(ClusterTest, NeedsMpi) { GTEST_SKIP() << "built without MPI (scripts/deps.sh mpi)"; }

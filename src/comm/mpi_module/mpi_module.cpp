@@ -4,9 +4,16 @@
 // MPI itself waits for ever for a process that was stopped or whose link was cut. So each process
 // has a thread that sends a pulse to all others, and an exchange gives up when it has to wait for a
 // process whose pulse has been missing for kPatience.
+//
+// Open MPI 5 can go on without a process that failed, if it was started for that (mpirun --with-ft
+// ulfm; the User-Level Failure Mitigation chapter proposed for MPI). It notices a process that was
+// killed by itself.
 #include "comm/mpi_module/mpi_module.h"
 
 #include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>  // after mpi.h, whose types it takes
+#endif
 #include <sched.h>
 #include <unistd.h>
 
@@ -111,6 +118,7 @@ class Pulses {
 
 MPI_Comm world;
 int world_rank = 0;
+bool many_threads = false;
 std::unique_ptr<Pulses> pulses;  // absent where MPI lets one thread speak only
 
 // Between two looks at what has not come yet: another program may want the core.
@@ -127,20 +135,92 @@ class Patience {
   int looks_ = 0;
 };
 
-int join(int* rank, int* size, char* why, int room) {
-  int given = MPI_THREAD_SINGLE;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
-    return say(why, room, "MPI_Init_thread failed");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_dup(MPI_COMM_WORLD, &world);
+// Takes `comm` for the world from now on.
+void meet_in(MPI_Comm comm, int* rank, int* size) {
+  world = comm;
   MPI_Comm_rank(world, rank);
   MPI_Comm_size(world, size);
   world_rank = *rank;
+  if (!many_threads) return;
   MPI_Comm of_pulses = MPI_COMM_NULL;
-  MPI_Comm_dup(MPI_COMM_WORLD, &of_pulses);
-  if (given == MPI_THREAD_MULTIPLE) pulses = std::make_unique<Pulses>(of_pulses, *rank, *size);
+  MPI_Comm_dup(world, &of_pulses);
+  pulses = std::make_unique<Pulses>(of_pulses, *rank, *size);
+}
+
+int join(int* rank, int* size, char* why, int room) {
+  int given = MPI_THREAD_SINGLE;
+  // Open MPI 5: what was stopped or is cut off counts as failed too, and one that notices tells the
+  // others. Unknown to other MPIs.
+  setenv("OMPI_MCA_mpi_ft_detector", "true", 0);
+  setenv("OMPI_MCA_mpi_ft_propagator_with_rbcast", "true", 0);
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
+    return say(why, room, "MPI_Init_thread failed");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  many_threads = given == MPI_THREAD_MULTIPLE;
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  meet_in(comm, rank, size);
   return 0;
 }
+
+#ifdef OMPI_HAVE_MPI_EXT_FTMPI
+
+int can_heal() {
+  int* value = nullptr;
+  int given = 0;
+  return many_threads && MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_FT, &value, &given) == MPI_SUCCESS &&
+         given && *value;
+}
+
+// One that failed, -1 where none is known.
+int known_failure() {
+  MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+  if (MPIX_Comm_get_failed(world, &failed) != MPI_SUCCESS) return -1;
+  MPI_Comm_group(world, &all);
+  int count = 0, first = 0, rank = -1;
+  MPI_Group_size(failed, &count);
+  if (count > 0) MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+  MPI_Group_free(&failed);
+  MPI_Group_free(&all);
+  return rank;
+}
+
+// Where another process noticed, who it was is known here a moment later.
+int failed_process() {
+  int failed = -1;
+  for (int tries = 0; can_heal() && tries < 40 && (failed = known_failure()) < 0; ++tries)
+    usleep(50'000);
+  return failed;
+}
+
+// What failed here fails in all processes, and nothing of it is under way any more.
+void end_exchanges(std::vector<MPI_Request>& requests) {
+  if (!can_heal()) return;
+  MPIX_Comm_revoke(world);
+  MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+}
+
+int heal(int* rank, int* size, char* why, int room) {
+  MPIX_Comm_revoke(world);
+  pulses.reset();
+  MPI_Comm left = MPI_COMM_NULL;
+  if (const int error = MPIX_Comm_shrink(world, &left); error != MPI_SUCCESS)
+    return say_error(why, room, error);
+  MPI_Comm_set_errhandler(left, MPI_ERRORS_RETURN);
+  meet_in(left, rank, size);
+  return 0;
+}
+
+#else
+
+int can_heal() { return 0; }
+int failed_process() { return -1; }
+void end_exchanges(std::vector<MPI_Request>&) {}
+int heal(int*, int*, char* why, int room) {
+  return say(why, room, "this MPI cannot go on without a process");
+}
+
+#endif
 
 // All of what one process brings another, in pieces.
 template <class F>
@@ -195,13 +275,16 @@ int exchange(const void* const* send, const int64_t* send_bytes, void* const* re
       if (requests[static_cast<size_t>(i)] != MPI_REQUEST_NULL &&
           pulses->is_silent(with[static_cast<size_t>(i)])) {
         *lost = with[static_cast<size_t>(i)];
+        end_exchanges(requests);
         return say(why, room, "nothing has been heard of it for 20 seconds");
       }
   }
-  return say_error(why, room, error);
+  end_exchanges(requests);
+  *lost = failed_process();
+  return *lost < 0 ? say_error(why, room, error) : say(why, room, "it ended");
 }
 
-void leave() {
+int leave() {
   MPI_Request all = MPI_REQUEST_NULL;
   int error = MPI_Ibarrier(world, &all), done = 0, size = 0;
   MPI_Comm_size(world, &size);
@@ -211,8 +294,10 @@ void leave() {
     if (!done) usleep(1000);
     for (int p = 0; p < size && pulses && !done; ++p) silent = silent || pulses->is_silent(p);
   }
+  if (error != MPI_SUCCESS || !done) return 1;
   pulses.reset();
-  if (done) MPI_Finalize();
+  MPI_Finalize();
+  return 0;
 }
 
 void abandon(int code) {
@@ -227,7 +312,7 @@ void abandon(int code) {
 
 }  // namespace
 
-const MoeMpi* moe_mpi_1() {
-  static const MoeMpi table = {join, exchange, leave, abandon};
+const MoeMpi* moe_mpi_2() {
+  static const MoeMpi table = {join, exchange, can_heal, heal, leave, abandon};
   return &table;
 }

@@ -243,7 +243,9 @@ function show_lane(span) {
 }
 
 function step_token(span, step) {
-  const next = step > 0 ? span.nextElementSibling : span.previousElementSibling;
+  let next = span;
+  do next = step > 0 ? next.nextElementSibling : next.previousElementSibling;
+  while (next && next.textContent === "");  // not every token ends a letter
   if (!next) return;
   span.tabIndex = -1;
   next.tabIndex = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes longer than .ci/run has time for, some fifty minutes: to be run by hand on a quiet
+# What takes longer than .ci/run has time for, some seventy minutes: to be run by hand on a quiet
 # machine, after scripts/test.sh, before a release or before an issue is called resolved. Leaves
 # what each check printed in build/full_check.
 #   scripts/full_check.sh [TEXT]
@@ -23,5 +23,6 @@ check 'the wheel and the source distribution' kept wheel scripts/wheel.sh
 check 'the Debian packages' kept deb scripts/deb.sh
 check 'the server under load, and the templates' kept server scripts/server_test.sh
 check 'runs on several hosts, hurt at random moments' kept cluster scripts/cluster_test.sh
+check 'every fuzzer, 100000 runs' kept fuzz scripts/fuzz.sh 100000
 [ $# -eq 0 ] || check 'llama.cpp' kept llama.cpp scripts/llama_cpp_test.sh "$1"
 summary

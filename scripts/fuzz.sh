@@ -1,26 +1,16 @@
 #!/usr/bin/env bash
-# Builds every fuzzer of tests/fuzz under ASan and UBSan and runs each for at least RUNS executions
-# (default 100000) from valid files, with a fixed seed, so that the same sources give the same run.
+# Builds every fuzzer of tests/fuzz (scripts/sanitized.sh) and runs each for at least RUNS executions
+# (default 20000) from valid files, with a fixed seed, so that the same sources give the same run.
 # Assertions stay on. Further seeds of a fuzzer NAME may lie in tests/fuzz/seeds/NAME.
 #   scripts/fuzz.sh [RUNS] [NAME...]
-# Needs (scripts/deps.sh test): clang libclang-rt-dev libomp-dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-runs=${1:-100000}
-[[ $runs =~ ^[0-9]+$ ]] || { sed -n 2,6p "$0" >&2; exit 2; }
+runs=${1:-20000}
+[[ $runs =~ ^[0-9]+$ ]] || { sed -n 2,5p "$0" >&2; exit 2; }
 shift $(($# > 0 ? 1 : 0))
-build=${MOE_FUZZ_BUILD:-build/fuzz}
-clang=$(command -v clang++-14 || command -v clang++) || {
-  echo "fuzz.sh: clang is not there; run scripts/deps.sh test" >&2
-  exit 1
-}
-
-cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$clang" \
-  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
-  -DMOE_FUZZ=ON -DMOE_TESTS=OFF -DMOE_BENCH=OFF \
-  -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
-cmake --build "$build" --target fuzzers --parallel "$(scripts/jobs.sh 1500)"
+build=build/asan
+scripts/sanitized.sh fuzzers
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -280,7 +280,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
     const bool paired = name == "llama" || name == "deepseek";
-    const auto check = [&](const char* theirs, const char* ours) {
+    const auto check = [&, config = config](const char* theirs, const char* ours) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),
                     cols = here.rank == 1 ? 1 : here.cols();

@@ -399,7 +399,7 @@ TEST_F(Changed, HostileSizesAllocateNothing) {
     Json hostile = json;
     hostile[key] = 1 << 24;
     put(folder_ / "config.json", hostile.dump());
-#ifndef __SANITIZE_ADDRESS__
+#ifndef MOE_SANITIZED
     const rlimit tight{room, before.rlim_max};
     setrlimit(RLIMIT_AS, &tight);
 #endif

@@ -330,7 +330,7 @@ class Threads : public ::testing::TestWithParam<std::pair<const char*, DType>> {
 TEST_P(Threads, OfOneModelGetTheBitsOfOneAfterTheOther) {
   const auto [storage, weights] = GetParam();
   const auto master = model_of(small_routing("olmoe", 8, 2));
-  const auto make = [&, owned = storage == std::string("owned")] {
+  const auto make = [&, owned = storage == std::string("owned"), weights = weights] {
     return owned ? model_of(small_routing("olmoe", 8, 2)) : bound_like(*master, weights);
   };
   const std::vector<std::pair<DType, Ids>> texts = {

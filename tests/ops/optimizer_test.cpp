@@ -115,7 +115,7 @@ TEST(AdamW, RefreshesPackedCopies) {
                  v = arena.alloc_zeroed(DType::f32, {experts, out, in});
     std::vector<int64_t> offsets;
     for (int64_t e = 0; e <= experts; ++e) offsets.push_back(9 * e);
-    const auto products = [&](Param& w) {
+    const auto products = [&, experts = experts, out = out, in = in](Param& w) {
       std::vector<double> all;
       for (DType dtype : {DType::f32, DType::bf16}) {
         const Tensor x = draw(arena, dtype, {9 * experts, in}, 2),
@@ -162,7 +162,7 @@ TEST(AdamW, PartsAreMovedAsTheWhole) {
   ops::adamw_step(run, whole.param, whole.m, whole.v, opt);
   const std::vector<double> grad = values(parts.param.grad);
   for (const auto& [begin, count] : {std::pair(0, 333), {333, 1}, {334, 669}}) {
-    const auto part = [&](const Tensor& t) {
+    const auto part = [begin = begin, count = count](const Tensor& t) {
       return Tensor(t.as<float>() + begin, DType::f32, {count});
     };
     ops::adamw_step(run, part(parts.param.value), part(parts.m), part(parts.v),

@@ -10,7 +10,7 @@
 
 namespace moe::test {
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef MOE_SANITIZED
 constexpr bool kLimitsWork = false;  // the sanitizer ends the process where memory is refused
 #else
 constexpr bool kLimitsWork = true;

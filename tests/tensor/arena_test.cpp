@@ -86,7 +86,7 @@ TEST(Arena, DebugBuildsPoisonWhatWasRewound) {
 }
 
 // Sanitizers end the process instead.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef MOE_SANITIZED
 TEST(Arena, SaysWhatToDoWithoutMemory) {
   Arena arena;
   EXPECT_FAILS(arena.alloc_bytes(size_t{1} << 60),

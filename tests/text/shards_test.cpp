@@ -261,7 +261,7 @@ TEST_F(Shards, AnIndexThatLiesIsRefused) {
 
 // Anonymous memory is limited to what the process has and 48 MiB; text and shards are 192 MiB each.
 TEST_F(Shards, LargerThanMemory) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef MOE_SANITIZED
   GTEST_SKIP() << "the sanitizer's own memory would count, and it aborts where memory ends";
 #endif
   const std::string unit =

@@ -57,10 +57,10 @@ TEST(Score, EveryMemberMatchesItsTwinForwardAndBackward) {
       expect_near(s, score_twin(values(z), static_cast<size_t>(experts), stage), kTwinF32, what);
       expect_near(lse, lse_twin(values(z), static_cast<size_t>(experts)), kTwinF32, what + " lse");
       const std::vector<double> r = values(ds), q = values(dlse);
-      const auto of_scores = [&](const DualVector& at) {
+      const auto of_scores = [&, experts = experts](const DualVector& at) {
         return inner(score_twin(at, static_cast<size_t>(experts), stage), r);
       };
-      const auto of_both = [&](const DualVector& at) {
+      const auto of_both = [&, experts = experts](const DualVector& at) {
         return of_scores(at) + inner(lse_twin(at, static_cast<size_t>(experts)), q);
       };
       score_backward(run, dz, ds, {}, s, {}, {}, stage);

@@ -13,6 +13,7 @@
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "core/nearest.h"
+#include "core/words.h"
 
 namespace moe::cli {
 namespace {
@@ -61,8 +62,7 @@ bool heal(comm::World& world, const Usable& usable) {
   }
   if (world.is_spare()) tell("moe: {} stands by\n", world.name());
   else if (world.group().is_first())
-    tell("moe: going on in {}\n",
-         world.group().size == 1 ? "one process" : fmt::format("{} processes", world.group().size));
+    tell("moe: going on in {}\n", counted(world.group().size, "process"));
   return true;
 }
 

@@ -1,5 +1,5 @@
 // What this machine can do (peak), what the engine makes of it op by op (ops), in whole training
-// steps (train), and with a MODEL.
+// steps (train), and with a MODEL; and how fast processes reach each other (network).
 #include "jobs/bench.h"
 
 #include <fmt/format.h>
@@ -8,10 +8,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/among.h"
 #include "cli/flags.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/words.h"
+#include "jobs/network.h"
 #include "ops/ops.h"
 
 namespace moe::cli {
@@ -23,7 +26,7 @@ struct Flags {
   BenchModelJob model;
   BenchTrainJob train;
   int threads = 0;
-  bool model_json = false, json = false;  // before and behind the words peak, ops and train
+  bool model_json = false, json = false;  // before and behind the words below
   Given given, given_behind;
 };
 
@@ -72,6 +75,20 @@ int run_train_bench(Flags& f) {
   return 0;
 }
 
+int run_network(const Flags& f, const comm::World& world) {
+  const NetworkTimings t = bench_network(world.group());
+  if (f.json) {
+    print_json(to_json(t));
+    return 0;
+  }
+  fmt::print("{} processes, each sends to all others at the same time\n", t.processes);
+  for (const NetworkTiming& s : t.sizes)
+    fmt::print("{:>9} to each  {:10.1f} us  {:9.4f} GB/s a process\n",
+               human_bytes(static_cast<double>(s.bytes)), 1e6 * s.seconds, s.rate / 1e9);
+  fmt::print("moe plan --network {:.4g} --latency {:.4g}\n", t.rate() / 1e9, 1e6 * t.latency());
+  return 0;
+}
+
 void print_rate(const std::string& what, int64_t tokens, const std::vector<double>& seconds) {
   const auto n = static_cast<double>(tokens);
   fmt::print("{:<18}{:9.1f} tokens/s, worst {:.1f}", what, n / median(seconds),
@@ -79,7 +96,8 @@ void print_rate(const std::string& what, int64_t tokens, const std::vector<doubl
 }
 
 int run_model(const Flags& f) {
-  if (f.model.model.empty()) fail_usage("moe bench is followed by peak, ops, train or a MODEL");
+  if (f.model.model.empty())
+    fail_usage("moe bench is followed by peak, ops, train, network or a MODEL");
   const ModelTimings t = bench_model(f.model, on_screen());
   if (f.model_json) {
     print_json(to_json(t));
@@ -115,21 +133,26 @@ Action add_bench(CLI::App& app) {
   CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that")->group("Verbs");
   CLI::App* train =
       app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
-  for (CLI::App* sub : {peak, ops, train}) {
+  CLI::App* network =
+      app.add_subcommand("network", "under mpirun: exchanges between processes")->group("Verbs");
+  for (CLI::App* sub : {peak, ops, train, network}) {
     FieldList list;
-    if (sub != train) add_threads(list, f->threads);
+    if (sub == peak || sub == ops) add_threads(list, f->threads);
     list.add("json", f->json, "one JSON value on standard output");
     if (sub == train) list.add(fields(f->train));
     add_flags(*sub, std::move(list), f->given_behind);
   }
-  return [f, &app, peak, ops] {
+  return [f, &app, peak, ops, train] {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) return run_model(*f);
     for (const std::string& name : f->given.names())
       fail_usage(
           "{} stands before '{}', where it is about a MODEL; write it behind or leave it out",
           field(name), chosen[0]->get_name());
-    return peak->parsed() ? run_peak(*f) : ops->parsed() ? run_ops(*f) : run_train_bench(*f);
+    if (peak->parsed()) return run_peak(*f);
+    if (ops->parsed()) return run_ops(*f);
+    if (train->parsed()) return run_train_bench(*f);
+    return run_among([&](const comm::World& world) { return run_network(*f, world); });
   };
 }
 

@@ -46,6 +46,7 @@ Action add_upcycle(CLI::App& app);
 Action add_merge(CLI::App& app);
 Action add_prune(CLI::App& app);
 Action add_inspect(CLI::App& app);
+Action add_plan(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);

@@ -24,7 +24,8 @@ std::string scaled(double n, double step, const char* const* units, int count) {
 }  // namespace
 
 std::string counted(int64_t n, std::string_view noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+  const bool hisses = noun.ends_with('s') || noun.ends_with("ch");
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : hisses ? "es" : "s");
 }
 
 std::string human_count(double n) {

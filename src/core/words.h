@@ -8,7 +8,7 @@
 
 namespace moe {
 
-std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps
+std::string counted(int64_t n, std::string_view noun);  // 1 step, 2 steps, 3 batches
 std::string human_count(double n);                      // 54.7M
 std::string human_bytes(double n);                      // 219 MiB
 

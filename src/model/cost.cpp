@@ -83,4 +83,24 @@ ModelCost count_cost(const ModelConfig& config, int64_t context) {
   return {count_params(config), count_flops(config, context), count_memory(config)};
 }
 
+// gradients: 8 Q (P - 1) / P + 8 X / S (1 - S / P); rows: ((3 a + 4) D + 8) N K L (S - 1) / S a
+// micro-batch, and with recomputing a D + 4 D more
+ExchangeCount count_exchange(const ModelConfig& c, const TrainingShape& shape, int64_t processes,
+                             int64_t rounds) {
+  constexpr double kF32 = 4;
+  const ParamCount count = count_params(c);
+  const auto p = static_cast<double>(processes), spread = static_cast<double>(shape.spread),
+             experts = static_cast<double>(count[Part::experts]),
+             others = static_cast<double>(count.total()) - experts,
+             a = static_cast<double>(size_of(shape.dtype)), width = static_cast<double>(c.width);
+  ExchangeCount sent;
+  sent.gradients = 2 * kF32 * (others * (p - 1) / p + experts / spread * (1 - spread / p));
+  const double row = (3 * a + kF32 + (shape.recompute ? a + kF32 : 0)) * width + 2 * kF32;
+  sent.rows = row *
+              static_cast<double>(shape.batch * shape.context * c.routing.top_k *
+                                  c.moe_layer_count() * rounds) *
+              (spread - 1) / spread;
+  return sent;
+}
+
 }  // namespace moe

@@ -86,6 +86,15 @@ struct TrainingMemory {
 };
 TrainingMemory count_training_memory(const ModelConfig&, const TrainingShape&);
 
+// What one of `processes` that train together sends in a step of `rounds` micro-batches of its own,
+// bytes, where every process's tokens are spread evenly over the experts (docs/cluster.md).
+struct ExchangeCount {
+  double gradients = 0;  // and the parameters that other processes moved
+  double rows = 0;       // between tokens and experts
+};
+ExchangeCount count_exchange(const ModelConfig&, const TrainingShape&, int64_t processes,
+                             int64_t rounds);
+
 // A forward that leaves nothing behind: evaluation and generation.
 struct ForwardShape {
   int64_t tokens = 0;        // of one sequence

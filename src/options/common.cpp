@@ -5,14 +5,11 @@
 #include "core/threads.h"
 
 namespace moe {
-namespace {
 
 FieldValue bytes_of(std::optional<int64_t>& x, const char* name) {
   const auto set = [&x, name](const Json& text) { x = parse_bytes(text.get<std::string>(), name); };
   return {Field::Kind::text, [&x] { return x ? Json(*x) : Json(); }, set};
 }
-
-}  // namespace
 
 void add_threads(FieldList& list, int& threads) { list.add("threads", threads, "0: all cores"); }
 

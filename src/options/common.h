@@ -10,6 +10,9 @@ namespace moe {
 void add_threads(FieldList&, int& threads);
 int thread_count(int asked);
 
+// Bytes as people write them, 30G; messages name the field.
+FieldValue bytes_of(std::optional<int64_t>&, const char* name);
+
 // "memory", and where a model reads text forward "pack_memory".
 void add_memory_limits(FieldList&, MemoryLimits&, bool packs = true);
 

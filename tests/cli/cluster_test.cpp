@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "support/command.h"
@@ -192,6 +193,20 @@ TEST_F(ClusterTest, AKilledProcessEndsAll) {
         kill(process, SIGTERM);
       });
   EXPECT_EQ(again.code, 130) << again.err;
+}
+
+TEST_F(ClusterTest, TheNetworkIsMeasured) {
+  const CommandResult r = mpirun(2, {"bench", "network"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  has(r.out, "2 processes, each sends to all others at the same time");
+  has(r.out, "moe plan --network ");
+  const Json figures = Json::parse(mpirun(2, {"bench", "network", "--json"}).out);
+  EXPECT_GT(figures["latency_seconds"].get<double>(), 0);
+  EXPECT_GT(figures["bytes_per_second"].get<double>(), 1e6);
+  EXPECT_EQ(figures["sizes"].size(), 4u);
+  const CommandResult alone = moe_command({"bench", "network"});
+  EXPECT_EQ(alone.code, 2);
+  has(alone.err, "start them with mpirun");
 }
 
 // Open MPI 5 and later.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/cost.h"
 #include "support/files.h"
 #include "support/param_named.h"
 #include "support/processes.h"
@@ -231,24 +232,18 @@ TEST(Processes, SpreadExpertsAreTheSameBitsAgain) {
   }
 }
 
-// docs/cluster.md: of Q numbers that all have, X of experts spread over S, rows of N tokens with K
-// choices of width D in L layers, half of whose experts lie on the other process.
-TEST(Processes, SendsTheBytesThatAreSaid) {
+TEST(Processes, SendsTheBytesThatAreForetold) {
   const Corpus corpus = tiny_corpus();
   ModelConfig config = plain_config();
   config.routing.top_k = config.routing.experts;  // so that each token goes everywhere
-  auto model = fresh(config);
-  double all = 0, experts = 0;
-  for (const Param* p : model->params())
-    if (p->is_trained())
-      (p->part == Part::experts ? experts : all) += static_cast<double>(p->value.numel());
-  const TrainOptions options = options_of(1, 2);
-  const double rows = 32.0 * static_cast<double>(config.routing.experts) * 2 / 2,
-               row = (4 * 4) * static_cast<double>(config.width) + 8;
-  for (int spread : {1, 2})
-    run_processes(2, [&](const comm::Group& group) {
-      const Trained t = train_steps(config, options, corpus, comm::Layout(group, spread), 2);
-      const double want = spread == 1 ? 8 * (all + experts) / 2 : 8 * all / 2 + rows * row;
+  const TrainOptions options = options_of(1, 4);
+  for (const auto& [processes, spread] : {std::pair(2, 1), {2, 2}, {4, 2}})
+    run_processes(processes, [&, all = processes, over = spread](const comm::Group& group) {
+      const Trained t = train_steps(config, options, corpus, comm::Layout(group, over), 2);
+      const ExchangeCount foretold = count_exchange(
+          config, {.batch = options.batch, .context = options.context, .spread = over}, all,
+          options.accumulate / all);
+      const double want = foretold.gradients + foretold.rows;
       ASSERT_TRUE(t.steps[1].exchange.has_value());
       EXPECT_NEAR(t.steps[1].exchange->sent, want, 0.02 * want);
       EXPECT_GE(t.steps[1].exchange->share, 0);

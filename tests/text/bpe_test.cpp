@@ -515,20 +515,22 @@ TEST(BpeFile, RefusesWhatItCannotHonour) {
       "merge 1 is not two tokens");
   expect([](Json& j) { j["model"]["merges"].push_back("b a"); },
          "merge 1 names ba, which is no token");
-  expect([](Json& j) { j["added_tokens"] = {added(97, "<x>")}; },
+  expect([](Json& j) { j["added_tokens"] = Json::array({added(97, "<x>")}); },
          "which the vocabulary has otherwise");
-  expect([](Json& j) { j["added_tokens"] = {added(300, "a")}; },
+  expect([](Json& j) { j["added_tokens"] = Json::array({added(300, "a")}); },
          "which the vocabulary has otherwise");
-  expect([](Json& j) { j["added_tokens"] = {added(0xE9, "é")}; }, "stands for other bytes");
-  expect([](Json& j) { j["added_tokens"] = {added(300, "")}; }, "an added token has 0 bytes");
+  expect([](Json& j) { j["added_tokens"] = Json::array({added(0xE9, "é")}); },
+         "stands for other bytes");
+  expect([](Json& j) { j["added_tokens"] = Json::array({added(300, "")}); },
+         "an added token has 0 bytes");
   expect(
       [](Json& j) {
-        j["added_tokens"] = {added(300, "<x>"), added(301, "<x>")};
+        j["added_tokens"] = Json::array({added(300, "<x>"), added(301, "<x>")});
       },
       "occurs twice");
   expect(
       [](Json& j) {
-        j["added_tokens"] = {added(300, "<x>")};
+        j["added_tokens"] = Json::array({added(300, "<x>")});
         j["added_tokens"][0]["single_word"] = true;
       },
       "the added token <x> has single_word");

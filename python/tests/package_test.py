@@ -91,7 +91,7 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
 @pytest.mark.parametrize(
     ("function", "verb", "own", "commands"),
     [
-        (moe.train, "train", {"on_step"}, {"data", "out", "no_report", "show_memory"}),
+        (moe.train, "train", {"on_step"}, {"data", "out", "no_report", "show_memory", "elastic"}),
         (
             moe.Model.generate,
             "generate",

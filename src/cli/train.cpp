@@ -51,6 +51,8 @@ std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, boo
     parts.push_back(
         fmt::format("process {} is {:.1f}x slow", r.exchange->slowest, r.exchange->lag));
   if (r.exchange) parts.push_back(fmt::format("exchange {:.0f}%", 100 * r.exchange->share));
+  if (r.exchange && r.exchange->hidden > 0)
+    parts.push_back(fmt::format("hidden {:.0f}%", 100 * r.exchange->hidden));
   if (routed) parts.push_back(fmt::format("MaxVio {:.2f}", r.max_vio));
   if (routed) parts.push_back(fmt::format("dropped {:.1f}%", 100 * r.dropped));
   each_loss(r, [&](const char* name, double x) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <future>
 #include <new>
 
 #include "core/nearest.h"
@@ -14,6 +15,12 @@
 
 namespace moe::comm {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -41,6 +48,10 @@ class PartLink final : public Link {
       all_receive[static_cast<size_t>(members_[i])] = receive[i];
     }
     whole_.link->exchange(all_send, all_receive);
+  }
+  void hide(double seconds) override {
+    Link::hide(seconds);
+    whole_.link->hide(seconds);
   }
 
  private:
@@ -110,12 +121,27 @@ void sum_all(const Group& group, std::span<T> x) {
 
 void Link::exchange(std::span<const std::span<const std::byte>> send,
                     std::span<const std::span<std::byte>> receive) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   bring(send, receive);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  traffic_.seconds += took.count();
+  traffic_.seconds += seconds_since(start);
   for (size_t p = 0; p < send.size(); ++p)
     if (p != static_cast<size_t>(own_rank())) traffic_.sent += static_cast<int64_t>(send[p].size());
+}
+
+Behind::Behind(Link& link, std::vector<std::span<const std::byte>> send,
+               std::vector<std::span<std::byte>> receive)
+    : link_(link),
+      done_(std::async(std::launch::async,
+                       [&link, send = std::move(send), receive = std::move(receive)] {
+                         const auto start = Clock::now();
+                         link.exchange(send, receive);
+                         return seconds_since(start);
+                       })) {}
+
+void Behind::finish() {
+  const auto start = Clock::now();
+  const double took = done_.get();
+  link_.hide(std::max(0.0, took - seconds_since(start)));
 }
 
 void Group::sum(std::span<double> x) const { sum_all(*this, x); }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,12 +41,19 @@ class Link {
                 std::span<const std::span<std::byte>> receive);
 
   // Of all exchanges so far: bytes that went to other processes, and seconds, those of waiting for
-  // others included.
+  // others included: in which this process did nothing else, and hidden behind what it did.
   struct Traffic {
     int64_t sent = 0;
     double seconds = 0;
+    double hidden = 0;
   };
   const Traffic& traffic() const { return traffic_; }
+
+  // Of the seconds counted so far so many were no waiting.
+  virtual void hide(double seconds) {
+    traffic_.seconds -= seconds;
+    traffic_.hidden += seconds;
+  }
 
  protected:
   virtual int own_rank() const = 0;
@@ -55,6 +63,20 @@ class Link {
 
  private:
   Traffic traffic_;
+};
+
+// An exchange that goes on while this process does something else, but none of its other exchanges.
+class Behind {
+ public:
+  // As Link::exchange; what is sent and received must stay until finish().
+  Behind(Link&, std::vector<std::span<const std::byte>> send,
+         std::vector<std::span<std::byte>> receive);
+  // Waits; throws what the exchange threw. Once; the destructor waits where it was not called.
+  void finish();
+
+ private:
+  Link& link_;
+  std::future<double> done_;  // the seconds it took
 };
 
 struct Group {

@@ -28,6 +28,11 @@ Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
   return whole(run.saved, x, weight);
 }
 
+// What the experts make of their rows: f32, so that one expert gives the bits of a dense layer.
+Tensor alloc_output(Run& run, const Rows& rows) {
+  return run.scratch.alloc(DType::f32, {rows.x.rows(), rows.x.x.cols()});
+}
+
 }  // namespace
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
@@ -39,63 +44,85 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
   }
   saved.plan =
       router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
-  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
-  ArenaScope scope(run.scratch);
-  Tensor out = run.scratch.alloc(
-      DType::f32,
-      {saved.rows.x.rows(), x.cols()});  // f32, so that one expert gives the bits of a dense layer
   if (!shared) {
+    saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
+    ArenaScope scope(run.scratch);
+    Tensor out = alloc_output(run, saved.rows);
     experts.forward(run, out, saved.rows, saved.experts);
     combine(run, y, out, saved.plan, saved.rows);
     return;
   }
   saved.shared_rows = shared_rows_of(run, x, shared_gate);
-  const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts},
-                             {&*shared, y, &saved.shared_rows, &saved.shared}};
-  if (side_by_side(experts, x)) {
+  const bool together = side_by_side(experts, x);
+  const auto share = [&] {
+    if (!together) shared->forward(run, y, saved.shared_rows, saved.shared);
+  };
+  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere, share);
+  ArenaScope scope(run.scratch);
+  Tensor out = alloc_output(run, saved.rows);
+  if (together) {
+    const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts},
+                               {&*shared, y, &saved.shared_rows, &saved.shared}};
     forward_banks(run, passes);
   } else {
-    for (const BankPass& bank : passes) forward_banks(run, std::span(&bank, 1));
+    experts.forward(run, out, saved.rows, saved.experts);
   }
   combine_acc(run, y, out, saved.plan, saved.rows);
 }
 
 void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
                         const RoutingLosses& coef, const Saved& saved) {
-  if (router) {
+  if (!router) return experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
+  {
     ArenaScope scope(run.scratch);
+    // While rows are on the way, as far as there is a way: kept until the experts are done, their
+    // gradients take memory.
+    const bool behind = shared && group.size > 1;
+    SharedGradients dshared = behind ? alloc_shared_gradients(run, x) : SharedGradients{};
+    const Meanwhile share = [&] { shared_backward(run, dshared, dy, saved); };
     // A router without a matrix learns nothing from the weights' gradient.
     const int64_t rows = saved.rows.x.rows();
     Tensor dweight =
         router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {rows, x.cols()});
-    experts.backward(run, drows, dweight, dispatch(run, dy, saved.plan, saved.rows), saved.rows,
-                     saved.experts);
+    experts.backward(run, drows, dweight,
+                     dispatch(run, dy, saved.plan, saved.rows, behind ? share : Meanwhile{}),
+                     saved.rows, saved.experts);
     combine(run, dx, drows, saved.plan, saved.rows);
     router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
                          pass, coef, saved.router);
-  } else {
-    experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
+    if (behind) add_shared(run, dx, dshared, x, saved);
   }
-  if (shared) shared_backward(run, dx, dy, x, saved);
+  if (!shared || group.size > 1) return;
+  ArenaScope scope(run.scratch);
+  SharedGradients dshared = alloc_shared_gradients(run, x);
+  shared_backward(run, dshared, dy, saved);
+  add_shared(run, dx, dshared, x, saved);
+}
+
+MoeLayer::SharedGradients MoeLayer::alloc_shared_gradients(Run& run, Tensor x) const {
+  return {run.scratch.alloc(DType::f32, {x.rows(), x.cols()}),
+          shared_gate.present() ? run.scratch.alloc(DType::f32, {x.rows()}) : Tensor{}};
+}
+
+void MoeLayer::shared_backward(Run& run, SharedGradients& d, Tensor dy, const Saved& saved) {
+  shared->backward(run, d.x, d.weight, dy, saved.shared_rows, saved.shared);
 }
 
 // With s the gate's sigmoid: d(logit) = dweight * s (1 - s).
-void MoeLayer::shared_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Saved& saved) {
-  ArenaScope scope(run.scratch);
+void MoeLayer::add_shared(Run& run, Tensor dx, const SharedGradients& d, Tensor x,
+                          const Saved& saved) {
+  ops::add(run, dx, dx, d.x);
+  if (d.weight.empty()) return;
   const Tensor weight = saved.shared_rows.weight;
-  Tensor dweight = weight.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {x.rows()});
-  Tensor dshared = run.scratch.alloc(DType::f32, {x.rows(), x.cols()});
-  shared->backward(run, dshared, dweight, dy, saved.shared_rows, saved.shared);
-  ops::add(run, dx, dx, dshared);
-  if (weight.empty()) return;
   const std::array<int64_t, 2> all = {0, x.rows()};
   for (int64_t n = 0; n < x.rows(); ++n) {
     const float s = weight.as<float>()[n];
-    dweight.as<float>()[n] *= s * (1 - s);
+    d.weight.as<float>()[n] *= s * (1 - s);
   }
+  ArenaScope scope(run.scratch);
   Tensor dlogit = run.scratch.alloc(x.dtype, {x.rows(), 1});
-  ops::cast(run, dlogit, dweight.reshape({x.rows(), 1}));
+  ops::cast(run, dlogit, d.weight.reshape({x.rows(), 1}));
   ops::matmul_dw(run, shared_gate, dlogit, x, all);
   ops::matmul_dx_acc(run, dx, dlogit, shared_gate, all);
 }

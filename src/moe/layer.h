@@ -37,7 +37,14 @@ struct MoeLayer {
                 const Saved&);
 
  private:
-  void shared_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Saved&);
+  // What the backward of the shared experts gives, in run.scratch.
+  struct SharedGradients {
+    Tensor x;       // [N,D] f32
+    Tensor weight;  // [N] f32, absent without a gate
+  };
+  SharedGradients alloc_shared_gradients(Run&, Tensor x) const;
+  void shared_backward(Run&, SharedGradients& d, Tensor dy, const Saved&);
+  void add_shared(Run&, Tensor dx, const SharedGradients& d, Tensor x, const Saved&);
 };
 
 }  // namespace moe

@@ -11,7 +11,8 @@ namespace {
 // Things of `unit` bytes: sent[to[p]] to sent[to[p+1]] go to process p, received[from[p]] to
 // received[from[p+1]] come of it.
 void exchange(const comm::Group& group, void* received, std::span<const int64_t> from,
-              const void* sent, std::span<const int64_t> to, int64_t unit) {
+              const void* sent, std::span<const int64_t> to, int64_t unit,
+              const Meanwhile& meanwhile = {}) {
   std::vector<std::span<const std::byte>> send;
   std::vector<std::span<std::byte>> receive;
   for (size_t p = 0; p + 1 < to.size(); ++p) {
@@ -21,7 +22,12 @@ void exchange(const comm::Group& group, void* received, std::span<const int64_t>
                          static_cast<size_t>((from[p + 1] - from[p]) * unit));
   }
   comm::during([] { return "rows on the way between tokens and experts"; },
-               [&] { group.link->exchange(send, receive); });
+               [&] {
+                 if (!meanwhile) return group.link->exchange(send, receive);
+                 comm::Behind behind(*group.link, std::move(send), std::move(receive));
+                 meanwhile();
+                 behind.finish();
+               });
 }
 
 // [P+1] the experts of process p are [out[p], out[p+1]).
@@ -79,13 +85,14 @@ void tell_counts(Run& run, Rows& rows, const RoutingPlan& plan) {
 }
 
 // What comes of all processes where each sends its tokens' x, as it comes, in `arena`.
-Tensor send_tokens(Run& run, Arena& arena, Tensor x, const RoutingPlan& plan, const Rows& rows) {
+Tensor send_tokens(Run& run, Arena& arena, Tensor x, const RoutingPlan& plan, const Rows& rows,
+                   const Meanwhile& meanwhile) {
   Tensor received = arena.alloc(x.dtype, {rows.came.back(), x.cols()});
   ArenaScope scope(run.scratch);
   Tensor sent = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()});
   ops::gather_rows(run, sent, x, plan.token);
   exchange(rows.group, received.data, rows.came, sent.data, row_bounds(plan, rows.group),
-           sent.row_bytes);
+           sent.row_bytes, meanwhile);
   return received;
 }
 
@@ -133,13 +140,16 @@ Rows whole(Arena& arena, Tensor x, Tensor weight) {
 }
 
 Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group,
-              bool same_everywhere) {
-  if (group.size == 1) return {{x, plan.token}, plan.weight, plan.offsets};
-  if (same_everywhere) return own_rows(run, x, plan, group);
+              bool same_everywhere, const Meanwhile& meanwhile) {
+  if (group.size == 1 || same_everywhere) {
+    if (meanwhile) meanwhile();
+    if (same_everywhere && group.size > 1) return own_rows(run, x, plan, group);
+    return {{x, plan.token}, plan.weight, plan.offsets};
+  }
   Rows rows;
   rows.group = group;
   tell_counts(run, rows, plan);
-  rows.x.x = send_tokens(run, run.saved, x, plan, rows);
+  rows.x.x = send_tokens(run, run.saved, x, plan, rows, meanwhile);
   rows.weight = run.saved.alloc(DType::f32, {rows.x.rows()});
   ArenaScope scope(run.scratch);
   const std::span received = alloc_span<float>(run.scratch, rows.x.row.size());
@@ -150,9 +160,12 @@ Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& gr
   return rows;
 }
 
-ops::GatheredRows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {
-  if (rows.group.size == 1) return {x, plan.token};
-  return {send_tokens(run, run.scratch, x, plan, rows), rows.x.row};
+ops::GatheredRows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows,
+                           const Meanwhile& meanwhile) {
+  if (rows.group.size > 1)
+    return {send_tokens(run, run.scratch, x, plan, rows, meanwhile), rows.x.row};
+  if (meanwhile) meanwhile();
+  return {x, plan.token};
 }
 
 Tensor return_rows(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "comm/group.h"
@@ -35,12 +36,17 @@ struct Rows {
 // All of x as the rows of a bank of one expert: a view.
 Rows whole(Arena&, Tensor x, Tensor weight = {});
 
+// What a process does while its rows are on the way: no exchange of its own.
+using Meanwhile = std::function<void()>;
+
 // x's rows where their experts expect them: of a process alone a view of x and of the plan; else in
 // run.saved.  x [N,D] A
-Rows dispatch(Run&, Tensor x, const RoutingPlan&, const comm::Group&, bool same_everywhere = false);
+Rows dispatch(Run&, Tensor x, const RoutingPlan&, const comm::Group&, bool same_everywhere = false,
+              const Meanwhile& = {});
 // Likewise what else there is of each token, along the way that `rows` went: a view, or in
 // run.scratch.  x [N,D]
-ops::GatheredRows dispatch(Run&, Tensor x, const RoutingPlan&, const Rows& rows);
+ops::GatheredRows dispatch(Run&, Tensor x, const RoutingPlan&, const Rows& rows,
+                           const Meanwhile& = {});
 // What there is of each of `rows`, as rows of the plan that they were dispatched by: `x` itself, or
 // in run.scratch.  x [R,D] or [R]
 Tensor return_rows(Run&, Tensor x, const RoutingPlan&, const Rows& rows);

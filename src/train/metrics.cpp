@@ -37,6 +37,7 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
   if (r.exchange)
     line["exchange"] = {{"sent", r.exchange->sent},
                         {"share", r.exchange->share},
+                        {"hidden", r.exchange->hidden},
                         {"slowest", r.exchange->slowest},
                         {"lag", r.exchange->lag}};
   // Losses that few recipes have stand in the line where they are trained on.

@@ -255,15 +255,20 @@ std::optional<StepExchange> Trainer::exchanged(const comm::Link::Traffic& before
   const comm::Group& group = layout_.all();
   if (group.size == 1) return std::nullopt;
   const auto size = static_cast<size_t>(group.size), own = static_cast<size_t>(group.rank);
-  std::vector<double> sent(size), busy(size);
+  std::vector<double> sent(size), busy(size), hidden(size);
+  const double behind = traffic().hidden - before.hidden,
+               waited = traffic().seconds - before.seconds;
+  hidden[own] = behind / std::max(behind + waited, 1e-9);
   sent[own] = static_cast<double>(traffic().sent - before.sent);
   busy[own] = computed;
   group.sum(sent);
   group.sum(busy);
+  group.sum(hidden);
   StepExchange e;
   for (size_t p = 0; p < size; ++p) {
     e.sent += sent[p] / static_cast<double>(size);
     e.share += (1 - busy[p] / longest) / static_cast<double>(size);
+    e.hidden += hidden[p] / static_cast<double>(size);
   }
   const auto slowest = std::max_element(busy.begin(), busy.end());
   e.slowest = static_cast<int>(slowest - busy.begin());

@@ -32,10 +32,11 @@ struct LayerLoad {
 
 // What several processes did beside computing in a step.
 struct StepExchange {
-  double sent = 0;   // bytes to other processes, mean of the processes
-  double share = 0;  // of the step's time that was spent in exchanges and waiting for others, mean
-  int slowest = 0;   // the process that computed longest,
-  double lag = 1;    // so many times as long as the one in the middle
+  double sent = 0;    // bytes to other processes, mean of the processes
+  double share = 0;   // of the step's time that was spent in exchanges and waiting for others, mean
+  double hidden = 0;  // of the exchanges' time, in which the process computed, mean
+  int slowest = 0;    // the process that computed longest,
+  double lag = 1;     // so many times as long as the one in the middle
 };
 
 struct StepResult {

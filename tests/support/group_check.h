@@ -78,12 +78,24 @@ inline void expect_keeps_its_word(const comm::Group& group) {
   }
   const std::vector<std::span<const std::byte>> send(out.begin(), out.end());
   const std::vector<std::span<std::byte>> receive(in.begin(), in.end());
+  const auto check = [&] {
+    for (int p = 0; p < group.size; ++p)
+      EXPECT_EQ(std::count(in[static_cast<size_t>(p)].begin(), in[static_cast<size_t>(p)].end(),
+                           static_cast<std::byte>(16 * p + group.rank)),
+                3 * p + group.rank)
+          << "from " << p << " to " << group.rank;
+  };
   group.link->exchange(send, receive);
-  for (int p = 0; p < group.size; ++p)
-    EXPECT_EQ(std::count(in[static_cast<size_t>(p)].begin(), in[static_cast<size_t>(p)].end(),
-                         static_cast<std::byte>(16 * p + group.rank)),
-              3 * p + group.rank)
-        << "from " << p << " to " << group.rank;
+  check();
+  for (std::vector<std::byte>& bytes : in) std::fill(bytes.begin(), bytes.end(), std::byte{255});
+  const comm::Link::Traffic before = group.link->traffic();
+  comm::Behind behind(*group.link, send, receive);
+  behind.finish();
+  check();
+  const comm::Link::Traffic& after = group.link->traffic();
+  EXPECT_GT(after.sent, before.sent);
+  EXPECT_GE(after.hidden, before.hidden);
+  EXPECT_GE(after.seconds, before.seconds);
 }
 
 }  // namespace moe::test

@@ -112,6 +112,18 @@ void expect_processes_change_nothing(const ModelConfig& config, const TrainOptio
   }
 }
 
+// They work while rows are on the way.
+TEST(Processes, SharedExpertsChangeNothing) {
+  const Corpus corpus = tiny_corpus();
+  for (bool gate : {false, true}) {
+    ModelConfig config = plain_config();
+    config.shared_experts = 1;
+    config.shared_width = 24;
+    config.shared_gate = gate;
+    expect_processes_change_nothing(config, options_of(1, 4), corpus);
+  }
+}
+
 TEST(Processes, HalvesOfABatchGiveTheGradientOfTheWhole) {
   const Corpus corpus = tiny_corpus();
   const Trained whole = train_steps(plain_config(), options_of(4, 1), corpus);

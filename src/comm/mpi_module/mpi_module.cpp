@@ -118,8 +118,7 @@ class Pulses {
 
 MPI_Comm world;
 int world_rank = 0;
-bool many_threads = false;
-std::unique_ptr<Pulses> pulses;  // absent where MPI lets one thread speak only
+std::unique_ptr<Pulses> pulses;
 
 // Between two looks at what has not come yet: another program may want the core.
 class Patience {
@@ -141,7 +140,6 @@ void meet_in(MPI_Comm comm, int* rank, int* size) {
   MPI_Comm_rank(world, rank);
   MPI_Comm_size(world, size);
   world_rank = *rank;
-  if (!many_threads) return;
   MPI_Comm of_pulses = MPI_COMM_NULL;
   MPI_Comm_dup(world, &of_pulses);
   pulses = std::make_unique<Pulses>(of_pulses, *rank, *size);
@@ -156,7 +154,8 @@ int join(int* rank, int* size, char* why, int room) {
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
     return say(why, room, "MPI_Init_thread failed");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  many_threads = given == MPI_THREAD_MULTIPLE;
+  if (given != MPI_THREAD_MULTIPLE)
+    return say(why, room, "this MPI lets one thread at a time speak (no MPI_THREAD_MULTIPLE)");
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   meet_in(comm, rank, size);
@@ -168,8 +167,8 @@ int join(int* rank, int* size, char* why, int room) {
 int can_heal() {
   int* value = nullptr;
   int given = 0;
-  return many_threads && MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_FT, &value, &given) == MPI_SUCCESS &&
-         given && *value;
+  return MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_FT, &value, &given) == MPI_SUCCESS && given &&
+         *value;
 }
 
 // One that failed, -1 where none is known.
@@ -271,7 +270,7 @@ int exchange(const void* const* send, const int64_t* send_bytes, void* const* re
   for (int done = 0; error == MPI_SUCCESS; patience.wait()) {
     error = MPI_Testall(count, requests.data(), &done, MPI_STATUSES_IGNORE);
     if (error == MPI_SUCCESS && done) return 0;
-    for (int i = 0; i < count && pulses; ++i)
+    for (int i = 0; i < count; ++i)
       if (requests[static_cast<size_t>(i)] != MPI_REQUEST_NULL &&
           pulses->is_silent(with[static_cast<size_t>(i)])) {
         *lost = with[static_cast<size_t>(i)];
@@ -292,7 +291,7 @@ int leave() {
   while (error == MPI_SUCCESS && !done && !silent) {
     error = MPI_Test(&all, &done, MPI_STATUS_IGNORE);
     if (!done) usleep(1000);
-    for (int p = 0; p < size && pulses && !done; ++p) silent = silent || pulses->is_silent(p);
+    for (int p = 0; p < size && !done; ++p) silent = silent || pulses->is_silent(p);
   }
   if (error != MPI_SUCCESS || !done) return 1;
   pulses.reset();

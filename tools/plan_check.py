@@ -54,7 +54,7 @@ def imbalance(steps, spread):
             for p in range(spread):
                 first, last = p * len(load) // spread, (p + 1) * len(load) // spread
                 share.append(sum(load[first:last]))
-            found.append(max(share) * spread - 1)
+            found.append(max(0.0, max(share) * spread - 1))  # loads add up to 1 but for rounding
     return statistics.fmean(found)
 
 

@@ -214,7 +214,9 @@ double StepTimings::tokens_per_second() const { return tokens / median(ms) * 1e3
 StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   SetupOptions& o = job.setup;
   FieldList list = fields(o);
+  const int64_t steps = o.train.steps;
   apply_files(list, o, given);
+  if (!given.by_caller("steps")) o.train.steps = steps;  // a preset's are those of a whole run
   const int64_t vocab = vocabulary_of(o.tokenizer);
   o.train = resolved(o.train);
   o.train.steps += job.warmup_steps;

@@ -10,10 +10,8 @@
 namespace moe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kSizes[] = {8, 64 << 10, 1 << 20, 8 << 20};
-constexpr int kRepeats = 9;
+constexpr int64_t kExchanged[] = {8, 64 << 10, 1 << 20, 8 << 20};
+constexpr int kTimes = 9;
 
 NetworkTiming time_exchange(const comm::Group& group, int64_t bytes) {
   const auto others = static_cast<size_t>(group.size), size = static_cast<size_t>(bytes);
@@ -26,11 +24,12 @@ NetworkTiming time_exchange(const comm::Group& group, int64_t bytes) {
       receive[p] = std::span(in).subspan(p * size, size);
     }
   std::vector<double> seconds;
-  for (int i = -1; i < kRepeats; ++i) {  // the first one opens connections
-    group.any(false);                    // all begin together
-    const Clock::time_point start = Clock::now();
+  for (int i = -1; i < kTimes; ++i) {  // the first one opens connections
+    group.any(false);                  // all begin together
+    const auto start = std::chrono::steady_clock::now();
     group.link->exchange(send, receive);
-    const double own = std::chrono::duration<double>(Clock::now() - start).count();
+    const double own =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double slowest = group.largest(own);
     if (i >= 0) seconds.push_back(slowest);
   }
@@ -45,7 +44,7 @@ NetworkTimings bench_network(const comm::Group& group) {
   if (group.size == 1)
     fail_usage("a network is measured by several processes; start them with mpirun");
   NetworkTimings done{.processes = group.size};
-  for (int64_t bytes : kSizes) done.sizes.push_back(time_exchange(group, bytes));
+  for (int64_t bytes : kExchanged) done.sizes.push_back(time_exchange(group, bytes));
   return done;
 }
 

@@ -105,6 +105,8 @@ int run_among(const std::function<int(const comm::World&)>& work, const Usable& 
   if (world.group().size == 1) return work(world);
   // A process that is ended because another one failed has nothing to add.
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  // Writing to a process that is gone shall fail, not end this one.
+  std::signal(SIGPIPE, SIG_IGN);
   std::optional<Silence> silence;
   for (;;) {
     silence.reset();

@@ -57,6 +57,7 @@ class Pulses {
         sends_(static_cast<size_t>(size), MPI_REQUEST_NULL),
         receives_(static_cast<size_t>(size), MPI_REQUEST_NULL),
         in_(static_cast<size_t>(size)),
+        gone_(static_cast<size_t>(size)),
         heard_(static_cast<size_t>(size)) {
     for (int p = 0; p < size_; ++p) {
       heard_[static_cast<size_t>(p)] = Clock::now();
@@ -81,9 +82,11 @@ class Pulses {
   }
 
  private:
-  void listen(int p) {
+  bool listen(int p) {
     const auto i = static_cast<size_t>(p);
-    MPI_Irecv(&in_[i], 1, MPI_CHAR, p, 0, comm_, &receives_[i]);
+    if (MPI_Irecv(&in_[i], 1, MPI_CHAR, p, 0, comm_, &receives_[i]) == MPI_SUCCESS) return true;
+    receives_[i] = MPI_REQUEST_NULL;
+    return false;
   }
   void run() {
     Clock::time_point next{};
@@ -94,14 +97,19 @@ class Pulses {
       for (int p = 0; p < size_; ++p) {
         if (p == rank_) continue;
         const auto i = static_cast<size_t>(p);
+        if (gone_[i]) continue;
         int done = 0;
         // null counts as done; one that does not arrive is not followed by another
-        if (due && MPI_Test(&sends_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
-          MPI_Isend(&out_, 1, MPI_CHAR, p, 0, comm_, &sends_[i]);
+        gone_[i] = due && MPI_Test(&sends_[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS;
+        if (!gone_[i] && done) {
+          gone_[i] = MPI_Isend(&out_, 1, MPI_CHAR, p, 0, comm_, &sends_[i]) != MPI_SUCCESS;
+          if (gone_[i]) sends_[i] = MPI_REQUEST_NULL;  // a request of a failed call is none
+        }
         done = 0;
-        if (MPI_Test(&receives_[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) continue;
+        gone_[i] = gone_[i] || MPI_Test(&receives_[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS;
+        if (gone_[i] || !done) continue;
         heard_[i] = now;
-        listen(p);
+        gone_[i] = !listen(p);
       }
     }
   }
@@ -110,6 +118,7 @@ class Pulses {
   int rank_, size_;
   std::vector<MPI_Request> sends_, receives_;  // [P]
   std::vector<char> in_;                       // [P]
+  std::vector<bool> gone_;                     // [P] MPI says so
   char out_ = 0;
   std::vector<std::atomic<Clock::time_point>> heard_;  // [P]
   std::atomic<bool> over_ = false;

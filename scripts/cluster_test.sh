@@ -114,21 +114,28 @@ wait_for_steps() {
   return 1
 }
 
+# hurt_at_random HURT OUT STEPS WORDS...: starts training on 4 hosts and calls HURT OUT at a random
+# moment. Sets `launcher`, the process id of mpirun, and `began`, the second of the hurt.
+hurt_at_random() {
+  local hurt=$1 out=$2 words
+  mapfile -t words < <(train_words "${@:2}")
+  on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1 &
+  launcher=$!
+  wait_for_steps "$out"
+  sleep "$(awk -v most=$kMoment -v seed=$RANDOM 'BEGIN {srand(seed); print rand() * most}')"
+  began=$SECONDS
+  "$hurt" "$out"
+}
+
 # fault_at_random NAME HURT EXPECTED: trains on 4 hosts, calls HURT OUT at a random moment, and sees
 # that all processes end in time, that what they say matches EXPECTED, and that the checkpoint is
 # whole and goes on.
 fault_at_random() {
-  local name=$1 hurt=$2 expected=$3 trial out words began took worst=0 spread
+  local name=$1 hurt=$2 expected=$3 trial out words launcher began took worst=0 spread
   for ((trial = 0; trial < trials; ++trial)); do
     out=$work/$name$trial
     spread=$((trial % 2 == 0 ? 1 : 4))
-    mapfile -t words < <(train_words "$out" 1000000 --expert-parallel $spread --save-every 3)
-    on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1 &
-    local launcher=$!
-    wait_for_steps "$out"
-    sleep "$(awk -v most=$kMoment -v seed=$RANDOM 'BEGIN {srand(seed); print rand() * most}')"
-    began=$SECONDS
-    "$hurt" "$out"
+    hurt_at_random "$hurt" "$out" 1000000 --expert-parallel $spread --save-every 3
     while [ -n "$(ranks_of "$out" | while read -r p; do
       [ "$(ps -o stat= -p "$p" | cut -c1)" = T ] || echo "$p"
     done)" ]; do
@@ -175,20 +182,14 @@ cut_off() { fault_at_random cut_off cut_one 'moe: process [0-9] of 4 \(moe[0-9]\
 # of a run that nobody hurt. (Not to the last: sooner or later two experts of a token lie so close
 # that another order of sums chooses the other one, and from there on the runs part.)
 goes_on() {
-  local trial out words hurt spread began
+  local trial out words hurt spread launcher began
   mapfile -t words < <(train_words "$work/unhurt" 200)
   "$moe" "${words[@]}" 2>"$work/log"
   for ((trial = 0; trial < trials; ++trial)); do
     out=$work/elastic$trial
     spread=$((trial % 2 == 0 ? 1 : 2))
     hurt=$(echo kill_one stop_one cut_one | cut -d' ' -f$((trial % 3 + 1)))
-    mapfile -t words < <(train_words "$out" 200 --expert-parallel $spread --save-every 10 --elastic)
-    on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1 &
-    local launcher=$!
-    wait_for_steps "$out"
-    sleep "$(awk -v most=$kMoment -v seed=$RANDOM 'BEGIN {srand(seed); print rand() * most}')"
-    began=$SECONDS
-    "$hurt" "$out"
+    hurt_at_random $hurt "$out" 200 --expert-parallel $spread --save-every 10 --elastic
     while ! grep -q '^done: 200 steps' "$work/log"; do
       if [ $((SECONDS - began)) -gt 120 ]; then
         echo "$hurt, trial $trial: not done after 120 s"

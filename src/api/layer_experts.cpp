@@ -58,7 +58,7 @@ ExpertsCall::ExpertsCall(moe_layer& layer, Run& run, Arrays& arrays) {
       if (kept.as<int32_t>()[i] == 0) expert[i] = 0;
     }
     plan = ops::make_plan(run, sent, kept, weights, experts);
-    rows = dispatch(run, x, plan, comm::Group{});
+    rows = dispatch(x, plan);
   }
   const int64_t slots = weights.empty() ? 1 : weights.cols(), count = rows.x.rows();
   if (layer.config.gated)
@@ -77,7 +77,7 @@ void experts_forward(moe_layer& layer, Run& run, Arrays& arrays) {
   }
   const Tensor out = run.scratch.alloc(DType::f32, {call.rows.x.rows(), layer.width()});
   layer.layer.experts.forward(run, out, call.rows, call.saved);
-  combine(run, y, out, call.plan, call.rows);
+  combine(run, y, out, call.plan);
 }
 
 void experts_backward(moe_layer& layer, Run& run, Arrays& arrays) {
@@ -101,9 +101,8 @@ void experts_backward(moe_layer& layer, Run& run, Arrays& arrays) {
   }
   Tensor dweight = dweights.empty() ? Tensor{} : run.scratch.alloc(DType::f32, {rows}),
          drows = run.scratch.alloc(call.x.dtype, {rows, layer.width()});
-  layer.layer.experts.backward(run, drows, dweight, dispatch(run, dy, call.plan, call.rows),
-                               call.rows, call.saved);
-  combine(run, dx, drows, call.plan, call.rows);
+  layer.layer.experts.backward(run, drows, dweight, {dy, call.plan.token}, call.rows, call.saved);
+  combine(run, dx, drows, call.plan);
   if (!dweights.empty()) ops::spread_rows(run, dweights, dweight, call.plan);
   grads.settle(run);
 }

@@ -65,18 +65,17 @@ class Link {
   Traffic traffic_;
 };
 
-// An exchange that goes on while this process does something else, but none of its other exchanges.
+// Exchanges of a link that go on while this process does something else, but no other exchange.
 class Behind {
  public:
-  // As Link::exchange; what is sent and received must stay until finish().
-  Behind(Link&, std::vector<std::span<const std::byte>> send,
-         std::vector<std::span<std::byte>> receive);
-  // Waits; throws what the exchange threw. Once; the destructor waits where it was not called.
+  // `exchanges` and what they send and receive must stay until finish().
+  Behind(Link&, const std::function<void()>& exchanges);
+  // Waits; throws what the exchanges threw. Once; the destructor waits where it was not called.
   void finish();
 
  private:
   Link& link_;
-  std::future<double> done_;  // the seconds it took
+  std::future<double> done_;  // the seconds they took
 };
 
 struct Group {

@@ -71,8 +71,9 @@ LayoutPlan plan_layout(const ModelConfig& c, const ClusterPlan& plan, const Size
       count_exchange(c, shape, plan.processes, plan.micro_batches / plan.processes);
   l.sent = sent.gradients + sent.rows;
   if (plan.processes > 1) l.gradients = sent.gradients / network + 2 * s.params * latency;
-  // counts, there and back, and in backward there, back and the weights' gradients
-  constexpr double kExchanges = 6;
+  // Those that nothing hides: counts, weights, the first piece there and the last one back; in
+  // backward these two and the weights' gradients.
+  constexpr double kExchanges = 7;
   if (expert_parallel > 1) l.rows = sent.rows / network + kExchanges * s.layers * rounds * latency;
   return l;
 }

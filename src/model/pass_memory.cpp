@@ -192,13 +192,15 @@ int64_t elsewhere(const ModelConfig& c, int64_t spread) {
 int64_t saved_exchange(const Sizes& s, bool moe) {
   return s.shape.spread > 1 && moe ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
 }
-// The widest moment where rows are on the way: beside the backward of the experts what came and the
-// gradients of the shared ones, or in forward what goes back and what comes back of it.
+// The widest moment where rows are on the way: what goes to experts and what comes of it, and what
+// goes back and what comes of that; beside the backward of the experts, and the gradients of the
+// shared ones.
 int64_t scratch_exchanging(const Sizes& s, int64_t block, bool moe) {
   if (s.shape.spread == 1 || !moe) return block;
   const int64_t rows = s.rows(true) * s.c.width;
   const int64_t shared = s.c.shared_experts > 0 ? s.stream() + s.n * kF32 : 0;
-  return std::max(block + rows * s.a + shared, scratch_forward(s, moe) + 2 * rows * kF32);
+  return std::max(block + 4 * rows * s.a + shared,
+                  scratch_forward(s, moe) + rows * (s.a + 2 * kF32));
 }
 
 int64_t copy_bytes(const ModelConfig& c, int64_t a, int64_t spread) {

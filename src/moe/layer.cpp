@@ -1,8 +1,10 @@
 #include "moe/layer.h"
 
 #include <array>
+#include <vector>
 
 #include "moe/banks.h"
+#include "moe/exchange.h"
 #include "moe/stages/stage_math.h"
 
 namespace moe {
@@ -33,6 +35,24 @@ Tensor alloc_output(Run& run, const Rows& rows) {
   return run.scratch.alloc(DType::f32, {rows.x.rows(), rows.x.x.cols()});
 }
 
+// Memory for what the experts keep of all rows: they may see them piece by piece.
+ExpertBank::Saved alloc_saved(Run& run, const ExpertBank& bank, const Rows& rows) {
+  const auto alloc = [&] { return run.saved.alloc(rows.x.x.dtype, {rows.x.rows(), bank.width()}); };
+  Tensor gate;  // [R,F]
+  if (bank.gate.present()) gate = alloc();
+  return {gate, alloc()};
+}
+
+// [R] or [R,...]
+Tensor part_of(Tensor t, Span part) {
+  if (t.empty()) return t;
+  if (t.rank > 1) return t.slice_rows(part.begin, part.end);
+  return part_of(t.reshape({t.numel(), 1}), part).reshape({part.end - part.begin});
+}
+ExpertBank::Saved part_of(const ExpertBank::Saved& saved, Span part) {
+  return {part_of(saved.gate, part), part_of(saved.up, part)};
+}
+
 }  // namespace
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
@@ -44,30 +64,23 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& sa
   }
   saved.plan =
       router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
-  if (!shared) {
-    saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
-    ArenaScope scope(run.scratch);
-    Tensor out = alloc_output(run, saved.rows);
-    experts.forward(run, out, saved.rows, saved.experts);
-    combine(run, y, out, saved.plan, saved.rows);
-    return;
-  }
-  saved.shared_rows = shared_rows_of(run, x, shared_gate);
-  const bool together = side_by_side(experts, x);
-  const auto share = [&] {
-    if (!together) shared->forward(run, y, saved.shared_rows, saved.shared);
-  };
-  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere, share);
+  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
+  saved.experts = alloc_saved(run, experts, saved.rows);
+  if (shared) saved.shared_rows = shared_rows_of(run, x, shared_gate);
+  const bool together = shared && saved.rows.came.empty() && side_by_side(experts, x);
+  const Meanwhile share = [&] { shared->forward(run, y, saved.shared_rows, saved.shared); };
   ArenaScope scope(run.scratch);
   Tensor out = alloc_output(run, saved.rows);
-  if (together) {
-    const BankPass passes[] = {{&experts, out, &saved.rows, &saved.experts},
-                               {&*shared, y, &saved.shared_rows, &saved.shared}};
+  const auto work = [&](const Piece& piece) {
+    ExpertBank::Saved kept = part_of(saved.experts, piece.part);
+    std::vector<BankPass> passes = {{&experts, part_of(out, piece.part), &piece.rows, &kept}};
+    if (together) passes.push_back({&*shared, y, &saved.shared_rows, &saved.shared});
     forward_banks(run, passes);
-  } else {
-    experts.forward(run, out, saved.rows, saved.experts);
-  }
-  combine_acc(run, y, out, saved.plan, saved.rows);
+  };
+  out = visit_experts(run, out, saved.rows.x.x, x, saved.plan, saved.rows,
+                      shared && !together ? share : Meanwhile{}, work);
+  if (shared) combine_acc(run, y, out, saved.plan);
+  else combine(run, y, out, saved.plan);
 }
 
 void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
@@ -85,10 +98,14 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pa
     Tensor dweight =
         router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
     Tensor drows = run.scratch.alloc(x.dtype, {rows, x.cols()});
-    experts.backward(run, drows, dweight,
-                     dispatch(run, dy, saved.plan, saved.rows, behind ? share : Meanwhile{}),
-                     saved.rows, saved.experts);
-    combine(run, dx, drows, saved.plan, saved.rows);
+    const auto work = [&](const Piece& piece) {
+      experts.backward(run, part_of(drows, piece.part), part_of(dweight, piece.part), piece.x,
+                       piece.rows, part_of(saved.experts, piece.part));
+    };
+    combine(run, dx,
+            visit_experts(run, drows, {}, dy, saved.plan, saved.rows, behind ? share : Meanwhile{},
+                          work),
+            saved.plan);
     router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
                          pass, coef, saved.router);
     if (behind) add_shared(run, dx, dshared, x, saved);

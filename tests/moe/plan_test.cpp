@@ -70,9 +70,9 @@ TEST(Plan, DispatchAndCombineAreAdjoint) {
   const Tensor x = draw(d.run.saved, DType::f32, {29, 12}, 8),
                r = draw(d.run.saved, DType::f32, {d.plan.rows(), 12}, 9),
                y = d.run.saved.alloc(DType::f32, {29, 12});
-  const Rows rows = dispatch(d.run, x, d.plan, comm::Group{});
+  const Rows rows = dispatch(x, d.plan);
   ASSERT_EQ(rows.x.rows(), d.plan.rows());
-  combine(d.run, y, r, d.plan, rows);
+  combine(d.run, y, r, d.plan);
   double left = 0, right = 0;
   for (int64_t i = 0; i < r.rows(); ++i)
     for (int64_t c = 0; c < r.cols(); ++c)
@@ -94,7 +94,7 @@ TEST(Plan, ATokenWithoutRowsCombinesToZero) {
   ASSERT_EQ(plan.rows(), 1);
   const Tensor r = draw(run.saved, DType::f32, {1, 3}, 1),
                y = draw(run.saved, DType::f32, {2, 3}, 2);
-  combine(run, y, r, plan, dispatch(run, y, plan, comm::Group{}));
+  combine(run, y, r, plan);
   EXPECT_EQ(values(y.slice_rows(0, 1)), values(r));
   EXPECT_EQ(values(y.slice_rows(1, 2)), std::vector<double>({0, 0, 0}));
 }

@@ -89,7 +89,8 @@ inline void expect_keeps_its_word(const comm::Group& group) {
   check();
   for (std::vector<std::byte>& bytes : in) std::fill(bytes.begin(), bytes.end(), std::byte{255});
   const comm::Link::Traffic before = group.link->traffic();
-  comm::Behind behind(*group.link, send, receive);
+  const std::function<void()> again = [&] { group.link->exchange(send, receive); };
+  comm::Behind behind(*group.link, again);
   behind.finish();
   check();
   const comm::Link::Traffic& after = group.link->traffic();

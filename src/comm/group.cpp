@@ -7,7 +7,6 @@
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <future>
 #include <new>
 
 #include "core/nearest.h"
@@ -128,17 +127,54 @@ void Link::exchange(std::span<const std::span<const std::byte>> send,
     if (p != static_cast<size_t>(own_rank())) traffic_.sent += static_cast<int64_t>(send[p].size());
 }
 
-Behind::Behind(Link& link, const std::function<void()>& exchanges)
-    : link_(link), done_(std::async(std::launch::async, [&exchanges] {
-        const auto start = Clock::now();
-        exchanges();
-        return seconds_since(start);
-      })) {}
+Behind::Behind(Link& link, std::span<const std::function<void()>> exchanges, size_t allowed)
+    : link_(link), exchanges_(exchanges), allowed_(allowed), thread_([this] { run(); }) {}
 
-void Behind::finish() {
+Behind::~Behind() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  link_.hide(std::max(0.0, took_ - waited_));
+}
+
+void Behind::run() {
+  for (size_t i = 0; i < exchanges_.size(); ++i) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopped_ || i < allowed_; });
+      if (stopped_) return;
+    }
+    const auto start = Clock::now();
+    std::exception_ptr failure;
+    try {
+      exchanges_[i]();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    took_ += seconds_since(start);
+    over_ = i + 1;
+    failure_ = failure;
+    changed_.notify_all();
+    if (failure) return;
+  }
+}
+
+void Behind::allow(size_t count) {
+  const std::lock_guard lock(mutex_);
+  allowed_ = count;
+  changed_.notify_all();
+}
+
+void Behind::wait_for(size_t count) {
   const auto start = Clock::now();
-  const double took = done_.get();
-  link_.hide(std::max(0.0, took - seconds_since(start)));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return over_ >= count || failure_; });
+  waited_ += seconds_since(start);
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 void Group::sum(std::span<double> x) const { sum_all(*this, x); }

@@ -7,13 +7,16 @@
 // and the same again in another run of as many processes.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,17 +68,33 @@ class Link {
   Traffic traffic_;
 };
 
-// Exchanges of a link that go on while this process does something else, but no other exchange.
+// Exchanges of a link that are made in order while this process does something else, but no other
+// exchange.
 class Behind {
  public:
-  // `exchanges` and what they send and receive must stay until finish().
-  Behind(Link&, const std::function<void()>& exchanges);
-  // Waits; throws what the exchanges threw. Once; the destructor waits where it was not called.
-  void finish();
+  // Begins with the first `allowed` of them. They and what they send and receive must stay as long
+  // as this does.
+  Behind(Link&, std::span<const std::function<void()>> exchanges, size_t allowed);
+  // Begins no other one, and waits for the one under way.
+  ~Behind();
+  Behind(const Behind&) = delete;
+  Behind& operator=(const Behind&) = delete;
+  // The first so many may be made now.
+  void allow(size_t count);
+  // Until so many are over; throws what one of them threw.
+  void wait_for(size_t count);
 
  private:
+  void run();
   Link& link_;
-  std::future<double> done_;  // the seconds they took
+  std::span<const std::function<void()>> exchanges_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t allowed_, over_ = 0;
+  bool stopped_ = false;
+  std::exception_ptr failure_;
+  double took_ = 0, waited_ = 0;  // seconds: of exchanges, and of wait_for
+  std::thread thread_;
 };
 
 struct Group {

@@ -84,17 +84,11 @@ class Parcels {
   size_t unit_;
 };
 
-void bring(const comm::Group& group, const std::vector<Parcels>& all, const Meanwhile& meanwhile) {
-  const auto exchange = [&] {
-    for (const Parcels& parcels : all) group.link->exchange(parcels.send, parcels.receive);
-  };
-  comm::during([] { return "rows on the way between tokens and experts"; },
-               [&] {
-                 if (!meanwhile) return exchange();
-                 comm::Behind behind(*group.link, exchange);
-                 meanwhile();
-                 behind.finish();
-               });
+constexpr std::string_view kWhat = "rows on the way between tokens and experts";
+
+void bring(const comm::Group& group, const Parcels& parcels) {
+  comm::during([] { return std::string(kWhat); },
+               [&] { group.link->exchange(parcels.send, parcels.receive); });
 }
 
 // How many rows come of each process for each expert here.  [P,E here]
@@ -107,7 +101,7 @@ std::vector<int64_t> tell_counts(const RoutingPlan& plan, const comm::Group& gro
     mine.push_back(plan.offsets[e + 1] - plan.offsets[e]);
   Parcels parcels(counts.data(), mine.data(), sizeof(int64_t));
   for (int p = 0; p < group.size; ++p) parcels.add({p * here, (p + 1) * here}, ways.experts_of(p));
-  bring(group, {parcels}, {});
+  bring(group, parcels);
   return counts;
 }
 
@@ -172,7 +166,7 @@ Tensor gather_rows(Run& run, Tensor x, const RoutingPlan& plan, const comm::Grou
   const Ways ways(plan, group);
   Parcels parcels(all.data, x.data, all.row_bytes);
   for (int p = 0; p < group.size; ++p) parcels.add(ways.sent(p), {0, x.rows()});
-  bring(group, {parcels}, {});
+  bring(group, parcels);
   return all;
 }
 
@@ -236,40 +230,45 @@ class Numbers {
   std::vector<Span> of_;
 };
 
-// The way there and the way back, piece by piece.
+// The way there and the way back, piece by piece. A process waits for what it works on and, in the
+// end, for what comes back; not for the others to be done with the piece that it is done with,
+// whose experts may have other numbers of rows.
 void travel(Run& run, Tensor returned, Tensor made, Tensor there, Tensor x, const RoutingPlan& plan,
             const Rows& rows, const Meanwhile& meanwhile, const AtExperts& work) {
   ArenaScope scope(run.scratch);
   const comm::Group& group = rows.group;
   const Ways ways(plan, group, rows.came);
+  const auto pieces = static_cast<size_t>(ways.pieces());
   Tensor outgoing = run.scratch.alloc(x.dtype, {plan.rows(), x.cols()}),
          leaving = run.scratch.alloc(made.dtype, {made.rows(), made.cols()});
   ops::gather_rows(run, outgoing, x, plan.token);
-  const auto forth = [&](int q) {
-    Parcels parcels(there.data, outgoing.data, outgoing.row_bytes);
-    for (int p = 0; p < group.size; ++p) parcels.add(ways.came(p, q), ways.sent(p, q));
-    return parcels;
-  };
-  const auto back = [&](int q) {
-    Parcels parcels(returned.data, leaving.data, leaving.row_bytes);
-    for (int p = 0; p < group.size; ++p) parcels.add(ways.sent(p, q), ways.came(p, q));
-    return parcels;
-  };
-  const int last = ways.pieces() - 1;
-  bring(group, {forth(0)}, meanwhile);
-  for (int q = 0; q <= last; ++q) {
-    std::vector<Parcels> parcels;
-    if (q > 0) parcels.push_back(back(q - 1));
-    if (q < last) parcels.push_back(forth(q + 1));
-    bring(group, parcels, [&] {
-      ArenaScope within(run.scratch);
-      const Piece piece = piece_of(run.scratch, rows, there, ways, q);
-      if (piece.part.begin == piece.part.end) return;
-      work(piece);
-      put_back(leaving, made, rows.x.row, piece.part);
-    });
+  std::vector<Parcels> forth, back;
+  for (int q = 0; q < ways.pieces(); ++q) {
+    forth.emplace_back(there.data, outgoing.data, outgoing.row_bytes);
+    back.emplace_back(returned.data, leaving.data, leaving.row_bytes);
+    for (int p = 0; p < group.size; ++p) {
+      forth.back().add(ways.came(p, q), ways.sent(p, q));
+      back.back().add(ways.sent(p, q), ways.came(p, q));
+    }
   }
-  bring(group, {back(last)}, {});
+  std::vector<std::function<void()>> exchanges;
+  for (const std::vector<Parcels>* all : {&forth, &back})
+    for (const Parcels& parcels : *all)
+      exchanges.emplace_back([&] { group.link->exchange(parcels.send, parcels.receive); });
+  comm::Behind behind(*group.link, exchanges, pieces);
+  const auto wait_for = [&](size_t count) {
+    comm::during([] { return std::string(kWhat); }, [&] { behind.wait_for(count); });
+  };
+  if (meanwhile) meanwhile();
+  for (size_t q = 0; q < pieces; ++q) {
+    wait_for(q + 1);
+    ArenaScope within(run.scratch);
+    const Piece piece = piece_of(run.scratch, rows, there, ways, static_cast<int>(q));
+    if (piece.part.begin < piece.part.end) work(piece);
+    put_back(leaving, made, rows.x.row, piece.part);
+    behind.allow(pieces + q + 1);
+  }
+  wait_for(2 * pieces);
 }
 
 }  // namespace
@@ -289,7 +288,7 @@ Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& gr
   Numbers numbers(ways, group.size, rows.x.row.size());
   Parcels parcels(numbers.data(), plan.weight.data, sizeof(float));
   for (int p = 0; p < group.size; ++p) parcels.add(numbers.of(p), ways.sent(p));
-  bring(group, {parcels}, {});
+  bring(group, parcels);
   std::vector<float> came(rows.x.row.size());
   numbers.give(came);
   for (size_t r = 0; r < came.size(); ++r)
@@ -321,7 +320,7 @@ Tensor return_rows(Run& run, Tensor x, const RoutingPlan& plan, const Rows& rows
   numbers.take(leaving);
   Parcels parcels(returned.data, numbers.data(), sizeof(float));
   for (int p = 0; p < rows.group.size; ++p) parcels.add(ways.sent(p), numbers.of(p));
-  bring(rows.group, {parcels}, {});
+  bring(rows.group, parcels);
   return returned;
 }
 

@@ -89,9 +89,16 @@ inline void expect_keeps_its_word(const comm::Group& group) {
   check();
   for (std::vector<std::byte>& bytes : in) std::fill(bytes.begin(), bytes.end(), std::byte{255});
   const comm::Link::Traffic before = group.link->traffic();
-  const std::function<void()> again = [&] { group.link->exchange(send, receive); };
-  comm::Behind behind(*group.link, again);
-  behind.finish();
+  {
+    const std::function<void()> again = [&] { group.link->exchange(send, receive); };
+    const std::vector<std::function<void()>> twice = {again, again};
+    comm::Behind behind(*group.link, twice, 1);
+    behind.wait_for(1);
+    check();
+    for (std::vector<std::byte>& bytes : in) std::fill(bytes.begin(), bytes.end(), std::byte{255});
+    behind.allow(2);
+    behind.wait_for(2);
+  }
   check();
   const comm::Link::Traffic& after = group.link->traffic();
   EXPECT_GT(after.sent, before.sent);

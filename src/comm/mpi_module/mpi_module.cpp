@@ -129,17 +129,19 @@ MPI_Comm world;
 int world_rank = 0;
 std::unique_ptr<Pulses> pulses;
 
-// Between two looks at what has not come yet: another program may want the core.
+// Between two looks at what has not come yet. Another thread or program may want the core: that of
+// this process too, whose experts work while rows are on the way.
 class Patience {
  public:
   void wait() {
     if (++looks_ < kSpins) return;
     if (looks_ < 2 * kSpins) sched_yield();
-    else usleep(50);
+    else usleep(kSleep);
   }
 
  private:
-  static constexpr int kSpins = 4000;
+  static constexpr int kSpins = 100;
+  static constexpr useconds_t kSleep = 20;  // microseconds
   int looks_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
+#include "moe/exchange.h"
 #include "ops/memory.h"
 
 namespace moe {
@@ -53,6 +54,11 @@ struct Sizes {
   int64_t rows(bool moe) const { return moe ? pairs() : n; }
   int64_t ffn_width(bool moe) const { return moe ? c.expert_width : c.dense_width; }
   int64_t shared_width() const { return c.shared_experts * c.shared_width; }
+  bool spread(bool moe) const { return moe && shape.spread > 1; }
+  // What the experts of a layer work on at a time.
+  int64_t pieces(bool moe) const {
+    return spread(moe) ? exchange_pieces(c.routing.experts, static_cast<int>(shape.spread)) : 1;
+  }
   int64_t statistics() const { return n * kF32 * (c.norm == NormKind::layer ? 2 : 1); }
   int64_t stream() const { return n * c.width * kF32; }
 };
@@ -138,13 +144,17 @@ int64_t scratch_router(const Sizes& s) {
 
 int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
-  const int64_t rows = s.rows(true);
-  const int64_t routed = rows * (kF32 + s.c.width * s.a) +
-                         std::max(scratch_bank(s, rows, s.c.expert_width, s.c.routing.experts),
-                                  scratch_router(s));  // dweight; drows
-  const int64_t shared =
-      s.c.shared_experts > 0 ? s.stream() + scratch_bank(s, s.n, s.shared_width()) : 0;
-  return std::max(routed, shared);
+  const int64_t rows = s.rows(true), pieces = s.pieces(true);
+  const int64_t bank = scratch_bank(s, rows / pieces, s.c.expert_width,
+                                    std::max<int64_t>(1, s.c.routing.experts / pieces));
+  int64_t routed = rows * (kF32 + s.c.width * s.a);  // dweight; drows
+  // Where rows travel: what goes to experts and what comes of it, and the same of the way back.
+  if (s.spread(true)) routed += 4 * rows * s.c.width * s.a;
+  const int64_t gradients = s.c.shared_experts > 0 ? s.stream() : 0,
+                shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
+  if (s.spread(true))  // the shared ones' gradients are kept until the experts are done
+    return routed + gradients + std::max({bank, shared, scratch_router(s)});
+  return std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
 }
 
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
@@ -174,9 +184,10 @@ int64_t chunk_of_logits(const Sizes& s) {
 
 // Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
 int64_t scratch_forward(const Sizes& s, bool moe) {
-  const int64_t hidden = s.rows(moe) * s.ffn_width(moe) * s.a;
+  const int64_t hidden = s.rows(moe) / s.pieces(moe) * s.ffn_width(moe) * s.a;
   if (!moe) return s.stream() + hidden;
-  return s.stream() + s.rows(true) * s.c.width * kF32 + hidden +
+  const int64_t numbers = s.rows(true) * s.c.width;
+  return s.stream() + numbers * kF32 + hidden + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
          (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
 }
 
@@ -190,19 +201,8 @@ int64_t elsewhere(const ModelConfig& c, int64_t spread) {
 
 // What comes of other processes and is kept for backward.
 int64_t saved_exchange(const Sizes& s, bool moe) {
-  return s.shape.spread > 1 && moe ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
+  return s.spread(moe) ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
 }
-// The widest moment where rows are on the way: what goes to experts and what comes of it, and what
-// goes back and what comes of that; beside the backward of the experts, and the gradients of the
-// shared ones.
-int64_t scratch_exchanging(const Sizes& s, int64_t block, bool moe) {
-  if (s.shape.spread == 1 || !moe) return block;
-  const int64_t rows = s.rows(true) * s.c.width;
-  const int64_t shared = s.c.shared_experts > 0 ? s.stream() + s.n * kF32 : 0;
-  return std::max(block + 4 * rows * s.a + shared,
-                  scratch_forward(s, moe) + rows * (s.a + 2 * kF32));
-}
-
 int64_t copy_bytes(const ModelConfig& c, int64_t a, int64_t spread) {
   const ParamCount p = count_params(c);
   int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] +
@@ -231,8 +231,9 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch =
-        std::max(widest_scratch, scratch_exchanging(s, scratch_block(s, layer), c.is_moe(layer)));
+    widest_scratch = std::max(widest_scratch, scratch_block(s, layer));
+    if (s.spread(c.is_moe(layer)))
+      widest_scratch = std::max(widest_scratch, scratch_forward(s, true));
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;

@@ -7,9 +7,6 @@
 namespace moe {
 namespace {
 
-// More of them hide more of the way and make smaller products.
-constexpr int kPieces = 4;
-
 template <class T>
 std::span<T> alloc_span(Arena& arena, size_t count) {
   return {static_cast<T*>(arena.alloc_bytes(count * sizeof(T))), count};
@@ -23,7 +20,7 @@ class Ways {
         group_(group),
         came_(came),
         experts_(static_cast<int64_t>(plan.offsets.size()) - 1),
-        pieces_(static_cast<int>(std::clamp<int64_t>(experts_ / group.size, 1, kPieces))) {}
+        pieces_(exchange_pieces(experts_, group.size)) {}
 
   int pieces() const { return pieces_; }
   Span experts_of(int process) const { return partition(experts_, process, group_.size); }
@@ -272,6 +269,12 @@ void travel(Run& run, Tensor returned, Tensor made, Tensor there, Tensor x, cons
 }
 
 }  // namespace
+
+int exchange_pieces(int64_t experts, int processes) {
+  // More of them hide more of the way and make smaller products.
+  constexpr int64_t kMost = 4;
+  return static_cast<int>(std::clamp<int64_t>(experts / processes, 1, kMost));
+}
 
 Rows dispatch(Run& run, Tensor x, const RoutingPlan& plan, const comm::Group& group,
               bool same_everywhere) {

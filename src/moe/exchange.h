@@ -17,6 +17,9 @@
 
 namespace moe {
 
+// Into how many pieces the rows of a layer are cut.
+int exchange_pieces(int64_t experts, int processes);
+
 // What a process does while its rows are on the way: no exchange of its own.
 using Meanwhile = std::function<void()>;
 

@@ -69,7 +69,13 @@ int64_t mapped_bytes(const Model& model) {
 }  // namespace
 
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
-  return 2 * config.layers * tokens * bytes_of(dtype, config.kv_width());
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const AttentionShape shape = config.attention(i);
+    bytes += tokens * (bytes_of(dtype, shape.cached_key_width()) +
+                       bytes_of(dtype, shape.cached_value_width()));
+  }
+  return bytes;
 }
 
 int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(model, dtype).all; }

@@ -2,12 +2,23 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 namespace moe {
 namespace {
 
 float scale_of(const AttentionShape& shape) {
-  return 1 / std::sqrt(static_cast<float>(shape.key_width));
+  return shape.score_factor / std::sqrt(static_cast<float>(shape.key_width));
+}
+
+// to[n, at + c] = from[n, c], of one dtype.
+void copy_columns(Tensor to, int64_t at, Tensor from) {
+  const auto size = static_cast<int64_t>(size_of(to.dtype));
+  for (int64_t n = 0; n < from.rows(); ++n)
+    std::memcpy(static_cast<char*>(to.data) + n * to.row_bytes + at * size,
+                static_cast<const char*>(from.data) + n * from.row_bytes,
+                static_cast<size_t>(from.cols() * size));
 }
 
 // Of the batch itself.
@@ -37,6 +48,7 @@ Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<No
 }
 
 void Attention::project(Run& run, Tensor x, Saved& saved) {
+  if (latents) return project_latents(run, x, saved);
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto projected = [&](int64_t width) { return run.saved.alloc(x.dtype, {x.rows(), width}); };
   Tensor yq = projected(shape.q_width()), yk = projected(shape.k_width()),
@@ -51,10 +63,56 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
 
 void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
                                  const Saved& saved) {
+  if (latents) return project_latents_backward(run, dx, dq, dk, dv, x, saved);
   std::optional<Norm> none;
   finish_backward(run, dx, false, dq, x, q, q_bias, q_norm, saved.q_norm);
   finish_backward(run, dx, true, dk, x, k, k_bias, k_norm, saved.k_norm);
   finish_backward(run, dx, true, dv, x, v, v_bias, none, {});
+}
+
+void Attention::project_latents(Run& run, Tensor x, Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  latents->forward(run, x, saved.latents);
+  saved.q = run.saved.alloc(x.dtype, {x.rows(), shape.q_width()});
+  ops::matmul_forward(run, saved.q, latents->queries_of(x, saved.latents), q, all);
+}
+
+// k[n,h] = (k_rope[n], k_b[h] kv[n]),  v[n,h] = v_b[h] kv[n]
+void Attention::expand_latents(Run& run, Saved& saved) {
+  const Tensor kv = saved.latents.kv;
+  const std::array<int64_t, 2> all = {0, kv.rows()};
+  const auto alloc = [&](Arena& arena, int64_t width) {
+    return arena.alloc(kv.dtype, {kv.rows(), width});
+  };
+  saved.k = alloc(run.saved, shape.k_width());
+  saved.v = alloc(run.saved, shape.v_width());
+  ArenaScope scope(run.scratch);
+  Tensor own = alloc(run.scratch, k.value.rows());
+  ops::matmul_forward(run, {{k, own}, {v, saved.v}}, kv, all);
+  ops::join_heads(run, saved.k, saved.latents.k_rope, own, shape.heads);
+}
+
+void Attention::project_latents_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv,
+                                         Tensor x, const Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  const auto like = [&](const Tensor& t) {
+    return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
+  };
+  const Tensor queries = latents->queries_of(x, saved.latents);
+  Tensor dk_rope = like(saved.latents.k_rope), dkv = like(saved.latents.kv),
+         down = run.scratch.alloc(x.dtype, {x.rows(), k.value.rows()});
+  ops::split_heads(run, dk_rope, down, dk, shape.heads);
+  ops::matmul_dw(run, {{k, down}, {v, dv}}, saved.latents.kv, all);
+  ops::matmul_dx(run, dkv, {{k, down}, {v, dv}}, all);
+  ops::matmul_dw(run, q, dq, queries, all);
+  if (saved.latents.q.empty()) {
+    ops::matmul_dx(run, dx, dq, q, all);
+    return latents->backward_acc(run, dx, {}, dkv, dk_rope, x, saved.latents);
+  }
+  Tensor dqueries = like(queries);
+  ops::matmul_dx(run, dqueries, dq, q, all);
+  ops::zero(run, dx);
+  latents->backward_acc(run, dx, dqueries, dkv, dk_rope, x, saved.latents);
 }
 
 void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x,
@@ -76,6 +134,67 @@ void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
   if (shape.rotary_width > 0)
     ops::rope_acc(run, {queries, keys}, shape.key_width, pass.cos_sin, inverse);
+}
+
+namespace {
+
+// w as a bank with a matrix for each head, in `bank`.
+Param& bank_of(Param& bank, const Param& w, int64_t heads) {
+  if (bank.present() && bank.version == w.version && bank.value.data == w.value.data) return bank;
+  Tensor value = w.value;
+  value.rank = 3;
+  value.shape = {heads, w.value.rows() / heads, w.value.cols()};
+  bank.bind(value);
+  bank.version = w.version;
+  return bank;
+}
+
+}  // namespace
+
+// Queries go to the latents instead of latents to keys: with q = (q_r, q_n) the score
+//   <q_n, k_b kv> = <k_b^T q_n, kv>,  and  sum_p s_p v_b kv_p = v_b (sum_p s_p kv_p),
+// so that all heads read what the cache keeps of a token as one head's key and value. Products of
+// each head's own matrix take rows sorted by head.
+void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer, Saved& saved) {
+  const Batch& batch = pass.batch;
+  const int64_t tokens = saved.q.rows(), heads = shape.heads, turning = shape.rotary_width,
+                width = shape.latent.width, rows = tokens * heads;
+  saved.o = run.saved.alloc(saved.q.dtype, {tokens, shape.o_width()});
+  ArenaScope scope(run.scratch);
+  const auto alloc = [&](int64_t count, int64_t cols) {
+    return run.scratch.alloc(saved.q.dtype, {count, cols});
+  };
+  ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
+  ops::rope_acc(run, {saved.latents.k_rope}, turning, pass.cos_sin, false);
+  Tensor key = alloc(tokens, turning + width);
+  copy_columns(key, 0, saved.latents.k_rope);
+  copy_columns(key, turning, saved.latents.kv);
+  pass.cache->store(run, layer, batch, key, {});
+
+  std::vector<int32_t> by_head(static_cast<size_t>(rows)), back(by_head.size());
+  std::vector<int64_t> offsets;
+  for (int64_t h = 0; h < heads; ++h) {
+    offsets.push_back(h * tokens);
+    for (int64_t n = 0; n < tokens; ++n) {
+      by_head[static_cast<size_t>(h * tokens + n)] = static_cast<int32_t>(n * heads + h);
+      back[static_cast<size_t>(n * heads + h)] = static_cast<int32_t>(h * tokens + n);
+    }
+  }
+  offsets.push_back(rows);
+  const Tensor q_heads = saved.q.reshape({rows, shape.key_width});
+  Tensor sorted = alloc(rows, width), query = alloc(rows, turning + width);
+  ops::matmul_dx(run, sorted, {q_heads.slice_cols(turning, shape.key_width), by_head},
+                 bank_of(k_bank_, k, heads), offsets);
+  copy_columns(query, 0, q_heads.slice_cols(0, turning));
+  ops::gather_rows(run, query.slice_cols(turning, turning + width), sorted, back);
+
+  Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width);
+  ops::attention_forward(run, seen, {}, query.reshape({tokens, heads * (turning + width)}),
+                         pass.cache->view(layer, batch), batch.positions, heads, 1, scale_of(shape),
+                         shape.window);
+  ops::matmul_forward(run, values, {seen.reshape({rows, width}), by_head},
+                      bank_of(v_bank_, v, heads), offsets);
+  ops::gather_rows(run, saved.o.reshape({rows, shape.value_width}), values, back);
 }
 
 void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) const {
@@ -102,8 +221,13 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
-  rotate(run, saved.q, saved.k, pass, false);
-  attend(run, pass, layer, saved);
+  if (latents && pass.cache) {
+    attend_cached_latents(run, pass, layer, saved);
+  } else {
+    if (latents) expand_latents(run, saved);
+    rotate(run, saved.q, saved.k, pass, false);
+    attend(run, pass, layer, saved);
+  }
   ops::matmul_forward(run, y, saved.o, o, all);
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
 }

@@ -1,19 +1,24 @@
-// Causal self-attention: project, rotate, attend, project out.
+// Causal self-attention: project, rotate, attend, project out. With latents, keys and values are
+// made of what a token keeps (model/latents.h).
 #pragma once
 
 #include <optional>
 
 #include "model/config.h"
 #include "model/kv_cache.h"
+#include "model/latents.h"
 #include "model/norm.h"
 
 namespace moe {
 
 struct Attention {
   AttentionShape shape;
-  Param q, k, v, o;                      // [H*C,D], [G*C,D], [G*Cv,D], [D,H*Cv]
+  // [H*C,D], [G*C,D], [G*Cv,D], [D,H*Cv]; with latents of L numbers, of which queries are made of
+  // Lq, [H*C,Lq], [H*(C-R),L], [H*Cv,L]
+  Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
+  std::optional<Latents> latents;
 
   // Views into run.saved.
   struct Saved {
@@ -21,6 +26,7 @@ struct Attention {
     Tensor o;        // [N,H*Cv] A
     Tensor lse;      // [N,H] f32
     Norm::Saved q_norm, k_norm;
+    Latents::Saved latents;
   };
 
   // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from
@@ -33,9 +39,14 @@ struct Attention {
   // Queries, keys and values of x, with their biases and norms.
   void project(Run&, Tensor x, Saved&);
   void project_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x, const Saved&);
+  void project_latents(Run&, Tensor x, Saved&);
+  void expand_latents(Run&, Saved&);
+  void project_latents_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
+                                const Saved&);
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;
+  void attend_cached_latents(Run&, const Pass&, int64_t layer, Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
                        const Saved&) const;
 
@@ -44,6 +55,8 @@ struct Attention {
   void finish_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight,
                        Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
+
+  Param k_bank_, v_bank_;  // views of k and v with a matrix for each head
 };
 
 }  // namespace moe

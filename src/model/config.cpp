@@ -23,7 +23,8 @@ void validate_sizes(const ModelConfig& c) {
   constexpr int64_t kLimit = int64_t{1}
                              << 24;  // keeps every product of two sizes far from overflow
   for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
-                       c.expert_width, c.routing.experts, c.shared_experts, c.shared_width})
+                       c.expert_width, c.routing.experts, c.shared_experts, c.shared_width,
+                       c.latent.width, c.latent.query_width, c.latent.value_width})
     if (size > kLimit)
       fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
   if (c.heads % c.kv_heads != 0)
@@ -36,6 +37,26 @@ void validate_sizes(const ModelConfig& c) {
         c.head_width);
 }
 
+void validate_latent(const ModelConfig& c) {
+  const LatentAttention& l = c.latent;
+  if (!l.present()) return;
+  need_positive(l.value_width, "the width of a head's values");
+  if (l.query_width < 0)
+    fail_usage("the width of what queries are made of is {}; it must be at least 0", l.query_width);
+  if (l.rotary_width < 2 || l.rotary_width % 2 != 0 || l.rotary_width >= c.head_width)
+    fail_usage(
+        "{} numbers of a head of {} turn with the position; with latent attention it must be an "
+        "even number of them, and not all",
+        l.rotary_width, c.head_width);
+  if (c.kv_heads != c.heads)
+    fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
+               c.kv_heads, c.heads);
+  if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
+      c.attention_out_bias)
+    fail_usage(
+        "latent attention has rotary positions, no biases, and no norms of queries and keys");
+}
+
 }  // namespace
 
 bool ModelConfig::is_moe(int64_t layer) const {
@@ -45,14 +66,17 @@ bool ModelConfig::is_moe(int64_t layer) const {
   return layer >= dense_first && layer % moe_every == 0;
 }
 
-// Heads are as wide in values as in keys, and turn whole: no family read so far has others.
+// Without latents heads are as wide in values as in keys, and turn whole.
 AttentionShape ModelConfig::attention(int64_t layer) const {
+  const int64_t turning = latent.present() ? latent.rotary_width : head_width;
   return {.heads = heads,
           .kv_heads = kv_heads,
           .key_width = head_width,
-          .value_width = head_width,
-          .rotary_width = positions == Positions::rope ? head_width : 0,
-          .window = layer >= window_from ? attention_window : 0};
+          .value_width = latent.present() ? latent.value_width : head_width,
+          .rotary_width = positions == Positions::rope ? turning : 0,
+          .window = layer >= window_from ? attention_window : 0,
+          .score_factor = latent.present() ? score_factor(rope_scaling) : 1,
+          .latent = latent};
 }
 
 int64_t ModelConfig::moe_layer_count() const {
@@ -68,6 +92,7 @@ void validate(const ModelConfig& c) {
   if (!(c.norm_eps > 0)) fail_usage("the norm's epsilon is {}; it must be above 0", c.norm_eps);
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
+  validate_latent(c);
   if (c.attention_window < 0)
     fail_usage(
         "the attention window is {}; it must be 0 (none) or the number of tokens that each token "

@@ -39,7 +39,20 @@ struct RopeScaling {
   float beta_fast = 32, beta_slow = 1;              // yarn
   // yarn: what cosines and sines are multiplied by; the reader of a config works it out
   float attention_factor = 1;
+  // yarn, with latent attention: scores are multiplied by (0.1 score_mscale ln(factor) + 1)^2
+  float score_mscale = 0;
   bool truncate = true;  // yarn: the blend's ends are rounded outwards to whole c
+};
+
+// Attention whose keys and values are made of few numbers that a token keeps, the same for all
+// heads (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+struct LatentAttention {
+  int64_t width = 0;         // of those numbers; 0: keys and values are made of the token itself
+  int64_t query_width = 0;   // likewise for queries; 0: they are made of the token
+  int64_t rotary_width = 0;  // so many of a head's C numbers turn; of keys the same in all heads
+  int64_t value_width = 0;   // Cv of a head
+
+  bool present() const { return width > 0; }
 };
 
 // The heads of one layer's attention.
@@ -48,12 +61,20 @@ struct AttentionShape {
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
-  int64_t window = 0;  // keys a token sees, itself among them; 0: all before it
+  int64_t window = 0;      // keys a token sees, itself among them; 0: all before it
+  float score_factor = 1;  // of the scores, beside 1 / sqrt(C)
+  LatentAttention latent = {};
 
   int64_t q_width() const { return heads * key_width; }
   int64_t k_width() const { return kv_heads * key_width; }
   int64_t v_width() const { return kv_heads * value_width; }
   int64_t o_width() const { return heads * value_width; }
+  // Numbers that a cache keeps of a token. With latents its keys are what turns of a key and what
+  // keys and values are made of, and its values are part of them.
+  int64_t cached_key_width() const {
+    return latent.present() ? rotary_width + latent.width : k_width();
+  }
+  int64_t cached_value_width() const { return latent.present() ? 0 : v_width(); }
 };
 
 struct InitOptions {
@@ -70,6 +91,7 @@ struct ModelConfig {
   int64_t heads = 4;        // H
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
+  LatentAttention latent;   // then G = H
   int64_t context = 256;    // longest sequence trained on; learned positions end there
 
   NormKind norm = NormKind::rms;
@@ -112,7 +134,6 @@ struct ModelConfig {
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;
   int64_t q_width() const { return heads * head_width; }
-  int64_t kv_width() const { return kv_heads * head_width; }
 };
 
 // Throws (usage) when the numbers do not fit together, naming the option to change.

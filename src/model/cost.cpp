@@ -33,13 +33,14 @@ double average_keys(int64_t window, int64_t context) {
   return w * (s - w / 2) / s;
 }
 
-// forward = 2 (active numbers of matrices that are multiplied) + attention 4 L H C times the keys
-// seen; norms, activations and the embedding's lookup are not counted.
+// forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
+// keys seen; norms, activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   const auto scores = [&](int64_t layers, int64_t window) {
-    return 4 * static_cast<double>(layers) * static_cast<double>(c.q_width()) *
-           average_keys(window, context);
+    const AttentionShape shape = c.attention(0);
+    return 2 * static_cast<double>(layers) *
+           static_cast<double>(shape.q_width() + shape.o_width()) * average_keys(window, context);
   };
   return {.projections = products(matrices[Part::attention]),
           .scores = scores(c.window_from, 0) + scores(c.layers - c.window_from, c.attention_window),
@@ -76,7 +77,9 @@ double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int
 MemoryCount count_memory(const ModelConfig& c) {
   const ParamCount params = count_params(c);
   const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
-  return {4 * n + buffers, 2 * n + buffers, 2 * 2 * c.layers * c.kv_width()};
+  const AttentionShape shape = c.attention(0);
+  return {4 * n + buffers, 2 * n + buffers,
+          2 * c.layers * (shape.cached_key_width() + shape.cached_value_width())};
 }
 
 ModelCost count_cost(const ModelConfig& config, int64_t context) {

@@ -101,8 +101,18 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
         "keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; "
         "take f16 or bf16",
         name_of(dtype), block_of(dtype).elements, config.head_width);
+  if (config.latent.present() && is_quantised(dtype))
+    fail_usage("what latent attention keeps of a token cannot be kept in {}; take f16 or bf16",
+               name_of(dtype));
   for (int64_t i = 0; i < config.layers; ++i) {
     const AttentionShape shape = config.attention(i);
+    if (shape.latent.present()) {
+      // as rows: all heads of a query meet them, and turn a block of them once for all
+      const int64_t width = shape.cached_key_width();
+      k_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, width}));
+      v_.push_back(k_.back().slice_cols(shape.rotary_width, width));
+      continue;
+    }
     k_.push_back(is_quantised(dtype)
                      ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
                      : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
@@ -147,6 +157,7 @@ void KvCache::release(int32_t block) {
 void KvCache::copy_block(int32_t to, int32_t from) {
   for (const std::vector<Tensor>* layers : {&k_, &v_})
     for (const Tensor& t : *layers) {
+      if (!t.dense()) continue;  // part of the keys
       const auto bytes = static_cast<size_t>(t.rows() * t.row_bytes / blocks_);
       auto* data = static_cast<char*>(t.data);
       std::memcpy(data + static_cast<size_t>(to) * bytes, data + static_cast<size_t>(from) * bytes,
@@ -232,7 +243,7 @@ void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tenso
   if (row.empty()) return;
   if (k_[l].rank == 3) store_transposed(run, k_[l], row, k);
   else store_rows(run, k_[l], row, k);
-  store_rows(run, v_[l], row, v);
+  if (!v.empty()) store_rows(run, v_[l], row, v);
 }
 
 ops::KvView KvCache::view(int64_t layer, const Batch& batch) const {

@@ -51,7 +51,7 @@ class KvCache {
   int64_t holders(int32_t block) const { return holders_[static_cast<size_t>(block)]; }
 
   // Copies the batch's new keys and values to their places, rounded to the cache's dtype. k, v [N,
-  // G*C] A
+  // G*C] A; with latents of L numbers, R of a key turning, k [N,R+L] and v absent
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // Of the batch's sequences; valid until the next change of a slot, and as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;
@@ -65,7 +65,7 @@ class KvCache {
   Arena memory_;
   int64_t blocks_;
   std::vector<Tensor> k_;                     // per layer [blocks, G*C, 64] or [blocks * 64, G*C]
-  std::vector<Tensor> v_;                     // per layer [blocks * 64, G*C]
+  std::vector<Tensor> v_;                     // per layer [blocks * 64, G*C]; of latents part of k
   std::vector<int32_t> free_blocks_;          // the next one last
   std::vector<int32_t> holders_;              // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot

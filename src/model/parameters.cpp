@@ -29,6 +29,7 @@ class List {
       add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
   }
   void attention(Attention& attention) const;
+  void latent_attention(Attention& attention) const;
   void router(Router& router) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
             bool down_bias) const;
@@ -40,8 +41,41 @@ class List {
   int64_t layer_;
 };
 
+// The norms' epsilon is not the model's: the families' code has a constant
+// (transformers:deepseek_v3/modeling_deepseek_v3.py).
+void List::latent_attention(Attention& attention) const {
+  constexpr float kLatentEps = 1e-6f;
+  const AttentionShape& shape = attention.shape;
+  const LatentAttention& l = shape.latent;
+  const auto matrix = [&](Param& param, ParamKind kind, std::string_view name, int64_t out,
+                          int64_t in) {
+    add(param, Part::attention, kind, name, Role::matrix, {out, in});
+  };
+  const auto norm = [&](Norm& norm, ParamKind kind, std::string_view name, int64_t width) {
+    norm.eps = kLatentEps;
+    add(norm.weight, Part::attention, kind, name, Role::norm, {width});
+  };
+  Latents& latents = attention.latents.emplace();
+  if (l.query_width > 0) {
+    matrix(latents.q_a, ParamKind::q_a, "attn.q_a.weight", l.query_width, c.width);
+    norm(latents.q_norm.emplace(), ParamKind::q_a_norm, "attn.q_a_norm.weight", l.query_width);
+    matrix(attention.q, ParamKind::q_b, "attn.q_b.weight", shape.q_width(), l.query_width);
+  } else {
+    matrix(attention.q, ParamKind::q, "attn.q.weight", shape.q_width(), c.width);
+  }
+  matrix(latents.kv_a, ParamKind::kv_a, "attn.kv_a.weight", l.width, c.width);
+  matrix(latents.k_rope, ParamKind::k_rope, "attn.k_rope.weight", shape.rotary_width, c.width);
+  norm(latents.kv_norm, ParamKind::kv_a_norm, "attn.kv_a_norm.weight", l.width);
+  matrix(attention.k, ParamKind::k_b, "attn.k_b.weight",
+         shape.heads * (shape.key_width - shape.rotary_width), l.width);
+  matrix(attention.v, ParamKind::v_b, "attn.v_b.weight", shape.v_width(), l.width);
+  add(attention.o, Part::attention, ParamKind::o, "attn.o.weight", Role::residual,
+      {c.width, shape.o_width()});
+}
+
 void List::attention(Attention& attention) const {
   const AttentionShape& shape = attention.shape = c.attention(layer_);
+  if (shape.latent.present()) return latent_attention(attention);
   const auto projection = [&](Param& weight, Param& bias, bool biased, ParamKind kind,
                               const std::string& name, Role role, int64_t out, int64_t in) {
     add(weight, Part::attention, kind, name + ".weight", role, {out, in});

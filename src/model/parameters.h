@@ -42,6 +42,16 @@ enum class ParamKind : uint8_t {
   o,
   q_norm,
   k_norm,
+  // of latent attention: what queries, keys and values are made of is made by q_a and kv_a, normed,
+  // and taken by q_b, k_b and v_b; k_rope makes what turns of a key
+  q_a,
+  q_a_norm,
+  q_b,
+  kv_a,
+  k_rope,
+  kv_a_norm,
+  k_b,
+  v_b,
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,

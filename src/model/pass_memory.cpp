@@ -69,6 +69,9 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
   int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
+  if (const LatentAttention& l = shape.latent; l.present())  // before and after the norms, k_rope
+    return bytes + s.n * (2 * (l.width + l.query_width) + shape.rotary_width) * s.a +
+           s.n * kF32 * (l.query_width > 0 ? 2 : 1);
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
   // before the norm, and its statistics
@@ -161,6 +164,12 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
+  if (const LatentAttention& l = shape.latent; l.present())
+    // dk_rope, dkv, dk_b; dq_b; before a norm
+    return q + others + scratch_wave(s, s.n, s.c.width) +
+           s.n * s.a *
+               (shape.k_width() - (shape.heads - 1) * shape.rotary_width + l.width + l.query_width +
+                std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
   return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);
 }
@@ -240,6 +249,21 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   return m;
 }
 
+namespace {
+
+// Of a forward that reads a cache: what queries of latents are, in both orders, what they see, and
+// the values.
+int64_t scratch_latents(const Sizes& s, int64_t layer) {
+  const AttentionShape shape = s.c.attention(layer);
+  const int64_t width = shape.latent.width;
+  return shape.latent.present() ? s.n * s.a *
+                                      (shape.cached_key_width() * (shape.heads + 1) +
+                                       shape.heads * (2 * width + shape.value_width))
+                                : 0;
+}
+
+}  // namespace
+
 int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
@@ -252,7 +276,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
-    scratch = std::max(scratch, scratch_forward(s, c.is_moe(layer)));
+    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)), scratch_latents(s, layer)});
   }
   return streams + turns + saved + scratch + kForwardThreadScratch;
 }

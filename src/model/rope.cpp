@@ -69,6 +69,13 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
   return table;
 }
 
+float score_factor(const RopeScaling& s) {
+  if (s.kind != RopeScaling::Kind::yarn || s.factor <= 1) return 1;
+  const double m =
+      0.1 * static_cast<double>(s.score_mscale) * std::log(static_cast<double>(s.factor)) + 1;
+  return static_cast<float>(m * m);
+}
+
 void validate(const RopeScaling& s) {
   using Kind = RopeScaling::Kind;
   if (s.kind == Kind::none) return;
@@ -92,6 +99,8 @@ void validate(const RopeScaling& s) {
   if (!(s.attention_factor > 0 && std::isfinite(s.attention_factor)))
     fail_usage("the rotary scaling's attention_factor is {}; it must be above 0",
                s.attention_factor);
+  if (!(s.score_mscale >= 0 && std::isfinite(s.score_mscale)))
+    fail_usage("the rotary scaling's mscale_all_dim is {}; it must be at least 0", s.score_mscale);
 }
 
 }  // namespace moe

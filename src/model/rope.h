@@ -8,6 +8,10 @@ namespace moe {
 // frequency[c] = theta^(-2c/C), changed as `scaling` says; factor is its attention_factor.
 ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling);
 
+// What latent attention multiplies its scores by, beside 1 / sqrt(C)
+// (transformers:deepseek_v3/modeling_deepseek_v3.py, yarn_apply_mscale).
+float score_factor(const RopeScaling&);
+
 // Throws (usage) when the numbers of a scaling have no meaning.
 void validate(const RopeScaling&);
 

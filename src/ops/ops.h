@@ -161,6 +161,12 @@ void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
 void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
                   std::span<const int32_t> row);
 
+// ---- heads of shared and own numbers (ops/cpu/rowwise/heads.cpp) --------------------------------
+// y[n,h] = (shared[n], own[n,h]).  y [N,H*(R+W)], shared [N,R], own [N,H*W], same dtype
+void join_heads(Run&, Tensor y, Tensor shared, Tensor own, int64_t heads);
+// Its adjoint: dshared[n] = sum_h of its part of dy[n,h], in f32.  shapes and dtypes as above
+void split_heads(Run&, Tensor dshared, Tensor down, Tensor dy, int64_t heads);
+
 // ---- attention (ops/cpu/attention/attention.cpp) ------------------------------------------------
 // Where the keys and values of each sequence lie.
 // Sequence s owns query rows [bounds[s], bounds[s+1]). In training a sequence's keys are one run of

@@ -104,6 +104,160 @@ TEST(AttentionLayer, MatchesItsTwinWhateverItsHeadsAre) {
     expect_like_the_twin(shape);
 }
 
+// x, then q_a, q_b, kv_a, k_rope, k_b, v_b and the way out.
+template <class T>
+using LatentInputs = std::array<std::vector<T>, 8>;
+
+// y = x / rms(x) of rows of `width`
+template <class T>
+std::vector<T> unit_rows(const std::vector<T>& x, int64_t width) {
+  std::vector<T> y = x;
+  const auto cols = static_cast<size_t>(width);
+  for (size_t n = 0; n < x.size() / cols; ++n) {
+    T squares(0.0);
+    for (size_t c = 0; c < cols; ++c) squares += x[n * cols + c] * x[n * cols + c];
+    using std::sqrt;
+    const T rms = sqrt(squares / T(static_cast<double>(cols)) + T(1e-6));
+    for (size_t c = 0; c < cols; ++c) y[n * cols + c] = x[n * cols + c] / rms;
+  }
+  return y;
+}
+
+template <class T>
+std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionShape& shape) {
+  const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
+  const std::vector<double> f = frequencies(shape.rotary_width);
+  const LatentAttention& l = shape.latent;
+  const std::vector<T> q_from = unit_rows(linear(in[0], in[1], kWidth), l.query_width),
+                       kv = unit_rows(linear(in[0], in[3], kWidth), l.width),
+                       k_rope = linear(in[0], in[4], kWidth), own = linear(kv, in[5], l.width);
+  const auto turning = static_cast<size_t>(shape.rotary_width),
+             width = static_cast<size_t>(shape.key_width), rest = width - turning;
+  std::vector<T> k;
+  for (size_t n = 0; n < k_rope.size() / turning; ++n)
+    for (size_t h = 0; h < static_cast<size_t>(shape.heads); ++h)
+      for (size_t c = 0; c < width; ++c)
+        k.push_back(c < turning
+                        ? k_rope[n * turning + c]
+                        : own[(n * static_cast<size_t>(shape.heads) + h) * rest + c - turning]);
+  const std::vector<T> q =
+      twin::rope(linear(q_from, in[2], l.query_width), rows.positions, shape.heads, f, 1, false);
+  k = twin::rope(k, rows.positions, shape.heads, f, 1, false);
+  const twin::AttentionShape of{
+      shape.heads,
+      shape.heads,
+      shape.key_width,
+      shape.value_width,
+      static_cast<double>(shape.score_factor) / std::sqrt(static_cast<double>(shape.key_width)),
+      0};
+  const std::vector<T> v = linear(kv, in[6], l.width);
+  return linear(twin::attention_forward(q, k, v, rows, of).o, in[7], shape.o_width());
+}
+
+struct LatentLayer {
+  static constexpr int64_t kHeads = 3, kTurning = 4;
+  Attention attention;
+
+  explicit LatentLayer(moe::Run& run) {
+    AttentionShape& shape = attention.shape;
+    shape = {.heads = kHeads,
+             .kv_heads = kHeads,
+             .key_width = kTurning + 3,
+             .value_width = 5,
+             .rotary_width = kTurning,
+             .score_factor = 1.3f,
+             .latent = {.width = 7, .query_width = 6, .rotary_width = kTurning, .value_width = 5}};
+    const auto ones = [&](Norm& norm, int64_t width) {
+      norm.eps = 1e-6f;
+      norm.weight = draw_param(run.saved, {width}, 1, 0);
+      for (int64_t i = 0; i < width; ++i) norm.weight.value.as<float>()[i] = 1;
+    };
+    Latents& latents = attention.latents.emplace();
+    latents.q_a = draw_param(run.saved, {6, kWidth}, 1, 0.7f);
+    latents.kv_a = draw_param(run.saved, {7, kWidth}, 2, 0.7f);
+    latents.k_rope = draw_param(run.saved, {kTurning, kWidth}, 3, 0.7f);
+    ones(latents.q_norm.emplace(), 6);
+    ones(latents.kv_norm, 7);
+    attention.q = draw_param(run.saved, {shape.q_width(), 6}, 4, 0.7f);
+    attention.k = draw_param(run.saved, {kHeads * 3, 7}, 5, 0.7f);
+    attention.v = draw_param(run.saved, {shape.v_width(), 7}, 6, 0.7f);
+    attention.o = draw_param(run.saved, {kWidth, shape.o_width()}, 7, 0.7f);
+  }
+};
+
+TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
+  moe::Run run(2);
+  LatentLayer layer(run);
+  Attention& attention = layer.attention;
+  const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
+  const int64_t tokens = rows.bounds.back();
+  const Tensor x = draw(run.saved, DType::f32, {tokens, kWidth}, 8),
+               dy = draw(run.saved, DType::f32, {tokens, kWidth}, 9);
+  const Tensor y = run.saved.alloc(DType::f32, {tokens, kWidth}),
+               dx = run.saved.alloc(DType::f32, {tokens, kWidth});
+  const std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  Pass pass{.batch = {ids, rows.positions, rows.bounds}, .keep = Keep::all};
+  pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions,
+                                    rope_frequencies(LatentLayer::kTurning, 100, {}));
+  Attention::Saved saved;
+  attention.forward(run, y, x, pass, 0, saved);
+  Latents& latents = *attention.latents;
+  Param* params[] = {&latents.q_a, &attention.q, &latents.kv_a, &latents.k_rope,
+                     &attention.k, &attention.v, &attention.o};
+  LatentInputs<double> in = {values(x)};
+  for (size_t i = 0; i < std::size(params); ++i) in[i + 1] = values(params[i]->value);
+  expect_near(y, twin_latent_attention(in, attention.shape), kTwinF32, "y");
+  attention.backward(run, dx, dy, x, pass, saved);
+  const std::vector<double> r = values(dy);
+  for (size_t i = 0; i < in.size(); ++i) {
+    LatentInputs<Dual<double>> dual;
+    for (size_t j = 0; j < in.size(); ++j) dual[j] = constants(in[j]);
+    const std::vector<double> want = dual_gradient(in[i], [&](const DualVector& at) {
+      dual[i] = at;
+      return inner(twin_latent_attention(dual, attention.shape), r);
+    });
+    expect_near(i == 0 ? dx : params[i - 1]->grad, want, kTwinF32, fmt::format("gradient {}", i));
+  }
+}
+
+// What is read from a cache is what a whole text gives: the products go another way round.
+TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
+  ModelConfig c;
+  c.layers = 1;
+  c.heads = c.kv_heads = LatentLayer::kHeads;
+  c.head_width = LatentLayer::kTurning + 3;
+  c.latent = {
+      .width = 7, .query_width = 6, .rotary_width = LatentLayer::kTurning, .value_width = 5};
+  moe::Run run(2);
+  LatentLayer layer(run);
+  Attention& attention = layer.attention;
+  constexpr int64_t kTokens = 70;
+  const Tensor x = draw(run.saved, DType::f32, {kTokens, kWidth}, 8),
+               whole = run.saved.alloc(DType::f32, {kTokens, kWidth}),
+               pieces = run.saved.alloc(DType::f32, {kTokens, kWidth});
+  const std::vector<int32_t> ids(kTokens);
+  std::vector<int32_t> positions(kTokens);
+  for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = i;
+  KvCache cache(c, DType::f32, kTokens);
+  const int32_t slots[] = {cache.open()};
+  cache.extend(slots[0], kTokens);
+  const auto forward = [&](Tensor y, int64_t begin, int64_t end, bool cached) {
+    const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+    const int64_t bounds[] = {0, end - begin};
+    const std::span at = std::span<const int32_t>(positions).subspan(first, count);
+    Pass pass{.batch = {std::span<const int32_t>(ids).first(count), at, bounds}};
+    if (cached) pass.cache = &cache, pass.batch.slots = slots;
+    pass.cos_sin =
+        ops::cos_sin_table(run, run.saved, at, rope_frequencies(LatentLayer::kTurning, 100, {}));
+    Attention::Saved saved;
+    attention.forward(run, y.slice_rows(begin, end), x.slice_rows(begin, end), pass, 0, saved);
+  };
+  forward(whole, 0, kTokens, false);
+  forward(pieces, 0, 66, true);
+  for (int64_t n = 66; n < kTokens; ++n) forward(pieces, n, n + 1, true);
+  expect_near(pieces, values(whole), kTwinF32, "by the cache");
+}
+
 // What a model's layers are given is what its options say, one layer after another.
 TEST(AttentionLayer, IsShapedByTheConfig) {
   ModelConfig c;

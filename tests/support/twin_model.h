@@ -186,8 +186,8 @@ class TwinModel {
 
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
     const Matrix<T> q = project(x, name, "q", c_.q_width(), true),
-                    k = project(x, name, "k", c_.kv_width(), true),
-                    v = project(x, name, "v", c_.kv_width(), false);
+                    k = project(x, name, "k", c_.kv_heads * c_.head_width, true),
+                    v = project(x, name, "v", c_.kv_heads * c_.head_width, false);
     const auto width = static_cast<size_t>(c_.head_width);
     const auto group = static_cast<size_t>(c_.heads / c_.kv_heads);
     Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.q_width())));

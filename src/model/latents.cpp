@@ -1,0 +1,45 @@
+#include "model/latents.h"
+
+#include <array>
+
+namespace moe {
+
+void Latents::forward(Run& run, Tensor x, Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  const auto projected = [&](const Param& w) {
+    return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()});
+  };
+  const auto normed = [&](Norm& norm, Tensor y, Norm::Saved& of_norm) {
+    Tensor z = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
+    norm.forward(run, z, y, of_norm);
+    return z;
+  };
+  Tensor yq, ykv = projected(kv_a);
+  saved.k_rope = projected(k_rope);
+  if (q_norm) {
+    yq = projected(q_a);
+    ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+    saved.q = normed(*q_norm, yq, saved.q_norm);
+  } else {
+    ops::matmul_forward(run, {{kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+  }
+  saved.kv = normed(kv_norm, ykv, saved.kv_norm);
+}
+
+void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x,
+                           const Saved& saved) {
+  ArenaScope scope(run.scratch);
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  const auto back = [&](Param& weight, Norm& norm, Tensor dy, const Norm::Saved& of_norm) {
+    Tensor dprojected = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+    norm.backward(run, dprojected, dy, of_norm);
+    ops::matmul_dw(run, weight, dprojected, x, all);
+    ops::matmul_dx_acc(run, dx, dprojected, weight, all);
+  };
+  if (q_norm) back(q_a, *q_norm, dq, saved.q_norm);
+  back(kv_a, kv_norm, dkv, saved.kv_norm);
+  ops::matmul_dw(run, k_rope, dk_rope, x, all);
+  ops::matmul_dx_acc(run, dx, dk_rope, k_rope, all);
+}
+
+}  // namespace moe

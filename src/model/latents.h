@@ -1,0 +1,36 @@
+// What latent attention makes of a token before there are heads (DeepSeek-V2, arXiv 2405.04434,
+// section 2.1): few numbers of which queries are made, few of which keys and values are, and the
+// part of a key that turns with the position, the same for all heads.
+#pragma once
+
+#include <optional>
+
+#include "model/norm.h"
+
+namespace moe {
+
+// q = norm(q_a x), kv = norm(kv_a x), k_rope = k_rope x
+struct Latents {
+  Param q_a;                   // [Lq,D]; absent: queries are made of the token itself
+  std::optional<Norm> q_norm;  // [Lq]
+  Param kv_a;                  // [L,D]
+  Param k_rope;                // [R,D]
+  Norm kv_norm;                // [L]
+
+  // Views into run.saved.
+  struct Saved {
+    Tensor q;       // [N,Lq] A, absent without q_a
+    Tensor kv;      // [N,L] A
+    Tensor k_rope;  // [N,R] A, before it is turned
+    Norm::Saved q_norm, kv_norm;
+  };
+
+  // x [N,D] A
+  void forward(Run&, Tensor x, Saved&);
+  // What queries are made of.
+  Tensor queries_of(Tensor x, const Saved& saved) const { return saved.q.empty() ? x : saved.q; }
+  // dx [N,D] f32; dq [N,Lq], dkv [N,L], dk_rope [N,R] A; dq absent where saved.q is
+  void backward_acc(Run&, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x, const Saved&);
+};
+
+}  // namespace moe

@@ -287,7 +287,7 @@ struct Found {
 
 FoundWhole read_whole(const Safetensors& file, const std::string& name, const FileTensor& tensor) {
   const FileTensor::Piece& piece = tensor.pieces[0];
-  if (tensor.pieces.size() != 1 || piece.transpose || piece.pairs > 0)
+  if (tensor.pieces.size() != 1 || piece.transpose || !piece.order.as_in_model())
     fail(
         "{}: \"{}\" replaces a tensor whose numbers lie otherwise in the model; that is not known "
         "here",

@@ -19,14 +19,6 @@ bool is_turned(const FileTensor& tensor) {
                      [](const FileTensor::Piece& piece) { return piece.transpose; });
 }
 
-// Which row of the Model is row r of a file whose heads of C rows stand in pairs: 0, C/2, 1, C/2 +
-// 1, ...
-int64_t model_row(int64_t r, int64_t head) {
-  if (head == 0) return r;
-  const int64_t in_head = r % head;
-  return r - in_head + in_head / 2 + (in_head % 2 == 1 ? head / 2 : 0);
-}
-
 // Row r of a piece as the file has it: where its numbers stand in the Model. `cols` may be 1 where
 // a vector is walked number by number.
 struct Place {
@@ -35,7 +27,7 @@ struct Place {
   int64_t number;  // of the parameter
 };
 Place place_of(const FileTensor::Piece& piece, const PieceShape& shape, int64_t r, int64_t cols) {
-  const int64_t at = model_row(r, piece.pairs) * cols, each = shape.rows * shape.cols;
+  const int64_t at = piece.order.model_row(r) * cols, each = shape.rows * shape.cols;
   const Tensor matrix = matrix_of(piece, at / each);
   const int64_t in_matrix = at % each;
   const char* row =
@@ -52,12 +44,16 @@ void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads,
   for (const FileTensor::Piece& piece : tensor.pieces) {
     const PieceShape shape = shape_of(piece);
     const int64_t rows = shape.numel() / cols;
-    const int64_t from = std::max(begin, first) - first, to = std::min(end, first + rows) - first;
+    const bool apart = piece.order.apart > 0;  // among rows of other pieces
+    const int64_t before = apart ? 0 : first, from = apart ? begin : std::max(begin, first) - first,
+                  to = apart ? end : std::min(end, first + rows) - first;
     parallel_for(threads, to - from, grain(cols), [&](int64_t r0, int64_t r1, int) {
-      for (int64_t r = from + r0; r < from + r1; ++r) f(place_of(piece, shape, r, cols), first + r);
+      for (int64_t r = from + r0; r < from + r1; ++r)
+        if (piece.order.has(r)) f(place_of(piece, shape, r, cols), before + r);
     });
     for (int64_t r = from; r < to; ++r) {
-      const int64_t number = shape.begin + model_row(r, piece.pairs) * cols;
+      if (!piece.order.has(r)) continue;
+      const int64_t number = shape.begin + piece.order.model_row(r) * cols;
       read.add(*piece.param, number, number + cols);
     }
     first += rows;

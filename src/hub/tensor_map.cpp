@@ -61,7 +61,24 @@ void join(std::vector<FileTensor>& map, const std::string& name, const std::vect
   open->pieces.push_back(piece);
 }
 
-void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, int64_t head_width) {
+RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& shape) {
+  const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
+  switch (row.layout) {
+    case Layout::paired: return {.head = width, .turning = width, .paired = true};
+    case Layout::rotary_last:
+      return {.head = width, .turning = turning, .paired = true, .last = true};
+    case Layout::fused_rotary: return {.head = turning, .turning = turning, .paired = true};
+    case Layout::fused_heads:
+      return param.kind == ParamKind::k_b
+                 ? RowOrder{.head = own, .apart = own + shape.value_width}
+                 : RowOrder{
+                       .head = shape.value_width, .apart = own + shape.value_width, .before = own};
+    default: return {};
+  }
+}
+
+void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
+               const AttentionShape& attention) {
   const std::string name = name_in_file(row, param);
   const bool turns = param.is_matrix();
   std::vector<int64_t> shape = shape_of(param.whole());
@@ -89,7 +106,12 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param, i
     case Layout::fused_columns:
       turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
-    case Layout::paired: return push({.param = &param, .pairs = head_width});
+    case Layout::paired:
+    case Layout::rotary_last:
+      return push({.param = &param, .order = order_of(row, param, attention)});
+    case Layout::fused_rotary:
+    case Layout::fused_heads:
+      return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, attention)});
   }
 }
 
@@ -113,7 +135,7 @@ Source source_shape(const FileTensor::Piece& piece) {
                .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                .cols = t.cols()};
   if (t.rank == 2 && piece.expert >= 0) shape.rows = 1;  // of a bank of vectors
-  if (t.rank == 1 && piece.pairs > 0) std::swap(shape.rows, shape.cols);
+  if (t.rank == 1 && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
   return shape;
 }
 
@@ -125,7 +147,9 @@ void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
     Source from = source_shape(piece);
     if (piece.transpose) std::swap(from.rows, from.cols);
     from.dtype = file.dtype;
-    from.data = static_cast<const char*>(file.data) + bytes_of(file.dtype, at);
+    // heads apart are counted from the tensor's first row
+    from.data = static_cast<const char*>(file.data) +
+                (piece.order.apart > 0 ? 0 : bytes_of(file.dtype, at));
     from.row_bytes = tensor.columns ? file.row_bytes : bytes_of(file.dtype, from.cols);
     at += tensor.columns ? from.cols : from.count * from.rows * from.cols;
     f(piece, from);
@@ -146,13 +170,6 @@ Source part_here(const FileTensor::Piece& piece, Source from) {
   from.data += first * (of_matrices ? from.rows : 1) * from.row_bytes;
   (of_matrices ? from.count : from.rows) = here;
   return from;
-}
-
-// Which row of the file is row r of a parameter whose heads of C rows lie in pairs there: (0, C/2),
-// (1, C/2 + 1), ...
-int64_t paired_row(int64_t r, int64_t head) {
-  const int64_t half = head / 2, in_head = r % head;
-  return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
 
 void to_floats(float* out, const void* in, DType dtype, int64_t n) {
@@ -193,7 +210,7 @@ void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
     if (!piece.transpose) {
       for (int64_t r = 0; r < from.rows; ++r)
-        convert(to + r * from.cols, from.row(m, piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
+        convert(to + r * from.cols, from.row(m, piece.order.file_row(r)));
       continue;
     }
     for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
@@ -229,8 +246,7 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
         continue;
       }
       for (int64_t r = 0; r < to.rows; ++r)
-        std::copy_n(rows.data() + r * to.cols, to.cols,
-                    place(piece.pairs > 0 ? paired_row(r, piece.pairs) : r));
+        std::copy_n(rows.data() + r * to.cols, to.cols, place(piece.order.file_row(r)));
     }
   });
   return Tensor(buffer.data(), DType::f32, {numbers});
@@ -341,7 +357,7 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
   bool alike = true, as_it_is = true, transposed = false;
   for (const auto& [piece, from] : pieces) {
     alike = alike && from.dtype == dtype;
-    as_it_is = as_it_is && !piece.transpose && piece.pairs == 0 && from.dense();
+    as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense();
     transposed = transposed || piece.transpose;
   }
   if (!is_large(param) || !alike || (transposed && is_quantised(dtype))) {
@@ -364,6 +380,30 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
 
 }  // namespace
 
+int64_t RowOrder::file_row(int64_t model_row) const {
+  if (as_in_model()) return model_row;
+  int64_t r = model_row % head;
+  if (r < turning) {
+    const int64_t half = turning / 2;
+    if (paired) r = r < half ? 2 * r : 2 * (r - half) + 1;
+    if (last) r += head - turning;
+  } else if (last) {
+    r -= turning;
+  }
+  return model_row / head * (apart > 0 ? apart : head) + before + r;
+}
+
+int64_t RowOrder::model_row(int64_t file_row) const {
+  if (as_in_model()) return file_row;
+  const int64_t each = apart > 0 ? apart : head;
+  int64_t r = file_row % each - before;
+  const int64_t turns = last ? r - (head - turning) : r;  // which of those that turn
+  if (turns >= 0 && turns < turning)
+    r = paired ? turns / 2 + (turns % 2 == 1 ? turning / 2 : 0) : turns;
+  else if (last) r += turning;
+  return file_row / each * head + r;
+}
+
 Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   const Param& param = *piece.param;
   if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
@@ -373,7 +413,7 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
   for (Param* param : model.params())
-    add_piece(map, row_of(names, *param), *param, model.config().head_width);
+    add_piece(map, row_of(names, *param), *param, model.config().attention(0));
   if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.lm_head_weight();
     map.push_back({.name = std::string(names.tied_head),
@@ -481,7 +521,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const FileTensor::Piece& piece = tensor.pieces[0];
     const bool scattered =
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
-    if (tensor.pieces.size() == 1 && !piece.transpose && piece.pairs == 0 && !scattered &&
+    if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
         !is_quantised(piece.param->value.dtype)) {
       item.value =
           shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);

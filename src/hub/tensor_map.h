@@ -13,14 +13,31 @@
 
 namespace moe {
 
+// Where the rows of a parameter's heads stand in a file.
+struct RowOrder {
+  int64_t head = 0;     // rows of a head; 0: rows stand as in the Model
+  int64_t turning = 0;  // so many rows of a head turn with the position, in the Model the first
+  bool paired = false;  // they stand in pairs of neighbours: 0, R/2, 1, R/2 + 1, ...
+  bool last = false;    // they stand behind the others
+  // Heads begin so many rows apart, behind `before` rows of other pieces; 0: one behind the other.
+  int64_t apart = 0, before = 0;
+
+  bool as_in_model() const { return head == 0; }
+  int64_t file_row(int64_t model_row) const;
+  int64_t model_row(int64_t file_row) const;
+  // Whether a row of the file is one of this piece's heads'.
+  bool has(int64_t file_row) const {
+    return apart == 0 || (file_row % apart >= before && file_row % apart < before + head);
+  }
+};
+
 // One tensor as it lies in the file: its pieces one after another.
 struct FileTensor {
   struct Piece {
     Param* param = nullptr;
     int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
-    int64_t pairs = 0;  // C where the rows of each head of C stand in pairs in the file: 0, C/2, 1,
-                        // C/2 + 1, ...; 0: as in the Model
+    RowOrder order = {};
   };
 
   std::string name;

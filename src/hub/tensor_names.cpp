@@ -66,6 +66,31 @@ constexpr NameRow kDeepSeekNames[] = {
      Layout::bank_of_one},
 };
 
+// DeepSeek-V2's and its successors': latent attention, and the shared experts of the first.
+constexpr NameRow kLatentNames[] = {
+    {Part::attention, ParamKind::q_a, "model.layers.{i}.self_attn.q_a_proj.weight"},
+    {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.self_attn.q_a_layernorm.weight"},
+    {Part::attention, ParamKind::q_b, "model.layers.{i}.self_attn.q_b_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::kv_a, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::k_rope, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
+     Layout::fused_rotary},
+    {Part::attention, ParamKind::kv_a_norm, "model.layers.{i}.self_attn.kv_a_layernorm.weight"},
+    {Part::attention, ParamKind::k_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
+     Layout::fused_heads},
+    {Part::attention, ParamKind::v_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
+     Layout::fused_heads},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
 // GPT-2's weights are Conv1D's, [in, out].
 constexpr NameRow kGpt2Names[] = {
     {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
@@ -122,6 +147,14 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}"},
     {Part::attention, ParamKind::v, "blk.{i}.attn_v.{w}"},
     {Part::attention, ParamKind::o, "blk.{i}.attn_output.{w}"},
+    {Part::attention, ParamKind::q_a, "blk.{i}.attn_q_a.weight"},
+    {Part::attention, ParamKind::q_a_norm, "blk.{i}.attn_q_a_norm.weight"},
+    {Part::attention, ParamKind::q_b, "blk.{i}.attn_q_b.weight", Layout::rotary_last},
+    {Part::attention, ParamKind::kv_a, "blk.{i}.attn_kv_a_mqa.weight", Layout::fused},
+    {Part::attention, ParamKind::k_rope, "blk.{i}.attn_kv_a_mqa.weight", Layout::fused_rotary},
+    {Part::attention, ParamKind::kv_a_norm, "blk.{i}.attn_kv_a_norm.weight"},
+    {Part::attention, ParamKind::k_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
+    {Part::attention, ParamKind::v_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
     {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
@@ -165,12 +198,15 @@ constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
 }  // namespace
 
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
-const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName};
+const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName, {},
+                                    {},        kLatentNames};
 const TensorNames kLlamaTensors = {"Llama", kHuggingFaceNames, kTiedHeadName, kRotaryTables};
 const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames,    kTiedHeadName, kRotaryTables,
                                      {},        kHuggingFaceNames};
 const TensorNames kDeepSeekTensors = {
     "DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
+                                    kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 

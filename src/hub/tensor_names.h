@@ -20,8 +20,11 @@ enum class Layout {
   bias_rows,       // [E,F] as one tensor [E,1,F]
   fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
   fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
-  paired,  // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
-           // neighbours wants them
+  paired,        // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
+                 // neighbours wants them
+  rotary_last,   // of each head the rows that turn behind the others, in pairs
+  fused_rotary,  // as fused, all rows in pairs
+  fused_heads,   // as fused, but head by head: a head's keys, then its values
 };
 
 // A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
@@ -48,7 +51,7 @@ struct TensorNames {
 
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
-    kDeepSeekTensors, kGpt2Tensors, kNanoMoeTensors;
+    kDeepSeekTensors, kLatentTensors, kGpt2Tensors, kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; and GPT-2's.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors;

@@ -286,7 +286,7 @@ TEST(Config, ModelTypesAndUnknownKeys) {
                "mean \"olmoe\"?");
   EXPECT_FAILS(parse(with(olmoe, "model_type", "bert")),
                "known are olmoe, moe_cpp, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, "
-               "qwen3_moe, gpt2, deepseek");
+               "qwen3_moe, gpt2, deepseek_v3, deepseek_v2, deepseek");
   EXPECT_FAILS(parse(without(olmoe, "model_type")), "\"model_type\" is missing");
   EXPECT_FAILS(parse(with(olmoe, "norm_topk_probs", true)),
                "\"norm_topk_probs\" is not known here; did you mean \"norm_topk_prob\"?");

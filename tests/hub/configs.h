@@ -88,6 +88,7 @@ inline std::vector<NamedConfig> small_families() {
     c.routing.recipe = recipe;
     if (find_recipe(recipe).has_router())
       c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
+    c.routing.coef.device = c.routing.coef.communication = 0;  // no family has words for them
     all.push_back({type, c});
   };
   add("llama", "dense",
@@ -123,6 +124,24 @@ inline std::vector<NamedConfig> small_families() {
     c.dense_first = 1;
     c.shared_experts = 2;
     c.shared_width = c.expert_width = 6;
+  });
+  const auto latent = [](ModelConfig& c) {
+    c.layers = 3;
+    c.dense_first = 1;
+    c.kv_heads = c.heads;
+    c.head_width = 6;
+    c.latent = {.width = 8, .query_width = 0, .rotary_width = 2, .value_width = 3};
+    c.shared_experts = 2;
+    c.shared_width = c.expert_width = 6;
+  };
+  add("deepseek_v2", "deepseek-v2", latent);
+  add("deepseek_v3", "deepseek-v3", [&](ModelConfig& c) {
+    latent(c);
+    c.latent.query_width = 5;
+    c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_context = 8,
+                      .score_mscale = 0.707f};
   });
   return all;
 }

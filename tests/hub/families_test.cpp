@@ -11,6 +11,7 @@
 #include "hub/folder/config_json.h"
 #include "hub/hub.h"
 #include "hub/tensor_map.h"
+#include "model/cost.h"
 #include "support/check.h"
 #include "support/files.h"
 
@@ -92,6 +93,24 @@ TEST(Families, PublishedConfigs) {
   EXPECT_EQ(deepseek.dense_width, 10944);
   EXPECT_EQ(weigh(deepseek), ChosenScores::Renormalise::never);
   EXPECT_EQ(deepseek.routing.balance_over, BalanceOver::sequence);
+  const ModelConfig lite = parse(published("deepseek_v2_lite")),
+                    v3 = parse(published("deepseek_v3"));
+  EXPECT_EQ(lite.latent.query_width, 0);
+  EXPECT_EQ(lite.head_width, 192);
+  EXPECT_EQ(lite.attention(0).cached_key_width() + lite.attention(0).cached_value_width(), 576);
+  EXPECT_EQ(eval_spec(lite.routing).slots(), 6);
+  EXPECT_EQ(v3.latent.query_width, 1536);
+  EXPECT_EQ(v3.moe_layer_count(), 58);
+  const RoutingSpec spec = eval_spec(v3.routing);
+  const auto& groups = std::get<GroupedTopK>(spec.select);
+  EXPECT_EQ(groups.groups, 8);
+  EXPECT_EQ(groups.keep, 4);
+  // (0.1 ln 40 + 1)^2, in the family's code beside 1 / sqrt(192)
+  EXPECT_NEAR(v3.attention(0).score_factor, 1.8738, 1e-4);
+  EXPECT_EQ(v3.rope_scaling.attention_factor, 1);
+  // of arXiv 2405.04434 and 2412.19437
+  EXPECT_NEAR(static_cast<double>(count_params(lite).total()), 15.7e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(count_params(v3).total()), 671e9, 0.5e9);
 }
 
 // Keys without which a published config still means the same: no part of the mathematics, or the
@@ -130,6 +149,13 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
         "summary_type", "summary_use_proj"}},
       {"olmoe", {"clip_qkv"}},
       {"deepseek", {"n_shared_experts"}},
+      // The family's code decides where its config says nothing.
+      {"deepseek_v2",
+       {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "n_group", "topk_group",
+        "aux_loss_alpha", "seq_aux", "ep_size"}},
+      {"deepseek_v3",
+       {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "aux_loss_alpha",
+        "seq_aux", "ep_size", "num_nextn_predict_layers"}},
   };
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config")) {
@@ -335,7 +361,10 @@ TEST_F(FamilyFolder, OneWrongTensor) {
       if (t.value.rank == 2 && t.value.shape[0] != t.value.shape[1] &&
           t.name.find(".1.") != std::string::npos)
         victim = t.name;
-      if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos) vector = t.name;
+      // in every layer, dense ones too
+      if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos &&
+          t.name.find("correction_bias") == std::string::npos)
+        vector = t.name;
     }
     ASSERT_FALSE(victim.empty() || vector.empty());
     rewrite([&](SafetensorsItem& item) { return item.name != victim; });

@@ -134,6 +134,41 @@ CASES = {
         ),
     ),
 }
+LATENT = dict(
+    SIZES,
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    intermediate_size=64,
+    kv_lora_rank=32,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+)
+LATENT_YARN = dict(YARN, mscale=0.707, mscale_all_dim=0.707)
+CASES |= {
+    "deepseek_v2": ("DeepseekV2Config", dict(LATENT, q_lora_rank=None)),
+    "deepseek_v2-groups": (
+        "DeepseekV2Config",
+        dict(
+            LATENT,
+            q_lora_rank=24,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=2.0,
+            rope_parameters=LATENT_YARN,
+        ),
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
+    ),
+}
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
 # moe.cpp's own form.
 NOT_FOR_LLAMA_CPP = {
@@ -141,6 +176,9 @@ NOT_FOR_LLAMA_CPP = {
     "qwen2-windows": "window",
     "olmoe-shared-kv": "heads share keys and values",
     "qwen2_moe-sparse": "is dense",
+    "deepseek_v2": "latent",
+    "deepseek_v2-groups": "latent",
+    "deepseek_v3": "latent",
 }
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -154,6 +192,9 @@ def randomise(model):
         0.2 if getattr(getattr(model, "config", None), "tie_word_embeddings", False) else 0.5
     )
     with torch.no_grad():
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
         for name, parameter in sorted(model.named_parameters()):
             drawn = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
@@ -199,6 +240,19 @@ def is_deepseek(folder):
         return json.load(file)["model_type"] == "deepseek"
 
 
+def choosing_scores(gate, x):
+    """What a router takes the largest of: [T,E], with -inf where it may not choose."""
+    logits = x @ gate.weight.T
+    bias = getattr(gate, "e_score_correction_bias", None)
+    scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
+    if getattr(gate, "topk_method", None) == "greedy" or not getattr(gate, "num_group", None):
+        return scores
+    groups = scores.view(len(x), gate.num_group, -1)
+    best = groups.amax(-1) if bias is None else groups.topk(2, -1)[0].sum(-1)
+    kept = torch.zeros_like(best).scatter_(1, best.topk(gate.topk_group, -1)[1], 1)
+    return groups.masked_fill(kept[..., None] == 0, float("-inf")).flatten(1)
+
+
 class Reference:
     """logits(ids [1,T]) [1,T,V] and, after it, router probabilities {layer: [T,E]}; f32 whatever
     the folder holds."""
@@ -226,7 +280,7 @@ class Reference:
             if gate is not None:
                 gate.register_forward_hook(
                     lambda gate, x, _, index=index: self.probs.__setitem__(
-                        index, (x[0].reshape(-1, gate.weight.shape[1]) @ gate.weight.T).softmax(-1)
+                        index, choosing_scores(gate, x[0].reshape(-1, gate.weight.shape[1]))
                     )
                 )
 

@@ -23,6 +23,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
     return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.attention_window > 0) return "its attention has a window";
+  if (c.latent.present()) return "its attention is latent";
   if (c.attention_bias != c.attention_out_bias)
     return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full)
@@ -93,6 +94,8 @@ constexpr Architecture kArchitectures[] = {
     family<FamilyKind::qwen2_moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
     family<FamilyKind::qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
     family<FamilyKind::gpt2>("gpt2", "GPT2LMHeadModel", kGpt2Tensors),
+    family<FamilyKind::deepseek_v3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
+    family<FamilyKind::deepseek_v2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Its code lies with its weights, so nothing is gained by giving a new model this form.
@@ -135,7 +138,7 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
       known.emplace_back(architecture.model_type);
   }
   fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where,
-       printable(model_type), suggestion(model_type, known));
+       printable(model_type), suggestion(model_type, known, known.size()));
 }
 
 const Architecture& architecture_of(const ModelConfig& config, std::string_view model_type,

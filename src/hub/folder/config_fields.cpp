@@ -17,6 +17,10 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.size("num_attention_heads", c.heads, 1);
   v.size("num_key_value_heads", c.kv_heads, 1);
   v.size("head_dim", c.head_width, 1);
+  v.extra("kv_lora_rank", c.latent.width, 0, 1);
+  v.extra("q_lora_rank", c.latent.query_width, 0, 1);
+  v.extra("qk_rope_head_dim", c.latent.rotary_width, 0, 2);
+  v.extra("v_head_dim", c.latent.value_width, 0, 1);
   v.size("max_position_embeddings", c.context, 1);
   v.one_of("norm_type", c.norm, kNormNames);
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);

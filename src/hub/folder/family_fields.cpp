@@ -21,8 +21,10 @@ enum class FamilyBiases {
     // "attention_bias" says
 enum class HeadWidth {
   may,
-  must
-};  // whether "head_dim" may be missing: hidden_size / num_attention_heads
+  must,
+  latent
+};  // whether "head_dim" may be missing: hidden_size / num_attention_heads; latent: the sizes of
+    // latent attention
 enum class Window {
   none,
   mistral,
@@ -59,7 +61,14 @@ constexpr Family kFamilies[] = {
      QkNorm::head, true, false},
     {FamilyKind::deepseek, "deepseek", FamilyBiases::flag, HeadWidth::may, Window::none,
      QkNorm::none, true, false},
+    {FamilyKind::deepseek_v2, "deepseek_v2", FamilyBiases::flag, HeadWidth::latent, Window::none,
+     QkNorm::none, true, false},
+    {FamilyKind::deepseek_v3, "deepseek_v3", FamilyBiases::flag, HeadWidth::latent, Window::none,
+     QkNorm::none, true, false},
 };
+
+bool is_latent(const Family& f) { return f.head_width == HeadWidth::latent; }
+bool is_deepseek(const Family& f) { return f.kind == FamilyKind::deepseek || is_latent(f); }
 
 const Family& family_of(FamilyKind kind) {
   for (const Family& family : kFamilies)
@@ -97,6 +106,41 @@ void visit_extras(Visitor& v, Config& c) {
 }
 
 template <class Visitor, class Config>
+void visit_latents(Visitor& v, Config& c) {
+  v.size("kv_lora_rank", c.latent.width, 1);
+  v.size("qk_rope_head_dim", c.latent.rotary_width, 2);
+  v.size("v_head_dim", c.latent.value_width, 1);
+}
+
+void read_latents(const JsonReader& reader, ModelConfig& c) {
+  FieldReader fields(reader);
+  visit_latents(fields, c);
+  need_to_stand(reader, "q_lora_rank",
+                "the width of what queries are made of, or null where they are made of the token");
+  if (reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
+  c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.latent.rotary_width;
+  // What else says the width of a head, or of a part of it.
+  for (const auto& [key, width] :
+       {std::pair{"qk_head_dim", c.head_width}, std::pair{"head_dim", c.latent.rotary_width}})
+    if (reader.get<int64_t>(key, width) != width)
+      refuse(reader, key, "it does not go with the widths of the parts of a head");
+  need_off(reader, "attention_bias", "biases of latent attention are not supported");
+  need_off(reader, "mlp_bias", "biases of this family are not supported");
+  // Layers that predict further tokens show in the tensors; the last is of a way to run it.
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers", "ep_size"})
+    stands(reader, key);
+  if (!reader.get<bool>("rope_interleave", true))
+    refuse(reader, "rope_interleave", "of this family only neighbours are turned, only true");
+}
+
+void write_latents(Json& json, const ModelConfig& c) {
+  FieldWriter fields(json);
+  visit_latents(fields, c);
+  json["q_lora_rank"] = c.latent.query_width > 0 ? Json(c.latent.query_width) : Json();
+  json["qk_nope_head_dim"] = c.head_width - c.latent.rotary_width;
+}
+
+template <class Visitor, class Config>
 void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("vocab_size", c.vocab, 1);
   v.size("hidden_size", c.width, 1);
@@ -105,7 +149,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.first_of_its_kind) v.size_or("num_key_value_heads", c.kv_heads, c.heads, 1);
   else v.size("num_key_value_heads", c.kv_heads, 1);
   if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
-  else v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
+  else if (!is_latent(f))
+    v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size("max_position_embeddings", c.context, 1);
   v.number("rms_norm_eps", c.norm_eps, 0);
   v.act("hidden_act", c.act);
@@ -131,11 +176,13 @@ void visit_experts(Visitor& v, Config& c, const Family& f) {
   v.size("intermediate_size", c.dense_width, 1);
   v.size("moe_intermediate_size", c.expert_width, 1);
   if (f.kind == FamilyKind::qwen2_moe) v.size("shared_expert_intermediate_size", c.shared_width, 1);
-  if (f.kind != FamilyKind::deepseek) return;
+  if (!is_deepseek(f)) return;
   v.size("n_routed_experts", c.routing.experts, 1);
-  v.size_or("n_shared_experts", c.shared_experts, 0, 0);
+  if (is_latent(f)) v.size("n_shared_experts", c.shared_experts, 1);
+  else v.size_or("n_shared_experts", c.shared_experts, 0, 0);
   v.size("first_k_dense_replace", c.dense_first, 0);
-  v.size("moe_layer_freq", c.moe_every, 1);
+  if (is_latent(f)) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
+  else v.size("moe_layer_freq", c.moe_every, 1);
 }
 
 int64_t window_of(const JsonReader& reader) {
@@ -219,6 +266,8 @@ const char* recipe_of(FamilyKind kind, bool renormalise) {
     case FamilyKind::mixtral: return "mixtral";
     case FamilyKind::qwen3_moe: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyKind::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
+    case FamilyKind::deepseek_v2: return "deepseek-v2";
+    case FamilyKind::deepseek_v3: return "deepseek-v3";
     default: return "qwen2-moe";
   }
 }
@@ -243,7 +292,80 @@ void read_deepseek_router(const JsonReader& reader, ModelConfig& c) {
   stands(reader, "seq_aux");
 }
 
+// What the code of a family has, which says nothing of it in a config of its own, and the words of
+// the configs that were published (huggingface deepseek-ai/DeepSeek-V2-Lite and DeepSeek-V3).
+struct GroupedRouter {
+  const char *recipe, *score, *method;
+  bool renormalises;
+};
+GroupedRouter grouped_router_of(const Family& f) {
+  return f.kind == FamilyKind::deepseek_v2
+             ? GroupedRouter{"deepseek-v2", "softmax", "group_limited_greedy", false}
+             : GroupedRouter{"deepseek-v3", "sigmoid", "noaux_tc", true};
+}
+
+void read_grouped_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const GroupedRouter router = grouped_router_of(f);
+  const bool second = f.kind == FamilyKind::deepseek_v2;
+  FieldReader fields(reader);
+  fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
+  fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  if (reader.get<std::string>("scoring_func", router.score) != router.score)
+    refuse(reader, "scoring_func",
+           second ? "only \"softmax\" is of this family" : "only \"sigmoid\" is of this family");
+  const auto method = reader.get<std::string>("topk_method", second ? "greedy" : router.method);
+  const bool greedy = second && method == "greedy";
+  if (!greedy && method != router.method)
+    refuse(reader, "topk_method",
+           second ? "only \"greedy\" and \"group_limited_greedy\" are of this family"
+                  : "only \"noaux_tc\" is of this family");
+  if (reader.get<bool>("norm_topk_prob", router.renormalises) != router.renormalises)
+    refuse(reader, "norm_topk_prob",
+           second ? "this family does not divide weights by their sum, only false"
+                  : "this family divides weights by their sum, only true");
+  const auto groups = [&](const char* key) {
+    if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
+    reader.get_in<int64_t>(key, 1, kMaxSize, 1);
+    return int64_t{1};
+  };
+  c.routing.expert_groups = groups("n_group");
+  c.routing.groups_kept = groups("topk_group");
+  float scale = 1;
+  fields.number("routed_scaling_factor", scale, 0);
+  const auto& weigh = std::get<ChosenScores>(find_recipe(c.routing.recipe).train.weigh);
+  if (scale != weigh.scale) c.routing.routed_scale = scale;
+  if (reader.has("aux_loss_alpha"))
+    c.routing.coef.balance = read_coefficient(
+        reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  if (!c.routing.balance_over && !reader.get<bool>("seq_aux", true))
+    c.routing.balance_over = BalanceOver::micro_batch;
+}
+
+void write_grouped_router(Json& json, const ModelConfig& c, const Family& f) {
+  const GroupedRouter router = grouped_router_of(f);
+  FieldWriter fields(json);
+  fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
+  const RoutingSpec spec = train_spec(c.routing);
+  const auto& select = std::get<GroupedTopK>(spec.select);
+  const auto& weigh = std::get<ChosenScores>(spec.weigh);
+  json["scoring_func"] = router.score;
+  json["topk_method"] =
+      f.kind == FamilyKind::deepseek_v2 && select.groups == 1 ? "greedy" : router.method;
+  json["norm_topk_prob"] = router.renormalises;
+  json["n_group"] = select.groups;
+  json["topk_group"] = select.keep;
+  fields.number("routed_scaling_factor", weigh.scale, 0);
+  write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
+                    static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  const bool sequence =
+      c.routing.balance_over.value_or(BalanceOver::sequence) == BalanceOver::sequence;
+  json["seq_aux"] = sequence;
+  if (!sequence)
+    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+}
+
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (is_latent(f)) return read_grouped_router(reader, c, f);
   const bool renormalise = f.kind == FamilyKind::mixtral || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f.kind, renormalise));
@@ -257,6 +379,7 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
+  if (is_latent(f)) return write_grouped_router(json, c, f);
   FieldWriter fields(json);
   const bool renormalise = renormalises(c.routing);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f.kind, renormalise));
@@ -281,6 +404,7 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_sizes(fields, c, f);
+  if (is_latent(f)) read_latents(reader, c);
   if (c.head_width == 0)
     fail(
         "{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then "
@@ -312,7 +436,7 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
     read_qwen_layers(reader, c);
   }
   if (f.kind == FamilyKind::qwen2_moe) c.shared_experts = 1, c.shared_gate = true;
-  if (f.kind == FamilyKind::deepseek) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  if (is_deepseek(f)) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   read_router(reader, c, f);
   return c;
 }
@@ -320,6 +444,7 @@ ModelConfig read_llama_like(const JsonReader& reader, const Family& f) {
 void write_llama_like(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_sizes(fields, c, f);
+  if (is_latent(f)) write_latents(json, c);
   visit_extras(fields, c);
   write_rope(json, c);
   write_windows(json, c, f);
@@ -406,8 +531,23 @@ std::string why_not_gpt2(const ModelConfig& c) {
   return "";
 }
 
+std::string why_not_grouped(const ModelConfig& c, const Family& f) {
+  if (c.routing.recipe != grouped_router_of(f).recipe)
+    return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe,
+                       grouped_router_of(f).recipe);
+  const RoutingLosses& coef = c.routing.coef;
+  if (coef.device != 0 || coef.communication != 0)
+    return "it learns with losses of devices, for which the family has no words";
+  if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
+  if (c.shared_experts == 0) return "it has no shared experts";
+  if (c.shared_gate || c.shared_width != c.expert_width)
+    return "its shared experts are not as wide as the others, or weighted";
+  return "";
+}
+
 std::string why_not_experts(const ModelConfig& c, const Family& f) {
   if (c.moe_layer_count() == 0) return "no layer routes";
+  if (is_latent(f)) return why_not_grouped(c, f);
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   const bool renormalise = renormalises(c.routing);
   const bool qwen = f.kind == FamilyKind::qwen2_moe || f.kind == FamilyKind::qwen3_moe;
@@ -432,6 +572,8 @@ std::string why_not_llama_like(const ModelConfig& c, const Family& f) {
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
     return "its norms are not RMSNorms before each sublayer";
   if (c.positions != Positions::rope) return "its positions are learned";
+  if (c.latent.present() != is_latent(f))
+    return is_latent(f) ? "its attention is not latent" : "its attention is latent";
   if (c.attention_window > 0 && f.window != Window::mistral && f.window != Window::qwen)
     return "its attention has a window";
   if (c.attention_window > 0 && c.window_from > 0 && f.window != Window::qwen)

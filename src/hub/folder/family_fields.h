@@ -20,6 +20,8 @@ enum class FamilyKind {
   qwen2_moe,
   qwen3_moe,
   deepseek,
+  deepseek_v2,
+  deepseek_v3,
   gpt2
 };
 

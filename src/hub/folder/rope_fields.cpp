@@ -68,6 +68,7 @@ RopeScaling scaling_of(const JsonReader& reader) {
   s.beta_slow = number_or(reader, "beta_slow", s.beta_slow);
   s.attention_factor = yarn_attention_factor(reader, s.factor);
   s.truncate = reader.get<bool>("truncate", true);
+  s.score_mscale = number_or(reader, "mscale_all_dim", 0);
   return s;
 }
 
@@ -108,7 +109,9 @@ RopeScaling read_rope_scaling(const JsonReader& reader) {
   return s;
 }
 
-void read_rope(const JsonReader& reader, ModelConfig& c) {
+namespace {
+
+void read_rope_as_written(const JsonReader& reader, ModelConfig& c) {
   c.rope_scaling = read_rope_scaling(reader);
   if (!reader.has("rope_parameters")) {
     c.rope_theta = theta_beside(reader);
@@ -130,6 +133,13 @@ void read_rope(const JsonReader& reader, ModelConfig& c) {
          reader.where(), text_of(reader, "rope_theta"), text_of(rope, "rope_theta"));
 }
 
+}  // namespace
+
+void read_rope(const JsonReader& reader, ModelConfig& c) {
+  read_rope_as_written(reader, c);
+  if (!c.latent.present()) c.rope_scaling.score_mscale = 0;
+}
+
 Json rope_scaling_json(const RopeScaling& s) {
   Json json = {{"rope_type", kKinds.at(static_cast<size_t>(s.kind))}};
   if (s.kind == Kind::none) return json;
@@ -146,6 +156,7 @@ Json rope_scaling_json(const RopeScaling& s) {
   fields.number("beta_slow", s.beta_slow, 0);
   fields.number("attention_factor", s.attention_factor, 0);
   fields.flag("truncate", s.truncate);
+  if (s.score_mscale > 0) fields.number("mscale_all_dim", s.score_mscale, 0);
   return json;
 }
 

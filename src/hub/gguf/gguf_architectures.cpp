@@ -157,6 +157,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             : c.qk_norm == QkNorm::head
                 ? "queries and keys are normalised for each head"
                 : "queries and keys are normalised over all heads together"),
+      needs(!c.latent.present(), "its attention is latent"),
       needs(c.attention_window == 0 || c.attention_window >= c.context,
             "its attention sees a window of the last tokens only"),
       needs(row.act == c.act, "its activation is another"),

@@ -69,15 +69,15 @@ std::string why_not_nanomoe(const ModelConfig& c) {
 
 std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 
-// A family's row: model_type, class, kind, names.
-template <FamilyKind kind>
+// A family's row: model_type, class, names.
+template <const Family& f>
 constexpr Architecture family(std::string_view model_type, std::string_view class_name,
                               const TensorNames& names) {
   return {model_type,
           class_name,
-          [](const ModelConfig& c) { return why_not_family(c, kind); },
-          [](const JsonReader& reader) { return read_family(reader, kind); },
-          [](Json& json, const ModelConfig& c) { write_family(json, c, kind); },
+          [](const ModelConfig& c) { return why_not_family(c, f); },
+          [](const JsonReader& reader) { return read_family(reader, f); },
+          [](Json& json, const ModelConfig& c) { write_family(json, c, f); },
           &names,
           false};
 }
@@ -86,20 +86,20 @@ constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
     {"moe_cpp", "MoeCppForCausalLM", why_not_nanomoe, read_moe_cpp, write_moe_cpp, &kNanoMoeTensors,
      true},
-    family<FamilyKind::llama>("llama", "LlamaForCausalLM", kLlamaTensors),
-    family<FamilyKind::mistral>("mistral", "MistralForCausalLM", kLlamaTensors),
-    family<FamilyKind::qwen2>("qwen2", "Qwen2ForCausalLM", kLlamaTensors),
-    family<FamilyKind::qwen3>("qwen3", "Qwen3ForCausalLM", kLlamaTensors),
-    family<FamilyKind::mixtral>("mixtral", "MixtralForCausalLM", kMixtralTensors),
-    family<FamilyKind::qwen2_moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
-    family<FamilyKind::qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
-    family<FamilyKind::gpt2>("gpt2", "GPT2LMHeadModel", kGpt2Tensors),
-    family<FamilyKind::deepseek_v3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
-    family<FamilyKind::deepseek_v2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
+    family<kLlama>("llama", "LlamaForCausalLM", kLlamaTensors),
+    family<kMistral>("mistral", "MistralForCausalLM", kLlamaTensors),
+    family<kQwen2>("qwen2", "Qwen2ForCausalLM", kLlamaTensors),
+    family<kQwen3>("qwen3", "Qwen3ForCausalLM", kLlamaTensors),
+    family<kMixtral>("mixtral", "MixtralForCausalLM", kMixtralTensors),
+    family<kQwen2Moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
+    family<kQwen3Moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
+    {"gpt2", "GPT2LMHeadModel", why_not_gpt2, read_gpt2, write_gpt2, &kGpt2Tensors, false},
+    family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
+    family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Its code lies with its weights, so nothing is gained by giving a new model this form.
-    family<FamilyKind::deepseek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
+    family<kDeepSeek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
 };
 
 }  // namespace

@@ -1,33 +1,21 @@
-// The keys of config.json of the families that transformers has
-// (transformers:models/*/configuration_*.py) and of the first DeepSeekMoE, whose code lies with its
-// weights (huggingface deepseek-ai/deepseek-moe-16b-base).
+// The keys of config.json of the families (hub/folder/families.h), and of GPT-2.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "core/json.h"
-#include "model/config.h"
+#include "hub/folder/families.h"
 
 namespace moe {
 
-enum class FamilyKind {
-  llama,
-  mistral,
-  qwen2,
-  qwen3,
-  mixtral,
-  qwen2_moe,
-  qwen3_moe,
-  deepseek,
-  deepseek_v2,
-  deepseek_v3,
-  gpt2
-};
-
-ModelConfig read_family(const JsonReader&, FamilyKind);
-void write_family(Json&, const ModelConfig&, FamilyKind);
+ModelConfig read_family(const JsonReader&, const Family&);
+void write_family(Json&, const ModelConfig&, const Family&);
 // What of this model the family cannot say; empty when it can say all.
-std::string why_not_family(const ModelConfig&, FamilyKind);
+std::string why_not_family(const ModelConfig&, const Family&);
+
+ModelConfig read_gpt2(const JsonReader&);
+void write_gpt2(Json&, const ModelConfig&);
+std::string why_not_gpt2(const ModelConfig&);
 
 }  // namespace moe

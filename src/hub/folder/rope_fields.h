@@ -9,9 +9,10 @@
 
 namespace moe {
 
-// Fills rope_theta and rope_scaling; its score_mscale only in a model of latent attention. Fails where the key that says the base is missing, except in
-// configs of transformers before 4.33, which had no such key: the base was 10000 for all of them.
-// Scalings other than linear, llama3 and yarn are refused by name.
+// Fills rope_theta and rope_scaling; its score_mscale only in a model of latent attention. Fails
+// where the key that says the base is missing, except in configs of transformers before 4.33, which
+// had no such key: the base was 10000 for all of them. Scalings other than linear, llama3 and yarn
+// are refused by name.
 void read_rope(const JsonReader&, ModelConfig&);
 // Both forms.
 void write_rope(Json&, const ModelConfig&);

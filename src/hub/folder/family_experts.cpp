@@ -1,0 +1,250 @@
+// The keys of the families' experts and routers.
+#include "hub/folder/architectures.h"
+#include "hub/folder/family_parts.h"
+
+namespace moe {
+namespace {
+
+constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers";
+
+template <class Visitor, class Config>
+void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
+  v.size("num_experts_per_tok", c.routing.top_k, 1);
+  switch (f.experts) {
+    case FamilyExperts::none: return;
+    case FamilyExperts::mixtral:
+      v.size("num_local_experts", c.routing.experts, 1);
+      return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::qwen2:
+      v.size("shared_expert_intermediate_size", c.shared_width, 1);
+      [[fallthrough]];
+    case FamilyExperts::qwen3:
+      v.size("intermediate_size", c.dense_width, 1);
+      return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::deepseek: break;
+  }
+  v.size("intermediate_size", c.dense_width, 1);
+  v.size("moe_intermediate_size", c.expert_width, 1);
+  v.size("n_routed_experts", c.routing.experts, 1);
+  v.size("first_k_dense_replace", c.dense_first, 0);
+  if (f.router) {
+    v.size("n_shared_experts", c.shared_experts, 1);
+    v.size_or("moe_layer_freq", c.moe_every, 1, 1);
+  } else {
+    v.size_or("n_shared_experts", c.shared_experts, 0, 0);
+    v.size("moe_layer_freq", c.moe_every, 1);
+  }
+}
+
+// Layers i with (i + 1) mod decoder_sparse_step == 0 that are not listed in mlp_only_layers route.
+void read_qwen_layers(const JsonReader& reader, ModelConfig& c) {
+  const auto step = reader.get_in<int64_t>(kStep, 1, kMaxLayers);
+  std::vector<int64_t> dense;
+  FieldReader(reader).layer_list(kDenseLayers, dense);
+  if (step == 1 && dense.empty()) return;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if ((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end())
+      c.moe_layers.push_back(i);
+  if (c.moe_layers.empty())
+    fail(
+        "{}: no layer routes by \"decoder_sparse_step\" and \"mlp_only_layers\"; such a model is a "
+        "dense one",
+        reader.where());
+}
+
+void write_qwen_layers(Json& json, const ModelConfig& c) {
+  json[kStep] = 1;
+  json[kDenseLayers] = Json::array();
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (!c.is_moe(i)) json[kDenseLayers].push_back(i);
+}
+
+// The recipe that a family's softmax router is, where the config names none.
+const char* recipe_of(const Family& f, bool renormalise) {
+  switch (f.experts) {
+    case FamilyExperts::mixtral: return "mixtral";
+    case FamilyExperts::qwen3: return renormalise ? "qwen3-moe" : "qwen2-moe";
+    case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
+    default: return "qwen2-moe";
+  }
+}
+
+bool renormalises(const RoutingOptions& routing) {
+  return routing.norm_topk_prob.value_or(moe::renormalises(routing.recipe));
+}
+
+void read_deepseek_router(const JsonReader& reader, ModelConfig& c) {
+  if (reader.get<std::string>("scoring_func") != "softmax")
+    refuse(reader, "scoring_func", "only \"softmax\" is of this family");
+  if (reader.get<double>("routed_scaling_factor", 1) != 1)
+    refuse(reader, "routed_scaling_factor", "this family does not scale its weights, only 1");
+  if (reader.get<std::string>("topk_method", "greedy") != "greedy")
+    refuse(reader, "topk_method", "only \"greedy\" is of this family");
+  for (const char* key : {"kv_lora_rank", "q_lora_rank"})
+    if (reader.has(key)) refuse(reader, key, "latent attention is not supported");
+  c.routing.coef.balance = read_coefficient(
+      reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  if (!c.routing.balance_over && reader.get<bool>("seq_aux"))
+    c.routing.balance_over = BalanceOver::sequence;
+  stands(reader, "seq_aux");
+}
+
+// Refuses what a key says when it is not the one thing that the family's code does.
+void need_word(const JsonReader& reader, const char* key, const char* word) {
+  if (reader.get<std::string>(key, word) != word)
+    refuse(reader, key, fmt::format("only \"{}\" is of this family", word).c_str());
+}
+
+void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRouter& router) {
+  FieldReader fields(reader);
+  fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
+  fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  need_word(reader, "scoring_func", router.score);
+  const bool greedy = router.greedy && reader.get<std::string>("topk_method", "greedy") == "greedy";
+  if (!greedy) need_word(reader, "topk_method", router.method);
+  if (reader.get<bool>("norm_topk_prob", router.renormalises) != router.renormalises)
+    refuse(reader, "norm_topk_prob",
+           router.renormalises ? "this family divides weights by their sum, only true"
+                               : "this family does not divide weights by their sum, only false");
+  const auto groups = [&](const char* key) {
+    if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
+    reader.get_in<int64_t>(key, 1, kMaxSize, 1);
+    return int64_t{1};
+  };
+  c.routing.expert_groups = groups("n_group");
+  c.routing.groups_kept = groups("topk_group");
+  float scale = 1;
+  fields.number("routed_scaling_factor", scale, 0);
+  const auto& weigh = std::get<ChosenScores>(find_recipe(c.routing.recipe).train.weigh);
+  if (scale != weigh.scale) c.routing.routed_scale = scale;
+  if (reader.has("aux_loss_alpha"))
+    c.routing.coef.balance = read_coefficient(
+        reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  if (!c.routing.balance_over && !reader.get<bool>("seq_aux", true))
+    c.routing.balance_over = BalanceOver::micro_batch;
+}
+
+void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& router) {
+  FieldWriter fields(json);
+  fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
+  const RoutingSpec spec = train_spec(c.routing);
+  const auto& select = std::get<GroupedTopK>(spec.select);
+  const auto& weigh = std::get<ChosenScores>(spec.weigh);
+  json["scoring_func"] = router.score;
+  json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
+  json["norm_topk_prob"] = router.renormalises;
+  json["n_group"] = select.groups;
+  json["topk_group"] = select.keep;
+  fields.number("routed_scaling_factor", weigh.scale, 0);
+  write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
+                    static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+  const bool sequence =
+      c.routing.balance_over.value_or(BalanceOver::sequence) == BalanceOver::sequence;
+  json["seq_aux"] = sequence;
+  if (!sequence)
+    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+}
+
+void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (f.router) return read_own_router(reader, c, *f.router);
+  const bool renormalise =
+      f.experts == FamilyExperts::mixtral || reader.get<bool>("norm_topk_prob");
+  FieldReader fields(reader);
+  fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
+  fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
+  if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
+  c.routing.coef.balance =
+      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (reader.get<double>("router_jitter_noise", 0) != 0)
+    refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
+}
+
+void write_router(Json& json, const ModelConfig& c, const Family& f) {
+  if (f.router) return write_own_router(json, c, *f.router);
+  FieldWriter fields(json);
+  const bool renormalise = renormalises(c.routing);
+  fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
+  if (f.experts != FamilyExperts::mixtral) json["norm_topk_prob"] = renormalise;
+  if (f.experts != FamilyExperts::deepseek) {
+    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+    write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance,
+                      static_cast<double>(c.routing.top_k));
+    json["output_router_logits"] = false;
+    return;
+  }
+  const bool sequence = c.routing.balance_over == BalanceOver::sequence;
+  if (!sequence)
+    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  json["seq_aux"] = sequence;
+  json["scoring_func"] = "softmax";
+  write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
+                    static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
+}
+
+std::string why_not_own_router(const ModelConfig& c, const FamilyRouter& router) {
+  if (c.routing.recipe != router.recipe)
+    return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router.recipe);
+  const RoutingLosses& coef = c.routing.coef;
+  if (coef.device != 0 || coef.communication != 0)
+    return "it learns with losses of devices, for which the family has no words";
+  if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
+  if (c.shared_experts == 0) return "it has no shared experts";
+  if (c.shared_gate || c.shared_width != c.expert_width)
+    return "its shared experts are not as wide as the others, or weighted";
+  return "";
+}
+
+}  // namespace
+
+void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  FieldReader fields(reader);
+  visit_expert_sizes(fields, c, f);
+  if (f.experts == FamilyExperts::mixtral) c.dense_width = c.expert_width;
+  if (f.qwen()) {
+    // transformers 5 writes it under another name in one of the two.
+    fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"
+                                                                              : "num_local_experts",
+                c.routing.experts, 1);
+    read_qwen_layers(reader, c);
+  }
+  if (f.experts == FamilyExperts::qwen2) c.shared_experts = 1, c.shared_gate = true;
+  if (f.experts == FamilyExperts::deepseek)
+    c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  read_router(reader, c, f);
+}
+
+void write_experts(Json& json, const ModelConfig& c, const Family& f) {
+  FieldWriter fields(json);
+  visit_expert_sizes(fields, c, f);
+  if (f.qwen()) {
+    fields.size("num_experts", c.routing.experts, 1);
+    write_qwen_layers(json, c);
+  }
+  write_router(json, c, f);
+}
+
+std::string why_not_experts(const ModelConfig& c, const Family& f) {
+  if (c.moe_layer_count() == 0) return "no layer routes";
+  if (f.router) return why_not_own_router(c, *f.router);
+  if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
+  const bool renormalise = renormalises(c.routing);
+  if (f.experts == FamilyExperts::mixtral && !renormalise)
+    return "its combine weights are not normalised";
+  if (f.experts == FamilyExperts::mixtral && c.moe_layer_count() != c.layers)
+    return "some layers are dense";
+  if (f.experts == FamilyExperts::deepseek && !c.moe_layers.empty())
+    return "its MoE layers are listed one by one";
+  if (f.qwen() && c.dense_width < 1) return "its dense layers have no width";
+  if (f.experts == FamilyExperts::qwen2 && (c.shared_experts != 1 || !c.shared_gate))
+    return "it has not one shared expert with a gate";
+  if (f.experts == FamilyExperts::deepseek && c.shared_experts > 0 &&
+      (c.shared_gate || c.shared_width != c.expert_width))
+    return "its shared experts are not as wide as the others, or weighted";
+  if ((f.experts == FamilyExperts::mixtral || f.experts == FamilyExperts::qwen3) &&
+      c.shared_experts > 0)
+    return "it has shared experts";
+  return "";
+}
+
+}  // namespace moe

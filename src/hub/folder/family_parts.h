@@ -1,0 +1,48 @@
+// What the files of the families' fields share; for them only.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "hub/folder/config_fields.h"
+#include "hub/folder/families.h"
+#include "hub/folder/field_visitors.h"
+
+namespace moe {
+
+// Whether the key stands there, null too.
+inline bool stands(const JsonReader& reader, const char* key) {
+  if (reader.has(key)) return true;
+  const std::vector<std::string> keys = reader.keys();
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+inline void need_to_stand(const JsonReader& reader, const char* key, const char* meaning) {
+  if (!stands(reader, key)) fail("{}: \"{}\" is missing; add {}", reader.where(), key, meaning);
+}
+
+[[noreturn]] inline void refuse(const JsonReader& reader, const char* key, const char* why) {
+  fail("{}: \"{}\" is {}; {}", reader.where(), key, text_of(reader, key), why);
+}
+
+// For switches that only few models turn on.
+inline void need_off(const JsonReader& reader, const char* key, const char* why) {
+  if (reader.get<bool>(key, false)) refuse(reader, key, why);
+}
+
+// Keys of ours beside the family's, left out at their usual value; other programs carry them along
+// unread.
+template <class Visitor, class Config>
+void visit_extras(Visitor& v, Config& c) {
+  v.extra("router_z_loss_coef", c.routing.coef.z, 0, 0);
+  v.extra("initializer_cutoff", c.init.cut, 0, 0);
+  v.extra("init_scale_residual", c.init.scale_residual, false);
+}
+
+// The experts, the layers that have them, and the router (family_experts.cpp).
+void read_experts(const JsonReader&, ModelConfig&, const Family&);
+void write_experts(Json&, const ModelConfig&, const Family&);
+std::string why_not_experts(const ModelConfig&, const Family&);
+
+}  // namespace moe

@@ -235,6 +235,11 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (dense.moe_layer_count() > 0)
     fail_usage("this model routes already (recipe '{}'); only a dense one is carved",
                dense.routing.recipe);
+  if (dense.norm_placement == NormPlacement::output || dense.multipliers.residual != 1)
+    fail_usage(
+        "this model does not add what its FFNs give as it is, but normalised or times a number; "
+        "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "
+        "smollm3)");
   if (o.experts < 2) fail_usage("@experts is {}; it must be at least 2", o.experts);
   if (dense.dense_width % o.experts != 0)
     fail_usage("@experts {} does not divide the FFN's width {}; take one of {}", o.experts,

@@ -1,5 +1,7 @@
 #include "convert/merge.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,6 +27,20 @@ const char* act_name(ops::Act act) {
     case ops::Act::gelu: return "gelu";
     case ops::Act::gelu_tanh: return "gelu_tanh";
     case ops::Act::relu: return "relu";
+    case ops::Act::swiglu_oai: return "swiglu_oai";
+  }
+  return "";
+}
+
+std::string listed(const std::vector<int64_t>& layers) {
+  return fmt::format("{}", fmt::join(layers, ", "));
+}
+
+const char* placement_name(NormPlacement placement) {
+  switch (placement) {
+    case NormPlacement::pre: return "before each sublayer";
+    case NormPlacement::post: return "after each sum";
+    case NormPlacement::output: return "after each sublayer";
   }
   return "";
 }
@@ -45,14 +61,19 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("whether FFNs have gates", c.gated);
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
-  decides("the place of the norms", c.norm_placement == NormPlacement::pre ? "before" : "after");
+  decides("the place of the norms", placement_name(c.norm_placement));
+  decides("how many numbers of a head turn (partial_rotary_factor)", c.rotary_width);
+  decides("the multipliers of embedding, residual, attention and logits",
+          fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
+                      c.multipliers.attention, c.multipliers.logits));
+  of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the number of heads (num_attention_heads)", c.heads);
   decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);
   decides("the width of a head (head_dim)", c.head_width);
   of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
   of_base("rope theta (rope_theta)", c.rope_theta);
   of_base("the attention window (sliding_window)", c.attention_window);
-  of_base("the layers without a window (max_window_layers)", c.window_from);
+  of_base("the layers with a window (layer_types)", listed(c.window_layers));
   of_base("the context (max_position_embeddings)", c.context);
   return fields;
 }

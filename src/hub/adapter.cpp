@@ -62,10 +62,14 @@ std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
     if (first.param->value.rank == 3 && first.expert < 0) {
       for (int64_t e = 0; e < first.param->value.shape[0]; ++e)
         modules.push_back({fmt::format("{}.{}", name, e), {member_of(first, e)}});
-    } else {
-      Module& module = modules.emplace_back(Module{name, {}});
-      for (const FileTensor::Piece& piece : tensor.pieces)
-        module.members.push_back(member_of(piece, std::max<int64_t>(piece.expert, 0)));
+      continue;
+    }
+    // Of a bank whose experts' matrices are stacked each expert is a module.
+    const bool bank = tensor.shape.size() == 3;
+    for (const FileTensor::Piece& piece : tensor.pieces) {
+      const std::string own = bank ? fmt::format("{}.{}", name, piece.expert) : name;
+      if (modules.empty() || modules.back().name != own) modules.push_back({own, {}});
+      modules.back().members.push_back(member_of(piece, std::max<int64_t>(piece.expert, 0)));
     }
   }
   for (Module& module : modules)
@@ -367,8 +371,10 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
                      Tensor(pair.a.data(), DType::f32, {pair.rank, pair.in}), DType::f32});
     items.push_back({name + std::string(kB),
                      Tensor(pair.b.data(), DType::f32, {pair.out, pair.rank}), DType::f32});
-    targets.insert(target_name(module.name));
-    if (pair.rank != file.rank) ranks[target_name(module.name)] = pair.rank;
+    const std::string target = target_name(module.name);
+    targets.insert(target);
+    // from that word on, so that the number of an expert behind it counts
+    if (pair.rank != file.rank) ranks[module.name.substr(module.name.rfind(target))] = pair.rank;
   }
   bool turned = false;
   for (const FileTensor& tensor : map) {

@@ -61,6 +61,22 @@ void join(std::vector<FileTensor>& map, const std::string& name, const std::vect
   open->pieces.push_back(piece);
 }
 
+// The same of a bank, expert by expert: each expert's piece behind those that it has there already.
+void join_experts(std::vector<FileTensor>& map, const std::string& name,
+                  const std::vector<int64_t>& shape, Param& param) {
+  auto tensor =
+      std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
+  if (tensor == map.end()) {
+    map.push_back({.name = name, .shape = shape, .pieces = {}});
+    tensor = map.end() - 1;
+  } else {
+    tensor->shape[1] += shape[1];
+  }
+  const int64_t before = static_cast<int64_t>(tensor->pieces.size()) / shape[0];
+  for (int64_t e = 0; e < shape[0]; ++e)
+    tensor->pieces.insert(tensor->pieces.begin() + ((e + 1) * (before + 1) - 1), {&param, e});
+}
+
 RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& shape) {
   const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
   switch (row.layout) {
@@ -103,6 +119,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
     case Layout::fused: return join(map, name, shape, 0, {&param});
+    case Layout::fused_experts: return join_experts(map, name, shape, param);
+    case Layout::fused_of_one:
+      shape.erase(shape.begin());
+      return join(map, name, shape, 0, {&param, 0});
     case Layout::fused_columns:
       turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});

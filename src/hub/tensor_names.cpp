@@ -48,6 +48,9 @@ constexpr NameRow kHuggingFaceNames[] = {
 // Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
 constexpr NameRow kMixtralNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.gate.weight"},
+    // MiniMax-M2's
+    {Part::router, ParamKind::selection_bias,
+     "model.layers.{i}.block_sparse_moe.e_score_correction_bias"},
     {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
      Layout::per_expert},
     {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",
@@ -88,6 +91,28 @@ constexpr NameRow kLatentNames[] = {
     {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
      Layout::bank_of_one},
     {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
+// OLMo 2's: its norms are of what a sublayer gives.
+constexpr NameRow kOlmo2Names[] = {
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.post_attention_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+};
+
+// Granite's own, the experts.
+constexpr NameRow kGraniteNames[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.router.layer.weight"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.input_linear.weight",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.input_linear.weight",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.output_linear.weight"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.shared_mlp.output_linear.weight",
      Layout::bank_of_one},
 };
 
@@ -207,6 +232,9 @@ const TensorNames kDeepSeekTensors = {
     "DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
+const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName, {},
+                                     {},        kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 

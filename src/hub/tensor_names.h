@@ -25,6 +25,8 @@ enum class Layout {
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   fused_rotary,  // as fused, all rows in pairs
   fused_heads,   // as fused, but head by head: a head's keys, then its values
+  fused_experts,  // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
+  fused_of_one,   // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
 };
 
 // A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
@@ -51,7 +53,7 @@ struct TensorNames {
 
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
-    kDeepSeekTensors, kLatentTensors, kGpt2Tensors, kNanoMoeTensors;
+    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGpt2Tensors, kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; and GPT-2's.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors;

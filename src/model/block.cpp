@@ -5,40 +5,53 @@ namespace moe {
 template <class F>
 void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey dropout_key,
                              SublayerSaved& saved, F&& body) {
-  const bool pre = placement == NormPlacement::pre;
+  const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
+  const bool pre = placement == NormPlacement::pre, post = placement == NormPlacement::post;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
   if (pre) norm.forward(run, saved.x, h, saved.norm);
   else ops::cast(run, saved.x, h);
-  // A post-norm's input must outlive this call, a pre-norm sublayer's sum is the output itself.
+  // What is normed after the sublayer must outlive this call; elsewhere the sum is the output.
   ArenaScope scope(run.scratch);
-  Tensor sum = pre ? out : run.saved.alloc(DType::f32, {h.rows(), h.cols()});
-  Tensor y = run.scratch.alloc(DType::f32, {h.rows(), h.cols()});
+  Tensor sum = post ? stream(run.saved) : out;
+  Tensor y = stream(placement == NormPlacement::output ? run.saved : run.scratch);
   body(y, saved.x);
+  if (placement == NormPlacement::output) {
+    Tensor normed = stream(run.scratch);
+    norm.forward(run, normed, y, saved.norm);
+    y = normed;
+  }
   if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
+  if (residual != 1) ops::scale(run, y, y, residual);
   ops::add(run, sum, h, y);
-  if (!pre) norm.forward(run, out, sum, saved.norm);
+  if (post) norm.forward(run, out, sum, saved.norm);
 }
 
 template <class F>
 void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_key,
                               const SublayerSaved& saved, F&& body) {
   ArenaScope scope(run.scratch);
-  const bool pre = placement == NormPlacement::pre;
   const auto stream = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
   Tensor dsum = dh;
-  if (!pre) {
+  if (placement == NormPlacement::post) {
     dsum = stream();
     norm.backward(run, dsum, dh, saved.norm);
   }
   Tensor dy = dsum;  // [N,D] in the activations' dtype, as the products want it
-  if (run.compute != DType::f32 || dropout > 0) {
-    dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
+  const bool normed = placement == NormPlacement::output;
+  if (run.compute != DType::f32 || dropout > 0 || residual != 1 || normed) {
+    dy = normed ? stream() : run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
     if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, dy, dsum, dropout, dropout_key);
     else ops::cast(run, dy, dsum);
+    if (residual != 1) ops::scale(run, dy, dy, residual);
+  }
+  if (normed) {
+    Tensor dnormed = dy;
+    dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
+    norm.backward(run, dy, dnormed, saved.norm);
   }
   Tensor dx = stream();
   body(dx, dy, saved.x);
-  if (pre) {
+  if (placement == NormPlacement::pre) {
     Tensor dnorm = stream();
     norm.backward(run, dnorm, dx, saved.norm);
     dx = dnorm;

@@ -7,12 +7,14 @@
 
 namespace moe {
 
-// pre-norm:  u = h + drop(attn(attn_norm(h)));  h' = u + drop(ffn(ffn_norm(u)))
-// post-norm: u = attn_norm(h + drop(attn(h)));  h' = ffn_norm(u + drop(ffn(u)))
+// pre:    u = h + s drop(attn(attn_norm(h)));  h' = u + s drop(ffn(ffn_norm(u)))
+// post:   u = attn_norm(h + s drop(attn(h)));  h' = ffn_norm(u + s drop(ffn(u)))
+// output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
+  float residual = 1;  // s
   Norm attn_norm, ffn_norm;
   Attention attention;
   MoeLayer ffn;

@@ -1,12 +1,17 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "model/rope.h"
 
 namespace moe {
 namespace {
+
+bool lists(const std::vector<int64_t>& layers, int64_t layer) {
+  return std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
 
 void need_positive(int64_t value, const std::string& what) {
   if (value < 1) fail_usage("{} is {}; it must be at least 1", what, value);
@@ -30,11 +35,36 @@ void validate_sizes(const ModelConfig& c) {
   if (c.heads % c.kv_heads != 0)
     fail_usage("{} heads cannot share {} key/value heads evenly; @kv_heads must divide @heads",
                c.heads, c.kv_heads);
-  if (c.positions == Positions::rope && c.head_width % 2 != 0)
+}
+
+void validate_rotary(const ModelConfig& c) {
+  if (c.positions != Positions::rope) return;
+  if (c.rotary_width < 0 || c.rotary_width > c.head_width || c.rotary_width % 2 != 0)
+    fail_usage(
+        "{} numbers of a head of {} turn with the position; it must be an even number of them",
+        c.rotary_width, c.head_width);
+  if (c.rotary_width == 0 && c.head_width % 2 != 0)
     fail_usage(
         "rotary positions turn pairs, so the head width must be even, not {}; change @width or "
         "@heads",
         c.head_width);
+}
+
+void validate_layers(const ModelConfig& c, const std::vector<int64_t>& layers, const char* as) {
+  for (int64_t layer : layers)
+    if (layer < 0 || layer >= c.layers)
+      fail_usage("layer {} is listed as {} but the model has layers 0 to {}", layer, as,
+                 c.layers - 1);
+}
+
+void validate_multipliers(const Multipliers& m) {
+  for (const auto& [what, x] :
+       {std::pair{"embedding", m.embedding}, {"residual", m.residual}, {"logits", m.logits}})
+    if (!(x > 0 && std::isfinite(x)))
+      fail_usage("the multiplier of the {} is {}; it must be above 0", what, x);
+  if (!(m.attention >= 0 && std::isfinite(m.attention)))
+    fail_usage("the multiplier of the attention's scores is {}; it must be at least 0",
+               m.attention);
 }
 
 void validate_latent(const ModelConfig& c) {
@@ -43,11 +73,10 @@ void validate_latent(const ModelConfig& c) {
   need_positive(l.value_width, "the width of a head's values");
   if (l.query_width < 0)
     fail_usage("the width of what queries are made of is {}; it must be at least 0", l.query_width);
-  if (l.rotary_width < 2 || l.rotary_width % 2 != 0 || l.rotary_width >= c.head_width)
+  if (c.rotary_width == 0 || c.rotary_width == c.head_width)
     fail_usage(
-        "{} numbers of a head of {} turn with the position; with latent attention it must be an "
-        "even number of them, and not all",
-        l.rotary_width, c.head_width);
+        "all of a head's {} numbers turn with the position; with latent attention only some may",
+        c.head_width);
   if (c.kv_heads != c.heads)
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
@@ -61,21 +90,29 @@ void validate_latent(const ModelConfig& c) {
 
 bool ModelConfig::is_moe(int64_t layer) const {
   if (!find_recipe(routing.recipe).has_router()) return false;
-  if (!moe_layers.empty())
-    return std::find(moe_layers.begin(), moe_layers.end(), layer) != moe_layers.end();
+  if (!moe_layers.empty()) return lists(moe_layers, layer);
   return layer >= dense_first && layer % moe_every == 0;
 }
 
-// Without latents heads are as wide in values as in keys, and turn whole.
+bool ModelConfig::has_window(int64_t layer) const {
+  return attention_window > 0 && (window_layers.empty() || lists(window_layers, layer));
+}
+
+// Without latents heads are as wide in values as in keys.
 AttentionShape ModelConfig::attention(int64_t layer) const {
-  const int64_t turning = latent.present() ? latent.rotary_width : head_width;
+  const bool turns = positions == Positions::rope && !lists(nope_layers, layer);
+  float factor = latent.present() ? score_factor(rope_scaling) : 1;
+  if (multipliers.attention > 0)
+    factor *= multipliers.attention * std::sqrt(static_cast<float>(head_width));
   return {.heads = heads,
           .kv_heads = kv_heads,
           .key_width = head_width,
           .value_width = latent.present() ? latent.value_width : head_width,
-          .rotary_width = positions == Positions::rope ? turning : 0,
-          .window = layer >= window_from ? attention_window : 0,
-          .score_factor = latent.present() ? score_factor(rope_scaling) : 1,
+          .rotary_width = !turns             ? 0
+                          : rotary_width > 0 ? rotary_width
+                                             : head_width,
+          .window = has_window(layer) ? attention_window : 0,
+          .score_factor = factor,
           .latent = latent};
 }
 
@@ -98,16 +135,15 @@ void validate(const ModelConfig& c) {
         "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
         "sees",
         c.attention_window);
-  if (c.window_from < 0 || c.window_from >= c.layers)
-    fail_usage("the attention window begins at layer {}; the model has layers 0 to {}",
-               c.window_from, c.layers - 1);
+  validate_rotary(c);
+  validate_multipliers(c.multipliers);
+  validate_layers(c, c.window_layers, "one with a window");
+  validate_layers(c, c.nope_layers, "one without rotary positions");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
-  for (int64_t layer : c.moe_layers)
-    if (layer < 0 || layer >= c.layers)
-      fail_usage("layer {} is listed as MoE but the model has layers 0 to {}", layer, c.layers - 1);
+  validate_layers(c, c.moe_layers, "MoE");
   if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
   if (!find_recipe(c.routing.recipe).has_router()) return;
   if (c.moe_layer_count() == 0)

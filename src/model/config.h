@@ -12,7 +12,8 @@
 namespace moe {
 
 enum class NormKind { rms, layer };
-enum class NormPlacement { pre, post };
+// h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h))
+enum class NormPlacement { pre, post, output };
 enum class Positions { rope, learned };
 enum class QkNorm {
   none,
@@ -47,10 +48,9 @@ struct RopeScaling {
 // Attention whose keys and values are made of few numbers that a token keeps, the same for all
 // heads (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 struct LatentAttention {
-  int64_t width = 0;         // of those numbers; 0: keys and values are made of the token itself
-  int64_t query_width = 0;   // likewise for queries; 0: they are made of the token
-  int64_t rotary_width = 0;  // so many of a head's C numbers turn; of keys the same in all heads
-  int64_t value_width = 0;   // Cv of a head
+  int64_t width = 0;        // of those numbers; 0: keys and values are made of the token itself
+  int64_t query_width = 0;  // likewise for queries; 0: they are made of the token
+  int64_t value_width = 0;  // Cv of a head
 
   bool present() const { return width > 0; }
 };
@@ -77,6 +77,16 @@ struct AttentionShape {
   int64_t cached_value_width() const { return latent.present() ? 0 : v_width(); }
 };
 
+// Fixed factors (Granite; transformers:granitemoe/modeling_granitemoe.py).
+struct Multipliers {
+  float embedding = 1;
+  float residual = 1;   // of what a sublayer adds
+  float attention = 0;  // of the scores, in place of 1 / sqrt(C); 0: that
+  float logits = 1;     // what logits are divided by
+
+  bool none() const { return embedding == 1 && residual == 1 && attention == 0 && logits == 1; }
+};
+
 struct InitOptions {
   float std = 0.02f;
   float cut = 0;  // truncated normal at +-cut standard deviations; 0: plain normal
@@ -92,7 +102,11 @@ struct ModelConfig {
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
   LatentAttention latent;   // then G = H
-  int64_t context = 256;    // longest sequence trained on; learned positions end there
+  // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
+  // same of keys in all heads); 0: all
+  int64_t rotary_width = 0;
+  std::vector<int64_t> nope_layers;  // in which nothing turns
+  int64_t context = 256;             // longest sequence trained on; learned positions end there
 
   NormKind norm = NormKind::rms;
   NormPlacement norm_placement = NormPlacement::pre;
@@ -102,11 +116,10 @@ struct ModelConfig {
   float rope_theta = 10000;
   RopeScaling rope_scaling;
   QkNorm qk_norm = QkNorm::none;
-  int64_t attention_window = 0;  // keys a token sees, itself among them, in layers ...
-  // ... from this one on; in those before it, and with a window of 0, all before it
-  int64_t window_from = 0;
-  bool attention_bias = false;      // of queries, keys and values
-  bool attention_out_bias = false;  // of the projection back
+  int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
+  std::vector<int64_t> window_layers;  // that have the window; none listed: all
+  bool attention_bias = false;         // of queries, keys and values
+  bool attention_out_bias = false;     // of the projection back
   bool ffn_bias = false;
   bool expert_down_bias = false;  // routed and shared experts add a bias after `down`, though
                                   // nothing else of an FFN has one
@@ -114,6 +127,7 @@ struct ModelConfig {
   bool gated = true;  // SwiGLU and kin
   bool tied = false;  // the head is the embedding
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
+  Multipliers multipliers;
 
   int64_t dense_width = 512;   // F of dense layers
   int64_t expert_width = 512;  // F of each routed expert
@@ -130,11 +144,15 @@ struct ModelConfig {
                            // whatever can
 
   bool is_moe(int64_t layer) const;
+  bool has_window(int64_t layer) const;
   int64_t moe_layer_count() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;
   int64_t q_width() const { return heads * head_width; }
 };
+
+// Whether what the last block gives is normalised: it is, where the block itself does not.
+inline bool has_final_norm(const ModelConfig& c) { return c.norm_placement != NormPlacement::post; }
 
 // Throws (usage) when the numbers do not fit together, naming the option to change.
 void validate(const ModelConfig&);

@@ -37,13 +37,14 @@ double average_keys(int64_t window, int64_t context) {
 // keys seen; norms, activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
-  const auto scores = [&](int64_t layers, int64_t window) {
-    const AttentionShape shape = c.attention(0);
-    return 2 * static_cast<double>(layers) *
-           static_cast<double>(shape.q_width() + shape.o_width()) * average_keys(window, context);
-  };
+  double scores = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const AttentionShape shape = c.attention(layer);
+    scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
+              average_keys(shape.window, context);
+  }
   return {.projections = products(matrices[Part::attention]),
-          .scores = scores(c.window_from, 0) + scores(c.layers - c.window_from, c.attention_window),
+          .scores = scores,
           .dense_ffn = products(matrices[Part::dense_ffn]),
           .experts = products(active(c, matrices[Part::experts])),
           .shared = products(matrices[Part::shared]),

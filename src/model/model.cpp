@@ -54,8 +54,8 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope)
-    rope_ = rope_frequencies(config_.attention(0).rotary_width, config_.rope_theta,
-                             config_.rope_scaling);
+    rope_ = rope_frequencies(config_.rotary_width > 0 ? config_.rotary_width : config_.head_width,
+                             config_.rope_theta, config_.rope_scaling);
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);
@@ -137,6 +137,7 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
     if (id < 0 || id >= config_.vocab)
       fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
   ops::embedding_forward(run, h, embedding_, batch.ids);
+  if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, h, h, by);
   if (config_.positions != Positions::learned) return;
   for (int32_t p : batch.positions)
     if (p >= config_.context)
@@ -192,9 +193,10 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
   const Tensor last = saved.h[layers % buffers];
-  if (config_.norm_placement == NormPlacement::pre)
-    final_norm_.forward(run, saved.hidden, last, saved.final_norm);
+  if (has_final_norm(config_)) final_norm_.forward(run, saved.hidden, last, saved.final_norm);
   else ops::cast(run, saved.hidden, last);
+  if (const float by = config_.multipliers.logits; by != 1)
+    ops::scale(run, saved.hidden, saved.hidden, 1 / by);
 }
 
 void Model::logits(Run& run, Tensor out, Tensor hidden) {
@@ -231,13 +233,12 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
   ArenaScope scope(run.scratch);
   const int64_t tokens = saved.hidden.rows(), d = config_.width;
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
-  if (config_.norm_placement == NormPlacement::pre) {
-    Tensor dhidden = run.scratch.alloc(DType::f32, {tokens, d});
-    lm_head_loss_backward(run, dhidden, lm_head_weight(), targets, scale, saved.lm_head);
-    final_norm_.backward(run, dh, dhidden, saved.final_norm);
-  } else {
-    lm_head_loss_backward(run, dh, lm_head_weight(), targets, scale, saved.lm_head);
-  }
+  const bool normed = has_final_norm(config_);
+  Tensor dhidden = normed ? run.scratch.alloc(DType::f32, {tokens, d}) : dh;
+  lm_head_loss_backward(run, dhidden, lm_head_weight(), targets, scale, saved.lm_head);
+  if (const float by = config_.multipliers.logits; by != 1)
+    ops::scale(run, dhidden, dhidden, 1 / by);
+  if (normed) final_norm_.backward(run, dh, dhidden, saved.final_norm);
   Pass pass = saved.pass;
   pass.wanted = {};  // the forward has told it
   for (size_t i = blocks_.size(); i-- > 0;) {
@@ -250,9 +251,10 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
   }
   if (config_.dropout > 0 && pass.draws())
     ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
-  ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
   if (config_.positions == Positions::learned)
     ops::embedding_backward(run, positions_, dh, pass.batch.positions);
+  if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, dh, dh, by);
+  ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
 }
 
 }  // namespace moe

@@ -51,9 +51,9 @@ void List::latent_attention(Attention& attention) const {
                           int64_t in) {
     add(param, Part::attention, kind, name, Role::matrix, {out, in});
   };
-  const auto norm = [&](Norm& norm, ParamKind kind, std::string_view name, int64_t width) {
-    norm.eps = kLatentEps;
-    add(norm.weight, Part::attention, kind, name, Role::norm, {width});
+  const auto norm = [&](Norm& of, ParamKind kind, std::string_view name, int64_t width) {
+    of.eps = kLatentEps;
+    add(of.weight, Part::attention, kind, name, Role::norm, {width});
   };
   Latents& latents = attention.latents.emplace();
   if (l.query_width > 0) {
@@ -158,6 +158,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.layer = layer;
   block.placement = c.norm_placement;
   block.dropout = c.dropout;
+  block.residual = c.multipliers.residual;
   // By these names the trainer files of earlier versions know them.
   list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
   list.attention(block.attention);
@@ -184,8 +185,7 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
 
 void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, const OnParam& on_param) {
   const List list(c, on_param);
-  if (c.norm_placement == NormPlacement::pre)
-    list.norm(final_norm, ParamKind::final_norm, "final_norm");
+  if (has_final_norm(c)) list.norm(final_norm, ParamKind::final_norm, "final_norm");
   if (!c.tied)
     list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix,
              {c.vocab, c.width});

@@ -110,8 +110,9 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
 }
 
 int64_t saved_block(const Sizes& s, int64_t layer) {
-  const bool post = s.c.norm_placement == NormPlacement::post;
-  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + (post ? s.stream() : 0));
+  // what a norm behind a sublayer sees
+  const int64_t normed = s.c.norm_placement == NormPlacement::pre ? 0 : s.stream();
+  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + normed);
   // the stream between the sublayers
   return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));
 }
@@ -175,10 +176,11 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
-  const bool post = s.c.norm_placement == NormPlacement::post;
-  const int64_t sublayer =
-      s.stream() * (post ? 2 : 1) +
-      (s.a != kF32 || s.c.dropout > 0 ? s.n * s.c.width * s.a : 0);  // dx, dsum; dy
+  // dx, and dsum or what came of the norm; dy
+  const bool pre = s.c.norm_placement == NormPlacement::pre,
+             output = s.c.norm_placement == NormPlacement::output,
+             own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
+  const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   return sublayer + std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
 }
 
@@ -269,9 +271,10 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
   // of every block, hidden
   const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();
-  const int64_t turns = c.positions == Positions::rope
-                            ? (shape.tokens * c.attention(0).rotary_width + s.n) * kF32
-                            : 0;
+  const int64_t turns =
+      c.positions == Positions::rope
+          ? (shape.tokens * (c.rotary_width > 0 ? c.rotary_width : c.head_width) + s.n) * kF32
+          : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {

@@ -99,6 +99,8 @@ void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy,
 void cast(Run&, Tensor y, Tensor x);
 // y = a + b; each f32 or bf16; y may be a or b.  [N,D]
 void add(Run&, Tensor y, Tensor a, Tensor b);
+// y = factor * x, between f32 and bf16 (or the same dtype); y may be x.  [N,D]
+void scale(Run&, Tensor y, Tensor x, float factor);
 // y = 0
 void zero(Run&, Tensor y);
 
@@ -139,10 +141,13 @@ void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const i
 void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> ids);
 
 // ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
-enum class Act { silu, gelu, gelu_tanh, relu };  // gelu is exact: x/2 (1 + erf(x / sqrt 2))
+// gelu is exact: x/2 (1 + erf(x / sqrt 2)); swiglu_oai is gpt-oss's: m / (1 + e^(-1.702 m)) of m =
+// min(x, 7), beside which `up` is held within +-7 and counts one more
+// (transformers:gpt_oss/modeling_gpt_oss.py)
+enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai };
 
-// hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f]; without a gate (absent): weight[r] *
-// act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
+// hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f], with swiglu_oai (up' + 1) in place of up;
+// without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
 void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act);
 // From dhidden: dgate, dup [R,F] A (dgate absent when gate is), hidden recomputed [R,F] A (for the
 // gradient of down), and dweight[r] = sum_f dhidden[r,f] * (hidden[r,f] / weight[r]) without

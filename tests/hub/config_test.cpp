@@ -50,7 +50,13 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
-  EXPECT_EQ(a.window_from, b.window_from);
+  EXPECT_EQ(a.window_layers, b.window_layers);
+  EXPECT_EQ(a.nope_layers, b.nope_layers);
+  EXPECT_EQ(a.rotary_width, b.rotary_width);
+  EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
+  EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
+  EXPECT_EQ(a.multipliers.attention, b.multipliers.attention);
+  EXPECT_EQ(a.multipliers.logits, b.multipliers.logits);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
   EXPECT_EQ(a.positions, b.positions);
@@ -186,7 +192,7 @@ TEST(Config, TheTypeIsTheFirstThatCanSayIt) {
     EXPECT_EQ(json_of(c)["model_type"], type);
   };
   becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5; });
-  becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5, c.window_from = 1; });
+  becomes("moe_cpp", [](ModelConfig& c) { c.attention_window = 5, c.window_layers = {1}; });
   becomes("moe_cpp", [](ModelConfig& c) { c.dropout = 0.1f; });
   becomes("qwen3_moe", [](ModelConfig& c) { c.qk_norm = QkNorm::head; });
   becomes("moe_cpp", [](ModelConfig& c) { c.head_width = 4; });
@@ -256,7 +262,7 @@ TEST(Config, RopeInEitherFormButNotInTwo) {
 TEST(Config, WhatCannotBeHonouredIsRefused) {
   const Json olmoe = json_of(small_olmoe());
   EXPECT_FAILS(parse(with(olmoe, "clip_qkv", 8.0)), "config.json: \"clip_qkv\" is 8.0");
-  EXPECT_FAILS(parse(with(olmoe, "attention_dropout", 0.1)), "\"attention_dropout\" is 0.1");
+  EXPECT_NO_THROW(parse(with(olmoe, "attention_dropout", 0.1)));
   EXPECT_FAILS(parse(with(olmoe, "head_dim", 16)), "\"head_dim\" is 16");
   EXPECT_FAILS(parse(with(olmoe, "hidden_act", "swish")), "\"hidden_act\" is \"swish\"");
   EXPECT_FAILS(parse(with(olmoe, "hidden_act", "gelu")), "\"hidden_act\" is not \"silu\"");
@@ -285,8 +291,7 @@ TEST(Config, ModelTypesAndUnknownKeys) {
                "config.json: \"model_type\" is \"olmo\", which this version does not read; did you "
                "mean \"olmoe\"?");
   EXPECT_FAILS(parse(with(olmoe, "model_type", "bert")),
-               "known are olmoe, moe_cpp, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, "
-               "qwen3_moe, gpt2, deepseek_v3, deepseek_v2, deepseek");
+               "which this version does not read; known are olmoe, moe_cpp, llama, ");
   EXPECT_FAILS(parse(without(olmoe, "model_type")), "\"model_type\" is missing");
   EXPECT_FAILS(parse(with(olmoe, "norm_topk_probs", true)),
                "\"norm_topk_probs\" is not known here; did you mean \"norm_topk_prob\"?");

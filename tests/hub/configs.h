@@ -97,8 +97,9 @@ inline std::vector<NamedConfig> small_families() {
   add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
   add("qwen3", "dense",
       [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });
-  add("qwen2", "dense",
-      [](ModelConfig& c) { c.attention_bias = true, c.attention_window = 9, c.window_from = 1; });
+  add("qwen2", "dense", [](ModelConfig& c) {
+    c.attention_bias = true, c.attention_window = 9, c.window_layers = {1};
+  });
   add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
   add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
     c.attention_bias = c.shared_gate = true;
@@ -130,7 +131,8 @@ inline std::vector<NamedConfig> small_families() {
     c.dense_first = 1;
     c.kv_heads = c.heads;
     c.head_width = 6;
-    c.latent = {.width = 8, .query_width = 0, .rotary_width = 2, .value_width = 3};
+    c.latent = {.width = 8, .query_width = 0, .value_width = 3};
+    c.rotary_width = 2;
     c.shared_experts = 2;
     c.shared_width = c.expert_width = 6;
   };
@@ -142,6 +144,51 @@ inline std::vector<NamedConfig> small_families() {
                       .factor = 4,
                       .original_context = 8,
                       .score_mscale = 0.707f};
+  });
+  const auto shared = [](ModelConfig& c) {
+    c.shared_experts = 2;
+    c.shared_width = c.expert_width = 6;
+  };
+  add("glm4_moe", "deepseek-v3", [&](ModelConfig& c) {
+    shared(c);
+    c.layers = 3;
+    c.dense_first = 1;
+    c.attention_bias = true;
+    c.qk_norm = QkNorm::head;
+    c.head_width = 6;
+    c.rotary_width = 4;
+  });
+  add("glm4_moe", "deepseek-v3", shared);
+  add("glm4_moe_lite", "deepseek-v3", latent);
+  add("dots1", "deepseek-v3", [&](ModelConfig& c) {
+    shared(c);
+    c.qk_norm = QkNorm::head;
+    c.attention_window = 9;
+    c.window_layers = {1};
+  });
+  add("minimax_m2", "deepseek-v3", [](ModelConfig& c) {
+    c.qk_norm = QkNorm::full;
+    c.head_width = 6;
+    c.rotary_width = 4;
+  });
+  all.back().config.routing.routed_scale = 1;
+  add("olmo2", "dense", [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::output;
+    c.qk_norm = QkNorm::full;
+  });
+  add("flex_olmo", "olmoe", [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::output;
+    c.qk_norm = QkNorm::full;
+  });
+  add("smollm3", "dense", [](ModelConfig& c) { c.nope_layers = {1}, c.tied = true; });
+  const auto granite = [](ModelConfig& c) {
+    c.multipliers = {.embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
+  };
+  add("granitemoe", "mixtral", granite);
+  add("granitemoeshared", "mixtral", [&](ModelConfig& c) {
+    granite(c);
+    c.shared_experts = 1;
+    c.shared_width = 10;
   });
   return all;
 }

@@ -108,6 +108,24 @@ TEST(Families, PublishedConfigs) {
   // (0.1 ln 40 + 1)^2, in the family's code beside 1 / sqrt(192)
   EXPECT_NEAR(v3.attention(0).score_factor, 1.8738, 1e-4);
   EXPECT_EQ(v3.rope_scaling.attention_factor, 1);
+  const ModelConfig glm = parse(published("glm_4_5_air"));
+  EXPECT_EQ(glm.rotary_width, 64);
+  EXPECT_EQ(glm.qk_norm, QkNorm::none);
+  EXPECT_TRUE(glm.attention_bias && !glm.attention_out_bias);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(glm.routing).weigh).scale, 1);
+  // "GLM-4.5-Air: 106B", less the layer that predicts a further token
+  EXPECT_NEAR(static_cast<double>(count_params(glm).total()), 106.8e9, 0.5e9);
+  const ModelConfig olmo2 = parse(published("olmo_2_7b"));
+  EXPECT_EQ(olmo2.norm_placement, NormPlacement::output);
+  EXPECT_NEAR(static_cast<double>(count_params(olmo2).total()), 7.3e9, 0.05e9);
+  const ModelConfig smollm3 = parse(published("smollm3_3b"));
+  EXPECT_TRUE(smollm3.tied);
+  EXPECT_EQ(smollm3.nope_layers.size(), 9u);
+  EXPECT_EQ(smollm3.attention(3).rotary_width, 0);
+  EXPECT_EQ(smollm3.attention(4).rotary_width, 128);
+  const ModelConfig granite = parse(published("granite_3_0_1b_a400m"));
+  EXPECT_FLOAT_EQ(granite.attention(0).score_factor, 0.125f);
+  EXPECT_NEAR(static_cast<double>(count_params(granite).total()), 1.3e9, 0.05e9);
   // of arXiv 2405.04434 and 2412.19437
   EXPECT_NEAR(static_cast<double>(count_params(lite).total()), 15.7e9, 0.05e9);
   EXPECT_NEAR(static_cast<double>(count_params(v3).total()), 671e9, 0.5e9);
@@ -153,6 +171,12 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
       {"deepseek_v2",
        {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "n_group", "topk_group",
         "aux_loss_alpha", "seq_aux", "ep_size"}},
+      {"glm4_moe", {"norm_topk_prob", "num_nextn_predict_layers", "partial_rotary_factor"}},
+      {"olmo2", {}},
+      {"smollm3",
+       {"num_key_value_heads", "attention_bias", "mlp_bias", "layer_types",
+        "no_rope_layer_interval", "no_rope_layers", "sliding_window"}},
+      {"granitemoe", {}},
       {"deepseek_v3",
        {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "aux_loss_alpha",
         "seq_aux", "ep_size", "num_nextn_predict_layers"}},
@@ -258,7 +282,6 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
     EXPECT_FAILS(parse(with(published(name), key, value)), why);
   };
   refused("smollm2_135m", "rope_interleaved", true, "neighbours");
-  refused("smollm2_135m", "attention_dropout", 0.1, "only 0");
   refused("smollm2_135m", "hidden_act", "quick_gelu", "quick_gelu");
   refused("qwen2_7b", "use_mrope", true, "several axes");
   refused("qwen2_7b", "num_attention_heads", 27, "\"head_dim\" is needed");

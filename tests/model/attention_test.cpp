@@ -166,7 +166,7 @@ struct LatentLayer {
              .value_width = 5,
              .rotary_width = kTurning,
              .score_factor = 1.3f,
-             .latent = {.width = 7, .query_width = 6, .rotary_width = kTurning, .value_width = 5}};
+             .latent = {.width = 7, .query_width = 6, .value_width = 5}};
     const auto ones = [&](Norm& norm, int64_t width) {
       norm.eps = 1e-6f;
       norm.weight = draw_param(run.saved, {width}, 1, 0);
@@ -226,8 +226,8 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   c.layers = 1;
   c.heads = c.kv_heads = LatentLayer::kHeads;
   c.head_width = LatentLayer::kTurning + 3;
-  c.latent = {
-      .width = 7, .query_width = 6, .rotary_width = LatentLayer::kTurning, .value_width = 5};
+  c.latent = {.width = 7, .query_width = 6, .value_width = 5};
+  c.rotary_width = LatentLayer::kTurning;
   moe::Run run(2);
   LatentLayer layer(run);
   Attention& attention = layer.attention;
@@ -265,8 +265,10 @@ TEST(AttentionLayer, IsShapedByTheConfig) {
   c.kv_heads = 2;
   c.head_width = 10;
   c.attention_window = 7;
-  c.window_from = 2;
+  c.window_layers = {c.layers - 1};
+  c.nope_layers = {1};
   EXPECT_EQ(c.attention(1).window, 0);
+  EXPECT_EQ(c.attention(1).rotary_width, 0);
   const AttentionShape a = c.attention(c.layers - 1);
   EXPECT_EQ(a.q_width(), 60);
   EXPECT_EQ(a.k_width(), 20);
@@ -274,6 +276,10 @@ TEST(AttentionLayer, IsShapedByTheConfig) {
   EXPECT_EQ(a.o_width(), 60);
   EXPECT_EQ(a.rotary_width, 10);
   EXPECT_EQ(a.window, 7);
+  c.rotary_width = 4;
+  EXPECT_EQ(c.attention(0).rotary_width, 4);
+  c.multipliers.attention = 2;
+  EXPECT_FLOAT_EQ(c.attention(0).score_factor, 2 * std::sqrt(10.0f));
   c.positions = Positions::learned;
   EXPECT_EQ(c.attention(0).rotary_width, 0);
 }

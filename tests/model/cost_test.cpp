@@ -173,7 +173,7 @@ TEST(Cost, Flops) {
   ModelConfig windowed = c;
   windowed.attention_window = 16;
   EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 2 * 8 * 14.0);
-  windowed.window_from = 1;
+  windowed.window_layers = {1};
   EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 8 * (32.0 + 14.0));
   windowed.attention_window = 64;
   EXPECT_EQ(count_flops(windowed, 64).scores, f.scores);

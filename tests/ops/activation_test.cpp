@@ -1,4 +1,4 @@
-// The hidden layer of an expert against its twin: four activations, with and without gate and
+// The hidden layer of an expert against its twin: every activation, with and without gate and
 // weight, backward in the memory of the forward.
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ namespace {
 
 using ops::Act;
 
-constexpr Act kActs[] = {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu};
+constexpr Act kActs[] = {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu, Act::swiglu_oai};
 
 std::string describe_case(Act act, DType dtype, int64_t cols, bool gated, bool weighted) {
-  const char* names[] = {"silu", "gelu", "gelu_tanh", "relu"};
+  const char* names[] = {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"};
   return label(names[static_cast<int>(act)], {dtype}, cols) + (gated ? ", gated" : "") +
          (weighted ? ", weighted" : "");
 }
@@ -132,6 +132,7 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
   fill(x, extremes);
   fill(ones, std::vector<double>(10, 1));
   for (Act act : kActs) {
+    if (act == Act::swiglu_oai) continue;  // it is held at 7
     ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), act);
     ops::ffn_act_backward(run, Tensor(), dx, arena.alloc(DType::f32, {1, 10}), Tensor(), ones,
                           Tensor(), x, Tensor(), act);
@@ -148,6 +149,37 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
     EXPECT_TRUE(std::isnan(get(y, 0, 3)));
     fill(x, extremes);
   }
+}
+
+// Where the gate and what is beside it are held.
+TEST(FfnAct, IsHeldAtItsLimit) {
+  moe::Run run(1);
+  Arena arena;
+  const std::vector<double> gates = {-30, -7.5, -1, 0, 6.5, 7.5, 30, 2, 2, 2},
+                            ups = {1, 1, 1, 1, 1, 1, 1, 7.5, -7.5, 30};
+  const auto row = [&](const std::vector<double>& numbers) {
+    const Tensor t = arena.alloc(DType::f32, {1, 10});
+    fill(t, numbers);
+    return t;
+  };
+  const std::vector<double> ones(10, 1);
+  const Tensor gate = row(gates), up = row(ups), dhidden = row(ones), hidden = row(ones),
+               dgate = row(ones), dup = row(ones);
+  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), Act::swiglu_oai);
+  expect_near(hidden, twin::ffn_act_forward(gates, ups, {}, 10, Act::swiglu_oai), kTwinF32, "h");
+  EXPECT_EQ(get(hidden, 0, 5), get(hidden, 0, 6));
+  EXPECT_EQ(get(hidden, 0, 7), get(hidden, 0, 9));
+  ops::ffn_act_backward(run, dgate, dup, hidden, Tensor(), dhidden, gate, up, Tensor(),
+                        Act::swiglu_oai);
+  const auto want = twin::ffn_act_backward(ones, gates, ups, {}, 10, Act::swiglu_oai);
+  expect_near(dgate, want.dgate, kTwinF32, "dgate");
+  expect_near(dup, want.dup, kTwinF32, "dup");
+  EXPECT_EQ(get(dgate, 0, 5), 0);
+  EXPECT_EQ(get(dup, 0, 8), 0);
+  set(gate, 0, 2, NAN);
+  set(up, 0, 3, NAN);
+  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), Act::swiglu_oai);
+  EXPECT_TRUE(std::isnan(get(hidden, 0, 2)) && std::isnan(get(hidden, 0, 3)));
 }
 
 TEST(FfnAct, LawOfRows) {

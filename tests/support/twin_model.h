@@ -49,11 +49,12 @@ class TwinModel {
   TwinOutput<T> run(const TwinInput& in, const RoutingLosses& coef) {
     out_ = {};
     in_ = &in;
-    Matrix<T> h = rows(in.ids, p("embed.weight"));
+    Matrix<T> h = scaled(rows(in.ids, p("embed.weight")), c_.multipliers.embedding);
     if (c_.positions == Positions::learned) h = add(h, rows(in.positions, p("positions.weight")));
     h = drop(h, fold(1u << 20));
     for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer);
-    if (c_.norm_placement == NormPlacement::pre) h = norm(h, "final_norm");
+    if (has_final_norm(c_)) h = norm(h, "final_norm");
+    h = scaled(h, 1 / c_.multipliers.logits);
     out_.logits = linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, nullptr);
     T ce{};
     int64_t predicted = 0;
@@ -139,22 +140,33 @@ class TwinModel {
     return x;
   }
 
-  Matrix<T> block(const Matrix<T>& h, int64_t layer) {
-    const std::string name = "layers." + std::to_string(layer) + ".";
-    const bool pre = c_.norm_placement == NormPlacement::pre;
-    const RngKey key = fold(static_cast<uint64_t>(layer));
-    const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
-    Matrix<T> u =
-        add(h, drop(attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), site(0)));
-    if (!pre) u = norm(u, name + "norm1");
-    Matrix<T> y = add(
-        u, drop(ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), site(1)));
-    return pre ? y : norm(y, name + "norm2");
+  static Matrix<T> scaled(Matrix<T> x, float by) {
+    for (auto& row : x)
+      for (T& v : row) v *= T(static_cast<double>(by));
+    return x;
   }
 
-  // Queries or keys of all heads, normalised and rotated.
+  Matrix<T> block(const Matrix<T>& h, int64_t layer) {
+    const std::string name = "layers." + std::to_string(layer) + ".";
+    const bool pre = c_.norm_placement == NormPlacement::pre,
+               post = c_.norm_placement == NormPlacement::post;
+    const RngKey key = fold(static_cast<uint64_t>(layer));
+    const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
+    const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, uint64_t s) {
+      const Matrix<T> sum = add(
+          x, scaled(drop(pre || post ? y : norm(y, name + of), site(s)), c_.multipliers.residual));
+      return post ? norm(sum, name + of) : sum;
+    };
+    const Matrix<T> u =
+        joined(h, attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), "norm1", 0);
+    return joined(u, ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), "norm2",
+                  1);
+  }
+
+  // Queries or keys of all heads, normalised, the first `turning` numbers of a head rotated;
+  // values.
   Matrix<T> project(const Matrix<T>& x, const std::string& name, const char* which, int64_t out,
-                    bool norm_and_rotate) const {
+                    bool norm_and_rotate, int64_t turning) const {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
     const auto width = static_cast<size_t>(c_.head_width);
@@ -169,14 +181,14 @@ class TwinModel {
           std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
         }
     }
-    if (c_.positions != Positions::rope) return y;
-    const ops::RopeFrequencies rope =
-        rope_frequencies(c_.head_width, c_.rope_theta, c_.rope_scaling);
+    if (turning == 0) return y;
+    const ops::RopeFrequencies rope = rope_frequencies(turning, c_.rope_theta, c_.rope_scaling);
+    const auto half = static_cast<size_t>(turning / 2);
     for (size_t n = 0; n < y.size(); ++n)
       for (size_t head = 0; head < y[n].size(); head += width)
-        for (size_t i = 0; i < width / 2; ++i) {
+        for (size_t i = 0; i < half; ++i) {
           const double angle = in_->positions[n] * rope.frequency[i];
-          T &a = y[n][head + i], &b = y[n][head + i + width / 2];
+          T &a = y[n][head + i], &b = y[n][head + i + half];
           const T a0 = a, b0 = b;
           a = a0 * T(rope.factor * std::cos(angle)) - b0 * T(rope.factor * std::sin(angle));
           b = b0 * T(rope.factor * std::cos(angle)) + a0 * T(rope.factor * std::sin(angle));
@@ -185,9 +197,16 @@ class TwinModel {
   }
 
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
-    const Matrix<T> q = project(x, name, "q", c_.q_width(), true),
-                    k = project(x, name, "k", c_.kv_heads * c_.head_width, true),
-                    v = project(x, name, "v", c_.kv_heads * c_.head_width, false);
+    const bool nope = std::count(c_.nope_layers.begin(), c_.nope_layers.end(), layer) > 0;
+    const int64_t part = c_.rotary_width > 0 ? c_.rotary_width : c_.head_width,
+                  turning = nope || c_.positions != Positions::rope ? 0 : part,
+                  kv_width = c_.kv_heads * c_.head_width;
+    const Matrix<T> q = project(x, name, "q", c_.q_width(), true, turning),
+                    k = project(x, name, "k", kv_width, true, turning),
+                    v = project(x, name, "v", kv_width, false, 0);
+    const double scale = c_.multipliers.attention > 0
+                             ? static_cast<double>(c_.multipliers.attention)
+                             : 1 / std::sqrt(static_cast<double>(c_.head_width));
     const auto width = static_cast<size_t>(c_.head_width);
     const auto group = static_cast<size_t>(c_.heads / c_.kv_heads);
     Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.q_width())));
@@ -196,15 +215,14 @@ class TwinModel {
            n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
         for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
           const size_t whole = static_cast<size_t>(in_->bounds[s]),
-                       window =
-                           layer < c_.window_from ? 0 : static_cast<size_t>(c_.attention_window);
+                       window = c_.has_window(layer) ? static_cast<size_t>(c_.attention_window) : 0;
           const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole,
                        kv = head / group * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {
             T dot{};
             for (size_t i = 0; i < width; ++i) dot += q[n][head * width + i] * k[m][kv + i];
-            scores.push_back(dot / T(std::sqrt(static_cast<double>(width))));
+            scores.push_back(dot * T(scale));
           }
           const std::vector<T> weights = twin::softmax(scores);
           for (size_t m = begin; m <= n; ++m)
@@ -223,8 +241,17 @@ class TwinModel {
         return T(0.5) * x *
                (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
       case ops::Act::relu: return value_of(x) > 0 ? x : T{};
+      case ops::Act::swiglu_oai: {
+        const T m = value_of(x) > 7 ? T(7.0) : x;
+        return m * twin::sigmoid(T(1.702) * m);
+      }
     }
     return x;
+  }
+  // What an activated gate is multiplied by.
+  T beside(T up) const {
+    if (c_.act != ops::Act::swiglu_oai) return up;
+    return T(1.0) + (value_of(up) > 7 ? T(7.0) : value_of(up) < -7 ? T(-7.0) : up);
   }
   std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e,
                         int64_t width) const {
@@ -233,7 +260,8 @@ class TwinModel {
     if (c_.gated) {
       const Matrix<T> gate =
           linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
-      for (size_t f = 0; f < hidden[0].size(); ++f) hidden[0][f] *= activate(gate[0][f]);
+      for (size_t f = 0; f < hidden[0].size(); ++f)
+        hidden[0][f] = activate(gate[0][f]) * beside(hidden[0][f]);
     } else {
       for (T& v : hidden[0]) v = activate(v);
     }

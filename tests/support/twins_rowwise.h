@@ -181,8 +181,19 @@ T activate(T x, ops::Act act) {
       return T(0.5) * x *
              (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
     case ops::Act::relu: return x > T(0.0) ? x : T(0.0);
+    case ops::Act::swiglu_oai: {
+      const T m = x > T(7.0) ? T(7.0) : x;
+      return m / (T(1.0) + exp(T(-1.702) * m));
+    }
   }
   return x;
+}
+
+// What an activated gate is multiplied by.
+template <class T>
+T beside(T up, ops::Act act) {
+  if (act != ops::Act::swiglu_oai) return up;
+  return (up > T(7.0) ? T(7.0) : up < T(-7.0) ? T(-7.0) : up) + T(1.0);
 }
 
 inline double activate_slope(double x, ops::Act act) {
@@ -200,18 +211,22 @@ inline double activate_slope(double x, ops::Act act) {
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
     }
     case ops::Act::relu: return x > 0 ? 1 : 0;
+    case ops::Act::swiglu_oai: {
+      const double s = 1 / (1 + std::exp(-1.702 * x));
+      return x > 7 ? 0 : s * (1 + 1.702 * x * (1 - s));
+    }
   }
   return 0;
 }
 
-// hidden = weight act(gate) up, or weight act(up) when gate is absent.  hidden, gate, up [R,cols];
-// weight [R] or absent (= 1)
+// hidden = weight act(gate) beside(up), or weight act(up) when gate is absent.  hidden, gate, up
+// [R,cols]; weight [R] or absent (= 1)
 template <class T>
 std::vector<T> ffn_act_forward(const std::vector<T>& gate, const std::vector<T>& up,
                                const std::vector<T>& weight, size_t cols, ops::Act act) {
   std::vector<T> hidden(up.size());
   for (size_t i = 0; i < up.size(); ++i) {
-    const T h = gate.empty() ? activate(up[i], act) : activate(gate[i], act) * up[i];
+    const T h = gate.empty() ? activate(up[i], act) : activate(gate[i], act) * beside(up[i], act);
     hidden[i] = weight.empty() ? h : weight[i / cols] * h;
   }
   return hidden;
@@ -231,9 +246,11 @@ inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, co
       out.dup[i] = dhidden[i] * w * activate_slope(up[i], act);
       if (!weight.empty()) out.dweight[i / cols] += dhidden[i] * activate(up[i], act);
     } else {
-      out.dup[i] = dhidden[i] * w * activate(gate[i], act);
-      out.dgate[i] = dhidden[i] * w * up[i] * activate_slope(gate[i], act);
-      if (!weight.empty()) out.dweight[i / cols] += dhidden[i] * activate(gate[i], act) * up[i];
+      const double a = activate(gate[i], act), b = beside(up[i], act),
+                   slope = act == ops::Act::swiglu_oai && std::fabs(up[i]) > 7 ? 0 : 1;
+      out.dup[i] = dhidden[i] * w * a * slope;
+      out.dgate[i] = dhidden[i] * w * b * activate_slope(gate[i], act);
+      if (!weight.empty()) out.dweight[i / cols] += dhidden[i] * a * b;
     }
   }
   return out;

@@ -24,6 +24,9 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.attention_window > 0) return "its attention has a window";
   if (c.latent.present()) return "its attention is latent";
+  if (c.rotary_width > 0 || !c.nope_layers.empty())
+    return "some of a head, or of its layers, does not turn";
+  if (!c.multipliers.none()) return "it has multipliers";
   if (c.attention_bias != c.attention_out_bias)
     return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full)
@@ -52,6 +55,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
     return "some of its parts have biases and some have none";
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
+  if (!c.multipliers.none()) return "it has multipliers";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width)
@@ -96,6 +100,15 @@ constexpr Architecture kArchitectures[] = {
     {"gpt2", "GPT2LMHeadModel", why_not_gpt2, read_gpt2, write_gpt2, &kGpt2Tensors, false},
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
+    family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
+    family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
+    family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
+    family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
+    family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
+    family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
+    family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
+    family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
+    family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Its code lies with its weights, so nothing is gained by giving a new model this form.

@@ -19,8 +19,9 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.size("head_dim", c.head_width, 1);
   v.extra("kv_lora_rank", c.latent.width, 0, 1);
   v.extra("q_lora_rank", c.latent.query_width, 0, 1);
-  v.extra("qk_rope_head_dim", c.latent.rotary_width, 0, 2);
   v.extra("v_head_dim", c.latent.value_width, 0, 1);
+  v.extra("rotary_dim", c.rotary_width, 0, 2);
+  v.layer_list("nope_layers", c.nope_layers);
   v.size("max_position_embeddings", c.context, 1);
   v.one_of("norm_type", c.norm, kNormNames);
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);
@@ -29,7 +30,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.one_of("position_embedding_type", c.positions, kPositionNames);
   v.number("rope_theta", c.rope_theta, 0);
   v.extra("sliding_window", c.attention_window, 0, 1);
-  v.extra("max_window_layers", c.window_from, 0, 1);
+  v.layer_list("window_layers", c.window_layers);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
@@ -39,6 +40,10 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.flag("gated_mlp", c.gated);
   v.flag("tie_word_embeddings", c.tied);
   v.number("dropout", c.dropout, 0);
+  v.extra("embedding_multiplier", c.multipliers.embedding, 1, 0);
+  v.extra("residual_multiplier", c.multipliers.residual, 1, 0);
+  v.extra("attention_multiplier", c.multipliers.attention, 0, 0);
+  v.extra("logits_scaling", c.multipliers.logits, 1, 0);
   v.size("intermediate_size", c.dense_width, 0);
   v.size("moe_intermediate_size", c.expert_width, 0);
   v.size("n_shared_experts", c.shared_experts, 0);
@@ -99,9 +104,7 @@ void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
   if (reader.has("clip_qkv"))
     fail("{}: \"clip_qkv\" is {}; clipped queries, keys and values are not supported, only null",
          reader.where(), text_of(reader, "clip_qkv"));
-  if (reader.get<double>("attention_dropout", 0) != 0)
-    fail("{}: \"attention_dropout\" is {}; dropout of attention weights is not supported, only 0",
-         reader.where(), text_of(reader, "attention_dropout"));
+  reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
   if (reader.get<int64_t>("head_dim", c.head_width) != c.head_width)
     fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(),
          text_of(reader, "head_dim"), c.head_width);
@@ -133,6 +136,10 @@ ModelConfig read_moe_cpp(const JsonReader& reader) {
   FieldReader fields(reader);
   visit_moe_cpp(fields, c);
   c.rope_scaling = read_rope_scaling(reader);
+  // Earlier versions said the first layer with a window.
+  for (auto i = reader.get_in<int64_t>("max_window_layers", 0, kMaxLayers, 0);
+       i > 0 && i < c.layers; ++i)
+    c.window_layers.push_back(i);
   return c;
 }
 

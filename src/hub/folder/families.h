@@ -15,6 +15,7 @@ enum class FamilyBiases {
   none,
   qkv,        // queries, keys and values
   qkv_bias,   // these, unless "qkv_bias" says otherwise
+  qkv_flag,   // these, as "attention_bias" says
   flag,       // these and the projection back, as "attention_bias" says
   flag_later  // the same and of FFNs "mlp_bias"; both keys came later than the family
 };
@@ -24,29 +25,54 @@ enum class FamilyBiases {
 enum class HeadWidth { may, must, latent };
 
 // What says how far attention reaches; never: the keys stand there and must switch it off.
-enum class FamilyWindow { none, mistral, qwen, never };
+enum class FamilyWindow { none, mistral, qwen, dots, never };
+
+// Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
+// where it is missing; dim: as much as "rotary_dim" or that factor says; by_layer: all of it, and
+// in some layers nothing.
+enum class FamilyRotary { whole, half, dim, by_layer };
 
 // The keys of the experts' sizes, and of the layers that route.
-enum class FamilyExperts { none, mixtral, qwen2, qwen3, deepseek };
+enum class FamilyExperts {
+  none,
+  mixtral,
+  qwen2,
+  qwen3,
+  deepseek,
+  glm_lite,
+  olmo,
+  granite,
+  granite_shared
+};
 
 // A router that scores by more than a softmax: what the family's code does where its config says
 // nothing, and the words of the configs that were published.
 struct FamilyRouter {
   const char *recipe, *score, *method;
-  bool greedy;        // it may also choose among all, by the method "greedy"
-  bool renormalises;  // weights are divided by their sum
+  bool greedy;         // it may also choose among all, by the method "greedy"
+  bool renormalises;   // weights are divided by their sum
+  bool groups = true;  // the config has the keys of groups of experts, and a factor of the weights
 };
-// (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3)
+// (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
                                                    true, false};
 inline constexpr FamilyRouter kDeepSeekV3Router = {"deepseek-v3", "sigmoid", "noaux_tc", false,
                                                    true};
+
+// (github ggml-org/llama.cpp conversion of dots1)
+inline constexpr FamilyRouter kDots1Router = {"deepseek-v3", "noaux_tc", "noaux_tc", false, true};
+inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 struct Family {
   FamilyBiases biases = FamilyBiases::none;
   HeadWidth head_width = HeadWidth::may;
   FamilyWindow window = FamilyWindow::none;
   QkNorm qk_norm = QkNorm::none;
+  bool qk_norm_flag = false;  // "use_qk_norm" says whether
+  FamilyRotary rotary = FamilyRotary::whole;
+  NormPlacement placement = NormPlacement::pre;
+  bool multipliers = false;
+  bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
 
@@ -54,6 +80,17 @@ struct Family {
     return biases == FamilyBiases::flag || biases == FamilyBiases::flag_later;
   }
   bool latent() const { return head_width == HeadWidth::latent; }
+  // Whether the experts' number is "num_experts".
+  bool num_experts() const { return qwen() || experts == FamilyExperts::olmo; }
+  // Whether dense layers stand before those that route; if not, and not qwen(), all route.
+  bool dense_first() const {
+    return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite;
+  }
+  // Whether a softmax router's weights are divided by their sum without a key that says so.
+  bool always_renormalises() const {
+    return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
+           experts == FamilyExperts::granite_shared;
+  }
   bool qwen() const { return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3; }
 };
 
@@ -83,5 +120,41 @@ inline constexpr Family kDeepSeekV3 = {.biases = FamilyBiases::flag,
                                        .head_width = HeadWidth::latent,
                                        .experts = FamilyExperts::deepseek,
                                        .router = &kDeepSeekV3Router};
+
+inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
+                                    .head_width = HeadWidth::must,
+                                    .qk_norm = QkNorm::head,
+                                    .qk_norm_flag = true,
+                                    .rotary = FamilyRotary::half,
+                                    .experts = FamilyExperts::deepseek,
+                                    .router = &kDeepSeekV3Router};
+inline constexpr Family kGlm4MoeLite = {.biases = FamilyBiases::flag,
+                                        .head_width = HeadWidth::latent,
+                                        .experts = FamilyExperts::glm_lite,
+                                        .router = &kDeepSeekV3Router};
+inline constexpr Family kDots1 = {.biases = FamilyBiases::flag,
+                                  .window = FamilyWindow::dots,
+                                  .qk_norm = QkNorm::head,
+                                  .experts = FamilyExperts::deepseek,
+                                  .router = &kDots1Router};
+inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
+                                      .qk_norm = QkNorm::full,
+                                      .rotary = FamilyRotary::dim,
+                                      .experts = FamilyExperts::mixtral,
+                                      .router = &kMiniMaxRouter};
+inline constexpr Family kOlmo2 = {
+    .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
+inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
+                                     .qk_norm = QkNorm::full,
+                                     .placement = NormPlacement::output,
+                                     .experts = FamilyExperts::olmo};
+inline constexpr Family kSmolLm3 = {.biases = FamilyBiases::flag_later,
+                                    .window = FamilyWindow::never,
+                                    .rotary = FamilyRotary::by_layer,
+                                    .tied_unless_said = true};
+inline constexpr Family kGraniteMoe = {
+    .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
+inline constexpr Family kGraniteMoeShared = {
+    .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite_shared};
 
 }  // namespace moe

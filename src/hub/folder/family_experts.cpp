@@ -21,11 +21,20 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::qwen3:
       v.size("intermediate_size", c.dense_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
-    case FamilyExperts::deepseek: break;
+    case FamilyExperts::olmo: return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::granite_shared:
+      v.size("shared_intermediate_size", c.shared_width, 0);
+      [[fallthrough]];
+    case FamilyExperts::granite:
+      v.size("num_local_experts", c.routing.experts, 1);
+      return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::deepseek:
+    case FamilyExperts::glm_lite: break;
   }
   v.size("intermediate_size", c.dense_width, 1);
   v.size("moe_intermediate_size", c.expert_width, 1);
   v.size("n_routed_experts", c.routing.experts, 1);
+  if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   if (f.router) {
     v.size("n_shared_experts", c.shared_experts, 1);
@@ -59,10 +68,36 @@ void write_qwen_layers(Json& json, const ModelConfig& c) {
     if (!c.is_moe(i)) json[kDenseLayers].push_back(i);
 }
 
+// "mlp_layer_types": of each layer "dense" or "sparse"; where it is missing the first is dense.
+constexpr const char* kMlpTypes = "mlp_layer_types";
+
+void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
+  c.dense_first = 1;
+  if (!reader.has(kMlpTypes)) return;
+  const auto types = reader.get<std::vector<std::string>>(kMlpTypes);
+  if (static_cast<int64_t>(types.size()) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kMlpTypes,
+         types.size(), c.layers);
+  c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (types[static_cast<size_t>(i)] != (i < c.dense_first ? "dense" : "sparse"))
+      fail("{}: \"{}\" has \"{}\" at layer {}; dense layers are supported before all that route",
+           reader.where(), kMlpTypes, printable(types[static_cast<size_t>(i)]), i);
+}
+
+void write_mlp_types(Json& json, const ModelConfig& c) {
+  json[kMlpTypes] = Json::array();
+  for (int64_t i = 0; i < c.layers; ++i)
+    json[kMlpTypes].push_back(c.is_moe(i) ? "sparse" : "dense");
+}
+
 // The recipe that a family's softmax router is, where the config names none.
 const char* recipe_of(const Family& f, bool renormalise) {
   switch (f.experts) {
-    case FamilyExperts::mixtral: return "mixtral";
+    case FamilyExperts::mixtral:
+    case FamilyExperts::granite:
+    case FamilyExperts::granite_shared: return "mixtral";
+    case FamilyExperts::olmo: return "olmoe";
     case FamilyExperts::qwen3: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
@@ -89,10 +124,35 @@ void read_deepseek_router(const JsonReader& reader, ModelConfig& c) {
   stands(reader, "seq_aux");
 }
 
+// transformers' balance loss is K where ours is 1.
+void read_plain_losses(const JsonReader& reader, ModelConfig& c) {
+  c.routing.coef.balance =
+      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+  if (reader.get<double>("router_jitter_noise", 0) != 0)
+    refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
+}
+
+void write_plain_losses(Json& json, const ModelConfig& c) {
+  FieldWriter(json).optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance,
+                    static_cast<double>(c.routing.top_k));
+  json["output_router_logits"] = false;
+}
+
 // Refuses what a key says when it is not the one thing that the family's code does.
 void need_word(const JsonReader& reader, const char* key, const char* word) {
   if (reader.get<std::string>(key, word) != word)
     refuse(reader, key, fmt::format("only \"{}\" is of this family", word).c_str());
+}
+
+void read_groups(const JsonReader& reader, ModelConfig& c, bool greedy) {
+  const auto groups = [&](const char* key) {
+    if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
+    reader.get_in<int64_t>(key, 1, kMaxSize, 1);
+    return int64_t{1};
+  };
+  c.routing.expert_groups = groups("n_group");
+  c.routing.groups_kept = groups("topk_group");
 }
 
 void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRouter& router) {
@@ -101,20 +161,23 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRoute
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   need_word(reader, "scoring_func", router.score);
   const bool greedy = router.greedy && reader.get<std::string>("topk_method", "greedy") == "greedy";
-  if (!greedy) need_word(reader, "topk_method", router.method);
+  if (!greedy && router.groups) need_word(reader, "topk_method", router.method);
   if (reader.get<bool>("norm_topk_prob", router.renormalises) != router.renormalises)
     refuse(reader, "norm_topk_prob",
            router.renormalises ? "this family divides weights by their sum, only true"
                                : "this family does not divide weights by their sum, only false");
-  const auto groups = [&](const char* key) {
-    if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
-    reader.get_in<int64_t>(key, 1, kMaxSize, 1);
-    return int64_t{1};
-  };
-  c.routing.expert_groups = groups("n_group");
-  c.routing.groups_kept = groups("topk_group");
   float scale = 1;
-  fields.number("routed_scaling_factor", scale, 0);
+  if (router.groups) {
+    read_groups(reader, c, greedy);
+    fields.number("routed_scaling_factor", scale, 0);
+  } else {
+    c.routing.expert_groups = c.routing.groups_kept = 1;
+    if (!reader.get<bool>("use_routing_bias", true))
+      refuse(reader, "use_routing_bias", "a router of this family has a selection bias, only true");
+    read_plain_losses(reader, c);
+  }
+  // Layers that predict further tokens show in the tensors.
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) stands(reader, key);
   const auto& weigh = std::get<ChosenScores>(find_recipe(c.routing.recipe).train.weigh);
   if (scale != weigh.scale) c.routing.routed_scale = scale;
   if (reader.has("aux_loss_alpha"))
@@ -131,11 +194,16 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
   const auto& select = std::get<GroupedTopK>(spec.select);
   const auto& weigh = std::get<ChosenScores>(spec.weigh);
   json["scoring_func"] = router.score;
-  json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
   json["norm_topk_prob"] = router.renormalises;
-  json["n_group"] = select.groups;
-  json["topk_group"] = select.keep;
-  fields.number("routed_scaling_factor", weigh.scale, 0);
+  if (router.groups) {
+    json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
+    json["n_group"] = select.groups;
+    json["topk_group"] = select.keep;
+    fields.number("routed_scaling_factor", weigh.scale, 0);
+  } else {
+    json["use_routing_bias"] = true;
+    return write_plain_losses(json, c);
+  }
   write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
                     static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
   const bool sequence =
@@ -147,17 +215,13 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
 
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.router) return read_own_router(reader, c, *f.router);
-  const bool renormalise =
-      f.experts == FamilyExperts::mixtral || reader.get<bool>("norm_topk_prob");
+  const bool renormalise = f.always_renormalises() || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
   if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
-  c.routing.coef.balance =
-      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
-  if (reader.get<double>("router_jitter_noise", 0) != 0)
-    refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
+  read_plain_losses(reader, c);
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
@@ -165,14 +229,8 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   const bool renormalise = renormalises(c.routing);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
-  if (f.experts != FamilyExperts::mixtral) json["norm_topk_prob"] = renormalise;
-  if (f.experts != FamilyExperts::deepseek) {
-    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
-    write_coefficient(json, "router_aux_loss_coef", c.routing.coef.balance,
-                      static_cast<double>(c.routing.top_k));
-    json["output_router_logits"] = false;
-    return;
-  }
+  if (!f.always_renormalises()) json["norm_topk_prob"] = renormalise;
+  if (f.experts != FamilyExperts::deepseek) return write_plain_losses(json, c);
   const bool sequence = c.routing.balance_over == BalanceOver::sequence;
   if (!sequence)
     fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
@@ -182,17 +240,54 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
                     static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
 }
 
-std::string why_not_own_router(const ModelConfig& c, const FamilyRouter& router) {
-  if (c.routing.recipe != router.recipe)
-    return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router.recipe);
+std::string why_not_router(const ModelConfig& c, const Family& f) {
+  const FamilyRouter* router = f.router;
+  if (!router) {
+    if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
+    return f.always_renormalises() && !renormalises(c.routing)
+               ? "its combine weights are not normalised"
+               : "";
+  }
+  if (c.routing.recipe != router->recipe)
+    return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router->recipe);
   const RoutingLosses& coef = c.routing.coef;
   if (coef.device != 0 || coef.communication != 0)
     return "it learns with losses of devices, for which the family has no words";
-  if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
-  if (c.shared_experts == 0) return "it has no shared experts";
-  if (c.shared_gate || c.shared_width != c.expert_width)
-    return "its shared experts are not as wide as the others, or weighted";
+  if (router->groups) return "";
+  const RoutingSpec spec = train_spec(c.routing);
+  if (std::get<GroupedTopK>(spec.select).groups != 1) return "its experts are in groups";
+  if (std::get<ChosenScores>(spec.weigh).scale != 1) return "its combine weights are scaled";
   return "";
+}
+
+std::string why_not_shared(const ModelConfig& c, const Family& f) {
+  const bool none = c.shared_experts == 0;
+  switch (f.experts) {
+    case FamilyExperts::qwen2:
+      return c.shared_experts != 1 || !c.shared_gate ? "it has not one shared expert with a gate"
+                                                     : "";
+    case FamilyExperts::granite_shared:
+      return !none && (c.shared_experts != 1 || c.shared_gate)
+                 ? "it has not one shared expert without a gate"
+                 : "";
+    case FamilyExperts::deepseek:
+    case FamilyExperts::glm_lite:
+      if (none) return f.router ? "it has no shared experts" : "";
+      return c.shared_gate || c.shared_width != c.expert_width
+                 ? "its shared experts are not as wide as the others, or weighted"
+                 : "";
+    default: return none ? "" : "it has shared experts";
+  }
+}
+
+std::string why_not_layers(const ModelConfig& c, const Family& f) {
+  if (c.moe_layer_count() == 0) return "no layer routes";
+  if (f.qwen()) return c.dense_width < 1 ? "its dense layers have no width" : "";
+  if (!f.dense_first()) return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
+  if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
+  return f.experts == FamilyExperts::glm_lite && c.moe_every != 1
+             ? "its MoE layers are not all behind the first"
+             : "";
 }
 
 }  // namespace
@@ -200,50 +295,33 @@ std::string why_not_own_router(const ModelConfig& c, const FamilyRouter& router)
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_expert_sizes(fields, c, f);
-  if (f.experts == FamilyExperts::mixtral) c.dense_width = c.expert_width;
-  if (f.qwen()) {
+  if (f.experts == FamilyExperts::glm_lite) read_mlp_types(reader, c);
+  if (!f.qwen() && !f.dense_first()) c.dense_width = c.expert_width;  // unused
+  if (f.num_experts()) {
     // transformers 5 writes it under another name in one of the two.
     fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"
                                                                               : "num_local_experts",
                 c.routing.experts, 1);
-    read_qwen_layers(reader, c);
   }
+  if (f.qwen()) read_qwen_layers(reader, c);
   if (f.experts == FamilyExperts::qwen2) c.shared_experts = 1, c.shared_gate = true;
-  if (f.experts == FamilyExperts::deepseek)
-    c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
+  if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   read_router(reader, c, f);
 }
 
 void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_expert_sizes(fields, c, f);
-  if (f.qwen()) {
-    fields.size("num_experts", c.routing.experts, 1);
-    write_qwen_layers(json, c);
-  }
+  if (f.num_experts()) fields.size("num_experts", c.routing.experts, 1);
+  if (f.qwen()) write_qwen_layers(json, c);
+  if (f.experts == FamilyExperts::glm_lite) write_mlp_types(json, c);
   write_router(json, c, f);
 }
 
 std::string why_not_experts(const ModelConfig& c, const Family& f) {
-  if (c.moe_layer_count() == 0) return "no layer routes";
-  if (f.router) return why_not_own_router(c, *f.router);
-  if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
-  const bool renormalise = renormalises(c.routing);
-  if (f.experts == FamilyExperts::mixtral && !renormalise)
-    return "its combine weights are not normalised";
-  if (f.experts == FamilyExperts::mixtral && c.moe_layer_count() != c.layers)
-    return "some layers are dense";
-  if (f.experts == FamilyExperts::deepseek && !c.moe_layers.empty())
-    return "its MoE layers are listed one by one";
-  if (f.qwen() && c.dense_width < 1) return "its dense layers have no width";
-  if (f.experts == FamilyExperts::qwen2 && (c.shared_experts != 1 || !c.shared_gate))
-    return "it has not one shared expert with a gate";
-  if (f.experts == FamilyExperts::deepseek && c.shared_experts > 0 &&
-      (c.shared_gate || c.shared_width != c.expert_width))
-    return "its shared experts are not as wide as the others, or weighted";
-  if ((f.experts == FamilyExperts::mixtral || f.experts == FamilyExperts::qwen3) &&
-      c.shared_experts > 0)
-    return "it has shared experts";
+  for (const auto why : {why_not_layers, why_not_router, why_not_shared})
+    if (const std::string reason = why(c, f); !reason.empty()) return reason;
   return "";
 }
 

@@ -5,6 +5,8 @@
 // is checked by them too.
 #include "hub/folder/family_fields.h"
 
+#include <cmath>
+
 #include "hub/folder/family_parts.h"
 #include "hub/folder/rope_fields.h"
 
@@ -14,7 +16,7 @@ namespace {
 template <class Visitor, class Config>
 void visit_latents(Visitor& v, Config& c) {
   v.size("kv_lora_rank", c.latent.width, 1);
-  v.size("qk_rope_head_dim", c.latent.rotary_width, 2);
+  v.size("qk_rope_head_dim", c.rotary_width, 2);
   v.size("v_head_dim", c.latent.value_width, 1);
 }
 
@@ -24,17 +26,15 @@ void read_latents(const JsonReader& reader, ModelConfig& c) {
   need_to_stand(reader, "q_lora_rank",
                 "the width of what queries are made of, or null where they are made of the token");
   if (reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
-  c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.latent.rotary_width;
+  c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.rotary_width;
   // What else says the width of a head, or of a part of it.
   for (const auto& [key, width] :
-       {std::pair{"qk_head_dim", c.head_width}, std::pair{"head_dim", c.latent.rotary_width}})
+       {std::pair{"qk_head_dim", c.head_width}, std::pair{"head_dim", c.rotary_width}})
     if (reader.get<int64_t>(key, width) != width)
       refuse(reader, key, "it does not go with the widths of the parts of a head");
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
-  // Layers that predict further tokens show in the tensors; the last is of a way to run it.
-  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers", "ep_size"})
-    stands(reader, key);
+  stands(reader, "ep_size");  // of a way to run it
   if (!reader.get<bool>("rope_interleave", true))
     refuse(reader, "rope_interleave", "of this family only neighbours are turned, only true");
 }
@@ -43,7 +43,7 @@ void write_latents(Json& json, const ModelConfig& c) {
   FieldWriter fields(json);
   visit_latents(fields, c);
   json["q_lora_rank"] = c.latent.query_width > 0 ? Json(c.latent.query_width) : Json();
-  json["qk_nope_head_dim"] = c.head_width - c.latent.rotary_width;
+  json["qk_nope_head_dim"] = c.head_width - c.rotary_width;
 }
 
 template <class Visitor, class Config>
@@ -61,12 +61,14 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("max_position_embeddings", c.context, 1);
   v.number("rms_norm_eps", c.norm_eps, 0);
   v.act("hidden_act", c.act);
-  v.flag("tie_word_embeddings", c.tied);
+  if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
+  else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
   switch (f.biases) {
     case FamilyBiases::none:
     case FamilyBiases::qkv: return;
     case FamilyBiases::qkv_bias: return v.flag_or("qkv_bias", c.attention_bias, true);
+    case FamilyBiases::qkv_flag:
     case FamilyBiases::flag: return v.flag("attention_bias", c.attention_bias);
     case FamilyBiases::flag_later:
       v.flag_or("attention_bias", c.attention_bias, false);
@@ -78,44 +80,61 @@ int64_t window_of(const JsonReader& reader) {
   return reader.get_in<int64_t>("sliding_window", 1, kMaxSize);
 }
 
-// qwen: the layers from max_window_layers on have a window, the others none; transformers 5 also
-// lists what each layer is.
-void read_qwen_window(const JsonReader& reader, ModelConfig& c, FamilyWindow rule) {
-  const bool used = reader.get<bool>("use_sliding_window");
-  stands(reader, "sliding_window");
-  const int64_t first = reader.get_in<int64_t>("max_window_layers", 0, kMaxSize, c.layers);
-  if (reader.has("layer_types")) {
-    const auto types = reader.get<std::vector<std::string>>("layer_types");
-    if (static_cast<int64_t>(types.size()) != c.layers)
-      fail("{}: \"layer_types\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(),
-           types.size(), c.layers);
-    for (int64_t i = 0; i < c.layers; ++i) {
-      const std::string &type = types[static_cast<size_t>(i)],
-                        wanted = used && i >= first ? "sliding_attention" : "full_attention";
-      if (type != wanted)
-        fail(
-            "{}: \"layer_types\" has \"{}\" at layer {}, where \"use_sliding_window\" and "
-            "\"max_window_layers\" make it \"{}\"; they must agree",
-            reader.where(), printable(type), i, wanted);
-    }
+// transformers 5 lists what each layer is; what the family's other keys say must be that.
+void check_layer_types(const JsonReader& reader, const ModelConfig& c, const char* keys) {
+  if (!reader.has("layer_types")) return;
+  const auto types = reader.get<std::vector<std::string>>("layer_types");
+  if (static_cast<int64_t>(types.size()) != c.layers)
+    fail("{}: \"layer_types\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(),
+         types.size(), c.layers);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string &type = types[static_cast<size_t>(i)],
+                      wanted = c.has_window(i) ? "sliding_attention" : "full_attention";
+    if (type != wanted)
+      fail("{}: \"layer_types\" has \"{}\" at layer {}, where {} make it \"{}\"; they must agree",
+           reader.where(), printable(type), i, keys, wanted);
   }
-  if (!used) return;
-  if (rule == FamilyWindow::never)
+}
+
+// The layers from max_window_layers on have a window, the others none.
+void read_last_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const bool flag = f.window != FamilyWindow::dots;
+  stands(reader, "sliding_window");
+  const bool used = flag ? reader.get<bool>("use_sliding_window") : reader.has("sliding_window");
+  const int64_t first = reader.get_in<int64_t>("max_window_layers", 0, kMaxSize, c.layers);
+  if (used && f.window == FamilyWindow::never)
     refuse(reader, "use_sliding_window",
            "layers with and without a window are not supported in this family, only false");
-  if (first >= c.layers) return;
-  c.attention_window = window_of(reader);
-  c.window_from = first;
+  if (used && first < c.layers) {
+    c.attention_window = window_of(reader);
+    for (int64_t i = first; first > 0 && i < c.layers; ++i) c.window_layers.push_back(i);
+  }
+  check_layer_types(reader, c,
+                    flag ? "\"use_sliding_window\" and \"max_window_layers\""
+                         : "\"sliding_window\" and \"max_window_layers\"");
 }
 
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  if (f.window == FamilyWindow::mistral) {
-    need_to_stand(reader, "sliding_window",
-                  "the number of tokens that attention reaches back, or null for all");
-    if (reader.has("sliding_window")) c.attention_window = window_of(reader);
+  switch (f.window) {
+    case FamilyWindow::none: return;
+    case FamilyWindow::mistral:
+      need_to_stand(reader, "sliding_window",
+                    "the number of tokens that attention reaches back, or null for all");
+      if (reader.has("sliding_window")) c.attention_window = window_of(reader);
+      return;
+    case FamilyWindow::qwen:
+    case FamilyWindow::dots:
+    case FamilyWindow::never: return read_last_windows(reader, c, f);
   }
-  if (f.window == FamilyWindow::qwen || f.window == FamilyWindow::never)
-    read_qwen_window(reader, c, f.window);
+}
+
+// The first layer with a window, where all behind it have one too and none before it; else -1.
+int64_t first_window(const ModelConfig& c) {
+  int64_t first = 0;
+  while (first < c.layers && !c.has_window(first)) ++first;
+  for (int64_t i = first; i < c.layers; ++i)
+    if (!c.has_window(i)) return -1;
+  return first;
 }
 
 void write_windows(Json& json, const ModelConfig& c, const Family& f) {
@@ -123,9 +142,89 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   const bool used = c.attention_window > 0;
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
-  json["use_sliding_window"] = used;
-  if (f.experts != FamilyExperts::qwen3)
-    json["max_window_layers"] = used ? c.window_from : c.layers;
+  if (f.window != FamilyWindow::dots) json["use_sliding_window"] = used;
+  if (f.experts != FamilyExperts::qwen3) json["max_window_layers"] = first_window(c);
+}
+
+std::string why_not_windows(const ModelConfig& c, const Family& f) {
+  if (c.attention_window == 0) return "";
+  if (f.window == FamilyWindow::none || f.window == FamilyWindow::never)
+    return "its attention has a window";
+  const int64_t first = first_window(c);
+  if (first != 0 && f.window == FamilyWindow::mistral)
+    return "only some of its layers have a window";
+  if (first < 0) return "its layers with a window are not the last ones";
+  return "";
+}
+
+// How much of a head turns, and in which layers.
+double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  double share = 1;
+  if (f.rotary == FamilyRotary::half || f.rotary == FamilyRotary::dim) {
+    share = read_rotary_share(reader, f.rotary == FamilyRotary::half ? 0.5 : 1);
+    c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);
+    if (f.rotary == FamilyRotary::dim && reader.has("rotary_dim")) {
+      const auto width = reader.get_in<int64_t>("rotary_dim", 2, c.head_width);
+      if (share != 1 && width != c.rotary_width)
+        refuse(reader, "rotary_dim", "it does not go with \"partial_rotary_factor\"");
+      c.rotary_width = width;
+    }
+    if (c.rotary_width < 2)
+      fail("{}: \"partial_rotary_factor\" is {}; of a head of {} no pair would turn",
+           reader.where(), share, c.head_width);
+    if (c.rotary_width == c.head_width) c.rotary_width = 0;
+  }
+  if (f.rotary != FamilyRotary::by_layer) return share;
+  constexpr const char *kTurning = "no_rope_layers", *kInterval = "no_rope_layer_interval";
+  const bool listed = reader.has(kTurning);
+  const auto interval = listed ? reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 1)
+                               : reader.get_in<int64_t>(kInterval, 1, kMaxLayers);
+  std::vector<int64_t> turning;  // of each layer: 1 where it turns
+  if (listed) turning = reader.get<std::vector<int64_t>>(kTurning);
+  else
+    for (int64_t i = 0; i < c.layers; ++i) turning.push_back((i + 1) % interval != 0);
+  if (static_cast<int64_t>(turning.size()) < c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kTurning,
+         turning.size(), c.layers);
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (turning[static_cast<size_t>(i)] == 0) c.nope_layers.push_back(i);
+  return share;
+}
+
+// The share that reads back as the width.
+double rotary_share(const ModelConfig& c) {
+  if (c.latent.present() || c.rotary_width == 0) return 1;
+  const auto width = static_cast<double>(c.rotary_width), head = static_cast<double>(c.head_width);
+  const double share = width / head;
+  return static_cast<int64_t>(head * share) == c.rotary_width ? share : std::nextafter(share, 1.0);
+}
+
+void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
+  const double share = rotary_share(c);
+  write_rope(json, c, share);
+  if (f.rotary == FamilyRotary::half) json["partial_rotary_factor"] = share;
+  if (f.rotary == FamilyRotary::dim)
+    json["rotary_dim"] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
+  if (f.rotary != FamilyRotary::by_layer) return;
+  std::vector<int64_t> turning(static_cast<size_t>(c.layers), 1);
+  for (const int64_t layer : c.nope_layers) turning[static_cast<size_t>(layer)] = 0;
+  json["no_rope_layers"] = turning;
+}
+
+std::string why_not_rotary(const ModelConfig& c, const Family& f) {
+  const bool part = f.rotary == FamilyRotary::half || f.rotary == FamilyRotary::dim;
+  if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
+  if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer)
+    return "in some of its layers nothing turns";
+  return "";
+}
+
+template <class Visitor, class Config>
+void visit_multipliers(Visitor& v, Config& c) {
+  v.number("embedding_multiplier", c.multipliers.embedding, 0);
+  v.number("residual_multiplier", c.multipliers.residual, 0);
+  v.number("attention_multiplier", c.multipliers.attention, 0);
+  v.number("logits_scaling", c.multipliers.logits, 0);
 }
 
 }  // namespace
@@ -143,14 +242,16 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
   c.attention_out_bias = f.out_bias() && c.attention_bias;
   c.qk_norm = f.qk_norm;
-  read_rope(reader, c);
+  if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
+  c.norm_placement = f.placement;
+  read_rope(reader, c, read_rotary(reader, c, f));
   read_windows(reader, c, f);
+  if (f.multipliers) visit_multipliers(fields, c);
   visit_extras(fields, c);
   need_off(reader, "rope_interleaved",
            "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");
-  if (reader.get<double>("attention_dropout", 0) != 0)
-    refuse(reader, "attention_dropout", "dropout of attention weights is not supported, only 0");
+  reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
   if (f.experts != FamilyExperts::none) {
     read_experts(reader, c, f);
     return c;
@@ -164,8 +265,10 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
+  if (f.multipliers) visit_multipliers(fields, c);
+  if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
-  write_rope(json, c);
+  write_rotary(json, c, f);
   write_windows(json, c, f);
   json["attention_dropout"] = 0.0;
   write_token_ids(json);
@@ -174,20 +277,25 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_family(const ModelConfig& c, const Family& f) {
-  if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
-    return "its norms are not RMSNorms before each sublayer";
+  if (c.norm != NormKind::rms || c.norm_placement != f.placement)
+    return f.placement == NormPlacement::pre
+               ? "its norms are not RMSNorms before each sublayer"
+               : "its norms are not RMSNorms of what each sublayer gives";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
-  if (c.attention_window > 0 && f.window != FamilyWindow::mistral && f.window != FamilyWindow::qwen)
-    return "its attention has a window";
-  if (c.attention_window > 0 && c.window_from > 0 && f.window != FamilyWindow::qwen)
-    return "only some of its layers have a window";
+  for (const std::string& reason : {why_not_windows(c, f), why_not_rotary(c, f)})
+    if (!reason.empty()) return reason;
+  // Multipliers that do nothing can be said by a family that has them; of the scores it is one of
+  // them.
+  if (!f.multipliers && !c.multipliers.none()) return "it has multipliers";
+  if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
-  if (c.qk_norm != f.qk_norm)
-    return f.qk_norm == QkNorm::none ? "queries and keys are normalised"
-                                     : "queries and keys are not normalised for each head";
+  if (c.qk_norm != f.qk_norm && !(f.qk_norm_flag && c.qk_norm == QkNorm::none))
+    return f.qk_norm == QkNorm::none   ? "queries and keys are normalised"
+           : f.qk_norm == QkNorm::head ? "queries and keys are not normalised for each head"
+                                       : "queries and keys are not normalised over all heads";
   if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias))
     return "its attention has biases";
   const bool out = f.out_bias() && c.attention_bias;

@@ -72,10 +72,13 @@ RopeScaling scaling_of(const JsonReader& reader) {
   return s;
 }
 
-void refuse_parts(const JsonReader& rope) {
-  if (rope.get<double>("partial_rotary_factor", 1) != 1)
-    fail("{}: \"partial_rotary_factor\" is {}; only heads that are rotated whole are supported",
-         rope.where(), text_of(rope, "partial_rotary_factor"));
+constexpr const char* kShare = "partial_rotary_factor";
+
+void refuse_other_share(const JsonReader& rope, double share) {
+  if (rope.get<double>(kShare, share) != share)
+    fail("{}: \"{}\" is {}; {}", rope.where(), kShare, text_of(rope, kShare),
+         share == 1 ? "heads of this family are rotated whole, only 1"
+                    : "it stands elsewhere with another value, make them equal");
   rope.refuse_unknown();
 }
 
@@ -97,7 +100,7 @@ float theta_beside(const JsonReader& reader) {
 
 }  // namespace
 
-RopeScaling read_rope_scaling(const JsonReader& reader) {
+RopeScaling read_rope_scaling(const JsonReader& reader, double share) {
   if (!reader.has("rope_scaling")) return {};
   const JsonReader scaling = reader.object("rope_scaling");
   const RopeScaling s = scaling_of(scaling);
@@ -105,14 +108,14 @@ RopeScaling read_rope_scaling(const JsonReader& reader) {
       scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
     fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(),
          text_of(reader, "rope_theta"), text_of(scaling, "rope_theta"));
-  refuse_parts(scaling);
+  refuse_other_share(scaling, share);
   return s;
 }
 
 namespace {
 
-void read_rope_as_written(const JsonReader& reader, ModelConfig& c) {
-  c.rope_scaling = read_rope_scaling(reader);
+void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share) {
+  c.rope_scaling = read_rope_scaling(reader, share);
   if (!reader.has("rope_parameters")) {
     c.rope_theta = theta_beside(reader);
     return;
@@ -126,7 +129,7 @@ void read_rope_as_written(const JsonReader& reader, ModelConfig& c) {
   c.rope_theta = rope.has("rope_theta") || !reader.has("rope_theta")
                      ? static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX))
                      : theta_beside(reader);
-  refuse_parts(rope);
+  refuse_other_share(rope, share);
   if (reader.has("rope_theta") &&
       static_cast<float>(reader.get<double>("rope_theta")) != c.rope_theta)
     fail("{}: \"rope_theta\" is {}, but \"rope_parameters\" says {}; make them equal",
@@ -135,8 +138,15 @@ void read_rope_as_written(const JsonReader& reader, ModelConfig& c) {
 
 }  // namespace
 
-void read_rope(const JsonReader& reader, ModelConfig& c) {
-  read_rope_as_written(reader, c);
+double read_rotary_share(const JsonReader& reader, double otherwise) {
+  const JsonReader of = !reader.has(kShare) && reader.has("rope_parameters")
+                            ? reader.object("rope_parameters")
+                            : reader;
+  return of.get_in<double>(kShare, 0, 1, otherwise);
+}
+
+void read_rope(const JsonReader& reader, ModelConfig& c, double share) {
+  read_rope_as_written(reader, c, share);
   if (!c.latent.present()) c.rope_scaling.score_mscale = 0;
 }
 
@@ -160,11 +170,12 @@ Json rope_scaling_json(const RopeScaling& s) {
   return json;
 }
 
-void write_rope(Json& json, const ModelConfig& c) {
+void write_rope(Json& json, const ModelConfig& c, double share) {
   FieldWriter(json).number("rope_theta", c.rope_theta, 0);
   Json rope = rope_scaling_json(c.rope_scaling);
   if (c.rope_scaling.kind != Kind::none) json["rope_scaling"] = rope;
   rope["rope_theta"] = json["rope_theta"];
+  if (share != 1) json[kShare] = rope[kShare] = share;
   json["rope_parameters"] = std::move(rope);
 }
 

@@ -12,13 +12,16 @@ namespace moe {
 // Fills rope_theta and rope_scaling; its score_mscale only in a model of latent attention. Fails
 // where the key that says the base is missing, except in configs of transformers before 4.33, which
 // had no such key: the base was 10000 for all of them. Scalings other than linear, llama3 and yarn
-// are refused by name.
-void read_rope(const JsonReader&, ModelConfig&);
+// are refused by name. `share` of a head turns; a key that says another share is refused.
+void read_rope(const JsonReader&, ModelConfig&, double share = 1);
 // Both forms.
-void write_rope(Json&, const ModelConfig&);
+void write_rope(Json&, const ModelConfig&, double share = 1);
+
+// The share of a head that turns, in whichever place it stands.
+double read_rotary_share(const JsonReader&, double otherwise);
 
 // Only "rope_scaling", for files that keep the base elsewhere; none where it is missing.
-RopeScaling read_rope_scaling(const JsonReader&);
+RopeScaling read_rope_scaling(const JsonReader&, double share = 1);
 Json rope_scaling_json(const RopeScaling&);
 
 }  // namespace moe

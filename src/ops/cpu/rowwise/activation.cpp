@@ -2,7 +2,8 @@
 // in bf16 are widened, computed in f32 and rounded once. Activations and derivatives: silu x s with
 // s = 1/(1+e^-x): s (1 + x (1 - s)); gelu x Phi(x): Phi + x phi(x), phi the normal density;
 // gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2 (1 - t^2)
-// k (1 + 0.134145 x^2); relu: [x > 0].
+// k (1 + 0.134145 x^2); relu: [x > 0]; swiglu_oai m s with m = min(x, 7), s = 1/(1+e^(-1.702 m)):
+// [x <= 7] s (1 + 1.702 m (1 - s)).
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,6 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
+
+constexpr float kLimit = 7;  // of swiglu_oai
 
 // The value of an activation, and its derivative where `slope` is given.
 template <Act act>
@@ -46,27 +49,51 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
       *slope = hn::MulAdd(hn::Mul(hn::Mul(half, x), hn::NegMulAdd(t, t, one)), inner, side);
     }
     return hn::Mul(x, side);
+  } else if constexpr (act == Act::swiglu_oai) {
+    const VF32 limit = hn::Set(d, kLimit), alpha = hn::Set(d, 1.702f);
+    const VF32 m = hn::IfThenElse(hn::Gt(x, limit), limit, x);  // keeps NaN
+    const VF32 am = hn::Mul(alpha, m), s = Sigmoid(d, am);
+    if (slope != nullptr)
+      *slope =
+          hn::IfThenZeroElse(hn::Gt(x, limit), hn::Mul(s, hn::MulAdd(am, hn::Sub(one, s), one)));
+    return hn::Mul(m, s);
   } else {
     if (slope != nullptr) *slope = hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), one);
     return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // keeps NaN
   }
 }
 
-// h = weight act(gate) up, or weight act(up) without a gate
+// What an activated gate is multiplied by, and its derivative where `slope` is given.
+template <Act act>
+HWY_INLINE VF32 Beside(DF32 d, VF32 up, VF32* slope) {
+  if constexpr (act == Act::swiglu_oai) {
+    const VF32 limit = hn::Set(d, kLimit), one = hn::Set(d, 1.0f);
+    const auto over = hn::Gt(up, limit), under = hn::Lt(up, hn::Neg(limit));
+    if (slope != nullptr) *slope = hn::IfThenZeroElse(hn::Or(over, under), one);
+    return hn::Add(hn::IfThenElse(over, limit, hn::IfThenElse(under, hn::Neg(limit), up)), one);
+  } else {
+    if (slope != nullptr) *slope = hn::Set(d, 1.0f);
+    return up;
+  }
+}
+
+// h = weight act(gate) beside(up), or weight act(up) without a gate
 template <Act act, class A>
 void ActRow(A* hidden, const A* gate, const A* up, float weight, int64_t cols) noexcept {
   const DF32 d;
   const VF32 w = hn::Set(d, weight);
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     const VF32 u = Load(d, up + c, part);
-    const VF32 h = gate != nullptr ? hn::Mul(Activate<act>(d, Load(d, gate + c, part), nullptr), u)
+    const VF32 h = gate != nullptr ? hn::Mul(Activate<act>(d, Load(d, gate + c, part), nullptr),
+                                             Beside<act>(d, u, nullptr))
                                    : Activate<act>(d, u, nullptr);
     Store(hn::Mul(w, h), d, hidden + c, part);
   });
 }
 
-// With a = act(gate), h = a up, and e = weight dhidden:  dup = e a;  dgate = e up act'(gate);
-// hidden = weight h.  Returns sum_f dhidden h. Without a gate h = act(up) and dup = e act'(up).
+// With a = act(gate), b = beside(up), h = a b, and e = weight dhidden:  dup = e a b';  dgate = e b
+// act'(gate);  hidden = weight h.  Returns sum_f dhidden h. Without a gate h = act(up) and dup = e
+// act'(up).
 template <Act act, class A>
 float ActRowBackward(A* dgate, A* dup, A* hidden, const A* dhidden, const A* gate, const A* up,
                      float weight, int64_t cols) noexcept {
@@ -78,9 +105,11 @@ float ActRowBackward(A* dgate, A* dup, A* hidden, const A* dhidden, const A* gat
     VF32 slope, h;
     if (gate != nullptr) {
       const VF32 a = Activate<act>(d, Load(d, gate + c, part), &slope);
-      h = hn::Mul(a, u);
-      Store(hn::Mul(hn::Mul(e, u), slope), d, dgate + c, part);
-      Store(hn::Mul(e, a), d, dup + c, part);
+      VF32 beside_slope;
+      const VF32 b = Beside<act>(d, u, &beside_slope);
+      h = hn::Mul(a, b);
+      Store(hn::Mul(hn::Mul(e, b), slope), d, dgate + c, part);
+      Store(hn::Mul(hn::Mul(e, a), beside_slope), d, dup + c, part);
     } else {
       h = Activate<act>(d, u, &slope);
       Store(hn::Mul(e, slope), d, dup + c, part);
@@ -101,6 +130,7 @@ HWY_INLINE void WithAct(Act act, F&& f) {
     case Act::gelu: return f(Of<Act::gelu>());
     case Act::gelu_tanh: return f(Of<Act::gelu_tanh>());
     case Act::relu: return f(Of<Act::relu>());
+    case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
   }
 }
 

@@ -1,4 +1,5 @@
-// Ops that treat every element alike: cast, add, zero. Dropout and rope have files of their own.
+// Ops that treat every element alike: cast, scale, add, zero. Dropout and rope have files of their
+// own.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -29,6 +30,19 @@ void CastSpan(Tensor y, Tensor x, int64_t row, int64_t col, int64_t count) {
   });
 }
 
+void ScaleSpan(Tensor y, Tensor x, float factor, int64_t row, int64_t col, int64_t count) {
+  WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
+    WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
+      auto* to = y.row<decltype(of_y)>(row) + col;
+      const auto* from = x.row<decltype(of_x)>(row) + col;
+      const VF32 by = hn::Set(DF32(), factor);
+      ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR {
+        Store(hn::Mul(by, Load(DF32(), from + c, part)), DF32(), to + c, part);
+      });
+    });
+  });
+}
+
 void AddSpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t count) {
   WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
     WithFloat(a.dtype, [&](auto of_a) HWY_ATTR {
@@ -54,6 +68,7 @@ namespace moe::ops {
 namespace {
 
 HWY_EXPORT(CastSpan);
+HWY_EXPORT(ScaleSpan);
 HWY_EXPORT(AddSpan);
 
 }  // namespace
@@ -73,6 +88,15 @@ void cast(Run& run, Tensor y, Tensor x) {
   }
   for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
     HWY_DYNAMIC_DISPATCH(CastSpan)(y, x, row, col, count);
+  });
+}
+
+void scale(Run& run, Tensor y, Tensor x, float factor) {
+  choose_isa();
+  need(same_matrix(x, y) && is_float(x) && is_float(y), "scale",
+       "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
+  for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
+    HWY_DYNAMIC_DISPATCH(ScaleSpan)(y, x, factor, row, col, count);
   });
 }
 

@@ -26,6 +26,11 @@ MARGIN = 1e-5  # routers that are nearer than this to choosing another expert ma
 MAY_DIFFER = 0.001  # of the tokens of a layer
 LOGITS = 1e-6  # of what was saved and loaded back
 WINDOW = 512
+GRADIENTS = 1e-4  # of a parameter's, relative to its norm
+CONTEXT = 64  # of the step that shows them
+# AdamW's first step is lr g / (|g| + eps): with this eps it is linear in g
+EPS = 1e6
+STEP = 1e3
 
 SIZES = dict(
     vocab_size=256,
@@ -75,7 +80,18 @@ CASES = {
         ),
     ),
     "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
-    "gpt2": ("GPT2Config", dict(vocab_size=256, n_embd=48, n_layer=2, n_head=4, n_positions=1024)),
+    "gpt2": (
+        "GPT2Config",
+        dict(
+            vocab_size=256,
+            n_embd=48,
+            n_layer=2,
+            n_head=4,
+            n_positions=1024,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+        ),
+    ),
     "olmoe": (
         "OlmoeConfig",
         dict(
@@ -169,6 +185,44 @@ CASES |= {
         dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
     ),
 }
+GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
+LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
+SIGMOID = dict(
+    LLAMA_LIKE,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+    norm_topk_prob=True,
+    routed_scaling_factor=2.5,
+)
+LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
+GRANITE = dict(
+    LOCAL_EXPERTS,
+    embedding_multiplier=12.0,
+    residual_multiplier=0.22,
+    attention_multiplier=0.2,
+    logits_scaling=6.0,
+)
+CASES |= {
+    "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
+    "glm4_moe-groups": (
+        "Glm4MoeConfig",
+        dict(SIGMOID, n_group=2, topk_group=1, partial_rotary_factor=0.75),
+    ),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(GLM_LATENT, q_lora_rank=24)),
+    "dots1": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
+    "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
+    "olmo2": ("Olmo2Config", DENSE),
+    "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
+    "smollm3": ("SmolLM3Config", dict(DENSE, num_hidden_layers=4, pad_token_id=None)),
+    "granitemoe": ("GraniteMoeConfig", GRANITE),
+    "granitemoeshared": (
+        "GraniteMoeSharedConfig",
+        dict(GRANITE, shared_intermediate_size=40, tie_word_embeddings=True),
+    ),
+}
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
 # moe.cpp's own form.
 NOT_FOR_LLAMA_CPP = {
@@ -179,6 +233,16 @@ NOT_FOR_LLAMA_CPP = {
     "deepseek_v2": "latent",
     "deepseek_v2-groups": "latent",
     "deepseek_v3": "latent",
+    "glm4_moe": "normalised for each head",
+    "glm4_moe-groups": "a part of each head",
+    "glm4_moe_lite": "latent",
+    "dots1": "normalised for each head",
+    "minimax_m2": "a part of each head",
+    "olmo2": "none of its architectures",
+    "flex_olmo": "none of its architectures",
+    "smollm3": "nothing turns",
+    "granitemoe": "multipliers",
+    "granitemoeshared": "multipliers",
 }
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -240,10 +304,17 @@ def is_deepseek(folder):
         return json.load(file)["model_type"] == "deepseek"
 
 
-def choosing_scores(gate, x):
+def router_of(layer):
+    """A layer's router and its selection bias, or None for either."""
+    block = getattr(layer, "mlp", None) or layer.block_sparse_moe
+    gate = getattr(block, "gate", None) or getattr(block, "router", None)
+    name = "e_score_correction_bias"
+    return gate, getattr(gate, name, getattr(block, name, None))
+
+
+def choosing_scores(gate, bias, x):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
     logits = x @ gate.weight.T
-    bias = getattr(gate, "e_score_correction_bias", None)
     scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
     if getattr(gate, "topk_method", None) == "greedy" or not getattr(gate, "num_group", None):
         return scores
@@ -276,11 +347,11 @@ class Reference:
         self.model.eval()
         self.k = getattr(self.model.config, "num_experts_per_tok", None)
         for index, layer in enumerate(getattr(self.model.base_model, "layers", [])):
-            gate = getattr(layer.mlp, "gate", None)
+            gate, bias = router_of(layer)
             if gate is not None:
                 gate.register_forward_hook(
-                    lambda gate, x, _, index=index: self.probs.__setitem__(
-                        index, choosing_scores(gate, x[0].reshape(-1, gate.weight.shape[1]))
+                    lambda gate, x, _, index=index, bias=bias: self.probs.__setitem__(
+                        index, choosing_scores(gate, bias, x[0].reshape(-1, gate.weight.shape[1]))
                     )
                 )
 
@@ -345,6 +416,36 @@ def same(folder, saved, ids_path, window):
     return 0 if worst <= LOGITS else 1
 
 
+def compare_gradients(folder, before, after, train_text):
+    """Of every parameter what the step did is STEP times its gradient."""
+    with open(train_text, "rb") as file:
+        ids = torch.tensor(list(file.read(CONTEXT + 1)))
+    reference = Reference(folder).model.requires_grad_()
+    out = reference(ids[None, :-1])
+    logits = getattr(out, "logits", out)
+    torch.nn.functional.cross_entropy(logits[0], ids[1:]).backward()
+    with open(os.path.join(after, "metrics.jsonl"), encoding="utf-8") as file:
+        loss = next(line["ce"] for line in map(json.loads, file) if "ce" in line)
+    first, last = (dict(Reference(of).model.named_parameters()) for of in (before, after))
+    grads = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in reference.named_parameters()
+    }
+    # Nothing depends on some, as on the biases of keys: theirs are what rounding leaves.
+    least = 1e-4 * max(float(grad.norm()) for grad in grads.values())
+    worst, where = 0.0, ""
+    for name, grad in grads.items():
+        ours = (first[name] - last[name]).detach() / STEP
+        off = float((ours - grad).norm()) / max(float(grad.norm()), least)
+        if not off <= worst:
+            worst, where = off, name
+    print(
+        f"gradients of {len(grads)} parameters, ce {loss:.6f}: differ by {worst:.1e} at most,"
+        f" of {where} (allowed {GRADIENTS:.0e})"
+    )
+    return 0 if worst <= GRADIENTS else 1
+
+
 class Moe:
     """The command, on one text; each call leaves its result in a file and returns the path."""
 
@@ -404,31 +505,20 @@ class Moe:
         )
         return model + ".record"
 
-    def saved(self, model):
-        """The folder as it is written again before the first step of a training."""
+    def trained(self, model):
+        """The folder as it is written again before the first step of a training, and after it: a
+        step of STEP times the gradient of the first window's cross-entropy."""
         out = model + ".saved"
+        # fmt: off
         self.run(
-            "train",
-            "--from",
-            model,
-            "--data",
-            self.train_text,
-            "--out",
-            out,
-            "--context",
-            64,
-            "--batch",
-            1,
-            "--steps",
-            1,
-            "--warmup",
-            0,
-            "--save-every",
-            1,
-            "--dtype",
-            "f32",
+            "train", "--from", model, "--data", self.train_text, "--out", out,
+            "--context", CONTEXT, "--batch", 1, "--shuffle", "none",
+            "--steps", 1, "--warmup", 0, "--schedule", "constant", "--save-every", 1,
+            "--lr", STEP * EPS, "--eps", EPS, "--weight-decay", 0, "--clip", 0,
+            "--balance", 0, "--z-loss", 0, "--dtype", "f32", "--no-report",
         )
-        return os.path.join(out, "checkpoint-0")
+        # fmt: on
+        return os.path.join(out, "checkpoint-0"), out
 
     def gguf(self, model):
         """The model as a GGUF file, and why llama.cpp does not run that; None where it does."""
@@ -458,7 +548,9 @@ def check_case(moe, case, dtype, shard, tokenizer):
         good &= compare_record(reference, moe.record(folder)) == 0
     if dtype != "f32":
         return good
-    good &= same(folder, moe.saved(folder), folder + ".json", WINDOW) == 0
+    before, after = moe.trained(folder)
+    good &= same(folder, before, folder + ".json", WINDOW) == 0
+    good &= compare_gradients(folder, before, after, moe.train_text) == 0
     gguf, reason = moe.gguf(folder)
     if (reason is None) != (case not in NOT_FOR_LLAMA_CPP) or NOT_FOR_LLAMA_CPP.get(
         case, ""

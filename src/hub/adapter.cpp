@@ -32,7 +32,10 @@ struct Member {
   Param* param = nullptr;
   int64_t expert = 0;
   int64_t rows = 0, cols = 0;
+  int64_t begin = 0;  // row of the module at which its own begin, or those that they are among
+  RowOrder order = {};
 
+  int64_t row_in_file(int64_t r) const { return begin + order.file_row(r); }
   Tensor matrix() const { return param->value.rank == 3 ? param->expert(expert) : param->value; }
 };
 // What one pair belongs to: matrices of one width, stacked.
@@ -44,10 +47,10 @@ struct Module {
 
 Member member_of(const FileTensor::Piece& piece, int64_t expert) {
   const Tensor& w = piece.param->value;
-  return {piece.param, expert, w.shape[w.rank - 2], w.cols()};
+  return {piece.param, expert, w.shape[w.rank - 2], w.cols(), 0, piece.order};
 }
 
-// Of every tensor of the map that holds matrices, in its order.
+// Of every tensor of the map that holds matrices, in its order; rows of a module are in the file's.
 std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
   std::vector<Module> modules;
   for (const FileTensor& tensor : map) {
@@ -73,7 +76,10 @@ std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
     }
   }
   for (Module& module : modules)
-    for (const Member& member : module.members) module.out += member.rows;
+    for (Member& member : module.members) {
+      member.begin = member.order.apart > 0 ? 0 : module.out;
+      module.out += member.rows;
+    }
   return modules;
 }
 
@@ -107,16 +113,15 @@ Pair stacked(const Module& module, const std::map<const Param*, const LowRank*>&
         (of.at(m.param)->a.rank == 3 ? of.at(m.param)->a.at(m.expert) : of.at(m.param)->a).rows();
   pair.a.resize(static_cast<size_t>(pair.rank * pair.in));
   pair.b.resize(static_cast<size_t>(pair.out * pair.rank));
-  int64_t rank = 0, row = 0;
+  int64_t rank = 0;
   for (const Member& m : module.members) {
     const LowRank& low = *of.at(m.param);
     const Tensor a = low.a.rank == 3 ? low.a.at(m.expert) : low.a,
                  b = low.b.rank == 3 ? low.b.at(m.expert) : low.b;
     std::copy_n(a.as<float>(), a.numel(), pair.a.data() + rank * pair.in);
     for (int64_t o = 0; o < b.rows(); ++o)
-      std::copy_n(b.row<float>(o), b.cols(), pair.b.data() + (row + o) * pair.rank + rank);
+      std::copy_n(b.row<float>(o), b.cols(), pair.b.data() + m.row_in_file(o) * pair.rank + rank);
     rank += a.rows();
-    row += b.rows();
   }
   return pair;
 }
@@ -257,10 +262,13 @@ double add_pair(Run& run, Model& model, std::set<const Param*>& owned, const Mod
   right.value = Tensor(a.data(), DType::f32, {rank, module.members[0].cols});
   for (float& x : b) x *= scale;
   double largest = 0;
-  int64_t row = 0;
+  std::vector<float> own_rows;
   for (const Member& member : module.members) {
     own(model, *member.param, owned, run.threads);
-    const Tensor w = member.matrix(), left(b.data() + row * rank, DType::f32, {member.rows, rank});
+    own_rows.resize(static_cast<size_t>(member.rows * rank));
+    for (int64_t r = 0; r < member.rows; ++r)
+      std::copy_n(b.data() + member.row_in_file(r) * rank, rank, own_rows.data() + r * rank);
+    const Tensor w = member.matrix(), left(own_rows.data(), DType::f32, {member.rows, rank});
     const double before = ops::sum_squares(run, w);
     ArenaScope scope(run.scratch);
     Tensor change = run.scratch.alloc(DType::f32, {member.rows, member.cols});
@@ -268,7 +276,6 @@ double add_pair(Run& run, Model& model, std::set<const Param*>& owned, const Mod
     ops::matmul_dx(run, change, left, right, all);
     if (before > 0) largest = std::max(largest, std::sqrt(ops::sum_squares(run, change) / before));
     ops::matmul_dx_acc(run, w, left, right, all);
-    row += member.rows;
   }
   return largest;
 }

@@ -20,7 +20,11 @@ TARGETS = {
     "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "qwen2": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "gpt2": ["c_attn", "c_proj", "c_fc"],
+    # Rows of these lie otherwise in the file than here. Its experts are no modules that PEFT could
+    # adapt, so there is no way back.
+    "deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
 }
+ONE_WAY = {"deepseek_v3"}
 MOVED = 0.1  # nats by which an adapter must change a prediction on average, or equal scores say nothing of it
 
 
@@ -116,7 +120,8 @@ def main():
         folder = os.path.join(moe.work, family)
         architectures.write(family, folder, args.tokenizer, "f32", None)
         before = moe.score(folder)
-        failed += not ours_in_peft(moe, folder, before)
+        if family not in ONE_WAY:
+            failed += not ours_in_peft(moe, folder, before)
         failed += not peft_in_ours(moe, family, folder, before)
     return 1 if failed else 0
 

@@ -44,9 +44,14 @@ void each_row(const FileTensor& tensor, int64_t begin, int64_t end, int threads,
   for (const FileTensor::Piece& piece : tensor.pieces) {
     const PieceShape shape = shape_of(piece);
     const int64_t rows = shape.numel() / cols;
-    const bool apart = piece.order.apart > 0;  // among rows of other pieces
-    const int64_t before = apart ? 0 : first, from = apart ? begin : std::max(begin, first) - first,
-                  to = apart ? end : std::min(end, first + rows) - first;
+    // Among rows of other pieces: of the whole tensor, or of those of one expert.
+    const bool apart = piece.order.apart > 0;
+    const int64_t all = rows_of(tensor).rows / (piece.expert < 0 ? 1 : tensor.shape[0]),
+                  before = !apart             ? first
+                           : piece.expert < 0 ? 0
+                                              : piece.expert * all,
+                  count = apart ? all : rows, from = std::max(begin, before) - before,
+                  to = std::min(end, before + count) - before;
     parallel_for(threads, to - from, grain(cols), [&](int64_t r0, int64_t r1, int) {
       for (int64_t r = from + r0; r < from + r1; ++r)
         if (piece.order.has(r)) f(place_of(piece, shape, r, cols), before + r);
@@ -68,20 +73,25 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
   int64_t at = 0;  // numbers of a matrix before the piece, or columns
   for (const FileTensor::Piece& piece : tensor.pieces) {
     const PieceShape shape = shape_of(piece);
-    const int64_t stride = tensor.columns ? walk.cols : piece.transpose ? shape.rows : shape.cols;
+    const bool apart = piece.order.apart > 0;
+    const int64_t stride = tensor.columns || apart ? walk.cols
+                           : piece.transpose       ? shape.rows
+                                                   : shape.cols;
     for (int64_t m = m0; m < m1; ++m) {
+      if (apart && piece.expert >= 0 && piece.expert != m) continue;
       const Tensor matrix = matrix_of(piece, m);
-      float* to = out + (m - m0) * walk.step * walk.cols + at;
+      float* to = out + (m - m0) * walk.step * walk.cols + (apart ? 0 : at);
       parallel_for(threads, shape.rows, grain(shape.cols), [&](int64_t r0, int64_t r1, int) {
         std::vector<float> row(static_cast<size_t>(shape.cols));
         for (int64_t r = r0; r < r1; ++r) {
           dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes,
                      matrix.dtype, shape.cols);
           for (int64_t c = 0; c < shape.cols; ++c)
-            to[piece.transpose ? c * stride + r : r * stride + c] = row[static_cast<size_t>(c)];
+            to[piece.transpose ? c * stride + piece.order.file_row(r) : r * stride + c] =
+                row[static_cast<size_t>(c)];
         }
       });
-      const int64_t number = shape.begin + m * shape.rows * shape.cols;
+      const int64_t number = shape.begin + (piece.expert < 0 ? m * shape.rows * shape.cols : 0);
       read.add(*piece.param, number, number + shape.rows * shape.cols);
     }
     at += tensor.columns ? (piece.transpose ? shape.rows : shape.cols) : shape.rows * shape.cols;
@@ -94,7 +104,9 @@ FileRows rows_of(const FileTensor& tensor) {
   int64_t rows = 1;
   for (const int64_t n : tensor.shape) rows *= n;
   // its pieces may be of different lengths, and pairs be single numbers
-  if (tensor.shape.size() == 1) return {rows, 1, 1};
+  const bool of_vectors = !tensor.pieces.empty() && !tensor.pieces[0].param->is_matrix();
+  if (tensor.shape.size() == 1 || (of_vectors && !tensor.pieces[0].order.as_in_model()))
+    return {rows, 1, 1};
   rows /= tensor.shape.back();
   return {rows, tensor.shape.back(), is_turned(tensor) ? tensor.shape[tensor.shape.size() - 2] : 1};
 }

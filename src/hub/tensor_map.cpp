@@ -63,18 +63,18 @@ void join(std::vector<FileTensor>& map, const std::string& name, const std::vect
 
 // The same of a bank, expert by expert: each expert's piece behind those that it has there already.
 void join_experts(std::vector<FileTensor>& map, const std::string& name,
-                  const std::vector<int64_t>& shape, Param& param) {
+                  const std::vector<int64_t>& shape, size_t dim, FileTensor::Piece piece) {
   auto tensor =
       std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
   if (tensor == map.end()) {
     map.push_back({.name = name, .shape = shape, .pieces = {}});
     tensor = map.end() - 1;
   } else {
-    tensor->shape[1] += shape[1];
+    tensor->shape[dim] += shape[dim];
   }
   const int64_t before = static_cast<int64_t>(tensor->pieces.size()) / shape[0];
-  for (int64_t e = 0; e < shape[0]; ++e)
-    tensor->pieces.insert(tensor->pieces.begin() + ((e + 1) * (before + 1) - 1), {&param, e});
+  for (piece.expert = 0; piece.expert < shape[0]; ++piece.expert)
+    tensor->pieces.insert(tensor->pieces.begin() + ((piece.expert + 1) * (before + 1) - 1), piece);
 }
 
 RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& shape) {
@@ -89,6 +89,8 @@ RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& 
                  ? RowOrder{.head = own, .apart = own + shape.value_width}
                  : RowOrder{
                        .head = shape.value_width, .apart = own + shape.value_width, .before = own};
+    case Layout::interleaved_experts:
+      return {.head = 1, .apart = 2, .before = param.kind == ParamKind::up ? 1 : 0};
     default: return {};
   }
 }
@@ -119,7 +121,12 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
     case Layout::fused: return join(map, name, shape, 0, {&param});
-    case Layout::fused_experts: return join_experts(map, name, shape, param);
+    case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
+    case Layout::interleaved_experts:
+      turn();
+      return join_experts(
+          map, name, shape, shape.size() - 1,
+          {.param = &param, .transpose = turns, .order = order_of(row, param, attention)});
     case Layout::fused_of_one:
       shape.erase(shape.begin());
       return join(map, name, shape, 0, {&param, 0});
@@ -154,9 +161,24 @@ Source source_shape(const FileTensor::Piece& piece) {
   Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1,
                .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                .cols = t.cols()};
-  if (t.rank == 2 && piece.expert >= 0) shape.rows = 1;  // of a bank of vectors
-  if (t.rank == 1 && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
+  const bool of_vectors = t.rank == 2 && piece.expert >= 0;
+  if (of_vectors) shape.rows = 1;
+  if ((t.rank == 1 || of_vectors) && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
   return shape;
+}
+
+// Numbers before those of a piece's expert; heads apart are counted from there.
+int64_t first_of(const FileTensor& tensor, const FileTensor::Piece& piece) {
+  if (piece.expert < 0) return 0;
+  int64_t numbers = piece.expert;
+  for (size_t i = 1; i < tensor.shape.size(); ++i) numbers *= tensor.shape[i];
+  return numbers;
+}
+
+// Columns of the file's row of which a transposed piece's `cols` are some.
+int64_t file_cols(const FileTensor::Piece& piece, int64_t cols) {
+  const RowOrder& order = piece.order;
+  return piece.transpose && order.apart > 0 ? cols / order.head * order.apart : cols;
 }
 
 // Calls f(piece, source) for the pieces of a tensor in turn.
@@ -167,10 +189,11 @@ void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
     Source from = source_shape(piece);
     if (piece.transpose) std::swap(from.rows, from.cols);
     from.dtype = file.dtype;
-    // heads apart are counted from the tensor's first row
+    const bool apart = piece.order.apart > 0;
     from.data = static_cast<const char*>(file.data) +
-                (piece.order.apart > 0 ? 0 : bytes_of(file.dtype, at));
-    from.row_bytes = tensor.columns ? file.row_bytes : bytes_of(file.dtype, from.cols);
+                bytes_of(file.dtype, apart ? first_of(tensor, piece) : at);
+    from.row_bytes =
+        tensor.columns ? file.row_bytes : bytes_of(file.dtype, file_cols(piece, from.cols));
     at += tensor.columns ? from.cols : from.count * from.rows * from.cols;
     f(piece, from);
   }
@@ -205,15 +228,19 @@ void to_floats(float* out, const void* in, DType dtype, int64_t n) {
   }
 }
 
-// to [cols,rows] = from [rows,cols] transposed.
+// to [cols,rows] = from [rows,cols] transposed; row r goes to column `order` says, column c comes
+// from that of `from_order`.
 template <class T>
-void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stride) {
+void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stride,
+               const RowOrder& order = {}, int64_t from_stride = 0,
+               const RowOrder& from_order = {}) {
   constexpr int64_t kBlock = 32;  // both sides of a block stay in L1
+  if (from_stride == 0) from_stride = cols;
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
     for (int64_t c0 = 0; c0 < cols; c0 += kBlock)
       for (int64_t c = c0; c < std::min(c0 + kBlock, cols); ++c)
         for (int64_t r = r0; r < std::min(r0 + kBlock, rows); ++r)
-          to[c * to_stride + r] = from[r * cols + c];
+          to[c * to_stride + order.file_row(r)] = from[r * from_stride + from_order.file_row(c)];
 }
 
 constexpr int64_t kRowsAtOnce = 32;
@@ -222,11 +249,12 @@ constexpr int64_t kRowsAtOnce = 32;
 // type of the size of the file's numbers, which stay as they are.
 template <class T>
 void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
+  const int64_t width = file_cols(piece, from.cols);
   const auto convert = [&](T* out, const char* in) {
-    if constexpr (std::is_same_v<T, float>) to_floats(out, in, from.dtype, from.cols);
-    else std::memcpy(out, in, static_cast<size_t>(from.cols) * sizeof(T));
+    if constexpr (std::is_same_v<T, float>) to_floats(out, in, from.dtype, width);
+    else std::memcpy(out, in, static_cast<size_t>(width) * sizeof(T));
   };
-  std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * from.cols : 0));
+  std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * width : 0));
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
     if (!piece.transpose) {
       for (int64_t r = 0; r < from.rows; ++r)
@@ -235,8 +263,8 @@ void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
     }
     for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
       const int64_t n = std::min(kRowsAtOnce, from.rows - r0);
-      for (int64_t r = 0; r < n; ++r) convert(strip.data() + r * from.cols, from.row(m, r0 + r));
-      transpose(to + r0, strip.data(), n, from.cols, from.rows);
+      for (int64_t r = 0; r < n; ++r) convert(strip.data() + r * width, from.row(m, r0 + r));
+      transpose(to + r0, strip.data(), n, from.cols, from.rows, {}, width, piece.order);
     }
   }
 }
@@ -262,7 +290,7 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
       };
       if (piece.transpose) {
         transpose(place(0), rows.data(), to.cols, to.rows,
-                  to.row_bytes / static_cast<int64_t>(sizeof(float)));
+                  to.row_bytes / static_cast<int64_t>(sizeof(float)), piece.order);
         continue;
       }
       for (int64_t r = 0; r < to.rows; ++r)

@@ -13,7 +13,8 @@
 
 namespace moe {
 
-// Where the rows of a parameter's heads stand in a file.
+// Where the rows of a parameter's heads stand in a file; where the piece is transposed, its
+// columns.
 struct RowOrder {
   int64_t head = 0;     // rows of a head; 0: rows stand as in the Model
   int64_t turning = 0;  // so many rows of a head turn with the position, in the Model the first

@@ -18,6 +18,7 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::attention, ParamKind::o, "model.layers.{i}.self_attn.o_proj.{w}"},
     {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.k_norm.weight"},
+    {Part::attention, ParamKind::sinks, "model.layers.{i}.self_attn.sinks", Layout::same, true},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.up_proj.{w}", Layout::bank_of_one},
@@ -116,6 +117,22 @@ constexpr NameRow kGraniteNames[] = {
      Layout::bank_of_one},
 };
 
+// gpt-oss's own, the experts: the input dimension first, gates and ups in turns.
+constexpr NameRow kGptOssNames[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.{w}"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::interleaved_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::interleaved_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj", Layout::transposed},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+     Layout::interleaved_experts, true},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+     Layout::interleaved_experts, true},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj_bias", Layout::same,
+     true},
+};
+
 // GPT-2's weights are Conv1D's, [in, out].
 constexpr NameRow kGpt2Names[] = {
     {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
@@ -182,6 +199,7 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
     {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
+    {Part::attention, ParamKind::sinks, "blk.{i}.attn_sinks.weight", Layout::same, true},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_gate.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.{w}", Layout::bank_of_one},
@@ -235,6 +253,8 @@ const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
+const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
+                                    {},        {},           kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 

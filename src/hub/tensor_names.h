@@ -25,8 +25,10 @@ enum class Layout {
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   fused_rotary,  // as fused, all rows in pairs
   fused_heads,   // as fused, but head by head: a head's keys, then its values
-  fused_experts,  // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
-  fused_of_one,   // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
+  fused_experts,        // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
+  interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
+                        // [E,D,2F]; of biases [E,F] twice as [E,2F]
+  fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
 };
 
 // A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
@@ -53,7 +55,8 @@ struct TensorNames {
 
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
-    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGpt2Tensors, kNanoMoeTensors;
+    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors, kGpt2Tensors,
+    kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; and GPT-2's.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors;

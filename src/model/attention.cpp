@@ -208,10 +208,12 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
   saved.lse = run.saved.alloc(DType::f32, {saved.q.rows(), shape.heads});
   ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, shape.heads,
                          shape.kv_heads, scale_of(shape), shape.window);
+  if (sinks.present()) ops::attention_sinks(run, saved.o, saved.lse, sinks);
 }
 
 void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_,
-                                const Pass& pass, const Saved& saved) const {
+                                const Pass& pass, const Saved& saved) {
+  if (sinks.present()) ops::attention_sinks_backward(run, sinks, do_, saved.o, saved.lse);
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv_of(pass.batch, saved), saved.o,
                           saved.lse, pass.batch.positions, shape.heads, shape.kv_heads,
                           scale_of(shape), shape.window);

@@ -17,6 +17,7 @@ struct Attention {
   // Lq, [H*C,Lq], [H*(C-R),L], [H*Cv,L]
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
+  Param sinks;                           // [H], absent without
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Latents> latents;
 
@@ -48,7 +49,7 @@ struct Attention {
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;
   void attend_cached_latents(Run&, const Pass&, int64_t layer, Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
-                       const Saved&) const;
+                       const Saved&);
 
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
   Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);

@@ -81,9 +81,10 @@ void validate_latent(const ModelConfig& c) {
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
   if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
-      c.attention_out_bias)
+      c.attention_out_bias || c.attention_sinks)
     fail_usage(
-        "latent attention has rotary positions, no biases, and no norms of queries and keys");
+        "latent attention has rotary positions, no biases, no sinks, and no norms of queries and "
+        "keys");
 }
 
 }  // namespace
@@ -139,6 +140,8 @@ void validate(const ModelConfig& c) {
   validate_multipliers(c.multipliers);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");
+  if (c.act == ops::Act::swiglu_oai && !c.gated)
+    fail_usage("the activation swiglu_oai is of FFNs with gates");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));

@@ -118,8 +118,9 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::none;
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
-  bool attention_bias = false;         // of queries, keys and values
-  bool attention_out_bias = false;     // of the projection back
+  bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
+  bool attention_bias = false;      // of queries, keys and values
+  bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;
   bool expert_down_bias = false;  // routed and shared experts add a bias after `down`, though
                                   // nothing else of an FFN has one

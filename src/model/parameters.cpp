@@ -89,6 +89,9 @@ void List::attention(Attention& attention) const {
              shape.v_width(), c.width);
   projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o",
              Role::residual, c.width, shape.o_width());
+  if (c.attention_sinks)
+    add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
+        {shape.heads});
   if (c.qk_norm == QkNorm::none) return;
   const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name,
                            int64_t full) {

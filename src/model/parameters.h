@@ -42,6 +42,7 @@ enum class ParamKind : uint8_t {
   o,
   q_norm,
   k_norm,
+  sinks,  // of attention, a score of each head
   // of latent attention: what queries, keys and values are made of is made by q_a and kv_a, normed,
   // and taken by q_b, k_b and v_b; k_rope makes what turns of a key
   q_a,

@@ -219,6 +219,15 @@ void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tenso
                         const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
                         int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
 
+// ---- sinks (ops/cpu/attention/sinks.cpp) --------------------------------------------------------
+// What attention_forward gave becomes what it is where each head has a score more, sinks[h], that
+// takes a share of the weights and gives nothing: o[n,h] /= 1 + e^(sinks[h] - lse[n,h]), and the
+// score is added to lse. In place.  o [N,H*Cv] f32 or bf16; lse [N,H], sinks [H] f32
+void attention_sinks(Run&, Tensor o, Tensor lse, const Param& sinks);
+// sinks.grad[h] -= sum_n e^(sinks[h] - lse[n,h]) <do[n,h], o[n,h]>, of o and lse as they are after
+// attention_sinks, from which attention_backward makes the other gradients.  do_ like o
+void attention_sinks_backward(Run&, Param& sinks, Tensor do_, Tensor o, Tensor lse);
+
 // ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
 // logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent

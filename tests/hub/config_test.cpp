@@ -52,6 +52,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.attention_window, b.attention_window);
   EXPECT_EQ(a.window_layers, b.window_layers);
   EXPECT_EQ(a.nope_layers, b.nope_layers);
+  EXPECT_EQ(a.attention_sinks, b.attention_sinks);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);

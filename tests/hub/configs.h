@@ -181,6 +181,19 @@ inline std::vector<NamedConfig> small_families() {
     c.qk_norm = QkNorm::full;
   });
   add("smollm3", "dense", [](ModelConfig& c) { c.nope_layers = {1}, c.tied = true; });
+  add("gpt_oss", "gpt-oss", [](ModelConfig& c) {
+    c.layers = 3;
+    c.act = ops::Act::swiglu_oai;
+    c.attention_sinks = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+    c.attention_window = 9;
+    c.window_layers = {0, 2};
+    c.head_width = 6;
+    c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_context = 8,
+                      .attention_factor = 1.25f,
+                      .truncate = false};
+  });
   const auto granite = [](ModelConfig& c) {
     c.multipliers = {.embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
   };

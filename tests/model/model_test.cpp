@@ -143,6 +143,12 @@ std::vector<Case> architectures() {
   c.rotary_width = 4;
   c.nope_layers = {1};
   list.push_back({.name = "parts of heads that turn, and a layer where nothing does", .config = c});
+  c = routed("gpt-oss", 4, 2);
+  c.act = ops::Act::swiglu_oai;
+  c.attention_sinks = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+  c.attention_window = 3;
+  c.window_layers = {0};
+  list.push_back({.name = "sinks, clamped SwiGLU, a router with a bias", .config = c});
   c = routed("mixtral", 4, 2);
   c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
   list.push_back({.name = "multipliers", .config = c});

@@ -224,6 +224,7 @@ class TwinModel {
             for (size_t i = 0; i < width; ++i) dot += q[n][head * width + i] * k[m][kv + i];
             scores.push_back(dot * T(scale));
           }
+          if (const std::vector<T>* sinks = maybe(name + "sinks")) scores.push_back((*sinks)[head]);
           const std::vector<T> weights = twin::softmax(scores);
           for (size_t m = begin; m <= n; ++m)
             for (size_t i = 0; i < width; ++i)

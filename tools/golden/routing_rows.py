@@ -148,6 +148,11 @@ def mixtral(options):
     )
 
 
+def gpt_oss(options):
+    """As mixtral, of logits with a bias."""
+    return {**mixtral(options), "logits": {"type": "linear", "bias": True}}
+
+
 def qwen3_moe(options):
     """Balanced over the global batch: the counts of the step so far."""
     return softmax_row(
@@ -195,6 +200,7 @@ ROWS = {
     "deepseek-v3": deepseek_v3,
     "olmoe": olmoe,
     "mixtral": mixtral,
+    "gpt-oss": gpt_oss,
     "qwen2-moe": olmoe,
     "qwen3-moe": qwen3_moe,
     "hash": hash_row,
@@ -206,6 +212,7 @@ FIXED_K = {"gshard": 2, "switch": 1, "glam": 2, "st-moe": 2}
 RENORMALISED = {
     "shazeer",
     "mixtral",
+    "gpt-oss",
     "nanomoe",
     "qwen3-moe",
     "deepseek-v3",

@@ -217,6 +217,21 @@ CASES |= {
     "olmo2": ("Olmo2Config", DENSE),
     "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
     "smollm3": ("SmolLM3Config", dict(DENSE, num_hidden_layers=4, pad_token_id=None)),
+    "gpt_oss": (
+        "GptOssConfig",
+        dict(
+            LOCAL_EXPERTS,
+            head_dim=16,
+            sliding_window=100,
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=4.0,
+                original_max_position_embeddings=64,
+                truncate=False,
+            ),
+        ),
+    ),
     "granitemoe": ("GraniteMoeConfig", GRANITE),
     "granitemoeshared": (
         "GraniteMoeSharedConfig",
@@ -241,6 +256,7 @@ NOT_FOR_LLAMA_CPP = {
     "olmo2": "none of its architectures",
     "flex_olmo": "none of its architectures",
     "smollm3": "nothing turns",
+    "gpt_oss": "sinks",
     "granitemoe": "multipliers",
     "granitemoeshared": "multipliers",
 }
@@ -314,7 +330,7 @@ def router_of(layer):
 
 def choosing_scores(gate, bias, x):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
-    logits = x @ gate.weight.T
+    logits = x @ gate.weight.T + (0 if getattr(gate, "bias", None) is None else gate.bias)
     scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
     if getattr(gate, "topk_method", None) == "greedy" or not getattr(gate, "num_group", None):
         return scores

@@ -27,6 +27,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
   if (c.rotary_width > 0 || !c.nope_layers.empty())
     return "some of a head, or of its layers, does not turn";
   if (!c.multipliers.none()) return "it has multipliers";
+  if (c.attention_sinks) return "its attention has sinks";
   if (c.attention_bias != c.attention_out_bias)
     return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full)
@@ -56,6 +57,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
   if (!c.multipliers.none()) return "it has multipliers";
+  if (c.attention_sinks) return "its attention has sinks";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width)
@@ -107,6 +109,7 @@ constexpr Architecture kArchitectures[] = {
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
+    family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,

@@ -32,6 +32,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("sliding_window", c.attention_window, 0, 1);
   v.layer_list("window_layers", c.window_layers);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
+  v.extra("attention_sinks", c.attention_sinks, false);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);

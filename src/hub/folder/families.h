@@ -24,8 +24,10 @@ enum class FamilyBiases {
 // attention.
 enum class HeadWidth { may, must, latent };
 
-// What says how far attention reaches; never: the keys stand there and must switch it off.
-enum class FamilyWindow { none, mistral, qwen, dots, never };
+// What says how far attention reaches; never: the keys stand there and must switch it off; listed:
+// "layer_types" says which layers have a window, every other one from the first on where it is
+// missing.
+enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
 // where it is missing; dim: as much as "rotary_dim" or that factor says; by_layer: all of it, and
@@ -42,7 +44,8 @@ enum class FamilyExperts {
   glm_lite,
   olmo,
   granite,
-  granite_shared
+  granite_shared,
+  gpt_oss
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -72,6 +75,7 @@ struct Family {
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
   bool multipliers = false;
+  bool sinks = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
@@ -89,7 +93,7 @@ struct Family {
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
-           experts == FamilyExperts::granite_shared;
+           experts == FamilyExperts::granite_shared || experts == FamilyExperts::gpt_oss;
   }
   bool qwen() const { return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3; }
 };
@@ -152,6 +156,12 @@ inline constexpr Family kSmolLm3 = {.biases = FamilyBiases::flag_later,
                                     .window = FamilyWindow::never,
                                     .rotary = FamilyRotary::by_layer,
                                     .tied_unless_said = true};
+// Its experts are clamped SwiGLU whatever "hidden_act" says, and have biases.
+inline constexpr Family kGptOss = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .sinks = true,
+                                   .experts = FamilyExperts::gpt_oss};
 inline constexpr Family kGraniteMoe = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
 inline constexpr Family kGraniteMoeShared = {

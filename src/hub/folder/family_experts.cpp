@@ -26,6 +26,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       v.size("shared_intermediate_size", c.shared_width, 0);
       [[fallthrough]];
     case FamilyExperts::granite:
+    case FamilyExperts::gpt_oss:
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
     case FamilyExperts::deepseek:
@@ -98,6 +99,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::granite:
     case FamilyExperts::granite_shared: return "mixtral";
     case FamilyExperts::olmo: return "olmoe";
+    case FamilyExperts::gpt_oss: return "gpt-oss";
     case FamilyExperts::qwen3: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
@@ -243,6 +245,10 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
   if (!router) {
+    if (f.experts == FamilyExperts::gpt_oss)
+      return c.routing.recipe == "gpt-oss"
+                 ? ""
+                 : fmt::format("recipe '{}' is another than 'gpt-oss'", c.routing.recipe);
     if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
     return f.always_renormalises() && !renormalises(c.routing)
                ? "its combine weights are not normalised"

@@ -60,7 +60,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size("max_position_embeddings", c.context, 1);
   v.number("rms_norm_eps", c.norm_eps, 0);
-  v.act("hidden_act", c.act);
+  if (f.experts != FamilyExperts::gpt_oss) v.act("hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
@@ -114,6 +114,19 @@ void read_last_windows(const JsonReader& reader, ModelConfig& c, const Family& f
                          : "\"sliding_window\" and \"max_window_layers\"");
 }
 
+void read_listed_windows(const JsonReader& reader, ModelConfig& c) {
+  c.attention_window = window_of(reader);
+  std::vector<std::string> types;
+  if (reader.has("layer_types")) types = reader.get<std::vector<std::string>>("layer_types");
+  else
+    for (int64_t i = 0; i < c.layers; ++i)
+      types.emplace_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  for (size_t i = 0; i < types.size() && static_cast<int64_t>(i) < c.layers; ++i)
+    if (types[i] == "sliding_attention") c.window_layers.push_back(static_cast<int64_t>(i));
+  if (c.window_layers.empty()) c.attention_window = 0;
+  check_layer_types(reader, c, "the kinds that are known here");
+}
+
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   switch (f.window) {
     case FamilyWindow::none: return;
@@ -125,6 +138,7 @@ void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
     case FamilyWindow::qwen:
     case FamilyWindow::dots:
     case FamilyWindow::never: return read_last_windows(reader, c, f);
+    case FamilyWindow::listed: return read_listed_windows(reader, c);
   }
 }
 
@@ -142,12 +156,18 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   const bool used = c.attention_window > 0;
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
+  if (f.window == FamilyWindow::listed) {
+    if (!used) json["sliding_window"] = c.context;
+    for (int64_t i = 0; i < c.layers; ++i)
+      json["layer_types"].push_back(c.has_window(i) ? "sliding_attention" : "full_attention");
+    return;
+  }
   if (f.window != FamilyWindow::dots) json["use_sliding_window"] = used;
   if (f.experts != FamilyExperts::qwen3) json["max_window_layers"] = first_window(c);
 }
 
 std::string why_not_windows(const ModelConfig& c, const Family& f) {
-  if (c.attention_window == 0) return "";
+  if (c.attention_window == 0 || f.window == FamilyWindow::listed) return "";
   if (f.window == FamilyWindow::none || f.window == FamilyWindow::never)
     return "its attention has a window";
   const int64_t first = first_window(c);
@@ -219,6 +239,27 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   return "";
 }
 
+// gpt-oss's experts (transformers:gpt_oss/modeling_gpt_oss.py); ops::Act has its two numbers.
+constexpr double kSwigluAlpha = 1.702, kSwigluLimit = 7;
+
+void read_clamped_swiglu(const JsonReader& reader, ModelConfig& c) {
+  for (const auto& [key, known] :
+       {std::pair{"swiglu_alpha", kSwigluAlpha}, {"swiglu_limit", kSwigluLimit}})
+    if (reader.get<double>(key, known) != known)
+      fail("{}: \"{}\" is {}; only {} is known here", reader.where(), key, text_of(reader, key),
+           known);
+  reader.get<std::string>("hidden_act", "silu");  // said, and not what its code does
+  for (const char* key : {"initial_context_length", "experts_per_token"}) stands(reader, key);
+  c.act = ops::Act::swiglu_oai;
+  c.ffn_bias = true;
+}
+
+void write_clamped_swiglu(Json& json) {
+  json["hidden_act"] = "silu";
+  json["swiglu_alpha"] = kSwigluAlpha;
+  json["swiglu_limit"] = kSwigluLimit;
+}
+
 template <class Visitor, class Config>
 void visit_multipliers(Visitor& v, Config& c) {
   v.number("embedding_multiplier", c.multipliers.embedding, 0);
@@ -244,6 +285,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   c.qk_norm = f.qk_norm;
   if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
   c.norm_placement = f.placement;
+  c.attention_sinks = f.sinks;
+  if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
   read_rope(reader, c, read_rotary(reader, c, f));
   read_windows(reader, c, f);
   if (f.multipliers) visit_multipliers(fields, c);
@@ -266,6 +309,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
   write_rotary(json, c, f);
@@ -302,7 +346,13 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.attention_out_bias != out) return "other projections of its attention have biases";
   if (f.biases == FamilyBiases::qkv && !c.attention_bias)
     return "queries, keys and values have no biases";
-  if (c.ffn_bias && f.biases != FamilyBiases::flag_later) return "its FFNs have biases";
+  const bool clamped = f.experts == FamilyExperts::gpt_oss;
+  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped) return "its FFNs have biases";
+  if (!c.ffn_bias && clamped) return "its experts have no biases";
+  if ((c.act == ops::Act::swiglu_oai) != clamped)
+    return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
+  if (c.attention_sinks != f.sinks)
+    return f.sinks ? "its attention has no sinks" : "its attention has sinks";
   if (f.experts == FamilyExperts::none)
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

@@ -161,6 +161,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(c.rotary_width == 0, "only a part of each head turns"),
       needs(c.nope_layers.empty(), "in some of its layers nothing turns"),
       needs(c.multipliers.none(), "it has multipliers"),
+      needs(!c.attention_sinks, "its attention has sinks"),
       needs(c.attention_window == 0 || c.attention_window >= c.context,
             "its attention sees a window of the last tokens only"),
       needs(row.act == c.act, "its activation is another"),

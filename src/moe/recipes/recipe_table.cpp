@@ -398,6 +398,22 @@ Recipe mixtral() {
   return r;
 }
 
+Recipe gpt_oss() {
+  Recipe r = mixtral();
+  r.name = "gpt-oss";
+  r.title = "token choice by logits with a bias, weights a softmax of the chosen";
+  r.source =
+      "OpenAI 2025, arXiv 2508.10925, section 2.2; github huggingface/transformers, models/gpt_oss";
+  r.formula = "z = Wg x + c;  K = top-k(z);  w = softmax(z[K])";
+  r.differs =
+      "transformers' balance loss adds the tokens of all layers up; here each layer has its own.";
+  r.default_experts = 32;
+  r.default_top_k = 4;
+  r.losses = {.coef = coefficients(0.001f), .uniform_is_k = true, .sum_over_layers = false};
+  r.train.logits = LinearLogits{.bias = true};
+  return r;
+}
+
 Recipe qwen2_moe() {
   Recipe r = olmoe();
   r.name = "qwen2-moe";
@@ -512,11 +528,12 @@ Recipe custom() {
 }  // namespace
 
 std::vector<Recipe> make_recipe_table() {
-  return {dense(),   shazeer(),      gshard(),        switch_transformer(),
-          glam(),    st_moe(),       expert_choice(), expert_choice_notes(),
-          nanomoe(), deepseek_moe(), deepseek_v2(),   deepseek_v3(),
-          olmoe(),   mixtral(),      qwen2_moe(),     qwen3_moe(),
-          hash(),    cmoe(),         carved(),        custom()};
+  return {dense(),     shazeer(),      gshard(),        switch_transformer(),
+          glam(),      st_moe(),       expert_choice(), expert_choice_notes(),
+          nanomoe(),   deepseek_moe(), deepseek_v2(),   deepseek_v3(),
+          olmoe(),     mixtral(),      gpt_oss(),       qwen2_moe(),
+          qwen3_moe(), hash(),         cmoe(),          carved(),
+          custom()};
 }
 
 }  // namespace moe

@@ -21,7 +21,8 @@ struct Flags {
 };
 
 std::string time_of(double seconds) {
-  return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+  if (seconds < 1) return fmt::format("{:.1f} ms", 1e3 * seconds);
+  return seconds < 1e4 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.1f} h", seconds / 3600);
 }
 
 std::string layout_of(const LayoutPlan& l, int64_t processes) {
@@ -32,14 +33,14 @@ std::string layout_of(const LayoutPlan& l, int64_t processes) {
 }
 
 void print_layouts(const ClusterPlan& plan) {
-  fmt::print("  {:<26}{:>9}{:>10}{:>9}{:>9}{:>8}{:>11}{:>8}{:>10}{:>10}\n", "", "memory", "step",
+  fmt::print("  {:<28}{:>9}{:>10}{:>9}{:>9}{:>8}{:>11}{:>8}{:>10}{:>10}\n", "", "memory", "step",
              "compute", "waiting", "update", "gradients", "rows", "sent", "tokens/s");
   for (size_t i = 0; i < plan.layouts.size(); ++i) {
     const LayoutPlan& l = plan.layouts[i];
     const auto share = [&](double part) {
       return fmt::format("{:.1f}%", 100 * part / l.seconds());
     };
-    fmt::print("{} {:<26}{:>9}{:>10}{:>9}{:>9}{:>8}{:>11}{:>8}{:>10}{:>10}\n",
+    fmt::print("{} {:<28}{:>9}{:>10}{:>9}{:>9}{:>8}{:>11}{:>8}{:>10}{:>10}\n",
                plan.best == i ? '*'
                : l.fits       ? ' '
                               : 'x',

@@ -60,8 +60,13 @@ int run_convert(const Flags& f) {
         f.job.adapter, merged.matrices, merged.largest,
         merged.whole > 0 ? fmt::format("; {} replaced", counted(merged.whole, "tensor")) : "");
   };
+  const auto on_left_out = [](const Beside& beside) {
+    fmt::print("left out: {} of {} ({} ...)\n", counted(beside.tensors, "tensor"), beside.what,
+               beside.example);
+  };
   const auto on_written = [&](const ConvertReport& account) { print_account(account, f.job.out); };
-  const ConvertReply reply = convert_model(f.job, on_screen(), {on_merged, on_written});
+  const ConvertReply reply =
+      convert_model(f.job, on_screen(), {on_merged, on_left_out, on_written});
   if (!reply.verified) return 0;
   const auto& [text, before, after] = *reply.verified;
   fmt::print(

@@ -89,8 +89,8 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};
 }
 
-// The source's side of the account: each of its tensors stands in the map once, and together they
-// are the model.
+// The source's side of the account: each of its tensors but those that were left out stands in the
+// map once, and together they are the model.
 void settle_source(const LoadedModel& model, const std::string& in, ConvertReport& report) {
   std::map<std::string_view, int> times;
   Coverage consumed;
@@ -106,10 +106,15 @@ void settle_source(const LoadedModel& model, const std::string& in, ConvertRepor
     report.aliases += tensor.alias ? 1 : 0;
     if (!tensor.alias) consumed.add(tensor);
   }
-  for (const NamedTensor& tensor : model.source->file->tensors())
-    if (times[tensor.name] != 1)
+  int64_t left_out = 0;  // that may be consumed by nothing
+  for (const Beside& beside : model.left_out) left_out += beside.tensors;
+  for (const NamedTensor& tensor : model.source->file->tensors()) {
+    const int consumed_times = times[tensor.name];
+    if (consumed_times == 0 && left_out-- > 0) continue;
+    if (consumed_times != 1)
       fail("{}: the account does not come out: tensor \"{}\" was consumed {} times", in,
-           tensor.name, times[tensor.name]);
+           tensor.name, consumed_times);
+  }
   consumed.settle(model.model->params(), in);
   report.numbers = consumed.numbers();
 }

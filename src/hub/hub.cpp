@@ -82,7 +82,8 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
   return items;
 }
 
-LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {}) {
+LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
+                       BesideText beside = BesideText::refuse) {
   const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts);
   check_is_model_folder(folder);
@@ -97,7 +98,7 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
   std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
   drop_prefix(map, architecture->names->prefix, *file);
-  check_account(map, *file);
+  loaded.left_out = check_account(map, *file, "config.json", beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
@@ -147,8 +148,8 @@ LoadedModel load_model(const std::string& model, const comm::Group& experts) {
 }
 
 LoadedModel open_model(const std::string& model, const MemoryLimits& limits,
-                       const comm::Group& experts) {
-  LoadedModel loaded = read_model(model, LoadFor::inference, experts);
+                       const comm::Group& experts, BesideText beside) {
+  LoadedModel loaded = read_model(model, LoadFor::inference, experts, beside);
   ops::limit_copies(loaded.model->params(), limits.for_copies());
   return loaded;
 }

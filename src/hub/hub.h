@@ -16,11 +16,21 @@ namespace moe {
 
 struct ModelSource;  // hub/tensor_map.h
 
+// What a checkpoint holds beside the language model of text, such as layers that predict further
+// tokens.
+struct Beside {
+  std::string what;
+  std::string example;  // the first of its tensors
+  int64_t tensors = 0;
+};
+enum class BesideText { refuse, leave_out };
+
 struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::map<std::string, std::string> metadata;  // of model.safetensors, e.g. "step"
   std::shared_ptr<const ModelSource> source;    // what it was read from
+  std::vector<Beside> left_out;
 };
 
 // What a loaded model is for.
@@ -38,7 +48,7 @@ LoadedModel load_model(const std::string& path, const comm::Group& experts = {})
 // For inference. Copies that products make of its weights may take what `limits` leave for them,
 // until who knows more settles it (infer/memory_plan.h).
 LoadedModel open_model(const std::string& path, const MemoryLimits& limits,
-                       const comm::Group& experts = {});
+                       const comm::Group& experts = {}, BesideText = BesideText::refuse);
 
 // The configuration alone, without looking at a weight.
 ModelConfig read_model_config(const std::string& path);

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "core/words.h"
 #include "hub/spread.h"
 #include "tensor/quant.h"
 
@@ -514,13 +515,64 @@ void check_size(const ModelConfig& config, const NamedTensors& file, std::string
         file.path(), asker, wanted, held);
 }
 
-void check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
-                   std::string_view asker) {
+namespace {
+
+// What the tensors are called of what checkpoints have beside a model of text.
+struct BesideRow {
+  std::string_view begins, what;
+};
+constexpr std::string_view kFurther = "layers that predict further tokens",
+                           kPictures = "a tower for pictures", kSound = "a tower for sound";
+constexpr BesideRow kBeside[] = {
+    {"mtp.", kFurther},           {"model.mtp", kFurther},
+    {"visual.", kPictures},       {"model.visual.", kPictures},
+    {"vision_tower.", kPictures}, {"model.vision_tower.", kPictures},
+    {"vision_model.", kPictures}, {"multi_modal_projector.", kPictures},
+    {"audio_tower.", kSound},     {"model.audio_tower.", kSound},
+};
+constexpr std::string_view kLayers = "model.layers.";
+
+// What a tensor belongs to beside the model of text; empty: nothing that is known. Layers behind
+// the model's own predict further tokens.
+std::string_view beside_text(std::string_view name, const std::vector<FileTensor>& map) {
+  for (const BesideRow& row : kBeside)
+    if (name.starts_with(row.begins)) return row.what;
+  if (!name.starts_with(kLayers)) return "";
+  const std::string_view layer = name.substr(0, name.find('.', kLayers.size()) + 1);
+  const auto has = [&](std::string_view begins) {
+    return std::any_of(map.begin(), map.end(),
+                       [&](const FileTensor& tensor) { return tensor.name.starts_with(begins); });
+  };
+  const size_t digits = layer.find_first_not_of("0123456789", kLayers.size());
+  const bool numbered = digits + 1 == layer.size() && digits > kLayers.size();
+  return numbered && has(kLayers) && !has(layer) ? kFurther : "";
+}
+
+// Of tensors that no parameter takes those that are beside the model of text; the others stay.
+std::vector<Beside> take_beside(std::vector<std::string>& unused,
+                                const std::vector<FileTensor>& map) {
+  std::vector<Beside> all;
+  std::erase_if(unused, [&](const std::string& name) {
+    const std::string_view what = beside_text(name, map);
+    if (what.empty()) return false;
+    auto it = std::find_if(all.begin(), all.end(), [&](const Beside& b) { return b.what == what; });
+    if (it == all.end()) it = all.insert(it, {std::string(what), name});
+    ++it->tensors;
+    return true;
+  });
+  return all;
+}
+
+}  // namespace
+
+std::vector<Beside> check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
+                                  std::string_view asker, BesideText beside_is) {
   std::set<std::string_view> known;
   for (const FileTensor& tensor : map) known.insert(tensor.name);
   std::vector<std::string> unused;
   for (const NamedTensor& tensor : file.tensors())
     if (!known.contains(tensor.name)) unused.push_back(tensor.name);
+  std::vector<Beside> beside = take_beside(unused, map);
   for (const FileTensor& tensor : map) {
     if (file.contains(tensor.name)) continue;
     if (!tensor.alias)
@@ -531,9 +583,16 @@ void check_account(const std::vector<FileTensor>& map, const NamedTensors& file,
     fail("{}: tensor \"{}\" is no part of the model that {} describes{}", file.path(),
          printable(unused[0]), asker,
          unused.size() > 1 ? fmt::format(", nor are {} others", unused.size() - 1) : "");
+  if (!beside.empty() && beside_is == BesideText::refuse)
+    fail(
+        "{}: {} of {} (\"{}\" ...) lie beside the model of text that {} describes; `moe convert IN "
+        "OUT --text-only` makes a model without them",
+        file.path(), counted(beside[0].tensors, "tensor"), beside[0].what,
+        printable(beside[0].example), asker);
   for (const FileTensor& tensor : map)
     if (!tensor.pieces.empty() && file.contains(tensor.name))
       check_shape(tensor, file.get(tensor.name), file.path(), asker);
+  return beside;
 }
 
 void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model,

@@ -75,9 +75,11 @@ double parameter_count(const ModelConfig&);
 // check_account refuses it with their names.
 void check_size(const ModelConfig&, const NamedTensors&, std::string_view asker = "config.json");
 // Fails, naming the tensor, unless the file holds exactly the map's tensors, each in its shape. An
-// alias may be missing. `asker` says what asks for them.
-void check_account(const std::vector<FileTensor>&, const NamedTensors&,
-                   std::string_view asker = "config.json");
+// alias may be missing. `asker` says what asks for them. What is beside the model of text may be
+// left out, and is returned.
+std::vector<Beside> check_account(const std::vector<FileTensor>&, const NamedTensors&,
+                                  std::string_view asker = "config.json",
+                                  BesideText = BesideText::refuse);
 // Gives the parameters their numbers; the account must have been checked. An alias must hold the
 // numbers of what it is an alias of. training: a Model that owns its memory; every dtype becomes
 // f32. inference: a bound Model; the operands of the large products (embedding, head, attention,

@@ -107,6 +107,9 @@ FieldList fields(ConvertJob& job) {
            "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder "
            "cannot hold that")
       .values(written_dtypes());
+  list.add("text_only", job.text_only,
+           "leave out what IN has beside the language model of text: layers that predict further "
+           "tokens, towers for pictures or sound. Without it such a model is refused");
   list.add("verify", job.verify,
            "a text, or a folder of them: score it before and after, by the rule of windows of moe "
            "score, and print both perplexities");
@@ -130,8 +133,10 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   const std::string in = find_model(job.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(job), .threads = thread_count(job.threads)};
   if (options.dtype) check_asked(options.dtype->dtype, target_of(job.out));
-  LoadedModel before = open_model(in, job.memory.limits);
-  ConvertReply reply{.adapter = job.adapter};
+  LoadedModel before = open_model(in, job.memory.limits, {},
+                                  job.text_only ? BesideText::leave_out : BesideText::refuse);
+  ConvertReply reply{.adapter = job.adapter, .left_out = before.left_out};
+  for (const Beside& beside : reply.left_out) callbacks.on_left_out(beside);
   if (!job.adapter.empty()) {
     reply.merged = merge_adapter(before, job.adapter, options.threads);
     callbacks.on_merged(*reply.merged);
@@ -176,6 +181,8 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
 
 Json to_json(const ConvertReply& r) {
   Json reply = account_json(r.account);
+  for (const Beside& b : r.left_out)
+    reply["left_out"].push_back({{"what", b.what}, {"tensors", b.tensors}, {"example", b.example}});
   if (r.merged)
     reply["adapter"] = {{"folder", r.adapter},
                         {"matrices", r.merged->matrices},

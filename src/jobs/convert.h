@@ -16,6 +16,7 @@ namespace moe {
 
 struct ConvertJob {
   std::string in, out, adapter, quant, dtype, verify;
+  bool text_only = false;
   MemoryOptions memory;
   ScoreOptions rule{.window = 0};  // of the text to verify by; 0: default_window
   int threads = 0;
@@ -26,6 +27,7 @@ void check_given(const ConvertJob&, const Given&);
 
 struct ConvertReply {
   std::string adapter;
+  std::vector<Beside> left_out;
   std::optional<MergedAdapter> merged;
   ConvertReport account;
   struct Verified {
@@ -36,6 +38,8 @@ struct ConvertReply {
 };
 struct ConvertCallbacks {
   std::function<void(const MergedAdapter&)> on_merged = [](const MergedAdapter&) {};
+  // Once for each kind of what IN has beside the model of text.
+  std::function<void(const Beside&)> on_left_out = [](const Beside&) {};
   // OUT is there and has not been scored yet.
   std::function<void(const ConvertReport&)> on_written = [](const ConvertReport&) {};
 };

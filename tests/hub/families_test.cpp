@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "hub/configs.h"
+#include "hub/convert.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
 #include "hub/hub.h"
@@ -419,6 +420,41 @@ TEST_F(FamilyFolder, OneWrongTensor) {
       return true;
     });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, "did you mean \"" + victim + "s\"?", message());
+  }
+}
+
+// What lies behind the model's own layers predicts further tokens.
+TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "deepseek_v3") continue;
+    start(named.config);
+    float number = 0;
+    const auto extra = [&](const char* name) {
+      return SafetensorsItem{name, Tensor(&number, DType::f32, {1}), DType::f32};
+    };
+    rewrite([](SafetensorsItem&) { return true; },
+            {extra("model.layers.3.eh_proj.weight"), extra("model.layers.3.enorm.weight"),
+             extra("visual.blocks.0.weight")});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "2 tensors of layers that predict further tokens "
+                        "(\"model.layers.3.eh_proj.weight\" ...) lie beside the model of text that "
+                        "config.json describes; `moe convert IN OUT --text-only`",
+                        message());
+    LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+    ASSERT_EQ(loaded.left_out.size(), 2u);
+    EXPECT_EQ(loaded.left_out[0].tensors, 2);
+    EXPECT_EQ(loaded.left_out[1].what, "a tower for pictures");
+    const TempFolder text;
+    convert_model(loaded, folder_.path(), text / "out.gguf", {});
+    EXPECT_TRUE(open_model(text / "out.gguf", {}).left_out.empty());
+    // The account still says what is consumed by nothing else.
+    loaded.left_out.pop_back();
+    EXPECT_FAILS(convert_model(loaded, folder_.path(), text / "again.gguf", {}),
+                 "was consumed 0 times");
+    // What is known to be nothing of the kind is refused all the same.
+    rewrite([](SafetensorsItem&) { return true; }, {extra("model.layers.x.weight")});
+    EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
+                 "\"model.layers.x.weight\" is no part of the model");
   }
 }
 

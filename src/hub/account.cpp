@@ -12,6 +12,7 @@ PieceShape shape_of(const FileTensor::Piece& piece) {
                    .count = t.rank == 3 ? t.shape[0] : 1,
                    .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                    .cols = t.cols()};
+  if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;
   if (piece.expert < 0) return shape;
   if (t.rank == 2) shape.rows = 1;  // of a bank of vectors
   shape.count = 1;

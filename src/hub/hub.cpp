@@ -85,7 +85,7 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
                        BesideText beside = BesideText::refuse) {
   const std::string folder = find_model(model);
-  if (is_gguf(folder)) return load_gguf(folder, purpose, experts);
+  if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture] = read_config(read_text(config_path), config_path);

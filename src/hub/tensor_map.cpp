@@ -121,6 +121,13 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::by_head:
+    case Layout::by_head_transposed: {
+      const bool turned = row.layout == Layout::by_head_transposed;
+      shape = {attention.heads, shape[0] / attention.heads, shape[1]};
+      if (turned) std::swap(shape[1], shape[2]);
+      return push({.param = &param, .transpose = turned, .heads = attention.heads});
+    }
     case Layout::fused: return join(map, name, shape, 0, {&param});
     case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
     case Layout::interleaved_experts:
@@ -164,6 +171,7 @@ Source source_shape(const FileTensor::Piece& piece) {
                .cols = t.cols()};
   const bool of_vectors = t.rank == 2 && piece.expert >= 0;
   if (of_vectors) shape.rows = 1;
+  if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;
   if ((t.rank == 1 || of_vectors) && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
   return shape;
 }
@@ -455,6 +463,10 @@ int64_t RowOrder::model_row(int64_t file_row) const {
 
 Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   const Param& param = *piece.param;
+  if (piece.heads > 0) {
+    const int64_t rows = param.value.rows() / piece.heads;
+    return param.value.slice_rows(m * rows, (m + 1) * rows);
+  }
   if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
   return piece.expert >= 0 ? param.value.at(piece.expert) : param.value;
 }
@@ -530,22 +542,24 @@ constexpr BesideRow kBeside[] = {
     {"vision_model.", kPictures}, {"multi_modal_projector.", kPictures},
     {"audio_tower.", kSound},     {"model.audio_tower.", kSound},
 };
-constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kLayers[] = {"model.layers.", "blk."};  // of folders and of GGUF
 
 // What a tensor belongs to beside the model of text; empty: nothing that is known. Layers behind
 // the model's own predict further tokens.
 std::string_view beside_text(std::string_view name, const std::vector<FileTensor>& map) {
   for (const BesideRow& row : kBeside)
     if (name.starts_with(row.begins)) return row.what;
-  if (!name.starts_with(kLayers)) return "";
-  const std::string_view layer = name.substr(0, name.find('.', kLayers.size()) + 1);
-  const auto has = [&](std::string_view begins) {
+  const auto* const begins = std::ranges::find_if(
+      kLayers, [&](std::string_view layers) { return name.starts_with(layers); });
+  if (begins == std::end(kLayers)) return "";
+  const std::string_view layer = name.substr(0, name.find('.', begins->size()) + 1);
+  const auto has = [&](std::string_view what) {
     return std::any_of(map.begin(), map.end(),
-                       [&](const FileTensor& tensor) { return tensor.name.starts_with(begins); });
+                       [&](const FileTensor& tensor) { return tensor.name.starts_with(what); });
   };
-  const size_t digits = layer.find_first_not_of("0123456789", kLayers.size());
-  const bool numbered = digits + 1 == layer.size() && digits > kLayers.size();
-  return numbered && has(kLayers) && !has(layer) ? kFurther : "";
+  const size_t digits = layer.find_first_not_of("0123456789", begins->size());
+  const bool numbered = digits + 1 == layer.size() && digits > begins->size();
+  return numbered && has(*begins) && !has(layer) ? kFurther : "";
 }
 
 // Of tensors that no parameter takes those that are beside the model of text; the others stay.

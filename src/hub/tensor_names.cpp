@@ -234,6 +234,21 @@ constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
 };
 
+// A matrix of keys and one of values, which llama.cpp multiplies head by head.
+constexpr NameRow kGgufLatent[] = {
+    {Part::attention, ParamKind::k_b, "blk.{i}.attn_k_b.weight", Layout::by_head_transposed},
+    {Part::attention, ParamKind::v_b, "blk.{i}.attn_v_b.weight", Layout::by_head},
+};
+
+constexpr NameRow kGgufAfterAttention[] = {
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight"},
+};
+
+constexpr NameRow kGgufOutputNorm[] = {
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.post_attention_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_ffw_norm.weight"},
+};
+
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
 // (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
@@ -263,5 +278,10 @@ const TensorNames kGgufPairedTensors = {"llama.cpp", kGgufPaired, kGgufHead, {},
 const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufGpt2Tensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},
+                                                {},          kGgufNames};
+const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
+                                            {},          kGgufNames};
 
 }  // namespace moe

@@ -25,6 +25,8 @@ enum class Layout {
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   fused_rotary,  // as fused, all rows in pairs
   fused_heads,   // as fused, but head by head: a head's keys, then its values
+  by_head,       // [H*C,I] as [H,C,I]
+  by_head_transposed,   // [H*C,I] as [H,I,C]
   fused_experts,        // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
   interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
                         // [E,D,2F]; of biases [E,F] twice as [E,2F]
@@ -58,8 +60,10 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors, kGpt2Tensors,
     kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
-// table of factors; and GPT-2's.
-extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors;
+// table of factors; GPT-2's; with keys and values of latents apart; where the norm before an FFN is
+// called after the attention, and where norms stand behind attention and FFN.
+extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors,
+    kGgufLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -11,8 +11,8 @@ void read(std::span<const std::byte> bytes) {
   accept_or_refuse([&] {
     const Gguf file = Gguf::from_bytes(bytes, "fuzz");
     accept_or_refuse([&] {
-      const auto [config, architecture] = read_gguf_config(file);
-      demand(architecture != nullptr && config.width > 0 && config.layers > 0 &&
+      const auto [config, architecture, names] = read_gguf_config(file);
+      demand(architecture != nullptr && names != nullptr && config.width > 0 && config.layers > 0 &&
              config.layers <= 4096 && config.vocab > 0);
       demand(config.heads % config.kv_heads == 0 && config.moe_layer_count() <= config.layers);
       demand(config.routing.top_k <= config.routing.experts);

@@ -128,6 +128,15 @@ void gguf_config_seeds(const std::string& folder) {
           .original_context = 8};
     if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
     if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
+    if (row.window_every > 0) c.attention_window = 5;
+    if (row.latent()) {
+      c.latent = {.width = 8, .query_width = 6, .value_width = 2};
+      c.kv_heads = c.heads;
+      c.head_width = 4;
+      c.rotary_width = 2;
+      c.rope_scaling.kind = RopeScaling::Kind::yarn;
+      c.rope_scaling.score_mscale = 1;
+    }
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
     GgmlVocab vocab{.model = "llama",
                     .pre = "default",

@@ -84,6 +84,93 @@ void add_own_configs(std::vector<NamedConfig>& all) {
   all.push_back({"moe_cpp", windowed});
 }
 
+// Sigmoids, groups, a scale, shared experts, a dense layer first.
+ModelConfig grouped_config() {
+  ModelConfig c = moe_config("deepseek-v3", 8, 2);
+  c.routing.expert_groups = 4;
+  c.routing.groups_kept = 2;
+  c.routing.routed_scale = 1.5f;
+  c.dense_first = 1;
+  c.dense_width = 96;
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width;
+  return c;
+}
+
+// Keys and values of latents, with parts of a head that turn.
+void make_latent(ModelConfig& c) {
+  c.latent = {.width = 32, .query_width = 0, .value_width = 16};
+  c.head_width = 24;
+  c.rotary_width = 8;
+  c.kv_heads = c.heads;
+}
+
+void add_configs_of_2025(std::vector<NamedConfig>& all) {
+  ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
+  make_latent(v2);
+  v2.routing.expert_groups = v2.routing.groups_kept = 1;
+  v2.routing.routed_scale = 1;
+  v2.dense_first = 1;
+  v2.dense_width = 96;
+  v2.shared_experts = 2;
+  v2.shared_width = v2.expert_width;
+  v2.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                     .factor = 40,
+                     .original_context = 4096,
+                     .score_mscale = 0.707f};
+  all.push_back({"deepseek2", v2});
+  ModelConfig v3 = grouped_config();
+  make_latent(v3);
+  v3.latent.query_width = 32;
+  all.push_back({"deepseek2", v3});
+  ModelConfig glm = grouped_config();
+  glm.qk_norm = QkNorm::head;
+  glm.head_width = 16;
+  glm.rotary_width = 8;
+  glm.attention_bias = true;
+  all.push_back({"glm4moe", glm});
+  ModelConfig air = grouped_config();
+  air.rotary_width = 4;
+  all.push_back({"glm4moe", air});
+  ModelConfig dots = grouped_config();
+  dots.qk_norm = QkNorm::head;
+  dots.kv_heads = dots.heads;
+  all.push_back({"dots1", dots});
+  ModelConfig minimax = moe_config("deepseek-v3", 4, 2);
+  minimax.routing.expert_groups = minimax.routing.groups_kept = 1;
+  minimax.routing.routed_scale = 1;
+  minimax.qk_norm = QkNorm::full;
+  minimax.head_width = 16;
+  minimax.rotary_width = 8;
+  all.push_back({"minimax-m2", minimax});
+  ModelConfig olmo2 = dense_config();
+  olmo2.norm_placement = NormPlacement::output;
+  olmo2.qk_norm = QkNorm::full;
+  all.push_back({"olmo2", olmo2});
+  ModelConfig smollm3 = dense_config();
+  smollm3.layers = 5;
+  smollm3.nope_layers = {3};
+  smollm3.tied = true;
+  all.push_back({"smollm3", smollm3});
+  ModelConfig granite = moe_config("mixtral");
+  granite.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  all.push_back({"granitemoe", granite});
+  granite.shared_experts = 1;
+  granite.shared_width = 96;
+  all.push_back({"granitemoe", granite});
+  ModelConfig oss = moe_config("gpt-oss");
+  oss.act = ops::Act::swiglu_oai;
+  oss.attention_bias = oss.attention_out_bias = oss.ffn_bias = oss.attention_sinks = true;
+  oss.attention_window = 5;
+  oss.window_layers = {0, 2};
+  oss.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_context = 8,
+                      .attention_factor = 1 + 0.1f * std::log(4.0f),
+                      .truncate = false};
+  all.push_back({"gpt-oss", oss});
+}
+
 // A tiny model of each row of the table, of what else the rows can say, and of what none can.
 std::vector<NamedConfig> gguf_configs() {
   std::vector<NamedConfig> all;
@@ -134,6 +221,7 @@ std::vector<NamedConfig> gguf_configs() {
   deepseek.shared_experts = 2;
   deepseek.shared_width = deepseek.expert_width;
   all.push_back({"deepseek", deepseek});
+  add_configs_of_2025(all);
   add_own_configs(all);
   return all;
 }
@@ -177,7 +265,7 @@ std::vector<double> logits_of(Model& model) {
 // writer to convert.
 GgufItem item_of(const FileTensor& tensor, DType dtype) {
   const bool as_stored = std::ranges::all_of(tensor.pieces, [&](const FileTensor::Piece& piece) {
-    return piece.param->value.dtype == dtype;
+    return piece.param->value.dtype == dtype && !piece.transpose;
   });
   const DType given = as_stored ? dtype : DType::f32;
   const auto buffer = std::make_shared<std::vector<std::byte>>();
@@ -212,7 +300,7 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
   std::set<std::string> seen;
   for (const auto& [name, config] : gguf_configs()) {
     SCOPED_TRACE(name);
-    seen.insert(name + (config.moe_layer_count() > 0 ? "+" : ""));
+    seen.insert(name + (config.moe_layer_count() > 0 ? config.routing.recipe : ""));
     TempFolder folder;
     const auto model = drawn_model(config);
     const std::vector<double> want = logits_of(*model);
@@ -232,7 +320,7 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
     }
   }
   for (const GgufArchitecture& row : gguf_architectures())
-    EXPECT_TRUE(seen.contains(std::string(row.name) + (row.routes() ? "+" : ""))) << row.title;
+    EXPECT_TRUE(seen.contains(fmt::format("{}{}", row.name, row.recipe))) << row.title;
 }
 
 // A quantised file is the model whose weights went through the same blocks in memory.
@@ -260,7 +348,8 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       EXPECT_EQ(logits_of(*load_model(folder / "a.gguf").model), logits_of(*model));
       const LoadedModel bound = open_model(folder / "a.gguf", {});
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.o.weight")->value.dtype, dtype);
-      EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
+      if (!config.latent.present())
+        EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
       EXPECT_EQ(param_named(*bound.model, "layers.1.norm1.weight")->value.dtype, DType::f32);
       // Rows of blocks are copied, not quantised again.
       save(folder / "b.gguf", *bound.model, dtype);
@@ -269,17 +358,18 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
   }
 }
 
-// llama.cpp turns neighbours where the architecture is `llama` or `deepseek`: row 2c + s of a head
-// there is row c + s C/2 here.
+// llama.cpp turns neighbours in some architectures: row 2c + s of a head there is row c + s C/2
+// here.
 TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
   for (const auto& [name, config] : gguf_configs()) {
-    if (config.positions == Positions::learned) continue;
+    if (config.positions == Positions::learned || config.latent.present()) continue;
     SCOPED_TRACE(name);
     TempFolder folder;
     const auto model = drawn_model(config);
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
-    const bool paired = name == "llama" || name == "deepseek";
+    const bool paired =
+        std::set<std::string>{"llama", "deepseek", "smollm3", "granitemoe"}.contains(name);
     const auto check = [&, config = config](const char* theirs, const char* ours) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),
@@ -320,6 +410,31 @@ TEST(GgufModel, ConfigsSurvive) {
     EXPECT_EQ(got.routing.top_k, config.routing.top_k);
     EXPECT_EQ(got.shared_experts * got.shared_width, config.shared_experts * config.shared_width);
     EXPECT_EQ(got.dense_first, config.dense_first);
+    EXPECT_EQ(got.norm_placement, config.norm_placement);
+    EXPECT_EQ(got.rotary_width, config.rotary_width);
+    EXPECT_EQ(got.nope_layers, config.nope_layers);
+    EXPECT_EQ(got.window_layers, config.window_layers);
+    EXPECT_EQ(got.attention_window, config.attention_window);
+    EXPECT_EQ(got.attention_sinks, config.attention_sinks);
+    EXPECT_EQ(got.latent.width, config.latent.width);
+    EXPECT_EQ(got.latent.query_width, config.latent.query_width);
+    EXPECT_EQ(got.latent.value_width, config.latent.value_width);
+    EXPECT_EQ(got.multipliers.embedding, config.multipliers.embedding);
+    EXPECT_EQ(got.multipliers.residual, config.multipliers.residual);
+    EXPECT_EQ(got.multipliers.attention, config.multipliers.attention);
+    EXPECT_EQ(got.multipliers.logits, config.multipliers.logits);
+    EXPECT_FLOAT_EQ(got.rope_scaling.score_mscale, config.rope_scaling.score_mscale);
+    EXPECT_EQ(got.rope_scaling.truncate, config.rope_scaling.truncate);
+    if (config.moe_layer_count() > 0) {
+      const RoutingSpec a = eval_spec(got.routing), b = eval_spec(config.routing);
+      EXPECT_EQ(a.select.index(), b.select.index());
+      if (const auto* grouped = std::get_if<GroupedTopK>(&b.select)) {
+        EXPECT_EQ(std::get<GroupedTopK>(a.select).groups, grouped->groups);
+        EXPECT_EQ(std::get<GroupedTopK>(a.select).keep, grouped->keep);
+      }
+      if (const auto* weigh = std::get_if<ChosenScores>(&b.weigh))
+        EXPECT_EQ(std::get<ChosenScores>(a.weigh).scale, weigh->scale);
+    }
     if (config.positions == Positions::rope) EXPECT_EQ(got.rope_theta, config.rope_theta);
     if (name == "moe_cpp") EXPECT_EQ(config_to_json(got), config_to_json(config));
     const RopeScaling &a = got.rope_scaling, &b = config.rope_scaling;
@@ -387,7 +502,8 @@ class Changed : public ::testing::Test {
 };
 
 TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
-  for (const char* name : {"gpt2", "llama", "deepseek", "qwen2moe"}) {
+  for (const char* name :
+       {"gpt2", "llama", "deepseek", "qwen2moe", "deepseek2", "granitemoe", "gpt-oss"}) {
     start(name);
     const std::string prefix = std::string(name) + ".";
     // Without these a file means what docs/gguf.md says, and llama.cpp does.
@@ -396,18 +512,35 @@ TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
                                             "attention.value_length",
                                             "attention.head_count_kv",
                                             "rope.dimension_count",
-                                            "expert_weights_scale"};
+                                            "expert_weights_scale",
+                                            "expert_group_count",
+                                            "embedding_scale",
+                                            "residual_scale",
+                                            "attention.scale",
+                                            "rope.scaling.yarn_beta_fast",
+                                            "rope.scaling.yarn_beta_slow"};
+    // Without these it means another model, whose tensors or keys these are not.
+    const std::set<std::string> telling = {"attention.q_lora_rank",
+                                           "attention.key_length_mla",
+                                           "leading_dense_block_count",
+                                           "expert_gating_func",
+                                           "expert_weights_norm",
+                                           "rope.scaling.type",
+                                           "expert_shared_feed_forward_length"};
     const std::vector<GgufEntry> whole = target_.metadata;
     int needed = 0;
     for (const GgufEntry& entry : whole) {
       if (!entry.key.starts_with(prefix) || optional.contains(entry.key.substr(prefix.size())))
         continue;
-      if (entry.key == "qwen2moe.feed_forward_length") continue;  // every layer routes
+      if (entry.key == "qwen2moe.feed_forward_length" || entry.key == "gpt-oss.feed_forward_length")
+        continue;  // every layer routes
       target_.metadata = whole;
       std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == entry.key; });
       if (entry.key.ends_with("expert_count"))
         expect_refused(std::string(name) == "llama" ? "there are no experts"
                                                     : "needs \"expert_count\"");
+      else if (prefix != "deepseek." && telling.contains(entry.key.substr(prefix.size())))
+        expect_refused("");
       else expect_refused("key \"" + entry.key + "\" is missing");
       ++needed;
     }
@@ -469,8 +602,8 @@ TEST_F(Changed, TensorsAreRefusedByName) {
   find("blk.1.ffn_up_exps.weight")->name = "blk.1.ffn_up_exp.weight";
   expect_refused("did you mean \"blk.1.ffn_up_exp.weight\"?");
   tensors_ = whole;
-  tensors_.push_back({"blk.3.attn_norm.weight", find("blk.1.attn_norm.weight")->value});
-  expect_refused("tensor \"blk.3.attn_norm.weight\" is no part of the model");
+  tensors_.push_back({"blk.1.attn_norm.scale", find("blk.1.attn_norm.weight")->value});
+  expect_refused("tensor \"blk.1.attn_norm.scale\" is no part of the model");
   tensors_ = whole;
   find("blk.1.ffn_gate_inp.weight")->value =
       find("blk.1.ffn_gate_inp.weight")->value.reshape({32, 4});
@@ -516,7 +649,7 @@ TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
   with("\"moe_intermediate_size\": 32", "\"moe_intermediate_size\": 10000000");
   expect_refused("they do not belong together");
   with("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2");
-  expect_refused("is no part of the model that the file's metadata describes");
+  expect_refused("lie beside the model of text that the file's metadata describes");
   with("\"expert_down_bias\": true,", "");
   expect_refused("is no part of the model");
   with("\"num_experts_per_tok\": 3,", "");
@@ -554,12 +687,21 @@ TEST(GgufModel, WhyOwn) {
   refused(c,
           "OLMoE (\"olmoe\") comes nearest, but recipe 'olmoe' divides the weights of the chosen "
           "by their sum");
-  c = moe_config("deepseek-v3");
+  c = moe_config("deepseek-v2", 8, 2);
+  make_latent(c);
   c.shared_experts = 1;
   c.shared_width = 32;
   refused(c,
-          "DeepSeekMoE (\"deepseek\") comes nearest, but recipe 'deepseek-v3' does not choose the "
-          "k largest scores");
+          "DeepSeek-V2 (\"deepseek2\") comes nearest, but recipe 'deepseek-v2' takes a group for "
+          "as good as its best expert");
+  c.routing.expert_groups = c.routing.groups_kept = 1;
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
+  refused(c, "its YaRN scales what turns otherwise than what does not");
+  c.rope_scaling = {};
+  c.layers = 27;
+  c.latent.query_width = 16;
+  refused(c, "it has 27 layers, as DeepSeek-V2-Lite has, and latents of queries");
   refused(moe_config("expert-choice"), "does not choose the k largest scores");
   refused(moe_config("nanomoe"), "recipe 'nanomoe' has weights for its noise");
   refused(small_shared(), "GPT-2 (\"gpt2\") comes nearest, but its positions are rotary");

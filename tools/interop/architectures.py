@@ -212,7 +212,8 @@ CASES |= {
         dict(SIGMOID, n_group=2, topk_group=1, partial_rotary_factor=0.75),
     ),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(GLM_LATENT, q_lora_rank=24)),
-    "dots1": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
+    "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
+    "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
     "olmo2": ("Olmo2Config", DENSE),
     "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
@@ -245,21 +246,12 @@ NOT_FOR_LLAMA_CPP = {
     "qwen2-windows": "window",
     "olmoe-shared-kv": "heads share keys and values",
     "qwen2_moe-sparse": "is dense",
-    "deepseek_v2": "latent",
-    "deepseek_v2-groups": "latent",
-    "deepseek_v3": "latent",
-    "glm4_moe": "normalised for each head",
-    "glm4_moe-groups": "a part of each head",
-    "glm4_moe_lite": "latent",
-    "dots1": "normalised for each head",
-    "minimax_m2": "a part of each head",
-    "olmo2": "none of its architectures",
-    "flex_olmo": "none of its architectures",
-    "smollm3": "nothing turns",
-    "gpt_oss": "sinks",
-    "granitemoe": "multipliers",
-    "granitemoeshared": "multipliers",
+    "deepseek_v2-groups": "as good as its best expert",
+    "dots1-windows": "window",
+    "flex_olmo": "norms are of what sublayers give",
 }
+# Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
+EVEN = {24: 32, 40: 64, 48: 64}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -292,8 +284,13 @@ def randomise(model):
                 )
 
 
-def write(case, folder, tokenizer, dtype, shard):
+def write(case, folder, tokenizer, dtype="f32", shard=None, even=False):
     name, sizes = CASES[case]
+    if even:
+        sizes = {
+            key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) else size
+            for key, size in sizes.items()
+        }
     torch.manual_seed(1)
     os.makedirs(folder, exist_ok=True)
     if name:
@@ -592,6 +589,12 @@ def main():
     )
     add_arguments(parser)
     parser.add_argument(
+        "--for-llama-cpp",
+        action="store_true",
+        help="only write the models that llama.cpp knows, one for each architecture, in sizes "
+        "that it can quantise, and their names",
+    )
+    parser.add_argument(
         "cases",
         nargs="*",
         metavar="CASE[:DTYPE[:SHARD]]",
@@ -599,6 +602,11 @@ def main():
     )
     args = parser.parse_args()
     moe = Moe(args)
+    if args.for_llama_cpp:
+        for case in args.cases or [c for c in CASES if c not in NOT_FOR_LLAMA_CPP]:
+            write(case, os.path.join(moe.work, case), args.tokenizer, even=True)
+            print(case)
+        return 0
     cases = args.cases or [
         *CASES,
         *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")),

@@ -19,17 +19,24 @@ enum class SharedExperts {
   none,
   counted,  // expert_shared_count of them, each as wide as a routed one, weighing 1
   gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
+  sized,    // none, or one expert_shared_feed_forward_length wide, weighing 1
 };
 
-// One row. An architecture that has both dense and sparse models has a row for each.
+// "expert_gating_func": what the scores of experts are.
+enum class GgufGating { softmax = 1, sigmoid = 2 };
+
+// One row. An architecture that has both dense and sparse models has a row for each, and so has one
+// whose routers score in two ways.
 struct GgufArchitecture {
   std::string_view name;  // "general.architecture"
   std::string_view title;
   std::string_view recipe;  // of the models that are read; empty: dense
   const TensorNames* tensors;
   NormKind norm = NormKind::rms;
+  NormPlacement placement = NormPlacement::pre;
   Positions positions = Positions::rope;
   QkNorm qk_norm = QkNorm::none;
+  bool may_lack_qk_norm = false;
   ops::Act act = ops::Act::silu;
   bool gated = true;
   Biases attention_bias = Biases::no;      // of queries, keys and values
@@ -37,14 +44,27 @@ struct GgufArchitecture {
   Biases ffn_bias = Biases::no;
   bool free_head_width = false;  // heads need not make up the width
   bool shares_kv = true;         // fewer key/value heads than heads are possible
-  bool needs_head = false;       // a tied head is written a second time, as "output.weight"
-  bool renormalises = false;     // the weights of the chosen experts are divided by their sum
+  // Attention is latent. Older files have keys and values in one matrix, under these names.
+  const TensorNames* older_latents = nullptr;
+  bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
+  int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
+  int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
+  bool sinks = false;         // of attention
+  bool multipliers = false;   // Granite's
+  bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
+  bool needs_head = false;    // a tied head is written a second time, as "output.weight"
+  GgufGating gating = GgufGating::softmax;
+  bool router_bias = false;            // the logits of experts have a bias
+  Biases selection_bias = Biases::no;  // the choice of experts has one
+  bool renormalises = false;           // the weights of the chosen experts are divided by their sum
+  bool weighs_as_said = false;         // "expert_weights_scale" counts, and the keys of groups do
   SharedExperts shared = SharedExperts::none;
   bool dense_first = false;  // leading_dense_block_count dense layers come first
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }
+  bool latent() const { return older_latents != nullptr; }
 };
 
 std::span<const GgufArchitecture> gguf_architectures();
@@ -61,9 +81,9 @@ struct GgufForm {
 };
 // The first row that can say the model, else our own with the reason of the row that comes nearest.
 GgufForm gguf_form_of(const ModelConfig&);
-// Fails, offering the nearest, when no architecture has this name; `routes` chooses among the rows
-// of one.
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes,
+// Fails, offering the nearest, when no architecture has this name; `routes` and `gating` (0: the
+// file does not say) choose among the rows of one.
+const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, int64_t gating,
                                                const std::string& where);
 
 }  // namespace moe

@@ -108,6 +108,30 @@ RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
       file.path(), kFactors);
 }
 
+// Of latent attention llama.cpp stores a tenth of what transformers calls "mscale_all_dim", and
+// what it multiplies cosines and sines by then comes to 1 (github ggml-org/llama.cpp,
+// src/models/deepseek2.cpp).
+constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
+
+void read_yarn(GgufKeys& keys, const GgufArchitecture& row, RopeScaling& scaling) {
+  scaling.original_context = keys.size("rope.scaling.original_context_length", 1);
+  scaling.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 0, 32);
+  scaling.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 0, 1);
+  scaling.truncate = row.yarn_truncate;
+  keys.need_number("rope.scaling.yarn_ext_factor", 1, "the blend is always whole");
+  keys.need_number("rope.scaling.yarn_attn_factor", 1,
+                   "\"rope.scaling.attn_factor\" is the one that counts");
+  if (row.latent()) {
+    keys.need_number("rope.scaling.attn_factor", 1,
+                     "it scales what turns otherwise than what does not");
+    scaling.score_mscale = keys.number(kLogMultiplier, FLT_MIN) / 0.1f;
+    return;
+  }
+  scaling.attention_factor =
+      yarn_growth(scaling.factor) * keys.number_or("rope.scaling.attn_factor", 0, 1);
+  keys.need_number(kLogMultiplier, 0, "it belongs to other architectures");
+}
+
 RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
                          const ModelConfig& c) {
   keys.ignore("rope.scaling.finetuned");
@@ -136,29 +160,75 @@ RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitectur
     keys.ignore("rope.scaling.original_context_length");
     return scaling;
   }
-  scaling.original_context = keys.size("rope.scaling.original_context_length", 1);
-  scaling.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 0, 32);
-  scaling.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 0, 1);
-  scaling.attention_factor =
-      yarn_growth(scaling.factor) * keys.number_or("rope.scaling.attn_factor", 0, 1);
-  keys.need_number("rope.scaling.yarn_ext_factor", 1, "the blend is always whole");
-  keys.need_number("rope.scaling.yarn_attn_factor", 1,
-                   "\"rope.scaling.attn_factor\" is the one that counts");
-  keys.need_number("rope.scaling.yarn_log_multiplier", 0, "it belongs to other architectures");
+  read_yarn(keys, row, scaling);
   return scaling;
+}
+
+constexpr const char *kKeyWidth = "attention.key_length", *kValueWidth = "attention.value_length",
+                     *kTurning = "rope.dimension_count";
+
+// A cache that llama.cpp keeps holds latents, so that the usual keys give their widths and the
+// heads' stand under names of their own; in older files these are missing, and the usual ones are
+// the heads'.
+void read_latents(GgufKeys& keys, ModelConfig& c) {
+  c.latent.width = keys.size("attention.kv_lora_rank", 1);
+  c.latent.query_width = keys.size_or("attention.q_lora_rank", 0, 0);
+  c.rotary_width = keys.size(kTurning, 1);
+  const bool older = !keys.has("attention.key_length_mla");
+  c.head_width = keys.size(older ? kKeyWidth : "attention.key_length_mla", 1);
+  c.latent.value_width = keys.size(older ? kValueWidth : "attention.value_length_mla", 1);
+  keys.need_number("attention.head_count_kv", static_cast<double>(older ? c.heads : 1),
+                   older ? "all heads have keys of their own" : "all heads share the latents");
+  c.kv_heads = c.heads;
+  if (older) return;
+  const std::string why = "the latents and what turns are so wide";
+  keys.need_number(kKeyWidth, static_cast<double>(c.latent.width + c.rotary_width), why);
+  keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
+}
+
+void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+  // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
+  // heads make up the width.
+  c.kv_heads = keys.size_or("attention.head_count_kv", 1, c.heads);
+  if (!keys.has(kKeyWidth) && c.width % c.heads != 0)
+    fail("{}: {} heads do not divide the width {}, and there is no key \"{}\"", keys.where(),
+         c.heads, c.width, keys.name(kKeyWidth));
+  c.head_width = keys.size_or(kKeyWidth, 1, c.width / c.heads);
+  keys.need_number(kValueWidth, static_cast<double>(c.head_width), "values are as wide as keys");
+  if (row.positions != Positions::rope) return;
+  if (!row.part_turns)
+    return keys.need_number(kTurning, static_cast<double>(c.head_width), "heads are rotated whole");
+  const int64_t turning = keys.has(kTurning) ? keys.size(kTurning, 2, c.head_width) : c.head_width;
+  c.rotary_width = turning < c.head_width ? turning : 0;
+}
+
+void read_multipliers(GgufKeys& keys, Multipliers& m) {
+  m.logits = keys.number("logit_scale", 0);
+  m.embedding = keys.number_or("embedding_scale", 0, 1);
+  m.residual = keys.number_or("residual_scale", 0, 1);
+  m.attention = keys.number_or("attention.scale", 0, 0);
+}
+
+// Those of n layers that are not every `every`th.
+std::vector<int64_t> layers_between(int64_t every, int64_t n) {
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < n; ++i)
+    if ((i + 1) % every != 0) layers.push_back(i);
+  return layers;
+}
+
+void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+  c.attention_window = keys.size("attention.sliding_window", 1);
+  c.window_layers = layers_between(row.window_every, c.layers);
+  keys.need_number(
+      "attention.sliding_window_pattern", static_cast<double>(row.window_every),
+      fmt::format("every layer of {} but each {}th has a window", row.title, row.window_every));
 }
 
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.heads = keys.size("attention.head_count", 1);
-  // docs/gguf.md: without these keys every head has keys of its own, and the heads make up the
-  // width.
-  c.kv_heads = keys.size_or("attention.head_count_kv", 1, c.heads);
-  if (!keys.has("attention.key_length") && c.width % c.heads != 0)
-    fail("{}: {} heads do not divide the width {}, and there is no key \"{}\"", keys.where(),
-         c.heads, c.width, keys.name("attention.key_length"));
-  c.head_width = keys.size_or("attention.key_length", 1, c.width / c.heads);
-  keys.need_number("attention.value_length", static_cast<double>(c.head_width),
-                   "values are as wide as keys");
+  if (row.latent()) read_latents(keys, c);
+  else read_heads(keys, row, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
@@ -169,18 +239,50 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.attention_bias = biases(row.attention_bias, "blk.0.attn_q.bias");
   c.attention_out_bias = biases(row.attention_out_bias, "blk.0.attn_output.bias");
   c.ffn_bias = biases(row.ffn_bias, "blk.0.ffn_up.bias");
+  if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
+  c.attention_sinks = row.sinks;
+  if (row.window_every > 0) read_windows(keys, row, c);
+  if (row.multipliers) read_multipliers(keys, c.multipliers);
   if (row.positions != Positions::rope) return;
+  for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
+    c.nope_layers.push_back(i - 1);
   c.rope_theta = keys.number("rope.freq_base", 0);
-  keys.need_number("rope.dimension_count", static_cast<double>(c.head_width),
-                   "heads are rotated whole");
   c.rope_scaling = read_scaling(file, keys, row, c);
+}
+
+constexpr const char *kGating = "expert_gating_func", *kScale = "expert_weights_scale",
+                     *kNorm = "expert_weights_norm", *kGroups = "expert_group_count",
+                     *kGroupsKept = "expert_group_used_count",
+                     *kSharedWidth = "expert_shared_feed_forward_length",
+                     *kDenseFirst = "leading_dense_block_count";
+
+// Where the recipe has a factor and groups; a factor of 0 stands for none.
+void read_weighing(GgufKeys& keys, ModelConfig& c) {
+  const float scale = keys.number_or(kScale, 0, 0);
+  c.routing.routed_scale = scale == 0 ? 1 : scale;
+  const int64_t groups = std::max<int64_t>(1, keys.size_or(kGroups, 0, 1));
+  c.routing.expert_groups = groups;
+  c.routing.groups_kept =
+      groups > 1 || keys.has(kGroupsKept) ? keys.size(kGroupsKept, groups > 1 ? 1 : 0, groups) : 1;
+}
+
+// What llama.cpp's graph of an architecture does whatever the file says.
+void need_usual_weighing(GgufKeys& keys, const GgufArchitecture& row) {
+  keys.need_number(kScale, 1, "llama.cpp's versions differ in whether they apply it");
+  keys.need_number(kGroups, 1, "experts are chosen among all");
+  keys.need_number(kGroupsKept, 1, "experts are chosen among all");
+  if (keys.has(kNorm) && keys.flag(kNorm) != row.renormalises)
+    fail("{}: key \"{}\" is {}, but llama.cpp's graph of {} does the other", keys.where(),
+         keys.name(kNorm), !row.renormalises, row.title);
 }
 
 void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   const int64_t experts = keys.size("expert_count", 1),
                 used = keys.size("expert_used_count", 1, experts);
   c.expert_width = keys.size(row.expert_width, 1);
-  c.dense_first = row.dense_first ? keys.size("leading_dense_block_count", 0, c.layers) : 0;
+  if (row.dense_first)
+    c.dense_first =
+        row.weighs_as_said && !keys.has(kDenseFirst) ? 0 : keys.size(kDenseFirst, 0, c.layers);
   c.dense_width = c.dense_first > 0 ? keys.size("feed_forward_length", 1) : c.expert_width;
   keys.ignore("feed_forward_length");
   keys.need_number("expert_feed_forward_length", static_cast<double>(c.expert_width),
@@ -190,20 +292,27 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     c.shared_width = c.expert_width;
   } else if (row.shared == SharedExperts::gated) {
     c.shared_experts = 1;
-    c.shared_width = keys.size("expert_shared_feed_forward_length", 1);
+    c.shared_width = keys.size(kSharedWidth, 1);
     c.shared_gate = true;
+  } else if (row.shared == SharedExperts::sized) {
+    c.shared_width = keys.size_or(kSharedWidth, 0, 0);
+    c.shared_experts = c.shared_width > 0 ? 1 : 0;
   }
   c.routing = default_options(find_recipe(row.recipe), experts, used, c.layers - c.dense_first);
-  // What llama.cpp's graph of this architecture does whatever the file says.
-  keys.need_number("expert_weights_scale", 1,
-                   "llama.cpp's versions differ in whether they apply it");
-  keys.need_number("expert_gating_func", 1, "the router is a softmax (1)");
-  keys.need_number("expert_group_count", 1, "experts are chosen among all");
-  keys.need_number("expert_group_used_count", 1, "experts are chosen among all");
+  keys.need_number(kGating, static_cast<double>(row.gating),
+                   row.gating == GgufGating::softmax ? "the router is a softmax (1)"
+                                                     : "the router is sigmoids (2)");
   keys.need_number("moe_every_n_layers", 1, "every layer routes");
-  if (keys.has("expert_weights_norm") && keys.flag("expert_weights_norm") != row.renormalises)
-    fail("{}: key \"{}\" is {}, but llama.cpp's graph of {} does the other", keys.where(),
-         keys.name("expert_weights_norm"), !row.renormalises, row.title);
+  if (std::holds_alternative<GroupedTopK>(find_recipe(row.recipe).train.select))
+    read_weighing(keys, c);
+  if (!row.weighs_as_said) return need_usual_weighing(keys, row);
+  const bool divides = keys.has(kNorm) && keys.flag(kNorm);
+  if (divides != row.renormalises)
+    fail(
+        "{}: by key \"{}\" the weights of the chosen experts are {}divided by their sum; of {} "
+        "only "
+        "the other is supported",
+        keys.where(), keys.name(kNorm), divides ? "" : "not ", row.title);
 }
 
 void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
@@ -216,12 +325,30 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
   };
   size("attention.head_count", c.heads);
-  size("attention.head_count_kv", c.kv_heads);
+  size("attention.head_count_kv", row.latent() ? 1 : c.kv_heads);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
+  if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
+  if (row.multipliers) {
+    const Multipliers& m = c.multipliers;
+    number("logit_scale", m.logits);
+    number("embedding_scale", m.embedding);
+    number("residual_scale", m.residual);
+    if (m.attention > 0) number("attention.scale", m.attention);
+  }
   if (row.positions != Positions::rope) return;
-  size("attention.key_length", c.head_width);
-  size("attention.value_length", c.head_width);
-  size("rope.dimension_count", c.head_width);
+  if (row.latent()) {
+    size("attention.kv_lora_rank", c.latent.width);
+    // Without latents of queries llama.cpp needs to be told so where there are not 27 layers.
+    size("attention.q_lora_rank", c.latent.query_width);
+    size("attention.key_length_mla", c.head_width);
+    size("attention.value_length_mla", c.latent.value_width);
+    size(kKeyWidth, c.latent.width + c.rotary_width);
+    size(kValueWidth, c.latent.width);
+  } else {
+    size(kKeyWidth, c.head_width);
+    size(kValueWidth, c.head_width);
+  }
+  size(kTurning, c.rotary_width > 0 ? c.rotary_width : c.head_width);
   number("rope.freq_base", c.rope_theta);
   const RopeScaling& s = c.rope_scaling;
   // Llama 3's is a tensor
@@ -233,6 +360,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   size("rope.scaling.original_context_length", s.original_context);
   number("rope.scaling.yarn_beta_fast", s.beta_fast);
   number("rope.scaling.yarn_beta_slow", s.beta_slow);
+  if (row.latent()) return number(kLogMultiplier, 0.1f * s.score_mscale);
   const float further = s.attention_factor / yarn_growth(s.factor);
   if (std::fabs(further - 1) > 1e-6f) number("rope.scaling.attn_factor", further);
 }
@@ -243,7 +371,7 @@ GgufModelConfig read_own(const Gguf& file, GgufKeys& keys) {
   keys.refuse_unknown();
   return {
       read_config(text, fmt::format("{}: key \"{}\"", file.path(), keys.name(kOwnConfig))).config,
-      &own_gguf_architecture()};
+      &own_gguf_architecture(), own_gguf_architecture().tensors};
 }
 
 }  // namespace
@@ -273,15 +401,23 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   GgufKeys keys(file, name);
   if (name == own_gguf_architecture().name) return read_own(file, keys);
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
-  const GgufArchitecture& row = find_gguf_architecture(name, routes, file.path());
+  const int64_t gating = keys.size_or(kGating, 0, 0);
+  const GgufArchitecture& row = find_gguf_architecture(name, routes, gating, file.path());
   ModelConfig c;
   c.norm = row.norm;
   c.norm_bias = row.norm == NormKind::layer;
+  c.norm_placement = row.placement;
   c.positions = row.positions;
   c.qk_norm = row.qk_norm;
   c.act = row.act;
   c.gated = row.gated;
   c.layers = keys.size("block_count", 1, kMaxBlocks);
+  // Layers that predict further tokens are counted among them.
+  const int64_t further = keys.size_or("nextn_predict_layers", 0, 0);
+  if (further >= c.layers)
+    fail("{}: of {} layers {} predict further tokens; none is left", keys.where(), c.layers,
+         further);
+  c.layers -= further;
   c.width = keys.size("embedding_length", 1);
   c.context = keys.size("context_length", 1);
   c.vocab = file.get("token_embd.weight").rows();
@@ -301,8 +437,48 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   } catch (const Error& e) {
     fail("{}: {}", file.path(), e.what());
   }
-  return {c, &row};
+  const bool older = row.latent() && !keys.has("attention.key_length_mla");
+  return {c, &row, older ? row.older_latents : row.tensors};
 }
+
+namespace {
+
+void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
+                 const GgufArchitecture& row, const ModelConfig& c) {
+  using Type = GgufEntry::Type;
+  const auto size = [&](std::string_view key, int64_t x) {
+    out.push_back({prefix + std::string(key), Type::u32, x});
+  };
+  const auto number = [&](std::string_view key, float x) {
+    out.push_back({prefix + std::string(key), Type::f32, static_cast<double>(x)});
+  };
+  if (row.expert_width != "feed_forward_length")
+    size("feed_forward_length", row.dense_first ? c.dense_width : c.expert_width);
+  size(row.expert_width, c.expert_width);
+  size("expert_count", c.routing.experts);
+  size("expert_used_count", c.routing.top_k);
+  if (row.dense_first) size(kDenseFirst, c.layers - c.moe_layer_count());
+  if (row.shared == SharedExperts::counted)
+    size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
+  if (row.shared == SharedExperts::gated ||
+      (row.shared == SharedExperts::sized && c.shared_experts))
+    size(kSharedWidth, c.shared_experts * c.shared_width);
+  if (row.gating != GgufGating::softmax || row.weighs_as_said)
+    size(kGating, static_cast<int64_t>(row.gating));
+  if (!row.weighs_as_said) {
+    if (row.shared == SharedExperts::counted) number(kScale, 1);  // it must stand there
+    return;
+  }
+  const RoutingSpec spec = eval_spec(c.routing);
+  number(kScale, std::get<ChosenScores>(spec.weigh).scale);
+  out.push_back({prefix + kNorm, Type::boolean, row.renormalises});
+  const auto* grouped = std::get_if<GroupedTopK>(&spec.select);
+  if (grouped == nullptr || grouped->groups == 1) return;
+  size(kGroups, grouped->groups);
+  size(kGroupsKept, grouped->keep);
+}
+
+}  // namespace
 
 std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture& row, const ModelConfig& c) {
   using Type = GgufEntry::Type;
@@ -325,17 +501,7 @@ std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture& row, const Mo
     size("feed_forward_length", c.dense_width);
     return out;
   }
-  if (row.expert_width != "feed_forward_length") size("feed_forward_length", c.dense_width);
-  size(row.expert_width, c.expert_width);
-  size("expert_count", c.routing.experts);
-  size("expert_used_count", c.routing.top_k);
-  if (row.dense_first) size("leading_dense_block_count", c.layers - c.moe_layer_count());
-  if (row.shared == SharedExperts::counted) {
-    size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
-    out.push_back({prefix + "expert_weights_scale", Type::f32, 1.0});
-  }
-  if (row.shared == SharedExperts::gated)
-    size("expert_shared_feed_forward_length", c.shared_experts * c.shared_width);
+  add_experts(out, prefix, row, c);
   return out;
 }
 

@@ -12,6 +12,7 @@ namespace moe {
 struct GgufModelConfig {
   ModelConfig config;
   const GgufArchitecture* architecture = nullptr;
+  const TensorNames* tensors = nullptr;  // its own, or those of older files
 };
 
 // Validated. Fails, naming the key, where one that changes the mathematics is missing, says what is

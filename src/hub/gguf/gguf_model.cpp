@@ -44,9 +44,10 @@ ModelConfig gguf_config(const std::string& path) {
   return read_gguf_config(Gguf::open(path)).config;
 }
 
-LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Group& experts) {
+LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Group& experts,
+                      BesideText beside) {
   const auto file = std::make_shared<const Gguf>(Gguf::open(path));
-  const auto [config, architecture] = read_gguf_config(*file);
+  const auto [config, architecture, names] = read_gguf_config(*file);
   check_size(config, *file, kAsker);
   LoadedModel loaded;
   loaded.tokenizer = make_ggml_tokenizer(read_gguf_vocab(*file), path);
@@ -55,8 +56,8 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Grou
          loaded.tokenizer->vocab_size(), config.vocab);
   loaded.model = std::make_unique<Model>(
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
-  std::vector<FileTensor> map = map_tensors(*architecture->tensors, *loaded.model);
-  check_account(map, *file, kAsker);
+  std::vector<FileTensor> map = map_tensors(*names, *loaded.model);
+  loaded.left_out = check_account(map, *file, kAsker, beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   for (const auto& [key, value] : file->metadata())

@@ -16,7 +16,8 @@ namespace moe {
 
 // Told by content; false for what is no file.
 bool is_gguf(const std::string& path);
-LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Group& experts = {});
+LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Group& experts = {},
+                      BesideText = BesideText::refuse);
 // Only what its metadata and the shape of its embedding say.
 ModelConfig gguf_config(const std::string& path);
 

@@ -1,0 +1,206 @@
+// Why a row of llama.cpp's architectures cannot say a model.
+#include "core/error.h"
+#include "hub/gguf/gguf_architectures.h"
+
+namespace moe {
+namespace {
+
+bool fits(Biases wanted, bool has) {
+  return wanted == Biases::any || (wanted == Biases::yes) == has;
+}
+
+// Choosing experts, which llama.cpp does by the k largest scores, with a bias where a tensor gives
+// one, of the groups whose two largest sum up to most.
+std::string why_not_choosing(const GgufArchitecture& row, const RoutingSpec& train,
+                             const RoutingSpec& spec) {
+  const auto* top = std::get_if<TopK>(&spec.select);
+  const auto* grouped = std::get_if<GroupedTopK>(&spec.select);
+  const bool biased = selection_bias(train.select) != nullptr;
+  if ((top == nullptr && grouped == nullptr) || (biased && row.selection_bias == Biases::no))
+    return "does not choose the k largest scores";
+  if (!fits(row.selection_bias, biased)) return "chooses without a bias";
+  if (grouped == nullptr || grouped->groups == 1) return "";
+  if (!row.weighs_as_said) return "chooses experts of some groups only";
+  return grouped->group_top == 2 ? "" : "takes a group for as good as its best expert";
+}
+
+// How a config's routing evaluates, in llama.cpp's terms; empty reason where it can.
+std::string why_not_routing(const GgufArchitecture& row, const ModelConfig& c) {
+  const RoutingSpec train = train_spec(c.routing), spec = eval_spec(c.routing);
+  const auto recipe = [&](std::string_view what) {
+    return fmt::format("recipe '{}' {}", c.routing.recipe, what);
+  };
+  const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  if (linear == nullptr || linear->bias != row.router_bias)
+    return recipe(row.router_bias ? "does not score by a matrix and a bias"
+                                  : "does not score by a matrix alone");
+  if (std::holds_alternative<LearnedNoise>(train.noise)) return recipe("has weights for its noise");
+  if (const std::string why = why_not_choosing(row, train, spec); !why.empty()) return recipe(why);
+  if (!std::holds_alternative<KeepSecond>(spec.second) ||
+      !std::holds_alternative<Dropless>(spec.capacity))
+    return recipe("may drop choices");
+  bool divides = std::holds_alternative<RawScore>(spec.score) &&
+                 std::holds_alternative<ChosenSoftmax>(spec.weigh);
+  if (!divides) {
+    const auto* weigh = std::get_if<ChosenScores>(&spec.weigh);
+    const bool scores = row.gating == GgufGating::softmax
+                            ? std::holds_alternative<SoftmaxScore>(spec.score)
+                            : std::holds_alternative<SigmoidScore>(spec.score);
+    if (!scores || weigh == nullptr)
+      return recipe(row.gating == GgufGating::softmax ? "does not weigh by a softmax"
+                                                      : "does not weigh by sigmoids");
+    if (weigh->scale != 1 && !row.weighs_as_said)
+      return recipe(fmt::format("scales its weights by {}", weigh->scale));
+    divides = weigh->renormalise != ChosenScores::Renormalise::never;
+  }
+  if (divides == row.renormalises) return "";
+  return recipe(divides ? "divides the weights of the chosen by their sum"
+                        : "does not divide the weights of the chosen by their sum");
+}
+
+std::string why_not_layers(const GgufArchitecture& row, const ModelConfig& c) {
+  const int64_t dense = row.dense_first ? c.layers - c.moe_layer_count() : 0;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.is_moe(i) != (row.routes() && i >= dense))
+      return fmt::format("layer {} {}", i, c.is_moe(i) ? "routes" : "is dense");
+  return "";
+}
+
+std::string why_not_shared(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.shared == SharedExperts::none) return c.shared_experts > 0 ? "it has shared experts" : "";
+  if (c.shared_experts == 0)
+    return row.shared == SharedExperts::sized ? "" : "it has no shared expert";
+  if (c.shared_gate != (row.shared == SharedExperts::gated))
+    return c.shared_gate ? "its shared experts are weighed" : "its shared experts are not weighed";
+  if (row.shared == SharedExperts::counted &&
+      c.shared_experts * c.shared_width % c.expert_width != 0)
+    return fmt::format("{} shared experts of width {} are not a number of experts of width {}",
+                       c.shared_experts, c.shared_width, c.expert_width);
+  return "";
+}
+
+// What turns of queries and keys, and how far attention sees.
+std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c) {
+  if (c.rotary_width > 0 && !row.latent() && !row.part_turns)
+    return "only a part of each head turns";
+  if (row.positions != Positions::rope) return "";
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const bool turns = c.attention(i).rotary_width > 0;
+    if (turns == (row.nope_every > 0 && (i + 1) % row.nope_every == 0))
+      return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
+  }
+  return "";
+}
+
+std::string why_not_windows(const GgufArchitecture& row, const ModelConfig& c) {
+  const bool all = c.attention_window == 0 || c.attention_window >= c.context;
+  if (row.window_every == 0)
+    return all ? "" : "its attention sees a window of the last tokens only";
+  if (c.attention_window == 0) return "its attention has no windows";
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.has_window(i) == ((i + 1) % row.window_every == 0))
+      return fmt::format("layer {} has {} window", i, c.has_window(i) ? "a" : "no");
+  return "";
+}
+
+std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig& c) {
+  using Kind = RopeScaling::Kind;
+  const RopeScaling& s = c.rope_scaling;
+  if (s.kind == Kind::llama3 && !row.llama3_scaling)
+    return "its rotary frequencies are scaled as Llama 3's are";
+  if (s.kind == Kind::linear && row.latent())
+    return "its rotary frequencies are scaled by one factor";
+  if (s.kind != Kind::yarn) return "";
+  if (s.truncate != row.yarn_truncate)
+    return s.truncate ? "the ends of its YaRN's blend are rounded"
+                      : "the ends of its YaRN's blend are not rounded";
+  // llama.cpp knows one number there, of scores alone.
+  return row.latent() && (s.score_mscale <= 0 || s.attention_factor != 1)
+             ? "its YaRN scales what turns otherwise than what does not"
+             : "";
+}
+
+// llama.cpp knows V2-Lite and its like, whose queries are made of the token itself, by their layers
+// (github ggml-org/llama.cpp src/models/deepseek2.cpp).
+bool taken_for_lite(const ModelConfig& c) {
+  return c.latent.present() &&
+         (c.layers == 26 || c.layers == 27 || (c.layers == 48 && c.vocab == 128256));
+}
+
+std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.placement != c.norm_placement)
+    return c.norm_placement == NormPlacement::pre      ? "its norms come before each sublayer"
+           : c.norm_placement == NormPlacement::output ? "its norms are of what sublayers give"
+                                                       : "its norms come after each sublayer";
+  if (row.norm == NormKind::layer && !c.norm_bias) return "its norms have no biases";
+  if (row.qk_norm == c.qk_norm || (row.may_lack_qk_norm && c.qk_norm == QkNorm::none)) return "";
+  return c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
+         : c.qk_norm == QkNorm::head ? "queries and keys are normalised for each head"
+                                     : "queries and keys are normalised over all heads together";
+}
+
+// The questions, those that tell families apart first.
+std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) {
+  const std::string why_layers = why_not_layers(row, c);
+  const bool routes = c.moe_layer_count() > 0,
+             comparable = routes && row.routes() && why_layers.empty();
+  const auto needs = [&](bool holds, std::string reason) {
+    return holds ? std::string() : std::move(reason);
+  };
+  const std::string answers[] = {
+      needs(row.norm == c.norm,
+            row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),
+      needs(row.positions == c.positions, row.positions == Positions::rope
+                                              ? "its positions are learned"
+                                              : "its positions are rotary"),
+      needs(row.routes() == routes,
+            routes ? "some of its layers route" : "none of its layers routes"),
+      why_layers,
+      why_not_norms(row, c),
+      needs(row.latent() == c.latent.present(),
+            row.latent() ? "its attention is not latent" : "its attention is latent"),
+      why_not_positions(row, c),
+      needs(row.multipliers || c.multipliers.none(), "it has multipliers"),
+      needs(row.sinks == c.attention_sinks,
+            c.attention_sinks ? "its attention has sinks" : "its attention has no sinks"),
+      why_not_windows(row, c),
+      needs(row.act == c.act, "its activation is another"),
+      needs(row.gated == c.gated, c.gated ? "its FFNs have gates" : "its FFNs have no gates"),
+      comparable ? why_not_shared(row, c) : "",
+      comparable ? why_not_routing(row, c) : "",
+      needs(fits(row.attention_bias, c.attention_bias),
+            c.attention_bias ? "queries, keys and values have biases"
+                             : "queries, keys and values have no biases"),
+      needs(fits(row.attention_out_bias, c.attention_out_bias),
+            c.attention_out_bias ? "the projection after attention has a bias"
+                                 : "the projection after attention has no bias"),
+      needs(!c.expert_down_bias || c.moe_layer_count() == 0, "its experts have biases"),
+      needs(fits(row.ffn_bias, c.ffn_bias),
+            c.ffn_bias ? "its FFNs have biases" : "its FFNs have no biases"),
+      needs(row.free_head_width || row.latent() || c.q_width() == c.width,
+            fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
+                        c.width)),
+      needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
+      why_not_rope_scaling(row, c),
+      needs(!taken_for_lite(c) || c.latent.query_width == 0,
+            fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
+                        c.layers)),
+  };
+  passed = 0;
+  for (const std::string& reason : answers) {
+    if (!reason.empty()) return reason;
+    ++passed;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_not(const GgufArchitecture& row, const ModelConfig& config, int* distance) {
+  int passed = 0;
+  std::string reason = ask(row, config, passed);
+  if (distance != nullptr) *distance = passed;
+  return reason;
+}
+
+}  // namespace moe

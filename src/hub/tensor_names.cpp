@@ -133,6 +133,23 @@ constexpr NameRow kGptOssNames[] = {
      true},
 };
 
+// The same where hub/folder/packed.h has unpacked them: the output dimension first, all gates
+// before all ups; biases as above.
+constexpr NameRow kGptOssMxfp4Names[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.{w}"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+     Layout::interleaved_experts, true},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+     Layout::interleaved_experts, true},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj_bias", Layout::same,
+     true},
+};
+
 // GPT-2's weights are Conv1D's, [in, out].
 constexpr NameRow kGpt2Names[] = {
     {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
@@ -234,8 +251,14 @@ constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
 };
 
+// Queries that are made of the token itself turn as those that are made of latents do.
+constexpr NameRow kGgufOlderLatent[] = {
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::rotary_last},
+};
+
 // A matrix of keys and one of values, which llama.cpp multiplies head by head.
 constexpr NameRow kGgufLatent[] = {
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::rotary_last},
     {Part::attention, ParamKind::k_b, "blk.{i}.attn_k_b.weight", Layout::by_head_transposed},
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_v_b.weight", Layout::by_head},
 };
@@ -270,6 +293,8 @@ const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName,
                                      {},        kHuggingFaceNames};
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
+const TensorNames kGptOssMxfp4Tensors = {"gpt-oss", kGptOssMxfp4Names, kTiedHeadName, {},
+                                         {},        kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
 
@@ -279,6 +304,8 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufGpt2Tensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},
+                                             {},          kGgufNames};
 const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},
                                                 {},          kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},

@@ -57,13 +57,14 @@ struct TensorNames {
 
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
-    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors, kGpt2Tensors,
-    kNanoMoeTensors;
+    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
+    kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
-// table of factors; GPT-2's; with keys and values of latents apart; where the norm before an FFN is
+// table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,
+// together; where the norm before an FFN is
 // called after the attention, and where norms stand behind attention and FFN.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors,
-    kGgufLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors;
+    kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -29,6 +29,8 @@ using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<b
 // says.
 class Gguf : public NamedTensors {
  public:
+  // A file, or the first of several ("NAME-00001-of-00003.gguf") with the others beside it, which
+  // then are one.
   static Gguf open(const std::string& path);
   // Bytes that something else owns and that outlive the result; `where` opens every message.
   static Gguf from_bytes(std::span<const std::byte> bytes, const std::string& where);
@@ -46,12 +48,15 @@ class Gguf : public NamedTensors {
   const std::vector<double>& numbers(std::string_view key) const;
 
  private:
+  static Gguf open_one(const std::string& path);
   void read(std::span<const std::byte> bytes);
+  void read_others();
   const GgufValue& value(std::string_view key) const;
   template <class T>
   const T& typed(std::string_view key, const char* wanted) const;
 
   MappedFile file_;
+  std::vector<Gguf> others_;  // behind the first of several files
   // own tensors that a file stores at an address their dtype cannot be read from
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::map<std::string, GgufValue, std::less<>> metadata_;

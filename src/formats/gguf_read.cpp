@@ -179,7 +179,8 @@ struct TensorInfo {
 };
 
 constexpr const char* kSupported =
-    "F32, F16, BF16, I32, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+    "F32, F16, BF16, I32, Q8_0, Q5_0, Q5_1, Q4_0, Q4_1, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, IQ4_NL, "
+    "IQ4_XS and MXFP4 are";
 
 TensorInfo read_entry(Cursor& in) {
   const uint64_t start = in.at();
@@ -321,7 +322,43 @@ void Gguf::read(std::span<const std::byte> bytes) {
   }
 }
 
+// The first file says how many there are; the names of the others follow from its own.
+void Gguf::read_others() {
+  const int64_t parts = integer(gguf::kPartsKey, 1, gguf::kMaxParts),
+                part = has(gguf::kPartKey) ? integer(gguf::kPartKey, 0, parts - 1) : 0;
+  if (parts == 1) return;
+  const std::string ending = gguf::part_name("", part, parts);
+  if (!path_.ends_with(ending))
+    fail("{}: key \"{}\" says {}, and then the name must end in \"{}\"", path_, gguf::kPartsKey,
+         parts, ending);
+  const std::string name = path_.substr(0, path_.size() - ending.size());
+  if (part != 0)
+    fail("{}: this is a later one of {} files that are one; give the first, {}", path_, parts,
+         gguf::part_name(name, 0, parts));
+  for (int64_t i = 1; i < parts; ++i) {
+    const Gguf& other = others_.emplace_back(open_one(gguf::part_name(name, i, parts)));
+    const auto need = [&](std::string_view key, int64_t wanted) {
+      if (other.integer(key, 0, gguf::kMaxParts) != wanted)
+        fail("{}: key \"{}\" is {}, by its name {} is needed", other.path(), key,
+             other.integer(key, 0, gguf::kMaxParts), wanted);
+    };
+    need(gguf::kPartKey, i);
+    need(gguf::kPartsKey, parts);
+    for (const NamedTensor& tensor : other.tensors()) add(tensor.name, tensor.value, other.path());
+  }
+  const auto held = static_cast<int64_t>(tensors().size());
+  if (has(gguf::kPartTensorsKey) && integer(gguf::kPartTensorsKey, 0, INT64_MAX) != held)
+    fail("{}: key \"{}\" is {}, but the {} files hold {} tensors", path_, gguf::kPartTensorsKey,
+         integer(gguf::kPartTensorsKey, 0, INT64_MAX), parts, held);
+}
+
 Gguf Gguf::open(const std::string& path) {
+  Gguf result = open_one(path);
+  if (result.has(gguf::kPartsKey)) result.read_others();
+  return result;
+}
+
+Gguf Gguf::open_one(const std::string& path) {
   Gguf result;
   result.path_ = path;
   result.file_ = MappedFile(path);

@@ -20,8 +20,8 @@ constexpr Type kTypes[] = {
     {7, "Q5_1", DType::q5_1},
     {8, "Q8_0", DType::q8_0},
     {9, "Q8_1", {}},
-    {10, "Q2_K", {}},
-    {11, "Q3_K", {}},
+    {10, "Q2_K", DType::q2_k},
+    {11, "Q3_K", DType::q3_k},
     {12, "Q4_K", DType::q4_k},
     {13, "Q5_K", DType::q5_k},
     {14, "Q6_K", DType::q6_k},
@@ -30,10 +30,10 @@ constexpr Type kTypes[] = {
     {17, "IQ2_XS", {}},
     {18, "IQ3_XXS", {}},
     {19, "IQ1_S", {}},
-    {20, "IQ4_NL", {}},
+    {20, "IQ4_NL", DType::iq4_nl},
     {21, "IQ3_S", {}},
     {22, "IQ2_S", {}},
-    {23, "IQ4_XS", {}},
+    {23, "IQ4_XS", DType::iq4_xs},
     {24, "I8", {}},
     {25, "I16", {}},
     {26, "I32", DType::i32},
@@ -43,7 +43,7 @@ constexpr Type kTypes[] = {
     {30, "BF16", DType::bf16},
     {34, "TQ1_0", {}},
     {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
+    {39, "MXFP4", DType::mxfp4},
     {40, "NVFP4", {}},
 };
 
@@ -59,6 +59,10 @@ uint32_t number_of(DType dtype) {
   for (const Type& type : kTypes)
     if (type.dtype == dtype) return type.number;
   fail("GGUF cannot hold {}", name_of(dtype));
+}
+
+std::string part_name(std::string_view name, int64_t part, int64_t parts) {
+  return fmt::format("{}-{:05}-of-{:05}.gguf", name, part + 1, parts);
 }
 
 std::string name_of_number(uint32_t number) {

@@ -16,6 +16,13 @@ constexpr std::string_view kMagic = "GGUF";
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr std::string_view kAlignmentKey = "general.alignment";
+// Of one of several files that are one (github ggml-org/llama.cpp, tools/gguf-split): which, from 0
+// on, of how many, and how many tensors they hold together.
+constexpr std::string_view kPartKey = "split.no", kPartsKey = "split.count",
+                           kPartTensorsKey = "split.tensors.count";
+constexpr int64_t kMaxParts = 99999;
+// "NAME-00002-of-00003.gguf"
+std::string part_name(std::string_view name, int64_t part, int64_t parts);
 constexpr int kMaxRank = 4;
 
 // Types of metadata values.

@@ -29,8 +29,9 @@ struct FileDType {
   DType dtype;
   std::string_view name;
 };
-constexpr FileDType kFileDTypes[] = {
-    {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"}, {DType::i32, "I32"}};
+constexpr FileDType kFileDTypes[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"},
+                                     {DType::f16, "F16"}, {DType::i32, "I32"},
+                                     {DType::u8, "U8"},   {DType::f8_e4m3, "F8_E4M3"}};
 
 std::string_view file_name_of(DType dtype) {
   for (const FileDType& known : kFileDTypes)
@@ -72,8 +73,8 @@ Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
   const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
                                    [&](const FileDType& d) { return d.name == dtype; });
   if (known == std::end(kFileDTypes))
-    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16 and I32 are)", reader.where(),
-         printable(dtype, 32));
+    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16, F8_E4M3, U8 and I32 are)",
+         reader.where(), printable(dtype, 32));
   entry.dtype = known->dtype;
   entry.shape = reader.get<std::vector<int64_t>>("shape");
   if (entry.shape.size() > 4)
@@ -305,7 +306,7 @@ void check_items(const std::string& path, const std::vector<SafetensorsItem>& it
     if (t.rank < 1 || (t.empty() && !item.produce && !later))
       fail("cannot write {}: tensor \"{}\" is absent", path, item.name);
     const bool converts =
-        t.dtype != DType::i32 && (item.dtype == DType::f32 || item.dtype == DType::bf16);
+        holds_weights(t.dtype) && (item.dtype == DType::f32 || item.dtype == DType::bf16);
     if (item.dtype != t.dtype && !converts)
       fail("cannot write {}: tensor \"{}\" is {} and cannot be written as {}", path, item.name,
            describe(t), name_of(item.dtype));

@@ -218,7 +218,7 @@ std::vector<float> floats_of(const Safetensors& file, const std::string& name,
                              std::vector<int64_t> shape) {
   const Tensor t = file.get(name);
   const std::vector<int64_t> got(t.shape.begin(), t.shape.begin() + t.rank);
-  if (t.dtype == DType::i32 || got != shape) {
+  if (!holds_weights(t.dtype) || got != shape) {
     std::string wanted;
     for (int64_t n : shape) wanted += fmt::format("{}{}", wanted.empty() ? "" : ", ", n);
     fail("{}: \"{}\" is {}; for this model it must be [{}] of f32, bf16 or f16", file.path(),

@@ -1,6 +1,7 @@
 // Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN.
 // The quantised types are GGUF's: numbers of a row are stored in blocks, each with scales of its
-// own (tensor/quant.h); only weights have them.
+// own (tensor/quant.h); only weights have them. u8 and f8_e4m3 are parts of weights that folders
+// keep apart from their scales (hub/folder/packed.h).
 #pragma once
 
 #include <bit>
@@ -12,7 +13,27 @@
 
 namespace moe {
 
-enum class DType : uint8_t { f32, bf16, f16, i32, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+enum class DType : uint8_t {
+  f32,
+  bf16,
+  f16,
+  i32,
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q4_k,
+  q5_k,
+  q6_k,
+  mxfp4,
+  iq4_nl,
+  iq4_xs,  // this and the next two are read, not made
+  q3_k,
+  q2_k,
+  u8,
+  f8_e4m3
+};
 
 // What is stored together along a row.
 struct BlockFormat {
@@ -34,11 +55,22 @@ constexpr BlockFormat block_of(DType dtype) {
     case DType::q4_k: return {256, 144};
     case DType::q5_k: return {256, 176};
     case DType::q6_k: return {256, 210};
+    case DType::mxfp4: return {32, 17};
+    case DType::iq4_nl: return {32, 18};
+    case DType::iq4_xs: return {256, 136};
+    case DType::q3_k: return {256, 110};
+    case DType::q2_k: return {256, 84};
+    case DType::u8:
+    case DType::f8_e4m3: return {1, 1};
   }
   return {1, 0};
 }
 
 constexpr bool is_quantised(DType dtype) { return block_of(dtype).elements > 1; }
+// Whether numbers of this type can be a model's weights.
+constexpr bool holds_weights(DType dtype) {
+  return dtype != DType::i32 && dtype != DType::u8 && dtype != DType::f8_e4m3;
+}
 // Of a type whose numbers stand alone.
 constexpr size_t size_of(DType dtype) {
   assert(!is_quantised(dtype));
@@ -65,6 +97,10 @@ inline bf16 to_bf16(float x) {
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
   return {static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
+
+// E4M3 of the OCP 8-bit floating point specification: no infinity, the largest exponent with all
+// bits set is no number.
+float f8_e4m3_to_f32(uint8_t byte);
 
 // IEEE half to f32, exact, and back, rounding to nearest even; what is too large becomes infinity.
 float f16_to_f32(uint16_t half);
@@ -95,6 +131,10 @@ constexpr DType dtype_of<bf16>() {
 template <>
 constexpr DType dtype_of<int32_t>() {
   return DType::i32;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::u8;
 }
 
 }  // namespace moe

@@ -3,12 +3,10 @@
 #include "core/error.h"
 #include "tensor/quant_k.h"
 #include "tensor/quant_parts.h"
+#include "tensor/quant_table.h"
 
 namespace moe {
 namespace {
-
-constexpr int kBlock = 32;  // numbers that share a scale
-constexpr int kHalf = kBlock / 2;
 
 // ---- formats of 32: byte j of the nibbles holds numbers j (low) and j + 16 (high) ---------------
 // x = d q, q a signed byte.  d [half], q [32]
@@ -113,10 +111,6 @@ Span between_ends(int* q, const float* x) {
   return {d, low};
 }
 
-void write_nibbles(uint8_t* at, const int* q) {
-  for (int j = 0; j < kHalf; ++j) at[j] = static_cast<uint8_t>(q[j] | q[j + kHalf] << 4);
-}
-
 void write_q4_0(uint8_t* block, const float* x) {
   int q[kBlock];
   store_half(block, around_zero<16>(q, x));
@@ -187,7 +181,14 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
     case DType::q4_k: return read_blocks(out, in, from, n, read_q4_k);
     case DType::q5_k: return read_blocks(out, in, from, n, read_q5_k);
     case DType::q6_k: return read_blocks(out, in, from, n, read_q6_k);
-    case DType::i32: break;
+    case DType::mxfp4: return read_blocks(out, in, from, n, read_mxfp4);
+    case DType::iq4_nl: return read_blocks(out, in, from, n, read_iq4_nl);
+    case DType::iq4_xs: return read_blocks(out, in, from, n, read_iq4_xs);
+    case DType::q3_k: return read_blocks(out, in, from, n, read_q3_k);
+    case DType::q2_k: return read_blocks(out, in, from, n, read_q2_k);
+    case DType::i32:
+    case DType::u8:
+    case DType::f8_e4m3: break;
   }
   fail("numbers of {} cannot be read as f32", name_of(from));
 }
@@ -211,7 +212,14 @@ void quantise(void* out, const float* in, DType to, int64_t n) {
     case DType::q4_k: return write_blocks(out, in, to, n, write_q4_k);
     case DType::q5_k: return write_blocks(out, in, to, n, write_q5_k);
     case DType::q6_k: return write_blocks(out, in, to, n, write_q6_k);
-    case DType::i32: break;
+    case DType::mxfp4: return write_blocks(out, in, to, n, write_mxfp4);
+    case DType::iq4_nl: return write_blocks(out, in, to, n, write_iq4_nl);
+    case DType::iq4_xs:
+    case DType::q3_k:
+    case DType::q2_k: fail("{} is read, not made", name_of(to));
+    case DType::i32:
+    case DType::u8:
+    case DType::f8_e4m3: break;
   }
   fail("numbers cannot be made {}, which holds no weights", name_of(to));
 }

@@ -13,7 +13,8 @@ namespace moe {
 void dequantise(float* out, const void* in, DType from, int64_t n);
 // out = in in the type `to`: f32, f16 and bf16 rounded to nearest even, quantised types as
 // llama.cpp's reference quantisers choose their scales (without an importance matrix). n is whole
-// blocks. Fails for i32. Numbers that are not finite are the caller's to refuse.
+// blocks. Fails for i32 and for types that are only read. Numbers that are not finite are the
+// caller's to refuse.
 void quantise(void* out, const float* in, DType to, int64_t n);
 
 }  // namespace moe

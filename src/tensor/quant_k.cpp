@@ -13,7 +13,7 @@ namespace {
 constexpr int kSuperBlock = 256;
 constexpr int kGroup = 32;  // of q4_k and q5_k
 constexpr int kGroups = kSuperBlock / kGroup;
-constexpr int kSmallGroup = 16;  // of q6_k
+constexpr int kSmallGroup = 16;  // of the others
 constexpr int kSmallGroups = kSuperBlock / kSmallGroup;
 constexpr int kLanes = 8;
 
@@ -212,6 +212,34 @@ void read_q6_k(float* out, const uint8_t* block) {
       }
     }
   }
+}
+
+// x = d scale_g (q - 4).  third bits [32], lower two bits [64], scales [12], d [half]; each half of
+// the block has 32 bytes of lower bits, four runs of 32 numbers, and bit r of the third bits serves
+// run r of both halves.
+void read_q3_k(float* out, const uint8_t* block) {
+  const float d = load_half(block + 108);
+  const uint8_t *third = block, *low = block + 32, *scales = block + 96;
+  for (int run = 0; run < kGroups; ++run)
+    for (int j = 0; j < 32; ++j) {
+      const int q = (low[run / 4 * 32 + j] >> 2 * (run % 4) & 3) | (third[j] >> run & 1) << 2;
+      const float step = d * static_cast<float>(q3_k_scale(scales, 2 * run + j / kSmallGroup));
+      out[32 * run + j] = step * static_cast<float>(q - 4);
+    }
+}
+
+// x = d scale_g q - dmin offset_g.  scales (low) and offsets (high) [16], bits [64] as the lower
+// two of q3_k, d, dmin [half]
+void read_q2_k(float* out, const uint8_t* block) {
+  const float d = load_half(block + 80), dmin = load_half(block + 82);
+  const uint8_t *scales = block, *bits = block + 16;
+  for (int run = 0; run < kGroups; ++run)
+    for (int j = 0; j < 32; ++j) {
+      const uint8_t both = scales[2 * run + j / kSmallGroup];
+      const int q = bits[run / 4 * 32 + j] >> 2 * (run % 4) & 3;
+      out[32 * run + j] = d * static_cast<float>(both & 15) * static_cast<float>(q) -
+                          dmin * static_cast<float>(both >> 4);
+    }
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// What both files of the block formats share: halves in memory, and rounding that no value can make
+// What the files of the block formats share: halves in memory, and rounding that no value can make
 // undefined.
 #pragma once
 
@@ -20,6 +20,14 @@ inline float load_half(const uint8_t* at) {
 inline void store_half(uint8_t* at, float x) {
   const uint16_t bits = f32_to_f16(x);
   std::memcpy(at, &bits, sizeof bits);
+}
+
+inline constexpr int kBlock = 32;  // numbers that share a scale, but for the K formats
+inline constexpr int kHalf = kBlock / 2;
+
+// Byte j of a block's nibbles holds numbers j (low) and j + 16 (high).
+inline void write_nibbles(uint8_t* at, const int* q) {
+  for (int j = 0; j < kHalf; ++j) at[j] = static_cast<uint8_t>(q[j] | q[j + kHalf] << 4);
 }
 
 // Into [low, high]; NaN becomes low. Branches that compile to two vector instructions.

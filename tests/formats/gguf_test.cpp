@@ -90,11 +90,50 @@ TEST(Gguf, EveryKindOfValueSurvives) {
   EXPECT_FAILS(parse(bytes).integer("k\n", 0, 5), "key \"k?\" is 9; it must be 0 to 5");
 }
 
+// Several files that are one: the first says how many, their names say which.
+TEST(Gguf, TheFirstOfSeveralFilesOpensAll) {
+  TempFolder folder;
+  Arena arena;
+  const Tensor x = draw(arena, DType::f32, {6, 8}, 7);
+  const auto write = [&](const std::string& name, int64_t part, int64_t parts,
+                         int64_t tensors = 3) {
+    const std::string tensor = fmt::format("rows{}", part);
+    std::vector<GgufEntry> keys = {{"split.no", Type::i32, part},
+                                   {"split.count", Type::i32, parts}};
+    if (part == 0) keys.push_back({"split.tensors.count", Type::i32, tensors});
+    write_gguf(folder / name, keys, {{tensor, DType::f32, {2, 8}, [&, part](int64_t) {
+                                        return x.slice_rows(2 * part, 2 * part + 2);
+                                      }}});
+  };
+  const std::string first = "m-00001-of-00003.gguf", second = "m-00002-of-00003.gguf",
+                    third = "m-00003-of-00003.gguf";
+  write(first, 0, 3);
+  EXPECT_FAILS(Gguf::open(folder / first), second);
+  write(second, 1, 3);
+  write(third, 2, 3);
+  const Gguf file = Gguf::open(folder / first);
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"rows0", "rows1", "rows2"}));
+  for (int64_t part = 0; part < 3; ++part)
+    EXPECT_TRUE(
+        same_bits(file.get(fmt::format("rows{}", part)), x.slice_rows(2 * part, 2 * part + 2)));
+  EXPECT_FAILS(Gguf::open(folder / second), "give the first, " + folder / first);
+  write("m.gguf", 0, 3);
+  EXPECT_FAILS(Gguf::open(folder / "m.gguf"), "the name must end in \"-00001-of-00003.gguf\"");
+  write(third, 1, 3);
+  EXPECT_FAILS(Gguf::open(folder / first), "key \"split.no\" is 1, by its name 2 is needed");
+  write(third, 2, 4);
+  EXPECT_FAILS(Gguf::open(folder / first), "key \"split.count\" is 4, by its name 3 is needed");
+  write(third, 2, 3);
+  write(first, 0, 3, 4);
+  EXPECT_FAILS(Gguf::open(folder / first), "is 4, but the 3 files hold 3 tensors");
+}
+
 // One tensor of each type that can be written, from f32 in parts of uneven size, and the same from
 // rows that are quantised already.
 TEST(Gguf, TensorsSurviveInEveryType) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0,
-                            DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k}) {
+  for (const DType dtype :
+       {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
+        DType::q5_1, DType::q4_k, DType::q6_k, DType::iq4_nl, DType::mxfp4}) {
     SCOPED_TRACE(name_of(dtype));
     TempFolder folder;
     Arena arena;

@@ -19,8 +19,10 @@ uint64_t touch(const Tensor& t) {
   const int64_t n = t.numel();
   if (size_of(t.dtype) == 4) {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint32_t*>(t.data)[i];
-  } else {
+  } else if (size_of(t.dtype) == 2) {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint16_t*>(t.data)[i];
+  } else {
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint8_t*>(t.data)[i];
   }
   return sum;
 }

@@ -374,9 +374,9 @@ TEST(Convert, AWrongTensorInAGgufIsRefused) {
   refused("there is no tensor \"" + k + "\"");
   write([&](auto& items) {
     items.push_back(*item(items, k));
-    items.back().name = "blk.2.attn_k.weight";
+    items.back().name = "blk.1.attn_k.scale";
   });
-  refused("tensor \"blk.2.attn_k.weight\" is no part of the model");
+  refused("tensor \"blk.1.attn_k.scale\" is no part of the model");
   write([&](auto& items) { item(items, k)->name = "blk.1.attn_kk.weight"; });
   refused("there is no tensor \"" + k + "\"");
   write([&](auto& items) {

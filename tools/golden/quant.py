@@ -15,7 +15,7 @@ import common
 
 WIDTH = 256
 MADE = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
-READ = MADE + ["Q4_K", "Q5_K", "Q6_K"]
+READ = MADE + ["Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS", "Q3_K", "Q2_K"]
 HALVES = {
     "Q8_0": [0],
     "Q4_0": [0],
@@ -25,6 +25,10 @@ HALVES = {
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
+    "Q3_K": [108],
+    "Q2_K": [80, 82],
 }  # bytes of a block
 SEED = 20
 
@@ -68,6 +72,9 @@ def drawn_blocks(name):
     data = rng.integers(0, 256, (count, size), dtype=np.uint8)
     if name in ("F16", "BF16"):
         data[:, 1] &= 0xBB  # no exponent of ones
+    if name == "MXFP4":
+        data[:, 0] = rng.integers(90, 150, count)  # exponents
+        data[:3, 0] = 0, 1, 2
     for at in HALVES.get(name, []):
         exponent = rng.integers(-8, 4, count)
         exponent[0] = -22
@@ -84,7 +91,7 @@ def make_all(folder):
     stacked = np.stack([row["x"] for row in cases])
     quantised, blocks = [], []
     with np.errstate(over="ignore", invalid="ignore"):
-        for name in MADE:
+        for name in [*MADE, "MXFP4"]:
             kind = gguf.GGMLQuantizationType[name]
             made = gguf.quants.quantize(stacked, kind)
             quantised += [

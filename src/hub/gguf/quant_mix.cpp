@@ -10,17 +10,18 @@ namespace moe {
 
 // The matrices that rules name. Those of experts and of shared experts count like those of a dense
 // FFN.
-enum class MixMatrix { values, fused, keys, output, down };
+enum class MixMatrix { values, fused, keys, output, down, experts };
 
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
 struct MixSlot {
   int64_t layer = 0, layers = 0;
   int64_t experts = 0;  // 0: dense
-  bool shares_values;   // fewer key/value heads than heads
+  int64_t sharing = 1;  // heads that share keys and values
 };
 
 namespace {
 
+bool everywhere(const MixSlot&) { return true; }
 bool first_four(const MixSlot& p) { return p.layer < 4; }
 bool first_eighth(const MixSlot& p) { return p.layer < p.layers / 8; }
 // The first and the last eighth, and every third layer between them.
@@ -31,7 +32,8 @@ bool more_bits(const MixSlot& p) {
 // With 8 experts attention is so small a part of the model that its bits cost little.
 bool of_eight_experts(const MixSlot& p) { return p.experts == 8; }
 // Llama 2 70B and its like: 80 layers, whose value matrices are an eighth of the query's.
-bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.shares_values; }
+bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.sharing > 1; }
+bool shared_by_four(const MixSlot& p) { return p.sharing >= 4; }
 
 }  // namespace
 
@@ -69,6 +71,13 @@ constexpr MixRule kFiveMedium[] = {
     {MixMatrix::down, more_bits, DType::q6_k},
 };
 
+constexpr MixRule kFourTable[] = {
+    {MixMatrix::values, shared_by_four, DType::q5_k},
+    {MixMatrix::down, first_eighth, DType::q5_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
+};
+constexpr MixRule kExpertsInFour[] = {{MixMatrix::experts, everywhere, DType::mxfp4}};
+
 constexpr QuantMix kMixes[] = {
     {"q8_0", "", DType::q8_0, 7, "8.5 bits a number, hardly any loss", {}},
     {"q6_k", "", DType::q6_k, 18, "6.6 bits", {}},
@@ -79,8 +88,11 @@ constexpr QuantMix kMixes[] = {
     {"q4_k_m", "q4_k", DType::q4_k, 15, "4.5 bits, 6.6 where it matters most: the usual choice",
      kFourMedium},
     {"q4_k_s", "", DType::q4_k, 14, "4.5 bits, 5.5 in the first layers", kFourSmall},
+    {"iq4_nl", "", DType::iq4_nl, 25, "4.5 bits, steps finer around zero", kFourTable},
     {"q4_1", "", DType::q4_1, 3, "5 bits", {}},
     {"q4_0", "", DType::q4_0, 2, "4.5 bits", {}},
+    {"mxfp4_moe", "mxfp4", DType::q8_0, 38, "experts in 4.25 bits, the rest in 8.5: as gpt-oss",
+     kExpertsInFour},
 };
 
 // What llama.cpp has and we do not make, by how the names begin.
@@ -92,7 +104,7 @@ constexpr NotMade kNotMade[] = {
     {"q3_k", "Q3_K", "q4_k_s, the smallest that is made here"},
     {"iq", "the IQ types", "q4_k_m, or q4_k_s where it must be small"},
     {"tq", "the ternary types", "q4_k_s, the smallest that is made here"},
-    {"mxfp4", "MXFP4", "q4_k_m, or q4_0, whose blocks are as large"},
+    {"nvfp4", "NVFP4", "mxfp4_moe"},
 };
 
 std::string lower(std::string_view name) {
@@ -114,6 +126,10 @@ std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
   }
 }
 
+bool holds_for(MixMatrix named, std::optional<MixMatrix> matrix, const Param& param) {
+  return named == MixMatrix::experts ? param.part == Part::experts : named == matrix;
+}
+
 }  // namespace
 
 std::span<const QuantMix> quant_mixes() { return kMixes; }
@@ -130,8 +146,8 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
     if (mix.name == wanted || (!mix.alias.empty() && mix.alias == wanted)) return mix;
   for (const NotMade& other : kNotMade)
     if (wanted.starts_with(other.begin))
-      fail_usage("{} {}: llama.cpp makes it of {}, which moe neither reads nor writes; take {}",
-                 option, printable(name, 40), other.type, other.instead);
+      fail_usage("{} {}: llama.cpp makes it of {}, which moe does not make; take {}", option,
+                 printable(name, 40), other.type, other.instead);
   const std::optional<DType> dtype = dtype_named(wanted);
   if (dtype && !is_quantised(*dtype))
     fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype),
@@ -144,10 +160,10 @@ DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const Mod
   const std::optional<MixMatrix> matrix = matrix_of(param, fused);
   const MixSlot place{param.layer, config.layers,
                       config.moe_layer_count() > 0 ? config.routing.experts : 0,
-                      config.kv_heads < config.heads};
+                      config.heads / config.kv_heads};
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
-      if (rule.matrix == matrix && rule.where(place)) return rule.dtype;
+      if (holds_for(rule.matrix, matrix, param) && rule.where(place)) return rule.dtype;
   return mix.base;
 }
 

@@ -126,15 +126,28 @@ TEST(QuantMix, MixturesOfExperts) {
       << "keys and queries fused with the values";
 }
 
+TEST(QuantMix, OnlyExpertsAreMxfp4) {
+  for (const char* part : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"})
+    EXPECT_EQ(type("mxfp4_moe", part, 3, of_experts(16, 32)), "mxfp4") << part;
+  for (const char* part : {"attn_k", "attn_q", "attn_output", "ffn_down", "ffn_down_shexp"})
+    EXPECT_EQ(type("mxfp4_moe", part, 3, of_experts(16, 32)), "q8_0") << part;
+}
+
+TEST(QuantMix, ValuesSharedByFourGetMoreBits) {
+  EXPECT_EQ(type("iq4_nl", "attn_v", 9, dense(32)), "iq4_nl");
+  EXPECT_EQ(type("iq4_nl", "attn_v", 9, dense(32, 32, 8)), "q5_k");
+  EXPECT_EQ(type("iq4_nl", "ffn_down", 3, dense(32)), "q5_k");
+  EXPECT_EQ(type("iq4_nl", "ffn_down", 4, dense(32)), "iq4_nl");
+}
+
 TEST(QuantMix, Names) {
   EXPECT_EQ(mix("Q4_K_M").name, "q4_k_m");
   EXPECT_EQ(mix("q4_k").name, "q4_k_m");
   EXPECT_EQ(mix("Q5_K").name, "q5_k_m");
-  EXPECT_FAILS(mix("q2_k"),
-               "llama.cpp makes it of Q2_K, which moe neither reads nor writes; take q4_k_s");
-  for (const char* other : {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS",
-                            "iq4_nl", "tq1_0", "mxfp4_moe"})
-    EXPECT_FAILS(mix(other), "neither reads nor writes");
+  EXPECT_FAILS(mix("q2_k"), "llama.cpp makes it of Q2_K, which moe does not make; take q4_k_s");
+  for (const char* other :
+       {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS", "tq1_0", "nvfp4"})
+    EXPECT_FAILS(mix(other), "which moe does not make");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
   EXPECT_FAILS(mix("bf16"), "dtype bf16");
 }
@@ -143,9 +156,10 @@ TEST(QuantMix, Names) {
 TEST(QuantMix, FileTypes) {
   std::map<std::string, int64_t> got;
   for (const QuantMix& m : quant_mixes()) got[std::string(m.name)] = m.file_type;
-  const std::map<std::string, int64_t> want = {
-      {"q4_0", 2},    {"q4_1", 3},    {"q8_0", 7},    {"q5_0", 8},    {"q5_1", 9},
-      {"q4_k_s", 14}, {"q4_k_m", 15}, {"q5_k_s", 16}, {"q5_k_m", 17}, {"q6_k", 18}};
+  const std::map<std::string, int64_t> want = {{"iq4_nl", 25}, {"mxfp4_moe", 38}, {"q4_0", 2},
+                                               {"q4_1", 3},    {"q8_0", 7},       {"q5_0", 8},
+                                               {"q5_1", 9},    {"q4_k_s", 14},    {"q4_k_m", 15},
+                                               {"q5_k_s", 16}, {"q5_k_m", 17},    {"q6_k", 18}};
   EXPECT_EQ(got, want);
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/quant_k.h"
+
 namespace moe::ops {
 namespace {
 
@@ -59,10 +61,12 @@ struct Place {
 // One block of 32 of the types without super-blocks.
 template <DType kType>
 void pack_block(const uint8_t* block, const Place& to) {
-  to.put_half(0, half_at(block));
-  constexpr bool kMin = panel_format(kType).has_min;
+  constexpr bool kMin = panel_format(kType).has_min,
+                 kExponent = panel_format(kType).scale == PanelScale::exponent;
+  if constexpr (kExponent) to.put_byte(0, block[0]);
+  else to.put_half(0, half_at(block));
   if constexpr (kMin) to.put_half(1, half_at(block + 2));
-  const uint8_t* rest = block + (kMin ? 4 : 2);
+  const uint8_t* rest = block + (kExponent ? 1 : kMin ? 4 : 2);
   if constexpr (kType == DType::q8_0) {
     for (int s = 0; s < 8; ++s) to.put_word(s, word_at(rest + 4 * s) ^ 0x80808080u);
   } else {
@@ -125,22 +129,65 @@ void pack_block_k6(const uint8_t* super, int j, const Place& to) {
   to.put_upper_bits(v);
 }
 
+// Block j of a super-block of iq4_xs (tensor/quant_table.h).
+void pack_block_iq4_xs(const uint8_t* super, int j, const Place& to) {
+  to.put_byte(0, static_cast<uint8_t>(iq4_xs_scale(half_at(super + 2), super + 4, j)));
+  for (int i = 0; i < 4; ++i) to.put_word(i, word_at(super + 8 + j * 16 + 4 * i));
+}
+
+// Block j of a super-block of q2_k or q3_k (tensor/quant_k.cpp): two bits of 32 numbers each in
+// bytes that four blocks share, and of q3_k a third one, with which its numbers less 4 are 28 to 35
+// less 32, as q6_k has them.
+void pack_block_k23(const uint8_t* super, bool three, int j, const Place& to) {
+  const uint8_t* low = super + (three ? 32 : 16) + j / 4 * 32;
+  Words v;
+  for (int s = 0; s < 8; ++s) {
+    v.step[s] = word_at(low + 4 * s) >> 2 * (j % 4) & 0x03030303u;
+    if (three)
+      v.step[s] = (v.step[s] | (word_at(super + 4 * s) >> j & 0x01010101u) << 2) + 0x1C1C1C1Cu;
+  }
+  to.put_nibbles(v);
+  if (three) to.put_upper_bits(v);
+  for (int half = 0; half < 2; ++half) {
+    const int group = 2 * j + half;
+    if (three) {
+      to.put_byte(half, static_cast<uint8_t>(q3_k_scale(super + 96, group)));
+    } else {
+      to.put_byte(half, super[group] & 15);
+      to.put_byte(2 + half, super[group] >> 4);
+    }
+  }
+}
+
+// Where a k-type's half d and, if it has mins, dmin stand in a super-block.
+constexpr int d_place(DType dtype) {
+  switch (dtype) {
+    case DType::q6_k: return 208;
+    case DType::q3_k: return 108;
+    case DType::q2_k: return 80;
+    default: return 0;
+  }
+}
+
 // Column n of a chunk of `blocks` blocks; `source` is where they begin in the column's row.
 template <DType kType>
 void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t blocks) {
   constexpr PanelFormat kFormat = panel_format(kType);
   uint8_t* bits = chunk + chunk_scale_bytes(kFormat, blocks);
   uint8_t* scales = chunk;
-  if constexpr (kFormat.is_k) {
+  if constexpr (kFormat.is_k()) {
     const Place super{chunk, nullptr, column};
-    super.put_half(0, half_at(source + (kType == DType::q6_k ? 208 : 0)));
-    super.put_half(1, kType == DType::q6_k ? uint16_t{0} : half_at(source + 2));
+    super.put_half(0, half_at(source + d_place(kType)));
+    super.put_half(1, kFormat.has_min ? half_at(source + d_place(kType) + 2) : uint16_t{0});
     scales += kSuperBytes;
   }
   for (int64_t b = 0; b < blocks; ++b) {
     const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes, column};
     if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
-    else if constexpr (kFormat.is_k)
+    else if constexpr (kType == DType::iq4_xs) pack_block_iq4_xs(source, static_cast<int>(b), to);
+    else if constexpr (kType == DType::q2_k || kType == DType::q3_k)
+      pack_block_k23(source, kType == DType::q3_k, static_cast<int>(b), to);
+    else if constexpr (kFormat.is_k())
       pack_block_k45(source, kType == DType::q5_k, static_cast<int>(b), to);
     else pack_block<kType>(source + b * block_of(kType).bytes, to);
   }
@@ -188,6 +235,11 @@ void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, 
     case DType::q4_k: return pack_groups<DType::q4_k>(to, from, row_bytes, out, in, groups);
     case DType::q5_k: return pack_groups<DType::q5_k>(to, from, row_bytes, out, in, groups);
     case DType::q6_k: return pack_groups<DType::q6_k>(to, from, row_bytes, out, in, groups);
+    case DType::q3_k: return pack_groups<DType::q3_k>(to, from, row_bytes, out, in, groups);
+    case DType::q2_k: return pack_groups<DType::q2_k>(to, from, row_bytes, out, in, groups);
+    case DType::mxfp4: return pack_groups<DType::mxfp4>(to, from, row_bytes, out, in, groups);
+    case DType::iq4_nl: return pack_groups<DType::iq4_nl>(to, from, row_bytes, out, in, groups);
+    case DType::iq4_xs: return pack_groups<DType::iq4_xs>(to, from, row_bytes, out, in, groups);
     default: return;
   }
 }

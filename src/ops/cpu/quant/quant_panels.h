@@ -5,50 +5,75 @@
 // shorter, one after another, so that a product reads one stream. A chunk holds its scales, then
 // the bits of its blocks of 32 inner numbers. Step s of a block is its numbers 4s..4s+3; 64 bytes
 // hold a step of all columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never
-// negative:
+// negative, or where in a table of such numbers they stand (mxfp4, iq4_*):
 //   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i
 //                              below those of step 4 + i; then
 //   q5_*: 64 bytes, bit s of each is the fifth bit of step s;
 //     q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
-// Scales: q8_0, q4_0, q5_0: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; k-types, for a
-// chunk: f16 d[16], dmin[16] (q6_k: unused), then for each block two rows of 16 bytes: scale and
-// min, or (q6_k, signed) the scales of its two halves.
+// Scales: q8_0, q4_0, q5_0, iq4_nl: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; mxfp4:
+// 16 bytes, exponents; k-types and iq4_xs, for a chunk: f16 d[16], dmin[16] (where there are no
+// mins: unused), then for each block rows of 16 bytes: scale and min; of iq4_xs the scale, signed;
+// of q6_k the scales of its two halves, signed; of q2_k the scales of its halves, then their mins.
+// q3_k lies in panels of q6_k, which can say all that it says.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/cpu/quant/quant_product.h"
+#include "tensor/quant_table.h"
 
 namespace moe::ops {
 
 constexpr int64_t kChunkBlocks = 8;
 
+enum class PanelScale { half, exponent, bytes, signed_bytes };
+
 struct PanelFormat {
   int64_t block_bytes;  // bits of a block of all 16 columns
   int64_t scale_bytes;  // scales of a block; of a k-type those of a chunk lie behind kSuperBytes
-  bool is_k;
+  PanelScale scale;     // bytes, signed_bytes: of a k-type
   bool has_min;
-  int offset_shift;  // the offset is 1 << offset_shift; -1: none
+  int offset_shift;     // the offset is 1 << offset_shift; -1: none
+  bool halves = false;  // each half of a block has its own scale, and its own min
+  const std::array<int8_t, 16>* table = nullptr;
+
+  constexpr bool is_k() const {
+    return scale == PanelScale::bytes || scale == PanelScale::signed_bytes;
+  }
 };
+// What a type's panels are laid out as.
+constexpr DType panel_type(DType dtype) { return dtype == DType::q3_k ? DType::q6_k : dtype; }
 constexpr int64_t kSuperBytes = 64;
 
 constexpr PanelFormat panel_format(DType dtype) {
-  switch (dtype) {
-    case DType::q8_0: return {512, 32, false, false, 7};
-    case DType::q4_0: return {256, 32, false, false, 3};
-    case DType::q4_1: return {256, 64, false, true, -1};
-    case DType::q5_0: return {320, 32, false, false, 4};
-    case DType::q5_1: return {320, 64, false, true, -1};
-    case DType::q4_k: return {256, 32, true, true, -1};
-    case DType::q5_k: return {320, 32, true, true, -1};
-    case DType::q6_k: return {384, 32, true, false, 5};
+  using Scale = PanelScale;
+  switch (panel_type(dtype)) {
+    case DType::q8_0: return {512, 32, Scale::half, false, 7};
+    case DType::q4_0: return {256, 32, Scale::half, false, 3};
+    case DType::q4_1: return {256, 64, Scale::half, true, -1};
+    case DType::q5_0: return {320, 32, Scale::half, false, 4};
+    case DType::q5_1: return {320, 64, Scale::half, true, -1};
+    case DType::q4_k: return {256, 32, Scale::bytes, true, -1};
+    case DType::q5_k: return {320, 32, Scale::bytes, true, -1};
+    case DType::q6_k: return {384, 32, Scale::signed_bytes, false, 5, true};
+    case DType::q2_k: return {256, 64, Scale::bytes, true, -1, true};
+    case DType::mxfp4: return {256, 16, Scale::exponent, false, 4, false, &kFp4Doubled};
+    case DType::iq4_nl: return {256, 32, Scale::half, false, 7, false, &kIq4Values};
+    case DType::iq4_xs: return {256, 16, Scale::signed_bytes, false, 7, false, &kIq4Values};
     default: return {};
   }
 }
 
 // Bytes before the bits of a chunk of so many blocks: whole cache lines.
 constexpr int64_t chunk_scale_bytes(const PanelFormat& f, int64_t blocks) {
-  return ((f.is_k ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64;
+  return ((f.is_k() ? kSuperBytes : 0) + blocks * f.scale_bytes + 63) / 64 * 64;
+}
+// The table as bits name its numbers, with the offset.
+constexpr std::array<uint8_t, 16> table_bits(const PanelFormat& f) {
+  std::array<uint8_t, 16> bits{};
+  for (size_t i = 0; i < bits.size(); ++i)
+    bits[i] = static_cast<uint8_t>((*f.table)[i] + (1 << f.offset_shift));
+  return bits;
 }
 constexpr int64_t chunk_bytes(const PanelFormat& f, int64_t blocks) {
   return chunk_scale_bytes(f, blocks) + blocks * f.block_bytes;

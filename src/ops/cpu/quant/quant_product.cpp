@@ -134,8 +134,8 @@ constexpr int64_t kTileRows = 16;
 struct alignas(64) Unpacked {
   // of each step's four bytes, the first and third, the second and fourth
   int16_t even[8 * 32], odd[8 * 32];
-  // scales; of q6_k one for each half; min with its sign
-  float first[kLanes], second[kLanes], min[kLanes];
+  // scales, `second` of the second half where that has its own; mins likewise, with their sign
+  float first[kLanes], second[kLanes], min[kLanes], second_min[kLanes];
 };
 
 HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT bits,
@@ -146,7 +146,13 @@ HWY_INLINE void UnpackBytes(uint8_t* HWY_RESTRICT q, const uint8_t* HWY_RESTRICT
   }
   for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
   for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
-  const bool one = panel_format(dtype).block_bytes == 320, two = dtype == DType::q6_k;
+  const PanelFormat format = panel_format(dtype);
+  if (format.table != nullptr) {
+    const std::array<uint8_t, 16> table = table_bits(format);
+    for (int i = 0; i < 512; ++i) q[i] = table[q[i]];
+    return;
+  }
+  const bool one = format.block_bytes == 320, two = format.block_bytes == 384;
   for (int s = 0; (one || two) && s < 8; ++s) {
     const uint8_t* upper = bits + 256 + (two ? s / 4 * 64 : 0);
     const int shift = two ? 2 * (s % 4) : s, mask = two ? 3 : 1;
@@ -175,26 +181,40 @@ HWY_INLINE void WidenHalves(float* HWY_RESTRICT out, const uint8_t* halves) {
 #endif
 
 HWY_INLINE void Unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype,
-                       const float* d, const float* dmin) {
+                       const float* d, const float* minus_dmin) {
   uint8_t q[512];
   UnpackBytes(q, bits, dtype);
   uint16_t pairs[256];
   std::memcpy(pairs, q, sizeof pairs);
   for (int i = 0; i < 256; ++i) out.even[i] = static_cast<int16_t>(pairs[i] & 0xFF);
   for (int i = 0; i < 256; ++i) out.odd[i] = static_cast<int16_t>(pairs[i] >> 8);
-  if (!panel_format(dtype).is_k) {
-    WidenHalves(out.first, scales);
-    if (panel_format(dtype).has_min) WidenHalves(out.min, scales + 32);
-  } else if (dtype == DType::q6_k) {
-    for (int64_t n = 0; n < kLanes; ++n)
-      out.first[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[n]));
-    for (int64_t n = 0; n < kLanes; ++n)
-      out.second[n] = d[n] * static_cast<float>(static_cast<int8_t>(scales[kLanes + n]));
-  } else {
-    for (int64_t n = 0; n < kLanes; ++n) out.first[n] = d[n] * static_cast<float>(scales[n]);
-    for (int64_t n = 0; n < kLanes; ++n)
-      out.min[n] = (0.0f - dmin[n]) * static_cast<float>(scales[kLanes + n]);
+  const PanelFormat format = panel_format(dtype);
+  if (format.scale == PanelScale::exponent) {
+    for (int64_t n = 0; n < kLanes; ++n) out.first[n] = half_power(scales[n]);
+    return;
   }
+  if (!format.is_k()) {
+    WidenHalves(out.first, scales);
+    if (format.has_min) WidenHalves(out.min, scales + 32);
+    return;
+  }
+  const bool is_signed = format.scale == PanelScale::signed_bytes;
+  const auto widen = [&](float* HWY_RESTRICT to, const float* HWY_RESTRICT unit, int64_t row) {
+    const uint8_t* from = scales + row * kLanes;
+    for (int64_t n = 0; n < kLanes; ++n) {
+      const int byte = is_signed ? static_cast<int8_t>(from[n]) : from[n];
+      to[n] = unit[n] * static_cast<float>(byte);
+    }
+  };
+  widen(out.first, d, 0);
+  if (format.halves) widen(out.second, d, 1);
+  if (format.has_min) widen(out.min, minus_dmin, format.halves ? 2 : 1);
+  if (format.has_min && format.halves) widen(out.second_min, minus_dmin, 3);
+}
+
+// What mins are multiplied by where each half has its own.
+HWY_INLINE float scaled_sum_of(const QuantRecord& x, int half) {
+  return x.scale[half] * static_cast<float>(-x.minus_sum[half]);
 }
 
 // What the offset of the weights has put into the sum of a half, taken back.
@@ -240,10 +260,15 @@ HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const Quant
     const auto part = hn::Mul(x0, hn::ConvertTo(df, first[p])), rest = hn::ConvertTo(df, second[p]),
                w0 = hn::Load(df, w.first + at);
     auto sum = hn::Load(df, acc + at);
-    if (dtype == DType::q6_k)
+    if (f.halves)
       sum = hn::MulAdd(hn::Load(df, w.second + at), hn::Mul(x1, rest), hn::MulAdd(w0, part, sum));
     else sum = hn::MulAdd(w0, hn::MulAdd(x1, rest, part), sum);
-    if (f.has_min) sum = hn::MulAdd(hn::Load(df, w.min + at), hn::Set(df, x.scaled_sum), sum);
+    if (f.has_min && f.halves) {
+      sum = hn::MulAdd(hn::Load(df, w.min + at), hn::Set(df, scaled_sum_of(x, 0)), sum);
+      sum = hn::MulAdd(hn::Load(df, w.second_min + at), hn::Set(df, scaled_sum_of(x, 1)), sum);
+    } else if (f.has_min) {
+      sum = hn::MulAdd(hn::Load(df, w.min + at), hn::Set(df, x.scaled_sum), sum);
+    }
     hn::Store(sum, df, acc + at);
   }
 }
@@ -265,10 +290,13 @@ HWY_INLINE void AddBlock(float* HWY_RESTRICT acc, const Unpacked& w, const Quant
   for (int64_t n = 0; n < kLanes; ++n) {
     const float part = x.scale[0] * static_cast<float>(SumHalf(w, n, x, 0, f.offset_shift)),
                 rest = static_cast<float>(SumHalf(w, n, x, 1, f.offset_shift));
-    if (dtype == DType::q6_k)
+    if (f.halves)
       acc[n] = std::fma(w.second[n], x.scale[1] * rest, std::fma(w.first[n], part, acc[n]));
     else acc[n] = std::fma(w.first[n], std::fma(x.scale[1], rest, part), acc[n]);
-    if (f.has_min) acc[n] = std::fma(w.min[n], x.scaled_sum, acc[n]);
+    if (f.has_min && f.halves)
+      acc[n] = std::fma(w.second_min[n], scaled_sum_of(x, 1),
+                        std::fma(w.min[n], scaled_sum_of(x, 0), acc[n]));
+    else if (f.has_min) acc[n] = std::fma(w.min[n], x.scaled_sum, acc[n]);
   }
 }
 #endif
@@ -286,19 +314,20 @@ void MultiplyTile(const QuantTask& task, Span rows, int64_t group, const uint8_t
   const PanelFormat f = panel_format(task.dtype);
   const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in);
   alignas(64) float acc[kTileRows][kLanes] = {};
-  alignas(64) float d[kLanes] = {}, dmin[kLanes] = {};
+  alignas(64) float d[kLanes] = {}, minus_dmin[kLanes] = {};
   Unpacked w;
   const uint8_t* chunk = panel;
   for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
     const int64_t n = std::min(kChunkBlocks, blocks - begin);
-    const uint8_t *scales = chunk + (f.is_k ? kSuperBytes : 0),
+    const uint8_t *scales = chunk + (f.is_k() ? kSuperBytes : 0),
                   *bits = chunk + chunk_scale_bytes(f, n);
-    if (f.is_k) {
+    if (f.is_k()) {
       WidenHalves(d, chunk);
-      WidenHalves(dmin, chunk + 32);
+      WidenHalves(minus_dmin, chunk + 32);
+      for (float& x : minus_dmin) x = 0.0f - x;
     }
     for (int64_t b = 0; b < n; ++b) {
-      Unpack(w, scales + b * f.scale_bytes, bits + b * f.block_bytes, task.dtype, d, dmin);
+      Unpack(w, scales + b * f.scale_bytes, bits + b * f.block_bytes, task.dtype, d, minus_dmin);
       for (int64_t r = rows.begin; r < rows.end; ++r) {
         const int64_t record = task.row != nullptr ? task.row[r] : r;
         AddBlock(acc[r - rows.begin], w, task.x[record * stride + begin + b], task.dtype);

@@ -9,11 +9,13 @@
 //   isum[h] = sum over i of half h of (q_w[n,i] - offset) * q_x[r,i]
 //     xsum[h] = sum over i of half h of q_x[r,i]      exact in integers
 //   acc = fma(scale_w[n,b], fma(scale_x[r,b,1], isum[1], scale_x[r,b,0] * isum[0]), acc)
-//     all but q6_k
+//     of types that have one scale for 32 numbers
 //   acc = fma(scale_w[n,b,h], scale_x[r,b,h] * isum[h], acc), h = 0, then 1
-//     q6_k, which has a scale for each 16 numbers
+//     of q2_k, q3_k and q6_k, which have a scale for each 16 numbers
 //   acc = fma(min_w[n,b], fma(scale_x[r,b,1], xsum[1], scale_x[r,b,0] * xsum[0]), acc)
 //     q4_1, q5_1, q4_k, q5_k only
+//   acc = fma(min_w[n,b,h], scale_x[r,b,h] * xsum[h], acc), h = 0, then 1
+//     q2_k only
 // So the bits depend neither on how many rows there are, nor on tiles, threads or the instruction
 // set. Rows up to 1e35 overflow nowhere but in acc.
 #pragma once

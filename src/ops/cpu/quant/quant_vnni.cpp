@@ -44,17 +44,24 @@ HWY_INLINE T load_as(const P* p) {
 template <DType kType, int kStep>
 HWY_INLINE __m512i step_of(const char* bits) {
   if constexpr (kType == DType::q8_0) return _mm512_loadu_si512(bits + kStep * 64);
+  constexpr PanelFormat kFormat = panel_format(kType);
   constexpr int kAndOr = 0xEA;  // (a & b) | c
   const __m512i both = _mm512_loadu_si512(bits + kStep % 4 * 64);
   const __m512i lower =
       _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
-  if constexpr (kType == DType::q5_0 || kType == DType::q5_1 || kType == DType::q5_k) {
+  if constexpr (kFormat.table != nullptr) {
+    alignas(16) static constexpr std::array<uint8_t, 16> kTable = table_bits(kFormat);
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.data()))),
+        lower);
+  }
+  if constexpr (kFormat.block_bytes == 320) {
     constexpr int kLeft = kStep < 4 ? 4 - kStep : 0, kRight = kStep < 4 ? 0 : kStep - 4;
     const __m512i fifth =
         _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256), kLeft), kRight);
     return _mm512_ternarylogic_epi32(fifth, _mm512_set1_epi8(0x10), lower, kAndOr);
   }
-  if constexpr (kType == DType::q6_k) {
+  if constexpr (kFormat.block_bytes == 384) {
     constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0,
                   kRight = kAt < 4 ? 0 : kAt - 4;
     const __m512i upper = _mm512_srli_epi16(
@@ -71,22 +78,40 @@ HWY_INLINE __m128i bytes(const char* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
 
-// Of a block: `first` and, of q6_k, `second` for its halves; `min` with its sign.
+// 2^(e - 128), as half_power has it.
+HWY_INLINE __m512 half_powers(__m128i exponents) {
+  const __m512i e = _mm512_cvtepu8_epi32(exponents), one = _mm512_set1_epi32(1);
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23),
+                small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+  return _mm512_castsi512_ps(
+      _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(e, one), small, normal));
+}
+
+// Of a block: `first` and, where they have their own, `second` for its halves; mins likewise, with
+// their sign.
 struct Scales {
-  __m512 first, second, min;
+  __m512 first, second, min, second_min;
 };
 template <DType kType>
 HWY_INLINE Scales scales_of(const char* p, __m512 d, __m512 minus_dmin) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  if constexpr (kType == DType::q6_k) {
-    const __m512 second = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p + 16))));
-    return {_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p)))), second, d};
-  } else if constexpr (kFormat.is_k) {
-    const __m512 min =
-        _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p + 16))));
-    return {_mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p)))), d, min};
+  const auto row = [p](int i, __m512 unit) {
+    const __m128i b = bytes(p + 16 * i);
+    return _mm512_mul_ps(unit, _mm512_cvtepi32_ps(kFormat.scale == PanelScale::signed_bytes
+                                                      ? _mm512_cvtepi8_epi32(b)
+                                                      : _mm512_cvtepu8_epi32(b)));
+  };
+  if constexpr (kFormat.scale == PanelScale::exponent) {
+    return {half_powers(bytes(p)), d, d, d};
+  } else if constexpr (kFormat.is_k()) {
+    constexpr int kMin = kFormat.halves ? 2 : 1;
+    Scales scales{row(0, d), d, d, d};
+    if constexpr (kFormat.halves) scales.second = row(1, d);
+    if constexpr (kFormat.has_min) scales.min = row(kMin, minus_dmin);
+    if constexpr (kFormat.has_min && kFormat.halves) scales.second_min = row(3, minus_dmin);
+    return scales;
   } else {
-    return {halves(p), d, kFormat.has_min ? halves(p + 32) : d};
+    return {halves(p), d, kFormat.has_min ? halves(p + 32) : d, d};
   }
 }
 
@@ -137,7 +162,7 @@ HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows], const Tile<kRows, 
 // register for them.
 template <DType kType, int kRows, int kGroups>
 HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
-  constexpr bool kTwoScales = kType == DType::q6_k;
+  constexpr bool kTwoScales = panel_format(kType).halves;
   __m512i sum[kGroups][kRows];
   __m512 part[kGroups][kRows];
   Scales w[kGroups];
@@ -163,7 +188,17 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
       }
     }
   }
-  if constexpr (panel_format(kType).has_min) {
+  if constexpr (panel_format(kType).has_min && kTwoScales) {
+    MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+      const QuantRecord& x = *tile.x[r];
+      const __m512 first = _mm512_set1_ps(x.scale[0] * static_cast<float>(-x.minus_sum[0])),
+                   second = _mm512_set1_ps(x.scale[1] * static_cast<float>(-x.minus_sum[1]));
+      MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+        tile.acc[g][r] = _mm512_fmadd_ps(w[g].min, first, tile.acc[g][r]);
+        tile.acc[g][r] = _mm512_fmadd_ps(w[g].second_min, second, tile.acc[g][r]);
+      }
+    }
+  } else if constexpr (panel_format(kType).has_min) {
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const __m512 scaled_sum = _mm512_set1_ps(tile.x[r]->scaled_sum);
       MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] =
@@ -222,8 +257,8 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
     const int64_t n = smaller(kChunkBlocks, left), scale_bytes = chunk_scale_bytes(kFormat, n);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
       tile.d[g] = tile.minus_dmin[g] = _mm512_setzero_ps();
-      if constexpr (kFormat.is_k) tile.d[g] = halves(chunk + g * group_bytes);
-      if constexpr (kFormat.is_k && kFormat.has_min)
+      if constexpr (kFormat.is_k()) tile.d[g] = halves(chunk + g * group_bytes);
+      if constexpr (kFormat.is_k() && kFormat.has_min)
         tile.minus_dmin[g] =
             _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
     }
@@ -231,7 +266,7 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
       MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
         tile.bits[g] = chunk + g * group_bytes + scale_bytes + b * kFormat.block_bytes;
         tile.scales[g] =
-            chunk + g * group_bytes + (kFormat.is_k ? kSuperBytes : 0) + b * kFormat.scale_bytes;
+            chunk + g * group_bytes + (kFormat.is_k() ? kSuperBytes : 0) + b * kFormat.scale_bytes;
       }
       for (int64_t line = 0; line < at.next_step; line += 64)
         _mm_prefetch(next + line, _MM_HINT_T1);
@@ -267,7 +302,7 @@ constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, 
                                                 std::make_integer_sequence<int, kMostPairRows>());
 
 const TileKernels& kernels_of(DType dtype) {
-  switch (dtype) {
+  switch (panel_type(dtype)) {
     case DType::q8_0: return kKernels<DType::q8_0>;
     case DType::q4_0: return kKernels<DType::q4_0>;
     case DType::q4_1: return kKernels<DType::q4_1>;
@@ -275,6 +310,10 @@ const TileKernels& kernels_of(DType dtype) {
     case DType::q5_1: return kKernels<DType::q5_1>;
     case DType::q4_k: return kKernels<DType::q4_k>;
     case DType::q5_k: return kKernels<DType::q5_k>;
+    case DType::q2_k: return kKernels<DType::q2_k>;
+    case DType::mxfp4: return kKernels<DType::mxfp4>;
+    case DType::iq4_nl: return kKernels<DType::iq4_nl>;
+    case DType::iq4_xs: return kKernels<DType::iq4_xs>;
     default: return kKernels<DType::q6_k>;
   }
 }

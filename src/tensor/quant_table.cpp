@@ -1,0 +1,119 @@
+#include "tensor/quant_table.h"
+
+#include <cmath>
+
+#include "tensor/quant_parts.h"
+
+namespace moe {
+namespace {
+
+void read_nibbles(float* out, const uint8_t* q, float scale, const std::array<int8_t, 16>& values) {
+  for (int j = 0; j < kHalf; ++j) {
+    out[j] = scale * static_cast<float>(values[q[j] & 15]);
+    out[j + kHalf] = scale * static_cast<float>(values[q[j] >> 4]);
+  }
+}
+float largest_of(const float* x) {
+  float largest = 0;
+  for (int j = 0; j < kBlock; ++j)
+    if (std::abs(x[j]) > std::abs(largest)) largest = x[j];
+  return largest;
+}
+
+// Which of the values of IQ4_NL lies nearest; of two as near the upper one.
+int nearest_iq4(float x) {
+  int below = 0;
+  while (below < 14 && x >= static_cast<float>(kIq4Values[static_cast<size_t>(below + 1)])) ++below;
+  const float low = kIq4Values[static_cast<size_t>(below)],
+              high = kIq4Values[static_cast<size_t>(below + 1)];
+  return x - low < high - x ? below : below + 1;
+}
+
+// How well d times the nearest values fits where 1 / d is about `inverse`: over the numbers x and
+// their values v, weighed by x^2, the best d is sum w x v / sum w v^2, and the square of the first
+// over the second is what it takes off the error.
+struct Fit {
+  float xv = 0, vv = 0;
+
+  float scale() const { return finite_ratio(xv, vv); }
+  bool better_than(const Fit& other) const {
+    return vv > 0 && (other.vv <= 0 || xv * xv * other.vv > other.xv * other.xv * vv);
+  }
+};
+Fit fit_iq4(const float* x, float inverse) {
+  Fit fit;
+  for (int j = 0; j < kBlock; ++j) {
+    const float v = kIq4Values[static_cast<size_t>(nearest_iq4(inverse * x[j]))], w = x[j] * x[j];
+    fit.xv += w * v * x[j];
+    fit.vv += w * v * v;
+  }
+  return fit;
+}
+
+}  // namespace
+
+// x = 2^(e - 127) fp4.  e [byte], nibbles [16]
+void read_mxfp4(float* out, const uint8_t* block) {
+  read_nibbles(out, block + 1, half_power(block[0]), kFp4Doubled);
+}
+
+// x = d value.  d [half], nibbles [16]
+void read_iq4_nl(float* out, const uint8_t* block) {
+  read_nibbles(out, block + 2, load_half(block), kIq4Values);
+}
+
+// x = d (scale - 32) value, a scale for each 32.  d [half], upper bits of scales [2], lower [4],
+// nibbles [128]
+void read_iq4_xs(float* out, const uint8_t* block) {
+  const float d = load_half(block);
+  const uint32_t upper = uint32_t{block[2]} | uint32_t{block[3]} << 8;
+  for (int j = 0; j < 8; ++j)
+    read_nibbles(out + j * kBlock, block + 8 + j * kHalf,
+                 d * static_cast<float>(iq4_xs_scale(upper, block + 4, j)), kIq4Values);
+}
+
+// The exponent takes the largest number between 4 and 8, of which 6 is the largest there is (OCP
+// Microscaling Formats 1.0, section 6.3); each number then goes to the nearest, of two as near to
+// the one nearer to zero.
+void write_mxfp4(uint8_t* block, const float* x) {
+  const float largest = std::abs(largest_of(x));
+  int exponent = 0;
+  if (largest > 0 && std::isfinite(largest))
+    exponent = std::clamp(std::ilogb(largest) - 2 + 127, 0, 254);
+  block[0] = static_cast<uint8_t>(exponent);
+  const float scale = half_power(block[0]);
+  int q[kBlock];
+  for (int j = 0; j < kBlock; ++j) {
+    const float size = std::abs(x[j]);
+    int best = 0;
+    for (int v = 1; v < 8; ++v) {
+      const float middle = 0.5f * static_cast<float>(kFp4Doubled[static_cast<size_t>(v - 1)] +
+                                                     kFp4Doubled[static_cast<size_t>(v)]);
+      if (size > middle * scale) best = v;
+    }
+    q[j] = best > 0 && x[j] < 0 ? best + 8 : best;
+  }
+  write_nibbles(block + 1, q);
+}
+
+// Fifteen steps about the one that makes the largest number the lowest value, as
+// github ggml-org/ggml, src/ggml-quants.c (quantize_iq4_nl) looks for them.
+void write_iq4_nl(uint8_t* block, const float* x) {
+  constexpr float kLeast = 1e-15f;  // below it a block is zero
+  const float largest = largest_of(x);
+  Fit best;
+  if (std::abs(largest) >= kLeast && std::isfinite(largest)) {
+    best = fit_iq4(x, -kIq4Values[0] / largest);
+    for (int step = -7; step <= 7; ++step)
+      if (const Fit fit = fit_iq4(x, static_cast<float>(step + kIq4Values[0]) / largest);
+          fit.better_than(best))
+        best = fit;
+  }
+  const float d = best.scale(), inverse = finite_ratio(1, d);
+  store_half(block, d);
+  int q[kBlock];
+  for (int j = 0; j < kBlock; ++j) q[j] = nearest_iq4(inverse * x[j]);
+  write_nibbles(block + 2, q);
+}
+
+}  // namespace moe

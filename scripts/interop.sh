@@ -7,7 +7,8 @@
 # prompts that `moe chat` makes and of 200 the mask that `moe tokenize` makes, and the figures of `moe inspect --text` are those of OLMoE's
 # definitions in NumPy. And the other way: tiny random models of every family, written by
 # transformers, give the same log-probabilities here in one piece and token by token, choose the
-# same experts, and load back there as they were; and PEFT loads the adapters that are trained here,
+# same experts, and load back there as they were; weights in few bits, MXFP4 and FP8, are the same
+# numbers; and PEFT loads the adapters that are trained here,
 # and its own are merged here; and the layers of moe_cpp.torch equal float64 formulas and the modules
 # of transformers.
 # BIN=path of moe (default build/release/moe); the packages live in
@@ -164,6 +165,7 @@ if [ -x "$bin" ]; then
   )
   check "models of other people" \
     "$peers/bin/python" tools/interop/architectures.py "${families[@]}"
+  check "weights in few bits" "$peers/bin/python" tools/interop/packed_check.py "${families[@]}"
   check "adapters in PEFT and from it" \
     "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"
   check "a GGUF written again by gguf" rewrite_and_compare

@@ -88,21 +88,25 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
-  const auto [config, architecture] = read_config(read_text(config_path), config_path);
-  const auto file = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  const auto [config, architecture, names, packing] =
+      read_config(read_text(config_path), config_path);
+  const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  std::shared_ptr<const NamedTensors> file = stored;
+  if (packing.kind != Packing::Kind::none)
+    file = std::make_shared<const UnpackedTensors>(stored, packing);
   check_size(config, *file);
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
   check_vocabulary(*loaded.tokenizer, config, folder);
   loaded.model = std::make_unique<Model>(
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
-  std::vector<FileTensor> map = map_tensors(*architecture, *loaded.model);
-  drop_prefix(map, architecture->names->prefix, *file);
+  std::vector<FileTensor> map = map_tensors(*names, *loaded.model);
+  drop_prefix(map, names->prefix, *file);
   loaded.left_out = check_account(map, *file, "config.json", beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
-  loaded.metadata = file->metadata();
+  loaded.metadata = stored->metadata();
   return loaded;
 }
 

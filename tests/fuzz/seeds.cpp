@@ -65,6 +65,27 @@ void safetensors_seeds(const std::string& folder) {
           R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
 }
 
+// Pairs of numbers and scales, in both packings.
+void packed_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::vector<std::byte> bytes(1024, std::byte{7});
+  const auto tensor = [&](DType dtype, std::initializer_list<int64_t> shape) {
+    return Tensor(bytes.data(), dtype, shape);
+  };
+  const auto seed = [&](const char* name, char first, const std::vector<SafetensorsItem>& items) {
+    const std::string path = folder + "/" + name;
+    write_safetensors(path, items);
+    put(folder, name, std::string(1, first) + read_text(path));
+  };
+  seed("mxfp4", '\x01',
+       {{"e.gate_up_proj_blocks", tensor(DType::u8, {2, 4, 2, 16}), DType::u8},
+        {"e.gate_up_proj_scales", tensor(DType::u8, {2, 4, 2}), DType::u8},
+        {"norm", tensor(DType::f32, {3}), DType::f32}});
+  seed("fp8", '\x6F',  // blocks of 4 x 4
+       {{"w", tensor(DType::f8_e4m3, {6, 8}), DType::f8_e4m3},
+        {"w_scale_inv", tensor(DType::f32, {2, 2}), DType::f32}});
+}
+
 // A value of every kind and tensors of several types, some of them as other programs would align
 // them.
 void gguf_seeds(const std::string& folder) {
@@ -86,6 +107,8 @@ void gguf_seeds(const std::string& folder) {
               {"tokenizer.ggml.scores", Type::f32s, std::vector<double>{0, -1, -2}},
               {"tokenizer.ggml.token_type", Type::i32s, std::vector<int64_t>{3, 1, 6}}},
              {item("token_embd.weight", DType::q8_0, {3, 32}, 3),
+              item("blk.0.ffn_up.weight", DType::mxfp4, {3, 32}, 3),
+              item("blk.0.ffn_down.weight", DType::iq4_xs, {1, 256}, 1),
               item("blk.0.ffn_up_exps.weight", DType::q4_k, {2, 2, 256}, 4),
               item("output_norm.weight", DType::f32, {5}, 1),
               item("blk.0.attn_q.weight", DType::f16, {2, 3}, 2)});
@@ -433,6 +456,7 @@ int main(int argc, char** argv) {
   const std::string out = argv[1];
   try {
     moe::safetensors_seeds(out + "/safetensors");
+    moe::packed_seeds(out + "/packed");
     moe::gguf_seeds(out + "/gguf");
     moe::gguf_config_seeds(out + "/gguf_config");
     moe::json_seeds(out + "/json");

@@ -127,6 +127,11 @@ TEST(Families, PublishedConfigs) {
   const ModelConfig granite = parse(published("granite_3_0_1b_a400m"));
   EXPECT_FLOAT_EQ(granite.attention(0).score_factor, 0.125f);
   EXPECT_NEAR(static_cast<double>(count_params(granite).total()), 1.3e9, 0.05e9);
+  const ModelConfig oss = parse(published("gpt_oss_20b"));
+  EXPECT_TRUE(oss.has_window(0) && !oss.has_window(1) && oss.attention_sinks);
+  EXPECT_FALSE(oss.rope_scaling.truncate);
+  // arXiv 2508.10925, table 1
+  EXPECT_NEAR(static_cast<double>(count_params(oss).total()), 20.91e9, 0.01e9);
   // of arXiv 2405.04434 and 2412.19437
   EXPECT_NEAR(static_cast<double>(count_params(lite).total()), 15.7e9, 0.05e9);
   EXPECT_NEAR(static_cast<double>(count_params(v3).total()), 671e9, 0.5e9);
@@ -178,6 +183,9 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
        {"num_key_value_heads", "attention_bias", "mlp_bias", "layer_types",
         "no_rope_layer_interval", "no_rope_layers", "sliding_window"}},
       {"granitemoe", {}},
+      {"gpt_oss",
+       {"experts_per_token", "hidden_act", "initial_context_length", "layer_types",
+        "quantization_config", "swiglu_limit"}},
       {"deepseek_v3",
        {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "aux_loss_alpha",
         "seq_aux", "ep_size", "num_nextn_predict_layers"}},
@@ -307,7 +315,11 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_FAILS(parse(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 49)),
                "no layer routes");
   EXPECT_FAILS(parse(with(published("llama_3_2_1b"), "quantization_config", Json::object())),
-               "\"quantization_config\" is not known");
+               "\"quantization_config\": \"quant_method\" is missing");
+  const Json mxfp4 = {{"quant_method", "mxfp4"}};
+  EXPECT_FAILS(read_config(with(published("llama_3_2_1b"), "quantization_config", mxfp4).dump(),
+                           "config.json"),
+               "\"quantization_config\" says MXFP4, in which no \"llama\" is known");
   EXPECT_EQ(parse(with(published("qwen3_30b_a3b"), "norm_topk_prob", false)).routing.recipe,
             "qwen2-moe");
   const ModelConfig sparse = parse(

@@ -78,14 +78,15 @@ std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 // A family's row: model_type, class, names.
 template <const Family& f>
 constexpr Architecture family(std::string_view model_type, std::string_view class_name,
-                              const TensorNames& names) {
+                              const TensorNames& names, const TensorNames* mxfp4_names = nullptr) {
   return {model_type,
           class_name,
           [](const ModelConfig& c) { return why_not_family(c, f); },
           [](const JsonReader& reader) { return read_family(reader, f); },
           [](Json& json, const ModelConfig& c) { write_family(json, c, f); },
           &names,
-          false};
+          false,
+          mxfp4_names};
 }
 
 constexpr Architecture kArchitectures[] = {
@@ -109,7 +110,7 @@ constexpr Architecture kArchitectures[] = {
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
-    family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors),
+    family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,

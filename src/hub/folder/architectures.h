@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/json.h"
+#include "hub/folder/packed.h"
 #include "hub/tensor_names.h"
 #include "model/config.h"
 
@@ -25,6 +26,8 @@ struct Architecture {
   const TensorNames* names;
   bool stores_tied_head;  // a tied head is written a second time under its own name; reading takes
                           // it or leaves it
+  // The names beside a config that says MXFP4 (hub/folder/packed.h); null: there is none such.
+  const TensorNames* mxfp4_names = nullptr;
 };
 
 std::span<const Architecture> architectures();
@@ -41,10 +44,12 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// A config.json and the row whose names its tensors have.
+// A config.json, the row that it is of, and how its tensors are called and packed.
 struct FolderConfig {
   ModelConfig config;
   const Architecture* architecture = nullptr;
+  const TensorNames* names = nullptr;
+  Packing packing;
 };
 FolderConfig read_config(std::string_view json, const std::string& where);
 

@@ -21,13 +21,18 @@ FolderConfig read_config(std::string_view text, const std::string& where) {
   const auto model_type = reader.get<std::string>("model_type");
   ModelConfig config = find_model_type(model_type, where).read(reader);
   config.model_type = model_type;
+  const Packing packing = read_packing(reader);
   reader.refuse_unknown(ignored_config_keys());
   try {
     validate(config);
   } catch (const Error& e) {
     fail("{}: {}", where, e.what());
   }
-  return {config, &architecture_of(config, model_type, where)};
+  const Architecture& architecture = architecture_of(config, model_type, where);
+  const bool mxfp4 = packing.kind == Packing::Kind::mxfp4;
+  if (mxfp4 && architecture.mxfp4_names == nullptr)
+    fail("{}: \"quantization_config\" says MXFP4, in which no \"{}\" is known", where, model_type);
+  return {config, &architecture, mxfp4 ? architecture.mxfp4_names : architecture.names, packing};
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {

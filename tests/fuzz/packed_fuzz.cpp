@@ -1,0 +1,39 @@
+// Weights in few bits beside their scales: any tensors become ones of other types, or an Error. The
+// first byte chooses the packing and the size of its blocks, and as in safetensors_fuzz.cpp how the
+// rest is read.
+#include "hub/folder/packed.h"
+
+#include "fuzz/fuzz.h"
+
+namespace moe::fuzz {
+namespace {
+
+void read(std::span<const std::byte> bytes, const Packing& packing) {
+  accept_or_refuse([&] {
+    const auto file = std::make_shared<const Safetensors>(Safetensors::from_bytes(bytes, "fuzz"));
+    accept_or_refuse([&] {
+      const UnpackedTensors unpacked(file, packing);
+      demand(unpacked.tensors().size() <= file->tensors().size());
+      uint64_t sum = 0;
+      for (const NamedTensor& tensor : unpacked.tensors()) {
+        const auto* first = static_cast<const uint8_t*>(tensor.value.data);
+        for (int64_t i = 0; i < tensor.value.bytes(); ++i) sum += first[i];
+      }
+      volatile uint64_t keep = sum;
+      (void)keep;
+    });
+  });
+}
+
+}  // namespace
+}  // namespace moe::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  using Kind = moe::Packing::Kind;
+  const bool fp8 = (data[0] >> 1 & 1) != 0;
+  const moe::Packing packing = {fp8 ? Kind::fp8 : Kind::mxfp4, (data[0] >> 2 & 7) + 1,
+                                (data[0] >> 5 & 7) + 1};
+  moe::fuzz::read(moe::fuzz::safetensors_file(data, size), packing);
+  return 0;
+}

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # The same files in this engine and in llama.cpp: perplexity and greedy tokens of
-# SmolLM2-135M-Instruct, a model trained here and handed on as GGUF in several types, and what
-# quantising costs on either side.
+# SmolLM2-135M-Instruct, a model trained here and handed on as GGUF in several types, what
+# quantising costs on either side, and tiny random models of every architecture that both know.
 #   scripts/llama_cpp_test.sh TEXT
 # TEXT: some 300 KB or more of English, e.g. WikiText's; WINDOWS=24 of its windows of 2048 tokens
 # are scored.
 # No stage of .ci/run: the first run compiles llama.cpp (llama-cpp-python, pinned in
 # tools/requirements-llama.txt) for some minutes into ${MOE_CACHE:-~/.cache/moe.cpp}/llama, and each
-# run takes half an hour on two cores. BIN=path of moe (default build/release/moe).
+# run takes half an hour on two cores; the random models are written by transformers, as
+# scripts/interop.sh installs it. BIN=path of moe (default build/release/moe).
 set -euo pipefail
 text=${1:-${TEXT:-}}
-[ -n "$text" ] && [ -f "$text" ] || { sed -n 2,10p "$0" >&2; exit 2; }
+[ -n "$text" ] && [ -f "$text" ] || { sed -n 2,12p "$0" >&2; exit 2; }
 text=$(realpath "$text")
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/release/moe}
 llama=${MOE_CACHE:-$HOME/.cache/moe.cpp}/llama
+peers=${MOE_CACHE:-$HOME/.cache/moe.cpp}/peers
 windows=${WINDOWS:-24}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,17 +36,36 @@ train_olmoe() {
     --steps 300 --lr 2e-3 --warmup 20 --dtype f32 --seed 1
 }
 
+# Their logits are as random as they are, so that many windows are needed.
+random_models() {
+  "$peers/bin/python" tools/interop/architectures.py --bin "$bin" --work "$work/families" \
+    --text "$text" --train-text "$text" --tokenizer "$work/bytes/tokenizer.json" \
+    --for-llama-cpp >"$work/cases" || return 1
+  local bad=() case
+  while read -r case; do
+    echo "$case:" >&3
+    compare export "$work/families/$case" "$text" --window 256 --windows 32 \
+      --types f32 bf16 q8_0 || bad+=("$case")
+  done <"$work/cases"
+  echo "$(wc -l <"$work/cases") models, not within bounds: ${bad[*]:-none}"
+  [ ${#bad[@]} = 0 ]
+}
+
 virtual_environment "$llama" tools/requirements-llama.txt
-export PYTHONDONTWRITEBYTECODE=1
+virtual_environment "$peers" tools/requirements.txt
+export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES='' HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 exec 3>&2
 model=$(scripts/get-smollm2.sh)
 check "SmolLM2's perplexity" compare score "$model" "$text" --windows "$windows"
 check "SmolLM2's greedy tokens" compare greedy "$model"
 check "an OLMoE model trained here" train_olmoe
 check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 \
-  --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 q4_k_m q4_k_s q4_1 q4_0
+  --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 iq4_nl q4_k_m q4_k_s q4_1 q4_0 mxfp4_moe
 check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" \
   --types q8_0 q5_0
 check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 \
-  --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s --base f32
+  --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s iq4_nl mxfp4_moe --base f32
+check "bytes" "$bin" train --data "$text" --out "$work/bytes" --layers 1 --width 16 --heads 2 \
+  --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32
+check "random models of every architecture" random_models
 summary

@@ -284,13 +284,21 @@ def randomise(model):
                 )
 
 
-def write(case, folder, tokenizer, dtype="f32", shard=None, even=False):
+def for_llama_cpp(sizes):
+    """Widths that its blocks divide, and no YaRN whose ends are not rounded, which it rounds."""
+    sizes = {
+        key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) else size
+        for key, size in sizes.items()
+    }
+    if not sizes.get("rope_parameters", {}).get("truncate", True):
+        sizes["rope_parameters"] = dict(rope_type="default", rope_theta=10000.0)
+    return sizes
+
+
+def write(case, folder, tokenizer, dtype="f32", shard=None, llama=False):
     name, sizes = CASES[case]
-    if even:
-        sizes = {
-            key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) else size
-            for key, size in sizes.items()
-        }
+    if llama:
+        sizes = for_llama_cpp(sizes)
     torch.manual_seed(1)
     os.makedirs(folder, exist_ok=True)
     if name:
@@ -604,7 +612,7 @@ def main():
     moe = Moe(args)
     if args.for_llama_cpp:
         for case in args.cases or [c for c in CASES if c not in NOT_FOR_LLAMA_CPP]:
-            write(case, os.path.join(moe.work, case), args.tokenizer, even=True)
+            write(case, os.path.join(moe.work, case), args.tokenizer, llama=True)
             print(case)
         return 0
     cases = args.cases or [

@@ -31,10 +31,17 @@ def arguments():
         "--peers-python", help="python that has transformers; without it only llama.cpp is compared"
     )
     parser.add_argument(
-        "--shapes", nargs="*", choices=("olmoe", "qwen3moe"), default=["olmoe", "qwen3moe"]
+        "--shapes",
+        nargs="*",
+        choices=("olmoe", "qwen3moe", "gpt-oss", "deepseek2"),
+        default=["olmoe", "qwen3moe"],
     )
     parser.add_argument(
-        "--formats", nargs="*", choices=("bf16", "q8_0", "q4_0"), default=["bf16", "q8_0", "q4_0"]
+        "--formats",
+        nargs="*",
+        choices=("bf16", "q8_0", "q4_0", "mxfp4"),
+        default=["bf16", "q8_0", "q4_0"],
+        help="mxfp4: experts in MXFP4, the rest in Q8_0, as gpt-oss",
     )
     parser.add_argument(
         "--smollm2", help="SmolLM2's GGUF file, compared too, with a prompt of --small-prompt"
@@ -218,7 +225,7 @@ def compare_all(args, work, log):
             model = model_file(args, work, shape, fmt)
             peers = [("llama.cpp", args.llama_python, "llama_peer.py", model)]
             folder = None
-            if fmt == "bf16" and args.peers_python:
+            if fmt == "bf16" and args.peers_python and shape in ("olmoe", "qwen3moe"):
                 folder = model_file(args, work, shape, "hf")
                 peers.append(("transformers", args.peers_python, "transformers_peer.py", folder))
             rows += compare_one(args, log, f"{shape} {fmt}", model, peers, args.prompt)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in
-BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers. Speed does not
+BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers; of gpt-oss also MXFP4
+experts beside Q8_0, of it and of DeepSeek-V2-Lite only GGUF. Speed does not
 depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
 each format.
 
@@ -18,8 +19,9 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter, TokenType, quants
 
 POOL = 1 << 24  # numbers
-TYPES = {"bf16": Type.BF16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
-FILE_TYPES = {"bf16": 32, "q8_0": 7, "q4_0": 2}
+TYPES = {"bf16": Type.BF16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "mxfp4": Type.MXFP4}
+FILE_TYPES = {"bf16": 32, "q8_0": 7, "q4_0": 2, "mxfp4": 38}
+BLOCKS = {"bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "mxfp4": (32, 17)}
 
 OLMOE = {
     "arch": "olmoe",
@@ -53,7 +55,50 @@ QWEN3MOE = {
     "eps": 1e-6,
     "qk_norm": 128,
 }
-SHAPES = {"olmoe": OLMOE, "qwen3moe": QWEN3MOE}
+GPT_OSS = {
+    "arch": "gpt-oss",
+    "width": 2880,
+    "heads": 64,
+    "kv_heads": 8,
+    "head_width": 64,
+    "experts": 32,
+    "top_k": 4,
+    "expert_width": 2880,
+    "layers": 4,
+    "vocab": 49152,
+    "context": 4096,
+    "theta": 150000.0,
+    "eps": 1e-5,
+    "keys": {"attention.sliding_window": 128},
+}
+DEEPSEEK2 = {
+    "arch": "deepseek2",
+    "width": 2048,
+    "heads": 16,
+    "kv_heads": 1,
+    "head_width": 576,
+    "value_width": 512,
+    "experts": 64,
+    "top_k": 6,
+    "expert_width": 1408,
+    "dense_width": 10944,
+    "layers": 4,
+    "vocab": 49152,
+    "context": 4096,
+    "theta": 10000.0,
+    "eps": 1e-6,
+    "keys": {
+        "attention.q_lora_rank": 0,
+        "attention.kv_lora_rank": 512,
+        "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128,
+        "rope.dimension_count": 64,
+        "leading_dense_block_count": 1,
+        "expert_shared_count": 2,
+        "expert_gating_func": 1,
+    },
+}
+SHAPES = {"olmoe": OLMOE, "qwen3moe": QWEN3MOE, "gpt-oss": GPT_OSS, "deepseek2": DEEPSEEK2}
 
 
 def vocabulary(size):
@@ -64,8 +109,65 @@ def vocabulary(size):
     return alphabet + [a + b for a, b in pairs] + ["<|endoftext|>"], [f"{a} {b}" for a, b in pairs]
 
 
+def of_ffn(g, part, width, d, experts=None):
+    """Gate, up and down of a GGUF's FFN."""
+    bank = () if experts is None else (experts,)
+    for which, shape in (("gate", (width, d)), ("up", (width, d)), ("down", (d, width))):
+        yield f"{g}ffn_{which}{part}.weight", [], (*bank, *shape)
+
+
+def gpt_oss_layer(s, g):
+    d, f, e, q, kv = (
+        s["width"],
+        s["expert_width"],
+        s["experts"],
+        s["heads"] * s["head_width"],
+        s["kv_heads"] * s["head_width"],
+    )
+    for name in ("attn_norm", "post_attention_norm"):
+        yield f"{g}{name}.weight", [], (d,)
+    for name, rows, cols in (("q", q, d), ("k", kv, d), ("v", kv, d), ("output", d, q)):
+        yield f"{g}attn_{name}.weight", [], (rows, cols)
+        yield f"{g}attn_{name}.bias", [], (rows,)
+    yield f"{g}attn_sinks.weight", [], (s["heads"],)
+    yield f"{g}ffn_gate_inp.weight", [], (e, d)
+    yield f"{g}ffn_gate_inp.bias", [], (e,)
+    yield from of_ffn(g, "_exps", f, d, e)
+    for which, width in (("gate", f), ("up", f), ("down", d)):
+        yield f"{g}ffn_{which}_exps.bias", [], (e, width)
+
+
+def deepseek2_layer(s, g, dense):
+    d, h, keys = s["width"], s["heads"], s["keys"]
+    latent, turning = keys["attention.kv_lora_rank"], keys["rope.dimension_count"]
+    key, value = keys["attention.key_length_mla"], keys["attention.value_length_mla"]
+    for name, width in (("attn_norm", d), ("attn_kv_a_norm", latent), ("ffn_norm", d)):
+        yield f"{g}{name}.weight", [], (width,)
+    yield f"{g}attn_q.weight", [], (h * key, d)
+    yield f"{g}attn_kv_a_mqa.weight", [], (latent + turning, d)
+    yield f"{g}attn_k_b.weight", [], (h, latent, key - turning)
+    yield f"{g}attn_v_b.weight", [], (h, value, latent)
+    yield f"{g}attn_output.weight", [], (d, h * value)
+    if dense:
+        yield from of_ffn(g, "", s["dense_width"], d)
+        return
+    yield f"{g}ffn_gate_inp.weight", [], (s["experts"], d)
+    yield from of_ffn(g, "_exps", s["expert_width"], d, s["experts"])
+    yield from of_ffn(g, "_shexp", 2 * s["expert_width"], d)
+
+
 def tensors(s):
     """(GGUF's name, transformers' names, shape); a bank has a name for each expert."""
+    if s["arch"] in ("gpt-oss", "deepseek2"):
+        yield "token_embd.weight", [], (s["vocab"], s["width"])
+        for i in range(s["layers"]):
+            g = f"blk.{i}."
+            yield from gpt_oss_layer(s, g) if s["arch"] == "gpt-oss" else deepseek2_layer(
+                s, g, i == 0
+            )
+        yield "output_norm.weight", [], (s["width"],)
+        yield "output.weight", [], (s["vocab"], s["width"])
+        return
     d, f, e, q, kv = (
         s["width"],
         s["expert_width"],
@@ -127,8 +229,8 @@ class Pool:
 
 
 def chunks(pool, index, shape, fmt):
-    """A tensor's bytes, matrix by matrix; of a vector the numbers, all ones."""
-    if len(shape) == 1:
+    """A tensor's bytes, matrix by matrix; of vectors the numbers, all ones."""
+    if fmt == "f32":
         yield np.ones(shape, np.float32)
     elif len(shape) == 2:
         yield pool.matrix(index * 131, *shape, fmt)
@@ -143,7 +245,16 @@ def router(pool, index, shape):
 
 
 def is_router(name):
-    return "ffn_gate_inp" in name
+    return "ffn_gate_inp.weight" in name
+
+
+def format_of(name, shape, fmt):
+    """What a tensor of a file in this format is stored in."""
+    if len(shape) == 1 or name.endswith(".bias") or is_router(name):
+        return "f32"
+    if fmt == "mxfp4" and "_exps" not in name:
+        return "q8_0"
+    return fmt
 
 
 def write_gguf(path, s, fmt, pool):
@@ -152,17 +263,19 @@ def write_gguf(path, s, fmt, pool):
     w.add_context_length(s["context"])
     w.add_embedding_length(s["width"])
     w.add_block_count(s["layers"])
-    w.add_feed_forward_length(s["expert_width"])
+    w.add_feed_forward_length(s.get("dense_width", s["expert_width"]))
     w.add_head_count(s["heads"])
     w.add_head_count_kv(s["kv_heads"])
     w.add_key_length(s["head_width"])
-    w.add_value_length(s["head_width"])
+    w.add_value_length(s.get("value_width", s["head_width"]))
     w.add_layer_norm_rms_eps(s["eps"])
     w.add_rope_freq_base(s["theta"])
     w.add_expert_count(s["experts"])
     w.add_expert_used_count(s["top_k"])
-    if s["arch"] == "qwen3moe":  # OLMoE's experts have the feed-forward length
+    if s["arch"] != "olmoe":  # whose experts have the feed-forward length
         w.add_expert_feed_forward_length(s["expert_width"])
+    for key, value in s.get("keys", {}).items():
+        w.add_uint32(f"{s['arch']}.{key}", value)
     w.add_file_type(FILE_TYPES[fmt])
     w.add_quantization_version(2)
     w.add_tokenizer_model("gpt2")
@@ -175,14 +288,13 @@ def write_gguf(path, s, fmt, pool):
     w.add_add_bos_token(False)
     listed = list(tensors(s))
     for name, _, shape in listed:
-        f32 = len(shape) == 1 or is_router(name)
-        count = int(np.prod(shape))
-        block, size = {"bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18)}[fmt]
-        stored = (*shape[:-1], shape[-1] // block * size)
-        if f32:
+        stored, count = format_of(name, shape, fmt), int(np.prod(shape))
+        if stored == "f32":
             w.add_tensor_info(name, shape, np.dtype(np.float32), count * 4)
-        else:
-            w.add_tensor_info(name, stored, np.dtype(np.uint8), count // block * size, TYPES[fmt])
+            continue
+        block, size = BLOCKS[stored]
+        packed = (*shape[:-1], shape[-1] // block * size)
+        w.add_tensor_info(name, packed, np.dtype(np.uint8), count // block * size, TYPES[stored])
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()
@@ -192,7 +304,7 @@ def write_gguf(path, s, fmt, pool):
         if is_router(name):
             out.write(router(pool, index, shape).tobytes())
             continue
-        for part in chunks(pool, index, shape, fmt):
+        for part in chunks(pool, index, shape, format_of(name, shape, fmt)):
             out.write(part.tobytes())
     w.write_padding(out, out.tell())
     w.close()
@@ -311,7 +423,7 @@ def write_folder(path, s, pool):
             if is_router(name):
                 out.write(bf16(router(pool, index, shape)).tobytes())
                 continue
-            for part in chunks(pool, index, shape, "bf16"):
+            for part in chunks(pool, index, shape, "f32" if len(shape) == 1 else "bf16"):
                 out.write((bf16(part) if part.dtype == np.float32 else part).tobytes())
 
 

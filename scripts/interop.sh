@@ -141,8 +141,8 @@ if [ -x "$bin" ]; then
   check "a routing record against transformers' router" record_and_compare olmoe
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
-  for family in gpt2 llama3 qwen2 smollm2 olmoe deepseek-llm deepseek-v3 llama2 mistral always \
-    never; do
+  for family in gpt2 llama3 qwen2 smollm2 olmoe deepseek-llm deepseek-v3 gpt-oss glm4 llama2 \
+    mistral always never; do
     check "a tokenizer in the form of $family" tokenize_and_compare "$family"
   done
   check "20 dialogues over bytes in transformers" chat_and_compare chat-bytes bytes
@@ -164,7 +164,9 @@ if [ -x "$bin" ]; then
     --train-text "$work/text.txt" --tokenizer "$work/bytes/tokenizer.json"
   )
   check "models of other people" \
-    "$peers/bin/python" tools/interop/architectures.py "${families[@]}"
+    "$peers/bin/python" tools/interop/architectures.py "${families[@]}" \
+    --table "$work/families.md"
+  check "the table of families in the docs" cmp docs/families.md "$work/families.md"
   check "weights in few bits" "$peers/bin/python" tools/interop/packed_check.py "${families[@]}"
   check "adapters in PEFT and from it" \
     "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"

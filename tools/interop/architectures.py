@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tiny random models of every family as transformers writes them (deepseek: as its reference does),
 and what `moe` makes of them: the log-probabilities of 512 tokens in one piece and token by token,
-the experts that were chosen, the same from a GGUF file, and what `moe` saves, loaded back by
-transformers. One process, because loading transformers takes longer than all of that. Prints a line
+the experts that were chosen, the same from a GGUF file, the gradients of a step, what `moe` saves,
+loaded back by transformers, the model quantised, and a dialogue with it. One process, because loading transformers takes longer than all of that. Prints a line
 or more for each model and at last how many passed.
 """
 
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 
+import gguf
 import numpy
 import torch
 import transformers
@@ -31,6 +32,26 @@ CONTEXT = 64  # of the step that shows them
 # AdamW's first step is lr g / (|g| + eps): with this eps it is linear in g
 EPS = 1e6
 STEP = 1e3
+QUANTISED = 0.05  # nats a token that Q8_0 may change of a random model's
+TABLE = """# Families
+
+Which models of other people are read and written. `scripts/interop.sh` runs a tiny random model of
+each through all of it and fails where this table, which `tools/interop/architectures.py` writes, is
+another than what it found:
+
+- **folder**: the log-probabilities of 512 tokens are transformers' within 1e-4, in one piece and
+  token by token, every token chooses the same experts, and what is saved loads there as it was.
+- **GGUF**: the architecture that a file is written for and read as; `moe_cpp` is our own form,
+  which llama.cpp does not run, with the reason.
+- **trains**: each parameter's gradient of one step is transformers' within 1e-4 of its norm.
+- **quantised**: as `q8_0` the model says what it said, within 0.05 nats a token.
+- **chat**: `moe chat` answers.
+
+What each family is, and what of it is refused: [model-folder.md](model-folder.md#architectures).
+
+| `model_type` | folder | GGUF | trains | quantised | chat |
+|---|---|---|---|---|---|
+"""
 
 SIZES = dict(
     vocab_size=256,
@@ -482,9 +503,13 @@ class Moe:
         transformers.utils.logging.disable_progress_bar()
         os.makedirs(self.work, exist_ok=True)
 
-    def run(self, *args, to=None):
+    def run(self, *args, to=None, stdin=""):
         done = subprocess.run(
-            [self.binary, *map(str, args)], capture_output=True, text=True, check=False
+            [self.binary, *map(str, args)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise SystemExit(
@@ -550,8 +575,42 @@ class Moe:
             return model + ".gguf", json.load(file).get("not_for_llama_cpp")
 
 
-def check_case(moe, case, dtype, shard, tokenizer):
-    """Raises SystemExit, or returns False, where something differs."""
+def quantised_and_chatted(moe, case, tokenizer):
+    """Whether the model in Q8_0 says what it said, and whether it answers."""
+    folder = os.path.join(moe.work, case + "-even")
+    write(case, folder, tokenizer, llama=True)
+    small = folder + ".gguf"
+    moe.run("convert", folder, small, "--quant", "q8_0")
+    nats = []
+    for model in (folder, small):
+        with open(moe.score(model), encoding="utf-8") as file:
+            nats.append(json.load(file)["nats_per_token"])
+    moe.run("chat", small, "--json", "-n", 4, "--seed", 1, stdin="Hello\n")
+    print(f"as q8_0 {nats[1]:.4f} nats per token after {nats[0]:.4f} (allowed {QUANTISED}), and it answers")
+    return abs(nats[1] - nats[0]) <= QUANTISED
+
+
+def architecture_in(path):
+    return gguf.GGUFReader(path).get_field("general.architecture").contents()
+
+
+def table_of(forms):
+    """The page, of {family: [(variant, architecture of its GGUF, why that is our own)]}."""
+    rows = []
+    for family, variants in forms.items():
+        said = []
+        for variant, architecture, reason in variants:
+            why = (reason or "").split(", but ")[-1].split("; ")[-1]
+            why = f"{variant}: {why}" if variant else why
+            said.append(f"`{architecture}`" + (f" ({why})" if reason else ""))
+        rows.append(
+            f"| `{family}` | yes | {', '.join(dict.fromkeys(said))} | yes | yes | yes |\n"
+        )
+    return TABLE + "".join(sorted(rows))
+
+
+def check_case(moe, case, dtype, shard, tokenizer, forms):
+    """Raises SystemExit, or returns False, where something differs; adds to `forms`."""
     folder = os.path.join(moe.work, f"{case}-{dtype}" + ("-sharded" if shard else ""))
     write(case, folder, tokenizer, dtype, shard)
     if shard and not os.path.exists(os.path.join(folder, "model.safetensors.index.json")):
@@ -572,15 +631,16 @@ def check_case(moe, case, dtype, shard, tokenizer):
     before, after = moe.trained(folder)
     good &= same(folder, before, folder + ".json", WINDOW) == 0
     good &= compare_gradients(folder, before, after, moe.train_text) == 0
-    gguf, reason = moe.gguf(folder)
+    file, reason = moe.gguf(folder)
     if (reason is None) != (case not in NOT_FOR_LLAMA_CPP) or NOT_FOR_LLAMA_CPP.get(
         case, ""
     ) not in (reason or ""):
-        raise SystemExit(f"{gguf}: not for llama.cpp because: {reason}")
-    return (
-        good
-        and scores.compare(name + ", from GGUF", reference.logits, moe.score(gguf), WINDOW) == 0
-    )
+        raise SystemExit(f"{file}: not for llama.cpp because: {reason}")
+    good &= scores.compare(name + ", from GGUF", reference.logits, moe.score(file), WINDOW) == 0
+    good &= quantised_and_chatted(moe, case, tokenizer)
+    family, _, variant = case.partition("-")
+    forms.setdefault(family, []).append((variant, architecture_in(file), reason))
+    return good
 
 
 def add_arguments(parser):
@@ -596,6 +656,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
+    parser.add_argument("--table", help="write the table of families there, when all is as it should be")
     parser.add_argument(
         "--for-llama-cpp",
         action="store_true",
@@ -620,19 +681,22 @@ def main():
         *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")),
         "qwen3_moe:bf16:100KB",
     ]
-    failed = []
+    failed, forms = [], {}
     for case in cases:
         name, dtype, shard = (case.split(":") + ["f32", None])[:2] + [
             (case.split(":") + [None, None, None])[2]
         ]
         print(f"{case}:", flush=True)
         try:
-            good = check_case(moe, name, dtype, shard, args.tokenizer)
+            good = check_case(moe, name, dtype, shard, args.tokenizer, forms)
         except SystemExit as e:
             print(e)
             good = False
         if not good:
             failed.append(case)
+    if args.table and not failed:
+        with open(args.table, "w", encoding="utf-8") as out:
+            out.write(table_of(forms))
     print(
         f"{len(cases) - len(failed)} of {len(cases)} models as they should be"
         + (f", not {', '.join(failed)}" if failed else "")

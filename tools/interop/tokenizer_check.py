@@ -136,6 +136,15 @@ def deepseek_llm():
 
 DEEPSEEK3 = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    + CONTRACTION
+    + r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    + CONTRACTION
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 # Over bytes: normalizer, steps that split, ignore_merges, marks, those in front of a text.
 BYTES = {
     "gpt2": (None, [byte_level(True)], False, ["<|endoftext|>"], None),
@@ -180,6 +189,20 @@ BYTES = {
         False,
         ["<｜begin▁of▁sentence｜>", "<｜User｜>"],
         "<｜begin▁of▁sentence｜>",
+    ),
+    "gpt-oss": (
+        None,
+        split(O200K) + [byte_level()],
+        False,
+        ["<|startoftext|>", "<|endoftext|>", "<|start|>", "<|channel|>", "<|return|>"],
+        None,
+    ),
+    "glm4": (
+        None,
+        split(LLAMA3) + [byte_level()],
+        False,
+        ["<|endoftext|>", "[gMASK]", "<sop>", "<|user|>"],
+        None,
     ),
 }
 # Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.

@@ -41,6 +41,8 @@ void print_account(const ConvertReport& report, const std::string& out) {
              human_count(static_cast<double>(report.numbers)),
              human_bytes(static_cast<double>(report.bytes_before)),
              human_bytes(static_cast<double>(report.bytes_after)));
+  if (report.files.size() > 1)
+    fmt::print("it is {} files; the first opens all: {}\n", report.files.size(), report.files[0]);
   if (!report.why_own.empty())
     fmt::print(
         "note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as "

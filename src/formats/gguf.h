@@ -65,7 +65,7 @@ class Gguf : public NamedTensors {
 // A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on
 // one.
 struct GgufEntry {
-  enum class Type { u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s };
+  enum class Type { u16, u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s };
   std::string key;
   Type type;
   GgufValue value;
@@ -85,6 +85,19 @@ struct GgufItem {
 // Whole or not at all (core/file.h), streamed: besides one part of one tensor only a small buffer
 // is held. Same input, same bytes; threads share the quantising.
 void write_gguf(const std::string& path, const std::vector<GgufEntry>& metadata,
+                const std::vector<GgufItem>& items, int threads = 1);
+
+// Where tensors go that are to lie in files of at most so many bytes of them each, a larger tensor
+// in one of its own: NAME-00001-of-00003.gguf and so on for a path NAME.gguf, or that path alone
+// where all fit or `most` is 0.
+struct GgufPart {
+  std::string path;
+  size_t begin, end;  // which of the items
+};
+std::vector<GgufPart> gguf_parts(const std::string& path, const std::vector<GgufItem>& items,
+                                 int64_t most);
+// The same as write_gguf in such files: all of them or none, the first one's name last.
+void write_gguf(const std::vector<GgufPart>& parts, std::vector<GgufEntry> metadata,
                 const std::vector<GgufItem>& items, int threads = 1);
 
 }  // namespace moe

@@ -20,7 +20,7 @@ constexpr std::string_view kAlignmentKey = "general.alignment";
 // on, of how many, and how many tensors they hold together.
 constexpr std::string_view kPartKey = "split.no", kPartsKey = "split.count",
                            kPartTensorsKey = "split.tensors.count";
-constexpr int64_t kMaxParts = 99999;
+constexpr int64_t kMaxParts = 65535;  // as the keys count
 // "NAME-00002-of-00003.gguf"
 std::string part_name(std::string_view name, int64_t part, int64_t parts);
 constexpr int kMaxRank = 4;

@@ -55,6 +55,8 @@ class ValueWriter {
                                    [&](const std::string& x) { put(out_, std::string_view(x)); });
       case Type::f32:
         return scalar<double>(Kind::f32, [&](double x) { put(out_, static_cast<float>(x)); });
+      case Type::u16:
+        return scalar<int64_t>(Kind::u16, [&](int64_t x) { put(out_, whole<uint16_t>(x)); });
       case Type::u32:
         return scalar<int64_t>(Kind::u32, [&](int64_t x) { put(out_, whole<uint32_t>(x)); });
       case Type::i32:
@@ -233,18 +235,62 @@ void write_item(const std::string& path, const GgufItem& item, AtomicFile& file,
 
 void write_gguf(const std::string& path, const std::vector<GgufEntry>& metadata,
                 const std::vector<GgufItem>& items, int threads) {
-  check_items(path, items);
-  const std::string header = make_header(path, metadata, items);
-  uint64_t size = header.size();
-  for (const GgufItem& item : items) size += padded(bytes_of(item));
-  AtomicFile file(path, size);
-  file.write(header);
-  constexpr char kZeros[kAlign] = {};
-  for (const GgufItem& item : items) {
-    write_item(path, item, file, threads);
-    file.write(kZeros, padded(bytes_of(item)) - bytes_of(item));
+  write_gguf(std::vector<GgufPart>{{path, 0, items.size()}}, metadata, items, threads);
+}
+
+std::vector<GgufPart> gguf_parts(const std::string& path, const std::vector<GgufItem>& items,
+                                 int64_t most) {
+  constexpr std::string_view kEnding = ".gguf";
+  std::vector<GgufPart> parts = {{path, 0, 0}};
+  uint64_t held = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const uint64_t bytes = padded(bytes_of(items[i]));
+    if (most > 0 && held > 0 && held + bytes > static_cast<uint64_t>(most)) {
+      parts.push_back({path, i, i});
+      held = 0;
+    }
+    held += bytes;
+    parts.back().end = i + 1;
   }
-  file.commit();
+  if (parts.size() == 1) return parts;
+  const auto count = static_cast<int64_t>(parts.size());
+  if (count > gguf::kMaxParts) fail("{} would be {} files; let each hold more", path, count);
+  const std::string name =
+      path.ends_with(kEnding) ? path.substr(0, path.size() - kEnding.size()) : path;
+  for (int64_t i = 0; i < count; ++i)
+    parts[static_cast<size_t>(i)].path = gguf::part_name(name, i, count);
+  return parts;
+}
+
+void write_gguf(const std::vector<GgufPart>& parts, std::vector<GgufEntry> metadata,
+                const std::vector<GgufItem>& items, int threads) {
+  using Type = GgufEntry::Type;
+  check_items(parts[0].path, items);
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const auto& [path, begin, end] = parts[p];
+    const std::vector<GgufItem> own(items.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    items.begin() + static_cast<std::ptrdiff_t>(end));
+    if (parts.size() > 1) {
+      if (p > 0) metadata.clear();  // the first holds what is said of the model
+      metadata.push_back({std::string(gguf::kPartKey), Type::u16, static_cast<int64_t>(p)});
+      metadata.push_back(
+          {std::string(gguf::kPartsKey), Type::u16, static_cast<int64_t>(parts.size())});
+      metadata.push_back(
+          {std::string(gguf::kPartTensorsKey), Type::i32, static_cast<int64_t>(items.size())});
+    }
+    const std::string header = make_header(path, metadata, own);
+    uint64_t size = header.size();
+    for (const GgufItem& item : own) size += padded(bytes_of(item));
+    AtomicFile& file = *files.emplace_back(std::make_unique<AtomicFile>(path, size));
+    file.write(header);
+    constexpr char kZeros[kAlign] = {};
+    for (const GgufItem& item : own) {
+      write_item(path, item, file, threads);
+      file.write(kZeros, padded(bytes_of(item)) - bytes_of(item));
+    }
+  }
+  for (auto file = files.rbegin(); file != files.rend(); ++file) (*file)->commit();
 }
 
 }  // namespace moe

@@ -250,8 +250,35 @@ void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
   }
 }
 
-void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan,
-                   GgufTarget target, const QuantMix* mix, Feed& feed) {
+// Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this
+// one.
+bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors) {
+  const Gguf file = Gguf::open(path);
+  return std::all_of(tensors.begin(), tensors.end(), [&](const FileTensor& want) {
+    if (!file.contains(want.name)) return false;
+    const Tensor got = file.get(want.name);
+    return std::equal(want.shape.begin(), want.shape.end(), got.shape.begin(),
+                      got.shape.begin() + got.rank);
+  });
+}
+
+// Fails where one of several files that are about to be written is another model's.
+void check_parts(const std::vector<GgufPart>& parts, const std::vector<FileTensor>& tensors) {
+  std::error_code error;
+  if (parts.size() == 1) return;  // as check_convert_target has it
+  const bool first = fs::exists(parts[0].path, error);
+  for (const GgufPart& part : parts)
+    if (!first && fs::exists(part.path, error))
+      fail("{} is there without the first of its files; choose another name or delete it first",
+           part.path);
+  if (first && !holds_same(parts[0].path, tensors))
+    fail("{} holds another model; choose another name or delete it first", parts[0].path);
+}
+
+// The files that were made, the first of which opens all.
+std::vector<std::string> write_as_gguf(const std::string& out, LoadedModel& model,
+                                       const std::vector<Planned>& plan, GgufTarget target,
+                                       const ConvertOptions& options, Feed& feed) {
   std::vector<GgufItem> items = std::move(target.tables);
   for (const Planned& p : plan) {
     const bool last = &p == &plan.back();
@@ -262,9 +289,15 @@ void write_as_gguf(const std::string& out, LoadedModel& model, const std::vector
                        return rows;
                      }});
   }
+  const QuantMix* mix = options.dtype ? options.dtype->mix : nullptr;
   for (const GgufEntry& entry : gguf_type_entries(items, mix)) target.metadata.push_back(entry);
   keep_general(target.metadata, model);
-  write_gguf(out, target.metadata, items);
+  const std::vector<GgufPart> parts = gguf_parts(out, items, options.file_bytes);
+  check_parts(parts, target.tensors);
+  write_gguf(parts, target.metadata, items);
+  std::vector<std::string> files;
+  for (const GgufPart& part : parts) files.push_back(part.path);
+  return files;
 }
 
 void write_as_folder(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan,
@@ -312,18 +345,6 @@ std::vector<FileTensor> folder_tensors(Model& model) {
     return t.alias && (t.pieces.empty() || !architecture.stores_tied_head);
   });
   return tensors;
-}
-
-// Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this
-// one.
-bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors) {
-  const Gguf file = Gguf::open(path);
-  return std::all_of(tensors.begin(), tensors.end(), [&](const FileTensor& want) {
-    if (!file.contains(want.name)) return false;
-    const Tensor got = file.get(want.name);
-    return std::equal(want.shape.begin(), want.shape.end(), got.shape.begin(),
-                      got.shape.begin() + got.rank);
-  });
 }
 
 }  // namespace
@@ -393,9 +414,8 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   add_rows(report, plan, model);
   Feed feed(model, in, options, report.bytes_after);
   if (target == Target::gguf) {
-    write_as_gguf(out, model, plan, std::move(gguf), options.dtype ? options.dtype->mix : nullptr,
-                  feed);
-    check_written(Gguf::open(out), plan, static_cast<size_t>(report.tables));
+    report.files = write_as_gguf(out, model, plan, std::move(gguf), options, feed);
+    check_written(Gguf::open(report.files[0]), plan, static_cast<size_t>(report.tables));
   } else {
     write_as_folder(out, model, plan, feed);
     check_written(Safetensors::open(out), plan, 0);

@@ -17,6 +17,7 @@ struct ConvertOptions {
   std::optional<WantedType> dtype;  // of the weights of products, embedding and head: --quant or
                                     // --dtype; absent: as they are
   int threads = 1;
+  int64_t file_bytes = 0;  // of tensors in one GGUF file at most, else several are made; 0: one
   // Told how many bytes of the result are there, of how many; may throw, and then nothing is left
   // behind.
   std::function<void(int64_t done, int64_t total)> progress = {};
@@ -39,7 +40,8 @@ struct ConvertReport {
   int64_t bytes_before = 0, bytes_after = 0;
   int64_t aliases = 0;  // sources that hold a tied head a second time, or a table nobody needs
   int64_t tables = 0;   // targets that hold no parameter and follow from the configuration
-  int64_t quantised_twice = 0;  // targets quantised from quantised numbers
+  int64_t quantised_twice = 0;     // targets quantised from quantised numbers
+  std::vector<std::string> files;  // that a GGUF was written as; the first opens all
   std::string why_own;  // why llama.cpp does not run a GGUF that was written; empty where it does
 };
 

@@ -121,6 +121,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
     case Layout::by_head:
     case Layout::by_head_transposed: {
       const bool turned = row.layout == Layout::by_head_transposed;

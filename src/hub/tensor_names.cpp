@@ -70,6 +70,20 @@ constexpr NameRow kDeepSeekNames[] = {
      Layout::bank_of_one},
 };
 
+// ERNIE 4.5's: neighbours are turned, and the selection bias is a row.
+constexpr NameRow kErnieNames[] = {
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.weight", Layout::paired},
+    {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.weight", Layout::paired},
+    {Part::router, ParamKind::selection_bias,
+     "model.layers.{i}.mlp.moe_statics.e_score_correction_bias", Layout::as_row},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
 // DeepSeek-V2's and its successors': latent attention, and the shared experts of the first.
 constexpr NameRow kLatentNames[] = {
     {Part::attention, ParamKind::q_a, "model.layers.{i}.self_attn.q_a_proj.weight"},
@@ -286,6 +300,8 @@ const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames,    kTiedHeadName,
                                      {},        kHuggingFaceNames};
 const TensorNames kDeepSeekTensors = {
     "DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
+                                   {},          {},          kHuggingFaceNames};
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};

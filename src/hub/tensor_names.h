@@ -18,6 +18,7 @@ enum class Layout {
   transposed,      // [E,F,D] as one tensor [E,D,F], [O,I] as [I,O]
   transposed_one,  // [1,F,D] as one tensor [D,F]
   bias_rows,       // [E,F] as one tensor [E,1,F]
+  as_row,          // [E] as one tensor [1,E]
   fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
   fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
   paired,        // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
@@ -57,7 +58,7 @@ struct TensorNames {
 
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
-    kDeepSeekTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
+    kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
     kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,

@@ -52,6 +52,7 @@ Json account_json(const ConvertReport& report) {
                 {"numbers", report.numbers},
                 {"bytes_before", report.bytes_before},
                 {"bytes_after", report.bytes_after}};
+  if (report.files.size() > 1) reply["files"] = report.files;
   if (!report.why_own.empty()) reply["not_for_llama_cpp"] = report.why_own;
   return reply;
 }
@@ -107,6 +108,9 @@ FieldList fields(ConvertJob& job) {
            "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder "
            "cannot hold that")
       .values(written_dtypes());
+  list.add("split_size", bytes_of(job.split_size, "split_size"),
+           "write a GGUF as several files, NAME-00001-of-00003.gguf and so on, of at most so many "
+           "bytes of tensors each, as in 4G; the first one's name opens all. Default: one file");
   list.add("text_only", job.text_only,
            "leave out what IN has beside the language model of text: layers that predict further "
            "tokens, towers for pictures or sound. Without it such a model is refused");
@@ -126,12 +130,16 @@ void check_given(const ConvertJob& job, const Given& given) {
   for (const char* name : {"verify_windows", "verify_window"})
     if (job.verify.empty() && given.has(name))
       fail_usage("{} needs a text to score: add @verify TEXT", field(name));
+  if (given.has("split_size") && target_of(job.out) == Target::folder)
+    fail_usage("@split_size is of GGUF files; give OUT a name that ends in .gguf");
 }
 
 ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
                            const ConvertCallbacks& callbacks) {
   const std::string in = find_model(job.in);  // so that OUT can be told from it
-  ConvertOptions options{.dtype = wanted_type(job), .threads = thread_count(job.threads)};
+  ConvertOptions options{.dtype = wanted_type(job),
+                         .threads = thread_count(job.threads),
+                         .file_bytes = job.split_size.value_or(0)};
   if (options.dtype) check_asked(options.dtype->dtype, target_of(job.out));
   LoadedModel before = open_model(in, job.memory.limits, {},
                                   job.text_only ? BesideText::leave_out : BesideText::refuse);
@@ -165,7 +173,8 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   }
   callbacks.on_written(reply.account);
   if (!text) return reply;
-  LoadedModel after = open_model(job.out, job.memory.limits);
+  const std::vector<std::string>& files = reply.account.files;
+  LoadedModel after = open_model(files.empty() ? job.out : files[0], job.memory.limits);
   prepare_memory(
       in, scored_in_turn({before.model.get(), after.model.get()}, text->rule, DType::f32), {},
       job.memory, marked("lower @verify_window or leave @verify out; the model is written"), watch);

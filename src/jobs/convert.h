@@ -17,6 +17,7 @@ namespace moe {
 struct ConvertJob {
   std::string in, out, adapter, quant, dtype, verify;
   bool text_only = false;
+  std::optional<int64_t> split_size;
   MemoryOptions memory;
   ScoreOptions rule{.window = 0};  // of the text to verify by; 0: default_window
   int threads = 0;

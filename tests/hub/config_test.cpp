@@ -181,6 +181,7 @@ TEST(Config, TheTypeIsTheFirstThatCanSayIt) {
                                                      {"dense_tied", "llama"},
                                                      {"recipe_dense", "llama"},
                                                      {"recipe_mixtral", "mixtral"},
+                                                     {"recipe_ernie-moe", "ernie4_5_moe"},
                                                      {"recipe_qwen3-moe", "mixtral"}};
   for (const NamedConfig& named : small_configs())
     EXPECT_EQ(json_of(named.config)["model_type"],

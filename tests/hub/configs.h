@@ -194,6 +194,12 @@ inline std::vector<NamedConfig> small_families() {
                       .attention_factor = 1.25f,
                       .truncate = false};
   });
+  add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
+    c.dense_first = 1;
+    c.dense_width = 14;
+    c.shared_experts = 2;
+    c.shared_width = c.expert_width;
+  });
   const auto granite = [](ModelConfig& c) {
     c.multipliers = {.embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
   };

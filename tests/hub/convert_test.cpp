@@ -267,6 +267,38 @@ TEST(Convert, ToGgufAndBackIsTheSameFolder) {
     }
 }
 
+// Several files hold what one would, and the first opens all of them.
+TEST(Convert, SplitsAGgufIntoFiles) {
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  const auto split = [&](int64_t bytes) {
+    LoadedModel model = open_model(folder / "in", {});
+    return convert_model(model, folder / "in", folder / "m.gguf",
+                         {.threads = 2, .file_bytes = bytes});
+  };
+  converted(folder / "in", folder / "one.gguf");
+  const std::vector<std::string> files = split(100000).files;
+  ASSERT_GE(files.size(), 3u);
+  EXPECT_EQ(files[0], fmt::format("{}-00001-of-{:05}.gguf", folder / "m", files.size()));
+  expect_same_weights(folder / "one.gguf", files[0]);
+  const Gguf whole = Gguf::open(folder / "one.gguf"), all = Gguf::open(files[0]);
+  EXPECT_EQ(all.names(), whole.names());
+  for (const auto& [key, value] : whole.metadata()) EXPECT_TRUE(all.has(key)) << key;
+  EXPECT_FAILS(Gguf::open(files[1]), "give the first");
+  EXPECT_EQ(split(100000).files, files);  // an earlier result is replaced
+  // Each file is as large as it may be, or holds one tensor.
+  for (size_t i = 1; i < files.size(); ++i) {
+    const std::string bytes = slurp(files[i]);
+    int64_t tensors = 0;
+    std::memcpy(&tensors, bytes.data() + 8, sizeof tensors);
+    EXPECT_TRUE(bytes.size() < 101000 || tensors == 1) << files[i];
+  }
+  EXPECT_EQ(split(int64_t{1} << 40).files, std::vector<std::string>{folder / "m.gguf"});
+  EXPECT_EQ(slurp(folder / "m.gguf") == slurp(folder / "one.gguf"), true);
+  std::filesystem::remove(files[0]);
+  EXPECT_FAILS(split(100000), "is there without the first of its files");
+}
+
 TEST(Convert, QuantisesAsTheTableSays) {
   TempFolder folder;
   const auto model = drawn_model(block_config());

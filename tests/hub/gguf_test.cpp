@@ -158,6 +158,12 @@ void add_configs_of_2025(std::vector<NamedConfig>& all) {
   granite.shared_experts = 1;
   granite.shared_width = 96;
   all.push_back({"granitemoe", granite});
+  ModelConfig ernie = moe_config("ernie-moe");
+  ernie.dense_first = 1;
+  ernie.dense_width = 96;
+  ernie.shared_experts = 2;
+  ernie.shared_width = ernie.expert_width;
+  all.push_back({"ernie4_5-moe", ernie});
   ModelConfig oss = moe_config("gpt-oss");
   oss.act = ops::Act::swiglu_oai;
   oss.attention_bias = oss.attention_out_bias = oss.ffn_bias = oss.attention_sinks = true;
@@ -369,7 +375,8 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
     const bool paired =
-        std::set<std::string>{"llama", "deepseek", "smollm3", "granitemoe"}.contains(name);
+        std::set<std::string>{"llama", "deepseek", "smollm3", "granitemoe", "ernie4_5-moe"}
+            .contains(name);
     const auto check = [&, config = config](const char* theirs, const char* ours) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),

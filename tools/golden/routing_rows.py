@@ -148,6 +148,15 @@ def mixtral(options):
     )
 
 
+def ernie_moe(options):
+    """As mixtral, with a bias on the choice."""
+    return {
+        **mixtral(options),
+        "select": {"type": "top_k", "bias": {"rate": 0.001}},
+        "losses": {"balance": balance("unbiased_choices")},
+    }
+
+
 def gpt_oss(options):
     """As mixtral, of logits with a bias."""
     return {**mixtral(options), "logits": {"type": "linear", "bias": True}}
@@ -201,6 +210,7 @@ ROWS = {
     "olmoe": olmoe,
     "mixtral": mixtral,
     "gpt-oss": gpt_oss,
+    "ernie-moe": ernie_moe,
     "qwen2-moe": olmoe,
     "qwen3-moe": qwen3_moe,
     "hash": hash_row,
@@ -213,6 +223,7 @@ RENORMALISED = {
     "shazeer",
     "mixtral",
     "gpt-oss",
+    "ernie-moe",
     "nanomoe",
     "qwen3-moe",
     "deepseek-v3",

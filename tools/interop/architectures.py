@@ -236,6 +236,17 @@ CASES |= {
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            moe_num_experts=8,
+            moe_k=3,
+            moe_intermediate_size=24,
+            tie_word_embeddings=False,
+        ),
+    ),
     "olmo2": ("Olmo2Config", DENSE),
     "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
     "smollm3": ("SmolLM3Config", dict(DENSE, num_hidden_layers=4, pad_token_id=None)),
@@ -351,13 +362,17 @@ def router_of(layer):
     block = getattr(layer, "mlp", None) or layer.block_sparse_moe
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
     name = "e_score_correction_bias"
-    return gate, getattr(gate, name, getattr(block, name, None))
+    bias = getattr(gate, name, getattr(block, name, None))
+    statics = getattr(gate, "moe_statics", None)
+    return gate, bias if statics is None else getattr(statics, name)[0]
 
 
 def choosing_scores(gate, bias, x):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
     logits = x @ gate.weight.T + (0 if getattr(gate, "bias", None) is None else gate.bias)
-    scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
+    softmax = bias is None or hasattr(gate, "moe_statics")
+    scores = logits.softmax(-1) if softmax else logits.sigmoid()
+    scores = scores if bias is None else scores + bias
     if getattr(gate, "topk_method", None) == "greedy" or not getattr(gate, "num_group", None):
         return scores
     groups = scores.view(len(x), gate.num_group, -1)
@@ -477,6 +492,8 @@ def compare_gradients(folder, before, after, train_text):
     least = 1e-4 * max(float(grad.norm()) for grad in grads.values())
     worst, where = 0.0, ""
     for name, grad in grads.items():
+        if name.endswith("e_score_correction_bias"):
+            continue  # moved by its own rule
         ours = (first[name] - last[name]).detach() / STEP
         off = float((ours - grad).norm()) / max(float(grad.norm()), least)
         if not off <= worst:

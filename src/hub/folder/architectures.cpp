@@ -107,6 +107,7 @@ constexpr Architecture kArchitectures[] = {
     family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
+    family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),

@@ -45,7 +45,8 @@ enum class FamilyExperts {
   olmo,
   granite,
   granite_shared,
-  gpt_oss
+  gpt_oss,
+  ernie
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -88,12 +89,17 @@ struct Family {
   bool num_experts() const { return qwen() || experts == FamilyExperts::olmo; }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
-    return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite;
+    return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
+           experts == FamilyExperts::ernie;
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
-           experts == FamilyExperts::granite_shared || experts == FamilyExperts::gpt_oss;
+           experts == FamilyExperts::granite_shared || own_recipe();
+  }
+  // Whether its router is a recipe that no other family has.
+  bool own_recipe() const {
+    return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie;
   }
   bool qwen() const { return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3; }
 };
@@ -146,6 +152,7 @@ inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
                                       .rotary = FamilyRotary::dim,
                                       .experts = FamilyExperts::mixtral,
                                       .router = &kMiniMaxRouter};
+inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie};
 inline constexpr Family kOlmo2 = {
     .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,

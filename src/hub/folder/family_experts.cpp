@@ -9,7 +9,7 @@ constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_l
 
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
-  v.size("num_experts_per_tok", c.routing.top_k, 1);
+  v.size(f.experts == FamilyExperts::ernie ? "moe_k" : "num_experts_per_tok", c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
     case FamilyExperts::mixtral:
@@ -30,10 +30,16 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
     case FamilyExperts::deepseek:
-    case FamilyExperts::glm_lite: break;
+    case FamilyExperts::glm_lite:
+    case FamilyExperts::ernie: break;
   }
   v.size("intermediate_size", c.dense_width, 1);
   v.size("moe_intermediate_size", c.expert_width, 1);
+  if (f.experts == FamilyExperts::ernie) {
+    v.size("moe_num_experts", c.routing.experts, 1);
+    v.size("moe_num_shared_experts", c.shared_experts, 0);
+    return v.size("moe_layer_start_index", c.dense_first, 0);
+  }
   v.size("n_routed_experts", c.routing.experts, 1);
   if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
@@ -100,6 +106,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::granite_shared: return "mixtral";
     case FamilyExperts::olmo: return "olmoe";
     case FamilyExperts::gpt_oss: return "gpt-oss";
+    case FamilyExperts::ernie: return "ernie-moe";
     case FamilyExperts::qwen3: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
@@ -124,6 +131,30 @@ void read_deepseek_router(const JsonReader& reader, ModelConfig& c) {
   if (!c.routing.balance_over && reader.get<bool>("seq_aux"))
     c.routing.balance_over = BalanceOver::sequence;
   stands(reader, "seq_aux");
+}
+
+// Which layers route, beside the first of them, and what its code divides weights by at least.
+constexpr const char *kErnieStep = "moe_layer_interval", *kErnieLast = "moe_layer_end_index",
+                     *kErnieLeast = "moe_norm_min";
+constexpr double kErnieNorm = 1e-12;
+
+void read_ernie(const JsonReader& reader, const ModelConfig& c) {
+  need_off(reader, "use_bias", "biases of this family are not supported");
+  const auto last = reader.get<int64_t>(kErnieLast, -1);
+  if (reader.get<int64_t>(kErnieStep, 1) != 1 || (last != -1 && last != c.layers - 1))
+    fail(
+        "{}: by \"{}\" and \"{}\" dense layers stand behind one that routes; dense layers are "
+        "supported before all that route",
+        reader.where(), kErnieStep, kErnieLast);
+  if (reader.get<double>(kErnieLeast, kErnieNorm) > kErnieNorm)
+    refuse(reader, kErnieLeast, "a sum of weights is divided by as it is, only 1e-12 or less");
+}
+
+void write_ernie(Json& json, const ModelConfig& c) {
+  json["use_bias"] = false;
+  json[kErnieStep] = 1;
+  json[kErnieLast] = c.layers - 1;
+  json[kErnieLeast] = kErnieNorm;
 }
 
 // transformers' balance loss is K where ours is 1.
@@ -245,10 +276,11 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
   if (!router) {
-    if (f.experts == FamilyExperts::gpt_oss)
-      return c.routing.recipe == "gpt-oss"
+    if (f.own_recipe())
+      return c.routing.recipe == recipe_of(f, true)
                  ? ""
-                 : fmt::format("recipe '{}' is another than 'gpt-oss'", c.routing.recipe);
+                 : fmt::format("recipe '{}' is another than '{}'", c.routing.recipe,
+                               recipe_of(f, true));
     if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
     return f.always_renormalises() && !renormalises(c.routing)
                ? "its combine weights are not normalised"
@@ -278,6 +310,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
                  : "";
     case FamilyExperts::deepseek:
     case FamilyExperts::glm_lite:
+    case FamilyExperts::ernie:
       if (none) return f.router ? "it has no shared experts" : "";
       return c.shared_gate || c.shared_width != c.expert_width
                  ? "its shared experts are not as wide as the others, or weighted"
@@ -291,7 +324,7 @@ std::string why_not_layers(const ModelConfig& c, const Family& f) {
   if (f.qwen()) return c.dense_width < 1 ? "its dense layers have no width" : "";
   if (!f.dense_first()) return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
   if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
-  return f.experts == FamilyExperts::glm_lite && c.moe_every != 1
+  return f.experts != FamilyExperts::deepseek && c.moe_every != 1
              ? "its MoE layers are not all behind the first"
              : "";
 }
@@ -312,6 +345,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.qwen()) read_qwen_layers(reader, c);
   if (f.experts == FamilyExperts::qwen2) c.shared_experts = 1, c.shared_gate = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
+  if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   read_router(reader, c, f);
 }
@@ -322,6 +356,7 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   if (f.num_experts()) fields.size("num_experts", c.routing.experts, 1);
   if (f.qwen()) write_qwen_layers(json, c);
   if (f.experts == FamilyExperts::glm_lite) write_mlp_types(json, c);
+  if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
   write_router(json, c, f);
 }
 

@@ -20,6 +20,7 @@ enum class SharedExperts {
   counted,  // expert_shared_count of them, each as wide as a routed one, weighing 1
   gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
   sized,    // none, or one expert_shared_feed_forward_length wide, weighing 1
+  summed,   // none, or as many as a routed one goes into that width, weighing 1
 };
 
 // "expert_gating_func": what the scores of experts are.
@@ -59,12 +60,16 @@ struct GgufArchitecture {
   bool renormalises = false;           // the weights of the chosen experts are divided by their sum
   bool weighs_as_said = false;         // "expert_weights_scale" counts, and the keys of groups do
   SharedExperts shared = SharedExperts::none;
-  bool dense_first = false;  // leading_dense_block_count dense layers come first
+  bool dense_first = false;    // leading_dense_block_count dense layers come first
+  std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }
   bool latent() const { return older_latents != nullptr; }
+  bool may_lack_shared() const {
+    return shared == SharedExperts::sized || shared == SharedExperts::summed;
+  }
 };
 
 std::span<const GgufArchitecture> gguf_architectures();

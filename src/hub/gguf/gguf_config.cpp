@@ -297,6 +297,14 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   } else if (row.shared == SharedExperts::sized) {
     c.shared_width = keys.size_or(kSharedWidth, 0, 0);
     c.shared_experts = c.shared_width > 0 ? 1 : 0;
+  } else if (row.shared == SharedExperts::summed) {
+    const int64_t all = keys.size_or(kSharedWidth, 0, 0);
+    c.shared_experts = all % c.expert_width == 0 ? all / c.expert_width : 1;
+    c.shared_width = c.shared_experts > 0 ? all / c.shared_experts : 0;
+  }
+  if (!row.step.empty()) {
+    keys.number(row.step, 0);
+    keys.need_number(row.step, 1, "every layer behind the dense ones routes");
   }
   c.routing = default_options(find_recipe(row.recipe), experts, used, c.layers - c.dense_first);
   keys.need_number(kGating, static_cast<double>(row.gating),
@@ -460,8 +468,8 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.dense_first) size(kDenseFirst, c.layers - c.moe_layer_count());
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
-  if (row.shared == SharedExperts::gated ||
-      (row.shared == SharedExperts::sized && c.shared_experts))
+  if (!row.step.empty()) size(row.step, 1);
+  if (row.shared == SharedExperts::gated || (row.may_lack_shared() && c.shared_experts > 0))
     size(kSharedWidth, c.shared_experts * c.shared_width);
   if (row.gating != GgufGating::softmax || row.weighs_as_said)
     size(kGating, static_cast<int64_t>(row.gating));

@@ -68,8 +68,7 @@ std::string why_not_layers(const GgufArchitecture& row, const ModelConfig& c) {
 
 std::string why_not_shared(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.shared == SharedExperts::none) return c.shared_experts > 0 ? "it has shared experts" : "";
-  if (c.shared_experts == 0)
-    return row.shared == SharedExperts::sized ? "" : "it has no shared expert";
+  if (c.shared_experts == 0) return row.may_lack_shared() ? "" : "it has no shared expert";
   if (c.shared_gate != (row.shared == SharedExperts::gated))
     return c.shared_gate ? "its shared experts are weighed" : "its shared experts are not weighed";
   if (row.shared == SharedExperts::counted &&

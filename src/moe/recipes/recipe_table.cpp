@@ -414,6 +414,29 @@ Recipe gpt_oss() {
   return r;
 }
 
+Recipe ernie_moe() {
+  Recipe r = mixtral();
+  r.name = "ernie-moe";
+  r.title = "softmax scores and a selection bias, weights renormalised over the chosen";
+  r.source =
+      "Baidu 2025, ERNIE 4.5 Technical Report, section 2; github huggingface/transformers, "
+      "models/ernie4_5_moe";
+  r.formula =
+      "p = softmax(Wg x);  K = top-k(p + b);  w = p[K] / sum p[K];  after each step "
+      "b_e += 0.001 sign(mean(c) - c_e);  y = sum w_i FFN_i(x) + FFN_shared(x)";
+  r.differs =
+      "The report's loss that keeps the router's rows orthogonal, and its balancing of tokens over "
+      "modalities, are not here. transformers' balance loss is K when balanced, adds the tokens of "
+      "all layers up and does not move the bias.";
+  r.default_experts = 64;
+  r.default_top_k = 6;
+  r.shared = {.experts = 2, .widths = 1, .gate = false};
+  r.losses = {.coef = coefficients(0.001f), .uniform_is_k = true, .sum_over_layers = false};
+  r.train.select = TopK{.bias = SelectionBias{.rate = 1e-3f}};
+  r.train.losses = only(balance(Counts::unbiased_choices, Probs::scores));
+  return r;
+}
+
 Recipe qwen2_moe() {
   Recipe r = olmoe();
   r.name = "qwen2-moe";
@@ -531,9 +554,9 @@ std::vector<Recipe> make_recipe_table() {
   return {dense(),     shazeer(),      gshard(),        switch_transformer(),
           glam(),      st_moe(),       expert_choice(), expert_choice_notes(),
           nanomoe(),   deepseek_moe(), deepseek_v2(),   deepseek_v3(),
-          olmoe(),     mixtral(),      gpt_oss(),       qwen2_moe(),
-          qwen3_moe(), hash(),         cmoe(),          carved(),
-          custom()};
+          olmoe(),     mixtral(),      gpt_oss(),       ernie_moe(),
+          qwen2_moe(), qwen3_moe(),    hash(),          cmoe(),
+          carved(),    custom()};
 }
 
 }  // namespace moe

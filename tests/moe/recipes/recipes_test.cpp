@@ -22,8 +22,8 @@ TEST(Recipes, AreTheNamedOnes) {
   for (const Recipe& recipe : recipes()) names += std::string(recipe.name) + " ";
   EXPECT_EQ(names,
             "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
-            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss qwen2-moe "
-            "qwen3-moe hash cmoe carved custom ");
+            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss ernie-moe "
+            "qwen2-moe qwen3-moe hash cmoe carved custom ");
 }
 
 TEST(Recipes, EveryRowTrainsAndEvaluatesByItsDefaults) {

@@ -392,9 +392,10 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     if (tensor.pieces.size() != 1 || piece.transpose)
       fail("{}: \"{}\" is no tensor of its own in a folder, so an adapter cannot bring it", folder,
            piece.param->name);
-    items.push_back({std::string(kPrefix) + tensor.name,
-                     piece.expert < 0 ? piece.param->value : piece.param->value.at(piece.expert),
-                     DType::f32});
+    Tensor value = piece.expert < 0 ? piece.param->value : piece.param->value.at(piece.expert);
+    value.rank = static_cast<int>(tensor.shape.size());  // a vector may be a row in the file
+    std::copy(tensor.shape.begin(), tensor.shape.end(), value.shape.begin());
+    items.push_back({std::string(kPrefix) + tensor.name, value, DType::f32});
     // PEFT takes a name that a module's ends with; two words, because "gate" ends others too.
     const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
     const size_t cut = module.rfind('.', module.rfind('.') - 1);

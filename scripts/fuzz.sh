@@ -27,8 +27,12 @@ for name in "${names[@]}"; do
   [ ! -d "tests/fuzz/seeds/$name" ] || cp -r "tests/fuzz/seeds/$name/." "$work/seeds/$name/"
   log=$work/$name.log
   wanted=$runs
-  # Each run makes a tokenizer with its pattern: 250 a second.
-  [ "$name" != ggml_vocab ] || wanted=$((runs / 5))
+  case $name in
+    # Each run makes a tokenizer with its pattern: 250 a second.
+    ggml_vocab) wanted=$((runs / 5)) ;;
+    # What people download from others: 100,000 by default, thousands a second.
+    gguf | gguf_config | packed) wanted=$((runs * 5)) ;;
+  esac
   # At least one more run than seeds is made in any case: libFuzzer counts reading the seeds as
   # runs.
   code=0

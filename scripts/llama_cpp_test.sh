@@ -47,7 +47,7 @@ all_architectures() {
     echo "$case:" >&3
     "$bin" train --from "$work/families/$case" --data "$text" --out "$work/families/$case.trained" \
       --steps 200 --context 128 --batch 8 --lr 3e-3 --warmup 20 --dtype f32 --no-report \
-      >"$work/trained" 2>&1 || { cat "$work/trained" && return 1; }
+      >"$work/trained" 2>&1 || return 1
     compare export "$work/families/$case.trained" "$text" --window 256 --windows 16 \
       --types f32 bf16 q8_0 q4_0 mxfp4_moe || bad+=("$case")
   done <"$work/cases"

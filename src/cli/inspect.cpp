@@ -73,9 +73,12 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n",
              human_count(f.forward()), human_count(f.training()), c.context);
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16\n",
+  fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16{}\n",
              size(cost.memory.weights_f32), size(cost.memory.weights_bf16),
-             size(cost.memory.kv_per_token_bf16));
+             size(cost.memory.kv_per_token_bf16),
+             cost.memory.state_f32 > 0
+                 ? fmt::format(", {} a sequence in f32", size(cost.memory.state_f32))
+                 : "");
   const TrainingMemory t = count_training_memory(c, shape);
   fmt::print(
       "training in {} on {} x {} tokens{}: {} = masters {} + gradients {} + moments {} + packed {} "

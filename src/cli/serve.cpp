@@ -59,7 +59,8 @@ int run_serve(const Flags& f) {
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
   const auto use = [&](int64_t tokens) {
-    return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens);
+    return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens,
+                       f.serve.parallel);
   };
   const ForwardUse without_cache = use(0);
   const MemoryPlan plan = plan_memory({&without_cache, 1}, {}, f.memory.limits);

@@ -73,7 +73,7 @@ class Walk {
     u_ = run.saved.alloc(DType::f32, {tokens, width});
     y_ = run.saved.alloc(DType::f32, {tokens, width});
     dense.embed(run, h_, text.batch);
-    pass_.cos_sin = dense.cos_sin_table(run, run.saved, text.batch.positions);
+    dense.set_cos_sin(run, run.saved, pass_);
     if (!stages.follows_dense()) return;
     dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
     ops::cast(run, dense_h_, h_);
@@ -235,7 +235,8 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (dense.moe_layer_count() > 0)
     fail_usage("this model routes already (recipe '{}'); only a dense one is carved",
                dense.routing.recipe);
-  if (dense.norm_placement == NormPlacement::output || dense.multipliers.residual != 1)
+  if (dense.norm_placement == NormPlacement::output ||
+      dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1)
     fail_usage(
         "this model does not add what its FFNs give as it is, but normalised or times a number; "
         "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "

@@ -28,6 +28,7 @@ const char* act_name(ops::Act act) {
     case ops::Act::gelu_tanh: return "gelu_tanh";
     case ops::Act::relu: return "relu";
     case ops::Act::swiglu_oai: return "swiglu_oai";
+    case ops::Act::sigmoid: return "sigmoid";
   }
   return "";
 }
@@ -41,6 +42,7 @@ const char* placement_name(NormPlacement placement) {
     case NormPlacement::pre: return "before each sublayer";
     case NormPlacement::post: return "after each sum";
     case NormPlacement::output: return "after each sublayer";
+    case NormPlacement::both: return "before and after each sublayer";
   }
   return "";
 }
@@ -67,6 +69,14 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
           fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
                       c.multipliers.attention, c.multipliers.logits));
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
+  decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
+  decides("the heads of linear attention (linear_num_key_heads and the like)",
+          fmt::format("{} and {}, {} and {} wide, behind a convolution of {}", c.linear.key_heads,
+                      c.linear.value_heads, c.linear.key_width, c.linear.value_width,
+                      c.linear.conv_width));
+  decides("whether attention has a gate", c.attention_gate);
+  decides("what norms add to their weights", c.norm_offset ? 1 : 0);
+  of_base("the rotary base of layers with a window (rope_local_base_freq)", c.window_rope_theta);
   decides("the number of heads (num_attention_heads)", c.heads);
   decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);
   decides("the width of a head (head_dim)", c.head_width);

@@ -118,6 +118,8 @@ void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t en
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
     dequantise(out + (row - begin) * cols, from.data, from.dtype, cols);
   });
+  if (!tensor.pieces.empty())
+    to_file({out, static_cast<size_t>((end - begin) * cols)}, tensor.pieces[0].change);
 }
 
 void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t begin, int64_t end,
@@ -129,6 +131,9 @@ void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t beg
     std::memcpy(static_cast<char*>(out) + (row - begin) * bytes, from.data,
                 static_cast<size_t>(bytes));
   });
+  if (dtype == DType::f32 && !tensor.pieces.empty())
+    to_file({static_cast<float*>(out), static_cast<size_t>((end - begin) * bytes) / sizeof(float)},
+            tensor.pieces[0].change);
 }
 
 }  // namespace moe

@@ -82,13 +82,27 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
   return items;
 }
 
+std::vector<FileTensor> map_of(const TensorNames& names, Model& model, const NamedTensors& file,
+                               bool beside_others) {
+  std::vector<FileTensor> map = map_tensors(names, model);
+  drop_prefix(map, names.prefix, file);
+  if (beside_others) enter_text(map, file);
+  return map;
+}
+
+bool names_stand(const std::vector<FileTensor>& map, const NamedTensors& file) {
+  return std::all_of(map.begin(), map.end(), [&](const FileTensor& tensor) {
+    return tensor.alias || file.contains(tensor.name);
+  });
+}
+
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
                        BesideText beside = BesideText::refuse) {
   const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
-  const auto [config, architecture, names, packing] =
+  const auto [config, architecture, names, packing, beside_others] =
       read_config(read_text(config_path), config_path);
   const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::shared_ptr<const NamedTensors> file = stored;
@@ -100,8 +114,9 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   check_vocabulary(*loaded.tokenizer, config, folder);
   loaded.model = std::make_unique<Model>(
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
-  std::vector<FileTensor> map = map_tensors(*names, *loaded.model);
-  drop_prefix(map, names->prefix, *file);
+  std::vector<FileTensor> map = map_of(*names, *loaded.model, *file, beside_others);
+  if (architecture->other_names != nullptr && !names_stand(map, *file))
+    map = map_of(*architecture->other_names, *loaded.model, *file, beside_others);
   loaded.left_out = check_account(map, *file, "config.json", beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);

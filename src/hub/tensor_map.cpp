@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -78,7 +79,23 @@ void join_experts(std::vector<FileTensor>& map, const std::string& name,
     tensor->pieces.insert(tensor->pieces.begin() + ((piece.expert + 1) * (before + 1) - 1), piece);
 }
 
-RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& shape) {
+// Of linear attention a key head's queries, keys, values and gates follow each other; and so do its
+// value heads' strengths and decays.
+RowOrder order_of_linear(ParamKind kind, const LinearAttention& l) {
+  const int64_t group = l.value_heads / l.key_heads, k = l.key_width, v = group * l.value_width,
+                all = 2 * (k + v);
+  switch (kind) {
+    case ParamKind::linear_q: return {.head = k, .apart = all};
+    case ParamKind::linear_k: return {.head = k, .apart = all, .before = k};
+    case ParamKind::linear_v: return {.head = v, .apart = all, .before = 2 * k};
+    case ParamKind::linear_z: return {.head = v, .apart = all, .before = 2 * k + v};
+    case ParamKind::linear_b: return {.head = group, .apart = 2 * group};
+    default: return {.head = group, .apart = 2 * group, .before = group};
+  }
+}
+
+RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& config) {
+  const AttentionShape shape = config.attention(0);
   const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
   switch (row.layout) {
     case Layout::paired: return {.head = width, .turning = width, .paired = true};
@@ -90,6 +107,10 @@ RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& 
                  ? RowOrder{.head = own, .apart = own + shape.value_width}
                  : RowOrder{
                        .head = shape.value_width, .apart = own + shape.value_width, .before = own};
+    case Layout::gated_heads:
+      return {
+          .head = width, .apart = 2 * width, .before = param.kind == ParamKind::o_gate ? width : 0};
+    case Layout::linear_heads: return order_of_linear(param.kind, config.linear);
     case Layout::interleaved_experts:
       return {.head = 1, .apart = 2, .before = param.kind == ParamKind::up ? 1 : 0};
     default: return {};
@@ -97,7 +118,7 @@ RowOrder order_of(const NameRow& row, const Param& param, const AttentionShape& 
 }
 
 void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
-               const AttentionShape& attention) {
+               const ModelConfig& config) {
   const std::string name = name_in_file(row, param);
   const bool turns = param.is_matrix();
   std::vector<int64_t> shape = shape_of(param.whole());
@@ -120,14 +141,19 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       shape.erase(shape.begin());
       turn();
       return push({.param = &param, .expert = 0, .transpose = turns});
-    case Layout::bias_rows: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::bias_rows:
+    case Layout::as_channels: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::plus_one:
+      return push({.param = &param, .change = FileTensor::Piece::Change::plus_one});
+    case Layout::minus_exp:
+      return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
     case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
     case Layout::by_head:
     case Layout::by_head_transposed: {
       const bool turned = row.layout == Layout::by_head_transposed;
-      shape = {attention.heads, shape[0] / attention.heads, shape[1]};
+      shape = {config.heads, shape[0] / config.heads, shape[1]};
       if (turned) std::swap(shape[1], shape[2]);
-      return push({.param = &param, .transpose = turned, .heads = attention.heads});
+      return push({.param = &param, .transpose = turned, .heads = config.heads});
     }
     case Layout::fused: return join(map, name, shape, 0, {&param});
     case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
@@ -135,7 +161,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return join_experts(
           map, name, shape, shape.size() - 1,
-          {.param = &param, .transpose = turns, .order = order_of(row, param, attention)});
+          {.param = &param, .transpose = turns, .order = order_of(row, param, config)});
     case Layout::fused_of_one:
       shape.erase(shape.begin());
       return join(map, name, shape, 0, {&param, 0});
@@ -143,11 +169,12 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
-    case Layout::rotary_last:
-      return push({.param = &param, .order = order_of(row, param, attention)});
+    case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:
     case Layout::fused_heads:
-      return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, attention)});
+    case Layout::gated_heads:
+    case Layout::linear_heads:
+      return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, config)});
   }
 }
 
@@ -261,8 +288,10 @@ template <class T>
 void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   const int64_t width = file_cols(piece, from.cols);
   const auto convert = [&](T* out, const char* in) {
-    if constexpr (std::is_same_v<T, float>) to_floats(out, in, from.dtype, width);
-    else std::memcpy(out, in, static_cast<size_t>(width) * sizeof(T));
+    if constexpr (std::is_same_v<T, float>) {
+      to_floats(out, in, from.dtype, width);
+      from_file({out, static_cast<size_t>(width)}, piece.change);
+    } else std::memcpy(out, in, static_cast<size_t>(width) * sizeof(T));
   };
   std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * width : 0));
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
@@ -295,6 +324,7 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
         to_floats(rows.data() + r * from.cols(),
                   static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype,
                   from.cols());
+      to_file(rows, piece.change);
       const auto place = [&](int64_t r) {
         return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r)));
       };
@@ -415,7 +445,8 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
   bool alike = true, as_it_is = true, transposed = false;
   for (const auto& [piece, from] : pieces) {
     alike = alike && from.dtype == dtype;
-    as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense();
+    as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense() &&
+               piece.change == FileTensor::Piece::Change::none;
     transposed = transposed || piece.transpose;
   }
   if (!is_large(param) || !alike || (transposed && is_quantised(dtype))) {
@@ -462,6 +493,16 @@ int64_t RowOrder::model_row(int64_t file_row) const {
   return file_row / each * head + r;
 }
 
+void to_file(std::span<float> numbers, FileTensor::Piece::Change change) {
+  if (change == FileTensor::Piece::Change::none) return;
+  for (float& x : numbers) x = change == FileTensor::Piece::Change::plus_one ? x + 1 : -std::exp(x);
+}
+
+void from_file(std::span<float> numbers, FileTensor::Piece::Change change) {
+  if (change == FileTensor::Piece::Change::none) return;
+  for (float& x : numbers) x = change == FileTensor::Piece::Change::plus_one ? x - 1 : std::log(-x);
+}
+
 Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   const Param& param = *piece.param;
   if (piece.heads > 0) {
@@ -474,8 +515,7 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
-  for (Param* param : model.params())
-    add_piece(map, row_of(names, *param), *param, model.config().attention(0));
+  for (Param* param : model.params()) add_piece(map, row_of(names, *param), *param, model.config());
   if (model.config().tied && !names.tied_head.empty()) {
     Param& embedding = model.lm_head_weight();
     map.push_back({.name = std::string(names.tied_head),
@@ -501,6 +541,19 @@ void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const Na
     if (file.contains(tensor.name) || !tensor.name.starts_with(prefix)) continue;
     const std::string bare = tensor.name.substr(prefix.size());
     if (file.contains(bare)) tensor.name = bare;
+  }
+}
+
+void enter_text(std::vector<FileTensor>& map, const NamedTensors& file) {
+  constexpr std::string_view kModel = "model.", kText = "language_model.";
+  for (FileTensor& tensor : map) {
+    if (file.contains(tensor.name)) continue;
+    for (const std::string& name :
+         {tensor.name.starts_with(kModel)
+              ? fmt::format("{}{}{}", kModel, kText, tensor.name.substr(kModel.size()))
+              : tensor.name,
+          fmt::format("{}{}", kText, tensor.name)})
+      if (file.contains(name)) tensor.name = name;
   }
 }
 
@@ -543,7 +596,9 @@ constexpr BesideRow kBeside[] = {
     {"vision_model.", kPictures}, {"multi_modal_projector.", kPictures},
     {"audio_tower.", kSound},     {"model.audio_tower.", kSound},
 };
-constexpr std::string_view kLayers[] = {"model.layers.", "blk."};  // of folders and of GGUF
+constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.layers.",
+                                        "language_model.model.layers.",
+                                        "blk."};  // of folders and of GGUF
 
 // What a tensor belongs to beside the model of text; empty: nothing that is known. Layers behind
 // the model's own predict further tokens.
@@ -644,6 +699,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const bool scattered =
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
+        piece.change == FileTensor::Piece::Change::none &&
         !is_quantised(piece.param->value.dtype)) {
       item.value =
           shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);

@@ -40,6 +40,8 @@ struct FileTensor {
     bool transpose = false;  // the last two dimensions trade places in the file
     int64_t heads = 0;       // so many matrices, one behind another, make up the parameter's one
     RowOrder order = {};
+    // What the file has of each number x of the Model.
+    enum class Change { none, plus_one, minus_exp } change = Change::none;
   };
 
   std::string name;
@@ -50,6 +52,10 @@ struct FileTensor {
   bool alias = false;  // may be missing: a second name of a tied head, or, without pieces, a table
                        // that programs store and nobody needs
 };
+
+// A piece's numbers as the file has them, from those of the Model and back, in place.
+void to_file(std::span<float>, FileTensor::Piece::Change);
+void from_file(std::span<float>, FileTensor::Piece::Change);
 
 // Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
 Tensor matrix_of(const FileTensor::Piece&, int64_t m);
@@ -66,6 +72,9 @@ std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 
 // Takes the names that the file has without the prefix, as some writers leave it off.
 void drop_prefix(std::vector<FileTensor>&, std::string_view prefix, const NamedTensors&);
+
+// Takes the names as a model of pictures and text has those of its text.
+void enter_text(std::vector<FileTensor>&, const NamedTensors&);
 
 // How many numbers a Model of this config holds, without making one. A double, so that hostile
 // sizes cannot overflow.

@@ -19,6 +19,26 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.k_norm.weight"},
     {Part::attention, ParamKind::sinks, "model.layers.{i}.self_attn.sinks", Layout::same, true},
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.o_gate_proj.weight"},
+    {Part::attention, ParamKind::linear_q, "model.layers.{i}.linear_attn.in_proj_qkv.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::linear_k, "model.layers.{i}.linear_attn.in_proj_qkv.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::linear_v, "model.layers.{i}.linear_attn.in_proj_qkv.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::linear_z, "model.layers.{i}.linear_attn.in_proj_z.weight"},
+    {Part::attention, ParamKind::linear_b, "model.layers.{i}.linear_attn.in_proj_b.weight"},
+    {Part::attention, ParamKind::linear_a, "model.layers.{i}.linear_attn.in_proj_a.weight"},
+    {Part::attention, ParamKind::linear_conv, "model.layers.{i}.linear_attn.conv1d.weight",
+     Layout::as_channels},
+    {Part::attention, ParamKind::linear_dt_bias, "model.layers.{i}.linear_attn.dt_bias",
+     Layout::same, true},
+    {Part::attention, ParamKind::linear_a_log, "model.layers.{i}.linear_attn.A_log", Layout::same,
+     true},
+    {Part::attention, ParamKind::linear_norm, "model.layers.{i}.linear_attn.norm.weight"},
+    {Part::attention, ParamKind::linear_o, "model.layers.{i}.linear_attn.out_proj.weight"},
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.attn_out_layernorm.{w}"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.ffn_out_layernorm.{w}"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.up_proj.{w}", Layout::bank_of_one},
@@ -113,6 +133,44 @@ constexpr NameRow kLatentNames[] = {
 constexpr NameRow kOlmo2Names[] = {
     {Part::norms, ParamKind::attn_norm, "model.layers.{i}.post_attention_layernorm.weight"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+};
+
+// Gemma 3's: norms before and behind each sublayer.
+constexpr NameRow kGemma3Names[] = {
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_feedforward_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+};
+
+// Qwen3-Next's: attention with a gate, and linear attention whose projections lie key head by key
+// head.
+constexpr std::string_view kLinearQkvz = "model.layers.{i}.linear_attn.in_proj_qkvz.weight",
+                           kLinearBa = "model.layers.{i}.linear_attn.in_proj_ba.weight",
+                           kGatedQueries = "model.layers.{i}.self_attn.q_proj.weight";
+constexpr NameRow kQwen3NextNames[] = {
+    {Part::attention, ParamKind::q, kGatedQueries, Layout::gated_heads},
+    {Part::attention, ParamKind::o_gate, kGatedQueries, Layout::gated_heads},
+    {Part::attention, ParamKind::linear_q, kLinearQkvz, Layout::linear_heads},
+    {Part::attention, ParamKind::linear_k, kLinearQkvz, Layout::linear_heads},
+    {Part::attention, ParamKind::linear_v, kLinearQkvz, Layout::linear_heads},
+    {Part::attention, ParamKind::linear_z, kLinearQkvz, Layout::linear_heads},
+    {Part::attention, ParamKind::linear_b, kLinearBa, Layout::linear_heads},
+    {Part::attention, ParamKind::linear_a, kLinearBa, Layout::linear_heads},
+};
+
+// Qwen3.5's: linear attention as kHuggingFaceNames has it; experts in one tensor, or apart.
+constexpr NameRow kQwen35ApartNames[] = {
+    {Part::attention, ParamKind::q, kGatedQueries, Layout::gated_heads},
+    {Part::attention, ParamKind::o_gate, kGatedQueries, Layout::gated_heads},
+};
+constexpr NameRow kQwen35Names[] = {
+    {Part::attention, ParamKind::q, kGatedQueries, Layout::gated_heads},
+    {Part::attention, ParamKind::o_gate, kGatedQueries, Layout::gated_heads},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
 };
 
 // Granite's own, the experts.
@@ -231,6 +289,20 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
     {Part::attention, ParamKind::sinks, "blk.{i}.attn_sinks.weight", Layout::same, true},
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_o_gate.weight"},
+    {Part::attention, ParamKind::linear_q, "blk.{i}.attn_qkv.weight", Layout::fused},
+    {Part::attention, ParamKind::linear_k, "blk.{i}.attn_qkv.weight", Layout::fused},
+    {Part::attention, ParamKind::linear_v, "blk.{i}.attn_qkv.weight", Layout::fused},
+    {Part::attention, ParamKind::linear_z, "blk.{i}.attn_gate.weight"},
+    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_beta.weight"},
+    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_alpha.weight"},
+    {Part::attention, ParamKind::linear_conv, "blk.{i}.ssm_conv1d.weight"},
+    {Part::attention, ParamKind::linear_dt_bias, "blk.{i}.ssm_dt.bias", Layout::same, true},
+    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::minus_exp, true},
+    {Part::attention, ParamKind::linear_norm, "blk.{i}.ssm_norm.weight"},
+    {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight"},
+    {Part::norms, ParamKind::attn_out_norm, "blk.{i}.post_attention_norm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "blk.{i}.post_ffw_norm.weight"},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_gate.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.{w}", Layout::bank_of_one},
@@ -286,6 +358,28 @@ constexpr NameRow kGgufOutputNorm[] = {
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_ffw_norm.weight"},
 };
 
+// Where a norm's 1 is part of its weight in the file.
+constexpr NameRow kGgufGemma3[] = {
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::attn_out_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::ffn_out_norm, "blk.{i}.post_ffw_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
+};
+constexpr NameRow kGgufQwen3Next[] = {
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::gated_heads},
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_q.weight", Layout::gated_heads},
+    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_ba.weight", Layout::linear_heads},
+    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_ba.weight", Layout::linear_heads},
+};
+
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
 // (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
@@ -305,6 +399,14 @@ const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
+                                    {},        {},           kHuggingFaceNames};
+const TensorNames kQwen3NextTensors = {"Qwen3-Next", kQwen3NextNames,  kTiedHeadName, {},
+                                       {},           kHuggingFaceNames};
+const TensorNames kQwen35MoeTensors = {"Qwen3.5", kQwen35Names, kTiedHeadName,
+                                       {},        {},           kHuggingFaceNames};
+const TensorNames kQwen35MoeApartTensors = {"Qwen3.5", kQwen35ApartNames, kTiedHeadName, {},
+                                            {},        kHuggingFaceNames};
 const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
@@ -324,6 +426,9 @@ const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgu
                                              {},          kGgufNames};
 const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},
                                                 {},          kGgufNames};
+const TensorNames kGgufQwen3NextTensors = {"llama.cpp", kGgufQwen3Next, kGgufHead, {},
+                                           {},          kGgufNames};
+const TensorNames kGgufGemma3Tensors = {"llama.cpp", kGgufGemma3, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};
 

@@ -32,6 +32,11 @@ enum class Layout {
   interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
                         // [E,D,2F]; of biases [E,F] twice as [E,2F]
   fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
+  gated_heads,          // as fused, but head by head: a head's queries, then its gate
+  linear_heads,         // of linear attention, as fused, but key head by key head
+  as_channels,          // [C,J] as [C,1,J]
+  plus_one,             // 1 is added to each number
+  minus_exp,            // of each number x, -e^x
 };
 
 // A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
@@ -59,13 +64,15 @@ struct TensorNames {
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
-    kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors;
+    kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
+    kQwen35MoeApartTensors, kGemma3Tensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,
 // together; where the norm before an FFN is
 // called after the attention, and where norms stand behind attention and FFN.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors,
-    kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors;
+    kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors,
+    kGgufQwen3NextTensors, kGgufGemma3Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

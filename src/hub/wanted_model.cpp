@@ -12,7 +12,7 @@ namespace {
 
 // In the order of the enums' values.
 const std::vector<std::string> kQkNorms = {"none", "head", "full"};
-const std::vector<std::string> kNormPlacements = {"pre", "post", "output"};
+const std::vector<std::string> kNormPlacements = {"pre", "post", "output", "both"};
 
 // The coefficients of the auxiliary losses; canonical, so that one number means the same in every
 // recipe.
@@ -107,12 +107,13 @@ FieldList fields(WantedModel& w) {
            "FFN width of dense layers; default: 4 D (GELU) or 8/3 D (SwiGLU)")
       .also({"intermediate_size", "n_inner"});
   list.add_choice("activation", w.activation, activation_names(),
-                  "silu, gelu, gelu_tanh, relu, or swiglu_oai, gpt-oss's clamped one")
+                  "silu, gelu, gelu_tanh, relu, sigmoid, or swiglu_oai, gpt-oss's clamped one")
       .also({"hidden_act"});
   list.add_choice("qk_norm", w.qk_norm, kQkNorms,
                   "none, head or full: RMSNorm of queries and keys");
   list.add_choice("norm_placement", w.norm_placement, kNormPlacements,
-                  "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h))");
+                  "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
+                  "norm(f(norm(h)))");
   list.add("bias", w.bias, "true or false: biases in norms, attention and experts (gpt2)");
   list.add("tied", w.tied, "true or false: the head is the embedding")
       .also({"tie_word_embeddings"});

@@ -117,6 +117,14 @@ Generated Generation::finish() {
   return std::move(out_);
 }
 
+void check_lookup(const ModelConfig& config, const GenerateOptions& options) {
+  if (options.prompt_lookup > 0 && config.linear.present())
+    fail_usage(
+        "@prompt_lookup is {}, but the states of linear attention cannot be taken back from tokens "
+        "that were guessed wrong; leave it at 0",
+        options.prompt_lookup);
+}
+
 Session session_for(Model& model, Run& run, std::span<const int32_t> prompt,
                     const GenerateOptions& options) {
   check_asked_for(model.config(), options.session.routing);
@@ -136,6 +144,7 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
                    const GenerateOptions& options, const EmitText& emit, const KeepReading& keep,
                    std::unique_ptr<grammar::Constraint> constraint) {
   validate(options);
+  check_lookup(session.runner().model().config(), options);
   Generation generation(tokenizer, prompt,
                         with_room(options, session.capacity() - std::ssize(prompt) + 1), emit,
                         std::move(constraint));

@@ -85,6 +85,8 @@ class Generation {
 
 // A session with room for the prompt and what `options` let follow, so that several texts can
 // follow it. Fails as generate() does.
+// Fails (usage) where the model cannot go back behind tokens that were guessed.
+void check_lookup(const ModelConfig&, const GenerateOptions&);
 Session session_for(Model&, Run&, std::span<const int32_t> prompt, const GenerateOptions&);
 
 Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt,

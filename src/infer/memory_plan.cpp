@@ -40,7 +40,7 @@ struct Copies {
 
 bool is_multiplied(const ModelConfig& config, const Param& param) {
   return param.is_matrix() && param.part != Part::positions &&
-         (config.tied || param.part != Part::embedding);
+         param.kind != ParamKind::linear_conv && (config.tied || param.part != Part::embedding);
 }
 
 Copies copies_of(const Model& model, DType dtype) {
@@ -48,7 +48,7 @@ Copies copies_of(const Model& model, DType dtype) {
   for (const Param* param : model.params()) {
     if (!is_multiplied(model.config(), *param)) continue;
     const ops::CopyBytes bytes =
-        ops::forward_copy_bytes(*param, dtype, param->part == Part::router);
+        ops::forward_copy_bytes(*param, dtype, is_multiplied_in_f32(*param));
     copies.all += bytes.all;
     if (!param->is_bound()) copies.owned += bytes.all;
     // Gate and up share a call.
@@ -71,6 +71,7 @@ int64_t mapped_bytes(const Model& model) {
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
+    if (config.is_linear(i)) continue;
     const AttentionShape shape = config.attention(i);
     bytes += tokens * (bytes_of(dtype, shape.cached_key_width()) +
                        bytes_of(dtype, shape.cached_value_width()));
@@ -81,12 +82,13 @@ int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
 int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(model, dtype).all; }
 
 ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens,
-                       int64_t capacity) {
+                       int64_t capacity, int64_t sequences) {
   return {.model = &model,
           .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype},
           .routing = options.routing,
           .top_k_experts = options.top_k_experts,
-          .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity)};
+          .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity) +
+                   sequences * count_memory(model.config()).state_f32};
 }
 
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,

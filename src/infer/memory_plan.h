@@ -47,9 +47,9 @@ inline MemoryPlan settle_memory(const ForwardUse& use, const MemoryNeed& beside,
                                 const MemoryLimits& limits, const std::string& advice) {
   return settle_memory(std::span(&use, 1), beside, limits, advice);
 }
-// What a session that reads `tokens` and holds at most `capacity` takes of a model.
-ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens,
-                       int64_t capacity);
+// What sessions that read `tokens` and together hold at most `capacity` take of a model.
+ForwardUse session_use(Model&, const SessionOptions&, DType dtype, int64_t tokens, int64_t capacity,
+                       int64_t sequences = 1);
 // Of the copies that products of a forward make of all weights, bytes, whatever the budget.
 int64_t forward_copy_bytes(const Model&, DType dtype);
 

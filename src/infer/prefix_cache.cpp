@@ -52,6 +52,7 @@ int64_t PrefixCache::held(std::span<const int32_t> ids) const {
 }
 
 void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
+  if (cache_.has_states()) return;  // of blocks alone nothing could go on
   const std::span<const int32_t> blocks = cache_.blocks(slot);
   const int64_t full = std::min(std::ssize(ids), cache_.length(slot)) / ops::kKeyBlock;
   Node* parent = nullptr;

@@ -39,8 +39,8 @@ std::span<const float> Session::decode(std::span<const int32_t> ids) {
 }
 
 void Session::truncate(int64_t length) {
-  ids_.resize(static_cast<size_t>(std::min(length, this->length())));
-  runner_.cache().truncate(slot_, this->length());
+  runner_.cache().truncate(slot_, std::min(length, this->length()));
+  ids_.resize(static_cast<size_t>(runner_.cache().length(slot_)));
 }
 
 int64_t Session::keep_prefix(std::span<const int32_t> ids) {
@@ -48,7 +48,7 @@ int64_t Session::keep_prefix(std::span<const int32_t> ids) {
       std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin();
   if (held == std::ssize(ids) && held > 0) --held;
   truncate(held);
-  return held;
+  return this->length();
 }
 
 std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t rows) {
@@ -69,7 +69,12 @@ std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t 
 
 void Session::step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted) {
   const StepRows rows{slot_, ids, wanted};
-  runner_.step(logits, {&rows, 1});
+  try {
+    runner_.step(logits, {&rows, 1});
+  } catch (...) {  // what was taken back may be all
+    truncate(runner_.cache().length(slot_));
+    throw;
+  }
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   computed_ += std::ssize(ids);
 }

@@ -124,6 +124,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
            {{"weights_f32", m.weights_f32},
             {"weights_bf16", m.weights_bf16},
             {"kv_per_token_bf16", m.kv_per_token_bf16},
+            {"state_f32", m.state_f32},
             {"training",
              {{"batch", shape.batch},
               {"context", shape.context},

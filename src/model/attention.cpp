@@ -53,7 +53,12 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   const auto projected = [&](int64_t width) { return run.saved.alloc(x.dtype, {x.rows(), width}); };
   Tensor yq = projected(shape.q_width()), yk = projected(shape.k_width()),
          yv = projected(shape.v_width());
-  ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
+  if (gate.present()) {
+    saved.gate = projected(shape.o_width());
+    ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}, {gate, saved.gate}}, x, all);
+  } else {
+    ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
+  }
   std::optional<Norm> none;
   Norm::Saved unused;
   saved.q = finish(run, yq, q_bias, q_norm, saved.q_norm);
@@ -133,7 +138,23 @@ void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy,
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
   if (shape.rotary_width > 0)
-    ops::rope_acc(run, {queries, keys}, shape.key_width, pass.cos_sin, inverse);
+    ops::rope_acc(run, {queries, keys}, shape.key_width,
+                  shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
+}
+
+// y = o * sigmoid(gate)
+Tensor Attention::gated(Run& run, const Saved& saved) const {
+  if (!gate.present()) return saved.o;
+  Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
+  ops::ffn_act_forward(run, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
+  return y;
+}
+
+Tensor Attention::gate_backward(Run& run, Tensor do_, Tensor dgate, const Saved& saved) const {
+  Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
+  ops::cast(run, y, do_);
+  ops::ffn_act_backward(run, dgate, do_, y, {}, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
+  return y;
 }
 
 namespace {
@@ -230,7 +251,8 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
     rotate(run, saved.q, saved.k, pass, false);
     attend(run, pass, layer, saved);
   }
-  ops::matmul_forward(run, y, saved.o, o, all);
+  const ArenaScope scope(run.scratch);
+  ops::matmul_forward(run, y, gated(run, saved), o, all);
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
 }
 
@@ -241,13 +263,21 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
   const auto like = [&](const Tensor& t) {
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
   };
-  ops::matmul_dw(run, o, dy, saved.o, all);
   if (o_bias.present()) ops::bias_backward(run, {}, o_bias, dy, {}, all);
-  Tensor do_ = like(saved.o), dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
+  Tensor do_ = like(saved.o), dq = like(saved.q), dk = like(saved.k), dv = like(saved.v), dgate;
   ops::matmul_dx(run, do_, dy, o, all);
+  if (gate.present()) {
+    dgate = like(saved.gate);
+    ops::matmul_dw(run, o, dy, gate_backward(run, do_, dgate, saved), all);
+  } else {
+    ops::matmul_dw(run, o, dy, saved.o, all);
+  }
   attend_backward(run, dq, dk, dv, do_, pass, saved);
   rotate(run, dq, dk, pass, true);
   project_backward(run, dx, dq, dk, dv, x, saved);
+  if (!gate.present()) return;
+  ops::matmul_dw(run, gate, dgate, x, all);
+  ops::matmul_dx_acc(run, dx, dgate, gate, all);
 }
 
 }  // namespace moe

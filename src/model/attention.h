@@ -18,13 +18,15 @@ struct Attention {
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
+  Param gate;                            // [H*C,D], absent without
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Latents> latents;
 
   // Views into run.saved.
   struct Saved {
     Tensor q, k, v;  // [N,H*C], [N,G*C], [N,G*Cv] A, after norm and rotation
-    Tensor o;        // [N,H*Cv] A
+    Tensor o;        // [N,H*Cv] A, before the gate
+    Tensor gate;     // [N,H*C] A, before its sigmoid; absent without
     Tensor lse;      // [N,H] f32
     Norm::Saved q_norm, k_norm;
     Latents::Saved latents;
@@ -46,6 +48,10 @@ struct Attention {
                                 const Saved&);
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
+  // What heads gave, weighted by the gate where there is one, in run.scratch then.
+  Tensor gated(Run&, const Saved&) const;
+  // From do_, its gradient: that of saved.o in place, dgate, and the gated again.
+  Tensor gate_backward(Run&, Tensor do_, Tensor dgate, const Saved&) const;
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;
   void attend_cached_latents(Run&, const Pass&, int64_t layer, Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,

@@ -3,21 +3,25 @@
 namespace moe {
 
 template <class F>
-void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey dropout_key,
+void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
+                             std::optional<Norm>& out_norm, RngKey dropout_key,
                              SublayerSaved& saved, F&& body) {
   const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
-  const bool pre = placement == NormPlacement::pre, post = placement == NormPlacement::post;
+  const bool both = placement == NormPlacement::both, pre = both || placement == NormPlacement::pre,
+             post = placement == NormPlacement::post,
+             behind = both || placement == NormPlacement::output;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
   if (pre) norm.forward(run, saved.x, h, saved.norm);
   else ops::cast(run, saved.x, h);
   // What is normed after the sublayer must outlive this call; elsewhere the sum is the output.
   ArenaScope scope(run.scratch);
   Tensor sum = post ? stream(run.saved) : out;
-  Tensor y = stream(placement == NormPlacement::output ? run.saved : run.scratch);
+  Tensor y = stream(behind ? run.saved : run.scratch);
   body(y, saved.x);
-  if (placement == NormPlacement::output) {
+  if (behind) {
     Tensor normed = stream(run.scratch);
-    norm.forward(run, normed, y, saved.norm);
+    if (both) out_norm->forward(run, normed, y, saved.out_norm);
+    else norm.forward(run, normed, y, saved.norm);
     y = normed;
   }
   if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
@@ -27,8 +31,8 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm, RngKey 
 }
 
 template <class F>
-void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_key,
-                              const SublayerSaved& saved, F&& body) {
+void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Norm>& out_norm,
+                              RngKey dropout_key, const SublayerSaved& saved, F&& body) {
   ArenaScope scope(run.scratch);
   const auto stream = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
   Tensor dsum = dh;
@@ -37,7 +41,8 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_ke
     norm.backward(run, dsum, dh, saved.norm);
   }
   Tensor dy = dsum;  // [N,D] in the activations' dtype, as the products want it
-  const bool normed = placement == NormPlacement::output;
+  const bool both = placement == NormPlacement::both,
+             normed = both || placement == NormPlacement::output;
   if (run.compute != DType::f32 || dropout > 0 || residual != 1 || normed) {
     dy = normed ? stream() : run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
     if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, dy, dsum, dropout, dropout_key);
@@ -47,11 +52,12 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, RngKey dropout_ke
   if (normed) {
     Tensor dnormed = dy;
     dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
-    norm.backward(run, dy, dnormed, saved.norm);
+    if (both) out_norm->backward(run, dy, dnormed, saved.out_norm);
+    else norm.backward(run, dy, dnormed, saved.norm);
   }
   Tensor dx = stream();
   body(dx, dy, saved.x);
-  if (placement == NormPlacement::pre) {
+  if (both || placement == NormPlacement::pre) {
     Tensor dnorm = stream();
     norm.backward(run, dnorm, dx, saved.norm);
     dx = dnorm;
@@ -66,24 +72,28 @@ void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& sav
 }
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Saved& saved) {
-  sublayer_forward(
-      run, u, h, attn_norm, pass.key_of(layer, Site::attention_dropout), saved.attention_in,
-      [&](Tensor y, Tensor x) { attention.forward(run, y, x, pass, layer, saved.attention); });
+  sublayer_forward(run, u, h, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
+                   saved.attention_in, [&](Tensor y, Tensor x) {
+                     if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
+                     else attention.forward(run, y, x, pass, layer, saved.attention);
+                   });
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, out, u, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
+  sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
+                   saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, pass, saved.ffn); });
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
   sublayer_backward(
-      run, dh, ffn_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
+      run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
       [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass, coef, saved.ffn); });
-  sublayer_backward(run, dh, attn_norm, pass.key_of(layer, Site::attention_dropout),
+  sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                     saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
-                      attention.backward(run, dx, dy, x, pass, saved.attention);
+                      if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
+                      else attention.backward(run, dx, dy, x, pass, saved.attention);
                     });
 }
 

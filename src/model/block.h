@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/attention.h"
+#include "model/delta_net.h"
 #include "model/norm.h"
 #include "moe/layer.h"
 
@@ -10,23 +11,28 @@ namespace moe {
 // pre:    u = h + s drop(attn(attn_norm(h)));  h' = u + s drop(ffn(ffn_norm(u)))
 // post:   u = attn_norm(h + s drop(attn(h)));  h' = ffn_norm(u + s drop(ffn(u)))
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
+// both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
+// attn being linear attention in layers that have it.
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
   float residual = 1;  // s
   Norm attn_norm, ffn_norm;
+  std::optional<Norm> attn_out_norm, ffn_out_norm;  // where norms are before and behind
   Attention attention;
+  std::optional<DeltaNet> linear;  // in place of attention
   MoeLayer ffn;
 
   // One residual sublayer's views into run.saved.
   struct SublayerSaved {
     Tensor x;  // [N,D] A, what the sublayer saw
-    Norm::Saved norm;
+    Norm::Saved norm, out_norm;
   };
   struct Saved {
     SublayerSaved attention_in, ffn_in;
     Attention::Saved attention;
+    DeltaNet::Saved linear;
     MoeLayer::Saved ffn;
   };
 
@@ -40,11 +46,11 @@ struct Block {
 
  private:
   template <class F>
-  void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, RngKey dropout_key, SublayerSaved&,
-                        F&& body);
+  void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, std::optional<Norm>& out_norm,
+                        RngKey dropout_key, SublayerSaved&, F&& body);
   template <class F>
-  void sublayer_backward(Run&, Tensor dh, Norm&, RngKey dropout_key, const SublayerSaved&,
-                         F&& body);
+  void sublayer_backward(Run&, Tensor dh, Norm&, std::optional<Norm>& out_norm, RngKey dropout_key,
+                         const SublayerSaved&, F&& body);
 };
 
 }  // namespace moe

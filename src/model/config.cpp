@@ -81,10 +81,34 @@ void validate_latent(const ModelConfig& c) {
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
   if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
-      c.attention_out_bias || c.attention_sinks)
+      c.attention_out_bias || c.attention_sinks || c.attention_gate)
     fail_usage(
-        "latent attention has rotary positions, no biases, no sinks, and no norms of queries and "
-        "keys");
+        "latent attention has rotary positions, no biases, no sinks, no gate, and no norms of "
+        "queries and keys");
+}
+
+void validate_linear(const ModelConfig& c) {
+  const LinearAttention& l = c.linear;
+  validate_layers(c, c.linear_layers, "one of linear attention");
+  if (l.present() && c.linear_layers.empty())
+    fail_usage("heads of linear attention are given, but no layer has it");
+  if (!l.present() && !c.linear_layers.empty())
+    fail_usage("layers have linear attention, but no heads of it are given");
+  if (!l.present()) return;
+  constexpr int64_t kLimit = int64_t{1} << 12;  // of heads, and of their widths
+  for (const auto& [what, size] : {std::pair{"key heads", l.key_heads},
+                                   {"value heads", l.value_heads},
+                                   {"a key's width", l.key_width},
+                                   {"a value's width", l.value_width},
+                                   {"the convolution's width", l.conv_width}})
+    if (size < 1 || size > kLimit)
+      fail_usage("{} of linear attention: {}; it must be 1 to {}", what, size, kLimit);
+  if (l.value_heads % l.key_heads != 0)
+    fail_usage("{} value heads of linear attention cannot share {} key heads evenly", l.value_heads,
+               l.key_heads);
+  if (l.conv_width < 2)
+    fail_usage("the convolution of linear attention sees {} token; it must see 2 at least",
+               l.conv_width);
 }
 
 }  // namespace
@@ -98,6 +122,8 @@ bool ModelConfig::is_moe(int64_t layer) const {
 bool ModelConfig::has_window(int64_t layer) const {
   return attention_window > 0 && (window_layers.empty() || lists(window_layers, layer));
 }
+
+bool ModelConfig::is_linear(int64_t layer) const { return lists(linear_layers, layer); }
 
 // Without latents heads are as wide in values as in keys.
 AttentionShape ModelConfig::attention(int64_t layer) const {
@@ -113,6 +139,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
                           : rotary_width > 0 ? rotary_width
                                              : head_width,
           .window = has_window(layer) ? attention_window : 0,
+          .window_turns = window_rope_theta > 0 && has_window(layer),
           .score_factor = factor,
           .latent = latent};
 }
@@ -131,6 +158,10 @@ void validate(const ModelConfig& c) {
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
   validate_latent(c);
+  validate_linear(c);
+  if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
+    fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
+               c.window_rope_theta);
   if (c.attention_window < 0)
     fail_usage(
         "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
@@ -142,6 +173,8 @@ void validate(const ModelConfig& c) {
   validate_layers(c, c.nope_layers, "one without rotary positions");
   if (c.act == ops::Act::swiglu_oai && !c.gated)
     fail_usage("the activation swiglu_oai is of FFNs with gates");
+  if (c.norm == NormKind::layer && c.norm_offset)
+    fail_usage("only an RMSNorm multiplies by 1 + its weight");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));

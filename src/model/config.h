@@ -12,8 +12,9 @@
 namespace moe {
 
 enum class NormKind { rms, layer };
-// h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h))
-enum class NormPlacement { pre, post, output };
+// h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h)),
+// h + out_norm(f(norm(h)))
+enum class NormPlacement { pre, post, output, both };
 enum class Positions { rope, learned };
 enum class QkNorm {
   none,
@@ -55,14 +56,33 @@ struct LatentAttention {
   bool present() const { return width > 0; }
 };
 
+// The gated delta rule, in place of attention (Gated DeltaNet, arXiv 2412.06464): a sequence keeps
+// one matrix a value head, however long it is.
+struct LinearAttention {
+  int64_t key_heads = 0;  // of queries and keys; 0: no layer is so
+  int64_t value_heads =
+      0;  // value head h has the queries and keys of head h key_heads / value_heads
+  int64_t key_width = 0, value_width = 0;  // of a head
+  int64_t conv_width = 0;                  // tokens that the convolution before it sees
+
+  bool present() const { return key_heads > 0; }
+  int64_t k_width() const { return key_heads * key_width; }
+  int64_t v_width() const { return value_heads * value_width; }
+  int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution
+  // Numbers that a sequence keeps: the last tokens' channels, and the matrices.
+  int64_t conv_state() const { return (conv_width - 1) * channels(); }
+  int64_t state() const { return conv_state() + v_width() * key_width; }
+};
+
 // The heads of one layer's attention.
 struct AttentionShape {
   int64_t heads = 1, kv_heads = 1;  // H, G: query head h reads the keys and values of head h G / H
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
-  int64_t window = 0;      // keys a token sees, itself among them; 0: all before it
-  float score_factor = 1;  // of the scores, beside 1 / sqrt(C)
+  int64_t window = 0;         // keys a token sees, itself among them; 0: all before it
+  bool window_turns = false;  // by the frequencies of layers with a window (window_rope_theta)
+  float score_factor = 1;     // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
 
   int64_t q_width() const { return heads * key_width; }
@@ -112,13 +132,17 @@ struct ModelConfig {
   NormPlacement norm_placement = NormPlacement::pre;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
+  // RMSNorms multiply by 1 + their weight (but that of linear attention)
+  bool norm_offset = false;
   Positions positions = Positions::rope;
   float rope_theta = 10000;
   RopeScaling rope_scaling;
+  float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
   QkNorm qk_norm = QkNorm::none;
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
+  bool attention_gate = false;      // what heads give is weighted by sigmoids of the token
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;
@@ -129,6 +153,9 @@ struct ModelConfig {
   bool tied = false;  // the head is the embedding
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
   Multipliers multipliers;
+
+  LinearAttention linear;
+  std::vector<int64_t> linear_layers;  // that have it in place of attention
 
   int64_t dense_width = 512;   // F of dense layers
   int64_t expert_width = 512;  // F of each routed expert
@@ -146,6 +173,11 @@ struct ModelConfig {
 
   bool is_moe(int64_t layer) const;
   bool has_window(int64_t layer) const;
+  bool is_linear(int64_t layer) const;
+  // Numbers, f32, that a sequence keeps beside the keys and values of its tokens.
+  int64_t state_numbers() const {
+    return static_cast<int64_t>(linear_layers.size()) * linear.state();
+  }
   int64_t moe_layer_count() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;

@@ -34,11 +34,16 @@ double average_keys(int64_t window, int64_t context) {
 }
 
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
-// keys seen; norms, activations and the embedding's lookup are not counted.
+// keys seen, or 6 H C Cv in layers of linear attention; norms, activations and the embedding's
+// lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   double scores = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.is_linear(layer)) {  // S^T k, k d^T and S^T q of each head
+      scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
+      continue;
+    }
     const AttentionShape shape = c.attention(layer);
     scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
               average_keys(shape.window, context);
@@ -80,7 +85,9 @@ MemoryCount count_memory(const ModelConfig& c) {
   const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
   const AttentionShape shape = c.attention(0);
   return {4 * n + buffers, 2 * n + buffers,
-          2 * c.layers * (shape.cached_key_width() + shape.cached_value_width())};
+          2 * (c.layers - static_cast<int64_t>(c.linear_layers.size())) *
+              (shape.cached_key_width() + shape.cached_value_width()),
+          4 * c.state_numbers()};
 }
 
 ModelCost count_cost(const ModelConfig& config, int64_t context) {

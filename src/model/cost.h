@@ -59,6 +59,7 @@ struct MemoryCount {
   int64_t weights_f32 = 0;
   int64_t weights_bf16 = 0;
   int64_t kv_per_token_bf16 = 0;  // keys and values of one token in all layers
+  int64_t state_f32 = 0;          // of a sequence, in layers of linear attention
 };
 MemoryCount count_memory(const ModelConfig&);
 

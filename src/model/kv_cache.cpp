@@ -93,7 +93,9 @@ void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& ro
 }  // namespace
 
 KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
-    : blocks_(blocks_for(capacity)), holders_(static_cast<size_t>(blocks_)) {
+    : blocks_(blocks_for(capacity)),
+      holders_(static_cast<size_t>(blocks_)),
+      state_numbers_(config.state_numbers()) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
   if (config.head_width % block_of(dtype).elements != 0)
@@ -104,7 +106,15 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
   if (config.latent.present() && is_quantised(dtype))
     fail_usage("what latent attention keeps of a token cannot be kept in {}; take f16 or bf16",
                name_of(dtype));
+  int64_t states = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
+    state_at_.push_back(states);
+    if (config.is_linear(i)) {
+      states += config.linear.state();
+      k_.emplace_back();
+      v_.emplace_back();
+      continue;
+    }
     const AttentionShape shape = config.attention(i);
     if (shape.latent.present()) {
       // as rows: all heads of a query meet them, and turn a block of them once for all
@@ -127,15 +137,18 @@ int32_t KvCache::open() {
   if (unused == lengths_.end()) {
     lengths_.push_back(0);
     tables_.emplace_back();
+    states_.emplace_back();
   } else {
     *unused = 0;
   }
+  states_[static_cast<size_t>(slot)].assign(static_cast<size_t>(state_numbers_), 0);
   return slot;
 }
 
 void KvCache::close(int32_t slot) {
   truncate(slot, 0);
   lengths_[static_cast<size_t>(slot)] = kNoSequence;
+  states_[static_cast<size_t>(slot)] = {};
 }
 
 void KvCache::check_open(int32_t slot) const {
@@ -157,7 +170,7 @@ void KvCache::release(int32_t block) {
 void KvCache::copy_block(int32_t to, int32_t from) {
   for (const std::vector<Tensor>* layers : {&k_, &v_})
     for (const Tensor& t : *layers) {
-      if (!t.dense()) continue;  // part of the keys
+      if (t.empty() || !t.dense()) continue;  // a layer without, or part of the keys
       const auto bytes = static_cast<size_t>(t.rows() * t.row_bytes / blocks_);
       auto* data = static_cast<char*>(t.data);
       std::memcpy(data + static_cast<size_t>(to) * bytes, data + static_cast<size_t>(from) * bytes,
@@ -192,6 +205,10 @@ void KvCache::extend(int32_t slot, int64_t tokens) {
 void KvCache::truncate(int32_t slot, int64_t length) {
   std::vector<int32_t>& table = tables_[static_cast<size_t>(slot)];
   if (length >= this->length(slot)) return;
+  if (has_states()) {
+    length = 0;
+    std::fill_n(states_[static_cast<size_t>(slot)].begin(), state_numbers_, 0.0f);
+  }
   for (const int64_t kept = blocks_for(length); std::ssize(table) > kept; table.pop_back())
     release(table.back());
   lengths_[static_cast<size_t>(slot)] = length;
@@ -199,6 +216,11 @@ void KvCache::truncate(int32_t slot, int64_t length) {
 
 void KvCache::adopt(int32_t slot, std::span<const int32_t> blocks) {
   check_open(slot);
+  if (has_states() && !blocks.empty())
+    fail(
+        "the states of linear attention belong to one sequence; slot {} cannot begin with "
+        "another's",
+        slot);
   if (length(slot) > 0)
     fail(
         "slot {} holds {} tokens already, and only a sequence without any can begin with those of "
@@ -244,6 +266,14 @@ void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tenso
   if (k_[l].rank == 3) store_transposed(run, k_[l], row, k);
   else store_rows(run, k_[l], row, k);
   if (!v.empty()) store_rows(run, v_[l], row, v);
+}
+
+std::vector<float*> KvCache::states(int64_t layer, const Batch& batch) {
+  rows_of(batch);  // checks the slots
+  std::vector<float*> at;
+  for (const int32_t slot : batch.slots)
+    at.push_back(states_[static_cast<size_t>(slot)].data() + state_at_[static_cast<size_t>(layer)]);
+  return at;
 }
 
 ops::KvView KvCache::view(int64_t layer, const Batch& batch) const {

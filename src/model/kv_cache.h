@@ -1,5 +1,5 @@
-// Keys and values of past tokens, kept between forwards: blocks of 64 tokens that many sequences
-// share out between them.
+// What past tokens left, kept between forwards: keys and values in blocks of 64 tokens that many
+// sequences share out between them, and the states of linear attention.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,10 @@ namespace moe {
 // positions 0 to 63, 64 to 127, ..., and a length. Blocks are handed out as it grows and come back
 // when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
 // back when the last holder lets go. A block lies in all layers alike; within one, keys lie
-// transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Owns its memory.
-// For one thread at a time.
+// transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Layers of linear
+// attention keep a state a sequence, f32, which only goes forward: nothing can be taken back but
+// everything, and no two sequences can share a beginning. Owns its memory. For one thread at a
+// time.
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
@@ -38,12 +40,15 @@ class KvCache {
   // Room for so many tokens more, whose keys and values store() brings. Fails, and changes nothing,
   // where there are too few blocks.
   void extend(int32_t slot, int64_t tokens);
-  // Drops what stands behind the first `length` tokens.
+  // Drops what stands behind the first `length` tokens; everything where there are states and that
+  // is less than all.
   void truncate(int32_t slot, int64_t length);
+  bool has_states() const { return state_numbers_ > 0; }
 
   // The blocks of a sequence, in order.
   std::span<const int32_t> blocks(int32_t slot) const { return tables_[static_cast<size_t>(slot)]; }
-  // Lets a sequence without tokens begin with full blocks that somebody holds.
+  // Lets a sequence without tokens begin with full blocks that somebody holds. Fails where there
+  // are states.
   void adopt(int32_t slot, std::span<const int32_t> blocks);
   // One holder of a block more, beside the sequences that have it; release() takes it back.
   void retain(int32_t block) { ++holders_[static_cast<size_t>(block)]; }
@@ -55,6 +60,9 @@ class KvCache {
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // Of the batch's sequences; valid until the next change of a slot, and as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;
+  // Of the batch's sequences, in a layer of linear attention: what it keeps of each, to be read and
+  // written by the layer (LinearAttention::state() numbers). Valid as long as view()'s.
+  std::vector<float*> states(int64_t layer, const Batch&);
 
  private:
   void check_open(int32_t slot) const;
@@ -70,6 +78,9 @@ class KvCache {
   std::vector<int32_t> holders_;              // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot
   std::vector<int64_t> lengths_;              // of each slot; -1: it has no sequence
+  int64_t state_numbers_;                     // of a sequence in all layers
+  std::vector<int64_t> state_at_;             // of each layer, where its state begins among them
+  std::vector<std::vector<float>> states_;    // of each slot
 };
 
 }  // namespace moe

@@ -15,19 +15,29 @@ namespace {
 constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
 
 // One parameter's initial values, each drawn from (key, index in the whole of it).
-void draw(const Param& param, const InitOptions& init, int64_t layers, RngKey key) {
+void draw(const Param& param, const ModelConfig& config, RngKey key) {
+  const InitOptions& init = config.init;
   const Tensor& value = param.value;
   const Role role = param.role;
   const auto first = static_cast<uint64_t>(param.share.first *
                                            (value.numel() / std::max<int64_t>(1, value.shape[0])));
   float* x = value.as<float>();
   const int64_t n = value.numel();
+  // Decays from e^-0.01 to e^-16 a token of strength 1 (github fla-org/flash-linear-attention,
+  // fla/layers/gated_deltanet.py).
+  if (param.kind == ParamKind::linear_a_log) {
+    for (int64_t i = 0; i < n; ++i)
+      x[i] = std::log(0.01f + (16 - 0.01f) * uniform(key, static_cast<uint64_t>(i)));
+    return;
+  }
   if (role == Role::norm || role == Role::bias || role == Role::buffer) {
-    std::fill_n(x, n, role == Role::norm ? 1.0f : 0.0f);
+    const bool of_one =
+        role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm);
+    std::fill_n(x, n, of_one || param.kind == ParamKind::linear_dt_bias ? 1.0f : 0.0f);
     return;
   }
   const float std = role == Role::residual && init.scale_residual
-                        ? init.std / std::sqrt(2 * static_cast<float>(layers))
+                        ? init.std / std::sqrt(2 * static_cast<float>(config.layers))
                         : init.std;
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t index = first + static_cast<uint64_t>(i);
@@ -53,9 +63,12 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
                config_.routing.experts, experts_.size);
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
-  if (config_.positions == Positions::rope)
-    rope_ = rope_frequencies(config_.rotary_width > 0 ? config_.rotary_width : config_.head_width,
-                             config_.rope_theta, config_.rope_scaling);
+  if (config_.positions == Positions::rope) {
+    const int64_t turning = config_.rotary_width > 0 ? config_.rotary_width : config_.head_width;
+    rope_ = rope_frequencies(turning, config_.rope_theta, config_.rope_scaling);
+    if (config_.window_rope_theta > 0)
+      window_rope_ = rope_frequencies(turning, config_.window_rope_theta, {});
+  }
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
     list_block(config_, i, block, take);
@@ -112,7 +125,7 @@ void Model::initialise(uint64_t seed) {
   const RngKey root = RngKey::from_seed(seed);
   uint64_t index = 0;
   for (Param* param : params_) {
-    draw(*param, config_.init, config_.layers, root.fold(index++));
+    draw(*param, config_, root.fold(index++));
     param->touched();
   }
   if (moe_blocks_.empty() || !resolved_recipe(config_.routing).zero_init) return;
@@ -163,9 +176,12 @@ void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of,
   if (pass.on_block) (*pass.on_block)(block.layer, h);
 }
 
-ops::CosSinTable Model::cos_sin_table(Run& run, Arena& memory,
-                                      std::span<const int32_t> positions) const {
-  return rope_ ? ops::cos_sin_table(run, memory, positions, *rope_) : ops::CosSinTable{};
+void Model::set_cos_sin(Run& run, Arena& memory, Pass& pass) const {
+  const auto table = [&](const std::optional<ops::RopeFrequencies>& rope) {
+    return rope ? ops::cos_sin_table(run, memory, pass.batch.positions, *rope) : ops::CosSinTable{};
+  };
+  pass.cos_sin = table(rope_);
+  pass.window_cos_sin = table(window_rope_);
 }
 
 void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
@@ -180,7 +196,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
   for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
-  saved.pass.cos_sin = cos_sin_table(run, run.saved, pass.batch.positions);
+  set_cos_sin(run, run.saved, saved.pass);
 
   embed(run, saved.h[0], pass.batch);
   if (config_.dropout > 0 && pass.draws())

@@ -105,9 +105,9 @@ class Model {
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
-  // What attention turns by at these positions; absent where they are not rotary. Views into
-  // `memory`.
-  ops::CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> positions) const;
+  // Fills in what attention turns by at the batch's positions; nothing where they are not rotary.
+  // Views into `memory`.
+  void set_cos_sin(Run&, Arena& memory, Pass&) const;
   // The matrix of the head: its own or the embedding's.
   Param& lm_head_weight() { return config_.tied ? embedding_ : lm_head_; }
 
@@ -123,7 +123,7 @@ class Model {
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
   Param embedding_;                                // [V,D]
   Param positions_;                                // [context,D], learned positions only
-  std::optional<ops::RopeFrequencies> rope_;
+  std::optional<ops::RopeFrequencies> rope_, window_rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
   Param lm_head_;                   // [V,D], untied only

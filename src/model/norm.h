@@ -9,8 +9,9 @@ namespace moe {
 struct Norm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
-  Param weight;  // [D]
-  Param bias;    // [D], absent without bias
+  float offset = 0;  // of an RMSNorm: added to its weight
+  Param weight;      // [D]
+  Param bias;        // [D], absent without bias
 
   // Views into run.saved.
   struct Saved {

@@ -24,12 +24,14 @@ class List {
   void norm(Norm& norm, ParamKind kind, const std::string& name) const {
     norm.kind = c.norm;
     norm.eps = c.norm_eps;
+    norm.offset = c.norm_offset ? 1 : 0;
     add(norm.weight, Part::norms, kind, name + ".weight", Role::norm, {c.width});
     if (c.norm_bias && c.norm == NormKind::layer)
       add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
   }
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
+  void linear_attention(DeltaNet& linear) const;
   void router(Router& router) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
             bool down_bias) const;
@@ -89,6 +91,9 @@ void List::attention(Attention& attention) const {
              shape.v_width(), c.width);
   projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o",
              Role::residual, c.width, shape.o_width());
+  if (c.attention_gate)
+    add(attention.gate, Part::attention, ParamKind::o_gate, "attn.o_gate.weight", Role::matrix,
+        {shape.o_width(), c.width});
   if (c.attention_sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
@@ -97,11 +102,37 @@ void List::attention(Attention& attention) const {
                            int64_t full) {
     norm.emplace();
     norm->eps = c.norm_eps;
+    norm->offset = c.norm_offset ? 1 : 0;
     add(norm->weight, Part::attention, kind, name, Role::norm,
         {c.qk_norm == QkNorm::head ? shape.key_width : full});
   };
   qk_norm(attention.q_norm, ParamKind::q_norm, "attn.q_norm.weight", shape.q_width());
   qk_norm(attention.k_norm, ParamKind::k_norm, "attn.k_norm.weight", shape.k_width());
+}
+
+void List::linear_attention(DeltaNet& linear) const {
+  const LinearAttention& l = linear.shape = c.linear;
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> shape) {
+    add(param, Part::attention, kind, name, role, shape);
+  };
+  const auto projection = [&](Param& param, ParamKind kind, std::string_view name, int64_t width) {
+    own(param, kind, name, Role::matrix, {width, c.width});
+  };
+  projection(linear.q, ParamKind::linear_q, "linear.q.weight", l.k_width());
+  projection(linear.k, ParamKind::linear_k, "linear.k.weight", l.k_width());
+  projection(linear.v, ParamKind::linear_v, "linear.v.weight", l.v_width());
+  projection(linear.z, ParamKind::linear_z, "linear.z.weight", l.v_width());
+  projection(linear.b, ParamKind::linear_b, "linear.b.weight", l.value_heads);
+  projection(linear.a, ParamKind::linear_a, "linear.a.weight", l.value_heads);
+  own(linear.conv, ParamKind::linear_conv, "linear.conv.weight", Role::matrix,
+      {l.channels(), l.conv_width});
+  own(linear.dt_bias, ParamKind::linear_dt_bias, "linear.dt_bias", Role::bias, {l.value_heads});
+  own(linear.a_log, ParamKind::linear_a_log, "linear.a_log", Role::bias, {l.value_heads});
+  linear.norm.eps = c.norm_eps;
+  own(linear.norm.weight, ParamKind::linear_norm, "linear.norm.weight", Role::norm,
+      {l.value_width});
+  own(linear.o, ParamKind::linear_o, "linear.o.weight", Role::residual, {c.width, l.v_width()});
 }
 
 void List::router(Router& router) const {
@@ -164,8 +195,13 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.residual = c.multipliers.residual;
   // By these names the trainer files of earlier versions know them.
   list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
-  list.attention(block.attention);
+  if (c.is_linear(layer)) list.linear_attention(block.linear.emplace());
+  else list.attention(block.attention);
   list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
+  if (c.norm_placement == NormPlacement::both) {
+    list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
+    list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
+  }
   list_ffn(c, layer, block.ffn, on_param);
 }
 
@@ -200,14 +236,15 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   Param embedding, positions, head;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
-  for (const bool moe : {false, true}) {
-    int64_t first = -1;
-    layers = 0;
-    for (int64_t i = c.layers - 1; i >= 0; --i)
-      if (c.is_moe(i) == moe) ++layers, first = i;
-    Block block;
-    if (layers > 0) list_block(c, first, block, tell);
-  }
+  for (const bool moe : {false, true})
+    for (const bool linear : {false, true}) {
+      int64_t first = -1;
+      layers = 0;
+      for (int64_t i = c.layers - 1; i >= 0; --i)
+        if (c.is_moe(i) == moe && c.is_linear(i) == linear) ++layers, first = i;
+      Block block;
+      if (layers > 0) list_block(c, first, block, tell);
+    }
   layers = 1;
   list_output(c, final_norm, head, tell);
 }
@@ -230,7 +267,12 @@ std::string_view name_of(Part part) {
 
 bool is_large(const Param& p) {
   const bool combine_weight = p.part == Part::shared && p.kind == ParamKind::weight;
-  return p.is_matrix() && p.part != Part::router && p.part != Part::positions && !combine_weight;
+  return p.is_matrix() && !is_multiplied_in_f32(p) && p.part != Part::positions &&
+         !combine_weight && p.kind != ParamKind::linear_conv;
+}
+
+bool is_multiplied_in_f32(const Param& p) {
+  return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b;
 }
 
 }  // namespace moe

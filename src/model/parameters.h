@@ -35,6 +35,8 @@ enum class ParamKind : uint8_t {
            // expert [1,D], whose sigmoid is its combine weight
   attn_norm,
   ffn_norm,
+  attn_out_norm,  // behind sublayers that have a norm before them too
+  ffn_out_norm,
   final_norm,
   q,
   k,
@@ -42,7 +44,8 @@ enum class ParamKind : uint8_t {
   o,
   q_norm,
   k_norm,
-  sinks,  // of attention, a score of each head
+  sinks,   // of attention, a score of each head
+  o_gate,  // of attention, whose sigmoid weights what heads give
   // of latent attention: what queries, keys and values are made of is made by q_a and kv_a, normed,
   // and taken by q_b, k_b and v_b; k_rope makes what turns of a key
   q_a,
@@ -53,6 +56,19 @@ enum class ParamKind : uint8_t {
   kv_a_norm,
   k_b,
   v_b,
+  // of linear attention: queries, keys and values, what gates them, strength and decay of a token;
+  // the convolution, the decay's bias and factor, the norm of a head, the projection back
+  linear_q,
+  linear_k,
+  linear_v,
+  linear_z,
+  linear_b,
+  linear_a,
+  linear_conv,
+  linear_dt_bias,
+  linear_a_log,
+  linear_norm,
+  linear_o,
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,
@@ -66,6 +82,9 @@ enum class ParamKind : uint8_t {
 // few bits. Norms, biases, routers, the weight of a shared expert and learned positions hold few
 // numbers, and much hangs on each.
 bool is_large(const Param&);
+// Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
+// and decay of linear attention.
+bool is_multiplied_in_f32(const Param&);
 
 // The list. Each function sets up modules as the config says, and tells of their parameters in
 // order: what each is, its name and its shape, but no memory for its numbers. Together, over all

@@ -22,13 +22,16 @@ struct Sizes {
   TrainingShape shape;
   int64_t n, a;      // tokens, bytes of an activation
   RoutingSpec spec;  // unused by dense models
+  bool goes_back;
 
-  Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing)
+  Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing,
+        bool backward = true)
       : c(config),
         shape(training),
         n(training.batch * training.context),
         a(training.dtype == DType::bf16 ? 2 : kF32),
-        spec(routing) {}
+        spec(routing),
+        goes_back(backward) {}
 
   // The sum over the scopes of a micro-batch of of(tokens in it).
   template <class F>
@@ -63,12 +66,25 @@ struct Sizes {
   int64_t stream() const { return n * c.width * kF32; }
 };
 
+// Before and behind the convolution; gates, what the rule gives and its norm; strength and decay
+// before and after, the norm's statistics; the states that backward starts from.
+int64_t saved_linear(const Sizes& s) {
+  const LinearAttention& l = s.c.linear;
+  const int64_t chunks =
+      s.goes_back ? s.shape.batch * ((s.shape.context + ops::kDeltaChunk - 1) / ops::kDeltaChunk)
+                  : 0;
+  return s.n * s.a * (2 * l.channels() + 3 * l.v_width()) + s.n * kF32 * 5 * l.value_heads +
+         chunks * l.v_width() * l.key_width * kF32;
+}
+
 int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
+  if (c.is_linear(layer)) return saved_linear(s);
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
   int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
+  if (c.attention_gate) bytes += s.n * shape.o_width() * s.a;
   if (const LatentAttention& l = shape.latent; l.present())  // before and after the norms, k_rope
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.rotary_width) * s.a +
            s.n * kF32 * (l.query_width > 0 ? 2 : 1);
@@ -112,7 +128,8 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
 int64_t saved_block(const Sizes& s, int64_t layer) {
   // what a norm behind a sublayer sees
   const int64_t normed = s.c.norm_placement == NormPlacement::pre ? 0 : s.stream();
-  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + s.statistics() + normed);
+  const int64_t norms = s.c.norm_placement == NormPlacement::both ? 2 : 1;
+  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + norms * s.statistics() + normed);
   // the stream between the sublayers
   return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));
 }
@@ -161,7 +178,16 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
   return std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
 }
 
+// Gradients of what is saved, but for the second of each pair; those of the convolution in f32; of
+// a key head's queries and keys, both before and behind their norms, on each thread.
+int64_t scratch_linear(const Sizes& s) {
+  const LinearAttention& l = s.c.linear;
+  return s.n * s.a * (2 * l.channels() + 3 * l.v_width()) + s.n * kF32 * 2 * l.value_heads +
+         std::max(s.n * l.channels() * kF32, scratch_wave(s, s.n, s.c.width));
+}
+
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
+  if (s.c.is_linear(layer)) return scratch_linear(s);
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
@@ -172,13 +198,15 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
                (shape.k_width() - (shape.heads - 1) * shape.rotary_width + l.width + l.query_width +
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width);
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width) +
+         (s.c.attention_gate ? 2 * s.n * shape.o_width() * s.a : 0);
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
   // dx, and dsum or what came of the norm; dy
   const bool pre = s.c.norm_placement == NormPlacement::pre,
-             output = s.c.norm_placement == NormPlacement::output,
+             output = s.c.norm_placement == NormPlacement::output ||
+                      s.c.norm_placement == NormPlacement::both,
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   return sublayer + std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
@@ -264,11 +292,19 @@ int64_t scratch_latents(const Sizes& s, int64_t layer) {
                                 : 0;
 }
 
+// What heads gave, weighted.
+int64_t scratch_gated(const Sizes& s, int64_t layer) {
+  const LinearAttention& l = s.c.linear;
+  const int64_t taps = l.conv_width * l.channels() * kF32;
+  if (s.c.is_linear(layer)) return s.stream() + std::max(s.n * l.v_width() * s.a, taps);
+  return s.c.attention_gate ? s.stream() + s.n * s.c.attention(layer).o_width() * s.a : 0;
+}
+
 }  // namespace
 
 int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
-  const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing);
+  const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
   // of every block, hidden
   const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();
   const int64_t turns =
@@ -279,7 +315,8 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
-    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)), scratch_latents(s, layer)});
+    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)), scratch_latents(s, layer),
+                        scratch_gated(s, layer)});
   }
   return streams + turns + saved + scratch + kForwardThreadScratch;
 }

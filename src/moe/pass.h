@@ -74,6 +74,8 @@ struct Pass {
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
   // of the batch's positions: Model::forward fills it; absent where they are not rotary
   ops::CosSinTable cos_sin = {};
+  // The same of layers whose window has frequencies of its own; absent where none has.
+  ops::CosSinTable window_cos_sin = {};
 
   bool draws() const { return !key.empty(); }
   bool goes_back() const { return keep != Keep::nothing; }

@@ -84,11 +84,13 @@ void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tenso
                    std::span<const int64_t> offsets);
 
 // ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) ---------------------------------------
-// y = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N] f32; x [N,D]
-// f32|bf16; weight [D]
-void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps);
+// y = x / rms(x) * (offset + weight), rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N]
+// f32; x [N,D] f32|bf16; weight [D]
+void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps,
+                      float offset = 0);
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
-void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd);
+void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
+                       float offset = 0);
 // y = (x - mean) * rstd * weight + bias.  bias may be absent (empty value)
 void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
                         const Param& bias, float eps);
@@ -144,7 +146,7 @@ void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> 
 // gelu is exact: x/2 (1 + erf(x / sqrt 2)); swiglu_oai is gpt-oss's: m / (1 + e^(-1.702 m)) of m =
 // min(x, 7), beside which `up` is held within +-7 and counts one more
 // (transformers:gpt_oss/modeling_gpt_oss.py)
-enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai };
+enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai, sigmoid };
 
 // hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f], with swiglu_oai (up' + 1) in place of up;
 // without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
@@ -227,6 +229,50 @@ void attention_sinks(Run&, Tensor o, Tensor lse, const Param& sinks);
 // sinks.grad[h] -= sum_n e^(sinks[h] - lse[n,h]) <do[n,h], o[n,h]>, of o and lse as they are after
 // attention_sinks, from which attention_backward makes the other gradients.  do_ like o
 void attention_sinks_backward(Run&, Param& sinks, Tensor do_, Tensor o, Tensor lse);
+
+// ---- layers that keep a state (ops/cpu/recurrent) -----------------------------------------------
+// Rows [bounds[s], bounds[s+1]) are sequence s in order. state[s] is what is kept of the rows
+// before them and is moved on behind the last one; without states nothing is before and nothing
+// kept.
+
+// y[n,c] = silu(sum_j weight[c,j] x[n - (J-1) + j, c]).  y, x [N,C] A; weight [C,J] f32; state
+// [J-1,C] f32: the last rows of x
+void short_conv_forward(Run&, Tensor y, Tensor x, const Param& weight,
+                        std::span<const int64_t> bounds, std::span<float* const> state);
+// dx [N,C]; dy like y; without states
+void short_conv_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x,
+                         std::span<const int64_t> bounds);
+
+// log_decay[n,h] = -e^a_log[h] log(1 + e^(a[n,h] + dt_bias[h]));  strength[n,h] = 1 / (1 +
+// e^-b[n,h]). all [N,H] f32 but a_log, dt_bias [H] f32
+void delta_gates_forward(Run&, Tensor log_decay, Tensor strength, Tensor a, Tensor b,
+                         const Param& a_log, const Param& dt_bias);
+// da, db, and what the two parameters get; da may be dlog_decay's memory, db dstrength's.
+void delta_gates_backward(Run&, Tensor da, Tensor db, Param& a_log, Param& dt_bias,
+                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b);
+
+// H value heads of Cv, G key heads of C; value head h has the queries and keys of key head h G / H.
+struct DeltaHeads {
+  int64_t key_heads, value_heads, key_width, value_width;
+};
+// Tokens between two of the states that backward starts from.
+constexpr int64_t kDeltaChunk = 64;
+// Their number.
+int64_t delta_chunks(std::span<const int64_t> bounds);
+// The gated delta rule (arXiv 2412.06464, equation 10; transformers:qwen3_next/
+// modeling_qwen3_next.py, torch_recurrent_gated_delta_rule). With q, k of length 1, q also over
+// sqrt(C), and of each head a matrix S [C,Cv]:
+//   S = e^log_decay S;  S = S + k (strength (v - S^T k))^T;  o = S^T q.
+// o [N,H*Cv], qkv [N,2*G*C+H*Cv] A: queries, keys, values; log_decay, strength [N,H] f32; chunks
+// [delta_chunks,H*C*Cv] f32: the states before each chunk of tokens, absent where no backward
+// follows; state [H,C,Cv] f32
+void delta_rule_forward(Run&, Tensor o, Tensor chunks, Tensor qkv, Tensor log_decay,
+                        Tensor strength, const DeltaHeads&, std::span<const int64_t> bounds,
+                        std::span<float* const> state);
+// dqkv like qkv; dlog_decay, dstrength [N,H] f32; do_ like o; without states
+void delta_rule_backward(Run&, Tensor dqkv, Tensor dlog_decay, Tensor dstrength, Tensor do_,
+                         Tensor chunks, Tensor qkv, Tensor log_decay, Tensor strength,
+                         const DeltaHeads&, std::span<const int64_t> bounds);
 
 // ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] =

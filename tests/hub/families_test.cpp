@@ -127,6 +127,27 @@ TEST(Families, PublishedConfigs) {
   const ModelConfig granite = parse(published("granite_3_0_1b_a400m"));
   EXPECT_FLOAT_EQ(granite.attention(0).score_factor, 0.125f);
   EXPECT_NEAR(static_cast<double>(count_params(granite).total()), 1.3e9, 0.05e9);
+  const ModelConfig next = parse(published("qwen3_next_80b_a3b"));
+  EXPECT_EQ(std::ssize(next.linear_layers), 36);
+  EXPECT_TRUE(next.is_linear(2) && !next.is_linear(3) && next.attention_gate && next.norm_offset);
+  EXPECT_EQ(next.linear.channels(), 8192);
+  EXPECT_EQ(next.attention(3).rotary_width, 64);
+  EXPECT_NEAR(static_cast<double>(count_params(next).total()), 79.7e9, 0.1e9);
+  EXPECT_EQ(count_memory(next).kv_per_token_bf16, 2 * 12 * 2 * 2 * 256);
+  const ModelConfig olmo3 = parse(published("olmo_3_7b"));
+  EXPECT_TRUE(olmo3.attention(0).window_turns && !olmo3.attention(3).window_turns);
+  EXPECT_EQ(olmo3.window_rope_theta, 500000);
+  EXPECT_EQ(olmo3.rope_scaling.kind, RopeScaling::Kind::yarn);
+  const ModelConfig gemma = parse(published("gemma_3_1b"));
+  EXPECT_EQ(gemma.window_rope_theta, 10000);
+  EXPECT_EQ(gemma.multipliers.attention, 1.0f / 16);
+  EXPECT_EQ(count_params(gemma).total(), 999885952);
+  const ModelConfig gemma4b = parse(published("gemma_3_4b"));
+  EXPECT_EQ(gemma4b.model_type, "gemma3_text");
+  EXPECT_EQ(gemma4b.vocab, 262208);
+  EXPECT_TRUE(gemma4b.tied && gemma4b.attention(0).window == 1024 &&
+              gemma4b.attention(5).window == 0);
+  EXPECT_EQ(gemma4b.rope_scaling.kind, RopeScaling::Kind::linear);
   const ModelConfig oss = parse(published("gpt_oss_20b"));
   EXPECT_TRUE(oss.has_window(0) && !oss.has_window(1) && oss.attention_sinks);
   EXPECT_FALSE(oss.rope_scaling.truncate);
@@ -179,6 +200,16 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
         "aux_loss_alpha", "seq_aux", "ep_size"}},
       {"glm4_moe", {"norm_topk_prob", "num_nextn_predict_layers", "partial_rotary_factor"}},
       {"olmo2", {}},
+      {"olmo3", {"layer_types"}},
+      {"qwen3_next",
+       {"full_attention_interval", "mlp_only_layers", "partial_rotary_factor",
+        "use_sliding_window"}},
+      {"gemma3_text",
+       {"attn_logit_softcapping", "cache_implementation", "final_logit_softcapping",
+        "rope_local_base_freq", "sliding_window_pattern"}},
+      {"gemma3",
+       {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image",
+        "vision_config"}},
       {"smollm3",
        {"num_key_value_heads", "attention_bias", "mlp_bias", "layer_types",
         "no_rope_layer_interval", "no_rope_layers", "sliding_window"}},

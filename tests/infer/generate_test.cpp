@@ -198,6 +198,16 @@ TEST(Generate, RefusesWhatHasNoMeaning) {
   }
 }
 
+TEST(Generate, GuessesNothingWhereNothingCanBeTakenBack) {
+  ModelConfig config = plain_config();
+  config.linear = {
+      .key_heads = 1, .value_heads = 1, .key_width = 4, .value_width = 4, .conv_width = 2};
+  config.linear_layers = {0};
+  EXPECT_FAILS(check_lookup(config, {.prompt_lookup = 3}), "cannot be taken back");
+  check_lookup(plain_config(), {.prompt_lookup = 3});
+  check_lookup(config, {});
+}
+
 ModelConfig routed_config(const char* recipe) {
   ModelConfig config = plain_config();
   config.routing = small_routing(recipe, 4, 2);

@@ -96,5 +96,20 @@ TEST(PrefixCache, NobodyBeginsWithWhatIsNotHeld) {
   EXPECT_FAILS(f.cache.adopt(slot, f.cache.blocks(slot)), "holds 1 tokens already");
 }
 
+TEST(PrefixCache, OfStatesHoldsNothing) {
+  ModelConfig c;
+  c.linear = {.key_heads = 1, .value_heads = 1, .key_width = 4, .value_width = 4, .conv_width = 2};
+  c.linear_layers = {0};
+  KvCache cache(c, DType::f32, 256);
+  PrefixCache prefixes(cache);
+  const int32_t slot = cache.open();
+  cache.extend(slot, 130);
+  prefixes.keep(slot, count_from(0, 130));
+  EXPECT_EQ(prefixes.held(count_from(0, 130)), 0);
+  EXPECT_FAILS(cache.adopt(cache.open(), cache.blocks(slot)), "belong to one sequence");
+  cache.truncate(slot, 64);
+  EXPECT_EQ(cache.length(slot), 0);
+}
+
 }  // namespace
 }  // namespace moe::test

@@ -50,6 +50,53 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
   }
 }
 
+ModelConfig linear_config() {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  config.attention_gate = config.norm_offset = true;
+  config.linear = {
+      .key_heads = 1, .value_heads = 2, .key_width = 8, .value_width = 12, .conv_width = 4};
+  config.linear_layers = {0};
+  return config;
+}
+
+TEST(Session, OfLinearAttentionGoesOnAndForgetsAllOrNothing) {
+  const auto model = fresh(linear_config());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    moe::Run run(2, dtype);
+    const Ids ids = drawn_ids(601);
+    Session whole(*model, run, 601), chunks(*model, run, 601);
+    const std::vector<float> want = copy(whole.prefill(ids));
+    std::vector<float> got;
+    for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1)
+      got = copy(chunks.prefill(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
+    EXPECT_TRUE(same_rows(got, want, dtype)) << name_of(dtype);
+
+    chunks.truncate(601);
+    EXPECT_EQ(chunks.length(), 601);
+    chunks.truncate(600);
+    EXPECT_EQ(chunks.length(), 0);
+    EXPECT_TRUE(same_rows(copy(chunks.prefill(ids)), want, dtype)) << "read again";
+    // A text that goes on is kept; of any other nothing is.
+    Ids longer = ids;
+    longer.push_back(3);
+    EXPECT_EQ(whole.keep_prefix(longer), 601);
+    longer[0] ^= 1;
+    EXPECT_EQ(whole.keep_prefix(longer), 0);
+  }
+}
+
+TEST(Session, OfLinearAttentionIsReadAgainBehindAFailure) {
+  const auto model = fresh(linear_config());
+  moe::Run run(2);
+  const Ids ids = drawn_ids(20);
+  Session session(*model, run, 40);
+  session.prefill(ids);
+  const Ids wrong = {1, 9999};
+  EXPECT_THROW(session.decode(wrong), Error);
+  EXPECT_EQ(session.length(), 0);
+}
+
 // The id decides the expert, wherever the token stands.
 TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {
   const auto model = drawn_model(small_routing("hash", 4, 2));

@@ -64,6 +64,14 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;
   expect_foretold("dense", c, {.tokens = 1024, .loss = true});
+  c.qk_norm = QkNorm::head;
+  c.attention_gate = true;
+  c.norm_placement = NormPlacement::both;
+  c.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
+  c.linear_layers = {0, 1};
+  expect_foretold("linear attention", c, {.tokens = 1024, .loss = true});
+  c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.vocab = 20000;  // whose logits are not kept
   expect_foretold("a large vocabulary", c, {.tokens = 1024, .loss = true});
 }

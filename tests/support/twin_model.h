@@ -14,6 +14,7 @@
 
 #include "model/config.h"
 #include "model/rope.h"
+#include "support/twin_linear.h"
 #include "support/twin_router.h"
 
 namespace moe::test {
@@ -104,7 +105,7 @@ class TwinModel {
     return y;
   }
   std::vector<T> norm_row(const std::vector<T>& x, const std::vector<T>& weight,
-                          const std::vector<T>* bias, NormKind kind) const {
+                          const std::vector<T>* bias, NormKind kind, bool counts_from_one) const {
     using std::sqrt;
     const T count = T(static_cast<double>(x.size()));
     T mean{}, square{};
@@ -116,13 +117,15 @@ class TwinModel {
     const T scale = T(1.0) / sqrt(square / count + T(static_cast<double>(c_.norm_eps)));
     std::vector<T> y;
     for (size_t d = 0; d < x.size(); ++d)
-      y.push_back((x[d] - mean) * scale * weight[d] + (bias ? (*bias)[d] : T{}));
+      y.push_back((x[d] - mean) * scale * (weight[d] + T(counts_from_one ? 1.0 : 0.0)) +
+                  (bias ? (*bias)[d] : T{}));
     return y;
   }
   Matrix<T> norm(const Matrix<T>& x, const std::string& name) const {
     Matrix<T> y;
     for (const auto& row : x)
-      y.push_back(norm_row(row, p(name + ".weight"), maybe(name + ".bias"), c_.norm));
+      y.push_back(
+          norm_row(row, p(name + ".weight"), maybe(name + ".bias"), c_.norm, c_.norm_offset));
     return y;
   }
   // The engine's definition: entry i = r * D + c is kept where word i mod 4 of philox at counter i
@@ -148,17 +151,23 @@ class TwinModel {
 
   Matrix<T> block(const Matrix<T>& h, int64_t layer) {
     const std::string name = "layers." + std::to_string(layer) + ".";
-    const bool pre = c_.norm_placement == NormPlacement::pre,
+    const bool both = c_.norm_placement == NormPlacement::both,
+               pre = both || c_.norm_placement == NormPlacement::pre,
                post = c_.norm_placement == NormPlacement::post;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
     const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, uint64_t s) {
-      const Matrix<T> sum = add(
-          x, scaled(drop(pre || post ? y : norm(y, name + of), site(s)), c_.multipliers.residual));
+      const std::string behind = name + of + (both ? "_out" : "");
+      const Matrix<T> sum =
+          add(x, scaled(drop(!both && (pre || post) ? y : norm(y, behind), site(s)),
+                        c_.multipliers.residual));
       return post ? norm(sum, name + of) : sum;
     };
-    const Matrix<T> u =
-        joined(h, attention(pre ? norm(h, name + "norm1") : h, name + "attn.", layer), "norm1", 0);
+    const Matrix<T> x = pre ? norm(h, name + "norm1") : h;
+    const Matrix<T> u = joined(h,
+                               c_.is_linear(layer) ? linear_attention(x, name + "linear.")
+                                                   : attention(x, name + "attn.", layer),
+                               "norm1", 0);
     return joined(u, ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), "norm2",
                   1);
   }
@@ -166,7 +175,7 @@ class TwinModel {
   // Queries or keys of all heads, normalised, the first `turning` numbers of a head rotated;
   // values.
   Matrix<T> project(const Matrix<T>& x, const std::string& name, const char* which, int64_t out,
-                    bool norm_and_rotate, int64_t turning) const {
+                    bool norm_and_rotate, int64_t turning, bool in_window = false) const {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
     const auto width = static_cast<size_t>(c_.head_width);
@@ -177,12 +186,15 @@ class TwinModel {
           const auto part =
               norm_row(std::vector<T>(row.begin() + static_cast<long>(begin),
                                       row.begin() + static_cast<long>(begin + weight.size())),
-                       weight, nullptr, NormKind::rms);
+                       weight, nullptr, NormKind::rms, c_.norm_offset);
           std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
         }
     }
     if (turning == 0) return y;
-    const ops::RopeFrequencies rope = rope_frequencies(turning, c_.rope_theta, c_.rope_scaling);
+    const bool own = in_window && c_.window_rope_theta > 0;
+    const ops::RopeFrequencies rope =
+        own ? rope_frequencies(turning, c_.window_rope_theta, {})
+            : rope_frequencies(turning, c_.rope_theta, c_.rope_scaling);
     const auto half = static_cast<size_t>(turning / 2);
     for (size_t n = 0; n < y.size(); ++n)
       for (size_t head = 0; head < y[n].size(); head += width)
@@ -201,8 +213,9 @@ class TwinModel {
     const int64_t part = c_.rotary_width > 0 ? c_.rotary_width : c_.head_width,
                   turning = nope || c_.positions != Positions::rope ? 0 : part,
                   kv_width = c_.kv_heads * c_.head_width;
-    const Matrix<T> q = project(x, name, "q", c_.q_width(), true, turning),
-                    k = project(x, name, "k", kv_width, true, turning),
+    const bool in_window = c_.has_window(layer);
+    const Matrix<T> q = project(x, name, "q", c_.q_width(), true, turning, in_window),
+                    k = project(x, name, "k", kv_width, true, turning, in_window),
                     v = project(x, name, "v", kv_width, false, 0);
     const double scale = c_.multipliers.attention > 0
                              ? static_cast<double>(c_.multipliers.attention)
@@ -230,7 +243,46 @@ class TwinModel {
             for (size_t i = 0; i < width; ++i)
               o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
         }
+    if (const std::vector<T>* gate = maybe(name + "o_gate.weight")) {
+      const Matrix<T> z = linear(x, *gate, c_.q_width(), 0, nullptr);
+      for (size_t n = 0; n < o.size(); ++n)
+        for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i]);
+    }
     return linear(o, p(name + "o.weight"), c_.width, 0, maybe(name + "o.bias"));
+  }
+
+  Matrix<T> linear_attention(const Matrix<T>& x, const std::string& name) const {
+    using std::exp, std::log;
+    const LinearAttention& l = c_.linear;
+    const auto made = [&](const char* what, int64_t width) {
+      return linear(x, p(name + what + ".weight"), width, 0, nullptr);
+    };
+    Matrix<T> qkv = made("q", l.k_width()), decay = made("a", l.value_heads),
+              strength = made("b", l.value_heads);
+    const Matrix<T> k = made("k", l.k_width()), v = made("v", l.v_width()),
+                    z = made("z", l.v_width());
+    for (size_t n = 0; n < x.size(); ++n) {
+      for (const Matrix<T>* more : {&k, &v})
+        qkv[n].insert(qkv[n].end(), (*more)[n].begin(), (*more)[n].end());
+      for (size_t h = 0; h < decay[n].size(); ++h) {
+        const T a = decay[n][h] + p(name + "dt_bias")[h];
+        decay[n][h] = -exp(p(name + "a_log")[h]) * log(T(1.0) + exp(a));
+        strength[n][h] = twin::sigmoid(strength[n][h]);
+      }
+    }
+    Matrix<T> o = twin::delta_rule(
+        twin::short_conv(qkv, p(name + "conv.weight"), in_->bounds), decay, strength,
+        {l.key_heads, l.value_heads, l.key_width, l.value_width}, in_->bounds);
+    const auto width = static_cast<size_t>(l.value_width);
+    for (size_t n = 0; n < o.size(); ++n)
+      for (size_t begin = 0; begin < o[n].size(); begin += width) {
+        const auto first = o[n].begin() + static_cast<long>(begin);
+        const std::vector<T> y = norm_row(std::vector<T>(first, first + static_cast<long>(width)),
+                                          p(name + "norm.weight"), nullptr, NormKind::rms, false);
+        for (size_t i = 0; i < width; ++i)
+          o[n][begin + i] = y[i] * z[n][begin + i] * twin::sigmoid(z[n][begin + i]);
+      }
+    return linear(o, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
   T activate(T x) const {
@@ -246,6 +298,7 @@ class TwinModel {
         const T m = value_of(x) > 7 ? T(7.0) : x;
         return m * twin::sigmoid(T(1.702) * m);
       }
+      case ops::Act::sigmoid: return twin::sigmoid(x);
     }
     return x;
   }

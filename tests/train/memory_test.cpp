@@ -67,6 +67,15 @@ TEST(Memory, IsWhatShapesForetell) {
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
   expect_foretold("shared, post-norm", c, DType::f32, false);
+  c.norm_placement = NormPlacement::both;
+  c.attention_gate = true;
+  c.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 24, .value_width = 32, .conv_width = 4};
+  c.linear_layers = {0, 1};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_foretold(fmt::format("linear attention {} recompute {}", name_of(dtype), recompute), c,
+                      dtype, recompute);
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,

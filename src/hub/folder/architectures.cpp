@@ -28,6 +28,8 @@ std::string why_not_olmoe(const ModelConfig& c) {
     return "some of a head, or of its layers, does not turn";
   if (!c.multipliers.none()) return "it has multipliers";
   if (c.attention_sinks) return "its attention has sinks";
+  if (c.linear.present()) return "some of its layers have linear attention";
+  if (c.attention_gate || c.norm_offset) return "its attention has a gate, or norms count from 1";
   if (c.attention_bias != c.attention_out_bias)
     return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full)
@@ -57,7 +59,8 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.positions != Positions::learned) return "its positions are not learned";
   if (c.attention_window > 0) return "its attention has a window";
   if (!c.multipliers.none()) return "it has multipliers";
-  if (c.attention_sinks) return "its attention has sinks";
+  if (c.attention_sinks || c.attention_gate) return "its attention has sinks or a gate";
+  if (c.linear.present()) return "some of its layers have linear attention";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width)
@@ -78,7 +81,8 @@ std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 // A family's row: model_type, class, names.
 template <const Family& f>
 constexpr Architecture family(std::string_view model_type, std::string_view class_name,
-                              const TensorNames& names, const TensorNames* mxfp4_names = nullptr) {
+                              const TensorNames& names, const TensorNames* mxfp4_names = nullptr,
+                              const TensorNames* other_names = nullptr) {
   return {model_type,
           class_name,
           [](const ModelConfig& c) { return why_not_family(c, f); },
@@ -86,7 +90,8 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
           [](Json& json, const ModelConfig& c) { write_family(json, c, f); },
           &names,
           false,
-          mxfp4_names};
+          mxfp4_names,
+          other_names};
 }
 
 constexpr Architecture kArchitectures[] = {
@@ -109,6 +114,11 @@ constexpr Architecture kArchitectures[] = {
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
+    family<kOlmo3>("olmo3", "Olmo3ForCausalLM", kOlmo2Tensors),
+    family<kGemma3>("gemma3_text", "Gemma3ForCausalLM", kGemma3Tensors),
+    family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
+    family<kQwen35Moe>("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35MoeTensors, nullptr,
+                       &kQwen35MoeApartTensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
@@ -120,7 +130,25 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
 };
 
+// Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/
+// configuration_gemma3.py).
+constexpr TextWithin kTextWithin[] = {
+    {"qwen3_5_moe", "qwen3_5_moe_text", "{}"},
+    {"gemma3", "gemma3_text",
+     R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+         "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
+         "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256, "rope_theta": 1000000.0,
+         "sliding_window": 4096, "attention_bias": false, "hidden_size": 2304,
+         "intermediate_size": 9216, "num_hidden_layers": 26})"},
+};
+
 }  // namespace
+
+const TextWithin* find_text_within(std::string_view model_type) {
+  for (const TextWithin& row : kTextWithin)
+    if (row.model_type == model_type) return &row;
+  return nullptr;
+}
 
 std::span<const Architecture> architectures() { return kArchitectures; }
 
@@ -155,6 +183,7 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
     if (std::find(known.begin(), known.end(), architecture.model_type) == known.end())
       known.emplace_back(architecture.model_type);
   }
+  for (const TextWithin& row : kTextWithin) known.emplace_back(row.model_type);
   fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where,
        printable(model_type), suggestion(model_type, known, known.size()));
 }

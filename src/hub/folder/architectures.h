@@ -28,6 +28,8 @@ struct Architecture {
                           // it or leaves it
   // The names beside a config that says MXFP4 (hub/folder/packed.h); null: there is none such.
   const TensorNames* mxfp4_names = nullptr;
+  // Names that some of its checkpoints have in place of the first; null: none.
+  const TensorNames* other_names = nullptr;
 };
 
 std::span<const Architecture> architectures();
@@ -50,7 +52,14 @@ struct FolderConfig {
   const Architecture* architecture = nullptr;
   const TensorNames* names = nullptr;
   Packing packing;
+  bool beside_others = false;  // the config of a model of text was a part of it, and so its tensors
 };
+// A model of pictures and text, whose config has that of the text as "text_config".
+struct TextWithin {
+  std::string_view model_type, text_type;
+  std::string_view defaults;  // json: of keys that configs were published without
+};
+const TextWithin* find_text_within(std::string_view model_type);
 FolderConfig read_config(std::string_view json, const std::string& where);
 
 }  // namespace moe

@@ -33,6 +33,15 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.layer_list("window_layers", c.window_layers);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.extra("attention_sinks", c.attention_sinks, false);
+  v.extra("attention_gate", c.attention_gate, false);
+  v.extra("rope_local_base_freq", c.window_rope_theta, 0, 0);
+  v.extra("norm_offset", c.norm_offset, false);
+  v.extra("linear_num_key_heads", c.linear.key_heads, 0, 1);
+  v.extra("linear_num_value_heads", c.linear.value_heads, 0, 1);
+  v.extra("linear_key_head_dim", c.linear.key_width, 0, 1);
+  v.extra("linear_value_head_dim", c.linear.value_width, 0, 1);
+  v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
+  v.layer_list("linear_attention_layers", c.linear_layers);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);
@@ -196,6 +205,7 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "bad_words_ids",
                                                 "begin_suppress_tokens",
                                                 "bos_token_id",
+                                                "cache_implementation",
                                                 "chunk_size_feed_forward",
                                                 "cross_attention_hidden_size",
                                                 "decoder_start_token_id",

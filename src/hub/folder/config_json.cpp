@@ -15,10 +15,26 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 }  // namespace
 
-FolderConfig read_config(std::string_view text, const std::string& where) {
-  const Json json = parse_json(text, where, kMaxConfigBytes);
-  const JsonReader reader(json, where);
-  const auto model_type = reader.get<std::string>("model_type");
+namespace {
+
+// Of the config of a model of pictures and text that of the text, with what counts for both.
+Json text_config(const JsonReader& reader, const Json& json, const TextWithin& within) {
+  Json text = parse_json(std::string(within.defaults), "the defaults of a config");
+  reader.object("text_config");  // it is one
+  text.update(json["text_config"]);
+  text["model_type"] = within.text_type;
+  if (!text.contains("tie_word_embeddings") && json.contains("tie_word_embeddings"))
+    text["tie_word_embeddings"] = json["tie_word_embeddings"];
+  for (const std::string& key : reader.keys())
+    if (key.ends_with("_config") || key.ends_with("_token_id") || key.ends_with("_token_index") ||
+        key == "tie_word_embeddings" || key == "initializer_range" || key == "mm_tokens_per_image")
+      reader.has(key.c_str());
+  return text;
+}
+
+FolderConfig read_text_model(const JsonReader& reader, const std::string& model_type) {
+  const std::string& where = reader.where();
+  reader.has("model_type");  // of a config within another
   ModelConfig config = find_model_type(model_type, where).read(reader);
   config.model_type = model_type;
   const Packing packing = read_packing(reader);
@@ -33,6 +49,22 @@ FolderConfig read_config(std::string_view text, const std::string& where) {
   if (mxfp4 && architecture.mxfp4_names == nullptr)
     fail("{}: \"quantization_config\" says MXFP4, in which no \"{}\" is known", where, model_type);
   return {config, &architecture, mxfp4 ? architecture.mxfp4_names : architecture.names, packing};
+}
+
+}  // namespace
+
+FolderConfig read_config(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where, kMaxConfigBytes);
+  const JsonReader reader(json, where);
+  const auto model_type = reader.get<std::string>("model_type");
+  const TextWithin* within = find_text_within(model_type);
+  if (within == nullptr) return read_text_model(reader, model_type);
+  const Json inner = text_config(reader, json, *within);
+  reader.refuse_unknown(ignored_config_keys());
+  FolderConfig found = read_text_model(JsonReader(inner, where + ": \"text_config\""),
+                                       std::string(within->text_type));
+  found.beside_others = true;
+  return found;
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {

@@ -25,14 +25,18 @@ enum class FamilyBiases {
 enum class HeadWidth { may, must, latent };
 
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
-// "layer_types" says which layers have a window, every other one from the first on where it is
-// missing.
+// "layer_types" says which layers have a window, all but each `window_every`th where it is missing.
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
+// What layers with a window turn by. plain: the same base, never scaled; local:
+// "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
+// layers.
+enum class WindowRope { same, plain, local };
+
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
-// where it is missing; dim: as much as "rotary_dim" or that factor says; by_layer: all of it, and
-// in some layers nothing.
-enum class FamilyRotary { whole, half, dim, by_layer };
+// where it is missing; quarter likewise; dim: as much as "rotary_dim" or that factor says;
+// by_layer: all of it, and in some layers nothing.
+enum class FamilyRotary { whole, half, quarter, dim, by_layer };
 
 // The keys of the experts' sizes, and of the layers that route.
 enum class FamilyExperts {
@@ -40,6 +44,8 @@ enum class FamilyExperts {
   mixtral,
   qwen2,
   qwen3,
+  qwen3_next,
+  qwen3_5,
   deepseek,
   glm_lite,
   olmo,
@@ -71,11 +77,17 @@ struct Family {
   FamilyBiases biases = FamilyBiases::none;
   HeadWidth head_width = HeadWidth::may;
   FamilyWindow window = FamilyWindow::none;
+  int64_t window_every = 2;
+  WindowRope window_rope = WindowRope::same;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
   bool multipliers = false;
+  bool gemma = false;  // the embedding times sqrt(D), and the other words of its configs
+  // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
+  // missing; the others have a gate; norms count from 1.
+  bool linear = false;
   bool sinks = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
@@ -86,7 +98,19 @@ struct Family {
   }
   bool latent() const { return head_width == HeadWidth::latent; }
   // Whether the experts' number is "num_experts".
-  bool num_experts() const { return qwen() || experts == FamilyExperts::olmo; }
+  bool num_experts() const {
+    return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5;
+  }
+  // Whether there is one shared expert with a gate.
+  bool gated_shared() const {
+    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3_next ||
+           experts == FamilyExperts::qwen3_5;
+  }
+  bool norm_offset() const { return linear || gemma; }
+  // Whether a share of a head turns that "partial_rotary_factor" says.
+  bool rotary_share() const {
+    return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter;
+  }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
@@ -95,13 +119,17 @@ struct Family {
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
-           experts == FamilyExperts::granite_shared || own_recipe();
+           experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
+           own_recipe();
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
     return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie;
   }
-  bool qwen() const { return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3; }
+  bool qwen() const {
+    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
+           experts == FamilyExperts::qwen3_next;
+  }
 };
 
 inline constexpr Family kLlama = {.biases = FamilyBiases::flag_later};
@@ -155,6 +183,31 @@ inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
 inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie};
 inline constexpr Family kOlmo2 = {
     .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
+inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
+                                  .window = FamilyWindow::listed,
+                                  .window_every = 4,
+                                  .window_rope = WindowRope::plain,
+                                  .qk_norm = QkNorm::full,
+                                  .placement = NormPlacement::output};
+inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .window_every = 6,
+                                   .window_rope = WindowRope::local,
+                                   .qk_norm = QkNorm::head,
+                                   .placement = NormPlacement::both,
+                                   .gemma = true,
+                                   .tied_unless_said = true};
+inline constexpr Family kQwen3Next = {.head_width = HeadWidth::must,
+                                      .qk_norm = QkNorm::head,
+                                      .rotary = FamilyRotary::quarter,
+                                      .linear = true,
+                                      .experts = FamilyExperts::qwen3_next};
+inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
+                                      .qk_norm = QkNorm::head,
+                                      .rotary = FamilyRotary::quarter,
+                                      .linear = true,
+                                      .experts = FamilyExperts::qwen3_5};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,

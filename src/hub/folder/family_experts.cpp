@@ -15,7 +15,11 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::mixtral:
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::qwen3_5:
+      v.size("shared_expert_intermediate_size", c.shared_width, 1);
+      return v.size("moe_intermediate_size", c.expert_width, 1);
     case FamilyExperts::qwen2:
+    case FamilyExperts::qwen3_next:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
       [[fallthrough]];
     case FamilyExperts::qwen3:
@@ -107,7 +111,9 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::olmo: return "olmoe";
     case FamilyExperts::gpt_oss: return "gpt-oss";
     case FamilyExperts::ernie: return "ernie-moe";
-    case FamilyExperts::qwen3: return renormalise ? "qwen3-moe" : "qwen2-moe";
+    case FamilyExperts::qwen3:
+    case FamilyExperts::qwen3_next:
+    case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
   }
@@ -302,6 +308,8 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
   const bool none = c.shared_experts == 0;
   switch (f.experts) {
     case FamilyExperts::qwen2:
+    case FamilyExperts::qwen3_next:
+    case FamilyExperts::qwen3_5:
       return c.shared_experts != 1 || !c.shared_gate ? "it has not one shared expert with a gate"
                                                      : "";
     case FamilyExperts::granite_shared:
@@ -343,7 +351,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
                 c.routing.experts, 1);
   }
   if (f.qwen()) read_qwen_layers(reader, c);
-  if (f.experts == FamilyExperts::qwen2) c.shared_experts = 1, c.shared_gate = true;
+  if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;

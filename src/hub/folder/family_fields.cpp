@@ -60,7 +60,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size("max_position_embeddings", c.context, 1);
   v.number("rms_norm_eps", c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss) v.act("hidden_act", c.act);
+  if (f.experts != FamilyExperts::gpt_oss)
+    v.act(f.gemma ? "hidden_activation" : "hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
@@ -114,13 +115,17 @@ void read_last_windows(const JsonReader& reader, ModelConfig& c, const Family& f
                          : "\"sliding_window\" and \"max_window_layers\"");
 }
 
-void read_listed_windows(const JsonReader& reader, ModelConfig& c) {
+void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.attention_window = window_of(reader);
   std::vector<std::string> types;
+  int64_t every = f.window_every;
+  if (f.gemma)  // transformers 5 writes it under another name
+    for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"})
+      every = reader.get_in<int64_t>(key, 1, kMaxLayers, every);
   if (reader.has("layer_types")) types = reader.get<std::vector<std::string>>("layer_types");
   else
     for (int64_t i = 0; i < c.layers; ++i)
-      types.emplace_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+      types.emplace_back((i + 1) % every != 0 ? "sliding_attention" : "full_attention");
   for (size_t i = 0; i < types.size() && static_cast<int64_t>(i) < c.layers; ++i)
     if (types[i] == "sliding_attention") c.window_layers.push_back(static_cast<int64_t>(i));
   if (c.window_layers.empty()) c.attention_window = 0;
@@ -138,7 +143,7 @@ void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
     case FamilyWindow::qwen:
     case FamilyWindow::dots:
     case FamilyWindow::never: return read_last_windows(reader, c, f);
-    case FamilyWindow::listed: return read_listed_windows(reader, c);
+    case FamilyWindow::listed: return read_listed_windows(reader, c, f);
   }
 }
 
@@ -180,8 +185,10 @@ std::string why_not_windows(const ModelConfig& c, const Family& f) {
 // How much of a head turns, and in which layers.
 double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
-  if (f.rotary == FamilyRotary::half || f.rotary == FamilyRotary::dim) {
-    share = read_rotary_share(reader, f.rotary == FamilyRotary::half ? 0.5 : 1);
+  if (f.rotary_share() || f.rotary == FamilyRotary::dim) {
+    share = read_rotary_share(reader, f.rotary == FamilyRotary::half      ? 0.5
+                                      : f.rotary == FamilyRotary::quarter ? 0.25
+                                                                          : 1);
     c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);
     if (f.rotary == FamilyRotary::dim && reader.has("rotary_dim")) {
       const auto width = reader.get_in<int64_t>("rotary_dim", 2, c.head_width);
@@ -221,8 +228,9 @@ double rotary_share(const ModelConfig& c) {
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   const double share = rotary_share(c);
-  write_rope(json, c, share);
-  if (f.rotary == FamilyRotary::half) json["partial_rotary_factor"] = share;
+  if (f.window_rope == WindowRope::same) write_rope(json, c, share);
+  else write_rope_by_layers(json, c);
+  if (f.rotary_share()) json["partial_rotary_factor"] = share;
   if (f.rotary == FamilyRotary::dim)
     json["rotary_dim"] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
   if (f.rotary != FamilyRotary::by_layer) return;
@@ -232,7 +240,13 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_rotary(const ModelConfig& c, const Family& f) {
-  const bool part = f.rotary == FamilyRotary::half || f.rotary == FamilyRotary::dim;
+  const bool part = f.rotary_share() || f.rotary == FamilyRotary::dim,
+             plain = c.window_rope_theta == c.rope_theta ||
+                     (c.window_rope_theta == 0 && c.rope_scaling.kind == RopeScaling::Kind::none);
+  if (c.window_rope_theta > 0 && f.window_rope == WindowRope::same)
+    return "layers with a window turn by other frequencies";
+  if (f.window_rope == WindowRope::plain && !plain)
+    return "layers with a window turn by frequencies that are no part of this family";
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
   if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer)
     return "in some of its layers nothing turns";
@@ -258,6 +272,40 @@ void write_clamped_swiglu(Json& json) {
   json["hidden_act"] = "silu";
   json["swiglu_alpha"] = kSwigluAlpha;
   json["swiglu_limit"] = kSwigluLimit;
+}
+
+// Gemma 3's (transformers:gemma3/modeling_gemma3.py): what its code does, and what must be off.
+constexpr const char* kScoreScale = "query_pre_attn_scalar";
+
+float embedding_factor(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
+
+void read_gemma(const JsonReader& reader, ModelConfig& c) {
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
+    if (reader.has(key)) refuse(reader, key, "scores are not held back in this family, only null");
+  need_off(reader, "use_bidirectional_attention", "attention sees what is before only, only false");
+  c.multipliers.embedding = embedding_factor(c);
+  c.multipliers.attention =
+      1 / std::sqrt(static_cast<float>(reader.get_in<int64_t>(kScoreScale, 1, kMaxSize)));
+}
+
+// The whole number of which a multiplier of scores is 1 over the root; 0: there is none.
+int64_t score_scale(const ModelConfig& c) {
+  const auto m = static_cast<double>(c.multipliers.attention);
+  if (m == 0 || 1 / (m * m) > static_cast<double>(kMaxSize)) return 0;
+  const auto whole = static_cast<int64_t>(std::lround(1 / (m * m)));
+  return 1 / std::sqrt(static_cast<float>(whole)) == c.multipliers.attention ? whole : 0;
+}
+
+void write_gemma(Json& json, const ModelConfig& c) {
+  json[kScoreScale] = score_scale(c);
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) json[key] = nullptr;
+}
+
+std::string why_not_gemma(const ModelConfig& c) {
+  const Multipliers& m = c.multipliers;
+  if (m.embedding != embedding_factor(c) || m.residual != 1 || m.logits != 1)
+    return "its multipliers are others";
+  return score_scale(c) == 0 ? "its scores are not over the root of a whole number" : "";
 }
 
 template <class Visitor, class Config>
@@ -287,8 +335,13 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   c.norm_placement = f.placement;
   c.attention_sinks = f.sinks;
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
-  read_rope(reader, c, read_rotary(reader, c, f));
+  c.norm_offset = f.norm_offset();
+  if (f.linear) read_linear(reader, c);
+  if (f.gemma) read_gemma(reader, c);
+  const double share = read_rotary(reader, c, f);
   read_windows(reader, c, f);
+  if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
+  else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.multipliers) visit_multipliers(fields, c);
   visit_extras(fields, c);
   need_off(reader, "rope_interleaved",
@@ -309,6 +362,8 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.gemma) write_gemma(json, c);
+  if (f.linear) write_linear(json, c);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
@@ -322,17 +377,23 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
 
 std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.norm != NormKind::rms || c.norm_placement != f.placement)
-    return f.placement == NormPlacement::pre
-               ? "its norms are not RMSNorms before each sublayer"
+    return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
+           : f.placement == NormPlacement::both
+               ? "its norms are not RMSNorms before and behind each sublayer"
                : "its norms are not RMSNorms of what each sublayer gives";
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
-  for (const std::string& reason : {why_not_windows(c, f), why_not_rotary(c, f)})
+  for (const std::string& reason :
+       {why_not_linear(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
     if (!reason.empty()) return reason;
   // Multipliers that do nothing can be said by a family that has them; of the scores it is one of
   // them.
-  if (!f.multipliers && !c.multipliers.none()) return "it has multipliers";
+  if (f.gemma) {
+    if (const std::string reason = why_not_gemma(c); !reason.empty()) return reason;
+  } else if (!f.multipliers && !c.multipliers.none()) {
+    return "it has multipliers";
+  }
   if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
   if (!c.gated) return "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";

@@ -24,12 +24,12 @@ inline constexpr int64_t kMaxSize = int64_t{1} << 24;  // as validate() has it
 inline constexpr int64_t kMaxLayers = 4096;
 
 inline const std::vector<std::string> kNormNames = {"rms", "layer"};
-inline const std::vector<std::string> kPlacementNames = {"pre", "post", "output"};
+inline const std::vector<std::string> kPlacementNames = {"pre", "post", "output", "both"};
 inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
 inline const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
 // as transformers calls them
-inline const std::vector<std::string> kActNames = {"silu", "gelu", "gelu_pytorch_tanh", "relu",
-                                                   "swiglu_oai"};
+inline const std::vector<std::string> kActNames = {"silu", "gelu",       "gelu_pytorch_tanh",
+                                                   "relu", "swiglu_oai", "sigmoid"};
 // Other names that it has for the same functions.
 inline const std::vector<std::string> kOtherActNames = {"swish", "gelu_new", "gelu_fast"};
 inline constexpr ops::Act kOtherActs[] = {ops::Act::silu, ops::Act::gelu_tanh, ops::Act::gelu_tanh};

@@ -79,6 +79,9 @@ void refuse_other_share(const JsonReader& rope, double share) {
     fail("{}: \"{}\" is {}; {}", rope.where(), kShare, text_of(rope, kShare),
          share == 1 ? "heads of this family are rotated whole, only 1"
                     : "it stands elsewhere with another value, make them equal");
+  // Of axes of pictures; in a text all of them count the same.
+  for (const char* key : {"mrope_section", "mrope_interleaved"})
+    if (rope.has(key)) rope.value(key);
   rope.refuse_unknown();
 }
 
@@ -148,6 +151,57 @@ double read_rotary_share(const JsonReader& reader, double otherwise) {
 void read_rope(const JsonReader& reader, ModelConfig& c, double share) {
   read_rope_as_written(reader, c, share);
   if (!c.latent.present()) c.rope_scaling.score_mscale = 0;
+}
+
+namespace {
+
+constexpr const char *kLayersRope = "rope_parameters", *kFullRope = "full_attention",
+                     *kWindowRope = "sliding_attention", *kLocalBase = "rope_local_base_freq";
+
+bool says_layers(const JsonReader& reader) {
+  if (!reader.has(kLayersRope)) return false;
+  const JsonReader rope = reader.object(kLayersRope);
+  return rope.has(kFullRope) || rope.has(kWindowRope);
+}
+
+}  // namespace
+
+void read_rope_by_layers(const JsonReader& reader, ModelConfig& c, bool local) {
+  float window = 0;
+  if (says_layers(reader)) {
+    const JsonReader rope = reader.object(kLayersRope), full = rope.object(kFullRope),
+                     windowed = rope.object(kWindowRope);
+    c.rope_scaling = scaling_of(full);
+    c.rope_theta = number(full, "rope_theta");
+    window = number(windowed, "rope_theta");
+    if (kind_of(windowed) != Kind::none)
+      fail("{}: \"rope_type\" is {}; layers with a window turn unscaled, only \"default\"",
+           windowed.where(), text_of(windowed, "rope_type"));
+    for (const JsonReader* of : {&full, &windowed}) refuse_other_share(*of, 1);
+    rope.refuse_unknown();
+    for (const auto& [key, base] : {std::pair{"rope_theta", c.rope_theta}, {kLocalBase, window}})
+      if (reader.has(key) && static_cast<float>(reader.get<double>(key)) != base)
+        fail("{}: \"{}\" is {}, but \"{}\" says {}; make them equal", reader.where(), key,
+             text_of(reader, key), kLayersRope, base);
+  } else {
+    read_rope(reader, c);
+    window = local ? static_cast<float>(reader.get_in<double>(kLocalBase, FLT_MIN, FLT_MAX, 10000))
+                   : c.rope_theta;
+  }
+  c.rope_scaling.score_mscale = 0;
+  // Where they turn as the others do nothing needs to be said.
+  const bool other = window != c.rope_theta || c.rope_scaling.kind != Kind::none;
+  c.window_rope_theta = other && c.attention_window > 0 ? window : 0;
+}
+
+void write_rope_by_layers(Json& json, const ModelConfig& c) {
+  const float window = c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta;
+  FieldWriter(json).number("rope_theta", c.rope_theta, 0);
+  FieldWriter(json).number(kLocalBase, window, 0);
+  Json full = rope_scaling_json(c.rope_scaling), windowed = {{"rope_type", "default"}};
+  full["rope_theta"] = json["rope_theta"];
+  windowed["rope_theta"] = json[kLocalBase];
+  json[kLayersRope] = {{kFullRope, full}, {kWindowRope, windowed}};
 }
 
 Json rope_scaling_json(const RopeScaling& s) {

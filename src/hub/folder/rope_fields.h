@@ -17,6 +17,11 @@ void read_rope(const JsonReader&, ModelConfig&, double share = 1);
 // Both forms.
 void write_rope(Json&, const ModelConfig&, double share = 1);
 
+// The same where layers with a window, which the config has by now, turn by frequencies of their
+// own: unscaled, with the same base or, `local`, the one of "rope_local_base_freq".
+void read_rope_by_layers(const JsonReader&, ModelConfig&, bool local);
+void write_rope_by_layers(Json&, const ModelConfig&);
+
 // The share of a head that turns, in whichever place it stands.
 double read_rotary_share(const JsonReader&, double otherwise);
 

@@ -1,6 +1,7 @@
 #include "hub/gguf/gguf_architectures.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/error.h"
@@ -159,6 +160,37 @@ constexpr GgufArchitecture kRows[] = {
      .placement = NormPlacement::output,
      .qk_norm = QkNorm::full,
      .needs_head = true},
+    {.name = "olmo2",
+     .title = "OLMo 3",
+     .tensors = &kGgufOutputNormTensors,
+     .placement = NormPlacement::output,
+     .qk_norm = QkNorm::full,
+     .window_every = 4,
+     .window_plain = true,
+     .needs_head = true},
+    {.name = "gemma3",
+     .title = "Gemma 3",
+     .tensors = &kGgufGemma3Tensors,
+     .placement = NormPlacement::both,
+     .qk_norm = QkNorm::head,
+     .act = ops::Act::gelu_tanh,
+     .free_head_width = true,
+     .window_every = 6,
+     .window_local = true,
+     .norm_offset = true,
+     .gemma = true},
+    {.name = "qwen3next",
+     .title = "Qwen3-Next",
+     .recipe = "qwen3-moe",
+     .tensors = &kGgufQwen3NextTensors,
+     .qk_norm = QkNorm::head,
+     .free_head_width = true,
+     .part_turns = true,
+     .linear = true,
+     .norm_offset = true,
+     .renormalises = true,
+     .shared = SharedExperts::gated,
+     .expert_width = "expert_feed_forward_length"},
     {.name = "smollm3", .title = "SmolLM3", .tensors = &kGgufPairedTensors, .nope_every = 4},
     {.name = "granitemoe",
      .title = "GraniteMoE",
@@ -191,6 +223,17 @@ std::span<const GgufArchitecture> gguf_architectures() { return kRows; }
 
 const GgufArchitecture& own_gguf_architecture() { return kOwn; }
 
+int64_t full_attention_every(const ModelConfig& c) {
+  int64_t first = 0;
+  while (first < c.layers && c.is_linear(first)) ++first;
+  return first + 1;
+}
+
+float gemma_score_factor(const ModelConfig& c) {
+  const int64_t width = c.layers == 62 ? c.width / c.heads : c.head_width;
+  return 1 / std::sqrt(static_cast<float>(width));
+}
+
 GgufForm gguf_form_of(const ModelConfig& config) {
   const GgufArchitecture* nearest_row = nullptr;
   std::string nearest_reason;
@@ -210,15 +253,16 @@ GgufForm gguf_form_of(const ModelConfig& config) {
               nearest_row->title, nearest_row->name, nearest_reason)};
 }
 
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, int64_t gating,
-                                               const std::string& where) {
+const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, bool windows,
+                                               int64_t gating, const std::string& where) {
   std::vector<std::string> known = {std::string(kOwn.name)};
   bool is_known = false;
   const GgufArchitecture* first = nullptr;
   for (const GgufArchitecture& row : kRows) {
     if (row.name == name && row.routes() == routes) {
-      if (static_cast<int64_t>(row.gating) == gating) return row;
-      if (first == nullptr) first = &row;
+      const bool unlike = windows != (row.window_every > 0);
+      if (!unlike && static_cast<int64_t>(row.gating) == gating) return row;
+      if (first == nullptr || (first->window_every > 0) != windows) first = &row;
     }
     is_known = is_known || row.name == name;
     if (std::ranges::find(known, row.name) == known.end()) known.emplace_back(row.name);

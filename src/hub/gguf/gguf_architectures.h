@@ -50,6 +50,12 @@ struct GgufArchitecture {
   bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
   int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
+  bool window_plain = false;  // which turn unscaled, with the same base
+  bool window_local = false;  // which turn unscaled, with a base of their own
+  bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
+                              // a gate
+  bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
+  bool gemma = false;         // the embedding times sqrt(D), scores by what else is there
   bool sinks = false;         // of attention
   bool multipliers = false;   // Granite's
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
@@ -86,9 +92,14 @@ struct GgufForm {
 };
 // The first row that can say the model, else our own with the reason of the row that comes nearest.
 GgufForm gguf_form_of(const ModelConfig&);
-// Fails, offering the nearest, when no architecture has this name; `routes` and `gating` (0: the
-// file does not say) choose among the rows of one.
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, int64_t gating,
-                                               const std::string& where);
+// Fails, offering the nearest, when no architecture has this name; `routes`, `windows` and `gating`
+// (0: the file does not say) choose among the rows of one.
+const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, bool windows,
+                                               int64_t gating, const std::string& where);
+// Of a model with linear attention: the N of each Nth layer that has another, as far as the first
+// of them tells.
+int64_t full_attention_every(const ModelConfig&);
+// What Gemma 3's graph multiplies scores by (github ggml-org/llama.cpp src/models/gemma3.cpp).
+float gemma_score_factor(const ModelConfig&);
 
 }  // namespace moe

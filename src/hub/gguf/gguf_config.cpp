@@ -217,6 +217,24 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
   return layers;
 }
 
+// llama.cpp calls sizes of linear attention as those of Mamba.
+constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
+                     *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
+                     *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval";
+
+void read_linear(GgufKeys& keys, ModelConfig& c) {
+  c.linear = {.key_heads = keys.size(kKeyHeads, 1),
+              .value_heads = keys.size(kValueHeads, 1),
+              .key_width = keys.size(kState, 1),
+              .conv_width = keys.size(kConv, 2)};
+  c.linear.value_width = c.linear.key_width;
+  keys.size(kInner, 1);
+  keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
+                   "it is that of all value heads, and they are as wide as those of keys");
+  c.linear_layers = layers_between(keys.size_or(kFullEvery, 2, 4), c.layers);
+  c.attention_gate = true;
+}
+
 void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.attention_window = keys.size("attention.sliding_window", 1);
   c.window_layers = layers_between(row.window_every, c.layers);
@@ -242,12 +260,22 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   c.attention_sinks = row.sinks;
   if (row.window_every > 0) read_windows(keys, row, c);
+  if (row.linear) read_linear(keys, c);
   if (row.multipliers) read_multipliers(keys, c.multipliers);
+  if (row.gemma)
+    c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)),
+                     .attention = gemma_score_factor(c)};
+  if (row.gemma) keys.need_number("final_logit_softcapping", 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
   c.rope_theta = keys.number("rope.freq_base", 0);
   c.rope_scaling = read_scaling(file, keys, row, c);
+  if (!row.window_plain && !row.window_local) return;
+  const float base =
+      keys.number_or("rope.freq_base_swa", FLT_MIN, row.window_plain ? c.rope_theta : 10000);
+  if (base != c.rope_theta || c.rope_scaling.kind != RopeScaling::Kind::none)
+    c.window_rope_theta = row.window_plain ? c.rope_theta : base;
 }
 
 constexpr const char *kGating = "expert_gating_func", *kScale = "expert_weights_scale",
@@ -336,6 +364,14 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   size("attention.head_count_kv", row.latent() ? 1 : c.kv_heads);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
+  if (row.linear) {
+    size(kConv, c.linear.conv_width);
+    size(kInner, c.linear.v_width());
+    size(kState, c.linear.key_width);
+    size(kValueHeads, c.linear.value_heads);
+    size(kKeyHeads, c.linear.key_heads);
+    size(kFullEvery, full_attention_every(c));
+  }
   if (row.multipliers) {
     const Multipliers& m = c.multipliers;
     number("logit_scale", m.logits);
@@ -358,6 +394,8 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   }
   size(kTurning, c.rotary_width > 0 ? c.rotary_width : c.head_width);
   number("rope.freq_base", c.rope_theta);
+  if (row.window_plain || row.window_local)
+    number("rope.freq_base_swa", c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta);
   const RopeScaling& s = c.rope_scaling;
   // Llama 3's is a tensor
   if (s.kind != RopeScaling::Kind::linear && s.kind != RopeScaling::Kind::yarn) return;
@@ -410,11 +448,13 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   if (name == own_gguf_architecture().name) return read_own(file, keys);
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
   const int64_t gating = keys.size_or(kGating, 0, 0);
-  const GgufArchitecture& row = find_gguf_architecture(name, routes, gating, file.path());
+  const bool windows = keys.has("attention.sliding_window");
+  const GgufArchitecture& row = find_gguf_architecture(name, routes, windows, gating, file.path());
   ModelConfig c;
   c.norm = row.norm;
   c.norm_bias = row.norm == NormKind::layer;
   c.norm_placement = row.placement;
+  c.norm_offset = row.norm_offset;
   c.positions = row.positions;
   c.qk_norm = row.qk_norm;
   c.act = row.act;

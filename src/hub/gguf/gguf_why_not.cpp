@@ -1,4 +1,6 @@
 // Why a row of llama.cpp's architectures cannot say a model.
+#include <cmath>
+
 #include "core/error.h"
 #include "hub/gguf/gguf_architectures.h"
 
@@ -85,6 +87,7 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
   if (row.positions != Positions::rope) return "";
   for (int64_t i = 0; i < c.layers; ++i) {
     const bool turns = c.attention(i).rotary_width > 0;
+    if (c.is_linear(i)) continue;
     if (turns == (row.nope_every > 0 && (i + 1) % row.nope_every == 0))
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
   }
@@ -100,6 +103,40 @@ std::string why_not_windows(const GgufArchitecture& row, const ModelConfig& c) {
     if (c.has_window(i) == ((i + 1) % row.window_every == 0))
       return fmt::format("layer {} has {} window", i, c.has_window(i) ? "a" : "no");
   return "";
+}
+
+// What layers with a window turn by.
+std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& c) {
+  const bool scaled = c.rope_scaling.kind != RopeScaling::Kind::none,
+             plain = c.window_rope_theta == 0 ? !scaled : c.window_rope_theta == c.rope_theta;
+  if (row.window_local && c.window_rope_theta == 0 && scaled)
+    return "layers with a window turn by scaled frequencies";
+  if (row.window_local || (row.window_plain ? plain : c.window_rope_theta == 0)) return "";
+  return "layers with a window turn by other frequencies";
+}
+
+std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.linear != c.linear.present())
+    return row.linear ? "it has no linear attention" : "some of its layers have linear attention";
+  if (row.linear != c.attention_gate)
+    return row.linear ? "its attention has no gate" : "its attention has a gate";
+  if (!row.linear) return "";
+  if (c.linear.key_width != c.linear.value_width)
+    return "keys and values of its linear attention are of different widths";
+  const int64_t every = full_attention_every(c);
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.is_linear(i) == ((i + 1) % every == 0))
+      return fmt::format("layer {} has {}linear attention", i, c.is_linear(i) ? "" : "no ");
+  return "";
+}
+
+std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& c) {
+  const Multipliers& m = c.multipliers;
+  if (!row.gemma) return row.multipliers || m.none() ? "" : "it has multipliers";
+  const bool same = m.embedding == std::sqrt(static_cast<float>(c.width)) && m.residual == 1 &&
+                    m.logits == 1 &&
+                    std::fabs(m.attention - gemma_score_factor(c)) <= 1e-6f * m.attention;
+  return same ? "" : "its multipliers are others";
 }
 
 std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig& c) {
@@ -130,7 +167,11 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.placement != c.norm_placement)
     return c.norm_placement == NormPlacement::pre      ? "its norms come before each sublayer"
            : c.norm_placement == NormPlacement::output ? "its norms are of what sublayers give"
-                                                       : "its norms come after each sublayer";
+           : c.norm_placement == NormPlacement::both
+               ? "its norms come before and behind each sublayer"
+               : "its norms come after each sublayer";
+  if (row.norm_offset != c.norm_offset)
+    return c.norm_offset ? "its norms count from 1" : "its norms do not count from 1";
   if (row.norm == NormKind::layer && !c.norm_bias) return "its norms have no biases";
   if (row.qk_norm == c.qk_norm || (row.may_lack_qk_norm && c.qk_norm == QkNorm::none)) return "";
   return c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
@@ -159,10 +200,12 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),
       why_not_positions(row, c),
-      needs(row.multipliers || c.multipliers.none(), "it has multipliers"),
+      why_not_linear(row, c),
+      why_not_multipliers(row, c),
       needs(row.sinks == c.attention_sinks,
             c.attention_sinks ? "its attention has sinks" : "its attention has no sinks"),
       why_not_windows(row, c),
+      why_not_window_rope(row, c),
       needs(row.act == c.act, "its activation is another"),
       needs(row.gated == c.gated, c.gated ? "its FFNs have gates" : "its FFNs have no gates"),
       comparable ? why_not_shared(row, c) : "",

@@ -3,7 +3,7 @@
 // s = 1/(1+e^-x): s (1 + x (1 - s)); gelu x Phi(x): Phi + x phi(x), phi the normal density;
 // gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2 (1 - t^2)
 // k (1 + 0.134145 x^2); relu: [x > 0]; swiglu_oai m s with m = min(x, 7), s = 1/(1+e^(-1.702 m)):
-// [x <= 7] s (1 + 1.702 m (1 - s)).
+// [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 - s).
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -57,6 +57,10 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
       *slope =
           hn::IfThenZeroElse(hn::Gt(x, limit), hn::Mul(s, hn::MulAdd(am, hn::Sub(one, s), one)));
     return hn::Mul(m, s);
+  } else if constexpr (act == Act::sigmoid) {
+    const VF32 s = Sigmoid(d, x);
+    if (slope != nullptr) *slope = hn::Mul(s, hn::Sub(one, s));
+    return s;
   } else {
     if (slope != nullptr) *slope = hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), one);
     return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // keeps NaN
@@ -131,6 +135,7 @@ HWY_INLINE void WithAct(Act act, F&& f) {
     case Act::gelu_tanh: return f(Of<Act::gelu_tanh>());
     case Act::relu: return f(Of<Act::relu>());
     case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
+    case Act::sigmoid: return f(Of<Act::sigmoid>());
   }
 }
 

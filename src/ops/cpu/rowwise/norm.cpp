@@ -166,12 +166,14 @@ HWY_EXPORT(RmsNormRowsBackward);
 HWY_EXPORT(LayerNormRows);
 HWY_EXPORT(LayerNormRowsBackward);
 
-// The weight [D] as f32; widened into scratch when a loaded model keeps it in bf16.
-const float* widened(Run& run, const Tensor& w) {
+// The weight [D] plus `offset` as f32; in scratch where a loaded model keeps it in bf16 or
+// something is added.
+const float* widened(Run& run, const Tensor& w, float offset = 0) {
   if (w.empty()) return nullptr;
-  if (w.dtype == DType::f32) return w.as<float>();
+  if (w.dtype == DType::f32 && offset == 0) return w.as<float>();
   float* wide = run.scratch.alloc(DType::f32, {w.numel()}).as<float>();
-  for (int64_t c = 0; c < w.numel(); ++c) wide[c] = to_f32(w.as<bf16>()[c]);
+  for (int64_t c = 0; c < w.numel(); ++c)
+    wide[c] = offset + (w.dtype == DType::f32 ? w.as<float>()[c] : to_f32(w.as<bf16>()[c]));
   return wide;
 }
 
@@ -205,7 +207,8 @@ class GradPartials {
 
 }  // namespace
 
-void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps) {
+void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps,
+                      float offset) {
   choose_isa();
   const char* op = "rms_norm_forward";
   need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
@@ -213,13 +216,14 @@ void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& we
   need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
   need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
   const ArenaScope scope(run.scratch);
-  const float* w = widened(run, weight.value);
+  const float* w = widened(run, weight.value, offset);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(RmsNormRows)(y, rstd.as<float>(), x, w, eps, begin, end);
   });
 }
 
-void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd) {
+void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
+                       float offset) {
   choose_isa();
   const char* op = "rms_norm_backward";
   need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
@@ -229,7 +233,7 @@ void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, 
   need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op,
        "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
   const ArenaScope scope(run.scratch);
-  const float* w = widened(run, weight.value);
+  const float* w = widened(run, weight.value, offset);
   const GradPartials dw(run, weight);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()),
                [&](int64_t begin, int64_t end, int thread) {

@@ -1,0 +1,424 @@
+// The gated delta rule, token after token. Columns of a state do not meet: column j of S changes by
+// column j of the values alone. So vectors run along columns, a strip of two vectors of them (16 KB
+// where C is 128) stays in the first cache while it takes a chunk of tokens, and a head's strips
+// share the chunk's queries and keys. Sums over the rows of S run upwards in two interleaved parts,
+// for one token as for many, so that a prompt in one piece gives the bits of one read token by
+// token.
+//
+// Forward, with a = S^T k, b = S^T q of the state before the token and D its decay:
+//   d = strength (v - D a);  o = D b + d <k, q>;  S = D S + k d^T
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/recurrent/delta_rule.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "ops/cpu/check.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/recurrent/delta_rule.h"
+#include "ops/cpu/simd-inl.h"
+#include "ops/ops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+// Two vectors of a row's numbers, of which `count` are there; the others are 0.
+struct Pair {
+  VF32 low, high;
+};
+template <class T>
+HWY_INLINE Pair LoadPair(const T* p, int64_t count) {
+  const DF32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto part = [&](const T* at, int64_t n) HWY_ATTR {
+    return n >= lanes ? LoadF32(d, at)
+                      : (n > 0 ? LoadF32N(d, at, static_cast<size_t>(n)) : hn::Zero(d));
+  };
+  return {part(p, count), part(p + lanes, count - lanes)};
+}
+template <class T>
+HWY_INLINE void StorePair(Pair v, T* p, int64_t count) {
+  const DF32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  if (count >= lanes) StoreF32(v.low, d, p);
+  else StoreF32N(v.low, d, p, static_cast<size_t>(count));
+  if (count >= 2 * lanes) StoreF32(v.high, d, p + lanes);
+  else if (count > lanes) StoreF32N(v.high, d, p + lanes, static_cast<size_t>(count - lanes));
+}
+// scale a + b
+HWY_INLINE Pair MulAdd(float scale, Pair a, Pair b) {
+  const VF32 s = hn::Set(DF32(), scale);
+  return {hn::MulAdd(s, a.low, b.low), hn::MulAdd(s, a.high, b.high)};
+}
+HWY_INLINE Pair Mul(float scale, Pair a) {
+  const VF32 s = hn::Set(DF32(), scale);
+  return {hn::Mul(s, a.low), hn::Mul(s, a.high)};
+}
+HWY_INLINE Pair Add(Pair a, Pair b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
+HWY_INLINE Pair ZeroPair() { return {hn::Zero(DF32()), hn::Zero(DF32())}; }
+HWY_INLINE float SumProducts(Pair a, Pair b) {
+  const DF32 d;
+  return SumLanesFixed(d, hn::MulAdd(a.low, b.low, hn::Mul(a.high, b.high)));
+}
+
+// A strip of a state: row i at s + i * Stride().
+HWY_INLINE int64_t Stride() { return 2 * static_cast<int64_t>(hn::Lanes(DF32())); }
+HWY_INLINE Pair Row(const float* s, int64_t i) { return LoadPair(s + i * Stride(), Stride()); }
+HWY_INLINE void SetRow(float* s, int64_t i, Pair v) { StorePair(v, s + i * Stride(), Stride()); }
+
+void LoadStrip(float* strip, const float* state, int64_t rows, int64_t width, int64_t first,
+               int64_t count) {
+  for (int64_t i = 0; i < rows; ++i) SetRow(strip, i, LoadPair(state + i * width + first, count));
+}
+void StoreStrip(float* state, const float* strip, int64_t rows, int64_t width, int64_t first,
+                int64_t count) {
+  for (int64_t i = 0; i < rows; ++i) StorePair(Row(strip, i), state + i * width + first, count);
+}
+
+// What a token does to a strip: d, and the state's a and b before it.
+struct Step {
+  Pair a, b, d;
+};
+template <class T>
+HWY_INLINE Step Look(const float* s, const float* k, const float* q, int64_t rows, float decay,
+                     float strength, const T* v, int64_t count) {
+  Pair a[2] = {ZeroPair(), ZeroPair()}, b[2] = {ZeroPair(), ZeroPair()};
+  for (int64_t i = 0; i + 1 < rows; i += 2)
+    for (int64_t p = 0; p < 2; ++p) {
+      const Pair row = Row(s, i + p);
+      a[p] = MulAdd(k[i + p], row, a[p]);
+      b[p] = MulAdd(q[i + p], row, b[p]);
+    }
+  if (rows % 2 != 0) {
+    const Pair row = Row(s, rows - 1);
+    a[0] = MulAdd(k[rows - 1], row, a[0]);
+    b[0] = MulAdd(q[rows - 1], row, b[0]);
+  }
+  const Pair sum = Add(a[0], a[1]);
+  return {sum, Add(b[0], b[1]), Mul(strength, MulAdd(-decay, sum, LoadPair(v, count)))};
+}
+HWY_INLINE void Change(float* s, const float* k, int64_t rows, float decay, Pair d) {
+  for (int64_t i = 0; i < rows; ++i) SetRow(s, i, MulAdd(k[i], d, Mul(decay, Row(s, i))));
+}
+
+int64_t StripWidth() { return Stride(); }
+
+// Of one head the columns [first, first + count) of a chunk.
+void ForwardStrip(float* strip, const DeltaTokens& t, Tensor o, Tensor v, int64_t first,
+                  int64_t count) {
+  WithFloat(v.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    for (int64_t n = 0; n < t.count; ++n) {
+      const float *k = t.k + n * t.rows, *q = t.q + n * t.rows;
+      const Step step = Look(strip, k, q, t.rows, t.decay[n], t.strength[n],
+                             v.row<T>(t.first + n) + first, count);
+      StorePair(MulAdd(t.decay[n], step.b, Mul(t.kq[n], step.d)), o.row<T>(t.first + n) + first,
+                count);
+      Change(strip, k, t.rows, t.decay[n], step.d);
+    }
+  });
+}
+
+// y = x / sqrt(|x|^2 + 1e-6), times factor; returns what x was multiplied by.
+float Normalise(float* y, Tensor x, int64_t row, float factor) {
+  const DF32 d;
+  float scale = 0;
+  WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
+    const auto* from = x.row<decltype(kind)>(row);
+    const float squares = SumColumns(d, x.cols(), [&](int64_t c, auto part) HWY_ATTR {
+      const VF32 v = Load(d, from + c, part);
+      return hn::Mul(v, v);
+    });
+    scale = factor / std::sqrt(squares + 1e-6f);
+    ForColumns(d, x.cols(), [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Mul(Load(d, from + c, part), hn::Set(d, scale)), d, y + c, part);
+    });
+  });
+  return scale;
+}
+
+float Dot(const float* a, const float* b, int64_t n) {
+  const DF32 d;
+  return SumColumns(d, n, [&](int64_t c, auto part) HWY_ATTR {
+    return hn::Mul(Load(d, a + c, part), Load(d, b + c, part));
+  });
+}
+
+// With y = x s, s = factor / sqrt(|x|^2 + 1e-6):  dx = s (dy - y <y, dy> / factor^2)
+void NormaliseBackward(Tensor dx, int64_t row, const float* dy, const float* y, float scale,
+                       float factor) {
+  const DF32 d;
+  const int64_t cols = dx.cols();
+  const VF32 s = hn::Set(d, scale), along = hn::Set(d, Dot(y, dy, cols) / (factor * factor));
+  WithFloat(dx.dtype, [&](auto kind) HWY_ATTR {
+    auto* to = dx.row<decltype(kind)>(row);
+    ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Mul(s, hn::NegMulAdd(Load(d, y + c, part), along, Load(d, dy + c, part))), d,
+            to + c, part);
+    });
+  });
+}
+
+// Backward of a chunk in a strip; `grad` is dS behind it, and becomes dS before it. With S' = D S,
+// u = S'^T k:
+//   dS += q do^T;  dd = dS^T k;  dstrength = <dd, v - u>;  dv = strength dd;  du = -dv
+//   dq = S'do + k <d, do>;  dk = dS d + S' du;  dS' = dS + k du^T
+//   dlog_decay = D <dS', S>;  dS = D dS'
+// before [count,rows,Stride]: room for the states before each token, the first of them given.
+void BackwardStrip(float* grad, float* before, const DeltaTokens& t, const DeltaGrads& g,
+                   Tensor do_, Tensor v, int64_t first, int64_t count) {
+  WithFloat(v.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    const int64_t size = t.rows * Stride();
+    const auto step_of = [&](int64_t n) HWY_ATTR {
+      return Look(before + n * size, t.k + n * t.rows, t.q + n * t.rows, t.rows, t.decay[n],
+                  t.strength[n], v.row<T>(t.first + n) + first, count);
+    };
+    for (int64_t n = 0; n + 1 < t.count; ++n) {
+      float* next = before + (n + 1) * size;
+      std::memcpy(next, before + n * size, static_cast<size_t>(size) * sizeof(float));
+      Change(next, t.k + n * t.rows, t.rows, t.decay[n], step_of(n).d);
+    }
+    for (int64_t n = t.count; n-- > 0;) {
+      const float *k = t.k + n * t.rows, *q = t.q + n * t.rows, *s = before + n * size,
+                  decay = t.decay[n], strength = t.strength[n];
+      const Step step = step_of(n);
+      const Pair dout = LoadPair(do_.row<T>(t.first + n) + first, count);
+      Pair dd = ZeroPair();
+      for (int64_t i = 0; i < t.rows; ++i) {
+        const Pair row = MulAdd(q[i], dout, Row(grad, i));
+        SetRow(grad, i, row);
+        dd = MulAdd(k[i], row, dd);
+      }
+      const Pair missing = MulAdd(-decay, step.a, LoadPair(v.row<T>(t.first + n) + first, count));
+      const Pair dv = Mul(strength, dd);
+      StorePair(dv, g.dv.row<T>(t.first + n) + first, count);
+      g.dstrength[n * g.stride] += SumProducts(dd, missing);
+      const float along = SumProducts(step.d, dout);
+      Pair decayed = ZeroPair();
+      for (int64_t i = 0; i < t.rows; ++i) {
+        const Pair row = Row(s, i), change = Row(grad, i);
+        g.dq[n * t.rows + i] += decay * SumProducts(row, dout) + k[i] * along;
+        g.dk[n * t.rows + i] += SumProducts(change, step.d) - decay * SumProducts(row, dv);
+        const Pair inner = MulAdd(-k[i], dv, change);
+        decayed = {hn::MulAdd(inner.low, row.low, decayed.low),
+                   hn::MulAdd(inner.high, row.high, decayed.high)};
+        SetRow(grad, i, Mul(decay, inner));
+      }
+      const DF32 d;
+      g.dlog_decay[n * g.stride] += decay * SumLanesFixed(d, hn::Add(decayed.low, decayed.high));
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe::ops {
+namespace {
+
+HWY_EXPORT(StripWidth);
+HWY_EXPORT(LoadStrip);
+HWY_EXPORT(StoreStrip);
+HWY_EXPORT(ForwardStrip);
+HWY_EXPORT(BackwardStrip);
+HWY_EXPORT(Normalise);
+HWY_EXPORT(NormaliseBackward);
+HWY_EXPORT(Dot);
+
+void check(const char* op, const Tensor& o, const Tensor& qkv, const Tensor& log_decay,
+           const Tensor& strength, const DeltaHeads& h, std::span<const int64_t> bounds) {
+  const bool divides = h.key_heads > 0 && h.value_heads % h.key_heads == 0;
+  need(divides && !qkv.empty() && !o.empty() && is_float(qkv) && o.dtype == qkv.dtype &&
+           o.rows() == qkv.rows() && o.cols() == h.value_heads * h.value_width &&
+           qkv.cols() == 2 * h.key_heads * h.key_width + o.cols(),
+       op, "o [N,H*Cv] and qkv [N,2*G*C+H*Cv] of one dtype, f32 or bf16", {{"o", o}, {"qkv", qkv}});
+  const auto of_heads = [&](const Tensor& t) {
+    return !t.empty() && t.dtype == DType::f32 && t.rows() == o.rows() && t.cols() == h.value_heads;
+  };
+  need(of_heads(log_decay) && of_heads(strength), op, "log_decay and strength [N,H] f32",
+       {{"log_decay", log_decay}, {"strength", strength}, {"o", o}});
+  need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == o.rows() &&
+           std::is_sorted(bounds.begin(), bounds.end()),
+       op, "bounds that rise from 0 to the number of rows", {{"o", o}});
+}
+
+int64_t chunks_of(int64_t tokens) { return (tokens + kDeltaChunk - 1) / kDeltaChunk; }
+
+// The queries and keys of one key head of a sequence, normed, for tokens [begin,end).
+class KeyHead {
+ public:
+  KeyHead(Arena& memory, Tensor qkv, const DeltaHeads& heads, int64_t head, int64_t begin,
+          int64_t end)
+      : rows_(heads.key_width), count_(end - begin), first_(begin) {
+    const auto room = [&](int64_t n) { return memory.alloc(DType::f32, {n}).as<float>(); };
+    for (float** x : {&k_, &q_}) *x = room(count_ * rows_);
+    for (float** x : {&kq_, &k_scale_, &q_scale_}) *x = room(count_);
+    const Tensor q = queries(qkv, heads, head), k = keys(qkv, heads, head);
+    for (int64_t n = 0; n < count_; ++n) {
+      float *to_q = q_ + n * rows_, *to_k = k_ + n * rows_;
+      q_scale_[n] = HWY_DYNAMIC_DISPATCH(Normalise)(to_q, q, begin + n, factor());
+      k_scale_[n] = HWY_DYNAMIC_DISPATCH(Normalise)(to_k, k, begin + n, 1);
+      kq_[n] = HWY_DYNAMIC_DISPATCH(Dot)(to_k, to_q, rows_);
+    }
+  }
+
+  static Tensor queries(Tensor qkv, const DeltaHeads& h, int64_t head) {
+    return qkv.slice_cols(head * h.key_width, (head + 1) * h.key_width);
+  }
+  static Tensor keys(Tensor qkv, const DeltaHeads& h, int64_t head) {
+    return queries(qkv, h, h.key_heads + head);
+  }
+  static Tensor values(Tensor qkv, const DeltaHeads& h, int64_t head) {
+    const int64_t first = 2 * h.key_heads * h.key_width + head * h.value_width;
+    return qkv.slice_cols(first, first + h.value_width);
+  }
+
+  float factor() const { return 1 / std::sqrt(static_cast<float>(rows_)); }
+  // Tokens [at, at + count) of them for one value head, decays and strengths in `memory`.
+  DeltaTokens tokens(Arena& memory, Tensor log_decay, Tensor strength, int64_t head, int64_t at,
+                     int64_t count) const {
+    float *decay = memory.alloc(DType::f32, {count}).as<float>(),
+          *of = memory.alloc(DType::f32, {count}).as<float>();
+    for (int64_t n = 0; n < count; ++n) {
+      decay[n] = std::exp(log_decay.row<float>(first_ + at + n)[head]);
+      of[n] = strength.row<float>(first_ + at + n)[head];
+    }
+    return {count, first_ + at, rows_, k_ + at * rows_, q_ + at * rows_, kq_ + at, decay, of};
+  }
+  void backward(Tensor dqkv, const DeltaHeads& h, int64_t head, const float* dq,
+                const float* dk) const {
+    for (int64_t n = 0; n < count_; ++n) {
+      const int64_t at = n * rows_;
+      HWY_DYNAMIC_DISPATCH(NormaliseBackward)
+      (queries(dqkv, h, head), first_ + n, dq + at, q_ + at, q_scale_[n], factor());
+      HWY_DYNAMIC_DISPATCH(NormaliseBackward)
+      (keys(dqkv, h, head), first_ + n, dk + at, k_ + at, k_scale_[n], 1);
+    }
+  }
+
+ private:
+  int64_t rows_, count_, first_;
+  float *k_, *q_, *kq_, *k_scale_, *q_scale_;
+};
+
+// f(sequence, key head, thread's memory): they share nothing that is written.
+template <class F>
+void each_key_head(Run& run, const DeltaHeads& heads, std::span<const int64_t> bounds, F&& f) {
+  const int64_t jobs = heads.key_heads * static_cast<int64_t>(bounds.size() - 1);
+  parallel_for(run.threads, jobs, 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t job = begin; job < end; ++job) {
+      Arena& memory = run.thread_scratch[static_cast<size_t>(thread)];
+      const ArenaScope scope(memory);
+      f(static_cast<size_t>(job / heads.key_heads), job % heads.key_heads, memory);
+    }
+  });
+}
+
+}  // namespace
+
+int64_t delta_chunks(std::span<const int64_t> bounds) {
+  int64_t chunks = 0;
+  for (size_t s = 0; s + 1 < bounds.size(); ++s) chunks += chunks_of(bounds[s + 1] - bounds[s]);
+  return chunks;
+}
+
+void delta_rule_forward(Run& run, Tensor o, Tensor chunks, Tensor qkv, Tensor log_decay,
+                        Tensor strength, const DeltaHeads& heads, std::span<const int64_t> bounds,
+                        std::span<float* const> state) {
+  choose_isa();
+  check("delta_rule_forward", o, qkv, log_decay, strength, heads, bounds);
+  const int64_t rows = heads.key_width, width = heads.value_width, size = rows * width,
+                group = heads.value_heads / heads.key_heads;
+  need(state.empty() || state.size() + 1 == bounds.size(), "delta_rule_forward",
+       "a state for each sequence, or none", {{"o", o}});
+  need(chunks.empty() || (chunks.dtype == DType::f32 && chunks.rows() == delta_chunks(bounds) &&
+                          chunks.cols() == heads.value_heads * size),
+       "delta_rule_forward", "chunks [delta_chunks,H*C*Cv] f32", {{"chunks", chunks}});
+  const int64_t strip_width = HWY_DYNAMIC_DISPATCH(StripWidth)();
+  each_key_head(run, heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
+    float* own = state.empty() ? memory.alloc_zeroed(DType::f32, {group * size}).as<float>()
+                               : state[s] + g * group * size;
+    float* strip = memory.alloc(DType::f32, {rows * strip_width}).as<float>();
+    int64_t chunk = delta_chunks(bounds.first(s + 1));
+    for (int64_t at = bounds[s]; at < bounds[s + 1]; at += kDeltaChunk, ++chunk) {
+      const ArenaScope scope(memory);
+      const int64_t count = std::min(kDeltaChunk, bounds[s + 1] - at);
+      const KeyHead keys(memory, qkv, heads, g, at, at + count);
+      for (int64_t i = 0; i < group; ++i) {
+        const int64_t head = g * group + i;
+        float* matrix = own + i * size;
+        if (!chunks.empty())
+          std::memcpy(chunks.row<float>(chunk) + head * size, matrix,
+                      static_cast<size_t>(size) * sizeof(float));
+        const DeltaTokens tokens = keys.tokens(memory, log_decay, strength, head, 0, count);
+        for (int64_t first = 0; first < width; first += strip_width) {
+          const int64_t cols = std::min(strip_width, width - first);
+          HWY_DYNAMIC_DISPATCH(LoadStrip)(strip, matrix, rows, width, first, cols);
+          HWY_DYNAMIC_DISPATCH(ForwardStrip)
+          (strip, tokens, o.slice_cols(head * width, (head + 1) * width),
+           KeyHead::values(qkv, heads, head), first, cols);
+          HWY_DYNAMIC_DISPATCH(StoreStrip)(matrix, strip, rows, width, first, cols);
+        }
+      }
+    }
+  });
+}
+
+void delta_rule_backward(Run& run, Tensor dqkv, Tensor dlog_decay, Tensor dstrength, Tensor do_,
+                         Tensor chunks, Tensor qkv, Tensor log_decay, Tensor strength,
+                         const DeltaHeads& heads, std::span<const int64_t> bounds) {
+  choose_isa();
+  const char* op = "delta_rule_backward";
+  check(op, do_, qkv, log_decay, strength, heads, bounds);
+  check(op, do_, dqkv, dlog_decay, dstrength, heads, bounds);
+  const int64_t rows = heads.key_width, width = heads.value_width, size = rows * width,
+                group = heads.value_heads / heads.key_heads;
+  need(!chunks.empty() && chunks.rows() == delta_chunks(bounds) &&
+           chunks.cols() == heads.value_heads * size,
+       op, "chunks as forward gave them", {{"chunks", chunks}});
+  zero(run, dlog_decay);
+  zero(run, dstrength);
+  const int64_t strip_width = HWY_DYNAMIC_DISPATCH(StripWidth)(), strip_size = rows * strip_width;
+  each_key_head(run, heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
+    const int64_t begin = bounds[s], end = bounds[s + 1],
+                  first_chunk = delta_chunks(bounds.first(s + 1));
+    if (begin == end) return;
+    const KeyHead keys(memory, qkv, heads, g, begin, end);
+    const auto zeros = [&](int64_t n) { return memory.alloc_zeroed(DType::f32, {n}).as<float>(); };
+    float *dq = zeros((end - begin) * rows), *dk = zeros((end - begin) * rows);
+    float *grad = zeros(strip_size), *before = zeros(kDeltaChunk * strip_size);
+    for (int64_t head = g * group; head < (g + 1) * group; ++head)
+      for (int64_t first = 0; first < width; first += strip_width) {
+        const int64_t cols = std::min(strip_width, width - first);
+        std::memset(grad, 0, static_cast<size_t>(strip_size) * sizeof(float));
+        for (int64_t c = chunks_of(end - begin); c-- > 0;) {
+          const ArenaScope scope(memory);
+          const int64_t at = c * kDeltaChunk, count = std::min(kDeltaChunk, end - begin - at);
+          HWY_DYNAMIC_DISPATCH(LoadStrip)
+          (before, chunks.row<float>(first_chunk + c) + head * size, rows, width, first, cols);
+          const DeltaGrads grads{dq + at * rows,
+                                 dk + at * rows,
+                                 KeyHead::values(dqkv, heads, head),
+                                 dlog_decay.row<float>(begin + at) + head,
+                                 dstrength.row<float>(begin + at) + head,
+                                 heads.value_heads};
+          HWY_DYNAMIC_DISPATCH(BackwardStrip)
+          (grad, before, keys.tokens(memory, log_decay, strength, head, at, count), grads,
+           do_.slice_cols(head * width, (head + 1) * width), KeyHead::values(qkv, heads, head),
+           first, cols);
+        }
+      }
+    keys.backward(dqkv, heads, g, dq, dk);
+  });
+}
+
+}  // namespace moe::ops
+#endif  // HWY_ONCE

@@ -1,0 +1,237 @@
+// A convolution of each channel over the last few tokens of its sequence, and silu. Vectors run
+// along the channels; a row reads the J-1 rows before it, so that rows are shared out among
+// threads.
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/recurrent/short_conv.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/check.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/simd-inl.h"
+#include "ops/ops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+// s[n,c] = sum_j w[j,c] x[n - (J-1) + j, c], j rising. first: the row where n's sequence begins.
+// state [J-1,C] f32 or null: what is before it.
+template <class T, class F>
+void ConvRow(Tensor x, const float* w, int64_t taps, int64_t n, int64_t first, const float* state,
+             F&& f) {
+  const DF32 d;
+  const int64_t cols = x.cols();
+  ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+    VF32 sum = hn::Zero(d);
+    for (int64_t j = 0; j < taps; ++j) {
+      const int64_t row = n - (taps - 1) + j;
+      const VF32 weight = Load(d, w + j * cols + c, part);
+      if (row >= first) sum = hn::MulAdd(weight, Load(d, x.row<T>(row) + c, part), sum);
+      else if (state != nullptr)
+        sum = hn::MulAdd(weight, Load(d, state + (row - first + taps - 1) * cols + c, part), sum);
+    }
+    f(c, part, sum);
+  });
+}
+
+void ConvRows(Tensor y, Tensor x, const float* w, int64_t taps, const int64_t* first,
+              const float* const* state, int64_t begin, int64_t end) {
+  const DF32 d;
+  WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    for (int64_t n = begin; n < end; ++n) {
+      T* to = y.row<T>(n);
+      ConvRow<T>(x, w, taps, n, first[n], state[n], [&](int64_t c, auto part, VF32 s) HWY_ATTR {
+        Store(hn::Mul(s, Sigmoid(d, s)), d, to + c, part);
+      });
+    }
+  });
+}
+
+// ds = dy silu'(s), f32
+void ConvSlopes(Tensor ds, Tensor dy, Tensor x, const float* w, int64_t taps, const int64_t* first,
+                int64_t begin, int64_t end) {
+  const DF32 d;
+  const VF32 one = hn::Set(d, 1.0f);
+  WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    for (int64_t n = begin; n < end; ++n) {
+      const T* from = dy.row<T>(n);
+      float* to = ds.row<float>(n);
+      ConvRow<T>(x, w, taps, n, first[n], nullptr, [&](int64_t c, auto part, VF32 s) HWY_ATTR {
+        const VF32 sigmoid = Sigmoid(d, s);
+        const VF32 slope = hn::Mul(sigmoid, hn::MulAdd(s, hn::Sub(one, sigmoid), one));
+        Store(hn::Mul(Load(d, from + c, part), slope), d, to + c, part);
+      });
+    }
+  });
+}
+
+// dx[n,c] = sum_j w[j,c] ds[n + (J-1) - j, c], within the sequence, which ends at last[n]
+void ConvRowsBackward(Tensor dx, Tensor ds, const float* w, int64_t taps, const int64_t* last,
+                      int64_t begin, int64_t end) {
+  const DF32 d;
+  const int64_t cols = dx.cols();
+  WithFloat(dx.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    for (int64_t n = begin; n < end; ++n) {
+      T* to = dx.row<T>(n);
+      ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
+        VF32 sum = hn::Zero(d);
+        for (int64_t j = 0; j < taps && n + taps - 1 - j >= 0; ++j) {
+          const int64_t row = n + taps - 1 - j;
+          if (row < last[n])
+            sum = hn::MulAdd(Load(d, w + j * cols + c, part), Load(d, ds.row<float>(row) + c, part),
+                             sum);
+        }
+        Store(sum, d, to + c, part);
+      });
+    }
+  });
+}
+
+// dw[j,c] += sum_n ds[n,c] x[n - (J-1) + j, c], rows in order; channels [begin,end)
+void ConvWeights(float* dw, Tensor ds, Tensor x, int64_t taps, const int64_t* first, int64_t begin,
+                 int64_t end) {
+  const DF32 d;
+  const int64_t cols = x.cols();
+  WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    for (int64_t n = 0; n < x.rows(); ++n)
+      for (int64_t j = 0; j < taps; ++j) {
+        const int64_t row = n - (taps - 1) + j;
+        if (row < first[n]) continue;
+        const T* from = x.row<T>(row) + begin;
+        const float* grad = ds.row<float>(n) + begin;
+        float* to = dw + j * cols + begin;
+        ForColumns(d, end - begin, [&](int64_t c, auto part) HWY_ATTR {
+          Store(hn::MulAdd(Load(d, grad + c, part), Load(d, from + c, part), Load(d, to + c, part)),
+                d, to + c, part);
+        });
+      }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe::ops {
+namespace {
+
+HWY_EXPORT(ConvRows);
+HWY_EXPORT(ConvSlopes);
+HWY_EXPORT(ConvRowsBackward);
+HWY_EXPORT(ConvWeights);
+
+void check(const char* op, const Tensor& y, const Tensor& x, const Param& weight,
+           std::span<const int64_t> bounds) {
+  need(same_matrix(x, y) && is_float(x) && x.dtype == y.dtype, op,
+       "x and y of one shape and dtype, f32 or bf16", {{"y", y}, {"x", x}});
+  const Tensor& w = weight.value;
+  need(!w.empty() && w.rank == 2 && w.rows() == x.cols() && w.cols() >= 1 &&
+           w.dtype == DType::f32 && w.dense(),
+       op, "weight [C,J] f32", {{"weight", w}, {"x", x}});
+  need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == x.rows() &&
+           std::is_sorted(bounds.begin(), bounds.end()),
+       op, "bounds that rise from 0 to the number of rows", {{"x", x}});
+}
+
+// [J,C] of [C,J], in scratch.
+float* by_tap(Run& run, const Tensor& w) {
+  const int64_t cols = w.rows(), taps = w.cols();
+  auto* out = run.scratch.alloc(DType::f32, {taps, cols}).as<float>();
+  for (int64_t c = 0; c < cols; ++c)
+    for (int64_t j = 0; j < taps; ++j) out[j * cols + c] = w.row<float>(c)[j];
+  return out;
+}
+
+// Of each row, where its sequence begins and ends, and what is before it.
+struct Places {
+  std::vector<int64_t> first, last;
+  std::vector<const float*> state;
+
+  Places(std::span<const int64_t> bounds, std::span<float* const> states) {
+    for (size_t s = 0; s + 1 < bounds.size(); ++s)
+      for (int64_t n = bounds[s]; n < bounds[s + 1]; ++n) {
+        first.push_back(bounds[s]);
+        last.push_back(bounds[s + 1]);
+        state.push_back(states.empty() ? nullptr : states[s]);
+      }
+  }
+};
+
+// The last `kept` rows of what was there and of rows [begin,end) of x.
+void move_on(float* state, Tensor x, int64_t kept, int64_t begin, int64_t end) {
+  const int64_t cols = x.cols(), stay = std::max<int64_t>(0, kept - (end - begin));
+  std::memmove(state, state + (kept - stay) * cols,
+               static_cast<size_t>(stay * cols) * sizeof(float));
+  for (int64_t i = stay; i < kept; ++i) {
+    const int64_t row = end - kept + i;
+    for (int64_t c = 0; c < cols; ++c)
+      state[i * cols + c] =
+          x.dtype == DType::f32 ? x.row<float>(row)[c] : to_f32(x.row<bf16>(row)[c]);
+  }
+}
+
+}  // namespace
+
+void short_conv_forward(Run& run, Tensor y, Tensor x, const Param& weight,
+                        std::span<const int64_t> bounds, std::span<float* const> state) {
+  choose_isa();
+  check("short_conv_forward", y, x, weight, bounds);
+  need(state.empty() || state.size() + 1 == bounds.size(), "short_conv_forward",
+       "a state for each sequence, or none", {{"x", x}});
+  const ArenaScope scope(run.scratch);
+  const float* w = by_tap(run, weight.value);
+  const int64_t taps = weight.value.cols();
+  const Places places(bounds, state);
+  parallel_for(run.threads, x.rows(), row_grain(x.cols() * taps),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(ConvRows)
+                 (y, x, w, taps, places.first.data(), places.state.data(), begin, end);
+               });
+  for (size_t s = 0; s < state.size(); ++s)
+    move_on(state[s], x, taps - 1, bounds[s], bounds[s + 1]);
+}
+
+void short_conv_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x,
+                         std::span<const int64_t> bounds) {
+  choose_isa();
+  check("short_conv_backward", dy, x, weight, bounds);
+  check("short_conv_backward", dx, x, weight, bounds);
+  const ArenaScope scope(run.scratch);
+  const float* w = by_tap(run, weight.value);
+  const int64_t taps = weight.value.cols(), cols = x.cols();
+  const Places places(bounds, {});
+  Tensor ds = run.scratch.alloc(DType::f32, {x.rows(), cols});
+  parallel_for(run.threads, x.rows(), row_grain(cols * taps), [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(ConvSlopes)(ds, dy, x, w, taps, places.first.data(), begin, end);
+  });
+  parallel_for(run.threads, x.rows(), row_grain(cols * taps), [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(ConvRowsBackward)
+    (dx, ds, w, taps, places.last.data(), begin, end);
+  });
+  if (weight.grad.empty()) return;
+  settle_grad(run, weight);
+  Tensor dw = run.scratch.alloc_zeroed(DType::f32, {taps, cols});
+  constexpr int64_t kLine = 16;  // channels that no two threads share a cache line of
+  parallel_for(run.threads, (cols + kLine - 1) / kLine, row_grain(x.rows() * kLine),
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(ConvWeights)
+                 (dw.as<float>(), ds, x, taps, places.first.data(), begin * kLine,
+                  std::min(cols, end * kLine));
+               });
+  for (int64_t c = 0; c < cols; ++c)
+    for (int64_t j = 0; j < taps; ++j) weight.grad.row<float>(c)[j] += dw.row<float>(j)[c];
+}
+
+}  // namespace moe::ops
+#endif  // HWY_ONCE

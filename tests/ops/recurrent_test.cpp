@@ -1,0 +1,228 @@
+// Layers that keep a state, against their scalar twins: forward, every gradient, and that a state
+// goes on in pieces as in one.
+#include <cmath>
+
+#include "core/error.h"
+#include "ops/ops.h"
+#include "support/check.h"
+#include "support/gradient.h"
+#include "support/twin_linear.h"
+
+namespace moe::test {
+namespace {
+
+template <class T>
+Matrix<T> matrix(const std::vector<T>& x, int64_t cols) {
+  Matrix<T> rows;
+  for (auto at = x.begin(); at != x.end(); at += cols) rows.emplace_back(at, at + cols);
+  return rows;
+}
+template <class T>
+std::vector<T> flat(const Matrix<T>& x) {
+  std::vector<T> all;
+  for (const auto& row : x) all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
+class Recurrent : public testing::TestWithParam<std::tuple<DType, int>> {
+ protected:
+  DType dtype = std::get<0>(GetParam());
+  moe::Run run{std::get<1>(GetParam())};
+  Arena memory;
+};
+
+TEST_P(Recurrent, ShortConvolutions) {
+  const std::vector<int64_t> bounds = {0, 5, 5, 6, 13};
+  constexpr int64_t kRows = 13, kChannels = 21, kTaps = 4;
+  Param w = draw_param(memory, {kChannels, kTaps}, 1);
+  const Tensor x = draw(memory, dtype, {kRows, kChannels + 3}, 2).slice_cols(1, 1 + kChannels),
+               dy = draw(memory, dtype, {kRows, kChannels}, 3),
+               y = memory.alloc(dtype, {kRows, kChannels}),
+               dx = memory.alloc(dtype, {kRows, kChannels});
+  ops::short_conv_forward(run, y, x, w, bounds, {});
+  expect_near(y, flat(twin::short_conv(matrix(values(x), kChannels), values(w.value), bounds)),
+              tolerance(dtype), "y");
+  ops::short_conv_backward(run, dx, w, dy, x, bounds);
+  const std::vector<double> r = values(dy);
+  expect_near(dx,
+              dual_gradient(values(x),
+                            [&](const DualVector& at) {
+                              return inner(
+                                  flat(twin::short_conv(matrix(at, kChannels),
+                                                        constants(values(w.value)), bounds)),
+                                  r);
+                            }),
+              tolerance(dtype), "dx");
+  expect_near(w.grad,
+              dual_gradient(
+                  values(w.value),
+                  [&](const DualVector& at) {
+                    return inner(
+                        flat(twin::short_conv(matrix(constants(values(x)), kChannels), at, bounds)),
+                        r);
+                  }),
+              tolerance(dtype), "dw");
+}
+
+TEST_P(Recurrent, AConvolutionGoesOn) {
+  constexpr int64_t kRows = 9, kChannels = 21, kTaps = 4;
+  const Param w = draw_param(memory, {kChannels, kTaps}, 1);
+  const Tensor x = draw(memory, dtype, {kRows, kChannels}, 2),
+               whole = memory.alloc(dtype, {kRows, kChannels}),
+               pieces = memory.alloc(dtype, {kRows, kChannels});
+  const int64_t all[] = {0, kRows};
+  ops::short_conv_forward(run, whole, x, w, all, {});
+  std::vector<float> kept((kTaps - 1) * kChannels);
+  float* const state[] = {kept.data()};
+  for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 9}}) {
+    const int64_t bounds[] = {0, end - begin};
+    ops::short_conv_forward(run, pieces.slice_rows(begin, end), x.slice_rows(begin, end), w, bounds,
+                            state);
+  }
+  EXPECT_EQ(values(pieces), values(whole));
+}
+
+struct DeltaCase {
+  ops::DeltaHeads heads;
+  std::vector<int64_t> bounds;
+};
+const std::vector<DeltaCase> kDeltas = {{{1, 1, 4, 4}, {0, 3}},
+                                        {{2, 4, 5, 3}, {0, 2, 2, 5}},
+                                        {{1, 2, 3, 5}, {0, 70}},   // more than a chunk
+                                        {{2, 2, 6, 37}, {0, 4}}};  // more than a strip
+
+struct DeltaInput {
+  Tensor qkv, log_decay, strength;
+  DeltaInput(Arena& memory, DType dtype, const DeltaCase& c)
+      : qkv(draw(memory, dtype,
+                 {c.bounds.back(), 2 * c.heads.key_heads * c.heads.key_width +
+                                       c.heads.value_heads * c.heads.value_width},
+                 1)),
+        log_decay(draw(memory, DType::f32, {c.bounds.back(), c.heads.value_heads}, 2)),
+        strength(draw(memory, DType::f32, {c.bounds.back(), c.heads.value_heads}, 3)) {
+    for (int64_t n = 0; n < log_decay.rows(); ++n)
+      for (int64_t h = 0; h < log_decay.cols(); ++h) {
+        set(log_decay, n, h, -0.2f * std::fabs(get(log_decay, n, h)));
+        set(strength, n, h, 1 / (1 + std::exp(-get(strength, n, h))));
+      }
+  }
+};
+
+TEST_P(Recurrent, TheDeltaRuleAndItsGradients) {
+  for (const DeltaCase& c : kDeltas) {
+    const DeltaInput in(memory, dtype, c);
+    const int64_t rows = c.bounds.back(), out = c.heads.value_heads * c.heads.value_width,
+                  cols = in.qkv.cols(), heads = c.heads.value_heads;
+    const auto like = [&](const Tensor& t) { return memory.alloc(t.dtype, {t.rows(), t.cols()}); };
+    const Tensor o = memory.alloc(dtype, {rows, out}), dout = draw(memory, dtype, {rows, out}, 4),
+                 chunks = memory.alloc(DType::f32,
+                                       {ops::delta_chunks(c.bounds), out * c.heads.key_width}),
+                 dqkv = like(in.qkv), ddecay = like(in.log_decay), dstrength = like(in.strength);
+    ops::delta_rule_forward(run, o, chunks, in.qkv, in.log_decay, in.strength, c.heads, c.bounds,
+                            {});
+    const std::vector<double> x = values(in.qkv), g = values(in.log_decay), b = values(in.strength),
+                              r = values(dout);
+    const auto twin_of = [&](const auto& qkv, const auto& decay, const auto& strength) {
+      return flat(twin::delta_rule(matrix(qkv, cols), matrix(decay, heads), matrix(strength, heads),
+                                   c.heads, c.bounds));
+    };
+    expect_near(o, twin_of(x, g, b), tolerance(dtype), "o");
+    ops::delta_rule_backward(run, dqkv, ddecay, dstrength, dout, chunks, in.qkv, in.log_decay,
+                             in.strength, c.heads, c.bounds);
+    const DualVector xs = constants(x), gs = constants(g), bs = constants(b);
+    expect_near(
+        dqkv, dual_gradient(x, [&](const DualVector& at) { return inner(twin_of(at, gs, bs), r); }),
+        tolerance(dtype), "dqkv");
+    expect_near(
+        ddecay,
+        dual_gradient(g, [&](const DualVector& at) { return inner(twin_of(xs, at, bs), r); }),
+        tolerance(dtype), "dlog_decay");
+    expect_near(
+        dstrength,
+        dual_gradient(b, [&](const DualVector& at) { return inner(twin_of(xs, gs, at), r); }),
+        tolerance(dtype), "dstrength");
+  }
+}
+
+TEST_P(Recurrent, AStateGoesOn) {
+  const DeltaCase c = {{2, 4, 5, 37}, {0, 150}};
+  const DeltaInput in(memory, dtype, c);
+  const int64_t out = c.heads.value_heads * c.heads.value_width;
+  const Tensor whole = memory.alloc(dtype, {150, out}), pieces = memory.alloc(dtype, {150, out});
+  ops::delta_rule_forward(run, whole, {}, in.qkv, in.log_decay, in.strength, c.heads, c.bounds, {});
+  std::vector<float> kept(static_cast<size_t>(out * c.heads.key_width));
+  float* const state[] = {kept.data()};
+  for (const auto& [begin, end] : {std::pair{0, 70}, {70, 71}, {71, 72}, {72, 150}}) {
+    const int64_t bounds[] = {0, end - begin};
+    const auto part = [&, from = begin, to = end](const Tensor& t) {
+      return t.slice_rows(from, to);
+    };
+    ops::delta_rule_forward(run, part(pieces), {}, part(in.qkv), part(in.log_decay),
+                            part(in.strength), c.heads, bounds, state);
+  }
+  EXPECT_EQ(values(pieces), values(whole));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Recurrent,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(1, 3)));
+
+// log_decay = -e^a_log log(1 + e^(a + dt_bias)), strength = 1 / (1 + e^-b)
+template <class T>
+std::pair<std::vector<T>, std::vector<T>> twin_gates(const std::vector<T>& a,
+                                                     const std::vector<T>& b,
+                                                     const std::vector<T>& a_log,
+                                                     const std::vector<T>& dt_bias) {
+  using std::exp, std::log;
+  std::vector<T> decay, strength;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const size_t h = i % a_log.size();
+    decay.push_back(-exp(a_log[h]) * log(T(1.0) + exp(a[i] + dt_bias[h])));
+    strength.push_back(twin::sigmoid(b[i]));
+  }
+  return {decay, strength};
+}
+
+TEST(DeltaGates, AndTheirGradients) {
+  Arena memory;
+  moe::Run run(2);
+  constexpr int64_t kRows = 11, kHeads = 3;
+  Param a_log = draw_param(memory, {kHeads}, 1), dt_bias = draw_param(memory, {kHeads}, 2);
+  const auto drawn_matrix = [&](uint64_t seed) {
+    return draw(memory, DType::f32, {kRows, kHeads}, seed);
+  };
+  const Tensor a = drawn_matrix(3), b = drawn_matrix(4), ddecay = drawn_matrix(5),
+               dstrength = drawn_matrix(6), decay = drawn_matrix(7), strength = drawn_matrix(8);
+  ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias);
+  const std::vector<double> in[] = {values(a), values(b), values(a_log.value),
+                                    values(dt_bias.value)};
+  const auto [want_decay, want_strength] = twin_gates(in[0], in[1], in[2], in[3]);
+  expect_near(decay, want_decay, kTwinF32, "log_decay");
+  expect_near(strength, want_strength, kTwinF32, "strength");
+  const std::vector<double> r = values(ddecay), s = values(dstrength);
+  ops::delta_gates_backward(run, ddecay, dstrength, a_log, dt_bias, ddecay, dstrength, a, b);
+  const Tensor got[] = {ddecay, dstrength, a_log.grad, dt_bias.grad};
+  for (size_t i = 0; i < 4; ++i) {
+    DualVector dual[4];
+    for (size_t j = 0; j < 4; ++j) dual[j] = constants(in[j]);
+    const std::vector<double> want = dual_gradient(in[i], [&](const DualVector& at) {
+      dual[i] = at;
+      const auto [of_decay, of_strength] = twin_gates(dual[0], dual[1], dual[2], dual[3]);
+      return inner(of_decay, r) + inner(of_strength, s);
+    });
+    expect_near(got[i], want, kTwinF32, "gradient " + std::to_string(i));
+  }
+}
+
+TEST(RecurrentErrors, NameTheOpAndTheShapes) {
+  Arena memory;
+  moe::Run run(1);
+  const Param w = draw_param(memory, {4, 3}, 1);
+  const Tensor x = draw(memory, DType::f32, {2, 5}, 1), y = draw(memory, DType::f32, {2, 5}, 2);
+  const int64_t bounds[] = {0, 2};
+  EXPECT_THROW(ops::short_conv_forward(run, y, x, w, bounds, {}), Error);
+  EXPECT_THROW(ops::delta_rule_forward(run, y, {}, x, y, y, {1, 1, 2, 2}, bounds, {}), Error);
+}
+
+}  // namespace
+}  // namespace moe::test

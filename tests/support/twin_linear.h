@@ -1,0 +1,75 @@
+// The scalar twins of linear attention: a convolution of channels and the gated delta rule (arXiv
+// 2412.06464, equation 10), as their formulas say, for any number type.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/ops.h"
+#include "support/twin_router.h"
+
+namespace moe::test::twin {
+
+// silu(sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x [N][C], w [C*J]
+template <class T>
+Matrix<T> short_conv(const Matrix<T>& x, const std::vector<T>& w,
+                     const std::vector<int64_t>& bounds) {
+  const size_t channels = x[0].size(), taps = w.size() / channels;
+  Matrix<T> y(x.size(), std::vector<T>(channels));
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    for (int64_t n = bounds[s]; n < bounds[s + 1]; ++n)
+      for (size_t c = 0; c < channels; ++c) {
+        T sum{};
+        for (size_t j = 0; j < taps; ++j) {
+          const int64_t from = n - static_cast<int64_t>(taps - 1 - j);
+          if (from >= bounds[s]) sum += w[c * taps + j] * x[static_cast<size_t>(from)][c];
+        }
+        y[static_cast<size_t>(n)][c] = sum * sigmoid(sum);
+      }
+  return y;
+}
+
+// o [N][H*Cv] of qkv [N][2*G*C+H*Cv], log_decay and strength [N][H]
+template <class T>
+Matrix<T> delta_rule(const Matrix<T>& qkv, const Matrix<T>& log_decay, const Matrix<T>& strength,
+                     const ops::DeltaHeads& heads, const std::vector<int64_t>& bounds) {
+  using std::exp, std::sqrt;
+  const auto keys = static_cast<size_t>(heads.key_heads),
+             values = static_cast<size_t>(heads.value_heads),
+             c = static_cast<size_t>(heads.key_width), cv = static_cast<size_t>(heads.value_width);
+  const auto part = [&](size_t n, size_t first, size_t width) {
+    const auto begin = qkv[n].begin() + static_cast<long>(first);
+    return std::vector<T>(begin, begin + static_cast<long>(width));
+  };
+  const auto normed = [&](std::vector<T> x, double factor) {
+    T squares = T(1e-6);
+    for (const T& v : x) squares += v * v;
+    for (T& v : x) v *= T(factor) / sqrt(squares);
+    return x;
+  };
+  Matrix<T> o(qkv.size(), std::vector<T>(values * cv));
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    for (size_t h = 0; h < values; ++h) {
+      Matrix<T> state(c, std::vector<T>(cv));
+      const size_t of = h * keys / values;
+      for (auto n = static_cast<size_t>(bounds[s]); n < static_cast<size_t>(bounds[s + 1]); ++n) {
+        const auto q = normed(part(n, of * c, c), 1 / std::sqrt(static_cast<double>(c))),
+                   k = normed(part(n, (keys + of) * c, c), 1),
+                   v = part(n, 2 * keys * c + h * cv, cv);
+        for (auto& row : state)
+          for (T& x : row) x *= exp(log_decay[n][h]);
+        for (size_t j = 0; j < cv; ++j) {
+          T known{};
+          for (size_t i = 0; i < c; ++i) known += state[i][j] * k[i];
+          for (size_t i = 0; i < c; ++i) {
+            state[i][j] += k[i] * strength[n][h] * (v[j] - known);
+            o[n][h * cv + j] += state[i][j] * q[i];
+          }
+        }
+      }
+    }
+  return o;
+}
+
+}  // namespace moe::test::twin

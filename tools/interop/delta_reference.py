@@ -1,0 +1,41 @@
+"""Linear attention as a reference needs it: transformers makes the gated delta rule of chunks in f32
+whatever the model is in, 3e-4 of a logit off its own result in f64 on a tiny random model. Here it
+is written out token by token (arXiv 2412.06464, equation 10) in the dtype of the model."""
+
+import sys
+
+import torch
+
+
+def takes(model):
+    return any(hasattr(layer, "linear_attn") for layer in getattr(model.base_model, "layers", []))
+
+
+def gated_delta_rule(query, key, value, g, beta, **_):
+    """query, key [B,T,G,C], value [B,T,H,Cv], g, beta [B,T,H]; returns [B,T,H,Cv] and no state."""
+    group = value.shape[2] // key.shape[2]
+
+    def normed(x):
+        x = x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+        return x.repeat_interleave(group, 2)
+
+    query, key = normed(query) / key.shape[-1] ** 0.5, normed(key)
+    state = value.new_zeros(value.shape[0], value.shape[2], key.shape[3], value.shape[3])
+    out = []
+    for t in range(value.shape[1]):
+        state = state * g[:, t].exp()[..., None, None]
+        known = torch.einsum("bhcv,bhc->bhv", state, key[:, t])
+        change = beta[:, t, :, None] * (value[:, t] - known)
+        state = state + key[:, t, :, :, None] * change[:, :, None]
+        out.append(torch.einsum("bhcv,bhc->bhv", state, query[:, t]))
+    return torch.stack(out, 1), None
+
+
+def compute_in_double(model):
+    model.double()
+    model.config.use_cache = False  # the rule here gives no state
+    sys.modules[type(model).__module__].torch_chunk_gated_delta_rule = gated_delta_rule
+    for layer in model.base_model.layers:
+        # decays and norms of heads are rounded to f32 in the code of the layers
+        if hasattr(layer, "linear_attn"):
+            layer.linear_attn.torch_chunk_gated_delta_rule = gated_delta_rule

@@ -74,6 +74,9 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
           fmt::format("{} and {}, {} and {} wide, behind a convolution of {}", c.linear.key_heads,
                       c.linear.value_heads, c.linear.key_width, c.linear.value_width,
                       c.linear.conv_width));
+  decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
+  decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
+  decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
   decides("whether attention has a gate", c.attention_gate);
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
   of_base("the rotary base of layers with a window (rope_local_base_freq)", c.window_rope_theta);

@@ -64,6 +64,10 @@ bool bytes_needed(const std::vector<int64_t>& shape, DType dtype, uint64_t& byte
   return true;
 }
 
+// A Tensor has four dimensions at most. Only towers for pictures have tensors with more, which no
+// model of text reads: the last ones are counted as one.
+constexpr size_t kHeldDimensions = 4, kMaxDimensions = 8;
+
 Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
                  const std::string& where) {
   const JsonReader reader(value, fmt::format("{}: tensor \"{}\"", where, printable(name)));
@@ -77,8 +81,9 @@ Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
          reader.where(), printable(dtype, 32));
   entry.dtype = known->dtype;
   entry.shape = reader.get<std::vector<int64_t>>("shape");
-  if (entry.shape.size() > 4)
-    fail("{}: {} dimensions, at most 4 are supported", reader.where(), entry.shape.size());
+  if (entry.shape.size() > kMaxDimensions)
+    fail("{}: {} dimensions, at most {} are supported", reader.where(), entry.shape.size(),
+         kMaxDimensions);
   const auto offsets = reader.get<std::vector<int64_t>>("data_offsets");
   reader.refuse_unknown();
   if (offsets.size() != 2)
@@ -97,6 +102,8 @@ Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
   if (needed != entry.end - entry.begin)
     fail("{}: {} [{}] takes {} bytes, data_offsets [{}, {}] hold {}", reader.where(), dtype,
          fmt::join(entry.shape, ", "), needed, entry.begin, entry.end, entry.end - entry.begin);
+  for (; entry.shape.size() > kHeldDimensions; entry.shape.pop_back())
+    entry.shape[entry.shape.size() - 2] *= entry.shape.back();
   return entry;
 }
 

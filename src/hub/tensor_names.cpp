@@ -37,6 +37,11 @@ constexpr NameRow kHuggingFaceNames[] = {
      true},
     {Part::attention, ParamKind::linear_norm, "model.layers.{i}.linear_attn.norm.weight"},
     {Part::attention, ParamKind::linear_o, "model.layers.{i}.linear_attn.out_proj.weight"},
+    {Part::attention, ParamKind::conv_b, "model.layers.{i}.conv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv_c, "model.layers.{i}.conv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv_x, "model.layers.{i}.conv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv, "model.layers.{i}.conv.conv.weight", Layout::as_channels},
+    {Part::attention, ParamKind::conv_o, "model.layers.{i}.conv.out_proj.weight"},
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.attn_out_layernorm.{w}"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.ffn_out_layernorm.{w}"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm.{w}"},
@@ -140,6 +145,43 @@ constexpr NameRow kGemma3Names[] = {
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_feedforward_layernorm.weight"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+};
+
+// LFM2's: w1 is the gate, w3 up, w2 down.
+constexpr NameRow kLfm2Names[] = {
+    {Part::attention, ParamKind::o, "model.layers.{i}.self_attn.out_proj.weight"},
+    {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.q_layernorm.weight"},
+    {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.k_layernorm.weight"},
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.operator_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.ffn_norm.weight"},
+    {Part::norms, ParamKind::final_norm, "model.embedding_norm.weight"},
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.w1.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.feed_forward.w3.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.feed_forward.w2.weight",
+     Layout::bank_of_one},
+    {Part::router, ParamKind::weight, "model.layers.{i}.feed_forward.gate.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.feed_forward.expert_bias"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.feed_forward.experts.{e}.w1.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.feed_forward.experts.{e}.w3.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.feed_forward.experts.{e}.w2.weight",
+     Layout::per_expert},
+};
+
+// Hunyuan's.
+constexpr NameRow kHunYuanNames[] = {
+    {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.query_layernorm.weight"},
+    {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.key_layernorm.weight"},
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.gate.wg.weight"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_mlp.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_mlp.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_mlp.down_proj.weight",
+     Layout::bank_of_one},
 };
 
 // Qwen3-Next's: attention with a gate, and linear attention whose projections lie key head by key
@@ -301,6 +343,11 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::minus_exp, true},
     {Part::attention, ParamKind::linear_norm, "blk.{i}.ssm_norm.weight"},
     {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight"},
+    {Part::attention, ParamKind::conv_b, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv_c, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv_x, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::conv, "blk.{i}.shortconv.conv.weight"},
+    {Part::attention, ParamKind::conv_o, "blk.{i}.shortconv.out_proj.weight"},
     {Part::norms, ParamKind::attn_out_norm, "blk.{i}.post_attention_norm.weight"},
     {Part::norms, ParamKind::ffn_out_norm, "blk.{i}.post_ffw_norm.weight"},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
@@ -368,6 +415,10 @@ constexpr NameRow kGgufGemma3[] = {
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
 };
+// Named after what it is not: it is the norm behind the last layer.
+constexpr NameRow kGgufLfm2[] = {
+    {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
+};
 constexpr NameRow kGgufQwen3Next[] = {
     {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
@@ -399,6 +450,9 @@ const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
+                                     {},        kHuggingFaceNames};
 const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kQwen3NextTensors = {"Qwen3-Next", kQwen3NextNames,  kTiedHeadName, {},
@@ -429,6 +483,7 @@ const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention
 const TensorNames kGgufQwen3NextTensors = {"llama.cpp", kGgufQwen3Next, kGgufHead, {},
                                            {},          kGgufNames};
 const TensorNames kGgufGemma3Tensors = {"llama.cpp", kGgufGemma3, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};
 

@@ -118,10 +118,11 @@ Generated Generation::finish() {
 }
 
 void check_lookup(const ModelConfig& config, const GenerateOptions& options) {
-  if (options.prompt_lookup > 0 && config.linear.present())
+  if (options.prompt_lookup > 0 && config.has_states())
     fail_usage(
-        "@prompt_lookup is {}, but the states of linear attention cannot be taken back from tokens "
-        "that were guessed wrong; leave it at 0",
+        "@prompt_lookup is {}, but the states that layers of this model keep cannot be taken back "
+        "from "
+        "tokens that were guessed wrong; leave it at 0",
         options.prompt_lookup);
 }
 

@@ -39,8 +39,8 @@ struct Copies {
 };
 
 bool is_multiplied(const ModelConfig& config, const Param& param) {
-  return param.is_matrix() && param.part != Part::positions &&
-         param.kind != ParamKind::linear_conv && (config.tied || param.part != Part::embedding);
+  return param.is_matrix() && param.part != Part::positions && !is_convolution(param) &&
+         (config.tied || param.part != Part::embedding);
 }
 
 Copies copies_of(const Model& model, DType dtype) {
@@ -71,7 +71,7 @@ int64_t mapped_bytes(const Model& model) {
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
-    if (config.is_linear(i)) continue;
+    if (config.mixer(i) != Mixer::attention) continue;
     const AttentionShape shape = config.attention(i);
     bytes += tokens * (bytes_of(dtype, shape.cached_key_width()) +
                        bytes_of(dtype, shape.cached_value_width()));

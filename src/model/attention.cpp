@@ -61,8 +61,8 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   }
   std::optional<Norm> none;
   Norm::Saved unused;
-  saved.q = finish(run, yq, q_bias, q_norm, saved.q_norm);
-  saved.k = finish(run, yk, k_bias, k_norm, saved.k_norm);
+  saved.q = finish(run, yq, q_bias, shape.norm_turned ? none : q_norm, saved.q_norm);
+  saved.k = finish(run, yk, k_bias, shape.norm_turned ? none : k_norm, saved.k_norm);
   saved.v = finish(run, yv, v_bias, none, unused);
 }
 
@@ -70,8 +70,9 @@ void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tens
                                  const Saved& saved) {
   if (latents) return project_latents_backward(run, dx, dq, dk, dv, x, saved);
   std::optional<Norm> none;
-  finish_backward(run, dx, false, dq, x, q, q_bias, q_norm, saved.q_norm);
-  finish_backward(run, dx, true, dk, x, k, k_bias, k_norm, saved.k_norm);
+  finish_backward(run, dx, false, dq, x, q, q_bias, shape.norm_turned ? none : q_norm,
+                  saved.q_norm);
+  finish_backward(run, dx, true, dk, x, k, k_bias, shape.norm_turned ? none : k_norm, saved.k_norm);
   finish_backward(run, dx, true, dv, x, v, v_bias, none, {});
 }
 
@@ -140,6 +141,26 @@ void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
   if (shape.rotary_width > 0)
     ops::rope_acc(run, {queries, keys}, shape.key_width,
                   shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
+}
+
+void Attention::norm_turned(Run& run, Saved& saved) {
+  const auto normed = [&](Norm& norm, Tensor x, Norm::Saved& of_norm) {
+    Tensor y = run.saved.alloc(x.dtype, {x.rows(), x.cols()});
+    norm.forward(run, as_norm_rows(norm, y), as_norm_rows(norm, x), of_norm);
+    return y;
+  };
+  saved.q = normed(*q_norm, saved.q, saved.q_norm);
+  saved.k = normed(*k_norm, saved.k, saved.k_norm);
+}
+
+void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Saved& saved) {
+  const auto back = [&](Norm& norm, Tensor dy, const Norm::Saved& of_norm) {
+    Tensor dx = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+    norm.backward(run, as_norm_rows(norm, dx), as_norm_rows(norm, dy), of_norm);
+    return dx;
+  };
+  dq = back(*q_norm, dq, saved.q_norm);
+  dk = back(*k_norm, dk, saved.k_norm);
 }
 
 // y = o * sigmoid(gate)
@@ -249,6 +270,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   } else {
     if (latents) expand_latents(run, saved);
     rotate(run, saved.q, saved.k, pass, false);
+    if (shape.norm_turned && q_norm) norm_turned(run, saved);
     attend(run, pass, layer, saved);
   }
   const ArenaScope scope(run.scratch);
@@ -273,6 +295,7 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
     ops::matmul_dw(run, o, dy, saved.o, all);
   }
   attend_backward(run, dq, dk, dv, do_, pass, saved);
+  if (shape.norm_turned && q_norm) norm_turned_backward(run, dq, dk, saved);
   rotate(run, dq, dk, pass, true);
   project_backward(run, dx, dq, dk, dv, x, saved);
   if (!gate.present()) return;

@@ -48,6 +48,10 @@ struct Attention {
                                 const Saved&);
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
+  // The norms of queries and keys that are turned already, and from their gradients those of what
+  // they saw.
+  void norm_turned(Run&, Saved&);
+  void norm_turned_backward(Run&, Tensor& dq, Tensor& dk, const Saved&);
   // What heads gave, weighted by the gate where there is one, in run.scratch then.
   Tensor gated(Run&, const Saved&) const;
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.

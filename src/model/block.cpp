@@ -75,6 +75,7 @@ void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Sa
   sublayer_forward(run, u, h, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                    saved.attention_in, [&](Tensor y, Tensor x) {
                      if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
+                     else if (conv) conv->forward(run, y, x, pass, layer, saved.conv);
                      else attention.forward(run, y, x, pass, layer, saved.attention);
                    });
 }
@@ -93,6 +94,7 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                     saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
                       if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
+                      else if (conv) conv->backward(run, dx, dy, x, pass, saved.conv);
                       else attention.backward(run, dx, dy, x, pass, saved.attention);
                     });
 }

@@ -3,6 +3,7 @@
 
 #include "model/attention.h"
 #include "model/delta_net.h"
+#include "model/gated_conv.h"
 #include "model/norm.h"
 #include "moe/layer.h"
 
@@ -12,7 +13,7 @@ namespace moe {
 // post:   u = attn_norm(h + s drop(attn(h)));  h' = ffn_norm(u + s drop(ffn(u)))
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
-// attn being linear attention in layers that have it.
+// attn being linear attention, or a gated convolution, in layers that have it.
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
@@ -22,6 +23,7 @@ struct Block {
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // where norms are before and behind
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
+  std::optional<GatedConv> conv;   // likewise
   MoeLayer ffn;
 
   // One residual sublayer's views into run.saved.
@@ -33,6 +35,7 @@ struct Block {
     SublayerSaved attention_in, ffn_in;
     Attention::Saved attention;
     DeltaNet::Saved linear;
+    GatedConv::Saved conv;
     MoeLayer::Saved ffn;
   };
 

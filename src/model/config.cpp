@@ -111,6 +111,19 @@ void validate_linear(const ModelConfig& c) {
                l.conv_width);
 }
 
+void validate_convolutions(const ModelConfig& c) {
+  validate_layers(c, c.conv_layers, "one of a convolution");
+  constexpr int64_t kMost = 64;
+  if (c.conv_layers.empty() != (c.conv_width == 0) ||
+      (c.conv_width != 0 && (c.conv_width < 2 || c.conv_width > kMost)))
+    fail_usage("{} layers have a convolution of {} tokens; it must see 2 to {} where there is one",
+               c.conv_layers.size(), c.conv_width, kMost);
+  for (const int64_t layer : c.conv_layers)
+    if (lists(c.linear_layers, layer))
+      fail_usage("layer {} is listed as one of linear attention and as one of a convolution",
+                 layer);
+}
+
 }  // namespace
 
 bool ModelConfig::is_moe(int64_t layer) const {
@@ -123,7 +136,25 @@ bool ModelConfig::has_window(int64_t layer) const {
   return attention_window > 0 && (window_layers.empty() || lists(window_layers, layer));
 }
 
-bool ModelConfig::is_linear(int64_t layer) const { return lists(linear_layers, layer); }
+Mixer ModelConfig::mixer(int64_t layer) const {
+  if (lists(linear_layers, layer)) return Mixer::linear;
+  return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
+}
+
+int64_t ModelConfig::state_numbers(int64_t layer) const {
+  switch (mixer(layer)) {
+    case Mixer::attention: return 0;
+    case Mixer::linear: return linear.state();
+    case Mixer::conv: return (conv_width - 1) * width;
+  }
+  return 0;
+}
+
+int64_t ModelConfig::state_numbers() const {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < layers; ++i) sum += state_numbers(i);
+  return sum;
+}
 
 // Without latents heads are as wide in values as in keys.
 AttentionShape ModelConfig::attention(int64_t layer) const {
@@ -139,6 +170,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
                           : rotary_width > 0 ? rotary_width
                                              : head_width,
           .window = has_window(layer) ? attention_window : 0,
+          .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
           .score_factor = factor,
           .latent = latent};
@@ -159,6 +191,7 @@ void validate(const ModelConfig& c) {
   validate(c.rope_scaling);
   validate_latent(c);
   validate_linear(c);
+  validate_convolutions(c);
   if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
     fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
                c.window_rope_theta);

@@ -74,6 +74,9 @@ struct LinearAttention {
   int64_t state() const { return conv_state() + v_width() * key_width; }
 };
 
+// What a layer mixes tokens by.
+enum class Mixer { attention, linear, conv };
+
 // The heads of one layer's attention.
 struct AttentionShape {
   int64_t heads = 1, kv_heads = 1;  // H, G: query head h reads the keys and values of head h G / H
@@ -81,6 +84,7 @@ struct AttentionShape {
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
   int64_t window = 0;         // keys a token sees, itself among them; 0: all before it
+  bool norm_turned = false;   // norms of queries and keys see them as they are turned
   bool window_turns = false;  // by the frequencies of layers with a window (window_rope_theta)
   float score_factor = 1;     // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
@@ -139,6 +143,7 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
   QkNorm qk_norm = QkNorm::none;
+  bool qk_norm_turned = false;         // of queries and keys as they are turned, not before
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
@@ -156,6 +161,10 @@ struct ModelConfig {
 
   LinearAttention linear;
   std::vector<int64_t> linear_layers;  // that have it in place of attention
+  // Tokens that a gated convolution sees (LFM2), and the layers that have one in place of
+  // attention.
+  int64_t conv_width = 0;
+  std::vector<int64_t> conv_layers;
 
   int64_t dense_width = 512;   // F of dense layers
   int64_t expert_width = 512;  // F of each routed expert
@@ -173,11 +182,13 @@ struct ModelConfig {
 
   bool is_moe(int64_t layer) const;
   bool has_window(int64_t layer) const;
-  bool is_linear(int64_t layer) const;
-  // Numbers, f32, that a sequence keeps beside the keys and values of its tokens.
-  int64_t state_numbers() const {
-    return static_cast<int64_t>(linear_layers.size()) * linear.state();
-  }
+  Mixer mixer(int64_t layer) const;
+  bool is_linear(int64_t layer) const { return mixer(layer) == Mixer::linear; }
+  // Numbers, f32, that a sequence keeps beside the keys and values of its tokens: of a layer, of
+  // all.
+  int64_t state_numbers(int64_t layer) const;
+  int64_t state_numbers() const;
+  bool has_states() const { return state_numbers() > 0; }
   int64_t moe_layer_count() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;

@@ -40,7 +40,8 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   double scores = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.is_linear(layer)) {  // S^T k, k d^T and S^T q of each head
+    if (c.mixer(layer) == Mixer::conv) continue;  // counted by its weights
+    if (c.is_linear(layer)) {                     // S^T k, k d^T and S^T q of each head
       scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
       continue;
     }
@@ -85,7 +86,7 @@ MemoryCount count_memory(const ModelConfig& c) {
   const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
   const AttentionShape shape = c.attention(0);
   return {4 * n + buffers, 2 * n + buffers,
-          2 * (c.layers - static_cast<int64_t>(c.linear_layers.size())) *
+          2 * (c.layers - std::ssize(c.linear_layers) - std::ssize(c.conv_layers)) *
               (shape.cached_key_width() + shape.cached_value_width()),
           4 * c.state_numbers()};
 }

@@ -109,8 +109,8 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
   int64_t states = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
     state_at_.push_back(states);
-    if (config.is_linear(i)) {
-      states += config.linear.state();
+    states += config.state_numbers(i);
+    if (config.mixer(i) != Mixer::attention) {
       k_.emplace_back();
       v_.emplace_back();
       continue;

@@ -1,5 +1,5 @@
 // What past tokens left, kept between forwards: keys and values in blocks of 64 tokens that many
-// sequences share out between them, and the states of linear attention.
+// sequences share out between them, and the states of layers that have others.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace moe {
 // when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
 // back when the last holder lets go. A block lies in all layers alike; within one, keys lie
 // transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row. Layers of linear
-// attention keep a state a sequence, f32, which only goes forward: nothing can be taken back but
-// everything, and no two sequences can share a beginning. Owns its memory. For one thread at a
-// time.
+// attention and of convolutions keep a state a sequence, f32, which only goes forward: nothing can
+// be taken back but everything, and no two sequences can share a beginning. Owns its memory. For
+// one thread at a time.
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
@@ -60,8 +60,8 @@ class KvCache {
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // Of the batch's sequences; valid until the next change of a slot, and as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;
-  // Of the batch's sequences, in a layer of linear attention: what it keeps of each, to be read and
-  // written by the layer (LinearAttention::state() numbers). Valid as long as view()'s.
+  // Of the batch's sequences, in a layer that has one: the state of each, to be read and written by
+  // the layer (ModelConfig::state_numbers). Valid as long as view()'s.
   std::vector<float*> states(int64_t layer, const Batch&);
 
  private:

@@ -32,6 +32,7 @@ class List {
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
   void linear_attention(DeltaNet& linear) const;
+  void gated_conv(GatedConv& conv) const;
   void router(Router& router) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
             bool down_bias) const;
@@ -135,6 +136,18 @@ void List::linear_attention(DeltaNet& linear) const {
   own(linear.o, ParamKind::linear_o, "linear.o.weight", Role::residual, {c.width, l.v_width()});
 }
 
+void List::gated_conv(GatedConv& conv) const {
+  const auto projection = [&](Param& param, ParamKind kind, std::string_view name, Role role) {
+    add(param, Part::attention, kind, name, role, {c.width, c.width});
+  };
+  projection(conv.b, ParamKind::conv_b, "conv.b.weight", Role::matrix);
+  projection(conv.c, ParamKind::conv_c, "conv.c.weight", Role::matrix);
+  projection(conv.x, ParamKind::conv_x, "conv.x.weight", Role::matrix);
+  add(conv.conv, Part::attention, ParamKind::conv, "conv.conv.weight", Role::matrix,
+      {c.width, c.conv_width});
+  projection(conv.o, ParamKind::conv_o, "conv.o.weight", Role::residual);
+}
+
 void List::router(Router& router) const {
   const RoutingSpec spec = train_spec(c.routing);
   const int64_t experts = c.routing.experts, d = c.width;
@@ -195,8 +208,11 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.residual = c.multipliers.residual;
   // By these names the trainer files of earlier versions know them.
   list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
-  if (c.is_linear(layer)) list.linear_attention(block.linear.emplace());
-  else list.attention(block.attention);
+  switch (c.mixer(layer)) {
+    case Mixer::attention: list.attention(block.attention); break;
+    case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
+    case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
+  }
   list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
   if (c.norm_placement == NormPlacement::both) {
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
@@ -237,11 +253,11 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   Norm final_norm;
   list_input(c, embedding, positions, tell);
   for (const bool moe : {false, true})
-    for (const bool linear : {false, true}) {
+    for (const Mixer mixer : {Mixer::attention, Mixer::linear, Mixer::conv}) {
       int64_t first = -1;
       layers = 0;
       for (int64_t i = c.layers - 1; i >= 0; --i)
-        if (c.is_moe(i) == moe && c.is_linear(i) == linear) ++layers, first = i;
+        if (c.is_moe(i) == moe && c.mixer(i) == mixer) ++layers, first = i;
       Block block;
       if (layers > 0) list_block(c, first, block, tell);
     }
@@ -268,7 +284,11 @@ std::string_view name_of(Part part) {
 bool is_large(const Param& p) {
   const bool combine_weight = p.part == Part::shared && p.kind == ParamKind::weight;
   return p.is_matrix() && !is_multiplied_in_f32(p) && p.part != Part::positions &&
-         !combine_weight && p.kind != ParamKind::linear_conv;
+         !combine_weight && !is_convolution(p);
+}
+
+bool is_convolution(const Param& p) {
+  return p.kind == ParamKind::linear_conv || p.kind == ParamKind::conv;
 }
 
 bool is_multiplied_in_f32(const Param& p) {

@@ -69,6 +69,13 @@ enum class ParamKind : uint8_t {
   linear_a_log,
   linear_norm,
   linear_o,
+  // of a gated convolution: what is gated before it and behind it, what it is of, its weights, the
+  // projection back
+  conv_b,
+  conv_c,
+  conv_x,
+  conv,
+  conv_o,
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,
@@ -85,6 +92,8 @@ bool is_large(const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
 // and decay of linear attention.
 bool is_multiplied_in_f32(const Param&);
+// Whether it is the weights of a convolution, which no product takes.
+bool is_convolution(const Param&);
 
 // The list. Each function sets up modules as the config says, and tells of their parameters in
 // order: what each is, its name and its shape, but no memory for its numbers. Together, over all

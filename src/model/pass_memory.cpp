@@ -80,6 +80,8 @@ int64_t saved_linear(const Sizes& s) {
 int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   if (c.is_linear(layer)) return saved_linear(s);
+  // three projections, gated, convolved
+  if (c.mixer(layer) == Mixer::conv) return 5 * s.n * c.width * s.a;
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
@@ -188,6 +190,9 @@ int64_t scratch_linear(const Sizes& s) {
 
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   if (s.c.is_linear(layer)) return scratch_linear(s);
+  // of the four behind the projection back; slopes, or rows laid out
+  if (s.c.mixer(layer) == Mixer::conv)
+    return s.n * s.c.width * (4 * s.a) + std::max(s.stream(), scratch_wave(s, s.n, s.c.width));
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
@@ -198,7 +203,9 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
                (shape.k_width() - (shape.heads - 1) * shape.rotary_width + l.width + l.query_width +
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + scratch_wave(s, s.n, s.c.width) +
+  const int64_t turned = s.c.qk_norm_turned ? q + s.n * shape.k_width() * s.a : 0;
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + turned +
+         scratch_wave(s, s.n, s.c.width) +
          (s.c.attention_gate ? 2 * s.n * shape.o_width() * s.a : 0);
 }
 
@@ -297,6 +304,8 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const LinearAttention& l = s.c.linear;
   const int64_t taps = l.conv_width * l.channels() * kF32;
   if (s.c.is_linear(layer)) return s.stream() + std::max(s.n * l.v_width() * s.a, taps);
+  if (s.c.mixer(layer) == Mixer::conv)
+    return s.stream() + std::max(s.n * s.c.width * s.a, s.c.conv_width * s.c.width * kF32);
   return s.c.attention_gate ? s.stream() + s.n * s.c.attention(layer).o_width() * s.a : 0;
 }
 

@@ -101,6 +101,8 @@ void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy,
 void cast(Run&, Tensor y, Tensor x);
 // y = a + b; each f32 or bf16; y may be a or b.  [N,D]
 void add(Run&, Tensor y, Tensor a, Tensor b);
+// y = a * b, one number by one, of one dtype; y may be a or b.  [N,D]
+void multiply(Run&, Tensor y, Tensor a, Tensor b);
 // y = factor * x, between f32 and bf16 (or the same dtype); y may be x.  [N,D]
 void scale(Run&, Tensor y, Tensor x, float factor);
 // y = 0
@@ -235,13 +237,15 @@ void attention_sinks_backward(Run&, Param& sinks, Tensor do_, Tensor o, Tensor l
 // before them and is moved on behind the last one; without states nothing is before and nothing
 // kept.
 
-// y[n,c] = silu(sum_j weight[c,j] x[n - (J-1) + j, c]).  y, x [N,C] A; weight [C,J] f32; state
+// What follows a convolution.
+enum class ConvAct { none, silu };
+// y[n,c] = act(sum_j weight[c,j] x[n - (J-1) + j, c]).  y, x [N,C] A; weight [C,J] f32; state
 // [J-1,C] f32: the last rows of x
 void short_conv_forward(Run&, Tensor y, Tensor x, const Param& weight,
-                        std::span<const int64_t> bounds, std::span<float* const> state);
+                        std::span<const int64_t> bounds, std::span<float* const> state, ConvAct);
 // dx [N,C]; dy like y; without states
 void short_conv_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x,
-                         std::span<const int64_t> bounds);
+                         std::span<const int64_t> bounds, ConvAct);
 
 // log_decay[n,h] = -e^a_log[h] log(1 + e^(a[n,h] + dt_bias[h]));  strength[n,h] = 1 / (1 +
 // e^-b[n,h]). all [N,H] f32 but a_log, dt_bias [H] f32

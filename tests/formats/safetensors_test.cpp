@@ -204,6 +204,9 @@ TEST(SafetensorsRead, TakesWhatTheFormatAllows) {
   const std::string spaced =
       file_of(R"({"s": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}   )", 4);
   EXPECT_EQ(describe(parse(spaced).get("s")), "f32 [1]");
+  const std::string deep = file_of(
+      R"({"d": {"dtype": "F32", "shape": [2, 1, 3, 4, 5], "data_offsets": [0, 480]}})", 480);
+  EXPECT_EQ(describe(parse(deep).get("d")), "f32 [2, 1, 3, 20]");
   // Order in the header is free, tensors come in the order of their data.
   const std::string swapped = file_of(
       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},"b":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}})",
@@ -273,7 +276,8 @@ INSTANTIATE_TEST_SUITE_P(
             "\"shape\" must be an array of whole numbers"},
         Lie{R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})", 4,
             "\"shape\" must be an array of whole numbers"},
-        Lie{R"({"dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4]})", 4, "5 dimensions"},
+        Lie{R"({"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]})", 4,
+            "9 dimensions"},
         Lie{R"({"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]})", 4,
             "[-1, -1] is negative or too large"},
         Lie{R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", 0,

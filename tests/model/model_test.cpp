@@ -171,9 +171,26 @@ std::vector<Case> architectures() {
   c.shared_experts = 1;
   c.shared_width = 3;
   c.shared_gate = true;
+  // A head's first output is <k, q> v, whose norm loses as many digits as <k, q> has lost; where
+  // the norm's epsilon is large it loses none.
+  c.norm_eps = 0.05f;
   c.linear = {.key_heads = 1, .value_heads = 2, .key_width = 3, .value_width = 5, .conv_width = 3};
   c.linear_layers = {0};
   list.push_back({.name = "linear attention below attention with a gate", .config = c});
+  c.conv_layers = {1};
+  c.conv_width = 3;
+  list.push_back({.name = "linear attention below a convolution", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.conv_layers = {0};
+  c.conv_width = 2;
+  c.qk_norm = QkNorm::head;
+  c.qk_norm_turned = true;
+  c.kv_heads = 1;
+  list.push_back({.name = "a convolution, and norms of what has turned", .config = c});
+  c.conv_layers.clear();
+  c.conv_width = 0;
+  c.norm_eps = 0.05f;
+  c.linear = {.key_heads = 1, .value_heads = 2, .key_width = 3, .value_width = 5, .conv_width = 3};
   c.linear_layers = {0, 1};
   c.act = ops::Act::sigmoid;
   list.push_back({.name = "linear attention everywhere", .config = c});

@@ -71,6 +71,11 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
       .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
   c.linear_layers = {0, 1};
   expect_foretold("linear attention", c, {.tokens = 1024, .loss = true});
+  c.linear = {};
+  c.linear_layers.clear();
+  c.conv_width = 3;
+  c.conv_layers = {0, 1, 2};
+  expect_foretold("convolutions", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.vocab = 20000;  // whose logits are not kept
   expect_foretold("a large vocabulary", c, {.tokens = 1024, .loss = true});

@@ -34,34 +34,38 @@ class Recurrent : public testing::TestWithParam<std::tuple<DType, int>> {
 TEST_P(Recurrent, ShortConvolutions) {
   const std::vector<int64_t> bounds = {0, 5, 5, 6, 13};
   constexpr int64_t kRows = 13, kChannels = 21, kTaps = 4;
-  Param w = draw_param(memory, {kChannels, kTaps}, 1);
-  const Tensor x = draw(memory, dtype, {kRows, kChannels + 3}, 2).slice_cols(1, 1 + kChannels),
-               dy = draw(memory, dtype, {kRows, kChannels}, 3),
-               y = memory.alloc(dtype, {kRows, kChannels}),
-               dx = memory.alloc(dtype, {kRows, kChannels});
-  ops::short_conv_forward(run, y, x, w, bounds, {});
-  expect_near(y, flat(twin::short_conv(matrix(values(x), kChannels), values(w.value), bounds)),
-              tolerance(dtype), "y");
-  ops::short_conv_backward(run, dx, w, dy, x, bounds);
-  const std::vector<double> r = values(dy);
-  expect_near(dx,
-              dual_gradient(values(x),
-                            [&](const DualVector& at) {
-                              return inner(
-                                  flat(twin::short_conv(matrix(at, kChannels),
-                                                        constants(values(w.value)), bounds)),
-                                  r);
-                            }),
-              tolerance(dtype), "dx");
-  expect_near(w.grad,
-              dual_gradient(
-                  values(w.value),
-                  [&](const DualVector& at) {
-                    return inner(
-                        flat(twin::short_conv(matrix(constants(values(x)), kChannels), at, bounds)),
-                        r);
-                  }),
-              tolerance(dtype), "dw");
+  for (const bool silu : {true, false}) {
+    const ops::ConvAct act = silu ? ops::ConvAct::silu : ops::ConvAct::none;
+    Param w = draw_param(memory, {kChannels, kTaps}, 1);
+    const Tensor x = draw(memory, dtype, {kRows, kChannels + 3}, 2).slice_cols(1, 1 + kChannels),
+                 dy = draw(memory, dtype, {kRows, kChannels}, 3),
+                 y = memory.alloc(dtype, {kRows, kChannels}),
+                 dx = memory.alloc(dtype, {kRows, kChannels});
+    ops::short_conv_forward(run, y, x, w, bounds, {}, act);
+    expect_near(y,
+                flat(twin::short_conv(matrix(values(x), kChannels), values(w.value), bounds, silu)),
+                tolerance(dtype), "y");
+    ops::short_conv_backward(run, dx, w, dy, x, bounds, act);
+    const std::vector<double> r = values(dy);
+    expect_near(dx,
+                dual_gradient(
+                    values(x),
+                    [&](const DualVector& at) {
+                      return inner(flat(twin::short_conv(matrix(at, kChannels),
+                                                         constants(values(w.value)), bounds, silu)),
+                                   r);
+                    }),
+                tolerance(dtype), "dx");
+    expect_near(w.grad,
+                dual_gradient(values(w.value),
+                              [&](const DualVector& at) {
+                                return inner(
+                                    flat(twin::short_conv(matrix(constants(values(x)), kChannels),
+                                                          at, bounds, silu)),
+                                    r);
+                              }),
+                tolerance(dtype), "dw");
+  }
 }
 
 TEST_P(Recurrent, AConvolutionGoesOn) {
@@ -71,13 +75,13 @@ TEST_P(Recurrent, AConvolutionGoesOn) {
                whole = memory.alloc(dtype, {kRows, kChannels}),
                pieces = memory.alloc(dtype, {kRows, kChannels});
   const int64_t all[] = {0, kRows};
-  ops::short_conv_forward(run, whole, x, w, all, {});
+  ops::short_conv_forward(run, whole, x, w, all, {}, ops::ConvAct::silu);
   std::vector<float> kept((kTaps - 1) * kChannels);
   float* const state[] = {kept.data()};
   for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 9}}) {
     const int64_t bounds[] = {0, end - begin};
     ops::short_conv_forward(run, pieces.slice_rows(begin, end), x.slice_rows(begin, end), w, bounds,
-                            state);
+                            state, ops::ConvAct::silu);
   }
   EXPECT_EQ(values(pieces), values(whole));
 }
@@ -220,7 +224,7 @@ TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   const Param w = draw_param(memory, {4, 3}, 1);
   const Tensor x = draw(memory, DType::f32, {2, 5}, 1), y = draw(memory, DType::f32, {2, 5}, 2);
   const int64_t bounds[] = {0, 2};
-  EXPECT_THROW(ops::short_conv_forward(run, y, x, w, bounds, {}), Error);
+  EXPECT_THROW(ops::short_conv_forward(run, y, x, w, bounds, {}, ops::ConvAct::none), Error);
   EXPECT_THROW(ops::delta_rule_forward(run, y, {}, x, y, y, {1, 1, 2, 2}, bounds, {}), Error);
 }
 

@@ -11,10 +11,10 @@
 
 namespace moe::test::twin {
 
-// silu(sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x [N][C], w [C*J]
+// silu, or nothing, of (sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x [N][C], w [C*J]
 template <class T>
 Matrix<T> short_conv(const Matrix<T>& x, const std::vector<T>& w,
-                     const std::vector<int64_t>& bounds) {
+                     const std::vector<int64_t>& bounds, bool silu = true) {
   const size_t channels = x[0].size(), taps = w.size() / channels;
   Matrix<T> y(x.size(), std::vector<T>(channels));
   for (size_t s = 0; s + 1 < bounds.size(); ++s)
@@ -25,7 +25,7 @@ Matrix<T> short_conv(const Matrix<T>& x, const std::vector<T>& w,
           const int64_t from = n - static_cast<int64_t>(taps - 1 - j);
           if (from >= bounds[s]) sum += w[c * taps + j] * x[static_cast<size_t>(from)][c];
         }
-        y[static_cast<size_t>(n)][c] = sum * sigmoid(sum);
+        y[static_cast<size_t>(n)][c] = silu ? sum * sigmoid(sum) : sum;
       }
   return y;
 }

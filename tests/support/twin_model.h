@@ -164,10 +164,7 @@ class TwinModel {
       return post ? norm(sum, name + of) : sum;
     };
     const Matrix<T> x = pre ? norm(h, name + "norm1") : h;
-    const Matrix<T> u = joined(h,
-                               c_.is_linear(layer) ? linear_attention(x, name + "linear.")
-                                                   : attention(x, name + "attn.", layer),
-                               "norm1", 0);
+    const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", 0);
     return joined(u, ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), "norm2",
                   1);
   }
@@ -178,19 +175,28 @@ class TwinModel {
                     bool norm_and_rotate, int64_t turning, bool in_window = false) const {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
+    if (!c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
+    turn(y, turning, in_window);
+    if (c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
+    return y;
+  }
+
+  void normalise(Matrix<T>& y, const std::string& name) const {
+    if (c_.qk_norm == QkNorm::none) return;
+    const std::vector<T>& weight = p(name);
+    for (auto& row : y)
+      for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
+        const auto part =
+            norm_row(std::vector<T>(row.begin() + static_cast<long>(begin),
+                                    row.begin() + static_cast<long>(begin + weight.size())),
+                     weight, nullptr, NormKind::rms, c_.norm_offset);
+        std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
+      }
+  }
+
+  void turn(Matrix<T>& y, int64_t turning, bool in_window) const {
+    if (turning == 0) return;
     const auto width = static_cast<size_t>(c_.head_width);
-    if (c_.qk_norm != QkNorm::none) {
-      const std::vector<T>& weight = p(name + which + "_norm.weight");
-      for (auto& row : y)
-        for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
-          const auto part =
-              norm_row(std::vector<T>(row.begin() + static_cast<long>(begin),
-                                      row.begin() + static_cast<long>(begin + weight.size())),
-                       weight, nullptr, NormKind::rms, c_.norm_offset);
-          std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
-        }
-    }
-    if (turning == 0) return y;
     const bool own = in_window && c_.window_rope_theta > 0;
     const ops::RopeFrequencies rope =
         own ? rope_frequencies(turning, c_.window_rope_theta, {})
@@ -205,7 +211,6 @@ class TwinModel {
           a = a0 * T(rope.factor * std::cos(angle)) - b0 * T(rope.factor * std::sin(angle));
           b = b0 * T(rope.factor * std::cos(angle)) + a0 * T(rope.factor * std::sin(angle));
         }
-    return y;
   }
 
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
@@ -249,6 +254,28 @@ class TwinModel {
         for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i]);
     }
     return linear(o, p(name + "o.weight"), c_.width, 0, maybe(name + "o.bias"));
+  }
+
+  Matrix<T> mixed(const Matrix<T>& x, const std::string& name, int64_t layer) const {
+    switch (c_.mixer(layer)) {
+      case Mixer::linear: return linear_attention(x, name + "linear.");
+      case Mixer::conv: return gated_conv(x, name + "conv.");
+      default: return attention(x, name + "attn.", layer);
+    }
+  }
+
+  Matrix<T> gated_conv(const Matrix<T>& x, const std::string& name) const {
+    const auto made = [&](const char* what) {
+      return linear(x, p(name + what + ".weight"), c_.width, 0, nullptr);
+    };
+    const auto times = [](Matrix<T> a, const Matrix<T>& b) {
+      for (size_t n = 0; n < a.size(); ++n)
+        for (size_t i = 0; i < a[n].size(); ++i) a[n][i] *= b[n][i];
+      return a;
+    };
+    const Matrix<T> inner =
+        twin::short_conv(times(made("b"), made("x")), p(name + "conv.weight"), in_->bounds, false);
+    return linear(times(made("c"), inner), p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
   Matrix<T> linear_attention(const Matrix<T>& x, const std::string& name) const {

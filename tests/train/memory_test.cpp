@@ -72,10 +72,18 @@ TEST(Memory, IsWhatShapesForetell) {
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 24, .value_width = 32, .conv_width = 4};
   c.linear_layers = {0, 1};
+  c.qk_norm = QkNorm::head;
+  c.qk_norm_turned = true;
+  expect_foretold("linear attention, norms of what has turned", c, DType::f32, false);
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool recompute : {false, true})
       expect_foretold(fmt::format("linear attention {} recompute {}", name_of(dtype), recompute), c,
                       dtype, recompute);
+  c.linear = {};
+  c.linear_layers.clear();
+  c.conv_width = 3;
+  c.conv_layers = {0, 1, 2};
+  expect_foretold("convolutions", c, DType::f32, false);
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,

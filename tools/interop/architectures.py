@@ -87,6 +87,8 @@ LINEAR = dict(
     linear_value_head_dim=16,
 )
 
+HUNYUAN = dict(SIZES, intermediate_size=24, num_experts=8, moe_topk=3, head_dim=16)
+
 CASES = {
     "llama": ("LlamaConfig", DENSE),
     "llama-biases": (
@@ -306,6 +308,26 @@ CASES |= {
         "Qwen3_5MoeTextConfig",
         {key: size for key, size in LINEAR.items() if key != "intermediate_size"},
     ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        dict(
+            EXPERTS,
+            num_hidden_layers=4,
+            num_dense_layers=1,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
+        ),
+    ),
+    "hunyuan_v1_moe": ("HunYuanMoEV1Config", HUNYUAN),
+    "hunyuan_v1_moe-alpha": (
+        "HunYuanMoEV1Config",
+        dict(
+            HUNYUAN,
+            tie_word_embeddings=True,
+            rope_parameters=dict(
+                rope_type="dynamic", alpha=1000.0, rope_theta=10000.0, factor=1.0
+            ),
+        ),
+    ),
     "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
     "smollm3": ("SmolLM3Config", dict(DENSE, num_hidden_layers=4, pad_token_id=None)),
     "gpt_oss": (
@@ -357,7 +379,7 @@ def randomise(model):
     )
     with torch.no_grad():
         for name, buffer in sorted(model.named_buffers()):
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
         for name, parameter in sorted(model.named_parameters()):
             drawn = torch.randn(parameter.shape, generator=generator)
@@ -423,10 +445,12 @@ def is_deepseek(folder):
 
 def router_of(layer):
     """A layer's router and its selection bias, or None for either."""
-    block = getattr(layer, "mlp", None) or layer.block_sparse_moe
+    names = ("mlp", "feed_forward", "block_sparse_moe")
+    block = next(getattr(layer, name) for name in names if hasattr(layer, name))
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
+    gate = getattr(gate, "wg", gate)
     name = "e_score_correction_bias"
-    bias = getattr(gate, name, getattr(block, name, None))
+    bias = getattr(gate, name, getattr(block, name, getattr(block, "expert_bias", None)))
     statics = getattr(gate, "moe_statics", None)
     return gate, bias if statics is None else getattr(statics, name)[0]
 

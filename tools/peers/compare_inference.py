@@ -33,7 +33,7 @@ def arguments():
     parser.add_argument(
         "--shapes",
         nargs="*",
-        choices=("olmoe", "qwen3moe", "gpt-oss", "deepseek2"),
+        choices=("olmoe", "qwen3moe", "gpt-oss", "deepseek2", "qwen3next"),
         default=["olmoe", "qwen3moe"],
     )
     parser.add_argument(

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in
 BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers; of gpt-oss also MXFP4
-experts beside Q8_0, of it and of DeepSeek-V2-Lite only GGUF. Speed does not
+experts beside Q8_0, of it, of DeepSeek-V2-Lite and of Qwen3-Next only GGUF. Speed does not
 depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
 each format.
 
@@ -98,7 +98,38 @@ DEEPSEEK2 = {
         "expert_gating_func": 1,
     },
 }
-SHAPES = {"olmoe": OLMOE, "qwen3moe": QWEN3MOE, "gpt-oss": GPT_OSS, "deepseek2": DEEPSEEK2}
+QWEN3NEXT = {
+    "arch": "qwen3next",
+    "width": 2048,
+    "heads": 16,
+    "kv_heads": 2,
+    "head_width": 256,
+    "experts": 512,
+    "top_k": 10,
+    "expert_width": 512,
+    "layers": 4,
+    "vocab": 49152,
+    "context": 4096,
+    "theta": 10000000.0,
+    "eps": 1e-6,
+    "keys": {
+        "rope.dimension_count": 64,
+        "ssm.conv_kernel": 4,
+        "ssm.inner_size": 4096,
+        "ssm.state_size": 128,
+        "ssm.time_step_rank": 32,
+        "ssm.group_count": 16,
+        "full_attention_interval": 4,
+        "expert_shared_feed_forward_length": 512,
+    },
+}
+SHAPES = {
+    "olmoe": OLMOE,
+    "qwen3moe": QWEN3MOE,
+    "gpt-oss": GPT_OSS,
+    "deepseek2": DEEPSEEK2,
+    "qwen3next": QWEN3NEXT,
+}
 
 
 def vocabulary(size):
@@ -156,15 +187,51 @@ def deepseek2_layer(s, g, dense):
     yield from of_ffn(g, "_shexp", 2 * s["expert_width"], d)
 
 
+def qwen3next_layer(s, g, linear):
+    d, h, keys, f = s["width"], s["head_width"], s["keys"], s["expert_width"]
+    k, v, heads = (
+        keys["ssm.group_count"] * keys["ssm.state_size"],
+        keys["ssm.inner_size"],
+        keys["ssm.time_step_rank"],
+    )
+    for name in ("attn_norm", "post_attention_norm"):
+        yield f"{g}{name}.weight", [], (d,)
+    if linear:
+        yield f"{g}attn_qkv.weight", [], (2 * k + v, d)
+        yield f"{g}attn_gate.weight", [], (v, d)
+        yield f"{g}ssm_ba.weight", [], (2 * heads, d)
+        yield f"{g}ssm_conv1d.weight", [], (2 * k + v, keys["ssm.conv_kernel"])
+        yield f"{g}ssm_dt.bias", [], (heads,)
+        yield f"{g}ssm_a", [], (heads,)
+        yield f"{g}ssm_norm.weight", [], (keys["ssm.state_size"],)
+        yield f"{g}ssm_out.weight", [], (d, v)
+    else:
+        q, kv = s["heads"] * h, s["kv_heads"] * h
+        for name, rows, cols in (("q", 2 * q, d), ("k", kv, d), ("v", kv, d), ("output", d, q)):
+            yield f"{g}attn_{name}.weight", [], (rows, cols)
+        for name in ("attn_q_norm", "attn_k_norm"):
+            yield f"{g}{name}.weight", [], (h,)
+    yield f"{g}ffn_gate_inp.weight", [], (s["experts"], d)
+    yield from of_ffn(g, "_exps", f, d, s["experts"])
+    yield f"{g}ffn_gate_inp_shexp.weight", [], (d,)
+    yield from of_ffn(g, "_shexp", keys["expert_shared_feed_forward_length"], d)
+
+
+def layer_of(s, i):
+    g = f"blk.{i}."
+    if s["arch"] == "gpt-oss":
+        return gpt_oss_layer(s, g)
+    if s["arch"] == "deepseek2":
+        return deepseek2_layer(s, g, i == 0)
+    return qwen3next_layer(s, g, (i + 1) % s["keys"]["full_attention_interval"] != 0)
+
+
 def tensors(s):
     """(GGUF's name, transformers' names, shape); a bank has a name for each expert."""
-    if s["arch"] in ("gpt-oss", "deepseek2"):
+    if s["arch"] in ("gpt-oss", "deepseek2", "qwen3next"):
         yield "token_embd.weight", [], (s["vocab"], s["width"])
         for i in range(s["layers"]):
-            g = f"blk.{i}."
-            yield from gpt_oss_layer(s, g) if s["arch"] == "gpt-oss" else deepseek2_layer(
-                s, g, i == 0
-            )
+            yield from layer_of(s, i)
         yield "output_norm.weight", [], (s["width"],)
         yield "output.weight", [], (s["vocab"], s["width"])
         return
@@ -228,10 +295,10 @@ class Pool:
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
-def chunks(pool, index, shape, fmt):
-    """A tensor's bytes, matrix by matrix; of vectors the numbers, all ones."""
+def chunks(pool, index, name, shape, fmt):
+    """A tensor's bytes, matrix by matrix; of vectors the numbers, all ones, but decays."""
     if fmt == "f32":
-        yield np.ones(shape, np.float32)
+        yield np.full(shape, -0.05 if name.endswith("ssm_a") else 1, np.float32)
     elif len(shape) == 2:
         yield pool.matrix(index * 131, *shape, fmt)
     else:
@@ -245,7 +312,8 @@ def router(pool, index, shape):
 
 
 def is_router(name):
-    return "ffn_gate_inp.weight" in name
+    """A matrix that is kept in f32: of routers, and of convolutions."""
+    return "ffn_gate_inp.weight" in name or "ssm_conv1d" in name
 
 
 def format_of(name, shape, fmt):
@@ -304,7 +372,7 @@ def write_gguf(path, s, fmt, pool):
         if is_router(name):
             out.write(router(pool, index, shape).tobytes())
             continue
-        for part in chunks(pool, index, shape, format_of(name, shape, fmt)):
+        for part in chunks(pool, index, name, shape, format_of(name, shape, fmt)):
             out.write(part.tobytes())
     w.write_padding(out, out.tell())
     w.close()
@@ -423,7 +491,9 @@ def write_folder(path, s, pool):
             if is_router(name):
                 out.write(bf16(router(pool, index, shape)).tobytes())
                 continue
-            for part in chunks(pool, index, shape, "f32" if len(shape) == 1 else "bf16"):
+            for part in chunks(
+                pool, index, name, shape, "f32" if len(shape) == 1 else "bf16"
+            ):
                 out.write((bf16(part) if part.dtype == np.float32 else part).tobytes())
 
 

@@ -28,8 +28,9 @@ std::string why_not_olmoe(const ModelConfig& c) {
     return "some of a head, or of its layers, does not turn";
   if (!c.multipliers.none()) return "it has multipliers";
   if (c.attention_sinks) return "its attention has sinks";
-  if (c.linear.present()) return "some of its layers have linear attention";
+  if (c.has_states()) return "some of its layers have no attention";
   if (c.attention_gate || c.norm_offset) return "its attention has a gate, or norms count from 1";
+  if (c.qk_norm_turned) return "norms of queries and keys see them turned";
   if (c.attention_bias != c.attention_out_bias)
     return "some of the attention's projections have biases and some have none";
   if (c.qk_norm != QkNorm::full)
@@ -60,7 +61,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
   if (c.attention_window > 0) return "its attention has a window";
   if (!c.multipliers.none()) return "it has multipliers";
   if (c.attention_sinks || c.attention_gate) return "its attention has sinks or a gate";
-  if (c.linear.present()) return "some of its layers have linear attention";
+  if (c.has_states()) return "some of its layers have no attention";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width)
@@ -119,6 +120,8 @@ constexpr Architecture kArchitectures[] = {
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
     family<kQwen35Moe>("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35MoeTensors, nullptr,
                        &kQwen35MoeApartTensors),
+    family<kLfm2Moe>("lfm2_moe", "Lfm2MoeForCausalLM", kLfm2Tensors),
+    family<kHunYuanMoe>("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", kHunYuanTensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),

@@ -33,6 +33,9 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.layer_list("window_layers", c.window_layers);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.extra("attention_sinks", c.attention_sinks, false);
+  v.extra("qk_norm_turned", c.qk_norm_turned, false);
+  v.extra("conv_L_cache", c.conv_width, 0, 2);
+  v.layer_list("conv_layers", c.conv_layers);
   v.extra("attention_gate", c.attention_gate, false);
   v.extra("rope_local_base_freq", c.window_rope_theta, 0, 0);
   v.extra("norm_offset", c.norm_offset, false);

@@ -52,7 +52,9 @@ enum class FamilyExperts {
   granite,
   granite_shared,
   gpt_oss,
-  ernie
+  ernie,
+  lfm2,
+  hunyuan
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -62,6 +64,8 @@ struct FamilyRouter {
   bool greedy;         // it may also choose among all, by the method "greedy"
   bool renormalises;   // weights are divided by their sum
   bool groups = true;  // the config has the keys of groups of experts, and a factor of the weights
+  const char* bias_key = "use_routing_bias";  // where it has none of groups
+  bool scale = false;                         // then a factor of the weights all the same
 };
 // (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
@@ -71,6 +75,8 @@ inline constexpr FamilyRouter kDeepSeekV3Router = {"deepseek-v3", "sigmoid", "no
 
 // (github ggml-org/llama.cpp conversion of dots1)
 inline constexpr FamilyRouter kDots1Router = {"deepseek-v3", "noaux_tc", "noaux_tc", false, true};
+inline constexpr FamilyRouter kLfm2Router = {"deepseek-v3", "sigmoid",         "",  false, true,
+                                             false,         "use_expert_bias", true};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 struct Family {
@@ -88,6 +94,8 @@ struct Family {
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing; the others have a gate; norms count from 1.
   bool linear = false;
+  bool lfm2 = false;         // layers of a convolution, of which "layer_types" tells; its own words
+  bool norm_turned = false;  // norms of queries and keys see them turned
   bool sinks = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
@@ -99,7 +107,8 @@ struct Family {
   bool latent() const { return head_width == HeadWidth::latent; }
   // Whether the experts' number is "num_experts".
   bool num_experts() const {
-    return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5;
+    return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
+           experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -114,13 +123,13 @@ struct Family {
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
-           experts == FamilyExperts::ernie;
+           experts == FamilyExperts::ernie || experts == FamilyExperts::lfm2;
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
            experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
-           own_recipe();
+           experts == FamilyExperts::hunyuan || own_recipe();
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
@@ -208,6 +217,15 @@ inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
                                       .rotary = FamilyRotary::quarter,
                                       .linear = true,
                                       .experts = FamilyExperts::qwen3_5};
+inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
+                                    .lfm2 = true,
+                                    .tied_unless_said = true,
+                                    .experts = FamilyExperts::lfm2,
+                                    .router = &kLfm2Router};
+inline constexpr Family kHunYuanMoe = {.biases = FamilyBiases::flag,
+                                       .qk_norm = QkNorm::head,
+                                       .norm_turned = true,
+                                       .experts = FamilyExperts::hunyuan};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,

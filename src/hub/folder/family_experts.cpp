@@ -9,7 +9,8 @@ constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_l
 
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
-  v.size(f.experts == FamilyExperts::ernie ? "moe_k" : "num_experts_per_tok", c.routing.top_k, 1);
+  if (f.experts != FamilyExperts::hunyuan)
+    v.size(f.experts == FamilyExperts::ernie ? "moe_k" : "num_experts_per_tok", c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
     case FamilyExperts::mixtral:
@@ -25,7 +26,12 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::qwen3:
       v.size("intermediate_size", c.dense_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::hunyuan:
     case FamilyExperts::olmo: return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::lfm2:
+      v.size("intermediate_size", c.dense_width, 1);
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      return v.size("num_dense_layers", c.dense_first, 0);
     case FamilyExperts::granite_shared:
       v.size("shared_intermediate_size", c.shared_width, 0);
       [[fallthrough]];
@@ -107,6 +113,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
   switch (f.experts) {
     case FamilyExperts::mixtral:
     case FamilyExperts::granite:
+    case FamilyExperts::hunyuan:
     case FamilyExperts::granite_shared: return "mixtral";
     case FamilyExperts::olmo: return "olmoe";
     case FamilyExperts::gpt_oss: return "gpt-oss";
@@ -163,10 +170,46 @@ void write_ernie(Json& json, const ModelConfig& c) {
   json[kErnieLeast] = kErnieNorm;
 }
 
+// A number, or the same one for every layer.
+int64_t same_of_all(const JsonReader& reader, const char* key, const ModelConfig& c) {
+  if (!reader.value(key).is_array()) return reader.get_in<int64_t>(key, 1, kMaxSize);
+  const auto numbers = reader.get<std::vector<int64_t>>(key);
+  if (static_cast<int64_t>(numbers.size()) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
+         numbers.size(), c.layers);
+  for (const int64_t n : numbers)
+    if (n != numbers[0] || n < 1 || n > kMaxSize)
+      refuse(reader, key, "all layers have the same number of this family's experts here");
+  return numbers[0];
+}
+
+// Its keys of other ways to build a model must be off, and lists the same for all layers.
+void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
+  reader.value("moe_topk");
+  c.routing.top_k = same_of_all(reader, "moe_topk", c);
+  c.shared_experts = 1;
+  c.shared_width = c.expert_width;
+  if (reader.has("num_shared_expert") && same_of_all(reader, "num_shared_expert", c) != 1)
+    refuse(reader, "num_shared_expert", "only one shared expert is of this family");
+  if (reader.has("moe_intermediate_size") &&
+      same_of_all(reader, "moe_intermediate_size", c) != c.expert_width)
+    refuse(reader, "moe_intermediate_size", "\"intermediate_size\" is another width");
+  for (const char* key : {"use_cla", "mlp_bias", "moe_drop_tokens", "group_limited_greedy",
+                          "moe_random_routing_dropped_token"})
+    need_off(reader, key, "it is not supported, only false");
+  for (const char* key : {"use_qk_norm", "use_mixed_mlp_moe", "use_rotary_pos_emb"})
+    if (!reader.get<bool>(key, true)) refuse(reader, key, "it is part of this family, only true");
+  for (const char* key : {"eod_token_id", "im_start_id", "im_end_id", "text_start_id",
+                          "text_end_id", "org_vocab_size", "cla_share_factor", "norm_type"})
+    stands(reader, key);
+}
+
 // transformers' balance loss is K where ours is 1.
-void read_plain_losses(const JsonReader& reader, ModelConfig& c) {
-  c.routing.coef.balance =
-      read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
+void read_plain_losses(const JsonReader& reader, ModelConfig& c, bool has_coefficient = true) {
+  // Some families have no balance loss of their own, and no word for it; the key is ours there.
+  if (has_coefficient || reader.has("router_aux_loss_coef"))
+    c.routing.coef.balance =
+        read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
   if (reader.get<double>("router_jitter_noise", 0) != 0)
     refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
 }
@@ -211,9 +254,10 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRoute
     fields.number("routed_scaling_factor", scale, 0);
   } else {
     c.routing.expert_groups = c.routing.groups_kept = 1;
-    if (!reader.get<bool>("use_routing_bias", true))
-      refuse(reader, "use_routing_bias", "a router of this family has a selection bias, only true");
-    read_plain_losses(reader, c);
+    if (router.scale) fields.number("routed_scaling_factor", scale, 0);
+    if (!reader.get<bool>(router.bias_key, true))
+      refuse(reader, router.bias_key, "a router of this family has a selection bias, only true");
+    read_plain_losses(reader, c, !router.scale);
   }
   // Layers that predict further tokens show in the tensors.
   for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) stands(reader, key);
@@ -240,7 +284,8 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
     json["topk_group"] = select.keep;
     fields.number("routed_scaling_factor", weigh.scale, 0);
   } else {
-    json["use_routing_bias"] = true;
+    json[router.bias_key] = true;
+    if (router.scale) fields.number("routed_scaling_factor", weigh.scale, 0);
     return write_plain_losses(json, c);
   }
   write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
@@ -260,7 +305,7 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
   if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
-  read_plain_losses(reader, c);
+  read_plain_losses(reader, c, f.experts != FamilyExperts::hunyuan);
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
@@ -300,7 +345,8 @@ std::string why_not_router(const ModelConfig& c, const Family& f) {
   if (router->groups) return "";
   const RoutingSpec spec = train_spec(c.routing);
   if (std::get<GroupedTopK>(spec.select).groups != 1) return "its experts are in groups";
-  if (std::get<ChosenScores>(spec.weigh).scale != 1) return "its combine weights are scaled";
+  if (!router->scale && std::get<ChosenScores>(spec.weigh).scale != 1)
+    return "its combine weights are scaled";
   return "";
 }
 
@@ -312,6 +358,10 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::qwen3_5:
       return c.shared_experts != 1 || !c.shared_gate ? "it has not one shared expert with a gate"
                                                      : "";
+    case FamilyExperts::hunyuan:
+      return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
+                 ? "it has not one shared expert as wide as the others"
+                 : "";
     case FamilyExperts::granite_shared:
       return !none && (c.shared_experts != 1 || c.shared_gate)
                  ? "it has not one shared expert without a gate"
@@ -354,7 +404,8 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
-  if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
+  else if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   read_router(reader, c, f);
 }
 
@@ -365,6 +416,7 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   if (f.qwen()) write_qwen_layers(json, c);
   if (f.experts == FamilyExperts::glm_lite) write_mlp_types(json, c);
   if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
+  if (f.experts == FamilyExperts::hunyuan) fields.size("moe_topk", c.routing.top_k, 1);
   write_router(json, c, f);
 }
 

@@ -59,8 +59,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size("max_position_embeddings", c.context, 1);
-  v.number("rms_norm_eps", c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss)
+  v.number(f.lfm2 ? "norm_eps" : "rms_norm_eps", c.norm_eps, 0);
+  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2)
     v.act(f.gemma ? "hidden_activation" : "hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
@@ -336,7 +336,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   c.attention_sinks = f.sinks;
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
   c.norm_offset = f.norm_offset();
-  if (f.linear) read_linear(reader, c);
+  c.qk_norm_turned = f.norm_turned;
+  read_mixers(reader, c, f);
   if (f.gemma) read_gemma(reader, c);
   const double share = read_rotary(reader, c, f);
   read_windows(reader, c, f);
@@ -363,7 +364,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.latent()) write_latents(json, c);
   if (f.multipliers) visit_multipliers(fields, c);
   if (f.gemma) write_gemma(json, c);
-  if (f.linear) write_linear(json, c);
+  write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
@@ -385,7 +386,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   for (const std::string& reason :
-       {why_not_linear(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
+       {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
     if (!reason.empty()) return reason;
   // Multipliers that do nothing can be said by a family that has them; of the scores it is one of
   // them.
@@ -414,6 +415,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
+  if (f.lfm2 && c.act != ops::Act::silu) return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none)
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

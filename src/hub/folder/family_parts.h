@@ -40,10 +40,10 @@ void visit_extras(Visitor& v, Config& c) {
   v.extra("init_scale_residual", c.init.scale_residual, false);
 }
 
-// Linear attention, and which layers have it (family_linear.cpp).
-void read_linear(const JsonReader&, ModelConfig&);
-void write_linear(Json&, const ModelConfig&);
-std::string why_not_linear(const ModelConfig&, const Family&);
+// What layers have in place of attention, and which of them (family_mixers.cpp).
+void read_mixers(const JsonReader&, ModelConfig&, const Family&);
+void write_mixers(Json&, const ModelConfig&, const Family&);
+std::string why_not_mixers(const ModelConfig&, const Family&);
 
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);

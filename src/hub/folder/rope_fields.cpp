@@ -148,7 +148,37 @@ double read_rotary_share(const JsonReader& reader, double otherwise) {
   return of.get_in<double>(kShare, 0, 1, otherwise);
 }
 
+namespace {
+
+// Hunyuan's: a base that is stretched for all lengths (transformers:hunyuan_v1_moe/
+// modeling_hunyuan_v1_moe.py, compute_ntk_alpha_rope_parameters), written as one that is read so.
+bool read_stretched_base(const JsonReader& reader, ModelConfig& c) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!reader.has(key)) continue;
+    const JsonReader rope = reader.object(key);
+    if (!rope.has("alpha")) continue;
+    const char* kind = rope.has("rope_type") ? "rope_type" : "type";
+    const double alpha = rope.get_in<double>("alpha", 1, FLT_MAX),
+                 width = static_cast<double>(c.head_width),
+                 base = rope.has("rope_theta")
+                            ? rope.get_in<double>("rope_theta", FLT_MIN, FLT_MAX)
+                            : reader.get_in<double>("rope_theta", FLT_MIN, FLT_MAX);
+    if (rope.get<std::string>(kind) != "dynamic" || rope.get<double>("factor", 1) != 1)
+      fail("{}: \"alpha\" stands beside another scaling than \"dynamic\" by 1", rope.where());
+    for (const char* unused : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "type"})
+      rope.has(unused);
+    rope.refuse_unknown();
+    reader.has("rope_theta");
+    c.rope_theta = static_cast<float>(base * std::pow(alpha, width / (width - 2)));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void read_rope(const JsonReader& reader, ModelConfig& c, double share) {
+  if (c.qk_norm_turned && read_stretched_base(reader, c)) return;
   read_rope_as_written(reader, c, share);
   if (!c.latent.present()) c.rope_scaling.score_mscale = 0;
 }

@@ -20,6 +20,7 @@ enum class SharedExperts {
   counted,  // expert_shared_count of them, each as wide as a routed one, weighing 1
   gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
   sized,    // none, or one expert_shared_feed_forward_length wide, weighing 1
+  one,      // the same, and never none
   summed,   // none, or as many as a routed one goes into that width, weighing 1
 };
 
@@ -54,6 +55,8 @@ struct GgufArchitecture {
   bool window_local = false;  // which turn unscaled, with a base of their own
   bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
                               // a gate
+  bool conv = false;          // convolutions in layers whose number of key/value heads is 0
+  bool norm_turned = false;   // norms of queries and keys see them turned
   bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
   bool gemma = false;         // the embedding times sqrt(D), scores by what else is there
   bool sinks = false;         // of attention

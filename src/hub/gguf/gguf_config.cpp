@@ -46,6 +46,7 @@ class GgufKeys {
     return has(key) ? number(key, low) : otherwise;
   }
   const std::string& text(std::string_view key) { return file_.text(name(key)); }
+  const std::vector<int64_t>& integers(std::string_view key) { return file_.integers(name(key)); }
   bool flag(std::string_view key) { return file_.flag(name(key)); }
   // A key that may stand there only with the one value that is what happens here.
   void need_number(std::string_view key, double wanted, std::string_view why) {
@@ -186,10 +187,30 @@ void read_latents(GgufKeys& keys, ModelConfig& c) {
   keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
+constexpr const char *kKvHeads = "attention.head_count_kv", *kConvTokens = "shortconv.l_cache";
+
+// Key/value heads by layers; where there are none a convolution is.
+void read_convolutions(GgufKeys& keys, ModelConfig& c) {
+  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
+  if (std::ssize(heads) != c.layers)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
+         c.layers);
+  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n == 0) c.conv_layers.push_back(i);
+    else if (n != c.kv_heads)
+      fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
+           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
+  }
+  c.conv_width = c.conv_layers.empty() ? 0 : keys.size(kConvTokens, 2);
+}
+
 void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
   // heads make up the width.
-  c.kv_heads = keys.size_or("attention.head_count_kv", 1, c.heads);
+  if (row.conv) read_convolutions(keys, c);
+  else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
   if (!keys.has(kKeyWidth) && c.width % c.heads != 0)
     fail("{}: {} heads do not divide the width {}, and there is no key \"{}\"", keys.where(),
          c.heads, c.width, keys.name(kKeyWidth));
@@ -322,8 +343,9 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     c.shared_experts = 1;
     c.shared_width = keys.size(kSharedWidth, 1);
     c.shared_gate = true;
-  } else if (row.shared == SharedExperts::sized) {
-    c.shared_width = keys.size_or(kSharedWidth, 0, 0);
+  } else if (row.shared == SharedExperts::sized || row.shared == SharedExperts::one) {
+    c.shared_width = row.shared == SharedExperts::one ? keys.size(kSharedWidth, 1)
+                                                      : keys.size_or(kSharedWidth, 0, 0);
     c.shared_experts = c.shared_width > 0 ? 1 : 0;
   } else if (row.shared == SharedExperts::summed) {
     const int64_t all = keys.size_or(kSharedWidth, 0, 0);
@@ -361,7 +383,15 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
   };
   size("attention.head_count", c.heads);
-  size("attention.head_count_kv", row.latent() ? 1 : c.kv_heads);
+  if (row.conv) {
+    std::vector<int64_t> heads;
+    for (int64_t i = 0; i < c.layers; ++i)
+      heads.push_back(c.mixer(i) == Mixer::conv ? 0 : c.kv_heads);
+    out.push_back({prefix + kKvHeads, Type::u32s, heads});
+    size(kConvTokens, c.conv_width);
+  } else {
+    size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  }
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
   if (row.linear) {
@@ -455,6 +485,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   c.norm_bias = row.norm == NormKind::layer;
   c.norm_placement = row.placement;
   c.norm_offset = row.norm_offset;
+  c.qk_norm_turned = row.norm_turned;
   c.positions = row.positions;
   c.qk_norm = row.qk_norm;
   c.act = row.act;
@@ -509,7 +540,8 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
   if (!row.step.empty()) size(row.step, 1);
-  if (row.shared == SharedExperts::gated || (row.may_lack_shared() && c.shared_experts > 0))
+  if (row.shared == SharedExperts::gated || row.shared == SharedExperts::one ||
+      (row.may_lack_shared() && c.shared_experts > 0))
     size(kSharedWidth, c.shared_experts * c.shared_width);
   if (row.gating != GgufGating::softmax || row.weighs_as_said)
     size(kGating, static_cast<int64_t>(row.gating));

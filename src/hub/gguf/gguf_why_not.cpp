@@ -87,7 +87,7 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
   if (row.positions != Positions::rope) return "";
   for (int64_t i = 0; i < c.layers; ++i) {
     const bool turns = c.attention(i).rotary_width > 0;
-    if (c.is_linear(i)) continue;
+    if (c.mixer(i) != Mixer::attention) continue;
     if (turns == (row.nope_every > 0 && (i + 1) % row.nope_every == 0))
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
   }
@@ -118,6 +118,9 @@ std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& 
 std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.linear != c.linear.present())
     return row.linear ? "it has no linear attention" : "some of its layers have linear attention";
+  if (row.conv == c.conv_layers.empty())
+    return row.conv ? "none of its layers has a convolution"
+                    : "some of its layers have a convolution";
   if (row.linear != c.attention_gate)
     return row.linear ? "its attention has no gate" : "its attention has a gate";
   if (!row.linear) return "";
@@ -173,6 +176,9 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.norm_offset != c.norm_offset)
     return c.norm_offset ? "its norms count from 1" : "its norms do not count from 1";
   if (row.norm == NormKind::layer && !c.norm_bias) return "its norms have no biases";
+  if (row.norm_turned != c.qk_norm_turned)
+    return c.qk_norm_turned ? "norms of queries and keys see them turned"
+                            : "norms of queries and keys see them before they turn";
   if (row.qk_norm == c.qk_norm || (row.may_lack_qk_norm && c.qk_norm == QkNorm::none)) return "";
   return c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
          : c.qk_norm == QkNorm::head ? "queries and keys are normalised for each head"

@@ -1,6 +1,6 @@
-// A convolution of each channel over the last few tokens of its sequence, and silu. Vectors run
-// along the channels; a row reads the J-1 rows before it, so that rows are shared out among
-// threads.
+// A convolution of each channel over the last few tokens of its sequence, and what follows it.
+// Vectors run along the channels; a row reads the J-1 rows before it, so that rows are shared out
+// among threads.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -41,23 +41,25 @@ void ConvRow(Tensor x, const float* w, int64_t taps, int64_t n, int64_t first, c
 }
 
 void ConvRows(Tensor y, Tensor x, const float* w, int64_t taps, const int64_t* first,
-              const float* const* state, int64_t begin, int64_t end) {
+              const float* const* state, ConvAct act, int64_t begin, int64_t end) {
   const DF32 d;
+  const bool silu = act == ConvAct::silu;
   WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
     using T = decltype(kind);
     for (int64_t n = begin; n < end; ++n) {
       T* to = y.row<T>(n);
       ConvRow<T>(x, w, taps, n, first[n], state[n], [&](int64_t c, auto part, VF32 s) HWY_ATTR {
-        Store(hn::Mul(s, Sigmoid(d, s)), d, to + c, part);
+        Store(silu ? hn::Mul(s, Sigmoid(d, s)) : s, d, to + c, part);
       });
     }
   });
 }
 
-// ds = dy silu'(s), f32
+// ds = dy act'(s), f32
 void ConvSlopes(Tensor ds, Tensor dy, Tensor x, const float* w, int64_t taps, const int64_t* first,
-                int64_t begin, int64_t end) {
+                ConvAct act, int64_t begin, int64_t end) {
   const DF32 d;
+  const bool silu = act == ConvAct::silu;
   const VF32 one = hn::Set(d, 1.0f);
   WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
     using T = decltype(kind);
@@ -66,7 +68,7 @@ void ConvSlopes(Tensor ds, Tensor dy, Tensor x, const float* w, int64_t taps, co
       float* to = ds.row<float>(n);
       ConvRow<T>(x, w, taps, n, first[n], nullptr, [&](int64_t c, auto part, VF32 s) HWY_ATTR {
         const VF32 sigmoid = Sigmoid(d, s);
-        const VF32 slope = hn::Mul(sigmoid, hn::MulAdd(s, hn::Sub(one, sigmoid), one));
+        const VF32 slope = silu ? hn::Mul(sigmoid, hn::MulAdd(s, hn::Sub(one, sigmoid), one)) : one;
         Store(hn::Mul(Load(d, from + c, part), slope), d, to + c, part);
       });
     }
@@ -184,7 +186,8 @@ void move_on(float* state, Tensor x, int64_t kept, int64_t begin, int64_t end) {
 }  // namespace
 
 void short_conv_forward(Run& run, Tensor y, Tensor x, const Param& weight,
-                        std::span<const int64_t> bounds, std::span<float* const> state) {
+                        std::span<const int64_t> bounds, std::span<float* const> state,
+                        ConvAct act) {
   choose_isa();
   check("short_conv_forward", y, x, weight, bounds);
   need(state.empty() || state.size() + 1 == bounds.size(), "short_conv_forward",
@@ -196,14 +199,14 @@ void short_conv_forward(Run& run, Tensor y, Tensor x, const Param& weight,
   parallel_for(run.threads, x.rows(), row_grain(x.cols() * taps),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(ConvRows)
-                 (y, x, w, taps, places.first.data(), places.state.data(), begin, end);
+                 (y, x, w, taps, places.first.data(), places.state.data(), act, begin, end);
                });
   for (size_t s = 0; s < state.size(); ++s)
     move_on(state[s], x, taps - 1, bounds[s], bounds[s + 1]);
 }
 
 void short_conv_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x,
-                         std::span<const int64_t> bounds) {
+                         std::span<const int64_t> bounds, ConvAct act) {
   choose_isa();
   check("short_conv_backward", dy, x, weight, bounds);
   check("short_conv_backward", dx, x, weight, bounds);
@@ -213,7 +216,7 @@ void short_conv_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x
   const Places places(bounds, {});
   Tensor ds = run.scratch.alloc(DType::f32, {x.rows(), cols});
   parallel_for(run.threads, x.rows(), row_grain(cols * taps), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(ConvSlopes)(ds, dy, x, w, taps, places.first.data(), begin, end);
+    HWY_DYNAMIC_DISPATCH(ConvSlopes)(ds, dy, x, w, taps, places.first.data(), act, begin, end);
   });
   parallel_for(run.threads, x.rows(), row_grain(cols * taps), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(ConvRowsBackward)

@@ -59,6 +59,18 @@ void AddSpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t cou
   });
 }
 
+void MultiplySpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t count) {
+  WithFloat(y.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    T* product = y.row<T>(row) + col;
+    const T *left = a.row<T>(row) + col, *right = b.row<T>(row) + col;
+    ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Mul(Load(DF32(), left + c, part), Load(DF32(), right + c, part)), DF32(),
+            product + c, part);
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops
 HWY_AFTER_NAMESPACE();
@@ -70,6 +82,7 @@ namespace {
 HWY_EXPORT(CastSpan);
 HWY_EXPORT(ScaleSpan);
 HWY_EXPORT(AddSpan);
+HWY_EXPORT(MultiplySpan);
 
 }  // namespace
 
@@ -107,6 +120,18 @@ void add(Run& run, Tensor y, Tensor a, Tensor b) {
   for_spans(run, y, y.dense() && a.dense() && b.dense(),
             [&](int64_t row, int64_t col, int64_t count) {
               HWY_DYNAMIC_DISPATCH(AddSpan)(y, a, b, row, col, count);
+            });
+}
+
+void multiply(Run& run, Tensor y, Tensor a, Tensor b) {
+  choose_isa();
+  need(same_matrix(a, b) && same_matrix(a, y) && is_float(y) && a.dtype == y.dtype &&
+           b.dtype == y.dtype,
+       "multiply", "y, a and b of one shape and dtype, f32 or bf16",
+       {{"y", y}, {"a", a}, {"b", b}});
+  for_spans(run, y, y.dense() && a.dense() && b.dense(),
+            [&](int64_t row, int64_t col, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(MultiplySpan)(y, a, b, row, col, count);
             });
 }
 

@@ -1,0 +1,114 @@
+// The keys of what layers have in place of attention (transformers:qwen3_next/
+// configuration_qwen3_next.py, lfm2_moe/configuration_lfm2_moe.py).
+#include "hub/folder/family_parts.h"
+
+namespace moe {
+namespace {
+
+constexpr const char *kTypes = "layer_types", *kInterval = "full_attention_interval";
+constexpr const char* kFull = "full_attention";
+
+const char* other_type(const Family& f) { return f.linear ? "linear_attention" : "conv"; }
+
+template <class Visitor, class Config>
+void visit_linear(Visitor& v, Config& c) {
+  v.size("linear_conv_kernel_dim", c.linear.conv_width, 2);
+  v.size("linear_key_head_dim", c.linear.key_width, 1);
+  v.size("linear_value_head_dim", c.linear.value_width, 1);
+  v.size("linear_num_key_heads", c.linear.key_heads, 1);
+  v.size("linear_num_value_heads", c.linear.value_heads, 1);
+}
+
+// Of each layer; where nothing is said each fourth has attention.
+std::vector<std::string> types_of(const JsonReader& reader, const ModelConfig& c, const Family& f) {
+  if (f.lfm2) return reader.get<std::vector<std::string>>(kTypes);
+  const auto interval = reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 4);
+  if (reader.has(kTypes)) return reader.get<std::vector<std::string>>(kTypes);
+  std::vector<std::string> types;
+  for (int64_t i = 0; i < c.layers; ++i)
+    types.emplace_back((i + 1) % interval == 0 ? kFull : other_type(f));
+  return types;
+}
+
+std::vector<int64_t> other_layers(const JsonReader& reader, const ModelConfig& c, const Family& f) {
+  const std::vector<std::string> types = types_of(reader, c, f);
+  if (static_cast<int64_t>(types.size()) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kTypes,
+         types.size(), c.layers);
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string& type = types[static_cast<size_t>(i)];
+    if (type == other_type(f)) layers.push_back(i);
+    else if (type != kFull)
+      fail("{}: \"{}\" has \"{}\" at layer {}; {} and {} are known", reader.where(), kTypes,
+           printable(type), i, other_type(f), kFull);
+  }
+  return layers;
+}
+
+void read_linear(const JsonReader& reader, ModelConfig& c) {
+  FieldReader fields(reader);
+  visit_linear(fields, c);
+  need_off(reader, "attention_bias", "biases of this family are not supported");
+  need_off(reader, "use_sliding_window", "no layer of this family has a window, only false");
+  c.attention_gate = true;
+  if (!reader.get<bool>("attn_output_gate", true))
+    refuse(reader, "attn_output_gate", "attention of this family has a gate, only true");
+}
+
+// The sizes of heads are those of all; of other keys the first configs had two forms.
+void read_lfm2(const JsonReader& reader, ModelConfig& c) {
+  c.conv_width = reader.get_in<int64_t>("conv_L_cache", 2, kMaxSize);
+  need_off(reader, "conv_bias", "convolutions with biases are not supported");
+  if (reader.get<int64_t>("num_heads", c.heads) != c.heads)
+    refuse(reader, "num_heads", "\"num_attention_heads\" is another number");
+  if (!reader.get<bool>("use_pos_enc", true))
+    refuse(reader, "use_pos_enc", "queries and keys of this family are turned, only true");
+}
+
+}  // namespace
+
+void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (f.linear) {
+    read_linear(reader, c);
+    c.linear_layers = other_layers(reader, c, f);
+    if (c.linear_layers.empty()) c.linear = {};
+  } else if (f.lfm2) {
+    read_lfm2(reader, c);
+    c.conv_layers = other_layers(reader, c, f);
+    if (c.conv_layers.empty()) c.conv_width = 0;
+  }
+}
+
+void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
+  if (!f.linear && !f.lfm2) return;
+  FieldWriter fields(json);
+  if (f.linear) {
+    visit_linear(fields, c);
+    json["attention_bias"] = false;
+  } else {
+    json["conv_L_cache"] = c.conv_width;
+    json["conv_bias"] = false;
+  }
+  for (int64_t i = 0; i < c.layers; ++i)
+    json[kTypes].push_back(c.mixer(i) == Mixer::attention ? kFull : other_type(f));
+}
+
+std::string why_not_mixers(const ModelConfig& c, const Family& f) {
+  if (c.linear.present() != f.linear)
+    return f.linear ? "none of its layers has linear attention"
+                    : "some of its layers have linear attention";
+  if (c.conv_layers.empty() == f.lfm2)
+    return f.lfm2 ? "none of its layers has a convolution"
+                  : "some of its layers have a convolution";
+  if (c.qk_norm_turned != f.norm_turned)
+    return f.norm_turned ? "norms of queries and keys see them before they turn"
+                         : "norms of queries and keys see them turned";
+  if (c.attention_gate != f.linear)
+    return f.linear ? "its attention has no gate" : "its attention has a gate";
+  if (c.norm_offset != f.norm_offset())
+    return f.norm_offset() ? "its norms do not count from 1" : "its norms count from 1";
+  return "";
+}
+
+}  // namespace moe

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import architectures
+import delta_reference
 import scores
 
 # What PEFT adapts in each family: all matrices of its blocks, by the last word of their names.
@@ -23,8 +24,9 @@ TARGETS = {
     # Rows of these lie otherwise in the file than here. Its experts are no modules that PEFT could
     # adapt, so there is no way back.
     "deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+    "qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"],
 }
-ONE_WAY = {"deepseek_v3"}
+ONE_WAY = {"deepseek_v3", "qwen3_next"}
 MOVED = 0.1  # nats by which an adapter must change a prediction on average, or equal scores say nothing of it
 
 
@@ -41,6 +43,8 @@ def base_of(folder):
 def compare(name, model, before, after):
     moved = float((logprobs(after) - logprobs(before)).abs().mean())
     model.eval()
+    if delta_reference.takes(model.get_base_model()):
+        delta_reference.compute_in_double(model.get_base_model())
     equal = (
         scores.compare(
             name, lambda ids: model(ids, use_cache=False).logits, after, architectures.WINDOW

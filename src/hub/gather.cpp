@@ -116,7 +116,9 @@ void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t en
   if (is_turned(tensor)) return gather_turned(out, tensor, begin, end, threads, read);
   const int64_t cols = rows_of(tensor).cols;
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
-    dequantise(out + (row - begin) * cols, from.data, from.dtype, cols);
+    float* to = out + (row - begin) * cols;
+    dequantise(to, from.data, from.dtype, cols);
+    columns_to_file({to, static_cast<size_t>(cols)}, tensor.pieces[0]);
   });
   if (!tensor.pieces.empty())
     to_file({out, static_cast<size_t>((end - begin) * cols)}, tensor.pieces[0].change);
@@ -128,8 +130,9 @@ void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t beg
   const int64_t bytes = bytes_of(dtype, rows_of(tensor).cols);
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
     assert(from.dtype == dtype);
-    std::memcpy(static_cast<char*>(out) + (row - begin) * bytes, from.data,
-                static_cast<size_t>(bytes));
+    auto* to = static_cast<std::byte*>(out) + (row - begin) * bytes;
+    std::memcpy(to, from.data, static_cast<size_t>(bytes));
+    columns_to_file({to, static_cast<size_t>(bytes)}, tensor.pieces[0], dtype);
   });
   if (dtype == DType::f32 && !tensor.pieces.empty())
     to_file({static_cast<float*>(out), static_cast<size_t>((end - begin) * bytes) / sizeof(float)},

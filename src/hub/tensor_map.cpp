@@ -94,6 +94,26 @@ RowOrder order_of_linear(ParamKind kind, const LinearAttention& l) {
   }
 }
 
+// llama.cpp has value heads the other way round where it repeats keys as a whole (github
+// ggml-org/llama.cpp conversion/qwen.py).
+RowOrder tiled_order(ParamKind kind, const LinearAttention& l) {
+  const int64_t each = l.value_heads / l.key_heads;
+  if (each == 1) return {};
+  const bool of_heads = kind == ParamKind::linear_b || kind == ParamKind::linear_a ||
+                        kind == ParamKind::linear_dt_bias || kind == ParamKind::linear_a_log;
+  return {.head = of_heads ? 1 : l.value_width,
+          .groups = l.key_heads,
+          .each = each,
+          .begin = kind == ParamKind::linear_conv ? 2 * l.k_width() : 0};
+}
+
+FileTensor::Piece tiled_piece(Param& param, const LinearAttention& l) {
+  FileTensor::Piece piece{.param = &param};
+  (param.kind == ParamKind::linear_o ? piece.columns : piece.order) = tiled_order(param.kind, l);
+  if (param.kind == ParamKind::linear_a_log) piece.change = FileTensor::Piece::Change::minus_exp;
+  return piece;
+}
+
 RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& config) {
   const AttentionShape shape = config.attention(0);
   const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
@@ -145,6 +165,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::as_channels: shape.insert(shape.begin() + 1, 1); return push({&param});
     case Layout::plus_one:
       return push({.param = &param, .change = FileTensor::Piece::Change::plus_one});
+    case Layout::tiled:
+      if (param.kind == ParamKind::linear_v)
+        return join(map, name, shape, 0, tiled_piece(param, config.linear));
+      return push(tiled_piece(param, config.linear));
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
     case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
@@ -282,6 +306,15 @@ void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stri
 
 constexpr int64_t kRowsAtOnce = 32;
 
+// Parts of a row, `head` long each, in another order.
+template <class T, class F>
+void reorder(std::span<T> row, const RowOrder& order, F&& place) {
+  if (order.as_in_model()) return;
+  const std::vector<T> before(row.begin(), row.end());
+  for (int64_t i = 0; i < std::ssize(row); i += order.head)
+    std::copy_n(before.begin() + i, order.head, row.begin() + place(i));
+}
+
 // A piece's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a
 // type of the size of the file's numbers, which stay as they are.
 template <class T>
@@ -296,8 +329,11 @@ void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * width : 0));
   for (int64_t m = 0; m < from.count; ++m, to += from.rows * from.cols) {
     if (!piece.transpose) {
-      for (int64_t r = 0; r < from.rows; ++r)
+      for (int64_t r = 0; r < from.rows; ++r) {
         convert(to + r * from.cols, from.row(m, piece.order.file_row(r)));
+        reorder(std::span(to + r * from.cols, static_cast<size_t>(from.cols)), piece.columns,
+                [&](int64_t at) { return piece.columns.model_row(at); });
+      }
       continue;
     }
     for (int64_t r0 = 0; r0 < from.rows; r0 += kRowsAtOnce) {
@@ -333,8 +369,10 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
                   to.row_bytes / static_cast<int64_t>(sizeof(float)), piece.order);
         continue;
       }
-      for (int64_t r = 0; r < to.rows; ++r)
+      for (int64_t r = 0; r < to.rows; ++r) {
+        columns_to_file({rows.data() + r * to.cols, static_cast<size_t>(to.cols)}, piece);
         std::copy_n(rows.data() + r * to.cols, to.cols, place(piece.order.file_row(r)));
+      }
     }
   });
   return Tensor(buffer.data(), DType::f32, {numbers});
@@ -433,7 +471,9 @@ Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& p
                          .rows = from.rows,
                          .cols = bytes_of(dtype, from.cols),
                          .row_bytes = from.row_bytes};
-      read_piece(to, piece, bytes);
+      FileTensor::Piece of_bytes = piece;
+      of_bytes.columns.head = bytes_of(dtype, piece.columns.head);
+      read_piece(to, of_bytes, bytes);
     }
     to += bytes_of(dtype, from.count * from.rows * from.cols);
   }
@@ -442,14 +482,15 @@ Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& p
 
 void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& pieces) {
   const DType dtype = pieces[0].from.dtype;
-  bool alike = true, as_it_is = true, transposed = false;
+  bool alike = true, as_it_is = true, transposed = false, cut = false;
   for (const auto& [piece, from] : pieces) {
     alike = alike && from.dtype == dtype;
     as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense() &&
-               piece.change == FileTensor::Piece::Change::none;
+               piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model();
+    cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
-  if (!is_large(param) || !alike || (transposed && is_quantised(dtype))) {
+  if (!is_large(param) || !alike || cut || (transposed && is_quantised(dtype))) {
     model.bind(param, copied(model, param, pieces, DType::f32));
     return;
   }
@@ -470,7 +511,11 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
 }  // namespace
 
 int64_t RowOrder::file_row(int64_t model_row) const {
-  if (as_in_model()) return model_row;
+  if (as_in_model() || model_row < begin) return model_row;
+  if (groups > 0) {
+    const int64_t at = model_row - begin, which = at / head;
+    return begin + (which % each * groups + which / each) * head + at % head;
+  }
   int64_t r = model_row % head;
   if (r < turning) {
     const int64_t half = turning / 2;
@@ -483,7 +528,11 @@ int64_t RowOrder::file_row(int64_t model_row) const {
 }
 
 int64_t RowOrder::model_row(int64_t file_row) const {
-  if (as_in_model()) return file_row;
+  if (as_in_model() || file_row < begin) return file_row;
+  if (groups > 0) {
+    const int64_t at = file_row - begin, which = at / head;
+    return begin + (which % groups * each + which / groups) * head + at % head;
+  }
   const int64_t each = apart > 0 ? apart : head;
   int64_t r = file_row % each - before;
   const int64_t turns = last ? r - (head - turning) : r;  // which of those that turn
@@ -496,6 +545,16 @@ int64_t RowOrder::model_row(int64_t file_row) const {
 void to_file(std::span<float> numbers, FileTensor::Piece::Change change) {
   if (change == FileTensor::Piece::Change::none) return;
   for (float& x : numbers) x = change == FileTensor::Piece::Change::plus_one ? x + 1 : -std::exp(x);
+}
+
+void columns_to_file(std::span<float> row, const FileTensor::Piece& piece) {
+  reorder(row, piece.columns, [&](int64_t at) { return piece.columns.file_row(at); });
+}
+
+void columns_to_file(std::span<std::byte> row, const FileTensor::Piece& piece, DType dtype) {
+  RowOrder order = piece.columns;
+  order.head = bytes_of(dtype, order.head);
+  reorder(row, order, [&](int64_t at) { return order.file_row(at); });
 }
 
 void from_file(std::span<float> numbers, FileTensor::Piece::Change change) {
@@ -699,7 +758,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const bool scattered =
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
-        piece.change == FileTensor::Piece::Change::none &&
+        piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model() &&
         !is_quantised(piece.param->value.dtype)) {
       item.value =
           shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);

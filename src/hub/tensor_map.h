@@ -22,6 +22,9 @@ struct RowOrder {
   bool last = false;    // they stand behind the others
   // Heads begin so many rows apart, behind `before` rows of other pieces; 0: one behind the other.
   int64_t apart = 0, before = 0;
+  // From row `begin` on heads of so many groups, `each` of them in one, stand the other way round:
+  // the first of every group, the second of every group, ...; 0: they do not.
+  int64_t groups = 0, each = 0, begin = 0;
 
   bool as_in_model() const { return head == 0; }
   int64_t file_row(int64_t model_row) const;
@@ -40,6 +43,7 @@ struct FileTensor {
     bool transpose = false;  // the last two dimensions trade places in the file
     int64_t heads = 0;       // so many matrices, one behind another, make up the parameter's one
     RowOrder order = {};
+    RowOrder columns = {};  // of a piece that is not transposed
     // What the file has of each number x of the Model.
     enum class Change { none, plus_one, minus_exp } change = Change::none;
   };
@@ -56,6 +60,10 @@ struct FileTensor {
 // A piece's numbers as the file has them, from those of the Model and back, in place.
 void to_file(std::span<float>, FileTensor::Piece::Change);
 void from_file(std::span<float>, FileTensor::Piece::Change);
+// A row's numbers in the file's order of columns, in place; `dtype`: its blocks, none of which a
+// head cuts.
+void columns_to_file(std::span<float> row, const FileTensor::Piece&);
+void columns_to_file(std::span<std::byte> row, const FileTensor::Piece&, DType dtype);
 
 // Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
 Tensor matrix_of(const FileTensor::Piece&, int64_t m);

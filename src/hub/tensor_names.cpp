@@ -415,6 +415,24 @@ constexpr NameRow kGgufGemma3[] = {
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
 };
+constexpr NameRow kGgufQwen35[] = {
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::gated_heads},
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_q.weight", Layout::gated_heads},
+    {Part::attention, ParamKind::linear_v, "blk.{i}.attn_qkv.weight", Layout::tiled},
+    {Part::attention, ParamKind::linear_z, "blk.{i}.attn_gate.weight", Layout::tiled},
+    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_beta.weight", Layout::tiled},
+    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_alpha.weight", Layout::tiled},
+    {Part::attention, ParamKind::linear_conv, "blk.{i}.ssm_conv1d.weight", Layout::tiled},
+    {Part::attention, ParamKind::linear_dt_bias, "blk.{i}.ssm_dt.bias", Layout::tiled, true},
+    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::tiled, true},
+    {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight", Layout::tiled},
+};
+
 // Named after what it is not: it is the norm behind the last layer.
 constexpr NameRow kGgufLfm2[] = {
     {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
@@ -482,6 +500,7 @@ const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention
                                                 {},          kGgufNames};
 const TensorNames kGgufQwen3NextTensors = {"llama.cpp", kGgufQwen3Next, kGgufHead, {},
                                            {},          kGgufNames};
+const TensorNames kGgufQwen35Tensors = {"llama.cpp", kGgufQwen35, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufGemma3Tensors = {"llama.cpp", kGgufGemma3, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},

@@ -37,6 +37,7 @@ enum class Layout {
   as_channels,          // [C,J] as [C,1,J]
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
+  tiled,                // of linear attention, value heads key head by key head the other way round
 };
 
 // A name with {w} is that of a weight and of its bias, which stand in its place; one without is of
@@ -72,7 +73,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
 // called after the attention, and where norms stand behind attention and FFN.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors,
     kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors,
-    kGgufQwen3NextTensors, kGgufGemma3Tensors, kGgufLfm2Tensors;
+    kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors, kGgufLfm2Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

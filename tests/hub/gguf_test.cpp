@@ -180,6 +180,9 @@ void add_configs_of_2025(std::vector<NamedConfig>& all) {
       .key_heads = 2, .value_heads = 4, .key_width = 16, .value_width = 16, .conv_width = 4};
   next.linear_layers = {0, 2};
   all.push_back({"qwen3next", next});
+  next.model_type = "qwen3_5_moe_text";
+  next.linear.key_width = next.linear.value_width = 32;  // no block of a file is of two heads
+  all.push_back({"qwen35moe", next});
   ModelConfig hunyuan = moe_config("mixtral");
   hunyuan.qk_norm = QkNorm::head;
   hunyuan.qk_norm_turned = true;

@@ -55,6 +55,7 @@ struct GgufArchitecture {
   bool window_local = false;  // which turn unscaled, with a base of their own
   bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
                               // a gate
+  bool mrope = false;         // a key of the axes of pictures has to stand there
   bool conv = false;          // convolutions in layers whose number of key/value heads is 0
   bool norm_turned = false;   // norms of queries and keys see them turned
   bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
@@ -72,6 +73,8 @@ struct GgufArchitecture {
   bool dense_first = false;    // leading_dense_block_count dense layers come first
   std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
+  // Of no other than this; empty: of whatever model the row can say.
+  std::string_view model_type = {};
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }

@@ -241,7 +241,8 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 // llama.cpp calls sizes of linear attention as those of Mamba.
 constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
-                     *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval";
+                     *kSections = "rope.dimension_sections", *kKeyHeads = "ssm.group_count",
+                     *kFullEvery = "full_attention_interval";
 
 void read_linear(GgufKeys& keys, ModelConfig& c) {
   c.linear = {.key_heads = keys.size(kKeyHeads, 1),
@@ -252,6 +253,7 @@ void read_linear(GgufKeys& keys, ModelConfig& c) {
   keys.size(kInner, 1);
   keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
                    "it is that of all value heads, and they are as wide as those of keys");
+  keys.ignore(kSections);
   c.linear_layers = layers_between(keys.size_or(kFullEvery, 2, 4), c.layers);
   c.attention_gate = true;
 }
@@ -422,7 +424,11 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size(kKeyWidth, c.head_width);
     size(kValueWidth, c.head_width);
   }
-  size(kTurning, c.rotary_width > 0 ? c.rotary_width : c.head_width);
+  const int64_t turning = c.rotary_width > 0 ? c.rotary_width : c.head_width, pairs = turning / 2;
+  size(kTurning, turning);
+  if (row.mrope)  // time, height and width, of which a text has the first
+    out.push_back({prefix + kSections, Type::i32s,
+                   std::vector<int64_t>{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0}});
   number("rope.freq_base", c.rope_theta);
   if (row.window_plain || row.window_local)
     number("rope.freq_base_swa", c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta);
@@ -485,6 +491,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   c.norm_bias = row.norm == NormKind::layer;
   c.norm_placement = row.placement;
   c.norm_offset = row.norm_offset;
+  c.model_type = row.model_type;
   c.qk_norm_turned = row.norm_turned;
   c.positions = row.positions;
   c.qk_norm = row.qk_norm;

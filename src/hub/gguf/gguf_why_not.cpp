@@ -194,6 +194,8 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
     return holds ? std::string() : std::move(reason);
   };
   const std::string answers[] = {
+      needs(row.model_type.empty() || row.model_type == c.model_type,
+            fmt::format("it is no {}", row.title)),
       needs(row.norm == c.norm,
             row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),
       needs(row.positions == c.positions, row.positions == Positions::rope

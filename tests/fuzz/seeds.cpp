@@ -152,6 +152,12 @@ void gguf_config_seeds(const std::string& folder) {
     if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
     if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
     if (row.window_every > 0) c.attention_window = 5;
+    if (row.linear) {
+      c.linear = {
+          .key_heads = 1, .value_heads = 2, .key_width = 4, .value_width = 4, .conv_width = 2};
+      c.linear_layers = {0};
+    }
+    if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
     if (row.latent()) {
       c.latent = {.width = 8, .query_width = 6, .value_width = 2};
       c.kv_heads = c.heads;

@@ -134,6 +134,21 @@ TEST(Families, PublishedConfigs) {
   EXPECT_EQ(next.attention(3).rotary_width, 64);
   EXPECT_NEAR(static_cast<double>(count_params(next).total()), 79.7e9, 0.1e9);
   EXPECT_EQ(count_memory(next).kv_per_token_bf16, 2 * 12 * 2 * 2 * 256);
+  // Llama 2's heads of 128 with a base that is stretched: 10000 * 1000^(128/126).
+  Json hunyuan = with(published("mixtral_8x7b"), "model_type", "hunyuan_v1_moe");
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"num_experts", 8},
+                                   {"moe_topk", std::vector<int>(32, 2)},
+                                   {"attention_bias", false},
+                                   {"rope_theta", 10000},
+                                   {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000}}}})
+    hunyuan[key] = value;
+  for (const char* key : {"num_local_experts", "num_experts_per_tok", "sliding_window"})
+    hunyuan.erase(key);
+  EXPECT_FLOAT_EQ(parse(hunyuan).rope_theta, 11158839.925f);
+  EXPECT_EQ(parse(hunyuan).routing.top_k, 2);
+  EXPECT_TRUE(parse(hunyuan).qk_norm_turned);
+  hunyuan["moe_topk"][3] = 4;
+  EXPECT_FAILS(parse(hunyuan), "\"moe_topk\" is ");
   const ModelConfig olmo3 = parse(published("olmo_3_7b"));
   EXPECT_TRUE(olmo3.attention(0).window_turns && !olmo3.attention(3).window_turns);
   EXPECT_EQ(olmo3.window_rope_theta, 500000);

@@ -169,7 +169,11 @@ bool read_stretched_base(const JsonReader& reader, ModelConfig& c) {
       rope.has(unused);
     rope.refuse_unknown();
     reader.has("rope_theta");
-    c.rope_theta = static_cast<float>(base * std::pow(alpha, width / (width - 2)));
+    const double stretched = base * std::pow(alpha, width / (width - 2));
+    if (!(stretched >= FLT_MIN && stretched <= FLT_MAX))
+      fail("{}: \"alpha\" {} stretches the base {} beyond what a number holds", rope.where(), alpha,
+           base);
+    c.rope_theta = static_cast<float>(stretched);
     return true;
   }
   return false;

@@ -168,6 +168,8 @@ if [ -x "$bin" ]; then
     --table "$work/families.md"
   check "the table of families in the docs" cmp docs/families.md "$work/families.md"
   check "weights in few bits" "$peers/bin/python" tools/interop/packed_check.py "${families[@]}"
+  check "texts of models with pictures" \
+    "$peers/bin/python" tools/interop/within_check.py "${families[@]}"
   check "adapters in PEFT and from it" \
     "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"
   check "a GGUF written again by gguf" rewrite_and_compare

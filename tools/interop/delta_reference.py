@@ -31,12 +31,12 @@ def gated_delta_rule(query, key, value, g, beta, **_):
     return torch.stack(out, 1), None
 
 
-def compute_in_double(model):
+def compute_in_double(model, text=None):
+    """text: of which its layers are, where the model is more than that."""
     model.set_experts_implementation("eager")  # grouped products have no f64
     model.double()
     model.config.use_cache = False  # the rule here gives no state
     sys.modules[type(model).__module__].torch_chunk_gated_delta_rule = gated_delta_rule
-    for layer in model.base_model.layers:
-        # decays and norms of heads are rounded to f32 in the code of the layers
+    for layer in (text or model.base_model).layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn.torch_chunk_gated_delta_rule = gated_delta_rule

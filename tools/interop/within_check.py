@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Models of pictures and text as transformers writes them, tiny and random: `moe convert --text-only`
+takes the text out, names what it leaves, and what it makes gives the log-probabilities of the whole
+model for a text.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+
+import torch
+import transformers
+
+import architectures
+import delta_reference
+import scores
+
+TEXT = {
+    "Qwen3_5Moe": {
+        key: size for key, size in architectures.LINEAR.items() if key != "intermediate_size"
+    },
+    "Gemma3": dict(
+        architectures.DENSE,
+        num_hidden_layers=7,
+        head_dim=16,
+        sliding_window=100,
+        query_pre_attn_scalar=16,
+    ),
+}
+PICTURES = {
+    "Qwen3_5Moe": dict(
+        depth=1,
+        hidden_size=32,
+        intermediate_size=64,
+        num_heads=2,
+        patch_size=4,
+        out_hidden_size=48,
+        num_position_embeddings=16,
+    ),
+    "Gemma3": dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=16,
+        patch_size=4,
+    ),
+}
+
+
+def model_of(family):
+    torch.manual_seed(1)
+    config = getattr(transformers, family + "Config")(
+        text_config=TEXT[family], vision_config=PICTURES[family]
+    )
+    model = getattr(transformers, family + "ForConditionalGeneration")(config).eval()
+    architectures.randomise(model)
+    return model
+
+
+def check(moe, family, tokenizer):
+    folder = os.path.join(moe.work, family)
+    text = folder + "-text"
+    model = model_of(family)
+    model.save_pretrained(folder)
+    shutil.copy(tokenizer, os.path.join(folder, "tokenizer.json"))
+    account = moe.run("convert", folder, text, "--text-only", "--json", to=text + ".account")
+    with open(account, encoding="utf-8") as file:
+        named = "a tower for pictures" in file.read()
+    print(f"{family}: the account names {'what is left out' if named else 'NOTHING'}")
+    layers = model.model.language_model
+    if delta_reference.takes(layers):
+        delta_reference.compute_in_double(model, layers)
+    same = scores.compare(
+        family + ", its text alone",
+        lambda ids: model(input_ids=ids, use_cache=False).logits,
+        moe.score(text),
+        architectures.WINDOW,
+    )
+    return named and same == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    architectures.add_arguments(parser)
+    args = parser.parse_args()
+    moe = architectures.Moe(args)
+    results = [check(moe, family, args.tokenizer) for family in TEXT]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

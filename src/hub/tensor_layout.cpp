@@ -1,0 +1,236 @@
+#include "hub/tensor_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace moe {
+namespace {
+
+constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}";
+
+template <class T>
+std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
+  const size_t at = pattern.find(hole);
+  if (at == std::string_view::npos) return std::string(pattern);
+  return fmt::format("{}{}{}", pattern.substr(0, at), what, pattern.substr(at + hole.size()));
+}
+
+std::string name_in_file(const NameRow& row, const Param& param) {
+  return filled(filled(row.file, kLayer, param.layer), kWhich, param.is_bias() ? "bias" : "weight");
+}
+
+// Joins a piece to the tensor of this name, `dim` being the dimension along which pieces follow
+// each other.
+void join(std::vector<FileTensor>& map, const std::string& name, const std::vector<int64_t>& shape,
+          size_t dim, const FileTensor::Piece& piece) {
+  const auto open =
+      std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
+  if (open == map.end()) {
+    map.push_back({.name = name, .shape = shape, .pieces = {piece}, .columns = dim == 1});
+    return;
+  }
+  open->shape[dim] += shape[dim];
+  open->pieces.push_back(piece);
+}
+
+// The same of a bank, expert by expert: each expert's piece behind those that it has there already.
+void join_experts(std::vector<FileTensor>& map, const std::string& name,
+                  const std::vector<int64_t>& shape, size_t dim, FileTensor::Piece piece) {
+  auto tensor =
+      std::find_if(map.begin(), map.end(), [&](const FileTensor& t) { return t.name == name; });
+  if (tensor == map.end()) {
+    map.push_back({.name = name, .shape = shape, .pieces = {}});
+    tensor = map.end() - 1;
+  } else {
+    tensor->shape[dim] += shape[dim];
+  }
+  const int64_t before = static_cast<int64_t>(tensor->pieces.size()) / shape[0];
+  for (piece.expert = 0; piece.expert < shape[0]; ++piece.expert)
+    tensor->pieces.insert(tensor->pieces.begin() + ((piece.expert + 1) * (before + 1) - 1), piece);
+}
+
+// Of linear attention a key head's queries, keys, values and gates follow each other; and so do its
+// value heads' strengths and decays.
+RowOrder order_of_linear(ParamKind kind, const LinearAttention& l) {
+  const int64_t group = l.value_heads / l.key_heads, k = l.key_width, v = group * l.value_width,
+                all = 2 * (k + v);
+  switch (kind) {
+    case ParamKind::linear_q: return {.head = k, .apart = all};
+    case ParamKind::linear_k: return {.head = k, .apart = all, .before = k};
+    case ParamKind::linear_v: return {.head = v, .apart = all, .before = 2 * k};
+    case ParamKind::linear_z: return {.head = v, .apart = all, .before = 2 * k + v};
+    case ParamKind::linear_b: return {.head = group, .apart = 2 * group};
+    default: return {.head = group, .apart = 2 * group, .before = group};
+  }
+}
+
+// llama.cpp has value heads the other way round where it repeats keys as a whole (github
+// ggml-org/llama.cpp conversion/qwen.py).
+RowOrder tiled_order(ParamKind kind, const LinearAttention& l) {
+  const int64_t each = l.value_heads / l.key_heads;
+  if (each == 1) return {};
+  const bool of_heads = kind == ParamKind::linear_b || kind == ParamKind::linear_a ||
+                        kind == ParamKind::linear_dt_bias || kind == ParamKind::linear_a_log;
+  return {.head = of_heads ? 1 : l.value_width,
+          .groups = l.key_heads,
+          .each = each,
+          .begin = kind == ParamKind::linear_conv ? 2 * l.k_width() : 0};
+}
+
+FileTensor::Piece tiled_piece(Param& param, const LinearAttention& l) {
+  FileTensor::Piece piece{.param = &param};
+  (param.kind == ParamKind::linear_o ? piece.columns : piece.order) = tiled_order(param.kind, l);
+  if (param.kind == ParamKind::linear_a_log) piece.change = FileTensor::Piece::Change::minus_exp;
+  return piece;
+}
+
+RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& config) {
+  const AttentionShape shape = config.attention(0);
+  const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
+  switch (row.layout) {
+    case Layout::paired: return {.head = width, .turning = width, .paired = true};
+    case Layout::rotary_last:
+      return {.head = width, .turning = turning, .paired = true, .last = true};
+    case Layout::fused_rotary: return {.head = turning, .turning = turning, .paired = true};
+    case Layout::fused_heads:
+      return param.kind == ParamKind::k_b
+                 ? RowOrder{.head = own, .apart = own + shape.value_width}
+                 : RowOrder{
+                       .head = shape.value_width, .apart = own + shape.value_width, .before = own};
+    case Layout::gated_heads:
+      return {
+          .head = width, .apart = 2 * width, .before = param.kind == ParamKind::o_gate ? width : 0};
+    case Layout::linear_heads: return order_of_linear(param.kind, config.linear);
+    case Layout::interleaved_experts:
+      return {.head = 1, .apart = 2, .before = param.kind == ParamKind::up ? 1 : 0};
+    default: return {};
+  }
+}
+
+}  // namespace
+
+std::string name_of_layer(std::string_view pattern, int64_t layer) {
+  return filled(pattern, kLayer, layer);
+}
+
+bool names_layers(std::string_view pattern) {
+  return pattern.find(kLayer) != std::string_view::npos;
+}
+
+std::vector<int64_t> shape_of(const Tensor& t) {
+  return {t.shape.begin(), t.shape.begin() + t.rank};
+}
+
+const NameRow& row_of(const TensorNames& names, const Param& param) {
+  for (const std::span<const NameRow> rows : {names.rows, names.otherwise})
+    for (const NameRow& row : rows) {
+      const bool of_both = row.file.find(kWhich) != std::string_view::npos;
+      if (row.part == param.part && row.kind == param.kind &&
+          (of_both || row.bias == param.is_bias()))
+        return row;
+    }
+  fail("{} has no tensor name for parameter \"{}\" ({})", names.title, param.name,
+       describe(param.value));
+}
+
+void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
+               const ModelConfig& config) {
+  const std::string name = name_in_file(row, param);
+  const bool turns = param.is_matrix();
+  std::vector<int64_t> shape = shape_of(param.whole());
+  const auto turn = [&] {
+    if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  };
+  const auto push = [&](const FileTensor::Piece& piece) {
+    map.push_back({.name = name, .shape = shape, .pieces = {piece}});
+  };
+  switch (row.layout) {
+    case Layout::same: return push({&param});
+    case Layout::per_expert:
+      shape.erase(shape.begin());
+      for (int64_t e = 0; e < param.whole().shape[0]; ++e)
+        map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
+      return;
+    case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
+    case Layout::transposed: turn(); return push({.param = &param, .transpose = turns});
+    case Layout::transposed_one:
+      shape.erase(shape.begin());
+      turn();
+      return push({.param = &param, .expert = 0, .transpose = turns});
+    case Layout::bias_rows:
+    case Layout::as_channels: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::plus_one:
+      return push({.param = &param, .change = FileTensor::Piece::Change::plus_one});
+    case Layout::tiled:
+      if (param.kind == ParamKind::linear_v)
+        return join(map, name, shape, 0, tiled_piece(param, config.linear));
+      return push(tiled_piece(param, config.linear));
+    case Layout::minus_exp:
+      return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
+    case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
+    case Layout::by_head:
+    case Layout::by_head_transposed: {
+      const bool turned = row.layout == Layout::by_head_transposed;
+      shape = {config.heads, shape[0] / config.heads, shape[1]};
+      if (turned) std::swap(shape[1], shape[2]);
+      return push({.param = &param, .transpose = turned, .heads = config.heads});
+    }
+    case Layout::fused: return join(map, name, shape, 0, {&param});
+    case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
+    case Layout::interleaved_experts:
+      turn();
+      return join_experts(
+          map, name, shape, shape.size() - 1,
+          {.param = &param, .transpose = turns, .order = order_of(row, param, config)});
+    case Layout::fused_of_one:
+      shape.erase(shape.begin());
+      return join(map, name, shape, 0, {&param, 0});
+    case Layout::fused_columns:
+      turn();
+      return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
+    case Layout::paired:
+    case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
+    case Layout::fused_rotary:
+    case Layout::fused_heads:
+    case Layout::gated_heads:
+    case Layout::linear_heads:
+      return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, config)});
+  }
+}
+
+int64_t RowOrder::file_row(int64_t model_row) const {
+  if (as_in_model() || model_row < begin) return model_row;
+  if (groups > 0) {
+    const int64_t at = model_row - begin, which = at / head;
+    return begin + (which % each * groups + which / each) * head + at % head;
+  }
+  int64_t r = model_row % head;
+  if (r < turning) {
+    const int64_t half = turning / 2;
+    if (paired) r = r < half ? 2 * r : 2 * (r - half) + 1;
+    if (last) r += head - turning;
+  } else if (last) {
+    r -= turning;
+  }
+  return model_row / head * (apart > 0 ? apart : head) + before + r;
+}
+
+int64_t RowOrder::model_row(int64_t file_row) const {
+  if (as_in_model() || file_row < begin) return file_row;
+  if (groups > 0) {
+    const int64_t at = file_row - begin, which = at / head;
+    return begin + (which % groups * each + which / groups) * head + at % head;
+  }
+  const int64_t stride = apart > 0 ? apart : head;
+  int64_t r = file_row % stride - before;
+  const int64_t turns = last ? r - (head - turning) : r;  // which of those that turn
+  if (turns >= 0 && turns < turning)
+    r = paired ? turns / 2 + (turns % 2 == 1 ? turning / 2 : 0) : turns;
+  else if (last) r += turning;
+  return file_row / stride * head + r;
+}
+
+}  // namespace moe

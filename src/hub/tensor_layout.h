@@ -1,0 +1,24 @@
+// How each parameter lies in a file: its name, its shape there, and in which order its rows stand
+// (hub/tensor_names.h has the rows that say so).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hub/tensor_map.h"
+
+namespace moe {
+
+// A name for a layer: "blk.{i}.attn_q.weight" and the like filled in.
+std::string name_of_layer(std::string_view pattern, int64_t layer);
+bool names_layers(std::string_view pattern);
+
+std::vector<int64_t> shape_of(const Tensor&);
+
+// Fails, naming the parameter, where no row names it.
+const NameRow& row_of(const TensorNames&, const Param&);
+// Adds to the map what of the file the parameter is: tensors of its own, or pieces of tensors that
+// are there.
+void add_piece(std::vector<FileTensor>& map, const NameRow&, Param&, const ModelConfig&);
+
+}  // namespace moe

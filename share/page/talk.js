@@ -16,6 +16,9 @@ class Talk {
   reset_reply() {
     const { moe_layers: layers, num_experts: experts } = this.shared.meta;
     this.pieces = []; // text of each token of the reply
+    this.thoughts = new Set(); // those that are no part of the answer
+    this.thinks = false;
+    this.answer = "";
     this.routed = []; // the routing of each, one step later
     this.spans = [];
     this.dirty = new Set();
@@ -101,13 +104,18 @@ class Talk {
     const choice = chunk.choices[0];
     if (!choice) return;
     if (choice.routing) this.take_routing(choice.routing);
-    const text = choice.delta ? choice.delta.content || "" : choice.text;
+    const thought = choice.delta?.reasoning_content || "";
+    const answer = choice.delta ? choice.delta.content || "" : choice.text;
+    const text = thought + (answer && this.thinks ? "\n\n" : "") + answer;
+    if (thought || answer) this.thinks = !answer;
+    this.answer += answer;
     // A chunk that comes while the prompt is still read has no token of the reply.
     const at = Math.max(this.routed.length, this.shared.meta.num_experts > 0 ? 0 : this.pieces.length);
     if (text || (this.prompt_left === 0 && !choice.finish_reason)) {
       const place = choice.finish_reason ? Math.max(this.pieces.length - 1, 0) : at;
       while (this.pieces.length <= place) this.pieces.push("");
       this.pieces[place] += text;
+      if (thought) this.thoughts.add(place);
       this.dirty.add(place);
     }
     if (choice.finish_reason) this.finish_reason = choice.finish_reason;
@@ -139,7 +147,8 @@ class Talk {
     const expert = this.strongest(i, this.shared.layer);
     const span = this.spans[i];
     const shown = span.classList.contains("on") ? " on" : "";
-    span.className = expert == null ? "" : "t x" + expert + shown;
+    const thought = this.thoughts.has(i) ? " thought" : "";
+    span.className = (expert == null ? "" : "t x" + expert + shown) + thought;
     span.tabIndex = -1;
   }
 
@@ -167,7 +176,7 @@ class Talk {
   finish() {
     this.draw();
     this.body.classList.remove("writing");
-    const text = this.pieces.join("");
+    const text = this.answer;
     if (text || this.usage) this.messages.push({ role: "assistant", content: text });
     if (this.spans[0]) this.spans[0].tabIndex = 0;
     this.under.replaceChildren();

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/flags.h"
 #include "cli/screen.h"
@@ -83,7 +84,8 @@ class Chat {
 
   void take(const std::string& line);
   void obey(const std::string& line);
-  void say(const std::function<Reply(const EmitText&, const KeepReading&)>& reply);
+  using Ask = std::function<Reply(const EmitText&, const KeepReading&, const EmitText& think)>;
+  void say(const Ask& reply);
   void note_end(const Reply& reply) const;
 
   void help(const std::string&);
@@ -153,8 +155,8 @@ void Chat::take(const std::string& line) {
   if (line.find_first_not_of(kBlanks) == std::string::npos) return;
   if (is_command(line)) return obey(line);
   const std::string text = line.starts_with("//") ? line.substr(1) : line;
-  say([&](const EmitText& emit, const KeepReading& keep) {
-    return dialogue_.ask(text, emit, keep);
+  say([&](const EmitText& emit, const KeepReading& keep, const EmitText& think) {
+    return dialogue_.ask(text, emit, keep, think);
   });
 }
 
@@ -175,27 +177,38 @@ void Chat::obey(const std::string& line) {
              suggestion(name.substr(0, 40), names));
 }
 
-void Chat::say(const std::function<Reply(const EmitText&, const KeepReading&)>& reply) {
+void Chat::say(const Ask& reply) {
   const Interruptible interrupt;
+  bool thinks = false;
+  const auto end_thought = [&] {
+    if (std::exchange(thinks, false)) tell("\n");
+  };
+  const auto emit = [&](const std::string& text) {
+    end_thought();
+    if (!json_) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    }
+    return !interrupt.asked();
+  };
+  const auto think = [&](const std::string& text) {
+    if (!json_) tell("{}{}", std::exchange(thinks, true) ? "" : "thinks: ", text);
+    return !interrupt.asked();
+  };
   const Reply r = reply(
-      [&](const std::string& text) {
-        if (!json_) {
-          fmt::print("{}", text);
-          std::fflush(stdout);
-        }
-        return !interrupt.asked();
-      },
-      [&] { return !interrupt.asked(); });
+      emit, [&] { return !interrupt.asked(); }, think);
+  end_thought();
   expert_rows_ = r.generated.expert_rows;
   const Generated& g = r.generated;
   if (json_) {
-    const Json line = {{"prompt", r.prompt},
-                       {"text", g.text},
-                       {"prompt_tokens", g.prompt_tokens},
-                       {"read_tokens", g.read_tokens},
-                       {"tokens", g.tokens},
-                       {"finish", g.finish},
-                       {"let_go", r.let_go}};
+    Json line = {{"prompt", r.prompt},
+                 {"text", r.content},
+                 {"prompt_tokens", g.prompt_tokens},
+                 {"read_tokens", g.read_tokens},
+                 {"tokens", g.tokens},
+                 {"finish", g.finish},
+                 {"let_go", r.let_go}};
+    if (!r.thought.empty()) line["reasoning_content"] = r.thought;
     fmt::print("{}", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   fmt::print("\n");
@@ -235,8 +248,8 @@ void Chat::set_system(const std::string& text) {
 }
 
 void Chat::regenerate(const std::string&) {
-  say([&](const EmitText& emit, const KeepReading& keep) {
-    return dialogue_.ask_again(emit, keep);
+  say([&](const EmitText& emit, const KeepReading& keep, const EmitText& think) {
+    return dialogue_.ask_again(emit, keep, think);
   });
 }
 

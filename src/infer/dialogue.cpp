@@ -20,6 +20,35 @@ int64_t room_for_reply(int64_t context, int64_t max_tokens) {
   return std::min(std::max<int64_t>(max_tokens, 1), (context + 3) / 4);
 }
 
+// Gives of a reply under way what is new to who watches it.
+class ChannelView {
+ public:
+  ChannelView(ToolCallForm form, const EmitText& emit, const EmitText& think)
+      : form_(form), emit_(emit), think_(think) {}
+
+  bool add(const std::string& piece) {
+    text_ += piece;
+    return show(parse_reply_so_far(form_, text_));
+  }
+  bool show(const ParsedReply& reply) {
+    const bool on = give(think_, reply.thought, thought_);
+    return give(emit_, reply.content, content_) && on;
+  }
+
+ private:
+  static bool give(const EmitText& to, const std::string& all, size_t& given) {
+    if (all.size() <= given) return true;
+    const std::string fresh = all.substr(given);
+    given = all.size();
+    return !to || to(fresh);
+  }
+
+  ToolCallForm form_;
+  const EmitText &emit_, &think_;
+  std::string text_;
+  size_t content_ = 0, thought_ = 0;  // bytes given
+};
+
 }  // namespace
 
 Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options)
@@ -79,26 +108,37 @@ Dialogue::Prompt Dialogue::fit_prompt() {
   }
 }
 
-Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep) {
+Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep, const EmitText& think) {
   const size_t first = first_;
   Prompt prompt = fit_prompt();
   GenerateOptions options = options_;
   options.sampler.seed += replies_;
-  Generated generated = generate(session_, tokenizer_, prompt.ids, options, emit, keep);
+  const bool channels = reply_channels(template_.calls()) != nullptr;
+  ChannelView view(template_.calls(), emit, think);
+  const EmitText in_channels = [&](const std::string& piece) { return view.add(piece); };
+  Generated generated =
+      generate(session_, tokenizer_, prompt.ids, options, channels ? in_channels : emit, keep);
   if (generated.finish == "interrupted" && generated.tokens == 0) {
     first_ = first;
-    return {std::move(prompt.text), std::move(generated), 0};
+    return {.prompt = std::move(prompt.text), .generated = std::move(generated)};
+  }
+  ParsedReply parsed{.content = generated.text};
+  if (channels) {
+    parsed = parse_reply(template_.calls(), generated.text);
+    view.show(parsed);
   }
   ++replies_;
-  turns_.push_back({"assistant", generated.text});
-  return {std::move(prompt.text), std::move(generated), static_cast<int64_t>(first_ - first)};
+  turns_.push_back({"assistant", parsed.content});
+  return {std::move(prompt.text), std::move(generated), std::move(parsed.content),
+          std::move(parsed.thought), static_cast<int64_t>(first_ - first)};
 }
 
-Reply Dialogue::ask(const std::string& text, const EmitText& emit, const KeepReading& keep) {
+Reply Dialogue::ask(const std::string& text, const EmitText& emit, const KeepReading& keep,
+                    const EmitText& think) {
   const size_t before = turns_.size();
   turns_.push_back({"user", text});
   try {
-    Reply r = reply(emit, keep);
+    Reply r = reply(emit, keep, think);
     if (turns_.size() == before + 1) turns_.pop_back();
     return r;
   } catch (...) {
@@ -107,13 +147,13 @@ Reply Dialogue::ask(const std::string& text, const EmitText& emit, const KeepRea
   }
 }
 
-Reply Dialogue::ask_again(const EmitText& emit, const KeepReading& keep) {
+Reply Dialogue::ask_again(const EmitText& emit, const KeepReading& keep, const EmitText& think) {
   if (turns_.empty()) fail_usage("there is no reply yet that another could stand for");
   const size_t size = turns_.size();
   const Message before = std::move(turns_.back());
   turns_.pop_back();
   try {
-    Reply r = reply(emit, keep);
+    Reply r = reply(emit, keep, think);
     if (turns_.size() < size) turns_.push_back(before);
     return r;
   } catch (...) {

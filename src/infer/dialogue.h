@@ -13,6 +13,8 @@ namespace moe {
 struct Reply {
   std::string prompt;   // the dialogue as the model was given it
   Generated generated;  // its text is the reply without the mark that ends it
+  std::string content;  // of the text; all of it but in a form that has channels
+  std::string thought;  // of the text in such a form
   int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this
                         // one, because its context was full
 };
@@ -27,10 +29,12 @@ class Dialogue {
   // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the
   // text holds a mark of the template or, with the system message, does not fit the context. Where
   // `keep` ends the reading of the prompt, everything is left as it was too, and the reply is empty
-  // and "interrupted".
-  Reply ask(const std::string& text, const EmitText&, const KeepReading& keep = {});
+  // and "interrupted". A reply's thoughts, in a form that has channels, go to `think`; the dialogue
+  // goes on without them.
+  Reply ask(const std::string& text, const EmitText&, const KeepReading& keep = {},
+            const EmitText& think = {});
   // Takes the last reply back and draws another one; a usage error where there is none.
-  Reply ask_again(const EmitText&, const KeepReading& keep = {});
+  Reply ask_again(const EmitText&, const KeepReading& keep = {}, const EmitText& think = {});
   // Stands before the first message from now on; empty: nothing does.
   void set_system(const std::string& text);
   // Forgets everything but the system message.
@@ -46,7 +50,7 @@ class Dialogue {
   };
   Prompt fit_prompt();
   [[noreturn]] void fail_too_long(int64_t tokens, int64_t most) const;
-  Reply reply(const EmitText&, const KeepReading&);
+  Reply reply(const EmitText&, const KeepReading&, const EmitText& think);
 
   const Tokenizer& tokenizer_;
   ChatTemplate template_;

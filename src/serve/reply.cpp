@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "moe/stages/replay.h"
 #include "serve/base64.h"
-#include "text/tool_calls.h"
 #include "text/utf8.h"
 
 namespace moe::serve {
@@ -43,6 +43,11 @@ Json call_json(const ToolCall& call, const std::string& id, size_t index) {
           {"id", fmt::format("call_{}_{}", id, index)},
           {"type", "function"},
           {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+std::string take_new(const std::string& all, size_t& shown) {
+  if (all.size() <= shown) return "";
+  return all.substr(std::exchange(shown, all.size()));
 }
 
 }  // namespace
@@ -172,12 +177,20 @@ std::string ReplyWriter::with_call_marks(const Choice& choice) const {
   return form_.call_begin + choice.text + form_.call_end;
 }
 
-Json ReplyWriter::message(const Choice& choice) const {
-  Json message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-  if (!form_.tools) return message;
-  const ParsedReply reply = parse_reply(served_.chat->calls(), with_call_marks(choice));
+// What the text is for the client; of a choice under way what is certain of it.
+ParsedReply ReplyWriter::parsed(const Choice& choice) const {
+  const ToolCallForm form = served_.chat->calls();
+  if (!form_.chat || (!form_.tools && reply_channels(form) == nullptr))
+    return {.content = choice.text};
+  if (choice.ended) return parse_reply(form, with_call_marks(choice));
+  return form_.forced ? ParsedReply() : parse_reply_so_far(form, choice.text);
+}
+
+Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {
+  Json message = {{"role", "assistant"}, {"content", reply.content}, {"refusal", nullptr}};
+  if (!reply.thought.empty()) message["reasoning_content"] = reply.thought;
   if (reply.calls.empty()) return message;
-  message["content"] = reply.content.empty() ? Json() : Json(reply.content);
+  if (reply.content.empty()) message["content"] = nullptr;
   message["tool_calls"] = Json::array();
   for (size_t i = 0; i < reply.calls.size(); ++i)
     message["tool_calls"].push_back(
@@ -191,16 +204,15 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
   reply["choices"] = Json::array();
   for (const Choice& choice : all) {
     Json json = {{"index", choice.index}};
-    bool calls = false;
+    const ParsedReply parts = parsed(choice);
     if (form_.chat) {
-      json["message"] = message(choice);
-      calls = json["message"].contains("tool_calls");
+      json["message"] = message(parts, choice);
     } else {
       json["text"] = form_.echo ? echo[static_cast<size_t>(choice.index / choices)] + choice.text
                                 : choice.text;
     }
     json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo);
-    json["finish_reason"] = finish_reason(choice, calls);
+    json["finish_reason"] = finish_reason(choice, !parts.calls.empty());
     add_routing(json, choice);
     reply["choices"].push_back(std::move(json));
   }
@@ -210,34 +222,25 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
 
 Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   const bool first = !choice.begun;
-  size_t certain = choice.text.size();
-  ParsedReply parsed;
-  if (form_.tools) {
-    const ToolCallForm calls = served_.chat->calls();
-    certain = form_.forced ? 0 : std::max(choice.shown, content_prefix(calls, choice.text));
-    if (choice.ended) {
-      parsed = parse_reply(calls, with_call_marks(choice));
-      certain = parsed.calls.empty() ? choice.text.size() : choice.shown;
-    }
-  }
-  std::string text = choice.text.substr(choice.shown, certain - choice.shown);
-  if (!parsed.calls.empty() && parsed.content.size() > choice.shown)
-    text = parsed.content.substr(choice.shown);
-  choice.shown = certain;
-  if (text.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
+  ParsedReply parts = parsed(choice);
+  if (!choice.ended) parts.calls.clear();
+  const std::string text = take_new(parts.content, choice.shown),
+                    thought = take_new(parts.thought, choice.shown_thought);
+  if (text.empty() && thought.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
       choice.unsent_logprobs.empty())
     return nullptr;
-  Json json = {{"index", choice.index},
-               {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo)},
-               {"finish_reason",
-                choice.ended ? Json(finish_reason(choice, !parsed.calls.empty())) : Json()}};
+  Json json = {
+      {"index", choice.index},
+      {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo)},
+      {"finish_reason", choice.ended ? Json(finish_reason(choice, !parts.calls.empty())) : Json()}};
   if (form_.chat) {
     Json delta = Json::object();
     if (first) delta["role"] = "assistant";
     if (first || !text.empty()) delta["content"] = text;
-    for (size_t i = 0; i < parsed.calls.size(); ++i)
+    if (!thought.empty()) delta["reasoning_content"] = thought;
+    for (size_t i = 0; i < parts.calls.size(); ++i)
       delta["tool_calls"].push_back(
-          call_json(parsed.calls[i], fmt::format("{}_{}", head_.id, choice.index), i));
+          call_json(parts.calls[i], fmt::format("{}_{}", head_.id, choice.index), i));
     json["delta"] = std::move(delta);
   } else {
     json["text"] = first && form_.echo ? echo + text : text;

@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "serve/request.h"
+#include "text/tool_calls.h"
 
 namespace moe::serve {
 
@@ -17,9 +18,10 @@ struct Choice {
   TextProgress all;  // its logprobs, routing and ids; its text stays empty
   Generated end;     // once it has ended
   bool ended = false;
-  bool begun = false;   // a stream has sent something of it
-  size_t shown = 0;     // bytes of the text that a stream has sent
-  TokenRouting unsent;  // of a stream
+  bool begun = false;        // a stream has sent something of it
+  size_t shown = 0;          // bytes of the content that a stream has sent
+  size_t shown_thought = 0;  // likewise
+  TokenRouting unsent;       // of a stream
   std::vector<TokenLogprobs> unsent_logprobs;
 };
 
@@ -46,7 +48,8 @@ class ReplyWriter {
   Json base(const char* object) const;
   Json usage(const std::vector<Choice>&, int64_t choices) const;
   std::string with_call_marks(const Choice&) const;
-  Json message(const Choice&) const;
+  ParsedReply parsed(const Choice&) const;
+  Json message(const ParsedReply&, const Choice&) const;
   Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt) const;
   Json chat_logprobs(const std::vector<TokenLogprobs>&) const;
   Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&,

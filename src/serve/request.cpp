@@ -244,22 +244,44 @@ void check_length(const TextRequest& text, const Served& served) {
                  "prompt", "context_length_exceeded"};
 }
 
-// The schema of a call of one of the tools: of the one named, or of any where `name` is empty.
-OrderedJson call_schema(const OrderedJson& tools, const std::string& name, const char* arguments) {
+// The functions that may be called: the one named, or any where `name` is empty.
+std::vector<OrderedJson> callable(const OrderedJson& tools, const std::string& name) {
+  std::vector<OrderedJson> functions;
+  for (const OrderedJson& tool : tools)
+    if (const OrderedJson& function = tool.at("function");
+        name.empty() || function.at("name") == name)
+      functions.push_back(function);
+  if (functions.empty())
+    refuse("tool_choice", message("there is no tool '{}'", printable(name, 80)));
+  return functions;
+}
+
+OrderedJson parameters_of(const OrderedJson& function) {
+  if (function.contains("parameters")) return function.at("parameters");
+  return {{"type", "object"}, {"additionalProperties", false}};
+}
+
+// The schema of a call of one of the functions.
+OrderedJson call_schema(const std::vector<OrderedJson>& functions, const char* arguments) {
   OrderedJson any = OrderedJson::array();
-  for (const OrderedJson& tool : tools) {
-    const OrderedJson& function = tool.at("function");
-    if (!name.empty() && function.at("name") != name) continue;
-    OrderedJson parameters = {{"type", "object"}, {"additionalProperties", false}};
-    if (function.contains("parameters")) parameters = function.at("parameters");
+  for (const OrderedJson& function : functions)
     any.push_back(
         {{"type", "object"},
-         {"properties", {{"name", {{"const", function.at("name")}}}, {arguments, parameters}}},
+         {"properties",
+          {{"name", {{"const", function.at("name")}}}, {arguments, parameters_of(function)}}},
          {"required", {"name", arguments}},
          {"additionalProperties", false}});
-  }
-  if (any.empty()) refuse("tool_choice", message("there is no tool '{}'", printable(name, 80)));
   return any.size() == 1 ? any[0] : OrderedJson{{"anyOf", std::move(any)}};
+}
+
+// `begin` with the name of the only function in it.
+std::string named_begin(std::string begin, const std::vector<OrderedJson>& functions) {
+  if (functions.size() > 1)
+    refuse("tool_choice",
+           "this model names a tool before its arguments: of several tools tool_choice must name "
+           "the one to call");
+  constexpr std::string_view kName = "NAME";
+  return begin.replace(begin.find(kName), kName.size(), functions[0].at("name").get<std::string>());
 }
 
 // Lets only a call come: of any tool ("required") or of the one that the choice names.
@@ -276,10 +298,13 @@ void force_call(const Json& choice, std::string_view body, const Served& served,
   if (text.grammar)
     refuse("tool_choice", "a call cannot be forced where response_format asks for something else");
   const OrderedJson whole = parse_ordered_json(body, kWhere);
-  text.grammar = grammar::json_schema_grammar(
-      call_schema(whole.at("tools"), name, call->arguments).dump(), "tools");
+  const std::vector<OrderedJson> functions = callable(whole.at("tools"), name);
+  const bool name_first = call->arguments[0] == '\0';
+  out.form.call_begin = name_first ? named_begin(call->begin, functions) : call->begin;
+  const OrderedJson schema =
+      name_first ? parameters_of(functions[0]) : call_schema(functions, call->arguments);
+  text.grammar = grammar::json_schema_grammar(schema.dump(), "tools");
   out.form.forced = true;
-  out.form.call_begin = call->begin;
   out.form.call_end = call->end;
 }
 
@@ -351,7 +376,11 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
   auto& stops = common.text.options.stop;
   stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
-  add_choices(out, common, served.tokenizer->encode(prompt + out.form.call_begin));
+  std::string opening = out.form.call_begin;
+  if (const ReplyChannels* channels = reply_channels(served.chat->calls());
+      channels != nullptr && common.text.grammar && !out.form.forced)
+    opening = channels->content_begin;
+  add_choices(out, common, served.tokenizer->encode(prompt + opening));
   for (const TextRequest& text : out.texts) check_length(text, served);
   return out;
 }

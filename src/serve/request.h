@@ -35,7 +35,7 @@ struct ReplyForm {
   bool tools = false;           // the reply may call some
   // Where it has to: what stands before and behind what is written, so that it is a call.
   bool forced = false;
-  std::string call_begin = {}, call_end = {};
+  std::string call_begin = {}, call_end = {};  // the former stands in the prompt
 };
 
 struct ParsedRequest {

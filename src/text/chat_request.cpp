@@ -217,6 +217,18 @@ jinja::Value call_in_style(const jinja::Value& call, const CallStyle& style) {
                                                   style.arguments_as_text)));
 }
 
+// A template of this style refuses a message with calls that has both a content and a thought.
+jinja::Dict with_thinking(const jinja::Dict& message) {
+  const auto given = [&](const char* key) -> const jinja::Value* {
+    const jinja::Value* value = message.find(key);
+    return value == nullptr || !value->truth() ? nullptr : value;
+  };
+  const jinja::Value* thought = given("reasoning_content");
+  if (thought == nullptr || given("thinking") || (given("tool_calls") && given("content")))
+    return message;
+  return with_entry(message, "thinking", *thought);
+}
+
 }  // namespace
 
 ChatRequest chat_request(const OrderedJson& body) {
@@ -263,7 +275,8 @@ void refuse_marks(const ChatRequest& request, std::span<const std::string> marks
 
 jinja::Value styled(const jinja::Value& messages, const CallStyle& style) {
   jinja::List out;
-  for (const jinja::Value& message : messages.sequence()->items) {
+  for (const jinja::Value& given : messages.sequence()->items) {
+    const jinja::Value message = style.thinking ? with_thinking(*given.dict()) : *given.dict();
     const jinja::Value* calls = message.dict()->find("tool_calls");
     if (calls == nullptr || calls->sequence() == nullptr) {
       out.push_back(message);

@@ -31,6 +31,7 @@ void refuse_marks(const ChatRequest&, std::span<const std::string> marks);
 struct CallStyle {
   bool arguments_as_text = false;  // else a dict, where they are an object
   bool empty_content = false;      // content "" where there is none, else None
+  bool thinking = false;           // a thought is read as "thinking", not "reasoning_content"
 };
 // The messages as a template of this style takes them.
 jinja::Value styled(const jinja::Value& messages, const CallStyle&);

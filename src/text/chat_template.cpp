@@ -66,12 +66,15 @@ jinja::Value messages_value(std::span<const Message> messages) {
   return list;
 }
 
+constexpr const char* kKnownThought = "Athoughta";
+
 // A question, a call with what came of it, and the tool. Mistral's templates want ids of nine
 // letters.
-ChatRequest known_call(bool arguments_as_text, bool empty_content) {
+ChatRequest known_call(const CallStyle& style, const char* thought_key = nullptr) {
   using jinja::Dict, jinja::List, jinja::Value;
   const Dict arguments{{{"aneedle", "avalue"}}};
-  const Value given = arguments_as_text ? Value(R"({"aneedle": "avalue"})") : Value(arguments);
+  const Value given =
+      style.arguments_as_text ? Value(R"({"aneedle": "avalue"})") : Value(arguments);
   const Dict call{{{"id", "callabcde"},
                    {"type", "function"},
                    {"function", Dict{{{"name", "atoola"}, {"arguments", given}}}}}};
@@ -79,12 +82,13 @@ ChatRequest known_call(bool arguments_as_text, bool empty_content) {
       {{"type", "object"}, {"properties", Dict{{{"aparameter", Dict{{{"type", "string"}}}}}}}}};
   const Dict function{
       {{"name", "atoola"}, {"description", "Atasking"}, {"parameters", parameters}}};
+  Dict calling{{{"role", "assistant"},
+                {"content", style.empty_content ? Value("") : Value()},
+                {"tool_calls", List{call}}}};
+  if (thought_key != nullptr) calling.entries.emplace_back(thought_key, kKnownThought);
   ChatRequest request;
   request.tools = List{Dict{{{"type", "function"}, {"function", function}}}};
-  request.messages = List{Dict{{{"role", "user"}, {"content", "Aquestiona"}}},
-                          Dict{{{"role", "assistant"},
-                                {"content", empty_content ? Value("") : Value()},
-                                {"tool_calls", List{call}}}},
+  request.messages = List{Dict{{{"role", "user"}, {"content", "Aquestiona"}}}, std::move(calling),
                           Dict{{{"role", "tool"},
                                 {"name", "atoola"},
                                 {"tool_call_id", "callabcde"},
@@ -120,7 +124,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
   try {
     text = run(known, 0).text;
   } catch (const Error&) {
-    known.tools = known_call(false, false).tools;  // some are made for tools only
+    known.tools = known_call({}).tools;  // some are made for tools only
     try {
       text = run(known, 0).text;
     } catch (const Error&) {
@@ -147,8 +151,21 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
   }
   for (const std::string* token : {&tokens_.bos, &tokens_.eos})
     if (!token->empty() && text.find(*token) != std::string::npos) add(marks_, *token);
+  if (const ReplyChannels* channels = reply_channels(calls_)) {
+    stops_ = channels->stops;
+    for (const std::string& stop : stops_) add(marks_, stop);
+  }
   add(stops_, tokens_.eos);
   style_ = call_style();
+  style_.thinking = !writes_thought("reasoning_content") && writes_thought("thinking");
+}
+
+bool ChatTemplate::writes_thought(const char* key) const {
+  try {
+    return run(known_call(style_, key), 0).text.find(kKnownThought) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 // Takes the way in which a call comes out whole: a template may join the arguments to a text, or
@@ -160,7 +177,7 @@ CallStyle ChatTemplate::call_style() const {
   };
   const auto trial = [&](bool as_text, bool empty) -> Trial {
     try {
-      const std::string text = run(known_call(as_text, empty), 0).text;
+      const std::string text = run(known_call({as_text, empty}), 0).text;
       const auto holds = [&](const char* part) { return text.find(part) != std::string::npos; };
       const bool whole =
           holds("aneedle") && holds("avalue") && !holds("'aneedle'") && !holds("\\\"aneedle");

@@ -59,6 +59,7 @@ class ChatTemplate {
   jinja::Rendered run(const ChatRequest&, std::time_t now) const;
   jinja::Rendered run(std::span<const Message>, bool ask, std::time_t now) const;
   CallStyle call_style() const;
+  bool writes_thought(const char* key) const;
 
   jinja::Template template_;
   std::optional<jinja::Template> with_tools_;

@@ -25,10 +25,11 @@ std::vector<ByteSpan> spans_of(std::vector<std::pair<size_t, size_t>> generation
   return spans;
 }
 
-// Behind the first of `stops` in text[from, ...).
+// Behind the first of `stops` in text[from, ...). At `message_end` where that comes before: it
+// stands there because more messages follow, and a reply does not end with it.
 std::optional<size_t> behind_stop(const std::string& text, const std::vector<std::string>& stops,
-                                  size_t from) {
-  size_t at = std::string::npos, end = 0;
+                                  std::string_view message_end, size_t from) {
+  size_t at = message_end.empty() ? std::string::npos : text.find(message_end, from), end = at;
   for (const std::string& stop : stops)
     if (const size_t found = text.find(stop, from); found < at) {
       at = found;
@@ -56,6 +57,8 @@ Document ChatTemplate::document(std::span<const Message> messages) const {
   document.trained = spans_of(std::move(whole.generations));
   if (!document.trained.empty()) return document;
   const std::string& text = document.text;
+  const ReplyChannels* channels = reply_channels(calls_);
+  const std::string message_end = channels == nullptr ? "" : channels->message_end;
   size_t done = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].role != "assistant") continue;
@@ -66,7 +69,7 @@ Document ChatTemplate::document(std::span<const Message> messages) const {
           "prompt for this reply: it changes what came before, or opens the reply with more",
           i + 1);
     const size_t begin = prompt.size();
-    std::optional<size_t> end = behind_stop(text, stops_, begin);
+    std::optional<size_t> end = behind_stop(text, stops_, message_end, begin);
     if (!end && i + 1 == messages.size() && !stops_.empty()) {
       // Some templates write the end with the next message only.
       document.text += stops_.front();

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "text/harmony.h"
 
 namespace moe {
 namespace {
@@ -62,12 +62,9 @@ std::optional<std::string> arguments_of(const OrderedJson& given) {
 }
 
 Calls one_call(string_view name, string_view arguments) {
-  const auto given = json_of(trimmed(arguments));
-  name = trimmed(name);
-  if (name.empty() || name.find_first_of(kReplySpace) != string_view::npos || !given ||
-      !given->is_object())
-    return std::nullopt;
-  return std::vector<ToolCall>{{std::string(name), given->dump()}};
+  auto call = tool_call(name, arguments);
+  if (!call) return std::nullopt;
+  return std::vector<ToolCall>{std::move(*call)};
 }
 
 std::optional<ToolCall> call_of(const OrderedJson& object, bool needs_arguments) {
@@ -154,6 +151,8 @@ constexpr Family kFamilies[] = {
     {ToolCallForm::mistral, "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", "", mistral_calls},
     {ToolCallForm::granite3, "<|tool_call|>", "<|tool_call|>", "", "", "", json_calls},
     {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls},
+    // A call is a message among others, so that the whole reply is read by parse_harmony.
+    {ToolCallForm::harmony, "<|channel|>analysis<|message|>", "", "", "", "", nullptr},
     // Others write each argument in a mark of its own between these.
     {ToolCallForm::none, "<function=", "", "", "", "", nullptr},
     {ToolCallForm::none, "<arg_key>", "", "", "", "", nullptr},
@@ -204,8 +203,8 @@ std::string around_calls(const Family& family, const std::vector<string_view>& a
 ParsedReply whole_reply(const Family& family, string_view text) {
   string_view body = trimmed(text);
   if (take_prefix(body, kPythonTag)) body = trimmed_left(body);
-  if (Calls calls = family.read(body)) return {"", std::move(*calls)};
-  return {std::string(text), {}};
+  if (Calls calls = family.read(body)) return {.calls = std::move(*calls)};
+  return {.content = std::string(text)};
 }
 
 // Where `mark` begins in text[from, ...), or may begin at its end.
@@ -218,6 +217,21 @@ size_t mark_or_part(string_view text, string_view mark, size_t from) {
   return text.size();
 }
 
+// How many bytes of a reply under way are content whatever follows.
+size_t content_prefix(const Family* family, string_view text) {
+  const std::optional<size_t> from = behind_thought(text);
+  if (family == nullptr || !from) return text.size();
+  if (family->begin.empty()) {
+    const string_view begin = trimmed_left(text);
+    const bool may_call = begin.empty() || begin.starts_with('{') ||
+                          begin.starts_with(kPythonTag) || kPythonTag.starts_with(begin);
+    return may_call ? 0 : text.size();
+  }
+  const size_t mark =
+      std::min(mark_or_part(text, family->begin, *from), mark_or_part(text, family->group, *from));
+  return trimmed_right(text.substr(0, mark)).size();
+}
+
 }  // namespace
 
 ToolCallForm tool_call_form(string_view jinja) {
@@ -226,10 +240,20 @@ ToolCallForm tool_call_form(string_view jinja) {
   return ToolCallForm::none;
 }
 
+std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
+  const auto given = json_of(trimmed(arguments));
+  name = trimmed(name);
+  if (name.empty() || name.find_first_of(kReplySpace) != string_view::npos || !given ||
+      !given->is_object())
+    return std::nullopt;
+  return ToolCall{std::string(name), given->dump()};
+}
+
 ParsedReply parse_reply(ToolCallForm form, string_view text) {
+  if (form == ToolCallForm::harmony) return parse_harmony(text, true);
   const Family* family = family_of(form);
   const std::optional<size_t> from = behind_thought(text);
-  if (family == nullptr || !from) return {std::string(text), {}};
+  if (family == nullptr || !from) return {.content = std::string(text)};
   if (family->begin.empty()) return whole_reply(*family, text);
   std::vector<ToolCall> calls;
   std::vector<string_view> around;
@@ -246,24 +270,20 @@ ParsedReply parse_reply(ToolCallForm form, string_view text) {
     }
     at = text.find(family->begin, next);
   }
-  if (calls.empty()) return {std::string(text), {}};
+  if (calls.empty()) return {.content = std::string(text)};
   around.push_back(text.substr(done));
-  return {around_calls(*family, around), std::move(calls)};
+  return {.content = around_calls(*family, around), .calls = std::move(calls)};
 }
 
-size_t content_prefix(ToolCallForm form, string_view text) {
-  const Family* family = family_of(form);
-  const std::optional<size_t> from = behind_thought(text);
-  if (family == nullptr || !from) return text.size();
-  if (family->begin.empty()) {
-    const string_view begin = trimmed_left(text);
-    const bool may_call = begin.empty() || begin.starts_with('{') ||
-                          begin.starts_with(kPythonTag) || kPythonTag.starts_with(begin);
-    return may_call ? 0 : text.size();
-  }
-  const size_t mark =
-      std::min(mark_or_part(text, family->begin, *from), mark_or_part(text, family->group, *from));
-  return trimmed_right(text.substr(0, mark)).size();
+ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
+  if (form == ToolCallForm::harmony) return parse_harmony(text, false);
+  return {.content = std::string(text.substr(0, content_prefix(family_of(form), text)))};
+}
+
+const ReplyChannels* reply_channels(ToolCallForm form) {
+  static const ReplyChannels harmony = {
+      {"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>"};
+  return form == ToolCallForm::harmony ? &harmony : nullptr;
 }
 
 const ForcedCall* forced_call(ToolCallForm form) {
@@ -273,6 +293,8 @@ const ForcedCall* forced_call(ToolCallForm form) {
       {ToolCallForm::mistral, {"[TOOL_CALLS] [", "arguments", "]"}},
       {ToolCallForm::granite3, {"<|tool_call|>[", "arguments", "]"}},
       {ToolCallForm::nemotron, {"<TOOLCALL>[", "arguments", "]</TOOLCALL>"}},
+      {ToolCallForm::harmony,
+       {"<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", ""}},
   };
   const auto found = table.find(form);
   return found == table.end() ? nullptr : &found->second;

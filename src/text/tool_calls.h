@@ -1,7 +1,8 @@
-// Calls of tools in what a model wrote. Each family of models has a form of its own, which its chat
-// template tells.
+// What is in a reply: content, thoughts, calls of tools. Each family of models has a form of its
+// own, which its chat template tells.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ struct ToolCall {
 };
 
 struct ParsedReply {
-  std::string content;  // thoughts, such as <think> ... </think>, are left in it
+  std::string content;  // <think> ... </think> is left in it
+  std::string thought;  // of a form that has channels
   std::vector<ToolCall> calls;
 };
 
@@ -27,6 +29,7 @@ enum class ToolCallForm {
   granite3,  // <|tool_call|>[{"name": ..., "arguments": {...}}]
   nemotron,  // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
   kimi,      // between <|tool_call_begin|> and <|tool_call_end|>
+  harmony,   // <|channel|>commentary to=functions.NAME<|message|>{...}: gpt-oss; text/harmony.h
 };
 
 // The form in which a model with this chat template writes its calls.
@@ -36,8 +39,22 @@ ToolCallForm tool_call_form(std::string_view jinja);
 // were taken out, white space beside them goes too. Calls inside a thought that opens the reply are
 // none. Never fails.
 ParsedReply parse_reply(ToolCallForm form, std::string_view text);
+// Of a reply under way what is certain whatever follows: parse_reply's content and thought of the
+// whole reply begin with these, its calls with those that are whole already.
+ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text);
+
+// A form may write thoughts, content and calls into channels, each a message of its own. A reply in
+// such a form is parsed even where no tools are offered.
+struct ReplyChannels {
+  std::vector<std::string> stops;  // end a reply
+  std::string message_end;         // ends a message behind which the reply goes on
+  std::string content_begin;       // opens a reply that is content and nothing else
+};
+// Null of a form without channels.
+const ReplyChannels* reply_channels(ToolCallForm form);
 
 // A reply that has to be a call is `begin`, an object {"name": NAME, ARGUMENTS: {...}}, and `end`.
+// Without ARGUMENTS the object is the arguments, and the tool's name stands in `begin` for "NAME".
 struct ForcedCall {
   const char* begin;
   const char* arguments;
@@ -46,8 +63,7 @@ struct ForcedCall {
 // Null of a form whose calls are no such objects.
 const ForcedCall* forced_call(ToolCallForm form);
 
-// How many bytes of a reply under way are content whatever follows: parse_reply's content of the
-// whole reply begins with them.
-size_t content_prefix(ToolCallForm form, std::string_view text);
+// A call, where the name is one word and the arguments are an object in JSON.
+std::optional<ToolCall> tool_call(std::string_view name, std::string_view arguments);
 
 }  // namespace moe

@@ -310,6 +310,12 @@ void tool_calls_seeds(const std::string& folder) {
       form(ToolCallForm::kimi) +
           "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
           "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>");
+  put(folder, "harmony",
+      form(ToolCallForm::harmony) +
+          "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>"
+          "b<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json"
+          "<|message|>{\"a\": 1}<|call|><|start|>assistant to=functions.g<|channel|>commentary "
+          "json<|message|>{}<|end|>c<|start|>assistant<|channel|>final<|message|>d<|return|>");
   put(folder, "nemotron",
       form(ToolCallForm::nemotron) + R"(<TOOLCALL>[{"name": "f"}, {"name": "g"}]</TOOLCALL>)");
 }

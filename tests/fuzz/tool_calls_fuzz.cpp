@@ -10,20 +10,22 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace moe;
   if (size < 2) return 0;
-  constexpr int kForms = static_cast<int>(ToolCallForm::kimi) + 1;
+  constexpr int kForms = static_cast<int>(ToolCallForm::harmony) + 1;
   const auto form = static_cast<ToolCallForm>(data[0] % kForms);
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   const ParsedReply parsed = parse_reply(form, text);
-  fuzz::demand(!parsed.calls.empty() || parsed.content == text);
+  fuzz::demand(reply_channels(form) != nullptr || !parsed.calls.empty() || parsed.content == text);
+  fuzz::demand(parsed.content.size() + parsed.thought.size() <= text.size());
   fuzz::demand(form != ToolCallForm::none || parsed.calls.empty());
   for (const ToolCall& call : parsed.calls) {
     fuzz::demand(!call.name.empty());
     fuzz::demand(parse_json(call.arguments, "arguments").is_object());
   }
   for (const std::string_view part : {text.substr(0, text.size() * data[1] / 256), text}) {
-    const size_t shown = content_prefix(form, part);
-    fuzz::demand(shown <= part.size());
-    fuzz::demand(std::string_view(parsed.content).starts_with(part.substr(0, shown)));
+    const ParsedReply so_far = parse_reply_so_far(form, part);
+    fuzz::demand(parsed.content.starts_with(so_far.content));
+    fuzz::demand(parsed.thought.starts_with(so_far.thought));
+    fuzz::demand(so_far.calls.size() <= parsed.calls.size());
   }
   (void)tool_call_form(text);
   return 0;

@@ -88,6 +88,25 @@ TEST(Dialogue, ReadsOnlyWhatIsNew) {
   EXPECT_GT(found, 0);
 }
 
+// A model without channels may have a template with them: what it writes is content.
+TEST(Dialogue, GoesOnWithTheContentOfAReplyInChannels) {
+  Fixture f;
+  f.tokenizer->set_config_json(
+      R"({"chat_template": "{% for m in messages %}{% if m.role == 'assistant' %}<|start|>assistant{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}<|channel|>final<|message|>{{ m.content }}<|end|>{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"})");
+  Dialogue dialogue = f.dialogue();
+  std::string shown;
+  const Reply first = dialogue.ask("one", [&](const std::string& text) {
+    shown += text;
+    return true;
+  });
+  EXPECT_EQ(first.content, first.generated.text);
+  EXPECT_EQ(shown, first.content);
+  EXPECT_EQ(first.thought, "");
+  EXPECT_EQ(dialogue.ask("two", kAll).prompt,
+            "<|start|>user<|message|>one<|end|><|start|>assistant<|channel|>final<|message|>" +
+                first.content + "<|end|><|start|>user<|message|>two<|end|><|start|>assistant");
+}
+
 TEST(Dialogue, DrawsAnotherReplyToTheSameQuestion) {
   Fixture f;
   Dialogue dialogue = f.dialogue();

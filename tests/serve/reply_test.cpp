@@ -109,6 +109,67 @@ TEST(Reply, ATextThatOnlyLookedLikeACallIsShown) {
   EXPECT_EQ(shown, "a <tools are there");
 }
 
+// As gpt-oss writes: of whatever is parsed for its channels, with tools or without.
+constexpr const char* kHarmony =
+    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>"
+    "{% endif %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% else %}"
+    "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+
+TEST(Reply, ThoughtsInAChannelComeApart) {
+  Fixture f;
+  f.chat = ChatTemplate(kHarmony, {});
+  const std::string text =
+      "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>4";
+  const Json message =
+      f.writer({.chat = true}).whole({ended(text)}, {}, 1)["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "Easy.");
+  EXPECT_EQ(message["content"], "4");
+  EXPECT_FALSE(message.contains("tool_calls"));
+  EXPECT_EQ(f.writer({}).whole({ended(text)}, {}, 1)["choices"][0]["text"], text)
+      << "a completion is the text as it stands";
+  for (const size_t step : {1, 5, 200}) {
+    const ReplyWriter writer = f.writer({.chat = true, .stream = true});
+    Choice choice;
+    std::string content, thought;
+    Json last;
+    for (size_t at = 0; at < text.size() + step; at += step) {
+      choice.ended = at >= text.size();
+      choice.end.finish = "stop";
+      if (!choice.ended) choice.text += text.substr(at, step);
+      const Json chunk = writer.chunk(choice, "");
+      if (chunk.is_null()) continue;
+      last = chunk["choices"][0];
+      EXPECT_TRUE(content.empty() || !last["delta"].contains("reasoning_content"));
+      content += last["delta"].value("content", "");
+      thought += last["delta"].value("reasoning_content", "");
+    }
+    EXPECT_EQ(content, "4") << "in steps of " << step;
+    EXPECT_EQ(thought, "Easy.") << "in steps of " << step;
+    EXPECT_EQ(last["finish_reason"], "stop");
+  }
+}
+
+TEST(Reply, ACallInAChannelEndsAStream) {
+  Fixture f;
+  f.chat = ChatTemplate(kHarmony, {});
+  const ReplyWriter writer = f.writer({.chat = true, .stream = true, .tools = true});
+  Choice choice =
+      ended("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}");
+  const Json last = writer.chunk(choice, "")["choices"][0];
+  EXPECT_EQ(last["finish_reason"], "tool_calls");
+  EXPECT_EQ(last["delta"]["content"], "");
+  EXPECT_EQ(last["delta"]["tool_calls"][0]["function"]["name"], "f");
+  // One that had to come was begun by the prompt.
+  const std::string begin = "<|channel|>commentary to=functions.g <|constrain|>json<|message|>";
+  const Json forced = f.writer({.chat = true, .tools = true, .forced = true, .call_begin = begin})
+                          .whole({ended("{\"b\": 2}")}, {}, 1)["choices"][0];
+  EXPECT_EQ(forced["message"]["tool_calls"][0]["function"]["name"], "g");
+  EXPECT_EQ(forced["message"]["tool_calls"][0]["function"]["arguments"], "{\"b\":2}");
+  EXPECT_EQ(forced["message"]["content"], nullptr);
+}
+
 TEST(Reply, LogProbabilitiesInBothForms) {
   Fixture f;
   Choice choice = ended("\xc3");

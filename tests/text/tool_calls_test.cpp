@@ -130,14 +130,13 @@ TEST(ToolCalls, WhatIsNoCallStaysContent) {
 TEST(ToolCalls, NothingOfACallIsShownBeforeItIsWhole) {
   for (const Reply& reply : replies())
     for (size_t size = 0; size <= reply.text.size(); ++size) {
-      const size_t shown = content_prefix(reply.form, reply.text.substr(0, size));
-      ASSERT_LE(shown, size);
-      EXPECT_TRUE(reply.content.starts_with(reply.text.substr(0, shown)))
-          << reply.text << " up to " << size << " shows " << shown;
+      const ParsedReply so_far = parse_reply_so_far(reply.form, reply.text.substr(0, size));
+      EXPECT_TRUE(reply.content.starts_with(so_far.content))
+          << reply.text << " up to " << size << " shows " << so_far.content;
     }
   using enum ToolCallForm;
   const auto shown = [](ToolCallForm form, const std::string& text) {
-    return text.substr(0, content_prefix(form, text));
+    return parse_reply_so_far(form, text).content;
   };
   EXPECT_EQ(shown(hermes, "Hello. <tool"), "Hello.");
   EXPECT_EQ(shown(hermes, "Hello. <tool_"), "Hello.");
@@ -165,7 +164,8 @@ TEST(ToolCalls, TheTemplateTellsTheForm) {
       {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", deepseek},
       {"<|tool_calls_section_begin|><|tool_call_begin|>", kimi},
       {"<|tool_call|>", granite3},
-      {"<TOOLCALL>", nemotron}};
+      {"<TOOLCALL>", nemotron},
+      {"'<|start|>assistant<|channel|>analysis<|message|>' + message.thinking", harmony}};
   for (const auto& [text, form] : templates) EXPECT_EQ(tool_call_form(text), form) << text;
   EXPECT_EQ(ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
                          "{# <tool_call> #}",
